@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +22,14 @@ from PIL import Image
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
 from curator.errors import UsageError
-from curator.export import Exported, export
+from curator.export import FORMATS, Exported, export
+from curator.export.exporter import load_format
 from curator.export.frame_tars import fitted
 from curator.storage import open_store
 from curator.verify import verify
 
 FOLDER_FORMATS = ("cosmos", "opensora", "cogvideo", "parquet", "frames", "energon", "wids")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "jsonl_export.py"
 SAME_ANYWHERE: dict[str, dict[str, object]] = {
     "opensora": {"relative": True},
     "frames": {"size": (16, 16)},
@@ -47,16 +50,6 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_what_a_killed_export_left_is_removed_by_the_next(out: Path, tmp_path: Path) -> None:
-    exported(out, tmp_path / "to", "cosmos")
-    left = [tmp_path / "to" / name for name in (f".tmp-{7:016x}", f"train/videos/.tmp-{8:016x}")]
-    for path in left:
-        path.write_bytes(b"half")
-        os.utime(path, (time.time() - 60,) * 2)
-    exported(out, tmp_path / "to", "cosmos")
-    assert not any(path.exists() for path in left)
-
-
 def test_cosmos_is_what_its_dataset_class_reads(
     out: Path, tmp_path: Path, clips: list[MadeClip]
 ) -> None:
@@ -72,6 +65,13 @@ def test_cosmos_is_what_its_dataset_class_reads(
             assert video.read_bytes() == clip.mp4
             meta = tmp_path / "to" / split / "metas" / f"{clip.key}.txt"
             assert meta.read_text() == clip.caption
+    # What a killed export left is removed by the next one.
+    left = [tmp_path / "to" / name for name in (f".tmp-{7:016x}", f"train/videos/.tmp-{8:016x}")]
+    for path in left:
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - 60,) * 2)
+    exported(out, tmp_path / "to", "cosmos")
+    assert not any(path.exists() for path in left)
 
 
 def test_opensora_tables_name_videos_that_are_there(
@@ -264,34 +264,27 @@ def test_pictures_are_cut_around_their_middle(
 
 
 @pytest.mark.parametrize("form", FOLDER_FORMATS)
-def test_an_export_is_the_same_each_time_and_writes_nothing_twice(
+def test_an_export_is_the_same_each_time_and_completes_what_is_broken_off(
     out: Path, tmp_path: Path, form: str
 ) -> None:
-    """Pins equal bytes with other numbers of threads, and that a second call writes no clip."""
-    options = SAME_ANYWHERE.get(form, {})
-    first = exported(out, tmp_path / "a", form, workers=1, **options)
+    """Pins equal bytes for any number of threads, and that only what is missing is written."""
+    options, to = SAME_ANYWHERE.get(form, {}), tmp_path / "a"
+    first = exported(out, to, form, workers=1, **options)
     exported(out, tmp_path / "b", form, workers=4, **options)
-    assert files(tmp_path / "a") == files(tmp_path / "b")
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*.mp4")}
-    again = exported(out, tmp_path / "a", form, **options)
+    whole = files(to)
+    assert whole == files(tmp_path / "b")
+    before = {path: path.stat().st_mtime_ns for path in to.rglob("*.mp4")}
+    again = exported(out, to, form, **options)
     n_tables = 4 if form in ("opensora", "cogvideo") else 0
     assert (again.n_objects, again.n_clips) == (n_tables, first.n_clips)
     assert again.n_reused == first.n_objects - n_tables
     assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-@pytest.mark.parametrize("form", FOLDER_FORMATS)
-def test_an_export_that_was_broken_off_is_completed(out: Path, tmp_path: Path, form: str) -> None:
-    """Pins that what is missing, cut or of another clip is written anew, and nothing else."""
-    exported(out, tmp_path / "to", form)
-    whole = files(tmp_path / "to")
     objects = [name for name in sorted(whole) if not name.endswith((".csv", "train.parquet"))]
-    (tmp_path / "to" / objects[0]).unlink()
+    (to / objects[0]).unlink()
     if form in ("cosmos", "opensora"):
-        other = tmp_path / "to" / objects[1]
-        other.write_bytes(bytes(len(whole[objects[1]])))
-    exported(out, tmp_path / "to", form)
-    assert files(tmp_path / "to") == whole
+        (to / objects[1]).write_bytes(bytes(len(whole[objects[1]])))
+    exported(out, to, form, **options)
+    assert files(to) == whole
 
 
 def test_shards_of_a_run_that_was_killed_are_not_taken_for_all(
@@ -430,3 +423,35 @@ def test_s3_gives_and_takes_what_folders_do(
     assert exported(remote, to, form, **options).n_objects == (
         4 if form in ("opensora", "cogvideo") else 0
     )
+
+
+def test_a_format_is_one_class_and_says_what_it_is() -> None:
+    """Pins that an entry of the list is all that a format needs: help comes from the class."""
+    for exporter in (load_format(name)[0] for name in FORMATS):
+        assert exporter.about
+        assert all(field.description for field in exporter.options_type.model_fields.values())
+
+
+def test_an_installed_package_offers_a_format(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins the entry point, and that the export names the package and its version."""
+    site = tmp_path / "site"
+    (site / "lines-2.5.dist-info").mkdir(parents=True)
+    (site / "lines-2.5.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: lines\nVersion: 2.5\n"
+    )
+    (site / "lines-2.5.dist-info" / "top_level.txt").write_text("lines_format\n")
+    (site / "lines-2.5.dist-info" / "entry_points.txt").write_text(
+        "[curate.exporters]\nlines = lines_format:JsonLines\n"
+    )
+    shutil.copy(EXAMPLE, site / "lines_format.py")
+    monkeypatch.syspath_prepend(str(site))
+    done = exported(out, tmp_path / "to", "lines")
+    assert done.n_records == 8
+    assert done.origin == {
+        "class": "lines_format:JsonLines",
+        "version": "1",
+        "distribution": "lines",
+        "distribution_version": "2.5",
+    }

@@ -11,6 +11,7 @@ import pytest
 from made_samples import FPS, MadeClip, made_clips, make_shards
 from PIL import Image
 from test_export import exported, files
+from tiny_vlm import tiny_folder
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
@@ -304,3 +305,41 @@ def test_the_command_says_what_it_did(
     n_lines = len(records(there, "train")) + len(records(there, "val"))
     assert n_lines > len(clips)
     assert f"\n{n_lines} questions with answers, a record each\n" in capsys.readouterr().out
+
+
+def test_dpo_takes_steps_on_what_is_exported(out: Path, to: Path, tmp_path: Path) -> None:
+    """Pins messages and images against TRL's own reading, with a small Qwen2.5-VL."""
+    datasets = pytest.importorskip("datasets")
+    trl = pytest.importorskip("trl")
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    exported(out, to, "preferences")
+    pairs = datasets.load_dataset(
+        "json",
+        data_files=str(to / "train.jsonl"),
+        split="train",
+        cache_dir=str(tmp_path / "cache"),
+    ).cast_column("images", datasets.List(datasets.Image()))
+    folder = tiny_folder(tmp_path / "model", "qwen2_5_vl")
+    config = trl.DPOConfig(
+        output_dir=str(tmp_path / "dpo"),
+        max_steps=2,
+        per_device_train_batch_size=2,
+        max_length=None,
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        save_strategy="no",
+        logging_steps=1,
+    )
+    trainer = trl.DPOTrainer(
+        model=AutoModelForImageTextToText.from_pretrained(folder),
+        args=config,
+        train_dataset=pairs,
+        processing_class=AutoProcessor.from_pretrained(folder),
+    )
+    done = trainer.train()
+    assert done.global_step == 2
+    # Before the first step both answers are as likely as with the reference: log 2.
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(0.6931, abs=1e-3)
+    assert trainer.state.log_history[0]["logps/chosen"] != 0
