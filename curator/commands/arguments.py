@@ -5,7 +5,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -221,22 +222,19 @@ class LateParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
 
-class TerminalLine:
-    """Writes texts over each other, at most twice a second; none if `quiet` or without terminal."""
+@contextmanager
+def terminal_line(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Yields what shows a text over the last one; shows none if `quiet` or without terminal."""
+    is_shown, next_s = sys.stderr.isatty() and not quiet, 0.0
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._next = 0.0 if sys.stderr.isatty() and not quiet else float("inf")
-
-    def __call__(self, words: str) -> None:
-        """Shows a text."""
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + 0.5
+    def show(words: str) -> None:
+        nonlocal next_s
+        if is_shown and time.monotonic() >= next_s:
+            next_s = time.monotonic() + 0.5
             print(f"\r{words}", end="", file=sys.stderr, flush=True)
 
-    def __enter__(self) -> "TerminalLine":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._next < float("inf"):
+    try:
+        yield show
+    finally:
+        if is_shown:
             print("\r\033[K", end="", file=sys.stderr)

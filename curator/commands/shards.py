@@ -14,9 +14,9 @@ from curator.commands.arguments import (
     SHARDS_AT_ONCE,
     SNAPSHOT,
     LateParser,
-    TerminalLine,
     command,
     option,
+    terminal_line,
 )
 from curator.errors import CuratorError
 
@@ -68,7 +68,7 @@ def verify(options: argparse.Namespace) -> int:
     from curator.errors import StorageError, UsageError
 
     outcome: Verified | ProvenRemoved
-    with TerminalLine(quiet=options.json) as shown:
+    with terminal_line(quiet=options.json) as shown:
         if options.removed:
             outcome = verify.verify_removed(
                 options.out, progress=lambda n, n_bytes: shown(f"{n} objects, {_mb(n_bytes)}")
@@ -221,7 +221,7 @@ def export(options: argparse.Namespace) -> int:
     from curator import export
 
     given = vars(options).items()
-    with TerminalLine() as shown:
+    with terminal_line() as shown:
         exported = export.export(
             options.out,
             options.destination,

@@ -11,11 +11,11 @@ from curator.commands.arguments import (
     EXIT_OK,
     OUT,
     WOULD_REMOVE,
-    TerminalLine,
     command,
     one_of,
     option,
     positive,
+    terminal_line,
 )
 from curator.errors import DamagedError, UsageError
 from curator.executor.termination import ends_when_asked
@@ -221,7 +221,7 @@ def remove(options: argparse.Namespace) -> int:
     with ends_when_asked(), held(store, "remove") as lease:
 
         def finish() -> "Removed":
-            with TerminalLine(quiet=False) as shown:
+            with terminal_line() as shown:
                 return finish_removal(
                     store, lambda step: shown(f"removing: {step}"), check=lease.check
                 )

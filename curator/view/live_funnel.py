@@ -4,6 +4,7 @@ Shape letters: N clips without the parts of divided ones, in the order of `clips
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +91,8 @@ class LiveFunnel:
         self._around = self._around_of(self._needs)
         self._keep = self._drop = np.zeros(len(self.now), np.bool_)
         self._is_overridden = np.array([name in OVERRIDDEN for name in self.reasons])[self._late]
-        self._scores: dict[str, ScoreBins] = {}
+        self.score = lru_cache(MAX_CACHED)(self._score)
+        """Returns the values of a score, by name; raises `KeyError` where no clip has it."""
         self._last: tuple[tuple[str, ...], Outcomes] | None = None
 
     @property
@@ -135,24 +137,18 @@ class LiveFunnel:
         """Takes the clips that are marked, bool [N] each: the next run honours marks."""
         self._keep, self._drop, self._last = keep, drop, None
 
-    def score(self, name: str) -> ScoreBins:
-        """Returns the values of a score; raises `KeyError` where no clip has such a column."""
-        if name not in self._scores:
-            values = score_values(self.candidates, name)
-            measured = np.isfinite(values)
-            bins = np.full(len(values), BINS, np.uint8)
-            axis = None
-            if measured.any():
-                sides = [side for b in self.rules if b.score == name for side in (b.min, b.max)]
-                numbers = [side for side in sides if side is not None]
-                unit = self.finished.measures.spec_of(name).unit
-                axis = axis_of(values[measured], numbers, may_be_log=not unit.startswith("0 "))
-                at = np.zeros(1) if axis is None else axis.place(values[measured]) * BINS
-                bins[measured] = np.minimum(at, BINS - 1).astype(np.uint8)
-            while len(self._scores) >= MAX_CACHED:
-                self._scores.pop(next(iter(self._scores)))
-            self._scores[name] = ScoreBins(values, int(measured.sum()), bins, axis)
-        return self._scores[name]
+    def _score(self, name: str) -> ScoreBins:
+        values = score_values(self.candidates, name)
+        measured = np.isfinite(values)
+        bins, axis = np.full(len(values), BINS, np.uint8), None
+        if measured.any():
+            sides = [side for b in self.rules if b.score == name for side in (b.min, b.max)]
+            numbers = [side for side in sides if side is not None]
+            unit = self.finished.measures.spec_of(name).unit
+            axis = axis_of(values[measured], numbers, may_be_log=not unit.startswith("0 "))
+            at = np.zeros(1) if axis is None else axis.place(values[measured]) * BINS
+            bins[measured] = np.minimum(at, BINS - 1).astype(np.uint8)
+        return ScoreBins(values, int(measured.sum()), bins, axis)
 
     def histogram(self, name: str, codes: NDArray[np.uint16]) -> list[tuple[int, int]]:
         """Counts clips kept and rejected by bin of a score, from the lowest value."""

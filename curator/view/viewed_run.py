@@ -4,7 +4,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from threading import RLock
 from typing import Any, Literal
 
@@ -95,8 +95,9 @@ class ViewedRun:
         self._rows = KeyRows(self.clips["clip_id"])
         self._pictures: OrderedDict[str, list[bytes]] = OrderedDict()
         self._shown: list[str] = []
-        self._orders: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
-        self._where: tuple[str, Mask] | None = None
+        # A page is asked for again and again with one condition, in few orders.
+        self._fulfils = lru_cache(1)(self._matching)
+        self._order_of = lru_cache(4)(self._sorted_by)
         self._counts_now = self.funnel.counts(self.funnel.now)
         self._removed_before = self._removed()
         self._mark_funnel()
@@ -408,11 +409,9 @@ class ViewedRun:
         )
         return ~has if mark == "none" else has
 
-    def _fulfils(self, where: str) -> Mask:
-        if self._where is None or self._where[0] != where:
-            ids = matching_clips(self.clips, where, example="motion > 0.3", instead="leave it out")
-            self._where = where, self._among(ids)
-        return self._where[1]
+    def _matching(self, where: str) -> Mask:
+        ids = matching_clips(self.clips, where, example="motion > 0.3", instead="leave it out")
+        return self._among(ids)
 
     def _among(self, clip_ids: Iterable[str]) -> Mask:
         """Returns which clips have one of some ids, bool [C]."""
@@ -424,19 +423,17 @@ class ViewedRun:
     def _ordered(self, query: ClipQuery, wanted: Mask) -> NDArray[np.int64]:
         if query.sort is None:
             return np.flatnonzero(wanted)
-        if query.sort not in self._orders:
-            if not self._is_measured(query.sort):
-                raise UsageError(f"no clip has the score {query.sort[:80]!r}")
-            values = self.funnel.score(query.sort).values
-            self._orders[query.sort] = np.argsort(values, kind="stable")
-            if len(self._orders) > 4:
-                self._orders.popitem(last=False)
-        order = self._orders[query.sort]
+        order = self._order_of(query.sort)
         n_measured = self.funnel.score(query.sort).n_measured
         if query.descending:
             order = np.append(order[:n_measured][::-1], order[n_measured:])
         order = np.append(order, np.arange(len(order), len(wanted)))
         return order[wanted[order]]
+
+    def _sorted_by(self, score: str) -> NDArray[np.int64]:
+        if not self._is_measured(score):
+            raise UsageError(f"no clip has the score {score[:80]!r}")
+        return np.argsort(self.funnel.score(score).values, kind="stable")
 
 
 def _mark_facts(mark: Mark) -> Json:
