@@ -75,6 +75,7 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
         about: Output and its readers, for help.
         version: Raised when the same clips would give other objects.
         options_type: Options that the format takes.
+        folder: Prefix of the keys of a split.
         records: What `Exported.n_records` counts, in words; None where it counts nothing.
         suffixes: Ends of the names of files that a loader would take from the destination, whoever
             wrote them; the job reports those of other exports.
@@ -87,6 +88,7 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
     about: ClassVar[str]
     version: ClassVar[int] = 1
     options_type: ClassVar[type[ExporterOptions]] = ExporterOptions
+    folder: ClassVar[str] = "{split}/"
     records: ClassVar[str | None] = None
     suffixes: ClassVar[tuple[str, ...]] = ()
     indexes_tars: ClassVar[bool] = False
@@ -97,7 +99,7 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
 
     def folders(self, splits: Sequence[str]) -> list[str]:
         """Returns prefixes of the format's keys; existing objects there are listed."""
-        return [f"{split}/" for split in splits]
+        return list(dict.fromkeys(self.folder.format(split=split) for split in splits))
 
     def begin(self, job: "Job") -> None:
         """Reads data that all shards need; raises `UsageError` where something is missing."""

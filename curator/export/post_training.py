@@ -10,7 +10,7 @@ vision: `prompt`, `chosen` and `rejected` are messages, and `images` are the fra
 saw, as JPEGs of the same size from the written clip.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -18,7 +18,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from curator.errors import CutError, RecipeError, ShardError, UsageError
-from curator.export.exporter import Exporter, RelativePaths, VideoExporter
+from curator.export.exporter import Exporter, OptionsT, RelativePaths, VideoExporter
 from curator.export.job import Job, ShardClip
 from curator.media.clip_frames import Wanted, sample_clip
 from curator.stages.caption.caption_records import (
@@ -49,7 +49,15 @@ Pair = tuple[Row, AnswerCandidate, AnswerCandidate]
 """A row of `annotations`, with the best of its answers and a worse one."""
 
 
-class Conversations(VideoExporter[RelativePaths, bytes]):
+class _JsonLines(Exporter[OptionsT, list[bytes]]):
+    def split(self, job: Job, split: str, results: Iterator[list[bytes]]) -> None:
+        """Writes the lines."""
+        with job.place.create(f"{split}.jsonl") as output:
+            for lines in results:
+                output.writelines(lines)
+
+
+class Conversations(_JsonLines[RelativePaths], VideoExporter[RelativePaths, bytes]):
     """Writes `<split>.jsonl`, `videos/<split>/<key>.mp4` and `dataset_info.json`."""
 
     about = (
@@ -59,10 +67,7 @@ class Conversations(VideoExporter[RelativePaths, bytes]):
     options_type = RelativePaths
     records = "questions with answers, a record each"
     videos = "videos/{split}"
-
-    def folders(self, splits: Sequence[str]) -> list[str]:
-        """Where the videos go."""
-        return [f"videos/{split}/" for split in splits]
+    folder = "videos/{split}/"
 
     def begin(self, job: Job) -> None:
         """Reads the annotations."""
@@ -75,10 +80,6 @@ class Conversations(VideoExporter[RelativePaths, bytes]):
             provenance = _provenance(row, clip.fields)
             for made in orjson.loads(row["questions"] or "[]"):
                 yield _line(_conversation(clip.key, row, made, video, provenance))
-
-    def split(self, job: Job, split: str, results: Iterator[list[bytes]]) -> None:
-        """Writes the lines."""
-        _write_lines(job, split, results)
 
     def finish(self, job: Job) -> None:
         """Describes the splits, including one from an earlier export."""
@@ -101,7 +102,7 @@ class PreferencesOptions(RelativePaths):
     """least difference of a pair's scores, 1 to 4 (default: 1)"""
 
 
-class Preferences(Exporter[PreferencesOptions, list[bytes]]):
+class Preferences(_JsonLines[PreferencesOptions]):
     """Writes `<split>.jsonl`, and `frames/<split>/<key>/<frame>.jpg`.
 
     Pairs whose frames a copy left out are counted and not written.
@@ -109,11 +110,8 @@ class Preferences(Exporter[PreferencesOptions, list[bytes]]):
 
     about = "<split>.jsonl with chosen and rejected answers, and frames/<split>/: DPO"
     options_type = PreferencesOptions
+    folder = "frames/{split}/"
     records = "pairs of answers, a record each"
-
-    def folders(self, splits: Sequence[str]) -> list[str]:
-        """Where the frames go."""
-        return [f"frames/{split}/" for split in splits]
 
     def begin(self, job: Job) -> None:
         """Reads the annotations and their prompts."""
@@ -147,10 +145,6 @@ class Preferences(Exporter[PreferencesOptions, list[bytes]]):
         ]
         job.exported.add(records=len(lines))
         return lines
-
-    def split(self, job: Job, split: str, results: Iterator[list[bytes]]) -> None:
-        """Writes the lines."""
-        _write_lines(job, split, results)
 
     def _pairs(self, job: Job, clip: ShardClip) -> Iterator[Pair]:
         now = self._asker.prompt.fingerprint
@@ -260,12 +254,6 @@ class _Annotations:
 
 def _line(record: Mapping[str, Any]) -> bytes:
     return orjson.dumps(record) + b"\n"
-
-
-def _write_lines(job: Job, split: str, results: Iterable[list[bytes]]) -> None:
-    with job.place.create(f"{split}.jsonl") as output:
-        for lines in results:
-            output.writelines(lines)
 
 
 def _frames_in_clip(row: Row, fields: Mapping[str, Any]) -> Row:

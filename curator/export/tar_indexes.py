@@ -38,10 +38,7 @@ class Energon(TarIndexes):
     """Writes `<tar>.idx` for each tar, and `.nv-meta/*` for all of them and for each bucket."""
 
     about = "indexes for Megatron-Energon: .tar.idx beside the tars, .nv-meta"
-
-    def folders(self, splits: object) -> list[str]:
-        """Returns the whole destination."""
-        return [""]
+    folder = ""
 
     def shard(self, job: Job, shard: Shard) -> IndexedTar:
         """Writes a tar's index."""
@@ -62,10 +59,7 @@ class Wids(TarIndexes):
     """Writes `wids-train.json` and `wids-val.json`, for wids, the random access of WebDataset."""
 
     about = "wids-train.json and wids-val.json"
-
-    def folders(self, splits: object) -> list[str]:
-        """The two files."""
-        return ["wids-"]
+    folder = "wids-"
 
     def shard(self, job: Job, shard: Shard) -> IndexedTar:
         """Reads the facts of a tar, with its MD5."""

@@ -6,7 +6,7 @@ finetrainers f476c37 and Open-Sora 7ad6a96.
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -111,10 +111,7 @@ class OpenSora(VideoExporter[OpenSoraOptions, dict[str, Any]]):
     )
     options_type = OpenSoraOptions
     videos = "videos/{split}"
-
-    def folders(self, splits: Sequence[str]) -> list[str]:
-        """Where the videos go."""
-        return [f"videos/{split}/" for split in splits]
+    folder = "videos/{split}/"
 
     def rows(self, job: Job, clip: ShardClip, path: str) -> Iterable[dict[str, Any]]:
         """Returns a clip's row."""
