@@ -14,6 +14,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from command_line import curate as curate
 from fake_azure import azure_server
 from kept_sandbox import KeptSandbox, remembering
 from sandbox_nursery import Forking

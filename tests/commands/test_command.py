@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import Curate
 from film_makers import empty_file, png_file, text_file
 
-from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from curator.commands.run import failures_exit_code, is_too_many
 from curator.storage import open_store
@@ -67,14 +67,9 @@ def broken(tmp_path: Path) -> Path:
     ],
 )
 def test_refusals_are_one_line_that_names_the_value_and_the_remedy(
-    broken: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    more: list[str],
-    words: list[str],
+    broken: Path, tmp_path: Path, curate: Curate, more: list[str], words: list[str]
 ) -> None:
-    assert main(["run", str(broken), str(tmp_path / "out"), *more]) == EXIT_USAGE
-    error = capsys.readouterr().err
+    error = curate("run", broken, tmp_path / "out", *more, code=EXIT_USAGE)
     assert error.startswith("curate: ")
     assert error.count("\n") == 1
     for word in words:
@@ -93,33 +88,29 @@ def test_refusals_are_one_line_that_names_the_value_and_the_remedy(
     ],
 )
 def test_a_recipe_that_would_not_do_what_it_seems_to_is_refused(
-    text: str, said: str, broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, said: str, broken: Path, tmp_path: Path, curate: Curate
 ) -> None:
     (tmp_path / "own.yaml").write_text(text)
     command = ["run", str(broken), str(tmp_path / "out"), "--recipe", str(tmp_path / "own.yaml")]
-    assert main(command) == EXIT_USAGE
-    error = capsys.readouterr().err
+    error = curate(*command, code=EXIT_USAGE)
     assert said in error
     assert f"recipe {tmp_path / 'own.yaml'}" in error
     assert error.count("\n") == 1
 
 
 def test_places_that_cannot_be_used_are_refused(
-    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    broken: Path, tmp_path: Path, curate: Curate
 ) -> None:
     """Pins a source that names nothing, a file for OUT, and storage that fails during the run."""
     for source in ("nothing here.mp4", "*.mkv"):
-        assert main(["run", str(tmp_path / source), str(tmp_path / "out")]) == EXIT_USAGE
-        assert source in capsys.readouterr().err
+        assert source in curate("run", tmp_path / source, tmp_path / "out", code=EXIT_USAGE)
     (tmp_path / "out").write_text("in the way")
-    assert main(["run", str(broken), str(tmp_path / "out")]) == EXIT_USAGE
-    assert str(tmp_path / "out") in capsys.readouterr().err
+    assert str(tmp_path / "out") in curate("run", broken, tmp_path / "out", code=EXIT_USAGE)
     assert (tmp_path / "out").read_text() == "in the way"
     (tmp_path / "out").unlink()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "scan").write_text("in the way")
-    assert main(["run", str(broken), str(tmp_path / "out")]) == EXIT_BROKEN_OFF
-    error = capsys.readouterr().err.splitlines()[-1]
+    error = curate("run", broken, tmp_path / "out", code=EXIT_BROKEN_OFF).splitlines()[-1]
     assert error.startswith(f"curate: cannot write '{tmp_path / 'out' / 'scan'}")
     assert "the same command goes on" in error
     assert not (tmp_path / "out" / "summary.json").exists()
@@ -128,31 +119,25 @@ def test_places_that_cannot_be_used_are_refused(
 @pytest.mark.parametrize("names", [(), ("notes.md", "a.jpg", "below/b.jpg")])
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])
 def test_a_folder_without_a_video_is_refused(
-    tmp_path: Path,
-    names: tuple[str, ...],
-    more: tuple[str, ...],
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, names: tuple[str, ...], more: tuple[str, ...], curate: Curate
 ) -> None:
     """Pins that an empty folder and one of other files end alike, and write nothing."""
     (tmp_path / "in" / "below").mkdir(parents=True)
     for name in names:
         (tmp_path / "in" / name).write_bytes(b"x")
-    assert main(["run", str(tmp_path / "in"), str(tmp_path / "out"), *more]) == EXIT_USAGE
-    error = capsys.readouterr().err
+    error = curate("run", tmp_path / "in", tmp_path / "out", *more, code=EXIT_USAGE)
     assert ("has no video: 3 files with names of other kinds" if names else "has no files") in error
     assert not (tmp_path / "out").exists()
 
 
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
-    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    broken: Path, tmp_path: Path, curate: Curate
 ) -> None:
-    assert main(["run", str(broken), str(tmp_path / "out"), "--dry-run"]) == EXIT_OK
-    assert "3 sources" in capsys.readouterr().out
+    assert "3 sources" in curate("run", broken, tmp_path / "out", "--dry-run")
     assert not (tmp_path / "out").exists()
     for number in range(7):
         (broken / f"link\n{number}.mp4").symlink_to("nowhere.mp4")
-    assert main(["run", str(broken), str(tmp_path / "out"), "--dry-run"]) == EXIT_OK
-    lines = capsys.readouterr().out.splitlines()
+    lines = curate("run", broken, tmp_path / "out", "--dry-run").splitlines()
     assert "7 cannot be read" in lines[0]
     assert len(lines) == 1 + 5 + 1
     assert "link\\n0.mp4" in lines[1]
@@ -160,32 +145,27 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
 
 
 def test_sources_that_all_fail_make_a_whole_output_and_max_failed_an_exit_code(
-    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    broken: Path, tmp_path: Path, curate: Curate
 ) -> None:
     out = tmp_path / "out"
-    assert main(["run", str(broken), str(out)]) == EXIT_FAILED
-    error = capsys.readouterr().err.splitlines()[-1]
+    error = curate("run", broken, out, code=EXIT_FAILED).splitlines()[-1]
     assert (
         "3 of 3 sources failed (2 not_a_video, 1 empty_file), more than 0.1, the default" in error
     )
     assert f"the first: {broken / 'b.mp4'}" in error
-    assert main(["run", str(broken), str(out), "--max-failed", "1"]) == EXIT_OK
+    curate("run", broken, out, "--max-failed", 1)
     summary = json.loads((out / "summary.json").read_text())
     assert summary["counts"]["by_error"] == {"not_a_video": 2, "empty_file": 1}
     assert summary["shards"] == []
     assert (out / "report" / "index.html").exists()
-    assert main(["run", str(broken), str(tmp_path / "few"), "--limit", "2"]) == EXIT_FAILED
+    curate("run", broken, tmp_path / "few", "--limit", 2, code=EXIT_FAILED)
     summary = json.loads((tmp_path / "few" / "summary.json").read_text())
     assert summary["counts"]["sources"] == 2
 
 
-def test_recipes_lists_names_and_prints_each_key_with_its_unit(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["recipes"]) == EXIT_OK
-    assert "quickstart: " in capsys.readouterr().out
-    assert main(["recipes", "quickstart", "--set", "filters.motion.min=0.25"]) == EXIT_OK
-    printed = capsys.readouterr().out
+def test_recipes_lists_names_and_prints_each_key_with_its_unit(curate: Curate) -> None:
+    assert "quickstart: " in curate("recipes")
+    printed = curate("recipes", "quickstart", "--set", "filters.motion.min=0.25")
     for line in (
         "propose.min_s = 2.0  [s]",
         "filters.motion.min = 0.25  [short sides/s]",
@@ -211,18 +191,17 @@ def test_help_needs_no_heavy_package() -> None:
     assert "Exit codes" in result.stdout
 
 
-def test_scores_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_are_explained(curate: Curate) -> None:
     """Pins docs/scores.md; write it anew with `curate scores --markdown > docs/scores.md`."""
-    assert main(["scores", "sharpness"]) == EXIT_OK
-    printed = capsys.readouterr().out
+    printed = curate("scores", "sharpness")
     assert printed.startswith("sharpness  [")
     assert "median over samples; `scores.sharpness` of the recipe changes it" in printed
     assert "reasons: sharpness_too_low, sharpness_too_high" in printed
-    assert main(["scores", "--markdown"]) == EXIT_OK
     page = Path(__file__).parents[2] / "docs" / "scores.md"
-    assert capsys.readouterr().out == page.read_text()
-    assert main(["scores", "sharpnes"]) == EXIT_USAGE
-    assert "unknown score 'sharpnes'; did you mean 'sharpness'?" in capsys.readouterr().err
+    assert curate("scores", "--markdown") == page.read_text()
+    assert "unknown score 'sharpnes'; did you mean 'sharpness'?" in curate(
+        "scores", "sharpnes", code=EXIT_USAGE
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import Curate
 
-from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.doctor import examination
 from curator.doctor.diagnosis import CheckRow, Diagnosis, Group, State
@@ -55,12 +55,9 @@ def asked_once(
 
 
 @pytest.mark.usefixtures("asked_once")
-def test_a_source_that_is_not_there_ends_with_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_source_that_is_not_there_ends_with_2(tmp_path: Path, curate: Curate) -> None:
     missing = str(tmp_path / "none")
-    assert main(["doctor", missing, str(tmp_path)]) == EXIT_USAGE
-    printed = capsys.readouterr().out
+    printed = curate("doctor", missing, tmp_path, code=EXIT_USAGE)
     assert f"recipe quickstart cannot run here: source {missing}" in printed.splitlines()[-1]
     # An unreadable recipe is told.
     found = examine(recipe="quikstart")

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import Curate
 from tiny_clip import tiny_folder
 
-from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.commands.arguments import EXIT_USAGE
 
 
 @pytest.fixture
@@ -17,36 +17,34 @@ def mirror(tmp_path: Path) -> Path:
 
 
 def test_pull_copies_from_a_mirror_and_list_and_verify_tell_it(
-    tmp_path: Path, mirror: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, mirror: Path, curate: Curate
 ) -> None:
     """Pins the three tasks on one folder, with a file that is spoilt in the end."""
     here = tmp_path / "here"
     here.mkdir()
     (here / "catalogue.yaml").write_bytes((mirror / "catalogue.yaml").read_bytes())
     place = ["--models", str(here)]
-    assert main(["models", "pull", "test-head", "--from", str(mirror), *place]) == EXIT_OK
-    printed = capsys.readouterr().out
+    printed = curate("models", "pull", "test-head", "--from", mirror, *place)
     assert f"test-head: {here}/test-head/head.pth, verified" in printed
     assert "`curate models pull test-tiny`" in printed
-    assert main(["models", "list", *place]) == EXIT_OK
-    printed = capsys.readouterr().out
+    printed = curate("models", "list", *place)
     assert "test-head  [aesthetic, size unknown, verified]" in printed
     assert "test-tiny  [clip, size unknown, missing]" in printed
     assert "openai-vit-l-14  [clip, 1710.5 MB, missing]" in printed
-    assert main(["models", "verify", *place]) == EXIT_OK
+    curate("models", "verify", *place)
     (here / "test-head" / "head.pth").write_bytes(b"spoilt")
-    assert main(["models", "verify", *place]) == 1
-    assert "test-head: differs" in capsys.readouterr().out
-    assert main(["models", "verify", "test-tiny", *place]) == 1
-    capsys.readouterr()
+    assert "test-head: differs" in curate("models", "verify", *place, code=1)
+    curate("models", "verify", "test-tiny", *place, code=1)
     # Unknown models and empty mirrors are usage errors.
     place = ["--models", str(mirror)]
-    assert main(["models", "pull", "test-hat", *place]) == EXIT_USAGE
-    assert "did you mean 'test-head'" in capsys.readouterr().err
+    assert "did you mean 'test-head'" in curate(
+        "models", "pull", "test-hat", *place, code=EXIT_USAGE
+    )
     (tmp_path / "empty").mkdir()
     nothing = ["--from", str(tmp_path / "empty")]
-    assert main(["models", "pull", "openai-vit-b-32", *nothing, *place]) == EXIT_USAGE
-    assert "neither openai-vit-b-32/open_clip_model.safetensors nor" in capsys.readouterr().err
+    assert "neither openai-vit-b-32/open_clip_model.safetensors nor" in curate(
+        "models", "pull", "openai-vit-b-32", *nothing, *place, code=EXIT_USAGE
+    )
 
 
 def test_a_run_without_clip_imports_no_open_clip() -> None:

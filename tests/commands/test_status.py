@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Curate
 
-from curator.cli import main
 from curator.errors import CuratorError, StorageError, UsageError
 from curator.executor.progress import Progress
 from curator.runs import progress_report
@@ -32,7 +32,7 @@ def wait(ready: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def break_off(out: str, capsys: pytest.CaptureFixture[str]) -> None:
+def break_off(out: str, curate: Curate) -> None:
     """Asks for the status of a run that works, and breaks it off."""
     store = open_store(out)
     with (
@@ -43,24 +43,21 @@ def break_off(out: str, capsys: pytest.CaptureFixture[str]) -> None:
         progress.stage("analyze")
         progress.work(40, 400.0)
         wait(lambda: run_status(store).get("items") == 40)
-        assert main(["status", out]) == 0
-        shown = capsys.readouterr().out
+        shown = curate("status", out)
         assert shown.startswith("running: `curate run` of ")
         assert "analyze   works for" in shown
         assert "0 of 40 sources" in shown
         raise CuratorError("the disk is full")
 
 
-def test_run_that_works_then_breaks_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_that_works_then_breaks_off(tmp_path: Path, curate: Curate) -> None:
     with pytest.raises(CuratorError, match="the disk"):
-        break_off(str(tmp_path), capsys)
-    assert main(["status", str(tmp_path), "--json"]) == 0
-    status = json.loads(capsys.readouterr().out)
+        break_off(str(tmp_path), curate)
+    status = json.loads(curate("status", tmp_path, "--json"))
     assert status["state"] == "failed"
     assert status["error"] == "the disk is full"
     assert status["stage"] == "analyze"
-    assert main(["status", str(tmp_path)]) == 0
-    assert "goes on from what was done" in capsys.readouterr().out
+    assert "goes on from what was done" in curate("status", tmp_path)
     # A run that was killed says so.
     store = open_store(str(tmp_path / "killed"))
     with held(store, "run"):
@@ -68,21 +65,17 @@ def test_run_that_works_then_breaks_off(tmp_path: Path, capsys: pytest.CaptureFi
     # The holder of this process has ended.
     store.write(LEASE, lease)
     assert run_status(store)["state"] == "silent"
-    assert main(["status", store.uri, "--watch"]) == 0
-    assert "likely killed" in capsys.readouterr().out
+    assert "likely killed" in curate("status", store.uri, "--watch")
 
 
-def test_finished_run_leaves_no_report_but_its_summary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finished_run_leaves_no_report_but_its_summary(tmp_path: Path, curate: Curate) -> None:
     store = open_store(str(tmp_path))
     with Progress(io.StringIO(), live=False) as progress, reported(store, progress):
         wait(lambda: store.exists(PROGRESS))
     assert not store.exists(PROGRESS)
     summary = {"format": 2, "counts": {"sources": 3, "done": 3, "clips": 9, "kept": 5}}
     store.write(SUMMARY, sealed_json(summary, lambda v: json.dumps(v).encode(), SUMMARY))
-    assert main(["status", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
+    shown = curate("status", tmp_path)
     assert shown.startswith("finished: ")
     assert "kept" in shown
     # So does one that is refused.
@@ -90,8 +83,7 @@ def test_finished_run_leaves_no_report_but_its_summary(
     with pytest.raises(UsageError, match="would be lost"), reported(store, progress):
         raise UsageError("clips would be lost")
     assert not store.exists(PROGRESS)
-    assert main(["status", str(tmp_path / "nothing")]) == 2
-    assert "has begun" in capsys.readouterr().err
+    assert "has begun" in curate("status", tmp_path / "nothing", code=2)
 
 
 def test_store_that_fails_does_not_end_a_run(

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset as wds
 import yaml
+from command_line import Curate
 from made_samples import FPS, HEIGHT, WIDTH, MadeClip, make_shards
 from PIL import Image
 
-from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_USAGE
 from curator.errors import UsageError
 from curator.export import FORMATS, Exported, export
 from curator.export.exporter import load_format
@@ -101,7 +101,7 @@ def test_opensora_tables_name_videos_that_are_there(
 
 
 def test_captions_that_no_model_wrote_are_counted(
-    tmp_path: Path, clips: list[MadeClip], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, clips: list[MadeClip], curate: Curate
 ) -> None:
     """Pins what the command says of measured captions, and that it is silent about a model's."""
     models = ["curate/measured-1"] * 3 + ["some/vlm"] * (len(clips) - 3)
@@ -111,9 +111,9 @@ def test_captions_that_no_model_wrote_are_counted(
     for number, (some, n_measured) in enumerate(((own, 3), (own[3:], 0))):
         out = tmp_path / f"out{number}"
         make_shards(str(out), some)
-        assert main(["export", str(out), str(tmp_path / f"{number}"), "--format", "cosmos"]) == 0
+        printed = curate("export", out, tmp_path / f"{number}", "--format", "cosmos")
         said = f"{n_measured} captions are composed of measurements, and no model wrote them"
-        assert (said in capsys.readouterr().out) == (n_measured > 0)
+        assert (said in printed) == (n_measured > 0)
 
 
 def test_every_caption_survives_csv_and_is_text_to_pandas(
@@ -288,18 +288,16 @@ def test_an_export_is_the_same_each_time_and_completes_what_is_broken_off(
 
 
 def test_shards_of_a_run_that_was_killed_are_not_taken_for_all(
-    tmp_path: Path, clips: list[MadeClip], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, clips: list[MadeClip], curate: Curate
 ) -> None:
     """Pins the first run's case: whole tars stand, and nothing says that others are to come."""
     make_shards(str(tmp_path / "out"), clips, with_manifest=False)
     (tmp_path / "out" / "summary.json").unlink()
     command = ["export", str(tmp_path / "out"), str(tmp_path / "to"), "--format", "cosmos"]
-    assert main(command) == EXIT_USAGE
-    assert f"or name {tmp_path / 'out' / 'shards'} itself" in capsys.readouterr().err
+    assert f"or name {tmp_path / 'out' / 'shards'} itself" in curate(*command, code=EXIT_USAGE)
     assert not (tmp_path / "to").exists()
     command[1] = str(tmp_path / "out" / "shards")
-    assert main(command) == EXIT_OK
-    assert "no manifest (there is none): all tars that are there" in capsys.readouterr().out
+    assert "no manifest (there is none): all tars that are there" in curate(*command)
 
 
 def test_split_and_bucket_choose_and_what_others_left_is_told(
@@ -368,7 +366,7 @@ def test_shards_of_an_older_version_get_indexes(tmp_path: Path, clips: list[Made
 
 @pytest.mark.parametrize("form", ["cosmos", "opensora", "cogvideo", "parquet", "frames"])
 def test_a_damaged_shard_ends_the_export_and_leaves_no_half_object(
-    out: Path, tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+    out: Path, tmp_path: Path, form: str, curate: Curate
 ) -> None:
     """Pins that no damaged clip is copied, and what is said: half a tar, and another byte."""
     tar = next((out / "shards").rglob("train-000000*.tar"))
@@ -378,28 +376,25 @@ def test_a_damaged_shard_ends_the_export_and_leaves_no_half_object(
     for damaged in (data[: len(data) // 2], *([changed] if form == "cosmos" else [])):
         tar.write_bytes(damaged)
         to = tmp_path / "to"
-        assert main(["export", str(out), str(to), "--format", form]) == EXIT_BROKEN_OFF
-        error = capsys.readouterr().err
+        error = curate("export", out, to, "--format", form, code=EXIT_BROKEN_OFF)
         assert f"curate verify {out}" in error
         assert "has sha256" in error or damaged is not changed
         assert not list(to.rglob(".tmp-*"))
 
 
 def test_the_command_says_what_it_did_and_what_is_wrong(
-    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    out: Path, tmp_path: Path, curate: Curate
 ) -> None:
     command = ["export", str(out), str(tmp_path / "to"), "--format"]
-    assert main([*command, "cosmos"]) == EXIT_OK
-    assert "8 clips as cosmos; 16 objects written" in capsys.readouterr().out
+    assert "8 clips as cosmos; 16 objects written" in curate(*command, "cosmos")
     for arguments, words in (
         (["cosmos", "--bucket", "none"], "no bucket 'none'"),
         (["wids", "--split", "val"], "indexes all shards"),
         (["mds", "--size", "8x8"], "no option 'size'; those that have it: frames"),
         (["frames", "--size", "0x3"], "frames: size is '0x3': "),
     ):
-        assert main([*command, *arguments]) == EXIT_USAGE
-        assert words in capsys.readouterr().err
-    assert main(["export", str(out), str(out), "--format", "cosmos"]) == EXIT_USAGE
+        assert words in curate(*command, *arguments, code=EXIT_USAGE)
+    curate("export", out, out, "--format", "cosmos", code=EXIT_USAGE)
 
 
 @pytest.mark.parametrize("form", FOLDER_FORMATS)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Curate
 from made_samples import FPS, MadeClip, made_clips, make_shards
 from PIL import Image
 from test_export import exported, files
 from tiny_vlm import tiny_folder
 
-from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.commands.arguments import EXIT_USAGE
 from curator.recipe import load_recipe
 from curator.stages.caption.caption_records import Task, Window
 from curator.stages.caption.config import CaptionConfig
@@ -264,14 +264,12 @@ def test_frames_that_a_copy_left_out_cost_the_pair(
 
 
 def test_what_is_missing_is_said_with_the_remedy(
-    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig, curate: Curate
 ) -> None:
     """Pins the refusals: no tables, no annotations, no judge, another prompt."""
 
     def refused(out: Path, form: str) -> str:
-        code = main(["export", str(out), str(tmp_path / "to"), "--format", form])
-        assert code == EXIT_USAGE
-        return capsys.readouterr().err
+        return curate("export", out, tmp_path / "to", "--format", form, code=EXIT_USAGE)
 
     bare = tmp_path / "bare"
     make_shards(str(bare), clips)
@@ -289,22 +287,21 @@ def test_what_is_missing_is_said_with_the_remedy(
 
 
 def test_the_command_says_what_it_did(
-    out: Path, to: Path, clips: list[MadeClip], capsys: pytest.CaptureFixture[str]
+    out: Path, to: Path, clips: list[MadeClip], curate: Curate
 ) -> None:
     """Pins the options of both formats on the command line."""
     options = ["--format", "preferences", "--min-margin", "2", "--split", "val", "--relative"]
-    assert main(["export", str(out), str(to), *options]) == EXIT_OK
-    said = capsys.readouterr().out
+    said = curate("export", out, to, *options)
     assert f"{to}: 2 clips as preferences" in said
     assert "\n1 pairs of answers, a record each\n" in said
     (record,) = records(to, "val")
     assert record["images"][0].startswith("frames/val/")
     assert not (to / "train.jsonl").exists()
     there = to / "there"
-    assert main(["export", str(out), str(there), "--format", "conversations"]) == EXIT_OK
+    printed = curate("export", out, there, "--format", "conversations")
     n_lines = len(records(there, "train")) + len(records(there, "val"))
     assert n_lines > len(clips)
-    assert f"\n{n_lines} questions with answers, a record each\n" in capsys.readouterr().out
+    assert f"\n{n_lines} questions with answers, a record each\n" in printed
 
 
 def test_dpo_takes_steps_on_what_is_exported(out: Path, to: Path, tmp_path: Path) -> None:
@@ -315,10 +312,7 @@ def test_dpo_takes_steps_on_what_is_exported(out: Path, to: Path, tmp_path: Path
 
     exported(out, to, "preferences")
     pairs = datasets.load_dataset(
-        "json",
-        data_files=str(to / "train.jsonl"),
-        split="train",
-        cache_dir=str(tmp_path / "cache"),
+        "json", data_files=str(to / "train.jsonl"), split="train", cache_dir=str(tmp_path / "cache")
     ).cast_column("images", datasets.List(datasets.Image()))
     folder = tiny_folder(tmp_path / "model", "qwen2_5_vl")
     config = trl.DPOConfig(

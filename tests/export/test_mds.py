@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import Curate
 from made_samples import FPS, MadeClip
 from test_export import files
 
-from curator.cli import main
 from curator.commands.arguments import EXIT_USAGE
 from curator.export import export
 
@@ -17,11 +17,12 @@ ELSEWHERE = "MosaicML's package needs an environment of its own: `make test-mds`
 
 
 def test_without_the_package_the_remedy_is_said(
-    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, curate: Curate
 ) -> None:
     monkeypatch.setitem(sys.modules, "streaming", None)
-    assert main(["export", str(out), str(tmp_path / "to"), "--format", "mds"]) == EXIT_USAGE
-    assert "uv pip install '.[mds]'" in capsys.readouterr().err
+    assert "uv pip install '.[mds]'" in curate(
+        "export", out, tmp_path / "to", "--format", "mds", code=EXIT_USAGE
+    )
     assert not (tmp_path / "to").exists()
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from command_line import Curate
 from made_out import candidates_table, made_out, unlike_vectors
 
-from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.commands.arguments import EXIT_USAGE
 from curator.number_text import moment
 from curator.recipe import Recipe, with_changes
 from curator.report.funnel import funnel_steps
@@ -66,12 +66,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(out, clips["clip_id"].to_pylist(), summary)
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = EXIT_OK) -> str:
-    assert main([str(argument) for argument in arguments]) == code
-    captured = capsys.readouterr()
-    return captured.out if code == EXIT_OK else captured.err
-
-
 def test_the_made_run_is_what_the_tests_below_think(made: Made) -> None:
     """Pins the run itself: reasons, bounds by quantile, tags, and what of candidates stays."""
     counts = made.summary["counts"]
@@ -93,10 +87,10 @@ def test_the_made_run_is_what_the_tests_below_think(made: Made) -> None:
 
 
 def test_a_rejected_clip_is_explained_with_what_would_have_kept_it(
-    made: Made, capsys: pytest.CaptureFixture[str]
+    made: Made, curate: Curate
 ) -> None:
     """Pins scores beside bounds, the rule that rejects, and a bound that the clip would pass."""
-    text = said(capsys, "explain", made.out, made.ids[3])
+    text = curate("explain", made.out, made.ids[3])
     lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
     assert "rejected: motion_too_low (3, bound 5.5)" in text
     assert lines["motion"].split() == ["motion", "3", "min", "5.5", "rejects:", "motion_too_low"]
@@ -106,29 +100,29 @@ def test_a_rejected_clip_is_explained_with_what_would_have_kept_it(
     assert "luma 1" in lines["scores"]
     assert "It was not compared" in text
     # A duplicate names the clip that is kept.
-    text = said(capsys, "explain", made.out, made.ids[20])
+    text = curate("explain", made.out, made.ids[20])
     assert f"duplicate of {made.ids[30]}, which shows 100% of it" in text
     assert "5.0 s from its second 0.0 on; similarity 0.950" in text
     assert "which is /films/00000.mp4 at 0:02:30, kept" in text
     assert "--set dedup.enabled=false" in text
 
     # A clip that is too short, not sharp and flagged as noisy has all reasons and tags.
-    text = said(capsys, "explain", made.out, made.ids[39])
+    text = curate("explain", made.out, made.ids[39])
     assert "tags: noise_too_high" in text
     assert "too_short, sharpness_too_low" in text
     assert "flags: noise_too_high" in text
     assert "--set propose.min_s=" in text
     # A kept clip says so and needs nothing.
-    text = said(capsys, "explain", made.out, made.ids[10])
+    text = curate("explain", made.out, made.ids[10])
     assert "\nkept, " in text
     assert "--set" not in text
 
 
-def test_the_remedies_keep_the_clip(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_remedies_keep_the_clip(made: Made, curate: Curate) -> None:
     """Pins that what explain advises is enough, for each clip that its rules reject."""
     finished = open_finished(str(made.out))
     for number in (*range(6), *range(36, 39)):
-        text = said(capsys, "explain", made.out, made.ids[number])
+        text = curate("explain", made.out, made.ids[number])
         words = text.split()
         changes = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
         assert changes
@@ -136,19 +130,17 @@ def test_the_remedies_keep_the_clip(made: Made, capsys: pytest.CaptureFixture[st
         assert tune(finished, changes).then[index] is None
 
 
-def test_a_beginning_of_the_id_is_enough_if_it_is_the_only_one(
-    made: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_beginning_of_the_id_is_enough_if_it_is_the_only_one(made: Made, curate: Curate) -> None:
     """Pins prefixes: unique, ambiguous, unknown, empty; without any, clips are listed."""
-    assert said(capsys, "explain", made.out, made.ids[10][:8]).startswith(f"clip {made.ids[10]}")
+    assert curate("explain", made.out, made.ids[10][:8]).startswith(f"clip {made.ids[10]}")
     first = made.ids[0][0]
     n_alike = sum(name.startswith(first) for name in made.ids)
-    error = said(capsys, "explain", made.out, first, code=EXIT_USAGE)
+    error = curate("explain", made.out, first, code=EXIT_USAGE)
     assert f"{n_alike} clips begin with" in error
-    error = said(capsys, "explain", made.out, "zz", code=EXIT_USAGE)
+    error = curate("explain", made.out, "zz", code=EXIT_USAGE)
     assert "no clip of the 40" in error
-    assert said(capsys, "explain", made.out, "", code=EXIT_USAGE).startswith("curate: no clip")
-    lines = said(capsys, "explain", made.out).splitlines()
+    assert curate("explain", made.out, "", code=EXIT_USAGE).startswith("curate: no clip")
+    lines = curate("explain", made.out).splitlines()
     assert lines[0].split() == ["clip", "outcome", "span", "source"]
     listed = {line.split()[0]: line for line in lines[1:]}
     assert set(listed) == set(made.ids)
@@ -159,11 +151,11 @@ def test_a_beginning_of_the_id_is_enough_if_it_is_the_only_one(
 
 
 def test_what_cannot_be_tried_is_refused_in_one_line(
-    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Made, tmp_path: Path, curate: Curate
 ) -> None:
     """Pins folders without a run, and changes."""
     for command in (["explain", str(tmp_path), "ab"], ["tune", str(tmp_path), "motion.min=1"]):
-        assert "has no finished run" in said(capsys, *command, code=EXIT_USAGE)
+        assert "has no finished run" in curate(*command, code=EXIT_USAGE)
     for change, message in (
         ("motoin.min=1", "did you mean 'motion'"),
         ("motion.minimum=1", "minimum"),
@@ -172,17 +164,15 @@ def test_what_cannot_be_tried_is_refused_in_one_line(
         ("cut.crf=3", "use `curate run --set`"),
         ("sharpness.drop_lowest=1.5", "less than 1"),
     ):
-        error = said(capsys, "tune", made.out, change, code=EXIT_USAGE)
+        error = curate("tune", made.out, change, code=EXIT_USAGE)
         assert message in error
         assert error.count("\n") == 1
 
 
-def test_another_bound_says_what_it_would_keep_and_drop(
-    made: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_bound_says_what_it_would_keep_and_drop(made: Made, curate: Curate) -> None:
     """Pins the counts by reason, for a looser bound and a stricter quantile together."""
     before = {p: p.read_bytes() for p in made.out.rglob("*") if p.is_file()}
-    text = said(capsys, "tune", made.out, "motion.min=3", "sharpness.drop_lowest=0.2")
+    text = curate("tune", made.out, "motion.min=3", "sharpness.drop_lowest=0.2")
     assert "motion: min 5.5 -> min 3" in text
     assert "kept -> rejected  4  as 4 sharpness_too_low" in text
     assert "rejected -> kept  3  were 3 motion_too_low" in text
@@ -252,13 +242,11 @@ def test_unwanted_content_types_are_counted_and_balanced(typed: Made) -> None:
     assert list((typed.out / "candidates" / "clip_vectors").iterdir())
 
 
-def test_a_clip_of_an_unwanted_type_is_explained(
-    typed: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_clip_of_an_unwanted_type_is_explained(typed: Made, curate: Curate) -> None:
     """Pins the type, and that each of both remedies is enough; a sure one has only one."""
     finished = open_finished(str(typed.out))
     for number, n_remedies in ((0, 1), (2, 2)):
-        text = said(capsys, "explain", typed.out, typed.ids[number])
+        text = curate("explain", typed.out, typed.ids[number])
         assert f"content type: crowd ({1 - number / 10:.3g})" in text
         assert "rejected: content_type_unwanted" in text
         words = shlex.split(text.partition("kept by:")[2].splitlines()[1].replace(",", " "))
@@ -269,14 +257,12 @@ def test_a_clip_of_an_unwanted_type_is_explained(
             assert tune(finished, [change]).then[index] != "content_type_unwanted"
 
 
-def test_content_types_can_be_tuned(
-    typed: Made, made: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_content_types_can_be_tuned(typed: Made, made: Made, curate: Curate) -> None:
     """Pins another bound and other types, a wrong name, and a run that has no types."""
-    text = said(capsys, "tune", typed.out, "semantic.reject_from=0.95")
+    text = curate("tune", typed.out, "semantic.reject_from=0.95")
     lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
     assert lines["content_type_unwanted"][1:3] == ["6", "1"]
-    text = said(capsys, "tune", typed.out, "semantic.reject=[aerial]")
+    text = curate("tune", typed.out, "semantic.reject=[aerial]")
     lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
     assert lines["content_type_unwanted"][1:3] == ["6", "10"]
     for out, change, message in (
@@ -285,7 +271,7 @@ def test_content_types_can_be_tuned(
         (made.out, "semantic.reject=[aerial]", "set analyze.clip"),
         (made.out, "select.by=[content_type]", "set analyze.clip"),
     ):
-        assert message in said(capsys, "tune", out, change, code=EXIT_USAGE)
+        assert message in curate("tune", out, change, code=EXIT_USAGE)
 
 
 class Images(HTMLParser):
@@ -305,11 +291,11 @@ class Images(HTMLParser):
 
 
 def test_the_page_shows_clips_on_either_side_with_pictures(
-    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Made, tmp_path: Path, curate: Curate
 ) -> None:
     """Pins order along the score, the pictures, and that nothing outside is referred to."""
     html = tmp_path / "page.html"
-    text = said(capsys, "tune", made.out, "motion.min=3", "--html", html)
+    text = curate("tune", made.out, "motion.min=3", "--html", html)
     assert str(html) in text
     page = html.read_text()
     seen = Images(page)
@@ -319,23 +305,21 @@ def test_the_page_shows_clips_on_either_side_with_pictures(
     assert seen.text.index("below 3") < seen.text.index("1 < 3") < seen.text.index("2 < 3")
     assert seen.text.index("2 < 3") < seen.text.index("from 3") < seen.text.index("3 = bound")
     assert "motion_too_low → kept" in seen.text
-    assert said(
-        capsys, "tune", made.out, "motion.min=3", "--html", tmp_path / "no" / "p", code=EXIT_USAGE
+    assert curate(
+        "tune", made.out, "motion.min=3", "--html", tmp_path / "no" / "p", code=EXIT_USAGE
     )
 
 
-def test_a_run_whose_candidates_are_gone_names_the_remedy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_whose_candidates_are_gone_names_the_remedy(tmp_path: Path, curate: Curate) -> None:
     out = tmp_path / "out"
     made_out(out, candidates_table(N, motion=[float(n) for n in range(N)]), Recipe())
     shutil.rmtree(out / "candidates")
-    text = said(capsys, "tune", out, "motion.min=3.5", code=EXIT_USAGE)
+    text = curate("tune", out, "motion.min=3.5", code=EXIT_USAGE)
     assert "candidates lacks clips of the snapshot; `curate run` makes" in text
 
 
 def test_an_output_on_s3_is_read_the_same_way(
-    s3_bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    s3_bucket: str, tmp_path: Path, curate: Curate,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Pins both commands on s3://, where the page goes into the current folder."""
@@ -343,8 +327,8 @@ def test_an_output_on_s3_is_read_the_same_way(
     uri = f"s3://{s3_bucket}/out"
     clips = candidates_table(N, motion=[float(n) for n in range(N)])
     made_out(uri, clips, Recipe.model_validate({"filters": {"motion": {"min": 5.5}}}))
-    assert "motion_too_low" in said(capsys, "explain", uri, clips["clip_id"][0].as_py())
-    assert "kept -> rejected  2" in said(capsys, "tune", uri, "motion.min=7.5")
+    assert "motion_too_low" in curate("explain", uri, clips["clip_id"][0].as_py())
+    assert "kept -> rejected  2" in curate("tune", uri, "motion.min=7.5")
     assert Images((tmp_path / "tune.html").read_text()).n_images > 0
 
 

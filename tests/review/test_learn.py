@@ -10,9 +10,9 @@ import made_corpus
 import numpy as np
 import pyarrow as pa
 import pytest
+from command_line import Curate
 
-from curator.cli import main
-from curator.commands.arguments import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from curator.commands.arguments import EXIT_FAILED, EXIT_USAGE
 from curator.errors import UsageError
 from curator.measures.learned_score import LearnedScore
 from curator.measures.learned_spec import SUITABILITY
@@ -69,15 +69,14 @@ def mark_by_rule(run: Finished, n_marks: int, *, random: bool = False) -> None:
 
 
 def test_marks_become_a_score_like_any_other(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path, tmp_path: Path, curate: Curate
 ) -> None:
     """Pins the model against the run, tune, explain and another output of the same scores."""
     out = made_corpus.copied(finished, tmp_path / "out")
     mark_by_rule(open_finished(str(out)), N_MARKS)
-    assert main(["learn", str(out), "--dry-run"]) == EXIT_OK
+    curate("learn", out, "--dry-run")
     assert not (out / LEARNED_MODEL).exists()
-    assert main(["learn", str(out), "--min", "0.4"]) == EXIT_OK
-    assert "camera_jitter" in capsys.readouterr().out
+    assert "camera_jitter" in curate("learn", out, "--min", "0.4")
     page = (out / "report" / "learn.html").read_text()
     assert "calibration error" in page
     assert "below 0.4" in page
@@ -96,11 +95,9 @@ def test_marks_become_a_score_like_any_other(
     assert (np.nanmin(values), np.nanmax(values)) > (0, 0.6)
     sample = json.loads(next((other / "shards").rglob("*.meta.jsonl")).read_text().split("\n")[0])
     assert 0.4 <= sample["scores"][SUITABILITY] <= 1
-    assert main(["tune", str(other), "suitability.min=0.6"]) == EXIT_OK
-    assert "suitability: min 0.4 -> min 0.6" in capsys.readouterr().out
+    assert "suitability: min 0.4 -> min 0.6" in curate("tune", other, "suitability.min=0.6")
     clip = open_finished(str(other)).clips["clip_id"][0].as_py()
-    assert main(["explain", str(other), clip]) == EXIT_OK
-    assert SUITABILITY in capsys.readouterr().out
+    assert SUITABILITY in curate("explain", other, clip)
     copy.write_text(json.dumps(json.loads(copy.read_text()) | {"noise": 0.01}))
     with pytest.raises(UsageError, match="was changed"):
         LearnedScore.read(str(copy))
@@ -114,18 +111,11 @@ def test_marks_become_a_score_like_any_other(
     ],
 )
 def test_what_is_not_worth_a_model_is_refused(
-    finished: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    n_marks: int,
-    random: bool,
-    code: int,
-    said: str,
+    finished: Path, tmp_path: Path, curate: Curate, n_marks: int, random: bool, code: int, said: str
 ) -> None:
     out = made_corpus.copied(finished, tmp_path / "out")
     mark_by_rule(open_finished(str(out)), n_marks, random=random)
-    assert main(["learn", str(out)]) == code
-    assert said in capsys.readouterr().err
+    assert said in curate("learn", out, code=code)
     assert not (out / LEARNED_MODEL).exists()
     assert not (out / "report" / "learn.html").exists()
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from command_line import Curate
 from hostile_names import HOSTILE
 from searchable import searchable_out
 
-from curator.cli import main
 from curator.errors import UsageError
 from curator.review.bound_tuning import tune
 from curator.review.finished_run import open_finished
@@ -303,7 +303,7 @@ def test_hostile_names_come_as_plain_text(ask: Client) -> None:
         assert {c["then"] for c in answer.json["source"]["clips"]} >= {clip["then"]}
 
 
-def test_marks_are_stored(ask: Client, out: Path, run: ViewedRun) -> None:
+def test_marks_are_stored(ask: Client, out: Path, run: ViewedRun, curate: Curate) -> None:
     first, second = run.clips["clip_id"].to_pylist()[:2]
     text = HOSTILE[0]
     assert ask(f"/api/mark/{first}", {"verdict": "keep", "note": text}).json["note"] == text
@@ -315,7 +315,7 @@ def test_marks_are_stored(ask: Client, out: Path, run: ViewedRun) -> None:
     assert [clip["clip_id"] for clip in shown] == [second]
     assert ask("/api/clips", {"mark": "none"}).json["n"] == N - 2
     # Another writer's fields stay.
-    assert main(["mark", str(out), second, "--caption", "By hand."]) == 0
+    curate("mark", out, second, "--caption", "By hand.")
     assert ask(f"/api/mark/{second}", {"note": "seen"}).json["caption"] == "By hand."
     nothing = dict.fromkeys(("verdict", "label", "note", "caption"))
     assert ask(f"/api/mark/{second}", nothing).status == 200
@@ -369,7 +369,7 @@ def test_similar_clips_are_found(ask: Client, run: ViewedRun) -> None:
 
 
 def test_a_port_that_is_taken_is_named_and_assets_are_in_the_package(
-    out: Path, capsys: pytest.CaptureFixture[str]
+    out: Path, curate: Curate
 ) -> None:
     folder = resources.files("curator.view").joinpath("assets")
     assert {item.name for item in folder.iterdir()} == {"index.html", "view.css", "view.js"}
@@ -377,5 +377,6 @@ def test_a_port_that_is_taken_is_named_and_assets_are_in_the_package(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert main(["view", str(out), "--port", str(port)]) == 2
-    assert f"port {port} of 127.0.0.1 is not free" in capsys.readouterr().err
+        assert f"port {port} of 127.0.0.1 is not free" in curate(
+            "view", out, "--port", port, code=2
+        )
