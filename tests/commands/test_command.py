@@ -98,9 +98,7 @@ def test_a_recipe_that_would_not_do_what_it_seems_to_is_refused(
     assert error.count("\n") == 1
 
 
-def test_places_that_cannot_be_used_are_refused(
-    broken: Path, tmp_path: Path, curate: Curate
-) -> None:
+def test_wrong_places_are_refused(broken: Path, tmp_path: Path, curate: Curate) -> None:
     """Pins a source that names nothing, a file for OUT, and storage that fails during the run."""
     for source in ("nothing here.mp4", "*.mkv"):
         assert source in curate("run", tmp_path / source, tmp_path / "out", code=EXIT_USAGE)
@@ -130,9 +128,7 @@ def test_a_folder_without_a_video_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
-    broken: Path, tmp_path: Path, curate: Curate
-) -> None:
+def test_a_dry_run_writes_nothing(broken: Path, tmp_path: Path, curate: Curate) -> None:
     assert "3 sources" in curate("run", broken, tmp_path / "out", "--dry-run")
     assert not (tmp_path / "out").exists()
     for number in range(7):

@@ -16,7 +16,7 @@ def mirror(tmp_path: Path) -> Path:
     return tiny_folder(tmp_path / "mirror")
 
 
-def test_pull_copies_from_a_mirror_and_list_and_verify_tell_it(
+def test_models_are_pulled_listed_and_verified(
     tmp_path: Path, mirror: Path, curate: Curate
 ) -> None:
     """Pins the three tasks on one folder, with a file that is spoilt in the end."""

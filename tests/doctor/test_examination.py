@@ -95,7 +95,7 @@ def test_a_bucket_that_is_not_there(bucket: str) -> None:
     assert "aws s3 mb s3://curate-no-such-bucket" in (row.remedy or "")
 
 
-def test_no_credentials_and_those_of_a_profile(
+def test_credentials_of_a_profile(
     s3_bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

@@ -116,9 +116,7 @@ def test_captions_that_no_model_wrote_are_counted(
         assert (said in printed) == (n_measured > 0)
 
 
-def test_every_caption_survives_csv_and_is_text_to_pandas(
-    tmp_path: Path, clips: list[MadeClip]
-) -> None:
+def test_every_caption_survives_a_csv(tmp_path: Path, clips: list[MadeClip]) -> None:
     """Pins what Open-Sora does: `read_csv`, then the caption plus words on the frame rate."""
     pandas = pytest.importorskip("pandas")
     captions = ["", "None", "NA", "nan", "null", "N/A", " ", 'one, "two"\nthree; ünïcode']
@@ -264,9 +262,7 @@ def test_pictures_are_cut_around_their_middle(
 
 
 @pytest.mark.parametrize("form", FOLDER_FORMATS)
-def test_an_export_is_the_same_each_time_and_completes_what_is_broken_off(
-    out: Path, tmp_path: Path, form: str
-) -> None:
+def test_an_export_is_the_same_each_time(out: Path, tmp_path: Path, form: str) -> None:
     """Pins equal bytes for any number of threads, and that only what is missing is written."""
     options, to = SAME_ANYWHERE.get(form, {}), tmp_path / "a"
     first = exported(out, to, form, workers=1, **options)
@@ -300,9 +296,7 @@ def test_shards_of_a_run_that_was_killed_are_not_taken_for_all(
     assert "no manifest (there is none): all tars that are there" in curate(*command)
 
 
-def test_split_and_bucket_choose_and_what_others_left_is_told(
-    out: Path, tmp_path: Path, clips: list[MadeClip]
-) -> None:
+def test_split_and_bucket_choose_clips(out: Path, tmp_path: Path, clips: list[MadeClip]) -> None:
     """Pins that files a loader would take, of clips that are no more, are counted."""
     exported(out, tmp_path / "to", "cosmos", splits=("val",), buckets=("36p_4-3_4f",))
     wanted = {c.key for c in clips if c.split == "val" and c.bucket == "36p_4-3_4f"}
@@ -382,9 +376,7 @@ def test_a_damaged_shard_ends_the_export_and_leaves_no_half_object(
         assert not list(to.rglob(".tmp-*"))
 
 
-def test_the_command_says_what_it_did_and_what_is_wrong(
-    out: Path, tmp_path: Path, curate: Curate
-) -> None:
+def test_the_command_says_what_it_did(out: Path, tmp_path: Path, curate: Curate) -> None:
     command = ["export", str(out), str(tmp_path / "to"), "--format"]
     assert "8 clips as cosmos; 16 objects written" in curate(*command, "cosmos")
     for arguments, words in (

@@ -86,9 +86,7 @@ def test_the_made_run_is_what_the_tests_below_think(made: Made) -> None:
     )  # fmt: skip
 
 
-def test_a_rejected_clip_is_explained_with_what_would_have_kept_it(
-    made: Made, curate: Curate
-) -> None:
+def test_clips_are_explained(made: Made, curate: Curate) -> None:
     """Pins scores beside bounds, the rule that rejects, and a bound that the clip would pass."""
     text = curate("explain", made.out, made.ids[3])
     lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
@@ -105,7 +103,6 @@ def test_a_rejected_clip_is_explained_with_what_would_have_kept_it(
     assert "5.0 s from its second 0.0 on; similarity 0.950" in text
     assert "which is /films/00000.mp4 at 0:02:30, kept" in text
     assert "--set dedup.enabled=false" in text
-
     # A clip that is too short, not sharp and flagged as noisy has all reasons and tags.
     text = curate("explain", made.out, made.ids[39])
     assert "tags: noise_too_high" in text

@@ -368,9 +368,7 @@ def test_similar_clips_are_found(ask: Client, run: ViewedRun) -> None:
     assert ask(f"/picture/{first}/99.jpg").status == 404
 
 
-def test_a_port_that_is_taken_is_named_and_assets_are_in_the_package(
-    out: Path, curate: Curate
-) -> None:
+def test_a_port_that_is_taken_is_named(out: Path, curate: Curate) -> None:
     folder = resources.files("curator.view").joinpath("assets")
     assert {item.name for item in folder.iterdir()} == {"index.html", "view.css", "view.js"}
     with socket.socket() as taken:
