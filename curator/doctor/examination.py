@@ -60,18 +60,19 @@ def _with_recipe(
 ) -> tuple[set[str], list[CheckRow]]:
     from curator.doctor import recipe_check
 
-    recipe, row = recipe_check.read_recipe(name, overrides, models)
+    recipe = recipe_check.read_recipe(name, overrides, models)
     places = [*sources, *([out] if out is not None else [])]
     needs = recipe_check.needs_of(recipe, places)
     rows = s3_rows() if "s3" in needs else []
     s3_answers = not any(row.stops for row in rows)
     rows += storage_rows(sources, out, s3_answers=s3_answers)
-    if recipe is None:
-        return needs, [*rows, row]
+    if isinstance(recipe, Fault):
+        return needs, [*rows, Group.RECIPE.row(name, recipe, needed=True)]
     rows += recipe_check.model_rows(recipe, s3_answers=s3_answers)
+    # The catalogue of models is in the mirror too.
     if s3_answers or recipe_check.mirror_of(recipe) is None:
-        # The catalogue of models is in the mirror too.
-        rows += recipe_check.recipe_rows(recipe, name) or [row]
+        outcome = recipe_check.checked_recipe(recipe)
+        rows.append(Group.RECIPE.row(name, outcome, needed=isinstance(outcome, Fault)))
     return needs, rows
 
 

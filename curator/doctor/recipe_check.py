@@ -16,6 +16,8 @@ from curator.runs.start import check_captions, check_cpu_scores, check_measured
 from curator.storage.object_service import scheme_of
 
 _SHOT_MODEL, _SCENE_MODEL = "transnetv2", "efficientnet-lite0"
+# A message ends in the key to set, or the nearest one that exists.
+_REMEDY = "`curate recipes NAME` prints a recipe with the meaning of each key"
 _row = partial(Group.MODELS.row, needed=True)
 
 
@@ -24,33 +26,26 @@ def mirror_of(recipe: Recipe) -> str | None:
     return ModelStore.at(recipe.models).mirror
 
 
-def needs_of(recipe: Recipe | None, places: Sequence[str]) -> set[str]:
-    """Returns what a recipe and its places need beyond every run: some of `gpu`, `clip`, `s3`.
-
-    None is an unreadable recipe.
-    """
+def needs_of(recipe: Recipe | Fault, places: Sequence[str]) -> set[str]:
+    """Returns what a recipe and its places need beyond every run: some of `gpu`, `clip`, `s3`."""
     needs = {"s3"} if any(scheme_of(place) == "s3" for place in places) else set()
-    if recipe is not None:
+    if not isinstance(recipe, Fault):
         needs |= {"gpu"} if recipe.analyze.device == "gpu" else set()
         needs |= {"clip"} if recipe.analyze.clip is not None else set()
         needs |= {"s3"} if scheme_of(mirror_of(recipe) or "") == "s3" else set()
     return needs
 
 
-def read_recipe(
-    name: str, overrides: Sequence[str], models: str | None
-) -> tuple[Recipe | None, CheckRow]:
+def read_recipe(name: str, overrides: Sequence[str], models: str | None) -> Recipe | Fault:
     """Reads a recipe as `load_recipe` does; `models` replaces its place of weights."""
     try:
         recipe = load_recipe(name, overrides)
     except RecipeError as error:
-        return None, _recipe_row(name, error)
-    if models is not None:
-        recipe = recipe.model_copy(update={"models": models})
-    return recipe, Group.RECIPE.row(name, "is valid")
+        return Fault.of(error, _REMEDY)
+    return recipe if models is None else recipe.model_copy(update={"models": models})
 
 
-def recipe_rows(recipe: Recipe, name: str) -> list[CheckRow]:
+def checked_recipe(recipe: Recipe) -> str | Fault:
     """Checks that this machine measures all that the recipe's rules and selection use."""
     try:
         check_measured(recipe)
@@ -58,14 +53,8 @@ def recipe_rows(recipe: Recipe, name: str) -> list[CheckRow]:
         semantics_of(recipe).check_keys(recipe.filters.rejecting(), recipe.select.by)
         graph_of(recipe)
     except CuratorError as error:
-        return [_recipe_row(name, error)]
-    return []
-
-
-def _recipe_row(name: str, error: Exception) -> CheckRow:
-    # The message ends in the key to set, or the nearest one that exists.
-    remedy = "`curate recipes NAME` prints a recipe with the meaning of each key"
-    return Group.RECIPE.row(name, Fault.of(error, remedy), needed=True)
+        return Fault.of(error, _REMEDY)
+    return "is valid"
 
 
 def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[CheckRow]:

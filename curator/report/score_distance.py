@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -72,27 +73,24 @@ class Nearness:
 
     def __init__(self, summary: Mapping[str, Any], clips: ClipColumns) -> None:
         self.measures = measures_of(summary)
-        self._bounds: list[BoundCheck] = []
-        columns: dict[str, NDArray[np.float64]] = {}
-        for rule in applied_rules(summary):
-            name = rule["score"]
-            for _, side, bound in reasons_of(rule):
-                if name not in columns:
-                    values = clips.floats(name)
-                    columns[name] = values[np.isfinite(values)]
-                low, high = _spread(columns[name], bound)
-                is_flag = rule["severity"] == "flag"
-                self._bounds.append(
-                    BoundCheck(
-                        score=name,
-                        unit=rule["spec"].unit,
-                        side=side,
-                        bound=bound,
-                        is_flag=is_flag,
-                        low=low,
-                        high=high,
-                    )
-                )
+
+        @cache
+        def measured(name: str) -> NDArray[np.float64]:
+            values = clips.floats(name)
+            return values[np.isfinite(values)]
+
+        self._bounds = [
+            BoundCheck(
+                score=rule["score"],
+                unit=rule["spec"].unit,
+                side=side,
+                bound=bound,
+                is_flag=rule["severity"] == "flag",
+                **_spread(measured(rule["score"]), bound),
+            )
+            for rule in applied_rules(summary)
+            for _, side, bound in reasons_of(rule)
+        ]
         self.scores = list(dict.fromkeys(bound.score for bound in self._bounds))
         """Names of the scores that have a bound, in the recipe's order."""
         self.required = [
@@ -137,11 +135,9 @@ def _rank(check: BoundCheck) -> tuple[bool, bool, float]:
     return (not check.is_missed, check.is_flag, check.nearness)
 
 
-def _spread(values: NDArray[np.float64], bound: float) -> tuple[float, float]:
-    """Returns the 5th and the 95th percentile, extended to the bound; never equal."""
-    low, high = bound, bound
-    if len(values):
-        p5, p95 = (float(p) for p in np.percentile(values, [5, 95]))
-        low, high = min(p5, bound), max(p95, bound)
+def _spread(values: NDArray[np.float64], bound: float) -> dict[str, float]:
+    """Returns the 5th and the 95th percentile, `low` and `high`, extended to the bound; unequal."""
+    low, high = np.percentile(values, [5, 95]).tolist() if len(values) else (bound, bound)
+    low, high = min(low, bound), max(high, bound)
     margin = 0.0 if high > low else abs(bound) or 1.0
-    return low - margin, high + margin
+    return {"low": low - margin, "high": high + margin}

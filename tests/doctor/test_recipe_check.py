@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tiny_clip import tiny_folder
 
-from curator.doctor.diagnosis import CheckRow, State
-from curator.doctor.recipe_check import model_rows, needs_of, read_recipe, recipe_rows
+from curator.doctor.diagnosis import CheckRow, Fault, State
+from curator.doctor.recipe_check import checked_recipe, model_rows, needs_of, read_recipe
 from curator.errors import UsageError
 from curator.recipe import Recipe, load_recipe
 from curator.runs import start
@@ -34,10 +34,9 @@ def test_what_a_recipe_names_is_what_it_needs() -> None:
 
 
 def test_a_wrong_recipe_is_a_row_with_the_nearest_key() -> None:
-    recipe, row = read_recipe("quickstart", ["filters.motoin.min=1"], None)
-    assert recipe is None
-    assert row.stops
-    assert "did you mean 'motion'?" in (row.remedy or "")
+    fault = read_recipe("quickstart", ["filters.motoin.min=1"], None)
+    assert isinstance(fault, Fault)
+    assert "did you mean 'motion'?" in (fault.remedy or "")
 
 
 def test_packaged_models_are_verified_and_an_unknown_one_is_said_once() -> None:
@@ -53,8 +52,8 @@ def test_packaged_models_are_verified_and_an_unknown_one_is_said_once() -> None:
 
 
 def test_models_are_found_verified_missing_and_spoilt(folder: Path) -> None:
-    recipe, _ = read_recipe("quickstart", TINY, str(folder))
-    assert recipe is not None
+    recipe = read_recipe("quickstart", TINY, str(folder))
+    assert isinstance(recipe, Recipe)
     rows = rows_of(recipe)
     assert (rows["test-tiny"].state, rows["test-head"].state) == (State.OK, State.OK)
     head = next((folder / "test-head").glob("head.pth"))
@@ -78,14 +77,14 @@ def test_a_mirror_is_looked_at_and_not_copied_from(
     mirror = open_store(f"s3://{s3_bucket}/models")
     mirror.write("catalogue.yaml", (folder / "catalogue.yaml").read_bytes())
     mirror.write("test-head/head.pth", (folder / "test-head" / "head.pth").read_bytes())
-    recipe, _ = read_recipe("quickstart", TINY, mirror.uri)
-    assert recipe is not None
+    recipe = read_recipe("quickstart", TINY, mirror.uri)
+    assert isinstance(recipe, Recipe)
     rows = rows_of(recipe)
     assert rows["test-head"].state == State.OK
     assert rows["test-head"].found == f"in {mirror.uri}, from where a run copies it"
     assert rows["test-tiny"].stops
     assert f"copy it to {mirror.uri}/test-tiny/" in (rows["test-tiny"].remedy or "")
-    assert recipe_rows(recipe, "quickstart") == []
+    assert checked_recipe(recipe) == "is valid"
     assert not (tmp_path / "cache").exists()
     assert rows_of(recipe, s3_answers=False)["models"].remedy == "see the rows `S3`"
 
@@ -106,10 +105,10 @@ def test_a_recipe_that_cannot_run_here_says_why(
     overrides: list[str], words: str, remedy: str
 ) -> None:
     recipe = load_recipe("quickstart", overrides)
-    (row,) = recipe_rows(recipe, "quickstart")
-    assert row.stops
-    assert words in row.found
-    assert remedy in (row.remedy or "")
+    fault = checked_recipe(recipe)
+    assert isinstance(fault, Fault)
+    assert words in fault.found
+    assert remedy in (fault.remedy or "")
 
 
 @pytest.mark.parametrize(
@@ -134,11 +133,11 @@ def test_a_score_that_gpus_do_not_give_is_refused_where_one_may_decode(
     bound = ["filters.coarse.max=38"] if "coarse" in rule else []
     recipe = load_recipe("quickstart", [rule, *bound, f"analyze.device={device}"])
     if ray_address is None:
-        rows = recipe_rows(recipe, "quickstart")
-        assert [row.stops for row in rows] == [True] * is_refused
-        for row in rows:
-            assert "a GPU's video engine does not give" in row.found
-            assert "--set analyze.device=cpu" in (row.remedy or "")
+        fault = checked_recipe(recipe)
+        assert isinstance(fault, Fault) == is_refused
+        if isinstance(fault, Fault):
+            assert "a GPU's video engine does not give" in fault.found
+            assert "--set analyze.device=cpu" in (fault.remedy or "")
     with pytest.raises(UsageError, match=r"quantizer|coarse") if is_refused else nullcontext():
         start.check_cpu_scores(recipe, ray_address=ray_address)
     # A GPU that cannot be used leaves the score.

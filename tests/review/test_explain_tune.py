@@ -4,7 +4,6 @@ import shlex
 import shutil
 from collections import Counter
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from curator.report.funnel import funnel_steps
 from curator.review.bound_tuning import tune
 from curator.review.finished_run import open_finished
 from curator.tables.out_layout import TABLES
+from tests.report.test_report import Page
 
 N = 40
 RULES: dict[str, Any] = {
@@ -234,7 +234,7 @@ def test_unwanted_content_types_are_counted_and_balanced(typed: Made) -> None:
     assert rules["semantic.reject"] == {"rule": "semantic.reject", "first": 6, "alone": 6, "any": 6}
     kept = Counter(row["content_type"] for row in typed.rows() if row["decision"] == "kept")
     assert kept == {"crowd": 4, "aerial": 5, None: 5}
-    page = Images((typed.out / "report" / "index.html").read_text())
+    page = Page((typed.out / "report" / "index.html").read_text())
     assert "crowd, from a probability of 0.5" in page.text
     assert list((typed.out / "candidates" / "clip_vectors").iterdir())
 
@@ -271,22 +271,6 @@ def test_content_types_can_be_tuned(typed: Made, made: Made, curate: Curate) -> 
         assert message in curate("tune", out, change, code=EXIT_USAGE)
 
 
-class Images(HTMLParser):
-    """Counts pictures and collects the text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.n_images, self.words = 0, []
-        self.feed(page)
-        self.text = " ".join(" ".join(self.words).split())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.n_images += tag == "img"
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-
 def test_the_page_shows_clips_on_either_side_with_pictures(
     made: Made, tmp_path: Path, curate: Curate
 ) -> None:
@@ -295,8 +279,8 @@ def test_the_page_shows_clips_on_either_side_with_pictures(
     text = curate("tune", made.out, "motion.min=3", "--html", html)
     assert str(html) in text
     page = html.read_text()
-    seen = Images(page)
-    assert seen.n_images >= 14
+    seen = Page(page)
+    assert len(seen.attributes("src")) >= 14
     assert "http://" not in page
     assert "<script" not in page
     assert seen.text.index("below 3") < seen.text.index("1 < 3") < seen.text.index("2 < 3")
@@ -326,7 +310,7 @@ def test_an_output_on_s3_is_read_the_same_way(
     made_out(uri, clips, Recipe.model_validate({"filters": {"motion": {"min": 5.5}}}))
     assert "motion_too_low" in curate("explain", uri, clips["clip_id"][0].as_py())
     assert "kept -> rejected  2" in curate("tune", uri, "motion.min=7.5")
-    assert Images((tmp_path / "tune.html").read_text()).n_images > 0
+    assert Page((tmp_path / "tune.html").read_text()).attributes("src")
 
 
 def test_times_have_fractions_of_a_second() -> None:
