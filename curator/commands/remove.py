@@ -207,9 +207,9 @@ def _text(selected: "RemovalSelection", *, would: bool) -> str:
     record = selected.record
     verb = "would be removed" if would else "to remove"
     lines = [
-        f"{verb}: {selected.n_clips} clips in the shards, {selected.seconds / 3600:.3f} h; "
+        f"{verb}: {len(selected.clip_ids)} clips in the shards, {selected.seconds / 3600:.3f} h; "
         f"{record['n_sources']} whole sources; {len(record['clip_ids'])} clips with those that "
-        f"were not kept or that other recipes made; tars to write again: {selected.n_tars}"
+        f"were not kept or that other recipes made; tars to write again: {len(selected.shards)}"
     ]
     if selected.n_overlapping:
         lines.append(
@@ -232,5 +232,8 @@ def _text(selected: "RemovalSelection", *, would: bool) -> str:
             f"  {len(selected.duplicates)} clips were rejected as duplicates of them, and their "
             "rows stay: --with-duplicates takes them too; after --forget later runs may keep them"
         )
-        lines += [f"    {duplicate}" for duplicate in selected.duplicates]
+        lines += [
+            f"    {duplicate.clip_id} of {duplicate.source_uri}"
+            for duplicate in selected.duplicates
+        ]
     return "\n".join(lines)
