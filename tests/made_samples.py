@@ -183,7 +183,7 @@ def _written(
     plan = ShardPlan(name="", bucket=bucket, split=split, samples=tuple(samples))
     output = BytesIO()
     write_shard(plan, output.write, lambda sample: clips[sample.location.offset or 0].mp4)
-    data, idx = output.getvalue(), index_bytes((*plan.layout.starts, plan.layout.end))
+    data, idx = output.getvalue(), index_bytes(plan.layout.offsets)
     sha256 = hashlib.sha256(data).hexdigest()
     meta = meta_lines(plan)
     tar = DescribedTar(

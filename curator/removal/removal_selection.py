@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +55,13 @@ _CLIP = ("clip_id", "source_id", *_SPAN, "fps")
 _OF_KEPT = ("decision", "reason", "duplicate_of", "shard", "mp4_sha256", "caption")
 
 
+class Duplicate(NamedTuple):
+    """A clip that was rejected as the duplicate of a removed one."""
+
+    clip_id: str
+    source_uri: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalSelection:
     """What would be removed.
@@ -62,25 +69,24 @@ class RemovalSelection:
     Attributes:
         record: To be written before anything changes.
         footage_ids: Clips all of whose footage goes; one that merely overlaps them is none.
-        n_clips: Removed clips that a snapshot keeps in its shards, `seconds` long together.
-        n_tars: Tars that hold them.
+        clip_ids: Removed clips that a snapshot keeps in its shards, `seconds` long together.
+        shards: Tars that hold them.
         n_overlapping: Clips that share footage with named ones and were not named themselves.
         n_same: Clips of other files with the same frames or the same MP4.
         n_unhashed: Removed sources of whose frames there are no hashes.
-        duplicates: Clips that stay, and that were rejected as duplicates of removed ones; each with
-            its source, in words.
+        duplicates: Clips that stay, and that were rejected as duplicates of removed ones.
         example: One that goes, with its source, in words; None without any.
     """
 
     record: dict[str, Any]
     footage_ids: frozenset[str]
-    n_clips: int
+    clip_ids: frozenset[str]
     seconds: float
-    n_tars: int
+    shards: frozenset[str]
     n_overlapping: int
     n_same: int
     n_unhashed: int
-    duplicates: tuple[str, ...]
+    duplicates: tuple[Duplicate, ...]
     example: str | None
 
 
@@ -164,9 +170,9 @@ def select(
     return RemovalSelection(
         record=record,
         footage_ids=frozenset(own_ids),
-        n_clips=len(own),
+        clip_ids=frozenset(own),
         seconds=sum(row["end_s"] - row["start_s"] for row in own.values()),
-        n_tars=len(kept["shard"].drop_null().unique()),
+        shards=frozenset(kept["shard"].drop_null().to_pylist()),
         n_overlapping=len(named_ids) - len(named) if by in ("clips", "where") else 0,
         n_same=len(ids) - len(named_ids),
         n_unhashed=selection.n_unhashed,
@@ -247,8 +253,8 @@ class _Selection:
                 own.add(row["clip_id"])
         return own
 
-    def grow(self, *, with_duplicates: bool) -> tuple[str, ...]:
-        """Takes the same footage in other files; returns duplicates that stay, in words."""
+    def grow(self, *, with_duplicates: bool) -> tuple[Duplicate, ...]:
+        """Takes the same footage in other files; returns duplicates that stay."""
         while True:
             self._hash_frames()
             self._take_regions(frame_regions(self._store, self.frames), Removals())
@@ -267,7 +273,7 @@ class _Selection:
             if with_duplicates:
                 more |= duplicates.keys()
             if not more:
-                return tuple(f"{name} of {uri}" for name, uri in sorted(duplicates.items()))
+                return tuple(map(Duplicate._make, sorted(duplicates.items())))
             self.add(more)
 
     def _hash_frames(self) -> None:

@@ -286,8 +286,7 @@ def _check_tars(
 
     def check(shard: Shard) -> TarFacts:
         own = None if decoded is None else decoded.get(shard.name, frozenset())
-        tar = TarCheck(shards, shard, rules, findings, decoded=own, threads=threads, seen=note)
-        facts = tar.run()
+        facts = TarCheck(shards, shard, rules, findings, own, threads, note).run()
         seen[0] += 1
         return facts
 

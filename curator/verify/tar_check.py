@@ -166,30 +166,28 @@ class _ReadSample:
     mp4_sha256: str = ""
 
 
+@dataclass
 class TarCheck:
     """The check of one tar and its `.meta.jsonl`.
 
-    Args:
+    Attributes:
         decoded: Positions of samples to decode; None for all.
         threads: Of the decoder.
         seen: Called with the bytes of each clip read.
     """
 
-    def __init__(
-        self,
-        shards: ShardSet,
-        shard: Shard,
-        rules: SuffixRules,
-        findings: Findings,
-        *,
-        decoded: Set[int] | None,
-        threads: int,
-        seen: Callable[[int], None],
-    ) -> None:
-        self._shards, self._shard, self._rules = shards, shard, rules
-        self._add = findings.add
-        self._decoded, self._threads, self._seen = decoded, threads, seen
-        self._path = shards.uri(shard.name)
+    shards: ShardSet
+    shard: Shard
+    rules: SuffixRules
+    findings: Findings
+    decoded: Set[int] | None
+    threads: int
+    seen: Callable[[int], None]
+
+    def __post_init__(self) -> None:
+        """Has read nothing yet."""
+        self._add = self.findings.add
+        self._path = self.shards.uri(self.shard.name)
         self._meta: BinaryIO | None = None
         self._keys: list[str] = []
         self._closed: set[str] = set()
@@ -201,7 +199,7 @@ class TarCheck:
 
     def run(self) -> TarFacts:
         """Reads all bytes of the tar."""
-        shards, shard = self._shards, self._shard
+        shards, shard = self.shards, self.shard
         sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
         n_bytes, hashes, is_whole = shards.sizes[shard.name], ("", ""), False
         with ExitStack() as stack:
@@ -258,7 +256,7 @@ class TarCheck:
                         self._close(sample)
                     sample = _ReadSample(member.key, member.offset)
                     self._check_key(member)
-                if "." in member.suffix and member.suffix not in self._rules.allowed:
+                if "." in member.suffix and member.suffix not in self.rules.allowed:
                     seen_as = f"to readers {member.suffix!r} of {member.key!r}"
                     actual = f"the member {member.name!r}, {seen_as}"
                     self._add(FindingCode.KEY, self._path, actual, "one dot in its name")
@@ -292,7 +290,7 @@ class TarCheck:
                     parts.append(chunk)
             sample.mp4 = b"".join(parts) if member.bytes <= MAX_MP4_BYTES else None
             sample.mp4_sha256 = digest.hexdigest()
-        elif (family := self._rules.families.get(member.suffix)) is not None:
+        elif (family := self.rules.families.get(member.suffix)) is not None:
             self._check_value(reader, member, family)
         elif member.bytes <= MAX_TEXT_BYTES:
             data = reader.read(member)
@@ -316,7 +314,7 @@ class TarCheck:
 
     def _close(self, sample: _ReadSample) -> None:
         """Checks a sample whose members have all been read, and notes its facts."""
-        path, allowed = f"{self._path}#{sample.key}", self._rules.allowed
+        path, allowed = f"{self._path}#{sample.key}", self.rules.allowed
         missing = [name for name in NEEDED if name not in sample.sizes]
         others = sorted(sample.sizes.keys() - allowed) + sample.repeated
         if missing or others:
@@ -335,14 +333,12 @@ class TarCheck:
             self._n_frames += fields["n_frames"]
             self._sources.add(fields["source_id"].encode())
             text = sample.text.decode("utf-8", "replace")
-            row = sample_row(self._shard.name, sample.key, fields, text)
+            row = sample_row(self.shard.name, sample.key, fields, text)
             row |= {"offset": sample.mp4_offset, "bytes": n_bytes}
             self._digests[-1] = row_digest(row)
-        self._seen(max(0, n_bytes))
+        self.seen(max(0, n_bytes))
         if fields is not None and "mp4" in sample.sizes:
-            self._check_mp4(
-                sample, fields, path, self._decoded is None or position in self._decoded
-            )
+            self._check_mp4(sample, fields, path, self.decoded is None or position in self.decoded)
 
     def _check_mp4(
         self, sample: _ReadSample, fields: dict[str, Any], path: str, decodes: bool
@@ -357,7 +353,7 @@ class TarCheck:
             self._add(FindingCode.MP4_HEADER, path, actual, expected)
         if decodes:
             self._n_decoded += 1
-            wrong = frame_differences(sample.mp4, fields, path, threads=self._threads)
+            wrong = frame_differences(sample.mp4, fields, path, threads=self.threads)
             for actual, expected in wrong:
                 self._add(FindingCode.FRAMES, path, actual, expected)
 
@@ -406,7 +402,7 @@ class TarCheck:
         return b"" if self._meta is None else self._meta.readline(MAX_TEXT_BYTES)
 
     def _meta_differs(self, actual: str, expected: str) -> None:
-        self._add(FindingCode.META, self._shards.uri(self._shard.meta_name), actual, expected)
+        self._add(FindingCode.META, self.shards.uri(self.shard.meta_name), actual, expected)
 
 
 def _is_same(line: bytes, json: bytes) -> bool:

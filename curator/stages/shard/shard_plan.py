@@ -51,17 +51,15 @@ def split_of(source_id: str, config: ShardConfig) -> Split:
 class TarLayout:
     """The layout of a tar, in bytes from its start."""
 
-    starts: Sequence[int]
-    """First header of each sample."""
-    end: int
-    """End of the last sample."""
+    offsets: Sequence[int]
+    """Of the first header of each sample, and of the end of the last one."""
     mp4_starts: Sequence[int]
     """First byte of each sample's MP4."""
 
     @property
     def n_bytes(self) -> int:
         """Size of the tar."""
-        return self.end + END_BYTES
+        return self.offsets[-1] + END_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,16 +86,16 @@ class ShardPlan:
     @cached_property
     def layout(self) -> TarLayout:
         """Where each sample is in the tar."""
-        starts, offsets = array("Q"), array("Q")
-        position = 0
+        offsets, mp4_starts = array("Q", [0]), array("Q")
         for sample in self.samples:
-            starts.append(position)
+            position = offsets[-1]
             for suffix, size in sample.members():
                 position += BLOCK
                 if suffix == "mp4":
-                    offsets.append(position)
+                    mp4_starts.append(position)
                 position += padded(size)
-        return TarLayout(starts=starts, end=position, mp4_starts=offsets)
+            offsets.append(position)
+        return TarLayout(offsets=offsets, mp4_starts=mp4_starts)
 
     def missing(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """Returns which of its objects are missing or have another size."""

@@ -38,9 +38,9 @@ class TarWriter:
         Raises:
             ShardError: A clip's bytes are not those that were written.
         """
-        plan, layout = unit.plan, unit.plan.layout
+        plan = unit.plan
         tar, index, meta = plan.objects
-        described = {index: index_bytes((*layout.starts, layout.end)), meta: meta_lines(plan)}
+        described = {index: index_bytes(plan.layout.offsets), meta: meta_lines(plan)}
         # Before the tar, so that no reader finds a tar without its index.
         for name, data in described.items():
             if name in unit.missing:

@@ -39,7 +39,7 @@ Shards = dict[str, tuple[ShardPlan, DescribedTar, bytes]]
 
 
 def tar_index(plan: ShardPlan) -> bytes:
-    return index_bytes((*plan.layout.starts, plan.layout.end))
+    return index_bytes(plan.layout.offsets)
 
 
 def mp4_of(sample: Sample) -> bytes:
