@@ -319,10 +319,10 @@ def _lines(path: str) -> list[str]:
 def _selected_lines(selected: "RemovalSelection", *, would: bool) -> Iterator[str]:
     record = selected.record
     yield (
-        f"{'would be removed' if would else 'to remove'}: {selected.n_clips} clips in the "
+        f"{'would be removed' if would else 'to remove'}: {len(selected.clip_ids)} clips in the "
         f"shards, {selected.seconds / 3600:.3f} h; {record['n_sources']} whole sources; "
         f"{len(record['clip_ids'])} clips with those that were not kept or that other recipes "
-        f"made; tars to write again: {selected.n_tars}"
+        f"made; tars to write again: {len(selected.shards)}"
     )
     if n := selected.n_overlapping:
         yield f"  {n} of them were not named, and share more than a frame with one that was"
@@ -341,4 +341,4 @@ def _selected_lines(selected: "RemovalSelection", *, would: bool) -> Iterator[st
             "rows stay: --with-duplicates takes them too; after --forget later runs may keep them"
         )
     for duplicate in selected.duplicates:
-        yield f"    {duplicate}"
+        yield f"    {duplicate.clip_id} of {duplicate.source_uri}"
