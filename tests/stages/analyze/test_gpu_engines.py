@@ -194,9 +194,9 @@ class Joined(Engine):
 
     def _start(self) -> Any:  # noqa: ANN401
         most: Callable[[str], float] = {"GPU": self._n_gpus, "CPU": 12.0}.__getitem__
-        return SimpleNamespace(
-            backend=self.backend, most=most, likely_gpus=lambda: 1.0, stop=lambda: None
-        )
+        state = SimpleNamespace(most=most, likely_gpus=lambda: 1.0)
+        watch = SimpleNamespace(state=state)
+        return SimpleNamespace(backend=self.backend, watch=watch, stop=lambda: None)
 
 
 def test_a_gpu_of_a_cluster_is_asked_by_a_worker(
