@@ -204,13 +204,13 @@ def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, Load
         bucket = name.rpartition("/")[0] or "."
         offsets, of_tar = _scanned(store, name)
         shards[bucket].append(LocalShard(name, len(offsets) - 1, offsets))
-        sizes[bucket] += of_tar
+        sizes[bucket].append(of_tar)
     least = {bucket: list(map(min, zip(*of_all, strict=True))) for bucket, of_all in sizes.items()}
     return _buckets(shards, least)
 
 
-def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], list[tuple[int, int, int]]]:
-    """Returns offsets of a tar's samples and end, and height, width and frames of each."""
+def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], Sequence[int]]:
+    """Returns offsets of a tar's samples and end, and smallest height, width and frame count."""
     offsets: list[int] = []
     facts: list[tuple[int, int, int]] = []
     key, end = None, 0
@@ -234,7 +234,7 @@ def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], list[tuple[int, 
             f"{store.uri}/{name} has {len(offsets)} samples and {len(facts)} with JSON; expected "
             "the same number and at least one"
         )
-    return (*offsets, end), facts
+    return (*offsets, end), list(map(min, zip(*facts, strict=True)))
 
 
 class SampleReader:

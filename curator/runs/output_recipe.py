@@ -51,6 +51,7 @@ def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Reci
     """
     before = None
     try:
+        # Before the other one: a process uses the measures of the recipe that it read last.
         before = _stored_recipe(store)
     except UsageError as error:
         if name is None:

@@ -221,8 +221,10 @@ class ClipRows(Sequence[ClipRow]):
     def column(self, name: str) -> pa.ChunkedArray:
         """Returns a column of all rows; null where a row has no value."""
         self._settle()
-        kind, base = self.schema.field(name).type, self._base.get(name)
-        own = self._own.pop(name, {})
+        base, own = self._base.get(name), self._own.pop(name, {})
+        if base is not None and not own:
+            return base
+        kind = self.schema.field(name).type
         if base is None:
             base = pa.chunked_array([pa.nulls(self._n, kind)])
         if own:

@@ -143,12 +143,12 @@ def parquet_by_content(
     The bytes are those that `to_parquet` makes of the whole; few rows are held at a time.
     """
     groups = _row_groups(tables, schema)
-    first = next(groups)
-    # Held by nothing else, so that it goes when it is written.
-    groups, encodings = itertools.chain([first], groups), _encodings(first)
-    del first
+    first = [next(groups)]
+    encodings = _encodings(first[0])
 
     def write(writer: pq.ParquetWriter) -> None:
+        # Held by nothing else then, so that it goes when it is written.
+        writer.write_table(first.pop(), row_group_size=_ROWS_PER_GROUP)
         for group in groups:
             writer.write_table(group, row_group_size=_ROWS_PER_GROUP)
 

@@ -259,12 +259,15 @@ class RecordChain:
         """Reads records and copies."""
         listed = {info.key for info in store.list(f"{REMOVED}/")}
         read = {name: _read(store, name) for name in sorted(filter(_NAME.fullmatch, listed))}
-        stored = ((info.key, _read(store, info.key)) for info in store.list(_COPIES))
-        copies = {
-            name: copy
-            for name, copy in stored
-            if isinstance(copy, Record) and record_copy(copy.sha256) == name
-        }
+        whole = {record_copy(r.sha256): r for r in read.values() if isinstance(r, Record)}
+        copies: dict[str, Record] = {}
+        for name in [info.key for info in store.list(_COPIES)]:
+            same = whole.get(name)
+            # A copy of a whole record is not parsed: a record may be large.
+            is_known = same is not None and store.read(name) == same.data
+            copy = same if is_known else _read(store, name)
+            if isinstance(copy, Record) and record_copy(copy.sha256) == name:
+                copies[name] = copy
         expected = _expected(store, copies)
         records: dict[str, Record] = {}
         problems: dict[str, str] = {}

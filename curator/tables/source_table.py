@@ -205,10 +205,10 @@ class SourceTable:
     def generation_of(self) -> dict[str, int] | None:
         """Returns the generation of each content; None where there is one."""
         rows = self._header.whole().filter(pc.field("generation") > 0)
-        numbers = rows["generation"].to_pylist()
-        if max(numbers, default=1) == 1:
+        if pc.max(rows["generation"]).as_py() in (None, 1):
             return None
-        return dict(zip(rows["source_id"].to_pylist(), numbers, strict=True))
+        columns = (rows[name].to_pylist() for name in ("source_id", "generation"))
+        return dict(zip(*columns, strict=True))
 
     def up_to(self, generation: int) -> "SourceTable":
         """Returns the sources up to a generation and those that failed; shares what is measured."""

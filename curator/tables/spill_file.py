@@ -6,6 +6,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO
 
 import numpy as np
@@ -81,6 +82,15 @@ def _explained(why: object) -> StorageError:
     )
 
 
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    """Explains errors of SQLite: to read may write too, as pages make room for others."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _explained(error) from error
+
+
 class Keyed:
     """Records on the local disk by key; the latest of a key counts.
 
@@ -103,11 +113,11 @@ class Keyed:
                 self._rows.execute(
                     "CREATE TABLE records (key INTEGER PRIMARY KEY, number INT, record BLOB)"
                 )
-        except (OSError, sqlite3.OperationalError) as error:
+        except (OSError, sqlite3.Error) as error:
             raise _explained(error) from error
 
     def __len__(self) -> int:
-        with self._lock:
+        with self._lock, _disk_errors():
             (n_records,) = self._rows.execute("SELECT count(*) FROM records").fetchone()
             return int(n_records)
 
@@ -134,13 +144,13 @@ class Keyed:
 
     def records(self) -> Iterator[bytes]:
         """Yields all records, in no order."""
-        with self._lock:
+        with self._lock, _disk_errors():
             numbers = "SELECT DISTINCT number FROM records WHERE record IS NULL"
             for (number,) in self._rows.execute(numbers).fetchall():
                 self._read(number)
             rows = self._rows.execute("SELECT record FROM records WHERE record IS NOT NULL")
         while True:
-            with self._lock:
+            with self._lock, _disk_errors():
                 some = rows.fetchmany(_RECORDS_AT_ONCE)
             if not some:
                 return
@@ -148,7 +158,7 @@ class Keyed:
 
     def _row(self, key: str) -> tuple[int | None, bytes | None] | None:
         query = "SELECT number, record FROM records WHERE key = ?"
-        with self._lock:
+        with self._lock, _disk_errors():
             row: tuple[int | None, bytes | None] | None = self._rows.execute(
                 query, _numbers([key])
             ).fetchone()
@@ -160,11 +170,8 @@ class Keyed:
         self._change("UPDATE records SET record = ? WHERE key = ? AND number = ?", rows)
 
     def _change(self, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
-        try:
-            with self._lock:
-                self._rows.executemany(statement, rows)
-        except sqlite3.OperationalError as error:
-            raise _explained(error) from error
+        with self._lock, _disk_errors():
+            self._rows.executemany(statement, rows)
 
 
 def _numbers(keys: Sequence[str]) -> list[int]:

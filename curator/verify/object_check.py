@@ -53,7 +53,7 @@ class Expected:
         return cls(n_bytes=digest.n_bytes, sha256=digest.sha256, remedy=remedy)
 
     def differences(
-        self, n_bytes: int | None, sha256: str | CuratorError | None
+        self, n_bytes: int | None, sha256: str | Exception | None
     ) -> list[tuple[FindingCode, str, str]]:
         """Returns codes with what is there and what is expected; None for an object that is not."""
         if n_bytes is None:
@@ -63,7 +63,7 @@ class Expected:
         wrong = []
         if self.n_bytes is not None and n_bytes != self.n_bytes:
             wrong.append((FindingCode.SIZE, f"{n_bytes} bytes", f"{self.n_bytes} bytes"))
-        if self.sha256 and isinstance(sha256, CuratorError):
+        if self.sha256 and isinstance(sha256, Exception):
             wrong.append((FindingCode.UNREADABLE, str(sha256), "a readable object"))
         elif self.sha256 and sha256 != self.sha256:
             wrong.append((FindingCode.HASH, f"sha256 {sha256}", str(self.sha256)))
@@ -104,10 +104,10 @@ def check_objects(
     return sum(sizes[name] for name in digests)
 
 
-def _sha256(store: Store, name: str) -> str | CuratorError:
+def _sha256(store: Store, name: str) -> str | Exception:
     try:
         return Digest.of_object(store, name).sha256
-    except CuratorError as error:
+    except (CuratorError, OSError) as error:
         return error
 
 

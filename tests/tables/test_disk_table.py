@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from curator.errors import StorageError
 from curator.measures.score_list import SCORES
 from curator.tables import clip_locations, disk_table
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
@@ -227,3 +228,14 @@ def test_no_file_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     keyed.add("a", b"y" * (2 << 20))
     assert keyed.get("a") == b"y" * (2 << 20)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_the_local_disk_are_explained_where_records_are_read() -> None:
+    keyed = Keyed(lambda _: iter(()))
+    keyed._rows.execute("PRAGMA max_page_count = 100")
+    with pytest.raises(StorageError, match="make room"):
+        keyed.add("1", b"y" * 1_000_000)
+    keyed._rows.close()
+    for read in (keyed.__len__, lambda: keyed.get("1"), lambda: list(keyed.records())):
+        with pytest.raises(StorageError, match="make room"):
+            read()

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_FAILED, EXIT_OK, EXIT_USAGE
-from curator.storage import open_store
+from curator.storage import Store, open_store
+from curator.tables.fenced_store import Digest
 from curator.verify import Verified, verify
 from curator.verify.findings import MAX_STORED
 
@@ -402,3 +403,13 @@ def test_a_run_that_kept_nothing_is_well(tmp_path: Path) -> None:
     assert (verified.findings, verified.n_shards) == ([], 0)
     to = str(tmp_path / "to")
     assert main(["export", str(tmp_path), to, "--format", "cosmos"]) == EXIT_USAGE
+
+
+def test_an_object_that_the_disk_does_not_read_is_found(
+    out: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(store: Store, name: str) -> Digest:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Digest, "of_object", fails)
+    assert "unreadable" in {str(finding.code) for finding in checked(out).findings}

@@ -227,7 +227,7 @@ def open_shards(out: str, snapshot: int | None = None) -> ShardSet:
         )
     tars = sorted(name for name in sizes if name.endswith(".tar"))
     there = tuple(Shard(name=name, facts={}) for name in tars)
-    return replace(shards, problem=problem, shards=there)
+    return replace(shards, problem=problem, shards=there, following=None)
 
 
 def _sizes(store: Store, prefix: str) -> dict[str, int]:
