@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -104,8 +105,10 @@ class Keyed:
         try:
             # Stays open without a name: nothing of it is left behind, whatever ends the process.
             with tempfile.NamedTemporaryFile() as file:
+                # Without locks: nobody else opens it, and not all file systems have them.
+                address = f"{Path(file.name).as_uri()}?nolock=1"
                 self._rows = sqlite3.connect(
-                    file.name, isolation_level=None, check_same_thread=False
+                    address, uri=True, isolation_level=None, check_same_thread=False
                 )
                 for setting in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KB}"):
                     self._rows.execute(f"PRAGMA {setting}")
