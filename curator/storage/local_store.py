@@ -206,6 +206,8 @@ class _UnfinishedFile:
         os.makedirs(self._folder, exist_ok=True)
         self.name = os.path.join(self._folder, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
         raw = AppendFile(self.name, "xb")
+        # What errors name.
+        raw.name = path
         # Stays open where a writer closes the stream.
         self.descriptor = os.dup(raw.fileno())
         self.stream = io.BufferedWriter(raw, _BUFFER_BYTES)
