@@ -160,7 +160,9 @@ class RayCluster:
                 )
         else:
             node, services = ray._private.node.Node, ray._private.services
-            with replaced(node, NO_DAEMONS), replaced(services, LOOPBACK_KEPT):
+            unused = {name: method for name, method in NO_DAEMONS.items() if hasattr(node, name)}
+            # A Ray without the function of `LOOPBACK_KEPT` would listen on all addresses.
+            with replaced(node, unused), replaced(services, LOOPBACK_KEPT):
                 context = ray.init(
                     address="local",
                     num_cpus=max(available_cpus(), self._workers or 0) + LIGHT_CPUS,
@@ -242,8 +244,8 @@ def _native_stderr_aside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(owner: Any, functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:  # noqa: ANN401
-    """Replaces functions of a module or a class meanwhile, as far as it has them."""
-    kept = {name: getattr(owner, name) for name in functions if hasattr(owner, name)}
+    """Replaces functions of a module or a class meanwhile; each of them must be there."""
+    kept = {name: getattr(owner, name) for name in functions}
     for name in kept:
         setattr(owner, name, functions[name])
     try:

@@ -206,6 +206,8 @@ class _UnfinishedFile:
         os.makedirs(self._folder, exist_ok=True)
         self.name = os.path.join(self._folder, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
         raw = AppendFile(self.name, "xb")
+        # What errors name.
+        raw.name = path
         # Stays open where a writer closes the stream.
         self.descriptor = os.dup(raw.fileno())
         self.stream = io.BufferedWriter(raw, _BUFFER_BYTES)
@@ -215,17 +217,13 @@ class _UnfinishedFile:
     def sync(self) -> None:
         if not self.stream.closed:
             self.stream.flush()
-        os.fsync(self.descriptor)
+        _sync(self.descriptor)
 
     def rename(self, path: str) -> None:
         os.replace(self.name, path)
         folder = os.open(self._folder, os.O_RDONLY)
         try:
-            os.fsync(folder)
-        except OSError as error:
-            # Some file systems cannot sync a folder; the rename itself has succeeded.
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-                raise
+            _sync(folder)
         finally:
             os.close(folder)
 
@@ -250,6 +248,15 @@ def _unfinished(path: str, data: bytes | None = None) -> Iterator[_UnfinishedFil
         yield file
     finally:
         file.close()
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems cannot sync a folder, or anything.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
 
 
 def _is_abandoned(path: str) -> bool:

@@ -42,6 +42,8 @@ def test_the_private_methods_that_are_replaced_exist_and_take_what_ours_take() -
         assert not any(inspect.getattr_static(node.Node, n) is f for n, f in before.items())
     assert {name: inspect.getattr_static(node.Node, name) for name in NO_DAEMONS} == before
     assert services.resolve_ip_for_localhost is resolve
+    with pytest.raises(AttributeError, match="resolve_ip"), replaced(node, LOOPBACK_KEPT):
+        pytest.fail("Ray would listen on all addresses")
 
 
 def test_what_the_scheduler_asks_of_private_state_exists() -> None:
@@ -152,7 +154,7 @@ def listening(pids: set[int]) -> dict[str, str]:
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's /proc")
 def test_a_ray_of_our_own_listens_on_loopback_and_asks_for_its_token() -> None:
-    """Pins Ray's private function that `loopback_kept` sets aside: without it, this fails."""
+    """Pins Ray's private function that `LOOPBACK_KEPT` replaces: without it, this fails."""
     started = subprocess.Popen(
         [sys.executable, "-c", STARTED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

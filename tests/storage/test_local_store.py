@@ -95,6 +95,19 @@ def test_without_locks_nothing_is_replaced(tmp_path: Path, monkeypatch: pytest.M
     assert store.read("a") == b"first"
 
 
+def test_objects_are_written_where_nothing_can_be_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(descriptor: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    store = open_store(str(tmp_path))
+    store.check_writable()
+    store.write("a/b", b"x")
+    assert store.read("a/b") == b"x"
+
+
 def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     before = os.umask(0o027)
