@@ -67,6 +67,12 @@ def text_folder(folder: Path) -> Path:
     write_t5(folder / "tiny-t5")
     write_bert(folder / "tiny-bert")
     write_bert(folder / "tiny-cls")
+    write_catalogue(folder)
+    return folder
+
+
+def write_catalogue(folder: Path) -> None:
+    """Writes the entries of the models."""
     common = {
         "kind": "text", "about": "for tests", "dim": DIM, "max_tokens": 40, "licence": "none",
         "file": "model.safetensors", "also": [{"file": "config.json"}, {"file": "tokenizer.json"}],
@@ -77,4 +83,3 @@ def text_folder(folder: Path) -> Path:
         "tiny-cls": common | {"pooling": "cls"},
     }
     (folder / "catalogue.yaml").write_text(yaml.safe_dump(entries))
-    return folder

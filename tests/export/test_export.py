@@ -390,27 +390,24 @@ def test_the_command_says_what_it_did(out: Path, tmp_path: Path, curate: Curate)
     curate("export", out, out, "--format", "cosmos", code=EXIT_USAGE)
 
 
-@pytest.mark.parametrize("form", FOLDER_FORMATS)
 def test_s3_gives_and_takes_what_folders_do(
-    out: Path, tmp_path: Path, s3_bucket: str, clips: list[MadeClip], form: str
+    out: Path, tmp_path: Path, s3_bucket: str, clips: list[MadeClip]
 ) -> None:
     """Pins S3 on both sides against folders on both sides, byte by byte, and the second call."""
     remote = f"s3://{s3_bucket}/run"
     make_shards(remote, clips)
-    to = f"s3://{s3_bucket}/to/{form}"
-    options = SAME_ANYWHERE.get(form, {})
-    exported(remote, to, form, **options)
-    exported(out, tmp_path / "to", form, **options)
-    store = open_store(to)
-    there = {info.key: store.read(info.key) for info in store.list()}
-    here = files(tmp_path / "to")
-    assert set(there) == set(here)
-    if form != "parquet":
+    for form in FOLDER_FORMATS:
+        to, options = f"s3://{s3_bucket}/to/{form}", SAME_ANYWHERE.get(form, {})
+        exported(remote, to, form, **options)
+        exported(out, tmp_path / form, form, **options)
+        store = open_store(to)
+        there = {info.key: store.read(info.key) for info in store.list()}
+        here = files(tmp_path / form)
+        assert set(there) == set(here)
         # Rows of `parquet` name where the tar lies.
-        assert there == here
-    assert exported(remote, to, form, **options).n_objects == (
-        4 if form in ("opensora", "cogvideo") else 0
-    )
+        assert form == "parquet" or there == here
+        n_tables = 4 if form in ("opensora", "cogvideo") else 0
+        assert exported(remote, to, form, **options).n_objects == n_tables
 
 
 def test_a_format_is_one_class_and_says_what_it_is() -> None:

@@ -308,8 +308,8 @@ def test_the_command_says_what_it_did(
 
 def test_dpo_takes_steps_on_what_is_exported(out: Path, to: Path, tmp_path: Path) -> None:
     """Pins messages and images against TRL's own reading, with a small Qwen2.5-VL."""
-    datasets = pytest.importorskip("datasets")
     trl = pytest.importorskip("trl")
+    datasets = pytest.importorskip("datasets")
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     exported(out, to, "preferences")

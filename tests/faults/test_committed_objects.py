@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from captioned import Captioned
+from captioned import Captioned, work_here
 from damages import DAMAGES, damage, objects, shards
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import DamagedError
-from curator.executor.engine import Engine
 from curator.runs import lease
 from curator.runs.lease import this_process
 from curator.stages.commit import stage
@@ -187,7 +186,7 @@ def two_recipes(described: Captioned, tmp_path_factory: pytest.TempPathFactory) 
     shutil.copytree(described.out, out)
     both = Captioned(described.sources, out, described.server)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "run", run_here)
+        work_here(patch)
         both.run("propose.max_s=2.5")
         both.run()
     return out
@@ -198,10 +197,6 @@ def two(place: Captioned, two_recipes: Path) -> Captioned:
     shutil.rmtree(place.out)
     shutil.copytree(two_recipes, place.out)
     return place
-
-
-def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
-    return self.run_here(steps, units)
 
 
 KINDS = (
@@ -293,7 +288,7 @@ class Stopped:
 
         patch.setattr(stage, "commit_run", commit_run)
         patch.setattr(lease, "_CONFIRMED_S", 0.0)
-        patch.setattr(Engine, "run", run_here)
+        work_here(patch)
 
 
 @dataclass(frozen=True)
@@ -324,7 +319,7 @@ def race(described: Captioned, tmp_path_factory: pytest.TempPathFactory) -> Race
     here = Captioned(described.sources, out, described.server)
     counting = Stopped(out, after, None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "run", run_here)
+        work_here(patch)
         here.run("select.max_per_group=3", "select.by=[]")
     (out / LEASE).write_bytes(this_process("run", 120).to_bytes())
     out.rename(after)

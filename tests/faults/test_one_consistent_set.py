@@ -10,18 +10,16 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
-from film_makers import write_video
-from film_shots import moving_texture
+from captioned import work_here
 from index_readers import check_readers
+from place import QVGA, Place, write_films
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_FAILED, EXIT_OK, EXIT_USAGE
-from curator.executor.engine import Engine
 from curator.storage.local_store import LocalStore
 from curator.tables.out_layout import LEASE
 
@@ -42,9 +40,10 @@ class Journal:
     steps: list[tuple[str, bytes | None]] = field(default_factory=list)
 
 
-def arguments(sources: Path, out: Path, *changes: str) -> list[str]:
-    sets = [part for change in (*SETTINGS, *changes) for part in ("--set", change)]
-    return ["run", "--recipe", "quickstart", "--max-failed", "1", str(sources), str(out), *sets]
+class Consistent(Place):
+    """Films and their output."""
+
+    settings = SETTINGS
 
 
 def replay(out: Path, key: str, data: bytes | None) -> None:
@@ -83,15 +82,12 @@ def recorded(journal: Journal) -> Iterator[None]:
                 journal.steps.append((key, None))
             delete(self, [key])
 
-    def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
-        return Engine.run_here(self, steps, units)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalStore, "create", noted)
         for name in conditional:
             patch.setattr(LocalStore, name, guarded(name))
         patch.setattr(LocalStore, "delete", deleted)
-        patch.setattr(Engine, "run", run_here)
+        work_here(patch)
         yield
 
 
@@ -99,25 +95,19 @@ def recorded(journal: Journal) -> Iterator[None]:
 def journals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Journal]:
     """A first run, more sources, another recipe, other captions: one after the other."""
     folder = tmp_path_factory.mktemp("journals")
-    sources, out = folder / "in", folder / "out"
-    sources.mkdir()
+    place, out = Consistent(folder / "in", folder / "out"), folder / "out"
     out.mkdir()
-
-    def film(number: int) -> None:
-        frames = moving_texture(50, seed=number, width_px=160, height_px=120)
-        write_video(sources / f"{number}.mp4", frames, fps=Fraction(25))
-
-    film(1)
-    film(2)
+    write_films(place.sources, (50, 50, 50), **QVGA)
+    third = (place.sources / "2.mp4").rename(folder / "2.mp4")
     made = {}
     for name, command in {
-        "first run": arguments(sources, out),
-        "growth": arguments(sources, out),
-        "changed recipe": arguments(sources, out, *CHANGED),
+        "first run": place.arguments(),
+        "growth": place.arguments(),
+        "changed recipe": place.arguments(*CHANGED),
         "recaption": ["recaption", str(out), "--set", "caption.enabled=false"],
     }.items():
         if name == "growth":
-            film(3)
+            third.rename(place.sources / "2.mp4")
         begun = shutil.copytree(out, folder / name)
         journal = made[name] = Journal(begun=begun, out=out)
         with recorded(journal):

@@ -10,7 +10,6 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +17,8 @@ import av
 import pytest
 from captioned import work_here
 from fault_proxy import KINDS, FaultProxy, refuse_nothing
-from film_makers import write_video
-from film_shots import moving_texture
 from newest import earlier_objects
+from place import QVGA, sets, write_films
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
@@ -48,9 +46,8 @@ class Runs:
         self.whole: dict[str, str] = {}
 
     def run(self, out: str) -> tuple[int, str]:
-        sets = [part for setting in SETTINGS for part in ("--set", setting)]
         with redirect_stderr(io.StringIO()) as said, redirect_stdout(io.StringIO()):
-            code = main(["run", f"s3://{self.bucket}/in", out, *sets])
+            code = main(["run", f"s3://{self.bucket}/in", out, *sets(SETTINGS)])
         return code, said.getvalue()
 
     def goes_on(self, out: str) -> None:
@@ -90,11 +87,8 @@ def runs(served: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     runs = Runs(f"curate-test-{secrets.token_hex(4)}")
     client().create_bucket(Bucket=runs.bucket)
     films = open_store(f"s3://{runs.bucket}/in")
-    for number in (1, 2):
-        path = tmp_path_factory.mktemp("films") / f"{number}.mp4"
-        frames = moving_texture(25, seed=number, width_px=160, height_px=120)
-        write_video(path, frames, fps=Fraction(25))
-        padding = bytes(9 << 20) if number == 2 else b""
+    for path in sorted(write_films(tmp_path_factory.mktemp("films"), (25, 25), **QVGA).iterdir()):
+        padding = bytes(9 << 20) if path.stem == "1" else b""
         box = (8 + len(padding)).to_bytes(4, "big") + b"free" + padding
         films.write(path.name, path.read_bytes() + box)
     with pytest.MonkeyPatch.context() as patch:
@@ -151,7 +145,7 @@ def test_runs_that_are_refused_say_why_and_the_next_one_goes_on(
     """403 for one film fails that film alone; credentials that expire end the next run."""
     out = f"s3://{runs.bucket}/refused"
     proxy.refuse = lambda number, method, path: (
-        "AccessDenied" if method == "GET" and path.endswith("/in/2.mp4") else None
+        "AccessDenied" if method == "GET" and path.endswith("/in/1.mp4") else None
     )
     code, said = runs.run(out)
     assert code == EXIT_OK, said

@@ -21,7 +21,9 @@ from curator.storage import open_store
 from curator.storage.local_store import LocalStore
 from curator.tables import key_index
 from curator.tables.out_layout import LEASE, is_own
+from curator.tables.removal_records import read_removals
 from curator.tables.snapshot_store import read_snapshot, snapshot_numbers
+from curator.verify.removed_check import found_in
 
 Row = dict[str, Any]
 
@@ -85,13 +87,13 @@ def cells(value: object) -> Iterator[bytes]:
         for key, one in value.items():
             yield str(key).encode()
             yield from cells(one)
-    elif isinstance(value, list):
+    elif isinstance(value, list) and not (value and isinstance(value[0], float)):
         for one in value:
             yield from cells(one)
     elif isinstance(value, bytes):
         yield value
-    elif value is not None:
-        yield str(value).encode()
+    elif isinstance(value, str):
+        yield value.encode()
 
 
 def search(out: Path, needles: list[bytes]) -> list[tuple[str, bytes]]:
@@ -169,7 +171,7 @@ def test_a_removed_clip_is_nowhere_and_does_not_come_back(place: Captioned) -> N
         for clip in of_film(rows_of(out)[-1], 3):
             shared = min(clip["end_s"], victim["end_s"]) - max(clip["start_s"], victim["start_s"])
             assert shared < 0.05
-        check_all(out)
+    check_all(out)
 
 
 def test_a_removed_source_is_nowhere_and_does_not_come_back(
@@ -185,7 +187,6 @@ def test_a_removed_source_is_nowhere_and_does_not_come_back(
     assert remove(out, "sources", clips[0]["source_uri"]) == EXIT_OK
     assert not list((out / "index").glob("*"))
     assert search(out, [*needles, clips[0]["source_uri"].encode()]) == []
-    check_all(out)
     for more in ((), ("propose.max_s=3",)):
         place.run(*SHARED, *more)
         assert search(out, needles) == []
@@ -194,7 +195,7 @@ def test_a_removed_source_is_nowhere_and_does_not_come_back(
         assert "curate remove" in row["error_message"]
         assert not of_film(rows_of(out)[-1], 5)
         assert of_film(rows_of(out)[-1], 6)
-        check_all(out)
+    check_all(out)
 
 
 @pytest.mark.parametrize("go", [False, True])
@@ -318,11 +319,12 @@ def test_a_killed_removal_is_finished(
         changes = killing(patch, -1)
         assert remove(whole, "clips", names) == EXIT_OK
     assert len(changes) > 20
+    assert search(whole, needles) == []
     expected = state_of(whole)
     untouched = out.parent / "untouched"
     shutil.copytree(out, untouched)
     # The first one is what copies are known by; the record comes next.
-    steps = [3, 4, *range(5, len(changes), max(1, len(changes) // n_steps)), len(changes) - 1]
+    steps = [3, 4, *range(5, len(changes) - 1, len(changes) // n_steps), len(changes) - 1]
     for step in steps:
         shutil.rmtree(out)
         shutil.copytree(untouched, out)
@@ -330,14 +332,14 @@ def test_a_killed_removal_is_finished(
             killing(patch, step)
             with pytest.raises(KilledError):
                 remove(out, "clips", names)
-        assert place_refuses(place, capsys), step
-        assert main(["verify", str(out), "--removed"]) == EXIT_FAILED
+        if step in (steps[0], steps[-1]):
+            assert place_refuses(place, capsys), step
+            assert main(["verify", str(out), "--removed"]) == EXIT_FAILED
         with monkeypatch.context() as patch:
             killing(patch, 4)
             with pytest.raises(KilledError):
                 main(["remove", str(out), "--finish"])
         assert main(["remove", str(out), "--finish"]) == EXIT_OK
-        assert search(out, needles) == []
         assert state_of(out) == expected
     check_all(out)
 
@@ -404,19 +406,19 @@ def test_verify_finds_what_is_left(place: Captioned, capsys: pytest.CaptureFixtu
         "list.csv": b"1," + victim["clip_id"].encode() + b"\n",
         "x.tar": (old / victim["shard"]).read_bytes(),
     }
+    folders = ("tracks/pictures", "candidates/vectors", "clips", "annotations", "replies")
+    for folder in folders:
+        left |= {f"{folder}/{path.name}": path.read_bytes() for path in (old / folder).iterdir()}
     for name, data in left.items():
-        (out / "mine").mkdir(exist_ok=True)
-        (out / "mine" / name).write_bytes(data)
-        assert main(["verify", str(out), "--removed"]) == EXIT_FAILED, name
-        shutil.rmtree(out / "mine")
-    for folder in ("tracks/pictures", "candidates/vectors", "clips", "annotations", "replies"):
-        hit = False
-        for path in (old / folder).iterdir():
-            new = out / folder / f"old-{path.name}"
-            new.write_bytes(path.read_bytes())
-            hit = hit or main(["verify", str(out), "--removed"]) == EXIT_FAILED
-            new.unlink()
-        assert hit, folder
+        path = out / "mine" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    store = open_store(str(out))
+    found = set(found_in(store, read_removals(store), [f"mine/{name}" for name in left]))
+    assert {f"mine/{name}" for name in left if "/" not in name} <= found
+    assert all(any(name.startswith(f"mine/{folder}/") for name in found) for folder in folders)
+    assert main(["verify", str(out), "--removed"]) == EXIT_FAILED
+    shutil.rmtree(out / "mine")
     # As from a backup: objects that this package named.
     for path in [p for p in old.rglob("*") if p.is_file()]:
         if not (out / path.relative_to(old)).exists():
@@ -462,6 +464,8 @@ def test_damaged_state_is_removed_and_stops_no_removal(place: Captioned) -> None
 
 
 def test_a_removal_from_s3(place: Captioned, s3_bucket: str) -> None:
+    """Pins requests, over the newest snapshot alone: there are fewer objects."""
+    assert main(["clean", str(place.out), "--keep", "1"]) == EXIT_OK
     target = open_store(f"s3://{s3_bucket}/films")
     for path in (p for p in place.out.rglob("*") if p.is_file()):
         target.write(str(path.relative_to(place.out)), path.read_bytes())

@@ -6,7 +6,7 @@ The class is copied to a folder, used by a run, and deleted before anything read
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import yaml
 from captioned import work_here
 from place import QVGA, SHORT, Place, write_films
 from safetensors.torch import load
-from tiny_text import text_folder
+from tiny_text import DIM, write_catalogue
 
 from curator import read_clips
 from curator.cli import main
@@ -27,6 +27,7 @@ from curator.errors import RecipeError
 from curator.loading import ClipDataset, ClipLoader
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
+from curator.stages.caption import caption_annotators
 from curator.stages.commit import commit_run
 from curator.stages.shard.shard_driver import Sharding
 from curator.storage import Store
@@ -164,12 +165,28 @@ def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
     assert "expected f32" in capsys.readouterr().out
 
 
+class Letters:
+    """Stands for a text encoder, whose import takes ten seconds: a vector for each letter."""
+
+    def __init__(self, *_: object) -> None:
+        """Loads nothing."""
+
+    def each(self, texts: Sequence[str]) -> Iterator[tuple[int, np.ndarray]]:
+        for number, text in enumerate(texts):
+            yield number, np.full((len(text), DIM), len(text) / 100, np.float16)
+
+
 @pytest.mark.usefixtures("here")
 def test_captions_are_embedded_each_once_and_again_only_where_they_change(
-    place: Annotated, tmp_path: Path
+    place: Annotated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins that member, card and loader agree, and that equal captions share a value."""
-    models = text_folder(tmp_path / "models")
+    monkeypatch.setattr(caption_annotators, "TextEncoder", Letters)
+    models = tmp_path / "models"
+    (models / "tiny-t5").mkdir(parents=True)
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        (models / "tiny-t5" / name).write_text("as of a model")
+    write_catalogue(models)
     settings = (f"models={models}", "caption.embedding=tiny-t5")
     summary = place.run(*settings)
     clips = place.table("clips")

@@ -4,6 +4,7 @@ The steps run in this process, so that no Ray is needed.
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +73,21 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     work_here(monkeypatch)
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Drives:
-    folder = tmp_path / "in"
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Not to be changed."""
+    folder = tmp_path_factory.mktemp("drives") / "in"
     folder.mkdir()
     # Key frames every 6 frames: the second clip begins later than proposed when it is copied.
     write_film(folder / "drive.mp4", 1, 250)
     write_film(folder / "plain.mp4", 2, 75)
     (folder / "drive.json").write_text(json.dumps({"events": EVENTS, "weather": 3, "light": "day"}))
-    return Drives(folder, tmp_path / "out")
+    return folder
+
+
+@pytest.fixture
+def place(sources: Path, tmp_path: Path) -> Drives:
+    return Drives(Path(shutil.copytree(sources, tmp_path / "in")), tmp_path / "out")
 
 
 def test_captions_from_metadata_need_no_model(place: Drives) -> None:

@@ -30,11 +30,6 @@ from curator.tables.out_layout import LEASE
 RENEW_S, EXPIRES_S = 0.3, 1.5
 RUN_RENEW_S, RUN_EXPIRES_S = 0.5, 5.0
 """Of whole runs, whose threads wait for a core now and then."""
-TIMES = (
-    "from curator.runs import lease\n"
-    f"lease.RENEW_S, lease.EXPIRES_S = {RUN_RENEW_S}, {RUN_EXPIRES_S}\n"
-)
-COMMAND = TIMES + "import sys; from curator.cli import main; sys.exit(main(sys.argv[2:]))"
 HOLDER = """
 import sys
 from curator.errors import UsageError
@@ -49,10 +44,12 @@ except UsageError:
     print('refused', flush=True)
 """
 """Does something, then holds a root while it does another thing."""
-BEFORE_COMMIT = (
-    """
+COMMAND = f"""
 import os, sys, time
+from curator.cli import main
+from curator.runs import lease
 from curator.stages.commit import stage
+lease.RENEW_S, lease.EXPIRES_S = {RUN_RENEW_S}, {RUN_EXPIRES_S}
 commit_run = stage.commit_run
 def waiting(run):
     open(sys.argv[1] + ".reached", "x").close()
@@ -60,10 +57,9 @@ def waiting(run):
         time.sleep(0.01)
     return commit_run(run)
 stage.commit_run = waiting
+sys.exit(main(sys.argv[2:]))
 """
-    + COMMAND
-)
-"""Waits before the commit until a file is there."""
+"""Runs, and waits before the commit until a file is there."""
 
 ROOTS = ["local", "s3", pytest.param("real_s3", marks=pytest.mark.needs_s3)]
 RUN_ROOTS = [
@@ -133,7 +129,7 @@ def test_a_second_run_is_refused_and_told_by_whom(store: Store, short: None) -> 
         "until it has ended, or stop it"
     )
     with lease.held(store, "run") as mine:
-        time.sleep(2 * EXPIRES_S)
+        time.sleep(EXPIRES_S + RENEW_S)
         with pytest.raises(UsageError, match=said) as caught, lease.held(store, "run"):
             pass
         assert "\n" not in str(caught.value)
@@ -148,25 +144,21 @@ def test_of_processes_at_once_one_holds_the_root(root: str, store: Store) -> Non
     code = HOLDER.format(
         "sys.stdin.readline()", "print('held', flush=True)\n        sys.stdin.readline()"
     )
-    for _ in range(2):
-        runs = [
-            subprocess.Popen(
-                [sys.executable, "-c", code, root],
-                text=True,
-                bufsize=1,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-            for _ in range(2)
-        ]
-        for run in runs:
-            assert run.stdin is not None
-            run.stdin.write("\n")
-        said = [run.stdout.readline().strip() for run in runs if run.stdout is not None]
-        assert sorted(said) == ["held", "refused"]
-        for run in runs:
-            run.communicate("\n")
-            assert run.returncode == 0
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, root], text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for run in runs:
+        assert run.stdin is not None
+        run.stdin.write("\n")
+    said = [run.stdout.readline().strip() for run in runs if run.stdout is not None]
+    assert sorted(said) == ["held", "refused"]
+    for run in runs:
+        run.communicate("\n")
+        assert run.returncode == 0
     assert list(store.list()) == []
 
 
@@ -384,33 +376,36 @@ ANALYZED = ("scan/", "tracks/", "candidates/", "hashes/")
 """Folders of what a run needs no network for, once it is there."""
 
 
+def arguments(finished: Place, root: str) -> list[str]:
+    """The command of a run, of which only the output root differs."""
+    named = ["run", "--recipe", "quickstart", str(finished.sources), root]
+    return [*named, *sets(Place.settings)]
+
+
 @pytest.fixture
-def begin(finished: Place, tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Starts `curate run`, which waits before its commit for the file `go` if it is asked to.
+def begin(finished: Place, tmp_path: Path) -> Iterator[Callable[[str], "subprocess.Popen[str]"]]:
+    """Starts `curate run`, which waits before its commit for the file `go`.
 
     The source is analyzed already, so that no process loads a network.
     """
     begun: list[subprocess.Popen[str]] = []
 
-    def start(root: str, *, waits: bool = False) -> "subprocess.Popen[str]":
+    def start(root: str) -> "subprocess.Popen[str]":
         store = open_store(root)
-        if not begun and not store.exists("summary.json"):
+        if not store.exists("summary.json"):
             for info in open_store(str(finished.out)).list():
                 if info.key.startswith(ANALYZED):
                     store.write(info.key, (finished.out / info.key).read_bytes())
-        arguments = ["run", "--recipe", "quickstart", str(finished.sources), root]
-        code = BEFORE_COMMIT if waits else COMMAND
         process = subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path / "go"), *arguments, *sets(Place.settings)],
+            [sys.executable, "-c", COMMAND, str(tmp_path / "go"), *arguments(finished, root)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         begun.append(process)
-        if waits:
-            while not (tmp_path / "go.reached").exists():
-                assert process.poll() is None, process.communicate()
-                time.sleep(0.02)
+        while not (tmp_path / "go.reached").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
         return process
 
     yield start
@@ -442,7 +437,7 @@ def ended(process: "subprocess.Popen[str]", code: int) -> str:
     return "\n".join(line for line in said.splitlines() if not line.startswith("curate 0:"))
 
 
-Begin = Callable[..., "subprocess.Popen[str]"]
+Begin = Callable[[str], "subprocess.Popen[str]"]
 
 
 def assert_as_alone(store: Store, finished: Place) -> None:
@@ -461,13 +456,14 @@ def assert_as_alone(store: Store, finished: Place) -> None:
 
 @pytest.mark.parametrize("root", RUN_ROOTS, indirect=True)
 def test_of_two_runs_one_refuses_and_the_other_is_as_if_alone(
-    root: str, store: Store, begin: Begin, finished: Place, tmp_path: Path
-) -> None:
-    first = begin(root, waits=True)
+    root: str, store: Store, begin: Begin, finished: Place, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    first = begin(root)
     before = {info.key for info in store.list()}
-    said = ended(begin(root), EXIT_USAGE)
+    assert main(arguments(finished, root)) == EXIT_USAGE
+    (said,) = capsys.readouterr().err.splitlines()
     assert f"process {first.pid}, since 20" in said
-    assert "\n" not in said
     assert {info.key for info in store.list()} == before
     (tmp_path / "go").touch()
     assert ended(first, EXIT_OK) == ""
@@ -475,15 +471,15 @@ def test_of_two_runs_one_refuses_and_the_other_is_as_if_alone(
     assert main(["verify", root]) == EXIT_OK
 
 
-def test_commands_that_read_work_while_a_run_holds_the_root(
+def test_commands_that_read_work_while_a_run_holds_the_root_and_sigterm_leaves_no_lease(
     begin: Begin, finished: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = str(shutil.copytree(finished.out, tmp_path / "out"))
     clip = finished.clips()[0]["clip_id"]
-    first = begin(root, waits=True)
+    first = begin(root)
     assert (tmp_path / "out" / LEASE).exists()
     for command in (
-        ["run", str(finished.sources), root, *sets(Place.settings), "--dry-run"],
+        [*arguments(finished, root), "--dry-run"],
         ["verify", root],
         ["explain", root, clip],
         ["tune", root, "filters.motion.min=0"],
@@ -493,29 +489,24 @@ def test_commands_that_read_work_while_a_run_holds_the_root(
         assert LEASE not in "".join(capsys.readouterr())
     assert main(["recaption", root, "--set", "caption.enabled=false"]) == EXIT_USAGE
     assert "being written by another run: `curate run` of" in capsys.readouterr().err
-    (tmp_path / "go").touch()
-    assert ended(first, EXIT_OK) == ""
-
-
-def test_a_terminated_run_leaves_no_lease(begin: Begin, tmp_path: Path) -> None:
-    root = tmp_path / "out"
-    first = begin(str(root), waits=True)
-    assert (root / LEASE).exists()
     first.terminate()
     ended(first, EXIT_TERMINATED)
-    assert not (root / LEASE).exists()
+    assert not (tmp_path / "out" / LEASE).exists()
 
 
 @pytest.mark.parametrize("root", RUN_ROOTS, indirect=True)
 def test_a_paused_run_that_lost_its_root_commits_nothing(
-    root: str, store: Store, begin: Begin, finished: Place, tmp_path: Path
-) -> None:
-    first = begin(root, waits=True)
+    root: str, store: Store, begin: Begin, finished: Place, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(lease, "RENEW_S", RUN_RENEW_S)
+    monkeypatch.setattr(lease, "EXPIRES_S", RUN_EXPIRES_S)
+    first = begin(root)
     pause(first, store)
     (tmp_path / "go").touch()
     time.sleep(2 * RUN_RENEW_S)
-    said = ended(begin(root), EXIT_OK)
-    assert "waiting for one" in said
+    assert main(arguments(finished, root)) == EXIT_OK
+    assert "waiting for one" in caplog.text
     objects = list(store.list())
     assert_as_alone(store, finished)
     first.send_signal(signal.SIGCONT)

@@ -141,25 +141,21 @@ def test_clips_that_answers_reject_leave_and_come_back_with_a_run(
     assert place.files() == described.files()
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (["cut.crf=30"], "only keys of caption"),
-        (["caption.promt=cosmos"], "prompt"),
-        (["caption.prompt=nothing"], "nothing"),
-        # Measured captions ask no model: another prompt for them would be no other caption.
-        (
-            ["caption.captioner=measured", "caption.prompt=cosmos"],
-            "--set 'caption.prompt=cosmos' would change nothing",
-        ),
-    ],
-)
 def test_changes_that_cannot_be_made_or_seen_are_refused(
-    alone: Captioned, changes: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    alone: Captioned, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Pins also that measured captions ask no model: another prompt would be no other caption."""
     before = alone.files("")
-    assert alone.recaption_code(*changes) == EXIT_USAGE
-    assert said in capsys.readouterr().err
+    for changes, said in {
+        ("cut.crf=30",): "only keys of caption",
+        ("caption.promt=cosmos",): "prompt",
+        ("caption.prompt=nothing",): "nothing",
+        ("caption.captioner=measured", "caption.prompt=cosmos"): (
+            "--set 'caption.prompt=cosmos' would change nothing"
+        ),
+    }.items():
+        assert alone.recaption_code(*changes) == EXIT_USAGE
+        assert said in capsys.readouterr().err
     assert alone.files("") == before
 
 

@@ -4,20 +4,20 @@ import io
 import json
 import re
 import shlex
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import av
-import pyarrow.parquet as pq
 import pytest
 import webdataset
 from captioned import work_here
 from film_makers import MAKERS
 from place import Place
 
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK
 from curator.footage.demo_films import make_demo
 
 FAILS = {
@@ -192,55 +192,35 @@ def test_report_and_config_stand_beside_the_tables(whole: Whole) -> None:
 
 
 README = Path(__file__).parents[2] / "README.md"
-DONE_BEFORE = ("make ", "uv pip install ")
-"""What installs, and makes the demo."""
 
 
-def readme_script() -> str:
-    """The blocks of README.md as one script for bash, in their order; what programs print is not.
+def test_commands_of_the_readme_work_as_written_after_the_demo(
+    whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins commands and Python blocks in their order, after those that install and make the demo.
 
-    A block in Python is a file of its own, as it would be for a reader. Runs keep the settings
-    of the one before; this module's footage has more broken files than the demo's.
+    It comes last, because it changes the run. Runs keep the settings of the one before; this
+    module's footage has more broken files than the demo's.
     """
-    text = README.read_text()
-    script = ["set -eux"]
-    for number, (language, block) in enumerate(
-        re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
-    ):
-        lines = block.splitlines()
+    monkeypatch.chdir(whole.sources.parents[1])
+    monkeypatch.delitem(sys.modules, "captioner", raising=False)
+    work_here(monkeypatch)
+    ran = []
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(), re.M | re.S):
         if language == "python":
-            script += [f"cat > block{number}.py <<'END'", *lines, "END", f"python block{number}.py"]
-        elif re.match(r"(make|uv|source|curate|export) ", lines[0]):
-            script += [
-                shlex.join([*shlex.split(line, comments=True), "--max-failed", "1"])
-                if line.startswith("curate run ")
-                else line
-                for line in lines
-                if not line.startswith(DONE_BEFORE)
-            ]
-    return "\n".join(script)
-
-
-def test_commands_of_the_readme_work_as_written_after_the_demo(whole: Whole) -> None:
-    """Pins them in order, in a shell in which `curate` is not on the path before.
-
-    It comes last, because it changes the run.
-    """
-    root = whole.sources.parents[1]
-    (root / "examples").symlink_to(README.parent / "examples")
-    activate = root / ".venv" / "bin" / "activate"
-    activate.parent.mkdir(parents=True)
-    activate.write_text(f'export PATH="{Path(sys.executable).parent}:$PATH"\n')
-    script = readme_script()
-    for command in ("run", "tune", "explain", "recaption", "export"):
-        assert f"curate {command} " in script
-    assert "ClipLoader" in script
-    before = pq.read_table(whole.out / "clips", columns=["clip_id"]).num_rows
-    ran = subprocess.run(
-        ["bash", "-c", script], cwd=root, capture_output=True, text=True, check=False,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(root), "LANG": "C.UTF-8"},
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    assert before > 0
+            exec(compile(block, README.name, "exec"), {})
+            ran.append("ClipLoader" if "ClipLoader" in block else "python")
+        # What programs print is in blocks too.
+        for line in block.splitlines() if re.match("(source|curate|export) ", block) else ():
+            match shlex.split(line, comments=True):
+                case ["export", variable]:
+                    folder = str(README.parent / variable.removeprefix("PYTHONPATH="))
+                    monkeypatch.setenv("PYTHONPATH", folder)
+                    monkeypatch.syspath_prepend(folder)
+                case ["curate", command, *rest]:
+                    more = ["--max-failed", "1"] if command == "run" else []
+                    assert main([command, *rest, *more]) == EXIT_OK, line
+                    ran.append(command)
+    assert {"run", "tune", "explain", "recaption", "export", "ClipLoader"} <= set(ran)
     assert "MeanColour" in json.dumps(json.loads((whole.out / "config.json").read_text()))
-    assert list((root / "demo" / "sft").rglob("*.mp4"))
+    assert list(Path("demo/sft").rglob("*.mp4"))
