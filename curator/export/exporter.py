@@ -133,7 +133,8 @@ class VideoExporter(Exporter[OptionsT, list[RowT]]):
         least = self.options.min_frames if isinstance(self.options, LeastFrames) else None
         clips = job.videos(shard, folder, min_frames=least)
         rows = [row for clip in clips for row in self.rows(job, clip, f"{folder}/{clip.key}.mp4")]
-        job.exported.add(records=len(rows))
+        if self.records is not None:
+            job.exported.add(records=len(rows))
         return rows
 
     @abstractmethod

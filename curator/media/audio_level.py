@@ -150,10 +150,10 @@ class LevelMeter:
             return False
         try:
             frames = packet.decode()
+            return all([isinstance(frame, AudioFrame) and self._measure(frame) for frame in frames])
         # PyAV raises ValueError for layouts and the like that it does not know.
         except (av.error.FFmpegError, ValueError):
             return False
-        return all([isinstance(frame, AudioFrame) and self._measure(frame) for frame in frames])
 
     def _failed(self, packet: "Packet[Any]") -> None:
         is_early = packet.pts is not None and (

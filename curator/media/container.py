@@ -218,8 +218,10 @@ def header_rotation_deg(reader: BinaryIO, n_bytes: int) -> int | None:
 def _boxes(data: BinaryIO, kind: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Where the contents of boxes of a kind begin and end, of those between two places."""
     for _ in range(_MOST_BOXES):
+        if start + 8 > end:
+            return
         data.seek(start)
-        head = data.read(min(16, max(end - start, 0)))
+        head = data.read(min(16, end - start))
         if len(head) < 8:
             return
         size, name = struct.unpack_from(">I4s", head)
@@ -231,7 +233,8 @@ def _boxes(data: BinaryIO, kind: bytes, start: int, end: int) -> Iterator[tuple[
         if size < skip:
             return
         if name == kind:
-            yield start + skip, start + size
+            # No box reaches beyond the one that it is in: else each track might hold all others.
+            yield start + skip, min(start + size, end)
         start += size
 
 

@@ -135,9 +135,8 @@ class DedupStage(CorpusStage[DedupConfig]):
             is_done[rows] = True
             if len(rows):
                 own = pairs.table.take(pa.array(at))
-                name = f"{place.name}: {{}}" if place.name else None
                 others = own["other"].to_pylist()
-                details = [name.format(other) if name else None for other in others]
+                details = [f"{place.name}: {name}" if place.name else None for name in others]
                 of = own["other"] if place.reason == Reason.DUPLICATE else [None] * len(rows)
                 yield self._rejected(rows, own, of, place.reason, details)
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -184,10 +184,12 @@ def check_model(config: ModelConfig) -> None:
     for package in ("transformers", "torchvision"):
         if importlib.util.find_spec(package) is None:
             raise ModelError(f"the captioner transformers needs {package}: {INSTALL}")
-    installed = version("transformers")
-    if tuple(int(part) for part in installed.split(".")[:2] if part.isdigit()) < LEAST_VERSION:
-        least = ".".join(map(str, LEAST_VERSION))
-        raise ModelError(f"transformers is {installed}; expected {least} or later: {INSTALL}")
+    # A checkout on the path has no version.
+    with suppress(PackageNotFoundError):
+        installed = version("transformers")
+        if tuple(int(part) for part in installed.split(".")[:2] if part.isdigit()) < LEAST_VERSION:
+            least = ".".join(map(str, LEAST_VERSION))
+            raise ModelError(f"transformers is {installed}; expected {least} or later: {INSTALL}")
     name = str(config.model)
     offline = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     if _is_folder(name):

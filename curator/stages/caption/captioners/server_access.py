@@ -43,9 +43,13 @@ class ServerAccess:
     """
 
     def __init__(self, config: ModelConfig, section: str) -> None:
+        # Recipes are checked for captioners of this package, and not for a class that extends one.
+        if config.url is None or config.model is None:
+            missing = "url" if config.url is None else "model"
+            raise ServerError(f"{section}.{missing} is missing; expected those of a server")
         self._config = config
         self.section = section
-        self.url = str(config.url).rstrip("/")
+        self.url = config.url.rstrip("/")
         self.shown_url = shown_url(self.url)
         self._key = os.environ.get(config.key_from, "").strip()
         # No quotes and backslashes either: servers escape them in many ways, so an echoed key would
