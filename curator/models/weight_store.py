@@ -237,14 +237,13 @@ class ModelStore:
                 local_dir=folder,
                 endpoint=os.environ.get("HF_ENDPOINT"),
             )
-            with open(path, "rb") as stream:
-                self._take(entry, stream, entry.source)
-            shutil.rmtree(folder, ignore_errors=True)
         except EntryNotFoundError as error:
             raise OSError(error) from error.__cause__
-        except ModelError:
+        try:
+            with open(path, "rb") as stream:
+                self._take(entry, stream, entry.source)
+        finally:
             shutil.rmtree(folder, ignore_errors=True)
-            raise
 
     def _copy_from(self, place: str, entry: ModelEntry) -> bool:
         """Copies a model's files that are not here, if a place has all of them."""
