@@ -436,10 +436,7 @@ def test_a_run_says_how_often_a_gpu_failed(film: str) -> None:
     ],
 )
 def test_an_error_is_the_gpus_where_it_answers_no_more(
-    error: Exception,
-    torch: Torch | None,
-    expected: type | None,
-    monkeypatch: pytest.MonkeyPatch,
+    error: Exception, torch: Torch | None, expected: type | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
     found = gpu_error(error, gpu_access({}))

@@ -21,12 +21,7 @@ import sandbox_probe
 from sandbox_probe import PROBES, Victim, not_refused
 
 from curator.executor import sandboxed_process
-from curator.executor.sandbox import (
-    MAX_FILE_BYTES,
-    PluginFinder,
-    importable_code,
-    landlock_version,
-)
+from curator.executor.sandbox import MAX_FILE_BYTES, PluginFinder, importable_code, landlock_version
 from curator.executor.sandboxed_process import process_sandbox
 from curator.executor.system_calls import has_seccomp
 from curator.executor.unit_worker import UnitWorker

@@ -12,14 +12,7 @@ from av.packet import Packet
 from samples import analyzed
 from sound import Sound, level_db, steps, tone, write_film
 
-from curator.media.audio_level import (
-    FLOOR_DB,
-    LevelMeter,
-    Levels,
-    join_levels,
-    level_meter,
-    within,
-)
+from curator.media.audio_level import FLOOR_DB, LevelMeter, Levels, join_levels, level_meter, within
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.records.sources import Note

@@ -48,9 +48,7 @@ def test_unusable_files_end_with_their_code(probes: dict[str, dict[str, object]]
     assert failed == BROKEN
 
 
-def test_rotation_and_size_are_known_without_a_decode(
-    probes: dict[str, dict[str, object]],
-) -> None:
+def test_rotation_and_size_are_known_without_a_decode(probes: dict[str, dict[str, object]]) -> None:
     for name, expected in UPRIGHT.items():
         row = probes[name]
         assert (row["width"], row["height"], row["rotation_deg"]) == expected

@@ -13,12 +13,7 @@ from tiny_text import DIM, WORDS, text_folder
 
 from curator.errors import ModelError
 from curator.models.catalogue import ModelEntry
-from curator.models.text_encoder import (
-    BATCH_TOKENS,
-    Embedding,
-    TextEncoder,
-    text_hash,
-)
+from curator.models.text_encoder import BATCH_TOKENS, Embedding, TextEncoder, text_hash
 from curator.models.weight_store import ModelStore
 
 TEXTS = ["the dog runs over wet sand", "a red car waits", "the cat", "a sea at the car at the sea"]

@@ -118,8 +118,7 @@ def read_at_random(reader: BinaryIO) -> None:
 
 
 @pytest.mark.parametrize(
-    "use",
-    [read_in_order, read_backwards, read_nothing, read_over_the_frontier, read_at_random],
+    "use", [read_in_order, read_backwards, read_nothing, read_over_the_frontier, read_at_random]
 )
 @pytest.mark.parametrize("gap_bytes", [0, 10_000, 1 << 30])
 def test_the_hash_is_right_however_one_reads(

@@ -194,8 +194,7 @@ def test_a_version_that_is_expected_is_checked(open_small: Callable[..., RangeRe
 
 
 @pytest.mark.parametrize(
-    ("ignored", "said"),
-    [("IfMatch", "changed"), ("Range", "does not answer range requests")],
+    ("ignored", "said"), [("IfMatch", "changed"), ("Range", "does not answer range requests")]
 )
 def test_a_server_that_ignores_conditions_or_ranges_is_noticed(
     watched: WatchedClient,

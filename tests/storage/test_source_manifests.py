@@ -8,11 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curator.errors import ErrorCode, UsageError
-from curator.stages.scan.source_listing import (
-    ListedSource,
-    UnlistedSource,
-    list_sources,
-)
+from curator.stages.scan.source_listing import ListedSource, UnlistedSource, list_sources
 from curator.storage import open_store, s3_client
 from curator.storage.source_manifests import manifest_rows, resolve
 

@@ -19,12 +19,7 @@ from overlays import lettering, subtitled
 from samples import StillNetwork
 from segmented import FirstPixels, planned, short_segments
 
-from curator.media.source_segments import (
-    EVEN_BEYOND,
-    NotInSegmentsError,
-    Segment,
-    WholeReason,
-)
+from curator.media.source_segments import EVEN_BEYOND, NotInSegmentsError, Segment, WholeReason
 from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import CONTEXT, ShotNetwork

@@ -92,9 +92,7 @@ def words_of(model: LocalCaptioner, asked: SizedRequest) -> str:
 
 @pytest.mark.parametrize(("family", "frames_as"), FORMS)
 def test_a_batch_answers_as_its_requests_do_alone(
-    folders: Folders,
-    family: Family,
-    frames_as: str,
+    folders: Folders, family: Family, frames_as: str
 ) -> None:
     model = model_of(folders(family), frames_as)
     # As video, requests with equal sampling and sizes share a batch: these are of twelve kinds.

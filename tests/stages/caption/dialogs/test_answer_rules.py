@@ -68,13 +68,7 @@ def test_good_captions_pass(text: str) -> None:
 
 
 BAD = {
-    "empty": [
-        "",
-        " \n",
-        "?!",
-        "N/A",
-        "None",
-    ],
+    "empty": ["", " \n", "?!", "N/A", "None"],
     "cut_off": [
         "A cat jumps onto the",
         "A cat, a dog,",
