@@ -28,12 +28,9 @@ def needs(
 ) -> FilterNeeds:
     """What judging needs of other sections of a recipe; any number of frames will do."""
     return FilterNeeds(
-        min_s=min_s,
-        max_s=max_s,
-        min_frames=None,
-        classes=shard,
+        min_s=min_s, max_s=max_s, min_frames=None, classes=shard,
         semantic=semantic or SemanticConfig(),
-    )
+    )  # fmt: skip
 
 
 def decide(

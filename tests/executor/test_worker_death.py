@@ -9,11 +9,11 @@ import pytest
 from film_makers import write_video
 from film_shots import moving_texture
 
+from curator import pipeline
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.recipe import load_recipe
 from curator.runs.curation import Run
-from curator.stages.analyze import analysis_driver as analyzing
 from curator.stages.analyze.stage import Analyzed, AnalyzeStage
 from curator.storage import open_store
 from curator.tables.track_items import AnalyzeItem
@@ -37,7 +37,7 @@ def test_a_source_that_kills_its_worker_twice_fails_and_the_others_are_done(
         name = "deadly.mp4" if number == 1 else f"sound {number}.mp4"
         frames = moving_texture(30, seed=number)
         write_video(tmp_path / "in" / name, frames, fps=Fraction(25))
-    monkeypatch.setattr(analyzing, "AnalyzeStage", DyingAnalyzeStage)
+    monkeypatch.setattr(pipeline, "AnalyzeStage", DyingAnalyzeStage)
     store = open_store(str(tmp_path / "out"))
     with Progress(live=False) as progress, Engine(address=None, workers=None) as engine:
         run = Run(store, load_recipe("quickstart"), engine, progress)

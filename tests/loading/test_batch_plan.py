@@ -10,23 +10,14 @@ from curator.loading.batch_plan import BucketPlan, Plan, Setting, dealt, quotas
 
 
 def plan_of(
-    sizes: dict[str, tuple[int, ...]],
-    *,
-    weights: dict[str, float] | None = None,
-    batch_size: int = 3,
-    drop_last: bool = False,
-    shuffle: int = 5,
-    rank: int = 0,
+    sizes: dict[str, tuple[int, ...]], *, weights: dict[str, float] | None = None,
+    batch_size: int = 3, drop_last: bool = False, shuffle: int = 5, rank: int = 0,
     world_size: int = 1,
-) -> Plan:
+) -> Plan:  # fmt: skip
     setting = Setting(
-        seed=7,
-        batch_size=batch_size,
-        shuffle=shuffle,
-        drop_last=drop_last,
-        rank=rank,
+        seed=7, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, rank=rank,
         world_size=world_size,
-    )
+    )  # fmt: skip
     chosen = weights or dict.fromkeys(sizes)
     return Plan([BucketPlan(name=n, sizes=sizes[n], weight=chosen[n]) for n in sizes], setting)
 

@@ -11,18 +11,13 @@ from curator.stages.scan.source_listing import ListedSource, list_sources
 pytestmark = pytest.mark.needs_media
 
 BROKEN = {
-    "audio_only.mp4": "no_video_stream",
-    "derived_audio_only.m4a": "no_video_stream",
-    "header_only.flv": "not_a_video",
-    "html_error_page.mp4": "not_a_video",
-    "malformed_free_box.mp4": "not_a_video",
-    "moov_missing.mp4": "not_a_video",
-    "png_named.mp4": "not_a_video",
-    "random_bytes.avi": "not_a_video",
-    "truncated_no_moov.mp4": "not_a_video",
-    "zero_byte.mp4": "empty_file",
+    "audio_only.mp4": "no_video_stream", "derived_audio_only.m4a": "no_video_stream",
+    "header_only.flv": "not_a_video", "html_error_page.mp4": "not_a_video",
+    "malformed_free_box.mp4": "not_a_video", "moov_missing.mp4": "not_a_video",
+    "png_named.mp4": "not_a_video", "random_bytes.avi": "not_a_video",
+    "truncated_no_moov.mp4": "not_a_video", "zero_byte.mp4": "empty_file",
     "zero_byte.webm": "empty_file",
-}
+}  # fmt: skip
 UPRIGHT = {
     "ios9_rot90.mov": (720, 1280, 90),
     "sideways_iphone.mov": (480, 640, 90),

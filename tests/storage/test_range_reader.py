@@ -197,12 +197,9 @@ def test_a_version_that_is_expected_is_checked(open_small: Callable[..., RangeRe
     ("ignored", "said"), [("IfMatch", "changed"), ("Range", "does not answer range requests")]
 )
 def test_a_server_that_ignores_conditions_or_ranges_is_noticed(
-    watched: WatchedClient,
-    open_small: Callable[..., RangeReader],
-    monkeypatch: pytest.MonkeyPatch,
-    ignored: str,
-    said: str,
-) -> None:
+    watched: WatchedClient, open_small: Callable[..., RangeReader], monkeypatch: pytest.MonkeyPatch,
+    ignored: str, said: str,
+) -> None:  # fmt: skip
     requests = []
 
     def get(**arguments: str) -> object:

@@ -67,29 +67,21 @@ def _plain(**settings: object) -> Callable[[Path], None]:
 
 
 FILMS: dict[str, Callable[[Path], None]] = {
-    "cfr.mp4": _plain(),
-    "cfr.mkv": _plain(gop=12),
-    "ntsc.mov": _plain(fps=Fraction(30_000, 1001)),
-    "sixty.mp4": _plain(fps=Fraction(60)),
-    "vfr.mp4": _variable,
-    "vfr.mkv": _variable,
+    "cfr.mp4": _plain(), "cfr.mkv": _plain(gop=12), "ntsc.mov": _plain(fps=Fraction(30_000, 1001)),
+    "sixty.mp4": _plain(fps=Fraction(60)), "vfr.mp4": _variable, "vfr.mkv": _variable,
     "b_frames.mp4": _x264("b-adapt=0", bframes=3),
     "b_frames.ts": _x264("b-adapt=0", bframes=3, gop=12),
-    "open_gop.mp4": _x264(OPEN_GOP, bframes=3),
-    "open_gop.ts": _x264(OPEN_GOP, bframes=3),
+    "open_gop.mp4": _x264(OPEN_GOP, bframes=3), "open_gop.ts": _x264(OPEN_GOP, bframes=3),
     "refresh.mp4": _x264("intra-refresh=1:keyint=12:bframes=0"),
-    "rotated_90.mp4": _plain(rotation=90),
-    "rotated_180.mp4": _plain(rotation=180),
-    "rotated_270.mov": _plain(rotation=270),
-    "interlaced.mp4": _interlaced,
+    "rotated_90.mp4": _plain(rotation=90), "rotated_180.mp4": _plain(rotation=180),
+    "rotated_270.mov": _plain(rotation=270), "interlaced.mp4": _interlaced,
     "odd.mp4": _plain(width=193, height=107, pix_fmt="yuv444p"),
-    "wide_pixels.mp4": _x264("sar=4/3"),
-    "tall_pixels_rotated.mp4": _x264("sar=10/11", rotation=90),
+    "wide_pixels.mp4": _x264("sar=4/3"), "tall_pixels_rotated.mp4": _x264("sar=10/11", rotation=90),
     "ten_bit.mp4": _plain(pix_fmt="yuv420p10le"),
     "mpeg2.ts": _plain(codec="mpeg2video", gop=12, bframes=2, options={"b": "3000000"}),
     "mpeg4.avi": _plain(codec="mpeg4", gop=12, options={"b": "3000000"}),
     "vp9.webm": _plain(codec="libvpx-vp9", options={"deadline": "realtime", "cpu-used": "8"}),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

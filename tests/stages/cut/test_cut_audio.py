@@ -83,12 +83,9 @@ def b_frames(path: Path) -> None:
     pictures, sounds = path.with_name("p.mp4"), path.with_name("s.mp4")
     params = "b-adapt=0:keyint=30:scenecut=0"
     write_video(
-        pictures,
-        moving_texture(150, width_px=192, height_px=108),
-        fps=Fraction(30),
-        bframes=3,
+        pictures, moving_texture(150, width_px=192, height_px=108), fps=Fraction(30), bframes=3,
         options={"x264-params": params},
-    )
+    )  # fmt: skip
     write_film(sounds, [Sound(wave=beep(5, BEEP_S))], n_frames=150)
     with_pictures_of(pictures, sounds, path)
 

@@ -90,18 +90,12 @@ def _flv(path: Path) -> None:
 
 MakeFilm = Callable[[str], tuple[Path, Track]]
 COPIED: dict[str, Callable[[Path], None]] = {
-    "plain.mp4": _made(bframes=0),
-    "plain.mkv": _made(bframes=0),
-    "plain.ts": _made(bframes=0),
-    "ntsc.mov": _made(bframes=0, fps=Fraction(30_000, 1001)),
-    "b_frames.mp4": _made(bframes=3),
-    "b_frames.mkv": _made(bframes=3),
-    "b_frames.ts": _made(bframes=3),
-    "b_frames.flv": _flv,
+    "plain.mp4": _made(bframes=0), "plain.mkv": _made(bframes=0), "plain.ts": _made(bframes=0),
+    "ntsc.mov": _made(bframes=0, fps=Fraction(30_000, 1001)), "b_frames.mp4": _made(bframes=3),
+    "b_frames.mkv": _made(bframes=3), "b_frames.ts": _made(bframes=3), "b_frames.flv": _flv,
     "ntsc_b_frames.mkv": _made(bframes=2, fps=Fraction(24_000, 1001)),
-    "pyramid.mp4": _made(PYRAMID, bframes=7),
-    "sound.ts": _made(bframes=3, audio_tone_s=4.0),
-}
+    "pyramid.mp4": _made(PYRAMID, bframes=7), "sound.ts": _made(bframes=3, audio_tone_s=4.0),
+}  # fmt: skip
 """Sources whose spans can all be copied."""
 
 FIELDS = av.codec.context.Flags.interlaced_dct | av.codec.context.Flags.interlaced_me
@@ -511,13 +505,9 @@ def test_a_span_ends_where_nothing_beyond_is_needed(
         packet.pts, packet.is_corrupt = time, expected == NotCopied.DAMAGED and number == 2
         packets.append(packet)
     pick = partial(
-        packets_of_span,
-        packets,
-        frame_pts=np.arange(0, 50, 10),
-        end_pts=50,
-        give_up_ticks=20,
+        packets_of_span, packets, frame_pts=np.arange(0, 50, 10), end_pts=50, give_up_ticks=20,
         extradata=None,
-    )
+    )  # fmt: skip
     if isinstance(expected, NotCopied):
         with pytest.raises(CannotCopyError) as caught:
             pick()

@@ -22,12 +22,9 @@ Pairs = list[tuple[int, int, float, float]]
 
 
 def ranked(
-    n: int,
-    *,
-    order: list[int] | None = None,
-    pixels: list[int] | None = None,
+    n: int, *, order: list[int] | None = None, pixels: list[int] | None = None,
     n_frames: list[int] | None = None,
-) -> Ranked:
+) -> Ranked:  # fmt: skip
     return Ranked(
         order=np.array(order if order is not None else range(n), np.int64),
         pixels=np.array(pixels if pixels is not None else [1] * n, np.int64),
@@ -118,15 +115,10 @@ def pair(
     offset_s = (of_a[0] - of_b[0]) * speed
     overlap_s = min(of_a[1], of_b[1]) - max(of_a[0], of_b[0]) - lacks_s
     match = Match(
-        offset_s=offset_s,
-        speed=speed,
-        overlap_s=overlap_s,
-        share_a=overlap_s / (of_a[1] - of_a[0]),
-        share_b=overlap_s / (of_b[1] - of_b[0]),
-        mirrored=False,
-        similarity=0.9,
-        n_inliers=40,
-    )
+        offset_s=offset_s, speed=speed, overlap_s=overlap_s,
+        share_a=overlap_s / (of_a[1] - of_a[0]), share_b=overlap_s / (of_b[1] - of_b[0]),
+        mirrored=False, similarity=0.9, n_inliers=40,
+    )  # fmt: skip
     return Pair(clip_id=a, other=b, match=match)
 
 
@@ -143,13 +135,9 @@ def found(
     lengths = np.array([(b - a) * (b_speed if n == "b" else 1.0) for n, (a, b) in clips.items()])
     numbers = range(len(names))
     divided = divisions(
-        [n for n in numbers if names[n] not in going],
-        [n for n in numbers if names[n] in going],
-        ShownParts(table, first, second),
-        lengths,
-        np.full(len(names), LEAST_S),
-        max_lost=0.2,
-    )
+        [n for n in numbers if names[n] not in going], [n for n in numbers if names[n] in going],
+        ShownParts(table, first, second), lengths, np.full(len(names), LEAST_S), max_lost=0.2,
+    )  # fmt: skip
     return {names[n]: one for n, one in divided.items()}
 
 

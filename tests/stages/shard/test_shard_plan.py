@@ -111,29 +111,18 @@ def mp4_of(key: str) -> bytes:
 
 
 def sample(
-    number: int,
-    *,
-    caption: str | None = None,
-    split: Split = "train",
-    sha256: str | None = None,
-    embedding: NDArray[np.float32] | None = None,
-    has_id: bool = False,
-    spill: Spill | None = None,
+    number: int, *, caption: str | None = None, split: Split = "train", sha256: str | None = None,
+    embedding: NDArray[np.float32] | None = None, has_id: bool = False, spill: Spill | None = None,
     **metadata: object,
-) -> Sample:
+) -> Sample:  # fmt: skip
     key = f"{number:024x}"
     return Sample(
-        key=key,
-        metadata={"clip_id": key, "fps": 30.0, **metadata},
-        caption=CAPTIONS[number % 3] if caption is None else caption,
-        mp4_bytes=len(mp4_of(key)),
+        key=key, metadata={"clip_id": key, "fps": 30.0, **metadata},
+        caption=CAPTIONS[number % 3] if caption is None else caption, mp4_bytes=len(mp4_of(key)),
         mp4_sha256=sha256 or f"{number:064x}",
-        location=Location(name="cuts/part.parquet", row=number),
-        split=split,
-        embedding=embedding,
-        has_id=has_id,
-        spill=spill,
-    )
+        location=Location(name="cuts/part.parquet", row=number), split=split, embedding=embedding,
+        has_id=has_id, spill=spill,
+    )  # fmt: skip
 
 
 def plan_of(n: int) -> ShardPlan:
@@ -391,10 +380,6 @@ def test_keys_that_readers_would_split_or_skip_are_refused(key: str) -> None:
     """Pins that a key is plain: webdataset cuts names at the first dot and skips `__x__`."""
     with pytest.raises(ValueError, match="expected letters and digits only"):
         Sample(
-            key=key,
-            metadata={},
-            caption="",
-            mp4_bytes=1,
-            mp4_sha256="",
+            key=key, metadata={}, caption="", mp4_bytes=1, mp4_sha256="",
             location=Location(name="cuts/part.parquet", row=0),
-        )
+        )  # fmt: skip

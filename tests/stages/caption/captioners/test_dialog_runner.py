@@ -58,13 +58,9 @@ def two_and_a_judge(task: Task) -> Dialog:
 
 
 def runner_of(
-    config: ModelConfig,
-    dialogs: Dialogs = one_question,
-    *,
-    budget_s: float = 60.0,
-    backoff_s: float = 0.02,
-    read_ahead: int = 8,
-) -> ServiceDialogs:
+    config: ModelConfig, dialogs: Dialogs = one_question, *, budget_s: float = 60.0,
+    backoff_s: float = 0.02, read_ahead: int = 8,
+) -> ServiceDialogs:  # fmt: skip
     server = ServerCaptioner(config, backoff_s=backoff_s)
     models: dict[Role, Captioner] = {"captioner": server, "judge": server}
     return ServiceDialogs(dialogs, models, budget_s=budget_s, read_ahead=read_ahead)
@@ -152,14 +148,10 @@ def test_equal_requests_in_flight_are_asked_once(fake_server: FakeServer) -> Non
 
 def test_every_fault_ends_in_one_annotation_or_one_reason(fake_server: FakeServer) -> None:
     faults = [
-        {"status": 429, "headers": {"Retry-After": "0.1"}},
-        {"status": 500, "body": "boom"},
-        {"hang": 30},
-        {"cut": True},
-        {"status": 200, "body": "<html>"},
-        {"status": 400, "body": "too long"},
-        None,
-    ]
+        {"status": 429, "headers": {"Retry-After": "0.1"}}, {"status": 500, "body": "boom"},
+        {"hang": 30}, {"cut": True}, {"status": 200, "body": "<html>"},
+        {"status": 400, "body": "too long"}, None,
+    ]  # fmt: skip
     fake_server.start(delay_s=[0, 0.02], faults=faults * 2)
     kept = Kept()
     config = fake_server.config(in_flight=8, timeout_s=2, tries=20)

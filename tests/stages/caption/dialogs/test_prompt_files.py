@@ -98,13 +98,10 @@ def test_braces_of_json_stay_and_values_are_not_filled_again() -> None:
 def test_the_fingerprint_is_that_of_the_words(tmp_path: Path) -> None:
     own = {"type": "string"}
     texts = [
-        GOOD,
-        "about: for people\n" + GOOD,
-        GOOD.replace("Describe", "Tell"),
-        GOOD.replace("Because", "As"),
-        "system: You see.\n" + GOOD,
+        GOOD, "about: for people\n" + GOOD, GOOD.replace("Describe", "Tell"),
+        GOOD.replace("Because", "As"), "system: You see.\n" + GOOD,
         GOOD + f"schema: {{properties: {{a: {own}}}}}",
-    ]
+    ]  # fmt: skip
     first, same, *others = [load(tmp_path, text).fingerprint for text in texts]
     assert same == first
     assert len({first, *others}) == 5

@@ -49,12 +49,9 @@ def event(label: str, start_s: float = 12.0) -> Event:
 
 
 def asked(
-    answer: Answer | None,
-    know: WindowMetadata | None,
-    config: CaptionConfig = CONFIG,
-    span: WindowSpan = WHOLE,
-    clip: str = "clip",
-) -> dict[str, QuestionAnswer]:
+    answer: Answer | None, know: WindowMetadata | None, config: CaptionConfig = CONFIG,
+    span: WindowSpan = WHOLE, clip: str = "clip",
+) -> dict[str, QuestionAnswer]:  # fmt: skip
     shown = Window(index=0, start_frame=0, end_frame=50, shown=(25,))
     task = Task(clip_id=clip, content="p", window=shown, fps=10.0, metadata=know)
     failure = Unanswered.TIMED_OUT if answer is None else None
@@ -75,16 +72,13 @@ def test_metadata_stands_above_the_model() -> None:
     assert told(made) == {
         "caption.short": ("A van cuts in.", "tiny"),
         "caption.medium": ("A white van cuts in.", "tiny"),
-        "caption.metadata": ("Known.", "metadata"),
-        "choice.class": ("collision", "metadata"),
-        "yes_no.collision": ("Yes", "metadata"),
-        "yes_no.near_collision": ("No", "metadata"),
+        "caption.metadata": ("Known.", "metadata"), "choice.class": ("collision", "metadata"),
+        "yes_no.collision": ("Yes", "metadata"), "yes_no.near_collision": ("No", "metadata"),
         "yes_no.ego_brakes": ("No", "metadata"),
         "open.time_of_collision": ("2.0 s after the start of the video.", "metadata"),
-        "open.weather": ("rain", "metadata"),
-        "open.cause": ("a van", "tiny"),
+        "open.weather": ("rain", "metadata"), "open.cause": ("a van", "tiny"),
         "reasoning.reasoning": ("collision", "metadata"),
-    }
+    }  # fmt: skip
     reasoned = made["reasoning.reasoning"]
     assert (reasoned.reasoning, reasoned.reasoning_origin) == ("The van comes close.", "tiny")
     assert made["choice.class"].reasoning_origin is None
@@ -103,11 +97,8 @@ def test_without_metadata_all_answers_are_the_models() -> None:
 def test_where_neither_says_anything_nothing_is_asked() -> None:
     """Pins a window whose model failed, with metadata and without; metadata may not list all."""
     assert set(asked(None, known("normal"))) == {
-        "caption.metadata",
-        "choice.class",
-        "yes_no.collision",
-        "yes_no.near_collision",
-    }
+        "caption.metadata", "choice.class", "yes_no.collision", "yes_no.near_collision",
+    }  # fmt: skip
     assert asked(None, None) == {}
     made = told(asked(None, known("collision", event("collision"), lists_all=False)))
     assert made["yes_no.collision"] == ("Yes", "metadata")
