@@ -146,11 +146,9 @@ def test_workers_serve_the_next_chain(shared: Engine) -> None:
 
 
 def test_a_pool_takes_units_while_others_are_worked_on(shared: Engine) -> None:
-    """Pins results of all units, an error as it was raised, and that other work goes on.
-
-    A GPU must not stand idle until the driver, busy with cutting, takes its result: a worker gets
-    its next unit before that.
-    """
+    """Pins results of all units, an error as it was raised, and that other work goes on."""
+    # A GPU must not stand idle until the driver, busy with cutting, takes its result: a worker gets
+    # its next unit before that.
     pool = shared.pool([KEEPS])
     assert pool.poll() == []
     pool.submit(0)

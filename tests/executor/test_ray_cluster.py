@@ -30,7 +30,7 @@ from curator.executor.ray_cluster import (
 )
 
 
-def test_the_private_methods_that_are_replaced_exist_and_take_what_ours_take() -> None:
+def test_the_private_parts_of_ray_that_are_used_exist_and_take_what_ours_take() -> None:
     """Fails with a Ray that renamed them: look how it starts, and move the bound."""
     from ray._private import node, services
 
@@ -42,9 +42,7 @@ def test_the_private_methods_that_are_replaced_exist_and_take_what_ours_take() -
         assert not any(inspect.getattr_static(node.Node, n) is f for n, f in before.items())
     assert {name: inspect.getattr_static(node.Node, name) for name in NO_DAEMONS} == before
     assert services.resolve_ip_for_localhost is resolve
-
-
-def test_what_the_scheduler_asks_of_private_state_exists() -> None:
+    # What the scheduler asks of private state exists.
     from ray import _raylet
     from ray._private import node, state, worker
 

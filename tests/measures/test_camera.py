@@ -201,7 +201,7 @@ def test_tags(signals: dict[str, object], tags: list[str]) -> None:
     assert camera_tags(clip_of(**signals)) == tags
 
 
-def test_what_is_short_wrong_or_not_known_is_no_tag() -> None:
+def test_what_is_short_wrong_or_not_known_is_no_tag_and_jitter_is_uneven() -> None:
     rates = np.zeros(30)
     rates[4:6] = 0.1
     assert camera_tags(clip_of(30, pan_rate=rates)) == ["static"]
@@ -220,9 +220,7 @@ def test_what_is_short_wrong_or_not_known_is_no_tag() -> None:
     clip = ClipView(track, Span(start_frame=0, end_frame=15, shot=0))
     assert camera_jitter(clip) is None
     assert camera_tags(clip) == ["pan_right"]
-
-
-def test_jitter_is_the_deviation_from_an_even_course() -> None:
+    # Jitter is the deviation from an even course.
     found = [
         camera_jitter(clip_of(pan_rate=2 + shaking(0.1, seed), tilt_rate=shaking(0.1, seed + 100)))
         for seed in range(40)

@@ -38,18 +38,16 @@ def probes() -> dict[str, dict[str, object]]:
     return {Path(s.uri).name: scan_source(s.uri, s.bytes, s.version) for s in listed}
 
 
-def test_unusable_files_end_with_their_code(probes: dict[str, dict[str, object]]) -> None:
+def test_labelled_files_end_with_their_code_size_and_form(
+    probes: dict[str, dict[str, object]],
+) -> None:
     failed = {name: row["error_code"] for name, row in probes.items() if "error_code" in row}
     assert failed == BROKEN
-
-
-def test_rotation_and_size_are_known_without_a_decode(probes: dict[str, dict[str, object]]) -> None:
+    # Rotation and size are known without a decode.
     for name, expected in UPRIGHT.items():
         row = probes[name]
         assert (row["width"], row["height"], row["rotation_deg"]) == expected
-
-
-def test_odd_formats_are_told_apart(probes: dict[str, dict[str, object]]) -> None:
+    # Odd formats are told apart.
     assert probes["derived_vfr.mp4"]["is_vfr"] is True
     assert probes["juggle.mp4"]["is_vfr"] is False
     assert probes["hdr10_pq_hevc.mp4"]["is_hdr"] is True

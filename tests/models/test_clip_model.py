@@ -80,10 +80,8 @@ def test_embeddings_of_vit_b_32_are_open_clips_own(tmp_path: Path) -> None:
 
 
 def test_an_embedding_does_not_depend_on_the_others(encoder: ClipEncoder) -> None:
-    """Pins that neither the fill of a batch nor the place in it shows in what is stored.
-
-    The random network tells pictures apart at all.
-    """
+    """Pins that neither the fill of a batch nor the place in it shows in what is stored."""
+    # The random network tells pictures apart at all.
     shown = [encoder.prepare(picture) for picture in pictures(*SIZES)]
     together = encoder.embed(shown).astype(np.float16)
     for i, picture in enumerate(shown):

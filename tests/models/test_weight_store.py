@@ -54,11 +54,9 @@ def mirrored(tmp_path: Path, key: str, data: bytes = DATA) -> str:
 
 
 def test_the_packaged_catalogue_is_whole() -> None:
-    """Pins that every model says where it comes from, its hash, size and licence.
-
-    Nobody published the hashes of T5-11B's files: its revision names them. open_clip knows each
-    architecture, and gives embeddings of the length that is stated.
-    """
+    """Pins that every model says where it comes from, its hash, size and licence."""
+    # Nobody published the hashes of T5-11B's files: its revision names them. open_clip knows each
+    # architecture, and gives embeddings of the length that is stated.
     catalogue = load_catalogue()
     entries = catalogue.entries
     assert {"openai-vit-b-32", "openai-vit-l-14", "laion-mlp-l-14"} <= set(entries)
@@ -113,7 +111,7 @@ def test_a_model_is_pulled_from_a_folder_by_either_name_and_hashed_once(
     assert store.find(entry) == path
 
 
-def test_what_differs_is_not_kept_and_a_file_that_changes_is_noticed(
+def test_what_differs_is_not_kept_and_a_model_without_a_hash_is_trusted_once(
     tmp_path: Path, folder: Path
 ) -> None:
     """Pins that a wrong file leaves nothing, and that a record is for one size and time."""
@@ -131,10 +129,7 @@ def test_what_differs_is_not_kept_and_a_file_that_changes_is_noticed(
         store.find(entry)
     path.write_bytes(DATA)
     assert store.find(entry) == path
-
-
-def test_a_model_without_a_hash_is_trusted_once(tmp_path: Path, folder: Path) -> None:
-    """Pins that the hash of the first pull is recorded, and holds for all that follow."""
+    # The hash of the first pull is recorded, and holds for all that follow.
     (folder / CATALOGUE).write_text(catalogue_text(None))
     store = ModelStore(str(folder))
     entry = store.catalogue.find("mine")

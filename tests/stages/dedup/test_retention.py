@@ -40,7 +40,7 @@ def dropped(of: Ranked, pairs: Pairs, least: float = 0.8) -> dict[int, int]:
     return {clip: other for clip, (other, _) in found.items()}
 
 
-def test_the_worse_clip_goes_and_a_chain_drops_only_its_middle() -> None:
+def test_the_worse_or_shorter_clip_goes_and_a_chain_drops_its_middle() -> None:
     assert dropped(ranked(2), [(0, 1, 1.0, 1.0)]) == {1: 0}
     assert dropped(ranked(2, order=[1, 0]), [(0, 1, 1.0, 1.0)]) == {0: 1}
     # 1 shows what 0 shows, and 2 what 1 shows; 0 and 2 have nothing in common.
@@ -49,9 +49,6 @@ def test_the_worse_clip_goes_and_a_chain_drops_only_its_middle() -> None:
     # Less than the share drops nothing.
     assert dropped(ranked(2), [(0, 1, 0.79, 0.79)]) == {}
     assert dropped(ranked(2), [(0, 1, 0.8, 0.8)]) == {1: 0}
-
-
-def test_a_short_clip_goes_for_the_longer_one_that_has_it() -> None:
     # The shorter one ranks first, by quality; the longer one loses only a tenth of itself.
     clips = ranked(2, n_frames=[10, 100])
     assert dropped(clips, [(0, 1, 1.0, 0.1)]) == {0: 1}

@@ -92,7 +92,7 @@ def test_a_table_is_judged_as_its_clips_are_one_by_one() -> None:
         assert row["bucket"] == "720p_16-9_121f"
 
 
-def test_rules_ask_for_what_they_name_and_no_more() -> None:
+def test_rules_ask_for_what_they_name_and_what_they_take_is_counted() -> None:
     # Pins `unmeasured: keep` by columns and one by one; the bound itself still holds.
     clips = clips_with(3, motion=[None, 0.2, 3.0])
     rules: dict[str, Any] = {"motion": {"max": 2.0, "unmeasured": "keep"}}
@@ -110,10 +110,7 @@ def test_rules_ask_for_what_they_name_and_no_more() -> None:
     bounds = resolve(FilterConfig.model_validate({"noise": {}, "motion": {"min": 2}}).root)
     result = judge_table(clips, bounds, needs(ShardConfig()))
     assert result.clips["decision"].to_pylist().count("kept") == 0
-
-
-def test_what_a_rule_takes_is_counted_first_alone_and_in_all() -> None:
-    """Pins the counts on clips that fail motion, luma, both, nothing, and length with motion."""
+    # The counts on clips that fail motion, luma, both, nothing, and length with motion.
     clips = clips_with(
         5, motion=[0.0, 1.0, 0.0, 1.0, 0.0], luma=[1.0, 0.0, 0.0, 1.0, 1.0],
         seconds=[5.0, 5.0, 5.0, 5.0, 1.0],

@@ -84,7 +84,7 @@ def clip_seen(annotation: Annotation) -> int:
     return int(clips.pop())
 
 
-def test_each_answer_is_of_its_own_clips_frames(fake_server: FakeServer) -> None:
+def test_answers_and_a_judge_stay_with_their_own_clips_frames(fake_server: FakeServer) -> None:
     fake_server.start(delay_s=[0, 0.05])
     n_before = sum(fake_server.counts().values())
     kept = Kept()
@@ -96,9 +96,7 @@ def test_each_answer_is_of_its_own_clips_frames(fake_server: FakeServer) -> None
     again = [(marked_task(clip), lambda: pytest.fail("loaded")) for clip in range(150)]
     assert seen_by(runner_of(fake_server.config()), again, kept=kept) == list(range(150))
     assert sum(fake_server.counts().values()) - n_before == 150
-
-
-def test_several_requests_and_a_judge_stay_with_their_window(fake_server: FakeServer) -> None:
+    # Several requests and a judge stay with their window.
     fake_server.start(delay_s=[0, 0.03])
     loads: Counter[int] = Counter()
 
@@ -202,7 +200,9 @@ def test_the_budget_of_a_clip_counts_from_its_first_request(fake_server: FakeSer
     assert set(failures[5:]) == {None, Unanswered.OVER_BUDGET}
 
 
-def test_frames_that_cannot_be_had_are_an_outcome(fake_server: FakeServer) -> None:
+def test_frames_that_cannot_be_had_are_an_outcome_and_a_wrong_key_ends_the_runner(
+    fake_server: FakeServer,
+) -> None:
     fake_server.start()
 
     def gone() -> Frames:
@@ -213,9 +213,7 @@ def test_frames_that_cannot_be_had_are_an_outcome(fake_server: FakeServer) -> No
     first, second = annotations_of(runner, windows)
     assert (first.failure, first.detail) == (Unanswered.NO_FRAMES, "frames/1 is gone")
     assert clip_seen(second) == 2
-
-
-def test_a_wrong_key_ends_the_runner_and_is_raised(fake_server: FakeServer) -> None:
+    # A wrong key ends the runner and is raised.
     fake_server.start(key="another")
     kept = Kept()
     with pytest.raises(ServerError, match="OPENAI_API_KEY is not set"):

@@ -267,7 +267,7 @@ def test_control_tokens_in_words_are_words(folders: Folders) -> None:
         assert reply.failure is None
 
 
-def test_turns_come_in_order_with_the_pictures_first(folders: Folders) -> None:
+def test_turns_come_in_order_with_pictures_times_and_the_system_role(folders: Folders) -> None:
     model = model_of(folders("qwen2_5_vl"))
     first = request_of(task_of("a"), "Describe.")
     more = (Turn(role="assistant", text="{broken"), Turn(role="user", text="Mend it."))
@@ -280,9 +280,7 @@ def test_turns_come_in_order_with_the_pictures_first(folders: Folders) -> None:
         "<|im_start|>assistant\n{broken<|im_end|>\n"
         "<|im_start|>user\nMend it.<|im_end|>\n<|im_start|>assistant\n"
     )
-
-
-def test_a_template_without_system_role_gets_it_in_the_first_turn(folders: Folders) -> None:
+    # A template without system role gets it in the first turn.
     config = ModelConfig(model=str(folders("qwen2_5_vl")))
     loaded = weights.load(config, device="cpu")
     processor = loaded.chat.processor
@@ -296,9 +294,7 @@ def test_a_template_without_system_role_gets_it_in_the_first_turn(folders: Folde
     asked = chat.sized(request_of(task_of("a")), frames_of())
     text = chat.tokenizer.decode(chat.inputs([asked])["input_ids"][0])
     assert "user\nBe brief.\n\nDescribe the clip.<|im_end|>" in text
-
-
-def test_times_of_frames_reach_a_model_that_takes_video(folders: Folders) -> None:
+    # Times of frames reach a model that takes video.
     model = model_of(folders("qwen3_vl"), "video")
     text = words_of(model, sized(model, request_of(task_of("a", 4)), *map(jpeg, range(4))))
     # Frames 0, 4, 8, 12 at 10 frames/s; two make one patch in time.
@@ -372,6 +368,12 @@ def test_draws_follow_the_nucleus_at_the_temperature() -> None:
     for token in found:
         share = float(probabilities[token] / held[3])
         assert found[token] / 8000 == pytest.approx(share, abs=4 * (share / 8000) ** 0.5)
+    # Without temperature the likeliest is taken and impossible tokens never.
+    requests = [request_of(task_of("a"), temperature=0, seed=seed) for seed in range(4)]
+    assert drawn(requests, LOGITS, 5) == [[4] * 5] * 4
+    logits = torch.tensor([-torch.inf, -torch.inf, 0.0])
+    requests = [request_of(task_of("a"), temperature=2.0, seed=seed) for seed in range(50)]
+    assert {token for row in drawn(requests, logits, 20) for token in row} == {2}
 
 
 def test_a_row_does_not_depend_on_its_batch_and_does_on_seed_and_clip() -> None:
@@ -385,11 +387,3 @@ def test_a_row_does_not_depend_on_its_batch_and_does_on_seed_and_clip() -> None:
     assert [drawn([request], LOGITS, 30)[0] for request in requests] == together
     assert drawn(requests[::-1], LOGITS, 30) == together[::-1]
     assert len({tuple(row) for row in together}) == 3
-
-
-def test_without_temperature_the_likeliest_is_taken_and_impossible_tokens_never() -> None:
-    requests = [request_of(task_of("a"), temperature=0, seed=seed) for seed in range(4)]
-    assert drawn(requests, LOGITS, 5) == [[4] * 5] * 4
-    logits = torch.tensor([-torch.inf, -torch.inf, 0.0])
-    requests = [request_of(task_of("a"), temperature=2.0, seed=seed) for seed in range(50)]
-    assert {token for row in drawn(requests, logits, 20) for token in row} == {2}
