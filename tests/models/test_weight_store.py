@@ -111,7 +111,7 @@ def test_a_model_is_pulled_from_a_folder_by_either_name_and_hashed_once(
     assert store.find(entry) == path
 
 
-def test_what_differs_is_not_kept_and_a_model_without_a_hash_is_trusted_once(
+def test_what_differs_is_not_kept_and_a_file_that_changes_is_noticed(
     tmp_path: Path, folder: Path
 ) -> None:
     """Pins that a wrong file leaves nothing, and that a record is for one size and time."""
@@ -129,7 +129,10 @@ def test_what_differs_is_not_kept_and_a_model_without_a_hash_is_trusted_once(
         store.find(entry)
     path.write_bytes(DATA)
     assert store.find(entry) == path
-    # The hash of the first pull is recorded, and holds for all that follow.
+
+
+def test_a_model_without_a_hash_is_trusted_once(tmp_path: Path, folder: Path) -> None:
+    """Pins that the hash of the first pull is recorded, and holds for all that follow."""
     (folder / CATALOGUE).write_text(catalogue_text(None))
     store = ModelStore(str(folder))
     entry = store.catalogue.find("mine")
