@@ -27,13 +27,9 @@ from curator.footage.scenes import Picture
 from curator.media.encode import with_steady_bytes
 
 FORMATS = {
-    ".mp4": "mp4",
-    ".mov": "mov",
-    ".mkv": "matroska",
-    ".webm": "webm",
-    ".ts": "mpegts",
+    ".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm", ".ts": "mpegts",
     ".avi": "avi",
-}
+}  # fmt: skip
 """Container by file suffix."""
 
 _AUDIO_CODECS = {".webm": "libopus", ".avi": "pcm_s16le"}
@@ -368,28 +364,15 @@ def flipped(path: Path) -> None:
 
 
 MAKERS: dict[str, Callable[[Path], None]] = {
-    "audio_only.mp4": audio_only,
-    "audio_outlasts_video.mp4": audio_outlasts_video,
-    "b_frames.mp4": b_frames,
-    **{f"constant_rate{suffix}": constant_rate for suffix in FORMATS},
-    "duration_too_long.mkv": duration_too_long,
-    "duration_too_long.mp4": duration_too_long,
-    "duration_too_short.mp4": duration_too_short,
-    "empty.mp4": empty_file,
-    "flipped.mp4": flipped,
-    "index_missing.mp4": index_missing,
-    "interlaced.mp4": interlaced,
-    "one_frame.mp4": one_frame,
-    "one_pixel.mp4": one_pixel,
-    "open_gop.mp4": open_gop,
-    "png.mp4": png_file,
-    "rotated.mp4": rotated,
-    "ten_bit.mp4": ten_bit,
-    "text.mp4": text_file,
-    "truncated.mp4": truncated,
-    "variable_rate.mp4": variable_rate,
-    "zero_frames.mp4": zero_frames,
-}
+    "audio_only.mp4": audio_only, "audio_outlasts_video.mp4": audio_outlasts_video,
+    "b_frames.mp4": b_frames, **{f"constant_rate{suffix}": constant_rate for suffix in FORMATS},
+    "duration_too_long.mkv": duration_too_long, "duration_too_long.mp4": duration_too_long,
+    "duration_too_short.mp4": duration_too_short, "empty.mp4": empty_file, "flipped.mp4": flipped,
+    "index_missing.mp4": index_missing, "interlaced.mp4": interlaced, "one_frame.mp4": one_frame,
+    "one_pixel.mp4": one_pixel, "open_gop.mp4": open_gop, "png.mp4": png_file,
+    "rotated.mp4": rotated, "ten_bit.mp4": ten_bit, "text.mp4": text_file,
+    "truncated.mp4": truncated, "variable_rate.mp4": variable_rate, "zero_frames.mp4": zero_frames,
+}  # fmt: skip
 """Makers by a file name that suits them; any name with a fitting suffix works."""
 
 

@@ -9,21 +9,11 @@ from curator.footage import scenes
 from curator.footage.scenes import Picture, ShotSpec, View, render_shot
 
 PHOTOGRAPHS = {
-    "astronaut": "astronaut.png",
-    "brick": "brick.png",
-    "camera": "camera.png",
-    "cat": "chelsea.png",
-    "coffee": "coffee.png",
-    "coins": "coins.png",
-    "grass": "grass.png",
-    "gravel": "gravel.png",
-    "hubble": "hubble_deep_field.jpg",
-    "ihc": "ihc.png",
-    "moon": "moon.png",
-    "motorcycle": "motorcycle_left.png",
-    "retina": "retina.jpg",
-    "rocket": "rocket.jpg",
-}
+    "astronaut": "astronaut.png", "brick": "brick.png", "camera": "camera.png",
+    "cat": "chelsea.png", "coffee": "coffee.png", "coins": "coins.png", "grass": "grass.png",
+    "gravel": "gravel.png", "hubble": "hubble_deep_field.jpg", "ihc": "ihc.png", "moon": "moon.png",
+    "motorcycle": "motorcycle_left.png", "retina": "retina.jpg", "rocket": "rocket.jpg",
+}  # fmt: skip
 """Name here, and file inside `skimage/data`."""
 
 

@@ -45,13 +45,9 @@ def write_film(path: Path, number: int, n_frames: int, form: Form = "plain") -> 
     # Key frames every six, so that pieces of it can be copied.
     params = "keyint=6:min-keyint=6:scenecut=0:b-adapt=0"
     write_video(
-        path,
-        frames,
-        fps=FPS,
-        bframes=2,
-        options={"preset": "veryfast", "x264-params": params},
+        path, frames, fps=FPS, bframes=2, options={"preset": "veryfast", "x264-params": params},
         rotation=90 if form == "rotated" else None,
-    )
+    )  # fmt: skip
 
 
 def _overlaid(number: int, n_frames: int) -> Iterator[Picture]:

@@ -28,12 +28,9 @@ def needs(
 ) -> FilterNeeds:
     """What judging needs of other sections of a recipe; any number of frames will do."""
     return FilterNeeds(
-        min_s=min_s,
-        max_s=max_s,
-        min_frames=None,
-        classes=shard,
+        min_s=min_s, max_s=max_s, min_frames=None, classes=shard,
         semantic=semantic or SemanticConfig(),
-    )
+    )  # fmt: skip
 
 
 def decide(
@@ -62,11 +59,7 @@ def run_stage(
     """Lets a stage decide about rows, as a run does; returns what it leaves."""
     stored = StoredVectors.of(vectors) if vectors is not None else None
     decided = DecidedClips(
-        rows,
-        1 << 30,
-        vectors=lambda _: stored,
-        earlier=(earlier or {}).get,
-        tables=tables,
+        rows, 1 << 30, vectors=lambda _: stored, earlier=(earlier or {}).get, tables=tables
     )
     decided.decide(stage, CorpusWork(stage.name))
     return decided.left

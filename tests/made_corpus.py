@@ -64,13 +64,10 @@ SETTINGS = (
     "shard.max_bytes=10000000",
 )
 META_SETTINGS = (
-    "filters.meta.rating={min: 1, unmeasured: keep}",
-    "filters.meta.camera.none_of=[broken]",
-    "filters.meta.labels.none_of=[private]",
-    "select.by=[bucket,meta.camera]",
-    "select.max_per_group=250",
-    "shard.embedding=scene",
-)
+    "filters.meta.rating={min: 1, unmeasured: keep}", "filters.meta.camera.none_of=[broken]",
+    "filters.meta.labels.none_of=[private]", "select.by=[bucket,meta.camera]",
+    "select.max_per_group=250", "shard.embedding=scene",
+)  # fmt: skip
 
 
 LIKE: dict[str, list[str]] = {}

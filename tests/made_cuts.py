@@ -23,13 +23,9 @@ def cutter_of(
     path: Path, config: CutConfig, *, threads: int = 1, max_pixels: int = 10**7
 ) -> ClipCutter:
     return ClipCutter(
-        io.BytesIO(path.read_bytes()),
-        path.name,
-        n_bytes=path.stat().st_size,
-        config=config,
-        max_pixels=max_pixels,
-        decoder_threads=threads,
-    )
+        io.BytesIO(path.read_bytes()), path.name, n_bytes=path.stat().st_size, config=config,
+        max_pixels=max_pixels, decoder_threads=threads,
+    )  # fmt: skip
 
 
 def request_of(source: Track | Path, start: int, end: int, min_frames: int = 1) -> CutRequest:

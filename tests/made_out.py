@@ -162,11 +162,7 @@ def finish_run(
     stored = StoredVectors.of(vectors)
     tables = CorpusTables(store, candidates.fingerprint)
     decided = DecidedClips(
-        clips,
-        1 << 30,
-        vectors=lambda _: stored,
-        tables=tables,
-        footage=candidates.footage,
+        clips, 1 << 30, vectors=lambda _: stored, tables=tables, footage=candidates.footage
     )
     for stage in graph_of(recipe).deciding():
         decided.decide(stage, CorpusWork(stage.name))

@@ -80,12 +80,9 @@ def made_mp4(number: int, n_frames: int) -> bytes:
         grey = np.full((HEIGHT // 2, WIDTH), 128, np.uint8)
         pictures.append(av.VideoFrame.from_ndarray(np.vstack([luma, grey]), format="yuv420p"))
     mp4, _ = encode_mp4(
-        pictures,
-        width=WIDTH,
-        height=HEIGHT,
-        fps=FPS,
+        pictures, width=WIDTH, height=HEIGHT, fps=FPS,
         settings=EncodeSettings(crf=23, preset="ultrafast"),
-    )
+    )  # fmt: skip
     return mp4
 
 
@@ -129,14 +126,9 @@ def make_shards(
                 row = sample_row(tar.name, clip.key, fields, clip.caption)
                 rows.append(row | {"offset": place, "bytes": len(clip.mp4)})
     files = described_files(
-        tars,
-        to_parquet(rows_to_table(rows, DATASET_SCHEMA), DATASET),
-        declared={},
-        seed=0,
-        fingerprint="0" * 16,
-        made_by="curate",
-        scores=(),
-    )
+        tars, to_parquet(rows_to_table(rows, DATASET_SCHEMA), DATASET), declared={}, seed=0,
+        fingerprint="0" * 16, made_by="curate", scores=(),
+    )  # fmt: skip
     for name, data in files.items() if with_manifest else ():
         store.write(name, data)
     kept = [
@@ -170,13 +162,10 @@ def _written(
     samples = []
     for number_in_tar, clip in enumerate(clips):
         sample = Sample(
-            key=f"{number_in_tar}",
-            metadata=orjson.loads(clip.json()),
-            caption=clip.caption,
-            mp4_bytes=len(clip.mp4),
-            mp4_sha256="",
+            key=f"{number_in_tar}", metadata=orjson.loads(clip.json()), caption=clip.caption,
+            mp4_bytes=len(clip.mp4), mp4_sha256="",
             location=Location(name="", offset=number_in_tar, n_bytes=len(clip.mp4)),
-        )
+        )  # fmt: skip
         # Some are none that a sample may have.
         sample.key = clip.key
         samples.append(sample)
@@ -187,17 +176,11 @@ def _written(
     sha256 = hashlib.sha256(data).hexdigest()
     meta = meta_lines(plan)
     tar = DescribedTar(
-        name=f"{bucket}/{split}-{number:06d}-{sha256[:8]}.tar",
-        bucket=bucket,
-        split=split,
-        samples=len(clips),
-        frames=sum(clip.n_frames for clip in clips),
-        bytes=len(data),
-        sha256=sha256,
-        md5=hashlib.md5(data).hexdigest(),
-        idx_sha256=hashlib.sha256(idx).hexdigest(),
-        meta_sha256=hashlib.sha256(meta).hexdigest(),
-    )
+        name=f"{bucket}/{split}-{number:06d}-{sha256[:8]}.tar", bucket=bucket, split=split,
+        samples=len(clips), frames=sum(clip.n_frames for clip in clips), bytes=len(data),
+        sha256=sha256, md5=hashlib.md5(data).hexdigest(),
+        idx_sha256=hashlib.sha256(idx).hexdigest(), meta_sha256=hashlib.sha256(meta).hexdigest(),
+    )  # fmt: skip
     for name, own in ((tar.name, data), (index_name(tar.name), idx), (meta_name(tar.name), meta)):
         store.write(f"shards/{name}", own)
     return tar, plan.layout.mp4_starts

@@ -85,13 +85,9 @@ class MadeClip:
     def facts(self) -> dict[str, object]:
         """Its JSON."""
         return {
-            "clip_id": self.key,
-            "n_frames": self.n_frames,
-            "height": self.height,
-            "width": self.width,
-            "fps": float(self.fps),
-            "content_type": None,
-        }
+            "clip_id": self.key, "n_frames": self.n_frames, "height": self.height,
+            "width": self.width, "fps": float(self.fps), "content_type": None,
+        }  # fmt: skip
 
 
 def made_clips(

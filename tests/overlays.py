@@ -48,13 +48,9 @@ def lettering(
     back = (0, 0, 0, 170) if style == "boxed" else (*colour, 0)
     picture = Image.new("RGBA", size, back)
     ImageDraw.Draw(picture).text(
-        (margin - left, margin - top),
-        text,
-        font=face,
-        fill=(*colour, 255),
-        stroke_width=stroke,
+        (margin - left, margin - top), text, font=face, fill=(*colour, 255), stroke_width=stroke,
         stroke_fill=(0, 0, 0, 255),
-    )
+    )  # fmt: skip
     return np.array(picture, np.uint8)
 
 

@@ -82,20 +82,10 @@ def analyzed(
 
 
 SIGNAL_VALUES = {
-    "motion": 0.1,
-    "camera_motion": 0.09,
-    "pan_rate": 0.08,
-    "tilt_rate": -0.04,
-    "zoom_rate": 0.01,
-    "roll_rate": 0.5,
-    "object_motion": 0.03,
-    "camera_share": 0.9,
-    "sharpness": 0.4,
-    "dark_fraction": 0.02,
-    "bright_fraction": 0.01,
-    "change": 20.0,
-    "resolution": 0.9,
-}
+    "motion": 0.1, "camera_motion": 0.09, "pan_rate": 0.08, "tilt_rate": -0.04, "zoom_rate": 0.01,
+    "roll_rate": 0.5, "object_motion": 0.03, "camera_share": 0.9, "sharpness": 0.4,
+    "dark_fraction": 0.02, "bright_fraction": 0.01, "change": 20.0, "resolution": 0.9,
+}  # fmt: skip
 
 
 def made_signals(n_samples: int, **changes: object) -> dict[str, NDArray[np.float32]]:
@@ -113,41 +103,27 @@ def made_track(n_frames: int = 300, **changes: object) -> Track:
     pts = np.arange(n_frames, dtype=np.int64) * 512
     samples = np.arange(0, max(1, n_frames - 3), 15, dtype=np.int32)
     values: dict[str, object] = {
-        "source_id": "5" * 32,
-        "sha256": "a" * 64,
-        "time_base": Fraction(1, 15360),
-        "end_pts": n_frames * 512,
-        "width": 1280,
-        "height": 720,
-        "rotation_deg": 0,
-        "pixel_aspect": Fraction(1),
-        "is_interlaced": False,
-        "is_hdr": False,
-        "notes": (),
-        "n_decode_errors": 0,
-        "frame_pts": pts,
-        "frame_bytes": np.full(n_frames, 4000, np.int32),
+        "source_id": "5" * 32, "sha256": "a" * 64, "time_base": Fraction(1, 15360),
+        "end_pts": n_frames * 512, "width": 1280, "height": 720, "rotation_deg": 0,
+        "pixel_aspect": Fraction(1), "is_interlaced": False, "is_hdr": False, "notes": (),
+        "n_decode_errors": 0, "frame_pts": pts, "frame_bytes": np.full(n_frames, 4000, np.int32),
         "frame_flags": np.zeros(n_frames, np.uint8),
         "shot_probability": np.zeros(n_frames, np.float32),
         "transition_probability": np.zeros(n_frames, np.float32),
         "luma_mean": np.full(n_frames, 0.5, np.float32),
         "luma_spread": np.full(n_frames, 0.2, np.float32),
         "boundary_probability": np.zeros(n_frames, np.float32),
-        "inside_probability": np.zeros(n_frames, np.float32),
-        "sample_frame": samples,
-        "sample_pair_frame": samples + 3,
-        "signals": made_signals(len(samples)),
+        "inside_probability": np.zeros(n_frames, np.float32), "sample_frame": samples,
+        "sample_pair_frame": samples + 3, "signals": made_signals(len(samples)),
         "descriptor": np.eye(1, 8, dtype=np.float32).repeat(len(samples), 0),
         "look_frame": samples[::2],
         "look_next_frame": np.append(samples[1::2], np.int32(-1))[: len(samples[::2])],
         "look_edges": np.zeros((len(samples[::2]), EDGE_BYTES), np.uint8),
         "look_lines": np.zeros((len(samples[::2]), len(LINE_COLUMNS)), np.float32),
         "look_standing": np.zeros((len(samples[::2]), LINE_BYTES), np.uint8),
-        "look_moved": np.zeros((len(samples[::2]), MOVED_BYTES), np.uint8),
-        "has_text": False,
+        "look_moved": np.zeros((len(samples[::2]), MOVED_BYTES), np.uint8), "has_text": False,
         "text_frame": np.zeros(0, np.int32),
-        "text_line": np.zeros((0, len(TEXT_COLUMNS)), np.float32),
-        "thumbnails": (b"jpeg",),
+        "text_line": np.zeros((0, len(TEXT_COLUMNS)), np.float32), "thumbnails": (b"jpeg",),
         "thumbnail_frame": np.zeros(1, np.int32),
-    }
+    }  # fmt: skip
     return Track(**(values | changes))  # type: ignore[arg-type]

@@ -39,15 +39,11 @@ def made_footage(clip_id: str, number: int, vectors: np.ndarray) -> ClipFootage:
     """Footage of a clip of 5 s, whose luma says nothing."""
     n_luma = 5 * LUMA_HZ
     return ClipFootage(
-        clip_id=clip_id,
-        fps=LUMA_HZ,
-        picture_s=np.array(SECONDS, np.float32),
+        clip_id=clip_id, fps=LUMA_HZ, picture_s=np.array(SECONDS, np.float32),
         pictures=tuple(thumbnail(number) for _ in SECONDS),
-        vector_s=np.array(SECONDS[: len(vectors)], np.float32),
-        vectors_VD=vectors,
-        luma_F=np.full(n_luma, 0.5, np.float32),
-        luma_spread_F=np.full(n_luma, 0.1, np.float32),
-    )
+        vector_s=np.array(SECONDS[: len(vectors)], np.float32), vectors_VD=vectors,
+        luma_F=np.full(n_luma, 0.5, np.float32), luma_spread_F=np.full(n_luma, 0.1, np.float32),
+    )  # fmt: skip
 
 
 def searchable_out(

@@ -96,12 +96,10 @@ def test_no_module_imports_from_a_later_layer() -> None:
     assert not wrong
 
 
-def test_only_the_executor_and_remote_loading_import_ray() -> None:
+def test_the_executor_alone_imports_ray_and_no_stage_imports_another() -> None:
     knows = {path for path in MODULES if any(n.split(".")[0] == "ray" for n in imported(path))}
     assert {path.relative_to(ROOT) for path in knows} <= KNOWS_RAY
-
-
-def test_a_stage_imports_neither_the_recipe_nor_another_stage() -> None:
+    # A stage imports neither the recipe nor another stage.
     wrong = []
     for path, name in inner_imports():
         own, parts = path.relative_to(ROOT).parts, name.split(".")
@@ -128,12 +126,10 @@ def test_every_stage_has_one_shape() -> None:
         assert stage in names, f"stages/{stage}/stage.py has no stage of that name"
 
 
-def test_stages_are_all_there_are() -> None:
+def test_stages_are_all_there_are_and_no_base_name_occurs_twice() -> None:
     found = {path.name for path in (ROOT / "stages").iterdir() if path.is_dir()}
     assert found - {"__pycache__"} == set(STAGES)
-
-
-def test_no_base_name_occurs_twice() -> None:
+    # No base name occurs twice.
     free = {"__init__.py", "config.py", "stage.py"}
     counts = Counter(path.name for path in MODULES if path.name not in free)
     assert [name for name, n in counts.items() if n > 1] == []

@@ -107,7 +107,7 @@ def test_a_wheel_that_the_manifest_does_not_have_is_refused(pieces: Path, tmp_pa
         install.gathered([pieces, tmp_path / "more"])
 
 
-def test_versions_over_there_are_held_to_and_the_projects_for_the_rest() -> None:
+def test_versions_and_platforms_over_there_are_held_to() -> None:
     fetch = script("fetch")
     have = fetch.listed(
         [
@@ -124,9 +124,7 @@ def test_versions_over_there_are_held_to_and_the_projects_for_the_rest() -> None
     project = {"torch": "2.15.0", "typing-extensions": "4", "av": "18.1.0"}
     held = fetch.constraints_for(have, project, {"a-b"})
     assert held == ["av==18.1.0", "torch==2.11.0"]
-
-
-def test_older_platforms_are_taken_too() -> None:
+    # Older platforms are taken too.
     fetch = script("fetch")
     tags = fetch.platform_tags("x86_64-manylinux_2_28")
     assert tags[:2] == ["manylinux_2_28_x86_64", "manylinux_2_27_x86_64"]

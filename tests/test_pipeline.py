@@ -32,11 +32,9 @@ def fingerprints(*overrides: str) -> dict[str, str]:
     return graph_of(load_recipe("quickstart", overrides)).fingerprints()
 
 
-def test_a_recipe_has_the_built_in_stages_in_their_order() -> None:
+def test_built_in_and_own_stages_come_in_their_order() -> None:
     assert names() == BUILT_IN
-
-
-def test_own_stages_come_where_the_recipe_says() -> None:
+    # Own stages come where the recipe says.
     assert names("stages=[blocklist:Blocklist]").index("blocklist") == 6
     after = names("stages=[{use: blocklist:Blocklist, after: select}]")
     assert after[6:9] == ["select", "blocklist", "caption"]
@@ -175,7 +173,7 @@ def test_without_quantiles_and_duplicates_only_the_order_of_a_run_holds_clips_ba
     assert words not in asks["cut"].why
 
 
-def test_answers_that_reject_clips_come_before_the_cut() -> None:
+def test_answers_and_stages_that_reject_clips_come_before_the_cut() -> None:
     asked = waits_of(recipe="cosmos")
     assert asked["caption"].on == ""
     assert asked["cut"].on == "the decisions about all clips"
@@ -183,9 +181,7 @@ def test_answers_that_reject_clips_come_before_the_cut() -> None:
     assert asked["caption"].on == "the decisions about all clips"
     assert str(asked["cut"]) == "every kept clip to be annotated: answers may reject it"
     assert waits_of()["caption"].on == "every kept clip to be cut"
-
-
-def test_own_stages_that_reject_clips_get_all_of_them() -> None:
+    # Own stages that reject clips get all of them.
     found = waits_of(*OFF, "stages=[blocklist:Blocklist]")
     assert found["blocklist"].why == "it gets all kept clips in one table"
     assert found["cut"].why == "blocklist may reject any of them"

@@ -25,12 +25,10 @@ def test_what_is_wrong_is_one_line_with_its_place(text: str, said: str) -> None:
     assert "unicode string" not in str(caught.value)
 
 
-def test_equal_names_in_unlike_places_and_merged_keys_are_no_repetition() -> None:
+def test_equal_names_in_unlike_places_are_no_repetition_and_nothing_is_none() -> None:
     text = "base: &b {x: 1, y: 2}\nother:\n  <<: *b\n  x: 3\n1: a\n'1': b"
     assert load_yaml(text) == {
         "base": {"x": 1, "y": 2}, "other": {"x": 3, "y": 2}, 1: "a", "1": "b",
     }  # fmt: skip
-
-
-def test_nothing_is_none() -> None:
+    # Nothing is none.
     assert load_yaml("# only a remark") is None

@@ -67,7 +67,7 @@ def test_a_link_to_nothing_is_said(tmp_path: Path) -> None:
     assert row.remedy == "check the name, or list the folder again"
 
 
-def test_a_bucket_is_written_read_and_left_empty(bucket: str) -> None:
+def test_a_bucket_is_written_read_and_left_empty_and_what_is_missing_is_said(bucket: str) -> None:
     place = f"s3://{bucket}/films"
     open_store(place).write("a.mp4", b"video")
     rows = storage_rows([place], f"s3://{bucket}/out", s3_answers=True)
@@ -75,9 +75,7 @@ def test_a_bucket_is_written_read_and_left_empty(bucket: str) -> None:
     assert rows[0].found == f"can be read; the first is {place}/a.mp4 (0.0 MB)"
     assert rows[1].found == "can be listed and written"
     assert keys(bucket) == ["films/a.mp4"]
-
-
-def test_endpoint_and_credentials(bucket: str) -> None:
+    # Endpoint and credentials.
     rows = {row.name: row for row in s3_rows()}
     assert {name: row.state for name, row in rows.items()} == {
         "S3 credentials": State.OK,
@@ -86,9 +84,7 @@ def test_endpoint_and_credentials(bucket: str) -> None:
     assert rows["S3 credentials"].found == "from env"
     assert rows["S3 endpoint"].found.endswith("region us-east-1, answers")
     assert not any("testtest" in row.found for row in rows.values()), "a secret"
-
-
-def test_a_bucket_that_is_not_there(bucket: str) -> None:
+    # A bucket that is not there.
     row = only(storage_rows([], "s3://curate-no-such-bucket/x", s3_answers=True))
     assert row.stops
     assert "there is no such bucket" in row.found

@@ -26,20 +26,18 @@ def rows_of(recipe: Recipe, *, s3_answers: bool = True) -> dict[str, CheckRow]:
     return {row.name: row for row in model_rows(recipe, s3_answers=s3_answers)}
 
 
-def test_what_a_recipe_names_is_what_it_needs() -> None:
+def test_what_a_recipe_names_is_what_it_needs_and_a_wrong_key_is_a_row() -> None:
     assert needs_of(load_recipe("quickstart"), ["a", "out"]) == set()
     assert needs_of(load_recipe("quickstart", ["analyze.device=gpu"]), []) == {"gpu"}
     recipe = load_recipe("quickstart", ["analyze.text=false", *TINY])
     assert needs_of(recipe, ["s3://b/x"]) == {"clip", "s3"}
-
-
-def test_a_wrong_recipe_is_a_row_with_the_nearest_key() -> None:
+    # A wrong recipe is a row with the nearest key.
     fault = read_recipe("quickstart", ["filters.motoin.min=1"], None)
     assert isinstance(fault, Fault)
     assert "did you mean 'motion'?" in (fault.remedy or "")
 
 
-def test_packaged_models_are_verified_and_an_unknown_one_is_said_once() -> None:
+def test_models_are_found_verified_missing_unknown_and_spoilt(folder: Path) -> None:
     rows = rows_of(load_recipe("quickstart"))
     assert {name: row.state for name, row in rows.items()} == {
         "transnetv2": State.OK,
@@ -49,9 +47,7 @@ def test_packaged_models_are_verified_and_an_unknown_one_is_said_once() -> None:
     row = rows_of(load_recipe("quickstart", ["analyze.clip=openai-vit-b-23"]))["models"]
     assert row.stops
     assert "did you mean" in row.found
-
-
-def test_models_are_found_verified_missing_and_spoilt(folder: Path) -> None:
+    # Models are found verified missing and spoilt.
     recipe = read_recipe("quickstart", TINY, str(folder))
     assert isinstance(recipe, Recipe)
     rows = rows_of(recipe)
@@ -120,13 +116,9 @@ def test_a_recipe_that_cannot_run_here_says_why(
      ("gpu", 1, None, True), ("cpu", 1, None, False), ("cpu", 1, "auto", False)],
 )  # fmt: skip
 def test_a_score_that_gpus_do_not_give_is_refused_where_one_may_decode(
-    rule: str,
-    device: str,
-    n_gpus: int,
-    ray_address: str | None,
-    is_refused: bool,
+    rule: str, device: str, n_gpus: int, ray_address: str | None, is_refused: bool,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     """Pins that no clip is judged by an absent quantiser: it is said before work begins."""
     monkeypatch.setattr(start, "available_gpus", lambda: n_gpus)
     monkeypatch.setattr(gpu_engines, "nvdec_refusal", lambda: None)

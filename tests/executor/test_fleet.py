@@ -153,7 +153,7 @@ def test_a_known_loss_of_a_node_counts_nothing_at_all() -> None:
     assert counts.deaths == 0
 
 
-def test_a_worker_that_dies_loses_only_the_unit_that_it_worked_on() -> None:
+def test_a_worker_that_dies_loses_its_unit_alone_and_many_deaths_end_the_run() -> None:
     """With units ahead, those behind it were not begun, and no death is theirs."""
     seen: list[tuple[object, int]] = []
 
@@ -171,9 +171,7 @@ def test_a_worker_that_dies_loses_only_the_unit_that_it_worked_on() -> None:
     assert sorted(results) == [["a"], ["b"]]
     assert (["a"], 1) in seen
     assert (["b"], 1) not in seen
-
-
-def test_workers_that_die_again_and_again_end_the_run() -> None:
+    # Workers that die again and again end the run.
     backend = Simulated(lambda worker, unit, n_deaths: WorkerLost("no memory"))
     with pytest.raises(CuratorError, match="is there enough memory"):
         list(fleet_of(backend, pool(most=2)).run([[number] for number in range(100)]))
@@ -223,10 +221,8 @@ def test_the_last_lane_takes_from_the_end() -> None:
 def test_a_lane_without_places_leaves_its_units_to_the_next(
     monkeypatch: pytest.MonkeyPatch, is_expected: bool
 ) -> None:
-    """GPUs that a server of captions holds, or an autoscaler that does not say whether it has any.
-
-    For those that may not come no CPU waits at all.
-    """
+    """GPUs that a captioner holds, or an autoscaler that does not say whether it has any."""
+    # For those that may not come no CPU waits at all.
     if is_expected:
         monkeypatch.setattr(fleet_module, "PATIENCE_S", 0.0)
     backend = Simulated(echo, nodes=["cpus"])
@@ -309,7 +305,7 @@ def test_a_fleet_whose_backend_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> 
         fleet.poll()
 
 
-def test_workers_of_a_machine_of_ones_own_stay_for_the_next_chain() -> None:
+def test_workers_of_this_machine_stay_for_the_next_chain_unless_a_step_raises() -> None:
     backend, timeline = Simulated(echo), Timeline()
     backend.is_elastic = False
     fleet = fleet_of(backend, pool(most=1), timeline=timeline)
@@ -318,9 +314,7 @@ def test_workers_of_a_machine_of_ones_own_stay_for_the_next_chain() -> None:
     assert not backend.ended
     (stage,) = timeline.as_dict()["stages"]
     assert (stage["stage"], stage["units"], stage["workers"]) == ("work", 2, 1)
-
-
-def test_an_error_of_a_step_ends_the_run_as_it_was_raised() -> None:
+    # An error of a step ends the run as it was raised.
     backend = Simulated(lambda worker, unit, n_deaths: CuratorError("7 is odd"))
     with pytest.raises(CuratorError, match=r"^7 is odd$"):
         list(fleet_of(backend).run([[7]]))
@@ -349,14 +343,12 @@ class Notes:
         return [*unit, n_deaths]
 
 
-def test_only_the_first_step_of_a_chain_fails_what_is_given_up() -> None:
+def test_units_hold_neighbours_and_the_first_step_of_a_chain_fails_what_is_given_up() -> None:
     """The others get what it made of it, as in any other run."""
     step = Step(make=Notes, resources=Resources())
     sent = pickle.dumps(([7], 2))
     assert pickle.loads(call_chain(pack_chain([step, step]), sent)) == [7, 2, 0]
-
-
-def test_units_hold_neighbours_up_to_their_number_and_weight_unless_one_item_is_heavier() -> None:
+    # Units hold neighbours up to their number and weight unless one item is heavier.
     assert list(pack(range(7), max_items=3)) == [[0, 1, 2], [3, 4, 5], [6]]
     assert list(pack([], max_items=3)) == []
     weights = [5, 5, 1, 20, 1, 9, 1]

@@ -62,12 +62,9 @@ def test_all_feeders_of_a_gpu_begin_while_cuts_have_all_cores(tmp_path: Path) ->
     """Pins that a generation is analyzed on a GPU while the one before is cut."""
     cut = Step(make=Cuts, resources=Resources(), keeps_state=True, name="cut")
     feed = Step(
-        make=Feeds,
-        settings={"folder": str(tmp_path)},
-        resources=Resources(gpus=1 / N_FEEDERS),
-        keeps_state=True,
-        name="analyze",
-    )
+        make=Feeds, settings={"folder": str(tmp_path)}, resources=Resources(gpus=1 / N_FEEDERS),
+        keeps_state=True, name="analyze",
+    )  # fmt: skip
     results: list[Any] = []
     # More cuts than end before all feeders are up.
     units = iter(0.3 for _ in range(400))

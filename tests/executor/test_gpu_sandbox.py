@@ -384,10 +384,8 @@ def test_deaths_on_the_cpu_count_from_none_after_losses(film: str) -> None:
 def test_where_the_gpu_does_not_begin_again_a_cpu_does_the_item_or_it_fails(
     film: str, may_leave: bool, act: str, ends: Note | ErrorCode
 ) -> None:
-    """Pins that a set-up which worked once and fails now is the GPU's fault, and no other is.
-
-    A GPU whose memory others have meanwhile ends no run, and is tried again.
-    """
+    """Pins that a set-up which worked once and fails now is the GPU's fault, and no other is."""
+    # A GPU whose memory others have meanwhile ends no run, and is tried again.
     words = Path(film).with_name("words")
     words.write_text("pid")
     config = HoldingConfig(set_up=str(words), may_leave=may_leave)
@@ -436,10 +434,7 @@ def test_a_run_says_how_often_a_gpu_failed(film: str) -> None:
     ],
 )
 def test_an_error_is_the_gpus_where_it_answers_no_more(
-    error: Exception,
-    torch: Torch | None,
-    expected: type | None,
-    monkeypatch: pytest.MonkeyPatch,
+    error: Exception, torch: Torch | None, expected: type | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
     found = gpu_error(error, gpu_access({}))

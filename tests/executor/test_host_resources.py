@@ -82,10 +82,8 @@ def test_gpus_are_counted_by_their_devices(
 def test_ray_is_told_how_many_gpus_there_are_and_started_once_more_where_it_took_too_long(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Pins that workers with a share of a GPU do not wait for one that Ray does not count.
-
-    A busy machine does not end a run, and other errors are not tried again.
-    """
+    """Pins that workers with a share of a GPU do not wait for one that Ray does not count."""
+    # A busy machine does not end a run, and other errors are not tried again.
     monkeypatch.setattr("curator.executor.ray_cluster.available_gpus", lambda: 3)
     answers: list[Exception | None] = [Exception("timed out during startup"), None]
     services = SimpleNamespace(resolve_ip_for_localhost=str)

@@ -72,7 +72,7 @@ def test_arrays_keep_type_shape_and_bits(dtype: str) -> None:
         back[...] = 0
 
 
-def test_what_could_run_code_is_refused() -> None:
+def test_what_could_run_code_and_damaged_bytes_are_refused() -> None:
     """Pins that neither objects, nor unknown classes, nor pickles come through."""
     with pytest.raises(TypeError, match="no plain value"):
         to_bytes(object())
@@ -83,10 +83,7 @@ def test_what_could_run_code_is_refused() -> None:
     evil = to_bytes(np.zeros(2)).replace(b"<f8", b"|O8")
     with pytest.raises(ValueError, match="holds more than numbers"):
         from_bytes(evil)
-
-
-def test_damaged_bytes_are_a_value_error() -> None:
-    """Pins that no cut and no changed byte raises anything else, or asks for much memory."""
+    # No cut and no changed byte raises anything else, or asks for much memory.
     good = to_bytes(VALUE)
     for end in range(0, len(good), 7):
         with pytest.raises(ValueError):  # noqa: PT011 - JSON's and ours
@@ -140,16 +137,13 @@ def sandboxed() -> Iterator[type[Stage[Any, Any, Any]]]:
                 yield kind
 
 
-def test_classes_are_found_in_containers_unions_and_generics() -> None:
+def test_classes_are_found_in_containers_unions_generics_and_aliases() -> None:
     """Pins each form in which a type names another one, and a class that names itself."""
     found = result_classes(stage_of(dict[int, list[Held[Made]] | None]))
     assert {Held, Made, Colour, Shade, Failure} <= set(found)
     value = {1: [Held([Made({"a": (Colour.RED,)}, Shade.DARK, Fraction(1, 3), np.zeros(1))])]}
     assert from_bytes(to_bytes(value), found)[1][0].parts[0].shade is Shade.DARK
-
-
-def test_a_named_alias_stands_for_its_type() -> None:
-    """Pins that NumPy's `NDArray`, a named alias since NumPy 2.5, still says what crosses."""
+    # NumPy's `NDArray`, a named alias since NumPy 2.5, still says what crosses.
     named = TypeAliasType("named", list[Held[PartT]], type_params=(PartT,))
     assert Made in result_classes(stage_of(named[Made]))
 

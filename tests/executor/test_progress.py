@@ -122,16 +122,14 @@ def test_poll_that_hangs_does_not_hold_the_exit(monkeypatch: pytest.MonkeyPatch)
     assert "99" not in stream.getvalue()
 
 
-def test_stream_that_fails_does_not_end_the_run() -> None:
+def test_plain_lines_need_no_rich_and_a_stream_that_fails_ends_no_run() -> None:
     class Full(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(28, "No space left on device")
 
     with Progress(stream=Full()) as progress:
         progress.stage("list")
-
-
-def test_rich_is_not_imported_for_plain_lines() -> None:
+    # Rich is not imported for plain lines.
     code = (
         "import io, sys; from curator.executor.progress import Progress\n"
         "with Progress(stream=io.StringIO()) as p: p.stage('list')\n"
@@ -189,31 +187,23 @@ HALVES = Expected(seconds={"analyze": 60.0, "cut": 40.0})
 PLANNED = Expected(seconds={"list": 1.0, "analyze": 600.0, "cut": 400.0}, is_planned=True)
 
 
-def test_without_a_plan_nothing_is_known_before_the_first_tenth() -> None:
+def test_the_time_that_is_left_by_the_last_run_and_by_a_plan() -> None:
     assert HALVES.left({}, "scan", 5.0, 0.9, 5.0) is None
     assert HALVES.left({}, "analyze", 5.0, None, 5.0) is None
     assert HALVES.left({}, "analyze", 5.0, 0.09, 5.0) is None
-
-
-def test_stages_to_come_go_by_the_pace_of_those_that_worked() -> None:
+    # Stages to come go by the pace of those that worked.
     left = HALVES.left({"scan": 3.0}, "analyze", 30.0, 0.25, 30.0)
     assert left == {"analyze": 90.0, "cut": 80.0}
     assert HALVES.left({"analyze": 120.0}, "cut", 40.0, 0.5, 40.0) == {"cut": 40.0}
     assert HALVES.left({"analyze": 120.0}, "select", 1.0, None, 1.0) == {"cut": 80.0}
-
-
-def test_a_unit_that_works_for_long_does_not_slow_the_rest() -> None:
+    # A unit that works for long does not slow the rest.
     assert HALVES.left({}, "analyze", 45.0, 0.25, 30.0) == {"analyze": 75.0, "cut": 80.0}
-
-
-def test_generations_to_come_take_as_long_as_this_one() -> None:
+    # Generations to come take as long as this one.
     left = Expected(seconds={"analyze": 120.0, "cut": 80.0}).left(
         {}, "analyze", 30.0, 0.5, 30.0, (1, 2)
     )
     assert left == {"analyze": 30.0 + 60.0, "cut": 40.0 + 40.0}
-
-
-def test_a_plan_speaks_from_the_beginning_and_gives_way_to_the_run() -> None:
+    # A plan speaks from the beginning and gives way to the run.
     assert PLANNED.left({}, "analyze", 0.0, None, 0.0) == {"analyze": 600.0, "cut": 400.0}
     left = PLANNED.left({}, "analyze", 600.0, 0.5, 600.0)
     assert left is not None

@@ -30,7 +30,7 @@ from curator.executor.ray_cluster import (
 )
 
 
-def test_the_private_methods_that_are_replaced_exist_and_take_what_ours_take() -> None:
+def test_the_private_parts_of_ray_that_are_used_exist_and_take_what_ours_take() -> None:
     """Fails with a Ray that renamed them: look how it starts, and move the bound."""
     from ray._private import node, services
 
@@ -44,9 +44,7 @@ def test_the_private_methods_that_are_replaced_exist_and_take_what_ours_take() -
     assert services.resolve_ip_for_localhost is resolve
     with pytest.raises(AttributeError, match="resolve_ip"), replaced(node, LOOPBACK_KEPT):
         pytest.fail("Ray would listen on all addresses")
-
-
-def test_what_the_scheduler_asks_of_private_state_exists() -> None:
+    # What the scheduler asks of private state exists.
     from ray import _raylet
     from ray._private import node, state, worker
 

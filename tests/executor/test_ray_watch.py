@@ -35,13 +35,10 @@ SMALL = {"CPU": 1.0, "memory": 1.0 * GIB}
 LARGE = {"CPU": 4.0, "memory": 16.0 * GIB}
 
 
-def test_a_demand_that_a_node_can_meet_is_no_problem_even_if_the_node_is_busy() -> None:
+def test_a_demand_needs_one_node_that_could_meet_it() -> None:
     assert ClusterState(nodes={"a": SMALL, "b": LARGE}).unmet(WORKER) is None
     assert ClusterState(nodes={"a": SMALL}, may_come=[LARGE]).unmet(WORKER) is None
-
-
-def test_several_nodes_together_are_no_place() -> None:
-    """Pins that sums of a cluster say nothing: 2 GiB are there in all."""
+    # Sums of a cluster say nothing: 2 GiB are there in all.
     why = ClusterState(nodes={"a": SMALL, "b": SMALL}).unmet(WORKER)
     assert why == "no node can hold it: 2 with 1 CPUs, 1.0 GiB of memory (too little memory)"
 
@@ -58,16 +55,14 @@ def test_each_resource_that_is_missing_is_named(demand: dict[str, float], words:
     assert ClusterState(nodes={"a": LARGE}).unmet(demand) == f"no node can hold it: 1 with {words}"
 
 
-def test_node_types_of_the_autoscaler_are_named_too() -> None:
+def test_node_types_of_the_autoscaler_and_what_they_declare() -> None:
     why = ClusterState(nodes={}, may_come=[SMALL], has_autoscaler=True).unmet(WORKER)
     assert why is not None
     assert "no node can hold it: there is none, nor can a node type of the autoscaler" in why
     unknown = ClusterState(nodes={"a": SMALL}, has_autoscaler=True).unmet(WORKER)
     assert unknown is not None
     assert "does not say which nodes it may add" in unknown
-
-
-def test_node_types_that_declare_no_memory_get_workers_that_ask_for_none() -> None:
+    # Node types that declare no memory get workers that ask for none.
     undeclared = {"CPU": 1.0}
     head = {"CPU": 0.0, "memory": 8.0 * GIB}
 
@@ -83,10 +78,7 @@ def test_node_types_that_declare_no_memory_get_workers_that_ask_for_none() -> No
     assert not ClusterState(nodes={"head": head}).lacks_only_memory(WORKER)
     assert not ClusterState(nodes={}, has_autoscaler=True).lacks_only_memory({"CPU": 1.0})
 
-
-def test_an_autoscaler_without_node_types_adds_none() -> None:
-    """Ray runs one on each head; it names the type of each node after the node."""
-
+    # Ray runs one on each head; it names the type of each node after the node.
     def status(**report: object) -> bytes:
         return json.dumps({"autoscaler_report": report}).encode()
 

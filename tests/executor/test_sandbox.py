@@ -21,12 +21,7 @@ import sandbox_probe
 from sandbox_probe import PROBES, Victim, not_refused
 
 from curator.executor import sandboxed_process
-from curator.executor.sandbox import (
-    MAX_FILE_BYTES,
-    PluginFinder,
-    importable_code,
-    landlock_version,
-)
+from curator.executor.sandbox import MAX_FILE_BYTES, PluginFinder, importable_code, landlock_version
 from curator.executor.sandboxed_process import process_sandbox
 from curator.executor.system_calls import has_seccomp
 from curator.executor.unit_worker import UnitWorker
@@ -104,16 +99,11 @@ def _tried(victim: Victim, gpus: float = 0.0) -> Any:  # noqa: ANN401
     return worker([Item("film", victim)]).results[0]
 
 
-def test_a_sandboxed_worker_is_refused_all_that_it_does_not_need(victim: Victim) -> None:
+def test_a_sandboxed_worker_is_refused_all_that_it_and_its_gpu_do_not_need(victim: Victim) -> None:
     assert len(PROBES) >= 60
     assert _tried(victim) == {}
-
-
-def test_a_sandbox_with_a_gpu_has_no_more_than_its_driver_needs(victim: Victim) -> None:
-    """Pins `docs/design/gpu.md`: memory that is not counted, and sockets without an address.
-
-    Changes of folders end with another error than a refusal, and change nothing.
-    """
+    # `docs/design/gpu.md`: memory that is not counted, and sockets without an address. Changes of
+    # folders end with another error than a refusal, and change nothing.
     tried = _tried(victim, gpus=0.125)
     for name in ("unlink", "symlink"):
         assert tried.pop(name).startswith("FileNotFoundError")

@@ -35,14 +35,10 @@ def test_a_sandbox_begins_with_little(stage: str) -> None:
 
 
 PARENT = (
-    "curator.executor.unit_worker",
-    "curator.scheduler",
-    "curator.stages.scan.stage",
-    "curator.stages.analyze.stage",
-    "curator.tables.track_parts",
-    "curator.stages.propose.stage",
+    "curator.executor.unit_worker", "curator.scheduler", "curator.stages.scan.stage",
+    "curator.stages.analyze.stage", "curator.tables.track_parts", "curator.stages.propose.stage",
     "curator.stages.cut.cut_driver",
-)
+)  # fmt: skip
 """What the chains of a run name."""
 NOT_IN_PARENT = ("torch", "cv2", "pandas", "yaml")
 

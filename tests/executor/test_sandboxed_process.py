@@ -169,12 +169,10 @@ def _run(film: str, *acts: str) -> list[Any]:
 
 @pytest.mark.usefixtures("sandbox")
 def test_bytes_come_through_the_parent_of_the_one_source(film: str) -> None:
-    """Pins that a stage reads its source with `open_source` as it does outside, and no other.
-
-    An offset that no file system takes costs nothing, and results keep their items: the parent
-    raised an error that it did not answer, and the next item got the failure of this one. A
-    superuser's sandbox is none, and none can type into the user's terminal.
-    """
+    """Pins that a stage reads its source with `open_source` as it does outside, and no other."""
+    # An offset that no file system takes costs nothing, and results keep their items: the parent
+    # raised an error that it did not answer, and the next item got the failure of this one. A
+    # superuser's sandbox is none, and none can type into the user's terminal.
     read, failure, *nowhere, capabilities, terminal, again = _run(
         film, "read", "other", "far", "too far", "capabilities", "terminal", "read"
     )

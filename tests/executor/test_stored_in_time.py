@@ -112,9 +112,7 @@ def test_a_fleet_gives_the_rest_of_a_unit_to_the_next_worker() -> None:
 
 
 @pytest.mark.long
-def test_a_run_that_is_killed_decodes_nothing_again_but_what_was_under_way(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_is_killed_decodes_nothing_again_but_what_was_under_way(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(N_SOURCES):
         frames = moving_texture(50, seed=number)

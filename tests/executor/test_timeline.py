@@ -47,7 +47,7 @@ def test_units_are_added_up_by_node_stage_and_bucket() -> None:
     }  # fmt: skip
 
 
-def test_buckets_become_wider_and_lose_no_second() -> None:
+def test_buckets_become_wider_and_lose_no_second_below_the_limit() -> None:
     timeline = Timeline()
     for number in range(20_000):
         timeline.add("analyze", "a", T + number, T + number + 1.5)
@@ -59,9 +59,7 @@ def test_buckets_become_wider_and_lose_no_second() -> None:
     assert row["busy_s"] == 30_000
     assert math.isclose(busy_of(row).sum() * found["bucket_s"], 30_000, rel_tol=0.01)
     assert busy_of(row)[10:-10] == pytest.approx(1.5)
-
-
-def test_a_timeline_of_many_nodes_stays_below_its_limit() -> None:
+    # A timeline of many nodes stays below its limit.
     timeline = Timeline()
     for node in range(3 * MAX_NODES):
         for number, stage in enumerate(("scan", "analyze", "cut", "shard")):

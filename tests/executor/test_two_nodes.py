@@ -21,28 +21,25 @@ from curator.storage import open_store
 
 @pytest.fixture
 def cluster(s3_bucket: str) -> Iterator[str]:
-    """Address of two nodes with two cores each; they inherit the S3 environment."""
+    """Address of two nodes with a core each; they inherit the S3 environment."""
     del s3_bucket
     use_own_token()
     from ray.cluster_utils import Cluster
 
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    nodes.add_node(num_cpus=2)
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    nodes.add_node(num_cpus=1)
     yield str(nodes.address)
     nodes.shutdown()
 
 
 def test_a_cluster_reads_and_writes_object_storage(
-    cluster: str,
-    s3_bucket: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: str, s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     bucket = open_store(f"s3://{s3_bucket}")
     for number in range(3):
         path = tmp_path / f"{number}.mp4"
-        write_video(path, moving_texture(60, seed=3 + number), fps=Fraction(25))
+        write_video(path, moving_texture(50, seed=3 + number), fps=Fraction(25))
         bucket.write(f"raw/film {number}.mp4", path.read_bytes())
     text_file(tmp_path / "text.mp4")
     bucket.write("raw/text.mp4", (tmp_path / "text.mp4").read_bytes())
@@ -73,5 +70,5 @@ def test_a_cluster_reads_and_writes_object_storage(
     # No node has this resource, and none will come.
     assert main([*nowhere, "--place", "analyze=decoders"]) == EXIT_USAGE
     error = capsys.readouterr().err
-    assert "with 2 CPUs" in error
+    assert "with 1 CPUs" in error
     assert "0 decoders (too little decoders); there is no autoscaler" in error

@@ -40,7 +40,7 @@ def probed(path: Path) -> dict[str, object]:
     return row
 
 
-def test_covers_are_not_decoded_to_open_a_container(tmp_path: Path) -> None:
+def test_covers_fragments_and_many_streams_exhaust_nothing(tmp_path: Path) -> None:
     """Pins that five covers of 256 million pixels cost no memory, and that their film is used."""
     path = tmp_path / "covers.mp4"
     film(path, (black_png(COVER_PX, COVER_PX),) * 5)
@@ -48,13 +48,8 @@ def test_covers_are_not_decoded_to_open_a_container(tmp_path: Path) -> None:
     row = probed(path)
     assert row.get("error_code") is None
     assert (row["width"], row["height"]) == (64, 48)
-
-
-def test_a_fragment_that_claims_samples_or_many_streams_exhaust_nothing(tmp_path: Path) -> None:
-    """Pins an index of 2.7 billion entries in 6 KB: refused before 1 GB is used.
-
-    A container of very many streams is refused before they are looked into.
-    """
+    # An index of 2.7 billion entries in 6 KB: refused before 1 GB is used. A container of very many
+    # streams is refused before they are looked into.
     path = tmp_path / "fragment.mp4"
     film(path)
     with_fragment(path, 1 << 26)

@@ -107,15 +107,13 @@ def test_a_manifest_in_a_bucket_names_no_file(
     assert "expected s3://" in str(caught.value)
 
 
-def test_file_addresses_are_no_way_around(s3_bucket: str, tmp_path: Path) -> None:
+def test_manifests_name_files_on_this_machine_alone(s3_bucket: str, tmp_path: Path) -> None:
     secret = tmp_path / "secret.mp4"
     secret.write_bytes(b"secret")
     s3_client.client().put_object(Bucket=s3_bucket, Key="m.txt", Body=f"file://{secret}\n".encode())
     (found,) = list_sources([f"s3://{s3_bucket}/m.txt"])
     assert "is not supported" in getattr(found, "message", "")
-
-
-def test_a_manifest_on_this_machine_names_files_and_objects(tmp_path: Path) -> None:
+    # A manifest on this machine names files and objects.
     path = tmp_path / "m.txt"
     path.write_text("/other/a.mp4\ns3://bucket/b.mp4\n../c.mp4\n")
     assert [uri for uri, _ in manifest_rows(str(path))] == [

@@ -19,7 +19,7 @@ def written(path: Path, uris: pa.Array) -> Path:
     return path
 
 
-def test_equal_rows_beyond_what_a_file_can_tell_apart_are_refused(tmp_path: Path) -> None:
+def test_rows_that_repeat_sources_are_refused_while_they_are_read(tmp_path: Path) -> None:
     """Pins that 5 million equal rows in 1 KB are not looked up one by one."""
     n = 5_000_000
     uris = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int8)), ["none.mp4"])
@@ -29,9 +29,7 @@ def test_equal_rows_beyond_what_a_file_can_tell_apart_are_refused(tmp_path: Path
     message = rf"rows.parquet' promises {n} rows in {n_bytes} bytes; .*names each source once"
     with pytest.raises(UsageError, match=message):
         next(iter(list_sources([str(path)])))
-
-
-def test_many_rows_that_repeat_few_sources_are_refused_while_they_are_read(tmp_path: Path) -> None:
+    # Many rows that repeat few sources are refused while they are read.
     path = tmp_path / "rows.csv"
     path.write_text("uri\n" + "one.mp4\ntwo.mp4\n" * 150_000)
     with pytest.raises(UsageError, match=r"rows.csv': its first 102001 rows name 2 sources; "):

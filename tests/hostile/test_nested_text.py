@@ -53,12 +53,9 @@ def test_yaml_is_refused_in_one_line(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_aliases_that_repeat_little_are_taken() -> None:
+def test_aliases_take_no_memory_in_recipes_prompts_and_catalogues(tmp_path: Path) -> None:
     assert load_yaml("a: &a {b: 1}\nc: [*a, *a]") == {"a": {"b": 1}, "c": [{"b": 1}] * 2}
-
-
-def test_a_recipe_of_aliases_takes_no_memory(tmp_path: Path) -> None:
-    """Pins that the command ends with its usual error below 1 GiB, as it would with 3.2 before."""
+    # The command ends with its usual error below 1 GiB, as it would with 3.2 before.
     recipe = tmp_path / "bomb.yaml"
     recipe.write_text(alias_bomb("[x, x, x, x, x, x, x, x, x]", "[%s]"))
     code = (
@@ -72,9 +69,7 @@ def test_a_recipe_of_aliases_takes_no_memory(tmp_path: Path) -> None:
     assert ran.returncode == 2, ran.stderr
     assert f"recipe {recipe} cannot be read as YAML: its aliases stand for" in ran.stderr
     assert "Traceback" not in ran.stderr
-
-
-def test_prompts_and_catalogues_have_the_same_bound(tmp_path: Path) -> None:
+    # Prompts and catalogues have the same bound.
     path = tmp_path / "prompts.yaml"
     path.write_text(BOMBS["lists"][0])
     with pytest.raises(ModelError, match="its aliases stand for"):

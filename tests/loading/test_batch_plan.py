@@ -10,23 +10,14 @@ from curator.loading.batch_plan import BucketPlan, Plan, Setting, dealt, quotas
 
 
 def plan_of(
-    sizes: dict[str, tuple[int, ...]],
-    *,
-    weights: dict[str, float] | None = None,
-    batch_size: int = 3,
-    drop_last: bool = False,
-    shuffle: int = 5,
-    rank: int = 0,
+    sizes: dict[str, tuple[int, ...]], *, weights: dict[str, float] | None = None,
+    batch_size: int = 3, drop_last: bool = False, shuffle: int = 5, rank: int = 0,
     world_size: int = 1,
-) -> Plan:
+) -> Plan:  # fmt: skip
     setting = Setting(
-        seed=7,
-        batch_size=batch_size,
-        shuffle=shuffle,
-        drop_last=drop_last,
-        rank=rank,
+        seed=7, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, rank=rank,
         world_size=world_size,
-    )
+    )  # fmt: skip
     chosen = weights or dict.fromkeys(sizes)
     return Plan([BucketPlan(name=n, sizes=sizes[n], weight=chosen[n]) for n in sizes], setting)
 
@@ -120,10 +111,7 @@ def test_shares_of_batches_are_exact_in_each_epoch() -> None:
         total = sum(kinds.values())
         assert total == 41
         assert all(abs(kinds[i] - total * share) <= 2 for i, share in enumerate((0.5, 0.3, 0.2)))
-
-
-def test_dealing_and_quotas() -> None:
-    """Pins the two divisions that all else rests on."""
+    # The two divisions that all else rests on.
     assert dealt([7, 2, 0, 4], 3) == [[3, 2, 2], [0, 1, 1], [0, 0, 0], [2, 1, 1]]
     assert quotas(10, [1, 1, 1]) == [4, 3, 3]
     assert quotas(7, [0.5, 0.25, 0.25]) == [3, 2, 2]

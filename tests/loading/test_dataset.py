@@ -134,7 +134,7 @@ def test_each_sample_comes_once_over_ranks_and_workers(
         assert sorted(given) == sorted(TRAIN)
 
 
-def test_a_batch_is_of_one_bucket_and_one_size(out: str) -> None:
+def test_a_batch_is_of_one_bucket_at_each_step_of_all_ranks(out: str) -> None:
     """Pins the crop to multiples of 16 within the bucket's smallest clip, splits, and the order."""
     dataset = ClipDataset(out, batch_size=4, frames=3)
     assert dataset.sizes == {B: (96, 96), A: (64, 96)}
@@ -149,10 +149,7 @@ def test_a_batch_is_of_one_bucket_and_one_size(out: str) -> None:
     ordered = ClipDataset(out, batch_size=4, frames=1, shuffle=0, buckets=[A])
     in_order = [f"{i:08x}" for i in (*range(7), *range(100, 105))]
     assert flat(keys_of(ordered)) == flat(keys_of(ordered)) == in_order
-
-
-def test_ranks_have_equal_steps_and_the_same_bucket_at_each(out: str) -> None:
-    """Pins what distributed training needs: no rank waits for another's missing batch."""
+    # What distributed training needs: no rank waits for another's missing batch.
     kinds = []
     for rank in range(3):
         dataset = ClipDataset(
@@ -177,7 +174,7 @@ def test_what_does_not_fill_a_batch_differs_by_epoch(tmp_path: Path) -> None:
     assert len(seen) == 7
 
 
-def test_weights_are_shares_of_batches(tmp_path: Path) -> None:
+def test_weights_are_shares_of_batches_of_workers_without_clips_too(tmp_path: Path) -> None:
     """Pins the blend, and that a bucket asked for more goes through all its clips evenly."""
     tars = [
         (A, "train", made_clips(tmp_path, 40)),
@@ -199,10 +196,7 @@ def test_weights_are_shares_of_batches(tmp_path: Path) -> None:
         of_a = [clips[f"{i:08x}"] for i in range(40)]
         assert sum(of_a) == 48
         assert set(of_a) == {1, 2}
-
-
-def test_workers_without_clips_of_their_own_share_a_weighted_bucket(tmp_path: Path) -> None:
-    """Pins that a weight holds with fewer batches than workers, and no worker is idle."""
+    # A weight holds with fewer batches than workers, and no worker is idle.
     tars = [
         (A, "train", made_clips(tmp_path, 12)),
         (B, "train", made_clips(tmp_path, 2, first=100)),
@@ -304,7 +298,7 @@ def test_torchdatas_stateful_loader_resumes(out: str, workers: int) -> None:
     assert seen + [signature(batch) for batch in later] == whole
 
 
-def test_persistent_workers_go_on_to_the_next_epoch(out: str) -> None:
+def test_persistent_workers_both_kinds_of_values_and_a_size_that_crops_the_centre(out: str) -> None:
     """Pins epochs of a plain DataLoader whose workers stay."""
     dataset = ClipDataset(out, batch_size=2, frames=2)
     epochs = [[signature(b) for b in ClipLoader(dataset, num_workers=2)] for _ in range(2)]
@@ -312,10 +306,7 @@ def test_persistent_workers_go_on_to_the_next_epoch(out: str) -> None:
     plain = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
     assert [[signature(b) for b in plain] for _ in range(2)] == epochs
     assert epochs[0] != epochs[1]
-
-
-def test_ranges_of_both_kinds_of_values(out: str) -> None:
-    """Pins [0, 255] as decoded, and that 0 is -1 and 255 is 1."""
+    # [0, 255] as decoded, and that 0 is -1 and 255 is 1.
     levels = ClipDataset(out, batch_size=2, frames=2)
     units = ClipDataset(out, batch_size=2, frames=2, values="unit")
     for level, unit in zip(levels, units, strict=True):
@@ -325,10 +316,7 @@ def test_ranges_of_both_kinds_of_values(out: str) -> None:
         assert torch.equal(unit["video"], as_unit(level["video"]))
     ends = as_unit(torch.tensor([0, 255], dtype=torch.uint8))
     assert ends.tolist() == [-1.0, 1.0]
-
-
-def test_a_size_scales_to_cover_and_crops_the_centre(out: str) -> None:
-    """Pins scaling: 68x104 to 32 rows and 48.9 columns, of which the middle 32 remain."""
+    # Scaling: 68x104 to 32 rows and 48.9 columns, of which the middle 32 remain.
     dataset = ClipDataset(
         out, buckets=[A], batch_size=1, frames=1, size=(32, 32), window="first", shuffle=0
     )

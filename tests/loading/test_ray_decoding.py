@@ -23,7 +23,7 @@ from curator.loading import ClipDataset, ray_clips
 
 if __name__ == "__main__":
     logging.getLogger("ray").setLevel(logging.ERROR)
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False,
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False,
              logging_level=logging.ERROR, _node_ip_address="127.0.0.1")
     ray.data.DataContext.get_current().enable_progress_bars = False
     dataset = ClipDataset(sys.argv[1], batch_size=2, frames=3, stride=2, drop_last=True)

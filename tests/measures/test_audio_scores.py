@@ -43,7 +43,7 @@ def audio_scores(
     return found["audio_coverage"], found["audio_rms_db"], found["silence"]
 
 
-def test_a_tone_and_then_silence_is_half_silent(tmp_path: Path) -> None:
+def test_a_tone_and_then_silence_is_half_silent_and_missing_audio_is_not(tmp_path: Path) -> None:
     """Pins all three scores of a film, and of clips that hold one half of it."""
     wave = np.concatenate([tone(2), np.zeros((1, 96_000), np.float32)], axis=1)
     write_film(tmp_path / "a.mp4", [Sound(wave=wave)], n_frames=120)
@@ -54,9 +54,6 @@ def test_a_tone_and_then_silence_is_half_silent(tmp_path: Path) -> None:
     assert level_db == pytest.approx(-9.03 - 3.01, abs=0.1)
     assert audio_scores(track, span(0, 57)) == (1.0, pytest.approx(-9.03, abs=0.1), 0.0)
     assert audio_scores(track, span(66, 120)) == (1.0, pytest.approx(-120, abs=30), 1.0)
-
-
-def test_audio_that_is_missing_is_no_silence(tmp_path: Path) -> None:
     # Pins that no audio, digital silence and audio that nobody looked at are three things.
     write_film(tmp_path / "a.mp4", [])
     assert audio_scores(analyzed(tmp_path / "a.mp4"), span(0, 60)) == (0.0, None, None)
@@ -69,7 +66,7 @@ def test_audio_that_is_missing_is_no_silence(tmp_path: Path) -> None:
     assert level_db == pytest.approx(-9.03, abs=0.01)
 
 
-def test_cells_belong_to_the_clip_that_holds_their_middle() -> None:
+def test_cells_belong_to_the_clip_of_their_middle_and_silence_is_the_recipes() -> None:
     """Pins which tenths of a second are a clip's, whatever the time base and the first frame."""
     track = heard([*[-20.0] * 10, *[-70.0] * 5, *[np.nan] * 5], first=20)
     assert audio_scores(track, span(60, 90)) == (1.0, pytest.approx(-20, abs=1e-5), 0.0)
@@ -86,9 +83,7 @@ def test_cells_belong_to_the_clip_that_holds_their_middle() -> None:
     )  # fmt: skip
     assert late.time_base == Fraction(1, 15360)
     assert audio_scores(late, span(0, 30))[0] == pytest.approx(0.5)
-
-
-def test_the_level_of_silence_is_the_recipes() -> None:
+    # The level of silence is the recipes.
     track = heard([-50.0] * 5 + [-65.0] * 5)
     assert audio_scores(track, span(0, 30))[2] == 0.5
     assert audio_scores(track, span(0, 30), silence=-40.0)[2] == 1.0

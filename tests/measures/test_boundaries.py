@@ -30,7 +30,7 @@ def turned(cosine: float, at: int) -> NDArray[np.float32]:
     return np.stack([other if frame >= at else np.float32([1, 0]) for frame in range(0, 97, 15)])
 
 
-def test_the_likeliest_of_neighbours_is_the_peak() -> None:
+def test_the_likeliest_of_neighbours_is_the_peak_in_a_span_as_in_the_track() -> None:
     flat = np.array([0, 0.5, 0.5, 0, 0, 0, 0, 0, 0, 0.2], np.float32)
     assert boundary_peaks(flat).tolist() == [1, 9]
     # Pins that 5 is a peak: 10 is near to it and none itself, since 15 is likelier.
@@ -38,9 +38,7 @@ def test_the_likeliest_of_neighbours_is_the_peak() -> None:
     chain[[5, 10, 15, 25]] = 0.6, 0.7, 0.8, 0.1
     assert boundary_peaks(chain).tolist() == [5, 15, 25]
     assert boundary_peaks(chain, 0.2).tolist() == [5, 15]
-
-
-def test_a_span_has_the_boundaries_that_the_whole_track_has_there() -> None:
+    # A span has the boundaries that the whole track has there.
     rng = np.random.default_rng(0)
     probability = np.float32(rng.random(400) * (rng.random(400) < 0.25))
     track = made_track(

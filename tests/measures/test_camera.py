@@ -21,15 +21,9 @@ PAIR_S = 0.1
 
 
 def seen(
-    *,
-    x: float = 0.0,
-    y: float = 0.0,
-    zoom: float = 0.0,
-    roll_deg: float = 0.0,
-    seed: int = 3,
-    height: int = H,
-    width: int = W,
-) -> NDArray[np.uint8]:
+    *, x: float = 0.0, y: float = 0.0, zoom: float = 0.0, roll_deg: float = 0.0, seed: int = 3,
+    height: int = H, width: int = W,
+) -> NDArray[np.uint8]:  # fmt: skip
     """What a camera sees that went right and up by short sides, in, and clockwise."""
     source = cv2.cvtColor(texture(seed, width_px=900, height_px=700), cv2.COLOR_RGB2GRAY)
     angle, short = np.radians(roll_deg), min(height, width)
@@ -207,7 +201,7 @@ def test_tags(signals: dict[str, object], tags: list[str]) -> None:
     assert camera_tags(clip_of(**signals)) == tags
 
 
-def test_what_is_short_wrong_or_not_known_is_no_tag() -> None:
+def test_what_is_short_wrong_or_not_known_is_no_tag_and_jitter_is_uneven() -> None:
     rates = np.zeros(30)
     rates[4:6] = 0.1
     assert camera_tags(clip_of(30, pan_rate=rates)) == ["static"]
@@ -226,9 +220,7 @@ def test_what_is_short_wrong_or_not_known_is_no_tag() -> None:
     clip = ClipView(track, Span(start_frame=0, end_frame=15, shot=0))
     assert camera_jitter(clip) is None
     assert camera_tags(clip) == ["pan_right"]
-
-
-def test_jitter_is_the_deviation_from_an_even_course() -> None:
+    # Jitter is the deviation from an even course.
     found = [
         camera_jitter(clip_of(pan_rate=2 + shaking(0.1, seed), tilt_rate=shaking(0.1, seed + 100)))
         for seed in range(40)

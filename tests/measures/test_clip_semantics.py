@@ -47,7 +47,7 @@ def scores(track: Track, heads: Heads | None, **aggregates: str) -> dict[str, fl
     return BUILT_IN.score_clip(track, SPAN, aggregates, heads)  # type: ignore[arg-type]
 
 
-def test_scores_are_of_the_pictures_within_the_clip() -> None:
+def test_scores_are_of_the_pictures_within_the_clip_and_absent_without_a_model() -> None:
     # Pins that frames 60 to 179 count, and the aggregation that the recipe may choose.
     found = scores(TRACK, HEADS)
     assert found["aesthetic"] == pytest.approx(3 + 2 * (1 + 0.8 + 0.6) / 3, abs=2e-3)
@@ -62,10 +62,7 @@ def test_scores_are_of_the_pictures_within_the_clip() -> None:
     assert name == "road"
     assert probability == pytest.approx(2 / 3, abs=1e-3)
     assert scores(TRACK, HEADS)["content_probability"] == probability
-
-
-def test_without_a_model_scores_are_absent() -> None:
-    """Pins absence, not zero: without embeddings, without heads, and without pictures inside."""
+    # Absence, not zero: without embeddings, without heads, and without pictures inside.
     outside = seen([1, 0, 0, 0], frames=(10,))
     for track, heads in ((made_track(300), HEADS), (outside, HEADS), (made_track(300), None)):
         assert [scores(track, heads)[name] for name in NEEDS] == [None] * len(NEEDS)
@@ -160,13 +157,9 @@ def rejecting(rules: dict[str, Any]) -> dict[str, str]:
 
 
 def refusal(
-    store: ModelStore,
-    clip: str | None,
-    *,
-    rules: dict[str, dict[str, Any]],
-    by: tuple[str, ...] = (),
-    **semantic: object,
-) -> str:
+    store: ModelStore, clip: str | None, *, rules: dict[str, dict[str, Any]],
+    by: tuple[str, ...] = (), **semantic: object,
+) -> str:  # fmt: skip
     with pytest.raises(UsageError) as caught:
         Semantics(SemanticConfig.model_validate(semantic), clip, store).check(rejecting(rules), by)
     return str(caught.value)
@@ -196,12 +189,9 @@ def test_a_rule_on_a_score_that_is_not_made_names_the_remedy(models: ModelStore,
     ],
 )  # fmt: skip
 def test_what_does_not_fit_together_is_refused(
-    models: ModelStore,
-    clip: str | None,
-    semantic: dict[str, object],
-    rules: dict[str, dict[str, float]],
-    words: str,
-) -> None:
+    models: ModelStore, clip: str | None, semantic: dict[str, object],
+    rules: dict[str, dict[str, float]], words: str,
+) -> None:  # fmt: skip
     assert words in refusal(models, clip, rules=rules, **semantic)
 
 

@@ -183,10 +183,8 @@ class _Launches(TorchDispatchMode):
 def test_calls_only_queue_few_operations(
     measure: Callable[[Tensor], Tensor], size: tuple[int, int], most: int
 ) -> None:
-    """Pins what a call costs the host, whatever the number of pictures.
-
-    Tensors of torch's `meta` device have no values, so reading one fails.
-    """
+    """Pins what a call costs the host, whatever the number of pictures."""
+    # Tensors of torch's `meta` device have no values, so reading one fails.
     for n_samples in (1, 32):
         luma = torch.empty((n_samples, *size), dtype=torch.uint8, device="meta")
         measure(luma)

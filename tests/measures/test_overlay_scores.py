@@ -225,7 +225,7 @@ def test_scrolling_is_measured_against_the_surrounding(speed_px: int) -> None:
     assert speed == pytest.approx((speed_px + 4) / 640 / 0.1, abs=0.035)
 
 
-def test_edge_maps_hold_a_bit_for_each_cell_and_direction() -> None:
+def test_edge_maps_hold_each_cell_and_direction_and_lines_go_all_the_way() -> None:
     gray = np.full((360, 640), 20, np.uint8)
     gray[:, 320:] = 220
     packed = edge_map(gray)
@@ -239,9 +239,7 @@ def test_edge_maps_hold_a_bit_for_each_cell_and_direction() -> None:
     frame = drawn(np.full((360, 640, 3), 90, np.uint8), emblem(50), 20, 20)
     edges = edges_of(edge_map(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY))[None])[0]
     assert edges.sum((1, 2)).min() >= 6
-
-
-def test_a_divided_picture_has_a_line_all_the_way() -> None:
+    # A divided picture has a line all the way.
     left, right = view(0, None), view(200, None)[::-1]
     both = np.hstack([left[:, :320], right[:, :320]])
     x, cover, _, across = straight_lines(both)

@@ -136,7 +136,7 @@ def test_blocks_that_were_enlarged_are_seen(factor: float) -> None:
     assert clean < 0.25 < 0.5 < dirty
 
 
-def test_flattening_rises_with_a_coarser_quantiser_and_needs_contrast() -> None:
+def test_flattening_banding_and_combs_are_measured() -> None:
     # Pins what `blocking` does not see: H.264 under a moving camera.
     values = [native_signals(gray())["flattening"]]
     values += [native_signals(h264(gray(), qp))["flattening"] for qp in (28, 38, 48)]
@@ -146,18 +146,13 @@ def test_flattening_rises_with_a_coarser_quantiser_and_needs_contrast() -> None:
     assert np.isnan(native_signals(sky())["flattening"])
     assert native_signals(blurred(gray(), 2))["flattening"] < 0.03
     assert native_signals(noisy(gray(), 4))["flattening"] < 0.01
-
-
-def test_banding_rises_with_coarser_steps_and_noise_hides_it() -> None:
+    # Banding rises with coarser steps and noise hides it.
     values = [native_signals(sky() // step * step)["banding"] for step in (1, 2, 4, 8, 16)]
     assert values == sorted(values)
     assert values[-1] > 100 > 20 > values[0]
     assert native_signals(noisy(sky(), 2))["banding"] < 0.1
     assert native_signals(jpeg(gray(), 10))["banding"] < 5
-
-
-def test_combs_are_lines_of_two_moments() -> None:
-    """Pins that motion between fields is seen, and noise and horizontal detail are not."""
+    # Motion between fields is seen, and noise and horizontal detail are not.
     woven = gray().copy()
     woven[1::2] = np.roll(gray(), 12, axis=1)[1::2]
     assert native_signals(woven)["combing"] > 0.05
@@ -198,7 +193,7 @@ def test_blocks_are_no_resolution(offset: int) -> None:
     assert native_signals(large[:, offset:])["resolution"] < 0.3
 
 
-def test_scratches_stand_out_in_one_direction_and_blocks_do_not() -> None:
+def test_scratches_static_and_change_are_told_from_blocks_and_moves() -> None:
     # Pins that edges of blocks, short and at right angles, are not taken for scratches.
     assert stripes(jpeg(gray(width=640, height=360), 8)) < 2
     # Scratches stand out in one direction.
@@ -207,9 +202,7 @@ def test_scratches_stand_out_in_one_direction_and_blocks_do_not() -> None:
         scratched[:, x : x + 2] = np.minimum(255, scratched[:, x : x + 2].astype(int) + 50)
     assert stripes(gray(width=640, height=360)) < 2 < 4 < stripes(scratched)
     assert stripes(np.ascontiguousarray(scratched[:360, 100:460].T)) > 4
-
-
-def test_static_is_noise_and_a_cut_or_a_moving_texture_is_not() -> None:
+    # Static is noise and change sees a small part move.
     rng = np.random.default_rng(5)
     static = [np.clip(rng.normal(128, 40, (180, 320)), 0, 255).astype(np.uint8) for _ in range(2)]
     assert full_frame_noise(*static) == pytest.approx(40, rel=0.1)
@@ -219,9 +212,7 @@ def test_static_is_noise_and_a_cut_or_a_moving_texture_is_not() -> None:
     assert full_frame_noise(still, gray(seed=4, width=320, height=180)) == 0
     assert full_frame_noise(noisy(still, 10), noisy(np.roll(still, 9, axis=1), 10)) == 0
     assert full_frame_noise(noisy(static[0], 1), static[0]) == 0
-
-
-def test_change_is_zero_for_a_still_picture_and_sees_a_small_part_move() -> None:
+    # Change is zero for a still picture and sees a small part move.
     before = gray(width=320, height=180)
     after = before.copy()
     after[80:100, 100:140] = np.roll(before, 9, axis=1)[80:100, 100:140]

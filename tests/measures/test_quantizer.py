@@ -45,7 +45,7 @@ def test_h264_gives_its_own_qp(qp: int) -> None:
     assert quantizers(encoded("libx264", options)) == pytest.approx(np.full(N_FRAMES, qp), abs=0.01)
 
 
-def test_a_coarser_code_is_a_higher_qp_of_any_codec() -> None:
+def test_a_coarser_code_is_a_higher_qp_of_any_codec_that_says_it() -> None:
     # Pins that a code of 8, a step of 16, is QP 28, and twice the code 6 more.
     for codec in ("mpeg2video", "mpeg4"):
         # The last frame of a stream comes without it.
@@ -64,10 +64,7 @@ def test_a_coarser_code_is_a_higher_qp_of_any_codec() -> None:
     ]
     assert values == sorted(values)
     assert 4 < values[0] < 20 < 45 < values[-1] < 51.1
-
-
-def test_what_a_decoder_does_not_say_is_not_known() -> None:
-    """Pins NaN, and never a number, for codecs and decoders that say nothing."""
+    # NaN, and never a number, for codecs and decoders that say nothing.
     assert np.isnan(quantizers(encoded("mjpeg", {}))).all()
     assert np.isnan(quantizers(encoded("libx264", {"qp": "30"}), options={})).all()
 

@@ -90,11 +90,9 @@ def test_what_stands_before_or_in_one_scene_divides_nothing(frame: Callable[[int
     assert (score(track_of(frame)) or 0) < 0.5
 
 
-def test_a_wall_alone_cannot_be_told() -> None:
+def test_a_wall_alone_and_fewer_than_four_looks_cannot_be_told() -> None:
     assert score(track_of(lambda _: wall())) is None
-
-
-def test_fewer_than_four_looks_with_their_next_samples_are_too_few() -> None:
+    # Fewer than four looks with their next samples are too few.
     track = track_of(beside(pan(SCENE, 1), pan(OTHER, 9)))
     assert score(track, 106) is not None
     assert score(track, 105) is None

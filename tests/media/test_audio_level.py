@@ -12,14 +12,7 @@ from av.packet import Packet
 from samples import analyzed
 from sound import Sound, level_db, steps, tone, write_film
 
-from curator.media.audio_level import (
-    FLOOR_DB,
-    LevelMeter,
-    Levels,
-    join_levels,
-    level_meter,
-    within,
-)
+from curator.media.audio_level import FLOOR_DB, LevelMeter, Levels, join_levels, level_meter, within
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.records.sources import Note
@@ -52,10 +45,8 @@ def measured(path: Path, change: Change | None = None) -> tuple[int, Levels, set
 def test_a_tone_has_the_rms_level_of_all_its_channels_by_power(
     tmp_path: Path, name: str, codec: str, tolerance_db: float
 ) -> None:
-    """Pins dBFS for each sample format; one silent channel of two takes 3 dB.
-
-    Of 7.1, PyAV's arrays read a ninth plane that is not there: the process died.
-    """
+    """Pins dBFS for each sample format; one silent channel of two takes 3 dB."""
+    # Of 7.1, PyAV's arrays read a ninth plane that is not there: the process died.
     wave = tone(2, amplitude=0.5, channels=8 if name.startswith("7.1") else 2)
     wave[1:] = 0
     write_film(tmp_path / name, [Sound(wave=wave, codec=codec)])
@@ -65,7 +56,7 @@ def test_a_tone_has_the_rms_level_of_all_its_channels_by_power(
     np.testing.assert_allclose(track.audio_rms_db[1:-1], level_db(wave), atol=tolerance_db)
 
 
-def test_silence_has_the_lowest_level_and_the_default_stream_counts(tmp_path: Path) -> None:
+def test_silence_is_not_absence_and_the_default_stream_counts(tmp_path: Path) -> None:
     """Pins that silence is not absence, and that the default stream may stand behind another."""
     wave = np.concatenate([tone(1), np.zeros((1, 48_000), np.float32)], axis=1)
     quiet = Sound(wave=tone(2, amplitude=0.01), is_default=False)
@@ -73,9 +64,20 @@ def test_silence_has_the_lowest_level_and_the_default_stream_counts(tmp_path: Pa
     levels = analyzed(tmp_path / "two.mkv").audio_rms_db
     np.testing.assert_allclose(levels[:10], -9.03, atol=0.05)
     np.testing.assert_array_equal(levels[11:20], np.full(9, FLOOR_DB, np.float32))
+    # Audio that ends before the video and none at all.
+    write_film(tmp_path / "short.mov", [Sound(wave=tone(1.2), codec="pcm_s16le")], n_frames=90)
+    track = analyzed(tmp_path / "short.mov")
+    assert (track.audio_rms_first, len(track.audio_rms_db)) == (0, 12)
+    write_film(tmp_path / "none.mov", [])
+    track = analyzed(tmp_path / "none.mov")
+    assert (track.has_audio_levels, len(track.audio_rms_db), track.notes) == (True, 0, ())
+    track = analyzed(tmp_path / "short.mov", config=AnalyzeConfig(audio=False))
+    assert (track.has_audio_levels, len(track.audio_rms_db)) == (False, 0)
 
 
-def test_time_is_the_containers_clock_wherever_audio_and_video_begin(tmp_path: Path) -> None:
+def test_time_is_the_containers_clock_wherever_audio_begins_or_changes_its_rate(
+    tmp_path: Path,
+) -> None:
     """Pins when the tone is heard: audio that starts late, early, and a film that starts at 5 s."""
     late = Sound(wave=tone(1), codec="pcm_s16le", start_s=Fraction("0.7"))
     write_film(tmp_path / "late.mkv", [late])
@@ -91,21 +93,7 @@ def test_time_is_the_containers_clock_wherever_audio_and_video_begin(tmp_path: P
     track = analyzed(tmp_path / "late.mp4")
     known = track.audio_rms_first + np.flatnonzero(track.audio_rms_db > -20)
     assert (known[0], known[-1]) == (7, 16)
-
-
-def test_audio_that_ends_before_the_video_and_none_at_all(tmp_path: Path) -> None:
-    write_film(tmp_path / "short.mov", [Sound(wave=tone(1.2), codec="pcm_s16le")], n_frames=90)
-    track = analyzed(tmp_path / "short.mov")
-    assert (track.audio_rms_first, len(track.audio_rms_db)) == (0, 12)
-    write_film(tmp_path / "none.mov", [])
-    track = analyzed(tmp_path / "none.mov")
-    assert (track.has_audio_levels, len(track.audio_rms_db), track.notes) == (True, 0, ())
-    track = analyzed(tmp_path / "short.mov", config=AnalyzeConfig(audio=False))
-    assert (track.has_audio_levels, len(track.audio_rms_db)) == (False, 0)
-
-
-def test_a_rate_that_changes_within_the_stream_moves_nothing(tmp_path: Path) -> None:
-    """Two transport streams in a row, the second at half the rate: a tone in its second second."""
+    # Two transport streams in a row, the second at half the rate: a tone in its second second.
     second = np.concatenate([np.zeros((1, 24_000), np.float32), tone(1, rate=24_000)], axis=1)
     write_film(tmp_path / "1.ts", [Sound(wave=tone(2))])
     write_film(
@@ -174,10 +162,8 @@ def corrupt(packet: "Packet[Any]", number: int) -> None:
 def test_packets_that_are_odd_leave_holes_and_a_note(
     plain: Path, change: Change, first: int, n_cells: int, note: Note | None, holes: set[int]
 ) -> None:
-    """Pins times below zero, missing, claimed twice and absurd, and what a demuxer calls corrupt.
-
-    Audio without timestamps follows on what was before it.
-    """
+    """Times below zero, missing, claimed twice and absurd, and what a demuxer calls corrupt."""
+    # Audio without timestamps follows on what was before it.
     found, levels, notes = measured(plain, change)
     assert notes == ({note} if note is not None else set())
     missing = set(np.flatnonzero(np.isnan(levels)).tolist())
@@ -286,9 +272,7 @@ def test_pieces_are_joined_where_the_second_has_settled_or_contradict_each_other
         second = np.arange(-30, -10, dtype=np.float32) + wrong
         start, joined, is_proved = join_levels([(100, levels_of(*range(-40, -20))), (110, second)])
         assert (start, len(joined), is_proved) == (0, 0, False)
-
-
-def test_levels_of_a_stretch_of_time() -> None:
+    # Levels of a stretch of time.
     start, levels = within(100, levels_of(1, np.nan, 3, 4), 101, 110)
     assert (start, levels.tolist()) == (102, [3, 4])
     assert len(within(100, levels_of(1, 2), 102, 110)[1]) == 0

@@ -95,10 +95,21 @@ def test_luma_is_the_upper_eight_bits(form: str) -> None:
     assert np.abs((luma[0].numpy().astype(int) - 16) * 255 / 219 - as_gray).mean() < 1
 
 
-def test_gray_is_opencvs_to_the_bit() -> None:
+def test_gray_is_opencvs_to_the_bit_and_sixteen_bits_are_whole() -> None:
     rgb = np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8)
     expected = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
     assert np.array_equal(gray_of(torch.from_numpy(rgb)[None])[0].numpy(), expected)
+    # No bit is lost: they are copied as bytes.
+    planes = torch.arange(4 * 6 * 8, dtype=torch.int32).mul(321).to(torch.uint16).view(4, 6, 8)
+    places = [FrameTime(pts=n, end_pts=n + 1, n_bytes=1) for n in range(4)]
+    form = Form(width=8, height=4, bits=10)
+    batch = DeviceBatch(planes=planes, places=places, form=form, rotation_deg=0)
+    taken = batch.taken([3, 1])
+    assert taken.dtype == torch.uint16
+    assert np.array_equal(taken.numpy(), planes.numpy()[[3, 1]])
+    part = batch.part(slice(1, 3))
+    assert [place.pts for place in part.places] == [1, 2]
+    assert np.array_equal(part.planes.numpy(), planes.numpy()[1:3])
 
 
 def test_tensors_of_unlike_types_and_shapes_come_in_one_copy() -> None:
@@ -118,17 +129,3 @@ def test_tensors_of_unlike_types_and_shapes_come_in_one_copy() -> None:
         assert found[name].dtype == tensor.numpy().dtype
         assert np.array_equal(found[name], tensor.numpy()), name
     assert HostCopy({}).arrays() == {}
-
-
-def test_frames_of_sixteen_bits_are_taken_whole() -> None:
-    """Pins that no bit is lost: they are copied as bytes."""
-    planes = torch.arange(4 * 6 * 8, dtype=torch.int32).mul(321).to(torch.uint16).view(4, 6, 8)
-    places = [FrameTime(pts=n, end_pts=n + 1, n_bytes=1) for n in range(4)]
-    form = Form(width=8, height=4, bits=10)
-    batch = DeviceBatch(planes=planes, places=places, form=form, rotation_deg=0)
-    taken = batch.taken([3, 1])
-    assert taken.dtype == torch.uint16
-    assert np.array_equal(taken.numpy(), planes.numpy()[[3, 1]])
-    part = batch.part(slice(1, 3))
-    assert [place.pts for place in part.places] == [1, 2]
-    assert np.array_equal(part.planes.numpy(), planes.numpy()[1:3])

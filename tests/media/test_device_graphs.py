@@ -39,7 +39,9 @@ def used(graphs: DeviceGraphs, n: int) -> list[Tensor]:
     return graphs(both, on_device(n), on_device(n), add=1.0)
 
 
-def test_what_comes_often_is_replayed(device: SoftwareCuda) -> None:
+def test_what_comes_often_is_replayed_and_results_outlive_other_graphs(
+    device: SoftwareCuda,
+) -> None:
     """Pins results of smaller batches, and that options and functions have graphs of their own."""
     graphs = DeviceGraphs()
     used(graphs, 4)
@@ -55,11 +57,7 @@ def test_what_comes_often_is_replayed(device: SoftwareCuda) -> None:
     (doubled,) = graphs(double, x)
     assert torch.equal(doubled.cpu(), (x * 2).cpu())
     assert device.n_replays == 4
-
-
-def test_results_outlive_other_graphs_and_constants_that_are_no_longer_kept(
-    device: SoftwareCuda,
-) -> None:
+    # Results outlive other graphs and constants that are no longer kept.
     graphs = DeviceGraphs()
     x = on_device(4)
     scaled, _ = used(graphs, 4)

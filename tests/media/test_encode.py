@@ -33,8 +33,6 @@ def encoded(memory: str) -> str:
 
 
 def test_bytes_do_not_depend_on_what_memory_held_before() -> None:
-    """x264's AVX-512 code reads memory that it never wrote, at widths such as this one.
-
-    So only a CPU with AVX-512 can fail.
-    """
+    """x264's AVX-512 code reads memory that it never wrote, at widths such as this one."""
+    # So only a CPU with AVX-512 can fail.
     assert encoded("1") == encoded("170")

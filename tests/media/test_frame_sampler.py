@@ -130,7 +130,7 @@ def facts() -> ClipFacts:
     )  # fmt: skip
 
 
-def test_one_decode_gives_the_frames_of_all_requests(mp4: bytes) -> None:
+def test_one_decode_gives_the_frames_of_all_requests_or_an_error(mp4: bytes) -> None:
     wanted = [
         Wanted(numbers=(3, 17), size=(HEIGHT, WIDTH)),
         Wanted(numbers=(2, 5), size=48, form="jpeg"),
@@ -144,9 +144,7 @@ def test_one_decode_gives_the_frames_of_all_requests(mp4: bytes) -> None:
     np.testing.assert_allclose(whole[:, :, WIDTH // 2 :].mean((1, 2, 3)), (64, 176), atol=3)
     # The crop is of the middle: none of the black quarter is in it.
     np.testing.assert_allclose(square.mean(), 40, atol=3)
-
-
-def test_a_clip_with_fewer_frames_than_were_written_is_an_error(mp4: bytes) -> None:
+    # A clip with fewer frames than were written is an error.
     late = Wanted(numbers=(N_FRAMES,), size=(16, 16))
     with pytest.raises(CutError, match="of 21 frames decodes to 20"):
         sample_clip(mp4, [late], n_frames=N_FRAMES + 1, threads=1)

@@ -11,18 +11,13 @@ from curator.stages.scan.source_listing import ListedSource, list_sources
 pytestmark = pytest.mark.needs_media
 
 BROKEN = {
-    "audio_only.mp4": "no_video_stream",
-    "derived_audio_only.m4a": "no_video_stream",
-    "header_only.flv": "not_a_video",
-    "html_error_page.mp4": "not_a_video",
-    "malformed_free_box.mp4": "not_a_video",
-    "moov_missing.mp4": "not_a_video",
-    "png_named.mp4": "not_a_video",
-    "random_bytes.avi": "not_a_video",
-    "truncated_no_moov.mp4": "not_a_video",
-    "zero_byte.mp4": "empty_file",
+    "audio_only.mp4": "no_video_stream", "derived_audio_only.m4a": "no_video_stream",
+    "header_only.flv": "not_a_video", "html_error_page.mp4": "not_a_video",
+    "malformed_free_box.mp4": "not_a_video", "moov_missing.mp4": "not_a_video",
+    "png_named.mp4": "not_a_video", "random_bytes.avi": "not_a_video",
+    "truncated_no_moov.mp4": "not_a_video", "zero_byte.mp4": "empty_file",
     "zero_byte.webm": "empty_file",
-}
+}  # fmt: skip
 UPRIGHT = {
     "ios9_rot90.mov": (720, 1280, 90),
     "sideways_iphone.mov": (480, 640, 90),
@@ -43,20 +38,16 @@ def probes() -> dict[str, dict[str, object]]:
     return {Path(s.uri).name: scan_source(s.uri, s.bytes, s.version) for s in listed}
 
 
-def test_unusable_files_end_with_their_code(probes: dict[str, dict[str, object]]) -> None:
-    failed = {name: row["error_code"] for name, row in probes.items() if "error_code" in row}
-    assert failed == BROKEN
-
-
-def test_rotation_and_size_are_known_without_a_decode(
+def test_labelled_files_end_with_their_code_size_and_form(
     probes: dict[str, dict[str, object]],
 ) -> None:
+    failed = {name: row["error_code"] for name, row in probes.items() if "error_code" in row}
+    assert failed == BROKEN
+    # Rotation and size are known without a decode.
     for name, expected in UPRIGHT.items():
         row = probes[name]
         assert (row["width"], row["height"], row["rotation_deg"]) == expected
-
-
-def test_odd_formats_are_told_apart(probes: dict[str, dict[str, object]]) -> None:
+    # Odd formats are told apart.
     assert probes["derived_vfr.mp4"]["is_vfr"] is True
     assert probes["juggle.mp4"]["is_vfr"] is False
     assert probes["hdr10_pq_hevc.mp4"]["is_hdr"] is True

@@ -11,7 +11,7 @@ from curator.media.nvdec_check import FIRST_CODEC, codec_fault, driver_fault, to
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_package_that_is_too_old_is_refused_with_the_remedy() -> None:
+def test_an_old_package_or_driver_is_told_with_the_remedy() -> None:
     """Pins the first version whose frames of 10 bits have the right strides."""
     for installed in ("2.2.4", "2.2.10", "2.3", "3.0.0"):
         assert codec_fault(installed) is None
@@ -21,10 +21,7 @@ def test_a_package_that_is_too_old_is_refused_with_the_remedy() -> None:
         assert "; uv pip install '.[gpu]'" in fault
     asked = re.findall(r"PyNvVideoCodec>=([\d.]+)", (ROOT / "pyproject.toml").read_text())
     assert asked == [FIRST_CODEC, FIRST_CODEC]
-
-
-def test_an_older_driver_is_told_the_torch_that_fits_it() -> None:
-    """Pins too that a driver of the same major version of CUDA fits."""
+    # A driver of the same major version of CUDA fits too.
     for build, cuda in (("13.2", 13000), ("12.8", 12020), ("12.8", 13020)):
         assert driver_fault(build, cuda) is None
     assert driver_fault("13.2", 12040) == (
@@ -32,9 +29,7 @@ def test_an_older_driver_is_told_the_torch_that_fits_it() -> None:
         "install a torch for CUDA 12: uv pip install 'torch<2.11' in the checkout of this package"
     )
     assert "torch for CUDA 11" in (driver_fault("12.8", 11080) or "")
-
-
-def test_the_build_of_torch_is_read_from_its_file() -> None:
+    # The build of torch is read from its file.
     assert torch_cuda_build("debug = False\ncuda: Optional[str] = '13.2'\n") == "13.2"
     assert torch_cuda_build("cuda = '12.8'\nhip = 'x'\n") == "12.8"
     assert torch_cuda_build("cuda: Optional[str] = None\nhip: Optional[str] = 'x'\n") is None

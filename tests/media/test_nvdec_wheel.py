@@ -72,16 +72,13 @@ def arguments(documentation: str) -> list[dict[str, str]]:
     return [dict(re.findall(r"(\w+): \S+ = (<[^>]*>|[^,]+)", found)) for found in signatures]
 
 
-def test_the_version_is_the_lowest_that_is_allowed() -> None:
+def test_the_wheel_is_the_lowest_allowed_and_takes_our_calls(package: dict[str, Any]) -> None:
     """Pins that CI tests what is promised: constraints.txt holds the lowest version."""
     assert version(CODEC) == FIRST_CODEC, (
         f"hold PyNvVideoCodec=={FIRST_CODEC} in constraints.txt, or raise the lowest version in "
         "pyproject.toml and nvdec_check.py"
     )
-
-
-def test_the_arguments_of_calls_are_those_of_the_package(package: dict[str, Any]) -> None:
-    """Pins defaults that are relied on, and that both overloads take what a decoder is made of."""
+    # Defaults that are relied on, and that both overloads take what a decoder is made of.
     (caps,) = arguments(package["caps"])
     assert caps == {
         "gpuid": "0", "codec": "<cudaVideoCodec.H264: 4>",
@@ -99,9 +96,6 @@ def test_the_arguments_of_calls_are_those_of_the_package(package: dict[str, Any]
     for codec, chroma, _ in NVDEC_FORMATS:
         assert codec.upper() in package["codecs"]
         assert chroma in package["chroma"]
-
-
-def test_packets_hold_64_bits_and_errors_are_no_runtime_errors(package: dict[str, Any]) -> None:
-    """Pins negative times too, and why `except RuntimeError` catches no error of the package."""
+    # Negative times too, and why `except RuntimeError` catches no error of the package.
     assert package["packet"] == [(1 << 47) - 1, 1 << 24, 1, -(1 << 40), -(1 << 40)]
     assert package["errors"] == [["Exception"]] * 2

@@ -56,19 +56,17 @@ def test_pictures_are_prepared_as_by_open_clip(size_px: int) -> None:
 
 
 def test_embeddings_of_vit_b_32_are_open_clips_own(tmp_path: Path) -> None:
-    """Pins the whole batched path, at full size and with more pictures than a batch."""
+    """Pins the whole batched path, with two of the layers and more pictures than a batch."""
     import open_clip
     from open_clip.transform import PreprocessCfg, image_transform_v2
 
     config = open_clip.get_model_config("ViT-B-32-quickgelu")
+    assert clip_config(entry(architecture="ViT-B-32-quickgelu", dim=512)) == config
+    config["vision_cfg"]["layers"] = config["text_cfg"]["layers"] = 2
+    path = tmp_path / "m.safetensors"
     model = random_model(config, seed=3)
-    save_weights(model, tmp_path / "m.safetensors")
-    ours = ClipEncoder(
-        entry(architecture="ViT-B-32-quickgelu", dim=512),
-        tmp_path / "m.safetensors",
-        precision="float32",
-        device="cpu",
-    )
+    save_weights(model, path)
+    ours = ClipEncoder(entry(config=config, dim=512), path, precision="float32", device="cpu")
     shown = pictures(*SIZES, (240, 320), (320, 240))
     assert len(shown) > BATCH
     preprocess = image_transform_v2(PreprocessCfg(), is_train=False)
@@ -82,10 +80,8 @@ def test_embeddings_of_vit_b_32_are_open_clips_own(tmp_path: Path) -> None:
 
 
 def test_an_embedding_does_not_depend_on_the_others(encoder: ClipEncoder) -> None:
-    """Pins that neither the fill of a batch nor the place in it shows in what is stored.
-
-    The random network tells pictures apart at all.
-    """
+    """Pins that neither the fill of a batch nor the place in it shows in what is stored."""
+    # The random network tells pictures apart at all.
     shown = [encoder.prepare(picture) for picture in pictures(*SIZES)]
     together = encoder.embed(shown).astype(np.float16)
     for i, picture in enumerate(shown):

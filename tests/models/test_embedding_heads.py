@@ -41,7 +41,7 @@ def test_published_heads_give_the_published_scores(name: str) -> None:
     np.testing.assert_allclose(head.scores_N(embeddings), expected, atol=0.0051)
 
 
-def test_layers_without_activations_multiply_out(tmp_path: Path) -> None:
+def test_heads_are_read_multiplied_out_and_given_unit_length(tmp_path: Path) -> None:
     """Pins a made file of the MLP's form against torch's own layers, gaps in the numbers too."""
     torch.manual_seed(1)
     layers = torch.nn.Sequential(
@@ -58,10 +58,7 @@ def test_layers_without_activations_multiply_out(tmp_path: Path) -> None:
         expected = layers(torch.from_numpy(embeddings))[:, 0].numpy()
     head = load_linear_head(tmp_path / "mlp.pth", dim=768)
     np.testing.assert_allclose(head.scores_N(embeddings), expected, atol=1e-5)
-
-
-def test_a_linear_file_is_read_and_embeddings_are_brought_to_unit_length(tmp_path: Path) -> None:
-    """Pins that an embedding's length does not count."""
+    # An embedding's length does not count.
     state = {"weight": torch.arange(4.0)[None], "bias": torch.tensor([0.5])}
     torch.save(state, tmp_path / "head.pth")
     head = load_linear_head(tmp_path / "head.pth", dim=4)

@@ -88,13 +88,11 @@ def test_copy_of_a_picture_is_recognised(copy: str) -> None:
     assert least >= SIMILARITY
 
 
-def test_different_pictures_stay_far_below_the_threshold() -> None:
+def test_different_pictures_stay_far_below_the_threshold_at_unit_length() -> None:
     vectors = np.stack([describe(frame(name)) for name in NAMES])
     unlike = (vectors @ vectors.T)[np.triu_indices(len(NAMES), 1)]
     assert unlike.max() < 0.75 * SIMILARITY
-
-
-def test_descriptor_has_unit_length_and_views_with_negative_strides_are_accepted() -> None:
+    # Descriptor has unit length and views with negative strides are accepted.
     picture = frame("cat")
     vector = describe(np.rot90(picture))
     assert (vector.shape, vector.dtype) == ((DIM,), np.float32)

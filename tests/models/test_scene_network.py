@@ -83,24 +83,19 @@ def test_copies_are_nearer_than_others(
     assert (copies @ vectors[kept].T).argmax(axis=1).tolist() == list(range(len(names)))
 
 
-def test_bars_are_cut_off_and_the_rest_is_squashed() -> None:
+def test_a_vector_depends_on_neither_bars_nor_the_others(
+    network: SceneNetwork, vectors: NDArray[np.float32]
+) -> None:
     picture = frame("cat")
     assert scene_picture(picture).shape == (SIDE_PX, SIDE_PX, 3)
     np.testing.assert_array_equal(scene_picture(letterboxed(picture)), scene_picture(picture))
-
-
-def test_a_picture_without_structure_has_the_zero_vector(network: SceneNetwork) -> None:
+    # A picture without structure has the zero vector.
     black, grey = (np.full((180, 320, 3), level, np.uint8) for level in (0, 128))
     shown = [scene_picture(one) for one in (black, frame("cat"), grey)]
     lengths = np.linalg.norm(network.embed(shown), axis=1)
     assert lengths.tolist() == pytest.approx([0, 1, 0], abs=1e-6)
     assert network.embed([]).shape == (0, SCENE_DIM)
-
-
-def test_a_vector_does_not_depend_on_the_others(
-    network: SceneNetwork, vectors: NDArray[np.float32]
-) -> None:
-    """Pins that segments of a source give the vectors of the whole."""
+    # Segments of a source give the vectors of the whole.
     (alone,) = network.embed([scene_picture(frame(NAMES[3]))])
     np.testing.assert_array_equal(alone, vectors[3])
 

@@ -67,7 +67,7 @@ def test_chunks_change_no_bit(n_frames: int, held: int) -> None:
         np.testing.assert_array_equal(streamed(frames, answers, step, late), whole)
 
 
-def test_sums_do_not_depend_on_their_order() -> None:
+def test_weights_are_on_a_grid_on_which_sums_have_no_order() -> None:
     """Pins that sums are exact: inputs and weights in another order give the same bits."""
     frames, answers = noise(60, seed=1)
     pair = pair_inputs(small_pictures(torch.from_numpy(frames)), 0, 60)
@@ -78,9 +78,7 @@ def test_sums_do_not_depend_on_their_order() -> None:
     enter[:, first:] = HEAD.enter[:, first:][:, order]
     shuffled = run_head(replace(HEAD, enter=enter), torch.from_numpy(answers), pair[:, order])
     assert torch.equal(shuffled, expected)
-
-
-def test_the_weights_are_small_and_on_the_grid() -> None:
+    # The weights are small and on the grid.
     assert WEIGHTS.stat().st_size < 1 << 20
     for values in (HEAD.enter, HEAD.layers, HEAD.leave):
         assert torch.equal(values * 4096, torch.round(values * 4096))

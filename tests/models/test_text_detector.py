@@ -62,16 +62,14 @@ def test_another_file_or_a_missing_package_is_refused_with_the_remedy(
         TEXT_WEIGHTS.path()
 
 
-def test_the_network_is_that_of_onnxruntime() -> None:
+def test_the_network_is_that_of_onnxruntime_in_bfloat16_too(detector: TextDetector) -> None:
     """Pins the operators, without the rounding of pictures and maps: values are onnxruntime's."""
     picture = batch(frame(0, height=192)).permute(0, 3, 1, 2).flip(1) / 127.5 - 1
     found = OnnxNetwork(TEXT_WEIGHTS.read(), device="cpu")(picture)[0, 0]
     assert found.mean() == pytest.approx(0.005217, abs=1e-6)
     column = [0.99717, 0.99964, 0.99978, 0.99925, 0.98826, 0.0044]
     assert found[48:60:2, 30].tolist() == pytest.approx(column, abs=1e-4)
-
-
-def test_bfloat16_finds_the_same_text(detector: TextDetector) -> None:
+    # Bfloat16 finds the same text.
     expected = detector.boxes(frame(0, 640, 360))
     assert len(expected) == 1
     found = TextDetector(precision="auto").boxes(frame(0, 640, 360))
@@ -108,14 +106,11 @@ def test_a_line_is_found_where_it_was_drawn(detector: TextDetector, size_px: int
     assert np.abs(boxes[0, :4] - detector.boxes(double)[0, :4]).max() < 0.01
 
 
-def test_the_network_sees_multiples_of_32() -> None:
+def test_the_network_sees_multiples_of_32_and_cores_grow_to_lines() -> None:
     assert network_size(1920, 1080) == (640, 352)
     assert network_size(1080, 1920) == (352, 640)
     assert network_size(2000, 10) == (640, 32)
-
-
-def test_cores_grow_to_lines_unless_they_are_unsure_or_huge() -> None:
-    """Pins growth by area over perimeter."""
+    # Growth by area over perimeter.
     text_map = np.zeros((100, 200), np.uint8)
     text_map[40:50, 50:100] = 230
     # Joining adds a pixel; pixel centres take one away: 50 by 10, grown by 500 * 1.6 / 120 = 6.7.
@@ -141,16 +136,15 @@ def test_maps_are_those_of_pictures_that_opencv_scales(
     np.testing.assert_array_equal(found, detector.host_map(picture))
 
 
-def test_a_batch_has_the_maps_of_its_pictures(detector: TextDetector) -> None:
+def test_a_batch_has_the_maps_of_its_pictures_and_the_gate_empties_those_without_text(
+    detector: TextDetector,
+) -> None:
     frames = [frame(seed) for seed in range(5)]
     together = detector.maps(batch(*frames)).int()
     for picture, found in zip(frames, together, strict=True):
         assert (detector.maps(batch(picture))[0].int() - found).abs().max() <= 1
     assert detector.maps(batch(*frames)[:0]).shape == (0, 192, 640)
-
-
-def test_the_gate_empties_maps_of_pictures_without_text(detector: TextDetector) -> None:
-    """Pins that stopping early changes no map."""
+    # Stopping early changes no map.
     plain = texture(4, width_px=320, height_px=192)
     together = detector.maps(batch(plain, frame(0, height=192)))
     assert [bool(found.any()) for found in together] == [False, True]

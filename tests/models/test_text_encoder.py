@@ -13,12 +13,7 @@ from tiny_text import DIM, WORDS, text_folder
 
 from curator.errors import ModelError
 from curator.models.catalogue import ModelEntry
-from curator.models.text_encoder import (
-    BATCH_TOKENS,
-    Embedding,
-    TextEncoder,
-    text_hash,
-)
+from curator.models.text_encoder import BATCH_TOKENS, Embedding, TextEncoder, text_hash
 from curator.models.weight_store import ModelStore
 
 TEXTS = ["the dog runs over wet sand", "a red car waits", "the cat", "a sea at the car at the sea"]
@@ -57,10 +52,8 @@ def ids_of(store: ModelStore, name: str, text: str) -> list[int]:
 
 @pytest.mark.parametrize("name", ["tiny-t5", "tiny-bert", "tiny-cls"])
 def test_embeddings_are_those_of_transformers(store: ModelStore, name: str) -> None:
-    """Pins shape, type and values against the model called by itself, one text at a time.
-
-    T5 gives its encoder's states without padding, sentence encoders unit vectors.
-    """
+    """Pins shape, type and values against the model called by itself, one text at a time."""
+    # T5 gives its encoder's states without padding, sentence encoders unit vectors.
     from transformers import AutoModelForTextEncoding
 
     found = embed_captions(TEXTS, store.catalogue.find(name, "text"), store, device="cpu")
@@ -122,17 +115,14 @@ def test_captions_are_cut_and_computed_in_bounded_batches(
     assert np.array_equal(found[text_hash(long)], found[text_hash(fits)])
 
 
-def test_bfloat16_moves_embeddings_little(store: ModelStore) -> None:
+def test_bfloat16_moves_embeddings_little_and_loading_is_quiet(
+    store: ModelStore, capfd: pytest.CaptureFixture[str]
+) -> None:
     entry = store.catalogue.find("tiny-bert")
     exact = embed_captions(TEXTS, entry, store, device="cpu")
     rough = embed_captions(TEXTS, entry, store, device="cpu", precision="bfloat16")
     assert all(exact[key] @ rough[key] > 0.999 for key in exact)
-
-
-def test_loading_is_quiet_and_leaves_settings_as_they_are(
-    store: ModelStore, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Pins that nothing is printed into a run's progress."""
+    # Nothing is printed into a run's progress.
     from transformers.utils import logging as told
 
     before = told.get_verbosity(), told.is_progress_bar_enabled()

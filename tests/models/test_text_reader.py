@@ -62,7 +62,7 @@ def test_turned_lines_are_straightened(reader: TextReader, degrees: float) -> No
     assert slope == pytest.approx(degrees, abs=3)
 
 
-def test_what_a_line_says_does_not_depend_on_the_others(reader: TextReader) -> None:
+def test_a_line_does_not_depend_on_the_others_and_no_text_is_nothing(reader: TextReader) -> None:
     """Pins that batches neither mix lines nor change a bit of their confidence."""
     words = ["No.", "Why?", SENTENCE, "Behind the hill, over there", "Hotel", "SALE 50% OFF"] * 3
     crops = [lettering(word, size_px=30, style="boxed")[:, :, :3] for word in words]
@@ -72,16 +72,13 @@ def test_what_a_line_says_does_not_depend_on_the_others(reader: TextReader) -> N
     assert [text for text, _ in alone] == words[:6]
     assert np.allclose([c for _, c in alone], [c for _, c in together[:6]], atol=1e-5)
     assert reader.read_crops([]) == []
-
-
-def test_what_shows_no_text_is_read_as_nothing(reader: TextReader) -> None:
-    """Pins a picture, and thin and endless crops."""
+    # A picture, and thin and endless crops.
     assert reader.read(texture(4, width_px=640, height_px=360)) == []
     crops = [np.zeros((1, 4000, 3), np.uint8), np.zeros((300, 2, 3), np.uint8)]
     assert [text for text, _ in reader.read_crops(crops)] == ["", ""]
 
 
-def test_ctc_takes_repeats_once_and_leaves_blanks_out() -> None:
+def test_ctc_takes_repeats_once_and_another_file_is_refused(tmp_path: Path) -> None:
     characters = ["", "a", "b", " "]
     path = [0, 1, 1, 0, 1, 2, 3, 3, 0]
     probability = np.full((len(path), 4), 0.1, np.float32)
@@ -92,22 +89,17 @@ def test_ctc_takes_repeats_once_and_leaves_blanks_out() -> None:
     # a, a, b and the space count.
     assert confidence == pytest.approx((0.9 + 0.5 + 0.9 + 0.9) / 4)
     assert decoded(probability[:1], characters) == ("", 0.0)
-
-
-def test_another_file_is_refused(tmp_path: Path) -> None:
+    # Another file is refused.
     other = tmp_path / "model.onnx"
     other.write_bytes(b"weights")
     with pytest.raises(ModelError, match=r"expected 6f32.*set caption.read_text to false"):
         TextReader(other)
 
 
-def test_rows_are_read_from_the_top_and_from_the_left() -> None:
+def test_each_line_of_a_clip_is_told_once_in_the_order_of_reading() -> None:
     lines = [line("d", x=0.5, y=0.51), line("c", x=0.1, y=0.5), line("b", x=0.6), line("a", y=0.11)]
     assert [line.text for line in in_reading_order(lines)] == ["a", "b", "c", "d"]
-
-
-def test_each_line_of_a_clip_is_told_once() -> None:
-    """Pins fuzzy equality, the vote of readings, and the order of first appearance."""
+    # Fuzzy equality, the vote of readings, and the order of first appearance.
     frames = [
         [line("Breaking"), line("Chanel 7", 0.99)],
         [line("BREAKING NEWS"), line("Channel 7", 0.9)],
@@ -115,15 +107,11 @@ def test_each_line_of_a_clip_is_told_once() -> None:
         [line("Breaking News", 0.96)],
     ]
     assert merged(frames) == ["Breaking News", "Channel 7", "We must go"]
-
-
-def test_numbers_that_differ_are_other_lines_unless_they_stay_in_place() -> None:
+    # Numbers that differ are other lines unless they stay in place.
     frames = [[line("Exit 14", y=0.1), line("00:01:17", y=0.9)]]
     frames += [[line("Exit 15", y=0.4), line(f"00:01:{s}", y=0.9)] for s in (18, 19)]
     assert merged(frames) == ["Exit 14", "00:01:19", "Exit 15"]
-
-
-def test_unsure_readings_single_letters_and_what_is_too_much_are_left_out() -> None:
+    # Unsure readings single letters and what is too much are left out.
     assert merged([[line("maybe", 0.5), line("X"), line("--- !"), line("Hotel")]]) == ["Hotel"]
     letters = np.random.default_rng(1).integers(97, 123, (40, 30))
     names = ["".join(map(chr, row)) for row in letters]

@@ -54,11 +54,9 @@ def mirrored(tmp_path: Path, key: str, data: bytes = DATA) -> str:
 
 
 def test_the_packaged_catalogue_is_whole() -> None:
-    """Pins that every model says where it comes from, its hash, size and licence.
-
-    Nobody published the hashes of T5-11B's files: its revision names them. open_clip knows each
-    architecture, and gives embeddings of the length that is stated.
-    """
+    """Pins that every model says where it comes from, its hash, size and licence."""
+    # Nobody published the hashes of T5-11B's files: its revision names them. open_clip knows each
+    # architecture, and gives embeddings of the length that is stated.
     catalogue = load_catalogue()
     entries = catalogue.entries
     assert {"openai-vit-b-32", "openai-vit-l-14", "laion-mlp-l-14"} <= set(entries)

@@ -34,7 +34,7 @@ def flipped(position: int) -> bytes:
     return bytes(data)
 
 
-def test_bytes_come_as_they_are_in_any_order() -> None:
+def test_bytes_come_as_they_are_in_any_order_or_are_read_once_more() -> None:
     chance = random.Random(7)
     with open_blocks(Opener(DATA), "film", n_bytes=len(DATA), hashes=HASHES) as reader:
         assert reader.read() == DATA
@@ -44,9 +44,7 @@ def test_bytes_come_as_they_are_in_any_order() -> None:
             assert reader.read(count) == DATA[start : start + count]
         assert reader.seek(-5, io.SEEK_END) == len(DATA) - 5
         assert reader.read() == DATA[-5:]
-
-
-def test_a_block_that_was_damaged_on_the_way_is_read_once_more() -> None:
+    # A block that was damaged on the way is read once more.
     opener = Opener(flipped(BLOCK_BYTES + 7), DATA)
     with open_blocks(opener, "film", n_bytes=len(DATA), hashes=HASHES) as reader:
         assert reader.read() == DATA

@@ -37,7 +37,7 @@ def listed(*arguments: str) -> list[str]:
     return [item.uri for item in list_sources(arguments) if isinstance(item, ListedSource)]
 
 
-def test_folders_patterns_and_objects_are_listed_as_on_s3(films: str) -> None:
+def test_films_are_listed_as_on_s3_read_by_ranges_and_changes_noticed(films: str) -> None:
     assert listed(f"{films}/in") == [
         f"{films}/in/a film.mp4", f"{films}/in/b.mp4", f"{films}/in/deeper/c.mp4",
     ]  # fmt: skip
@@ -48,9 +48,7 @@ def test_folders_patterns_and_objects_are_listed_as_on_s3(films: str) -> None:
     # A manifest names addresses below its own.
     open_store(films).write("lists/m.txt", b"../in/b.mp4\n")
     assert listed(f"{films}/lists/m.txt") == [f"{films}/in/b.mp4"]
-
-
-def test_a_source_is_read_by_ranges_and_a_change_is_noticed(films: str) -> None:
+    # A source is read by ranges with its sidecar and a change is noticed.
     uri = f"{films}/in/a film.mp4"
     size, version = stat_source(uri)
     assert size == len(DATA)
@@ -67,9 +65,7 @@ def test_a_source_is_read_by_ranges_and_a_change_is_noticed(films: str) -> None:
     with pytest.raises(SourceError, match=r"none.mp4.* not found.*; check the name") as caught:
         open_source(f"{films}/none.mp4")
     assert caught.value.code is ErrorCode.VANISHED
-
-
-def test_sidecars_are_found(films: str) -> None:
+    # Sidecars are found.
     names = ("in/a film.mp4", "in/b.mp4", "in/deeper/c.mp4")
     found = find_sidecars(f"{films}/{name}" for name in names)
     assert found == {

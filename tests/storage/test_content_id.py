@@ -41,7 +41,7 @@ def test_small_content_is_hashed_whole(size: int) -> None:
     assert content_id(io.BytesIO(data), size) == expected
 
 
-def test_large_content_is_sampled_as_documented() -> None:
+def test_large_content_is_sampled_as_documented_and_ids_stay() -> None:
     data = random.Random(4).randbytes(WHOLE_BYTES + 12_345)
     size = len(data)
     digest = hashlib.sha256(b"curate content 1 sampled\n" + size.to_bytes(8, "little"))
@@ -51,14 +51,10 @@ def test_large_content_is_sampled_as_documented() -> None:
     reader = CountingBytes(data)
     assert content_id(reader, size) == digest.hexdigest()[:32]
     assert reader.read_bytes == 16 * 65536
-
-
-def test_ids_stay_what_they_are() -> None:
+    # Ids stay what they are.
     assert content_id(io.BytesIO(b"abc"), 3) == "4888efbd93d118f6c4217bcce8ec22c5"
     assert content_id(io.BytesIO(bytes(9 << 20)), 9 << 20) == "29d74962e97da6eb2990546b7f98ca92"
-
-
-def test_first_and_last_byte_of_large_content_count() -> None:
+    # First and last byte of large content count.
     size = WHOLE_BYTES + 1000
     ids = set()
     for changed in (None, 0, size - 1):
@@ -118,8 +114,7 @@ def read_at_random(reader: BinaryIO) -> None:
 
 
 @pytest.mark.parametrize(
-    "use",
-    [read_in_order, read_backwards, read_nothing, read_over_the_frontier, read_at_random],
+    "use", [read_in_order, read_backwards, read_nothing, read_over_the_frontier, read_at_random]
 )
 @pytest.mark.parametrize("gap_bytes", [0, 10_000, 1 << 30])
 def test_the_hash_is_right_however_one_reads(
@@ -148,16 +143,14 @@ def test_reading_in_order_reads_every_byte_once(skip_bytes: int) -> None:
     assert inner.read_bytes == len(DATA)
 
 
-def test_a_far_jump_reads_nothing_in_between() -> None:
+def test_a_far_jump_reads_nothing_in_between_and_an_empty_object_has_its_hash() -> None:
     inner = CountingBytes(DATA)
     reader = HashingReader(inner, gap_bytes=1000)
     reader.seek(500_000)
     reader.read(10)
     assert inner.read_bytes == 10
     assert reader.hashed_bytes == 0
-
-
-def test_an_empty_object_has_its_hash() -> None:
+    # An empty object has its hash.
     found = HashingReader(io.BytesIO()).finish()
     assert (found.sha256, found.blocks) == (hashlib.sha256().hexdigest(), b"")
 

@@ -120,7 +120,9 @@ def test_two_positions_read_in_turn_both_stay_cached(
     assert len(watched.ranges) < 20
 
 
-def test_random_reads_equal_the_object(open_small: Callable[..., RangeReader]) -> None:
+def test_random_reads_equal_the_object_in_bounded_memory_at_its_version(
+    open_small: Callable[..., RangeReader],
+) -> None:
     chance = random.Random(2)
     with io.BufferedReader(open_small(), 1000) as stream:
         for _ in range(100):
@@ -128,13 +130,17 @@ def test_random_reads_equal_the_object(open_small: Callable[..., RangeReader]) -
             count = chance.choice([1, 100, 5000, 100_000, 400_000])
             stream.seek(start)
             assert stream.read(count) == DATA[start : start + count]
-
-
-def test_memory_is_bounded(open_small: Callable[..., RangeReader]) -> None:
+    # Memory is bounded.
     with open_small(block_bytes=64 * KIB) as reader:
         while reader.read(10 * KIB):
             held = sum(len(block.data) for block in reader._blocks.values())
             assert held <= range_reader.CACHED_BLOCKS * 64 * KIB
+    # A version that is expected is checked.
+    with open_small() as reader:
+        version = reader.version
+    open_small(expected_version=version).close()
+    with pytest.raises(StorageError, match="changed"):
+        open_small(expected_version="0" * 32)
 
 
 def test_bodies_that_break_off_are_fetched_again_and_at_last_end_in_an_error(
@@ -185,25 +191,13 @@ def test_an_object_that_is_replaced_or_removed_is_noticed(
             reader.read(10)
 
 
-def test_a_version_that_is_expected_is_checked(open_small: Callable[..., RangeReader]) -> None:
-    with open_small() as reader:
-        version = reader.version
-    open_small(expected_version=version).close()
-    with pytest.raises(StorageError, match="changed"):
-        open_small(expected_version="0" * 32)
-
-
 @pytest.mark.parametrize(
-    ("ignored", "said"),
-    [("IfMatch", "changed"), ("Range", "does not answer range requests")],
+    ("ignored", "said"), [("IfMatch", "changed"), ("Range", "does not answer range requests")]
 )
 def test_a_server_that_ignores_conditions_or_ranges_is_noticed(
-    watched: WatchedClient,
-    open_small: Callable[..., RangeReader],
-    monkeypatch: pytest.MonkeyPatch,
-    ignored: str,
-    said: str,
-) -> None:
+    watched: WatchedClient, open_small: Callable[..., RangeReader], monkeypatch: pytest.MonkeyPatch,
+    ignored: str, said: str,
+) -> None:  # fmt: skip
     requests = []
 
     def get(**arguments: str) -> object:

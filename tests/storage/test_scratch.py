@@ -36,7 +36,7 @@ def test_a_folder_of_a_killed_process_goes_with_the_next_of_its_kind(
     assert not list(tmp_path.iterdir())
 
 
-def test_folders_without_a_lock_and_links_stay(tmp_path: Path) -> None:
+def test_folders_without_a_lock_stay_and_an_unnamed_file_has_a_path(tmp_path: Path) -> None:
     (tmp_path / "kind-foreign").mkdir()
     dead = tmp_path / "kind-dead"
     dead.mkdir()
@@ -44,9 +44,7 @@ def test_folders_without_a_lock_and_links_stay(tmp_path: Path) -> None:
     (tmp_path / "kind-link").symlink_to(dead)
     remove_dead(tmp_path, "kind-")
     assert {path.name for path in tmp_path.iterdir()} == {"kind-foreign", "kind-link"}
-
-
-def test_an_unnamed_file_is_written_by_its_path() -> None:
+    # An unnamed file is written by its path.
     with unnamed_file(".mp4") as (path, file):
         Path(path).write_bytes(b"abc")
         assert file.read() == b"abc"

@@ -104,14 +104,14 @@ def test_more_than_a_page_of_names_that_begin_alike(s3_bucket: str, counted: Cou
     assert counted.calls == ["list_objects_v2", "head_object"]
 
 
-def test_a_bucket_that_cannot_be_listed_is_told(s3_bucket: str) -> None:
+def test_what_is_found_in_a_bucket_can_be_opened_and_a_missing_bucket_is_told(
+    s3_bucket: str,
+) -> None:
     uri = f"s3://{s3_bucket}-gone/a.mp4"
     found = find_sidecars([uri])[uri]
     assert isinstance(found, SidecarProblem)
     assert "cannot be listed: there is no such bucket" in found.message
-
-
-def test_what_is_found_can_be_opened(s3_bucket: str) -> None:
+    # What is found can be opened.
     put(s3_bucket, "a+b %20.mp4", "a+b %20.json")
     uri = f"s3://{s3_bucket}/a+b %20.mp4"
     found = find_sidecars([uri])[uri]

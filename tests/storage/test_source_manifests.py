@@ -8,11 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curator.errors import ErrorCode, UsageError
-from curator.stages.scan.source_listing import (
-    ListedSource,
-    UnlistedSource,
-    list_sources,
-)
+from curator.stages.scan.source_listing import ListedSource, UnlistedSource, list_sources
 from curator.storage import open_store, s3_client
 from curator.storage.source_manifests import manifest_rows, resolve
 
@@ -75,7 +71,7 @@ def test_manifests_on_s3_and_of_objects(s3_bucket: str, folder: Path) -> None:
         assert found[2].code is ErrorCode.VANISHED
 
 
-def test_text_lines_are_verbatim_but_for_line_ends_comments_and_a_mark(folder: Path) -> None:
+def test_text_lines_are_verbatim_and_what_is_no_text_gets_a_row(folder: Path) -> None:
     path = folder / "m.txt"
     path.write_bytes(
         "\ufeffa.mp4\r\n\n  \n# comment\n#tag.mp4\n trailing \nnot\x0bsplit\nlast".encode()
@@ -83,9 +79,7 @@ def test_text_lines_are_verbatim_but_for_line_ends_comments_and_a_mark(folder: P
     assert [uri.removeprefix(f"{folder}/") for uri, _ in manifest_rows(str(path))] == [
         "a.mp4", "#tag.mp4", " trailing ", "not\x0bsplit", "last",
     ]  # fmt: skip
-
-
-def test_other_schemes_and_bytes_that_are_no_text_get_a_row(folder: Path) -> None:
+    # Other schemes and bytes that are no text get a row.
     path = folder / "m.txt"
     path.write_bytes(b"https://host/v.mp4\nbad\xff.mp4\nnul\0.mp4\n")
     found = list(list_sources([str(path)]))
@@ -97,7 +91,7 @@ def test_other_schemes_and_bytes_that_are_no_text_get_a_row(folder: Path) -> Non
         item.message.encode()
 
 
-def test_csv_fields_may_be_quoted_empty_or_absent(folder: Path) -> None:
+def test_fields_of_csv_and_parquet_may_be_quoted_empty_or_missing(folder: Path) -> None:
     path = folder / "m.csv"
     path.write_bytes(
         b'\xef\xbb\xbfid,uri,w\r\n1,"line\nbreak, and comma",3\r\n2,,\r\n3\r\n4,a.mp4,\r\n'
@@ -106,9 +100,7 @@ def test_csv_fields_may_be_quoted_empty_or_absent(folder: Path) -> None:
         f"{folder}/line\nbreak, and comma",
         f"{folder}/a.mp4",
     ]
-
-
-def test_parquet_values_may_be_missing_and_of_other_string_types(folder: Path) -> None:
+    # Parquet values may be missing and of other string types.
     values = ["a.mp4", None, "", "sub/d.mp4", "a.mp4"]
     for kind in (pa.string(), pa.large_string(), pa.string_view()):
         table = pa.table({"uri": pa.array(values, kind)})

@@ -109,7 +109,7 @@ def test_a_root_that_is_not_there_yet_is_empty(store: Store) -> None:
     assert list(store.list()) == []
 
 
-def test_open_seeks_and_reads_ranges(store: Store) -> None:
+def test_open_seeks_and_reads_ranges_as_parquet_needs(store: Store) -> None:
     """Ranges are half-open, and end with the object."""
     data = bytes(range(256)) * 5000
     store.write("a", data)
@@ -125,6 +125,14 @@ def test_open_seeks_and_reads_ranges(store: Store) -> None:
         store.read_range("nothing_here", 0, 1)
     with pytest.raises(StorageError, match=r"cannot read .*not there.*;"):
         store.read("not there")
+    # Parquet is written to and read from a store.
+    table = pa.table({"x": list(range(100_000)), "y": ["text"] * 100_000})
+    with store.create("t.parquet") as stream:
+        pq.write_table(table, stream, row_group_size=10_000)
+    with store.open("t.parquet") as stream:
+        assert pq.read_table(stream).equals(table)
+    with store.open("t.parquet") as stream:
+        assert pq.ParquetFile(stream).read_row_group(3, columns=["x"])["x"][0].as_py() == 30_000
 
 
 def test_an_empty_object_is_read_and_has_a_version(store: Store) -> None:
@@ -137,16 +145,6 @@ def test_an_empty_object_is_read_and_has_a_version(store: Store) -> None:
     assert found is not None
     assert found[1] == b""
     assert store.replace("empty", b"x", found[0].version) is not None
-
-
-def test_parquet_is_written_to_and_read_from_a_store(store: Store) -> None:
-    table = pa.table({"x": list(range(100_000)), "y": ["text"] * 100_000})
-    with store.create("t.parquet") as stream:
-        pq.write_table(table, stream, row_group_size=10_000)
-    with store.open("t.parquet") as stream:
-        assert pq.read_table(stream).equals(table)
-    with store.open("t.parquet") as stream:
-        assert pq.ParquetFile(stream).read_row_group(3, columns=["x"])["x"][0].as_py() == 30_000
 
 
 def test_create_is_append_only_and_may_be_closed_by_a_writer(store: Store) -> None:

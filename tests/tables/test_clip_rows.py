@@ -58,7 +58,7 @@ def test_rows_that_are_changed_anywhere_come_out_as_they_were_set() -> None:
     np.testing.assert_array_equal(rows.floats("motion"), motion)
 
 
-def test_columns_are_set_for_all_and_for_some_rows() -> None:
+def test_columns_of_the_schema_are_set_for_all_and_for_some_rows() -> None:
     rows, wanted = made()
     rows[3].caption = "before"
     picked = np.array([N - 1, 3, 700])
@@ -71,9 +71,7 @@ def test_columns_are_set_for_all_and_for_some_rows() -> None:
     for row in wanted:
         row["decision"] = "kept"
     assert rows.table(clips_schema(SCORES)).equals(table_of(wanted))
-
-
-def test_a_row_has_the_columns_of_the_schema_and_no_others() -> None:
+    # A row has the columns of the schema and no others.
     rows, _ = made()
     row = rows[1]
     assert (row.caption, row.value("caption"), row.scores["luma"]) == (None, None, None)
@@ -83,16 +81,14 @@ def test_a_row_has_the_columns_of_the_schema_and_no_others() -> None:
         row.lost = 1  # type: ignore[attr-defined]
 
 
-def test_a_changed_row_leaves_its_table_as_it_is() -> None:
+def test_a_changed_row_leaves_its_table_and_sorting_lets_go() -> None:
     rows, _ = made()
     changed = rows[1].changed({"shot": 7, "caption": "other"})
     changed.caption_model = "m"
     assert (changed.shot, changed.caption, changed.caption_model) == (7, "other", "m")
     assert (changed.clip_id, changed.scores["motion"]) == ("c000001", 1 / 7)
     assert (rows[1].shot, rows[1].caption, rows[1].caption_model) == (1, None, None)
-
-
-def test_tables_are_sorted_together_and_let_go() -> None:
+    # Tables are sorted together and let go.
     tables = [pa.table({"a": [3, 1], "b": ["x", "y"]}), pa.table({"a": [2, 1], "b": ["z", "w"]})]
     found = joined(tables, ["a", "b"])
     assert found.to_pydict() == {"a": [1, 1, 2, 3], "b": ["w", "y", "z", "x"]}

@@ -95,16 +95,14 @@ def test_it_grows_by_new_parts_which_alone_ask(
         [footage(open_store(str(tmp_path / "anew")), range(4))], WORK, n_clips=160))  # fmt: skip
 
 
-def test_a_moved_output_keeps_its_index(tmp_path: Path) -> None:
+def test_a_moved_output_keeps_its_index_without_parts_that_are_gone(tmp_path: Path) -> None:
     FootageIndex([footage(open_store(str(tmp_path / "a")), range(2))], WORK, n_clips=80)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     moved = footage(open_store(str(tmp_path / "b")), range(2), writes=False)
     index = FootageIndex([moved], WORK, n_clips=80).index
     assert index is not None
     assert all(one.facts.key for one in index.segments)
-
-
-def test_parts_that_are_gone_are_not_found(tmp_path: Path) -> None:
+    # Parts that are gone are not found.
     store = open_store(str(tmp_path))
     FootageIndex([footage(store, range(4))], WORK, n_clips=160)
     data = store.read(LIST)

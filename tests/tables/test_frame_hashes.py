@@ -45,7 +45,7 @@ def test_a_span_is_found_at_any_place(before: int, noise: float) -> None:
     assert before + 10 <= start < end <= before + 75
 
 
-def test_a_part_of_a_second_is_found_and_other_footage_is_not() -> None:
+def test_a_part_of_a_second_is_found_and_spans_apart_are_two() -> None:
     removed = luma(100, 1)
     hashes = span_hashes(*removed, [(0, 100)])
     n_least = STRIDE + WINDOW - 1
@@ -53,17 +53,13 @@ def test_a_part_of_a_second_is_found_and_other_footage_is_not() -> None:
         part = tuple(values[start : start + n_least] for values in removed)
         assert len(matching_regions(*part, hashes)) == 1
     assert not len(matching_regions(*luma(5000, 2), hashes))
-
-
-def test_still_pictures_and_short_spans_have_no_hashes() -> None:
+    # Still pictures and short spans have no hashes.
     still = np.full(100, 0.3, np.float32), np.full(100, 0.1, np.float32)
     assert not len(span_hashes(*still, [(0, 100)]))
     assert not len(span_hashes(*luma(100, 1), [(0, WINDOW - 1)]))
     assert not len(span_hashes(*luma(WINDOW - 1, 1), [(0, 100)]))
     assert not len(matching_regions(*luma(3, 1), span_hashes(*luma(100, 1), [(0, 100)])))
-
-
-def test_two_spans_apart_are_two_regions() -> None:
+    # Two spans apart are two regions.
     removed = luma(200, 1)
     hashes = span_hashes(*removed, [(0, 40), (120, 160)])
     assert matching_regions(*removed, hashes).tolist() == [[0, 40], [120, 160]]

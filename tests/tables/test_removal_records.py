@@ -71,7 +71,7 @@ def test_more_than_a_frame_is_shared_footage(start_s: float, end_s: float, is_sh
     assert removals.overlapping(clips).tolist() == [is_shared, False]
 
 
-def test_rows_go_by_id_and_by_address_only_where_no_content_is_known() -> None:
+def test_rows_go_by_id_or_address_and_captions_by_words() -> None:
     removals = Removals(
         sources={removal_hash("s1"): ""},
         uris=frozenset({removal_hash("/a.mp4")}),
@@ -85,8 +85,6 @@ def test_rows_go_by_id_and_by_address_only_where_no_content_is_known() -> None:
     sidecars = pa.table({"source_uri": ["/a.mp4", "/b.mp4"], "json": ["", ""]})
     assert removals.rows(sidecars).tolist() == [True, False]
     assert removals.rows(pa.table({"clip_id": ["c1", "c2"]})).tolist() == [True, False]
-
-
-def test_captions_are_the_same_in_any_case_and_with_any_spaces() -> None:
+    # Captions are the same in any case and with any spaces.
     assert caption_hash("A dog  runs\nover the sand") == caption_hash("a DOG runs over the sand ")
     assert caption_hash("A dog") is None

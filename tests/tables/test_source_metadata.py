@@ -101,7 +101,7 @@ def test_many_rows_are_joined_by_uri() -> None:
     assert len(cut) == 2048
 
 
-def test_names_are_cleaned_and_collisions_refused() -> None:
+def test_names_are_cleaned_and_collisions_or_missing_columns_refused() -> None:
     assert column_name("Rating (1-5)") == "meta.rating_1_5"
     assert column_name("meta.rating") == "meta.rating"
     assert column_name("評分") is None
@@ -113,9 +113,7 @@ def test_names_are_cleaned_and_collisions_refused() -> None:
         column_names(["a b", "A-B"], "m.csv")
     with pytest.raises(UsageError, match="has 65 columns of metadata; expected at most 64"):
         column_names([f"c{number}" for number in range(65)], "m.csv")
-
-
-def test_a_recipe_that_names_no_column_is_refused() -> None:
+    # A recipe that names no column is refused.
     found = metadata({"meta.rating": 1, "meta.title": "a"})
     found.check(["meta.rating"], ["meta.title", "meta.rating"])
     with pytest.raises(UsageError, match=r"did you mean 'meta.rating'"):

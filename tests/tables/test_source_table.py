@@ -36,7 +36,7 @@ def rows(table: SourceTable, **n_kept: int) -> list[dict[str, Any]]:
     return [row for part in parts for row in part.to_pylist()]
 
 
-def test_rows_are_sorted_and_what_was_measured_overrides_the_header() -> None:
+def test_rows_are_sorted_by_what_was_measured_and_sums_follow() -> None:
     table = SourceTable()
     table.add_probes(probes(probe("/b", "2"), failed("/c")))
     table.add_failed([{"uri": "/d", "error_stage": "list", "error_code": "vanished"}])
@@ -57,9 +57,7 @@ def test_rows_are_sorted_and_what_was_measured_overrides_the_header() -> None:
     )  # fmt: skip
     assert (c["outcome"], c["error_code"]) == ("failed", "not_a_video")
     assert (d["outcome"], d["error_stage"], d["bytes"]) == ("failed", "list", None)
-
-
-def test_sums_follow_a_run_and_a_pass_that_takes_results_again() -> None:
+    # Sums follow a run and a pass that takes results again.
     table = SourceTable()
     table.add_probes(probes(probe("/a", "1"), probe("/b", "2"), failed("/c")))
     for _ in range(2):
@@ -108,7 +106,7 @@ def test_the_order_in_which_rows_come_does_not_show(monkeypatch: pytest.MonkeyPa
     assert tables[0] == tables[1]
 
 
-def test_a_generation_of_which_all_sources_failed_is_none() -> None:
+def test_totals_count_all_and_a_generation_of_failures_is_none() -> None:
     table = SourceTable()
     assert ([part.num_rows for part in table.rows({})], table.last_generation()) == ([0], 0)
     assert (list(table.to_analyze()), table.find([])) == ([], {})
@@ -117,9 +115,7 @@ def test_a_generation_of_which_all_sources_failed_is_none() -> None:
     table.set_generations(numbers)
     table.measured([done("a"), failed("b", "no_frames") | {"outcome": "failed"}])
     assert table.last_generation() == 1
-
-
-def test_totals_count_all_and_keep_some_failed_rows_of_each_code() -> None:
+    # Totals count all and keep some failed rows of each code.
     table = SourceTable()
     table.add_probes(probes(*(failed(f"/{n:02}") for n in range(50)), failed("/x", "no_frames")))
     table.add_probes(probes(probe("/ok", "1")))

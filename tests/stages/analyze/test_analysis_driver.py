@@ -115,16 +115,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> OneGpu:
 
 def source(name: str, seconds: float, codec: str = "h264") -> SourceRef:
     return SourceRef(
-        uri=f"{name}.mp4",
-        n_bytes=1,
-        version="1",
-        source_id=name,
-        header_duration_s=seconds,
-        codec=codec,
-        pixel_format="yuv420p",
-        width=1920,
-        height=1080,
-    )
+        uri=f"{name}.mp4", n_bytes=1, version="1", source_id=name, header_duration_s=seconds,
+        codec=codec, pixel_format="yuv420p", width=1920, height=1080,
+    )  # fmt: skip
 
 
 def ran(engine: OneGpu, folder: Path, sources: list[SourceRef], **settings: object) -> Any:  # noqa: ANN401

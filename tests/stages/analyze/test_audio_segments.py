@@ -78,7 +78,9 @@ def test_audio_that_one_segment_places_elsewhere_is_not_used(tmp_path: Path) -> 
     np.testing.assert_array_equal(track.frame_pts, whole.frame_pts)
 
 
-def test_damaged_audio_does_not_take_a_source_out_of_its_segments(tmp_path: Path) -> None:
+def test_audio_that_is_damaged_or_begins_within_a_segment_is_heard_as_in_one_decode(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a.mp4"
     write_film(path, [Sound(wave=steps(SECONDS), behind_s=1e6)], n_frames=30 * SECONDS, gop=60)
     data = bytearray(path.read_bytes())
@@ -92,9 +94,7 @@ def test_damaged_audio_does_not_take_a_source_out_of_its_segments(tmp_path: Path
     track = joined(segment_tracks(path), whole)
     assert track.notes == whole.notes
     np.testing.assert_array_equal(np.isnan(track.audio_rms_db), np.isnan(whole.audio_rms_db))
-
-
-def test_audio_that_begins_or_ends_within_a_segment_is_all_heard(tmp_path: Path) -> None:
+    # Audio that begins or ends within a segment is all heard.
     path = tmp_path / "a.mkv"
     sound = Sound(wave=steps(3.27), codec="flac", start_s=Fraction(13))
     write_film(path, [sound], n_frames=30 * SECONDS, gop=60)

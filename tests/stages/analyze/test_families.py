@@ -14,8 +14,6 @@ from film_shots import moving_texture
 from numpy.typing import NDArray
 from overlays import lettering, subtitled
 from segmented import FirstPixels, planned
-from sound import Sound, steps
-from sound import write_film as write_sound_film
 
 from curator.errors import ErrorCode
 from curator.executor.unit_worker import UnitWorker
@@ -42,6 +40,7 @@ from curator.tables.track_parts import AnalyzedUnit, StoredTrack, TrackParts
 FPS = 25
 CONFIG = AnalyzeConfig(clip="looker", clip_every_s=1.5)
 IN_SEGMENTS = "words.mp4"
+OF_ALL = "words and sound at a variable rate.mkv"
 
 
 class Redness(Measure):
@@ -89,13 +88,11 @@ def measures() -> Iterator[None]:
 def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SourceRef]:
     folder = tmp_path_factory.mktemp("films")
     write_video(folder / IN_SEGMENTS, pictures(560), fps=Fraction(FPS), gop=90, bframes=2)
-    write_video(folder / "few words.mp4", pictures(110), fps=Fraction(FPS))
-    write_sound_film(folder / "sound.mp4", [Sound(wave=steps(3.5))], n_frames=110)
     write_video(
-        folder / "variable.mkv", pictures(110), fps=Fraction(FPS), pts=variable_pts(110),
-        time_base=Fraction(1, 1000),
+        folder / OF_ALL, pictures(110), fps=Fraction(FPS), pts=variable_pts(110),
+        time_base=Fraction(1, 1000), audio_tone_s=2.0,
     )  # fmt: skip
-    (folder / "no film.mp4").write_bytes((folder / "sound.mp4").read_bytes()[:900])
+    (folder / "no film.mp4").write_bytes((folder / IN_SEGMENTS).read_bytes()[:900])
     found = {}
     for path in folder.iterdir():
         n_bytes, version = stat_source(str(path))
@@ -173,35 +170,21 @@ def assert_same(one: Track, other: Track, *, heads_atol: float = 0.0) -> None:
             assert left == right, field.name
 
 
-@pytest.fixture(scope="module")
-def whole(
-    films: dict[str, SourceRef], tmp_path_factory: pytest.TempPathFactory, measures: None
-) -> dict[str, Track]:
-    """Tracks of all families, measured at once."""
-    place = Place(tmp_path_factory.mktemp("whole"))
-    tracks = {}
-    for name in ("few words.mp4", "sound.mp4", "variable.mkv"):
-        place.measure(films[name], place.names)
-        track = place.track(films[name])
-        assert isinstance(track, Track)
-        tracks[name] = track
-    assert len(tracks["few words.mp4"].text_frame) > 0
-    assert np.isfinite(tracks["sound.mp4"].audio_rms_db).any()
-    assert all(len(track.clip_frame) and "redness" in track.signals for track in tracks.values())
-    return tracks
-
-
-@pytest.mark.parametrize("name", ["few words.mp4", "sound.mp4", "variable.mkv"])
 def test_one_family_at_a_time_gives_what_all_at_once_give(
-    name: str, films: dict[str, SourceRef], whole: dict[str, Track], tmp_path: Path
+    films: dict[str, SourceRef], tmp_path: Path
 ) -> None:
     """Pins every column to the bit, whatever else is measured in the same decode."""
-    place = Place(tmp_path)
+    source, at_once, place = films[OF_ALL], Place(tmp_path / "at once"), Place(tmp_path / "each")
+    at_once.measure(source, place.names)
     for family in (FRAMES, *sorted(place.names - {FRAMES})):
-        place.measure(films[name], frozenset({family}))
-    track = place.track(films[name])
+        place.measure(source, frozenset({family}))
+    whole, track = at_once.track(source), place.track(source)
+    assert isinstance(whole, Track)
     assert isinstance(track, Track)
-    assert_same(track, whole[name])
+    assert min(len(whole.text_frame), len(whole.clip_frame), len(whole.signals["redness"])) > 0
+    assert np.isfinite(whole.audio_rms_db).any()
+    assert whole.is_vfr
+    assert_same(track, whole)
 
 
 @pytest.mark.long
@@ -228,15 +211,15 @@ def test_nothing_is_computed_that_no_missing_family_needs(
     films: dict[str, SourceRef], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins what adding CLIP costs: a decode and CLIP, no picture for the shot network, no flow."""
-    place, source = Place(tmp_path), films["sound.mp4"]
-    place.measure(source, place.names - {"clip"})
+    place, source = Place(tmp_path), films[OF_ALL]
+    place.measure(source, frozenset({FRAMES}))
     for name in ("tiny_luma", "fitted_flow"):
         monkeypatch.setattr(f"curator.stages.analyze.measurer.{name}", None)
     for view in ("tiny", "small", "descriptor", "native_signals", "picture_signals"):
         monkeypatch.setattr(f"curator.stages.analyze.frame_views.HostView.{view}", None)
     monkeypatch.setattr("curator.stages.analyze.decode_source.level_meter", None)
     unit = place.measure(source, frozenset({"clip"}))
-    assert set(unit.tracks[0].parts) == place.names
+    assert set(unit.tracks[0].parts) == {FRAMES, "clip"}
 
 
 def test_a_source_that_decodes_otherwise_than_before_is_not_mixed(
@@ -270,7 +253,7 @@ def test_a_failure_is_stored_once_and_not_sought_again(
     unit = place.measure(source, place.names)
     assert isinstance(place.track(source), Failure)
     assert (unit.failed, [set(track.parts) for track in unit.tracks]) == ((), [{FRAMES}])
-    stored, failed = place.parts.stored(["no film.mp4", "sound.mp4"])
+    stored, failed = place.parts.stored(["no film.mp4", OF_ALL])
     assert failed == {"no film.mp4"} == set(stored)
     assert [path.parent.name for path in tmp_path.rglob("*.parquet")] == [FRAMES]
 

@@ -19,12 +19,7 @@ from overlays import lettering, subtitled
 from samples import StillNetwork
 from segmented import FirstPixels, planned, short_segments
 
-from curator.media.source_segments import (
-    EVEN_BEYOND,
-    NotInSegmentsError,
-    Segment,
-    WholeReason,
-)
+from curator.media.source_segments import EVEN_BEYOND, NotInSegmentsError, Segment, WholeReason
 from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import CONTEXT, ShotNetwork
@@ -199,7 +194,7 @@ def test_a_segment_decodes_and_reads_little_beyond_its_own_frames(film: Analyzed
     assert reader.n_read <= (share + 0.1) * film.size + (1 << 19)
 
 
-def test_segments_with_other_frames_or_damage_are_refused(film: Analyzed) -> None:
+def test_segments_with_other_frames_damage_or_uniformity_are_told(film: Analyzed) -> None:
     first, *rest = film.tracks
     shifted = replace(first, frame_pts=first.frame_pts + 1)
     darker = replace(first, luma_mean=first.luma_mean * np.float32(0.9))
@@ -223,10 +218,7 @@ def test_segments_with_other_frames_or_damage_are_refused(film: Analyzed) -> Non
     hit = next(s for s in reversed(film.plan) if film.offset_of(s) < middle - 20_000)
     with pytest.raises(NotInSegmentsError, match="damaged"):
         film.segment(hit, io.BytesIO(bytes(data)), network=StillNetwork())
-
-
-def test_frames_behind_a_segment_that_is_not_uniform_are_not_either(film: Analyzed) -> None:
-    """Pins that the last frame of a segment counts, after which parameter sets may be others."""
+    # The last frame of a segment counts, after which parameter sets may be others.
     assert (film.whole.frame_flags & UNIFORM).all()
     first, *rest = film.tracks
     for begin, end, expected in ((90, None, 90), (90, 100, film.whole.n_frames - 10)):

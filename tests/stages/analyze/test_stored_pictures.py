@@ -34,16 +34,11 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tracked(film: Path, spent: dict[str, float] | None = None, **settings: object) -> Track:
     with film.open("rb") as reader:
         return analyze_source(
-            reader,
-            "film",
-            source_id="s",
-            n_bytes=film.stat().st_size,
+            reader, "film", source_id="s", n_bytes=film.stat().st_size,
             analysis_models=AnalysisModels(scenes=SceneNetwork()),
-            config=AnalyzeConfig.model_validate(settings),
-            decoder_threads=1,
-            families=FAMILIES,
+            config=AnalyzeConfig.model_validate(settings), decoder_threads=1, families=FAMILIES,
             spent=spent,
-        )
+        )  # fmt: skip
 
 
 def test_pictures_are_stored_each_second_with_vectors_each_two(film: Path) -> None:

@@ -80,10 +80,8 @@ def stored(tmp_path: Path) -> Replies:
 
 
 def test_what_was_annotated_comes_back_as_it_was(stored: Replies, tmp_path: Path) -> None:
-    """Pins each field, failures that hold, and that transient ones are asked again.
-
-    Another question has no annotation yet, and neither have windows whose replies were deleted.
-    """
+    """Pins each field, failures that hold, and that transient ones are asked again."""
+    # Another question has no annotation yet, and neither have windows whose replies were deleted.
     stamp = answers_fingerprint(memo_config())
     assert remembered(task(0), stamp, stored) == WHOLE
     assert remembered(task(1), stamp, stored) == REFUSED
@@ -229,13 +227,11 @@ def test_what_a_prompts_own_field_cannot_say_is_refused(
         load_recipe("cosmos", [f"caption.prompt={own}", f"caption.reject={reject}"])
 
 
-def test_a_recipe_whose_prompt_is_gone_can_be_read(own: str) -> None:
+def test_a_recipe_says_what_becomes_of_failures_even_if_its_prompt_is_gone(own: str) -> None:
     dumped = config(prompt=own, reject={"stars": [1]}).model_dump(mode="json")
     Path(own).unlink()
     assert CaptionConfig.model_validate(dumped).reject == {"stars": (1,)}
-
-
-def test_what_failed_is_kept_or_rejected_as_the_recipe_says() -> None:
+    # What failed is kept or rejected as the recipe says.
     both = [annotation(1, failure=Unanswered.REFUSAL), annotation(0)]
     assert rejection_of(both, config()) is None
     expected = CaptionRejection("failed", "refusal", 1)

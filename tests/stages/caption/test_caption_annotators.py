@@ -54,7 +54,9 @@ def cosines(
     return {one.clip_id: row[COLUMN] for one, row in zip(clips, rows, strict=True)}
 
 
-def test_the_cosine_is_that_of_the_clips_own_caption(model: tuple[ModelEntry, ModelStore]) -> None:
+def test_the_cosine_is_that_of_what_clip_reads_of_the_own_caption(
+    model: tuple[ModelEntry, ModelStore],
+) -> None:
     """Pins that captions meet the clips they belong to, in whatever order both come."""
     entry, store = model
     (dog, car), _ = embed_texts(entry, store.find(entry), [DOG, CAR])
@@ -66,12 +68,7 @@ def test_the_cosine_is_that_of_the_clips_own_caption(model: tuple[ModelEntry, Mo
     crossed = cosines(model, {"x": CAR}, {"x": dog})["x"]
     assert crossed == pytest.approx(float(dog @ car), abs=1e-5)
     assert crossed < 0.999
-
-
-def test_what_clip_does_not_read_has_no_part_in_the_value(
-    model: tuple[ModelEntry, ModelStore],
-) -> None:
-    """Pins the bound of 77 tokens."""
+    # The bound of 77 tokens.
     vector = np.ones(32, np.float32)
     whole = " ".join(["dog"] * 75)
     captions = {"a": whole, "b": f"{whole} and the Cat", "c": whole.removesuffix(" dog")}
@@ -102,13 +99,13 @@ def test_each_caption_is_embedded_once(
     assert asked == [[DOG, CAR]]
 
 
-def test_embeddings_of_another_model_are_refused(model: tuple[ModelEntry, ModelStore]) -> None:
+def test_a_key_is_of_a_clip_caption_and_picture_and_other_models_are_refused(
+    model: tuple[ModelEntry, ModelStore],
+) -> None:
     with pytest.raises(ModelError, match=r"clip a has shape \(8,\); expected \(32,\)"):
         cosines(model, {"a": DOG}, {"a": np.ones(8, np.float32)})
     assert cosines(model, {"a": DOG}, {"a": np.zeros(32, np.float32)}) == {"a": None}
-
-
-def test_a_key_is_of_a_clip_a_caption_and_a_picture(model: tuple[ModelEntry, ModelStore]) -> None:
+    # A key is of a clip a caption and a picture.
     stage, one, other = annotator(model), np.ones(32, np.float32), np.zeros(32, np.float32)
     key = stage.key(clip("a", DOG, one), "mp4")
     # Neither a clip that was cut again nor its columns have another one.

@@ -28,12 +28,7 @@ from curator.stages.caption.captioners.dialog_runner import DialogRunner
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.frame_store import FrameParts
 from curator.stages.caption.reply_store import Replies
-from curator.stages.caption.stage import (
-    CaptionStage,
-    OpenWindow,
-    UnitAnnotations,
-    load_windows,
-)
+from curator.stages.caption.stage import CaptionStage, OpenWindow, UnitAnnotations, load_windows
 from curator.storage import open_store
 
 CONFIG = CaptionConfig(captioner="transformers", model="tiny")

@@ -65,7 +65,7 @@ def test_clips_are_read_side_by_side_and_once(
     assert sorted(opened) == sorted(where.part for where in written)
 
 
-def test_what_could_not_be_read_is_read_again(tmp_path: Path) -> None:
+def test_frames_are_stored_under_the_clip_that_was_asked_for_or_read_again(tmp_path: Path) -> None:
     """Pins also that what a run left is found by its content."""
     store = open_store(str(tmp_path))
     written = _written(store, "abc")
@@ -78,10 +78,7 @@ def test_what_could_not_be_read_is_read_again(tmp_path: Path) -> None:
         parts.frames(where, _task("a", 0))
     hidden.rename(tmp_path / where.part)
     assert parts.frames(where, _task("a", 0)).jpegs == (b"a",)
-
-
-def test_frames_are_stored_under_the_clip_that_was_asked_for(tmp_path: Path) -> None:
-    """Pins that a sandbox that was taken over names no other clip, and no other content."""
+    # A sandbox that was taken over names no other clip, and no other content.
     store = open_store(str(tmp_path))
     parts = pickle.loads(pickle.dumps(FrameParts(store, CONFIG)))
     asked = [

@@ -20,16 +20,11 @@ from curator.storage.source_reader import open_source
 def test_sidecars_are_read_and_problems_are_told(tmp_path: Path) -> None:
     """Pins each code; none of them is fatal."""
     files = {
-        "good": b'\xef\xbb\xbf{"title": "A walk"}',
-        "large": b'{"a": "' + b"x" * MAX_BYTES + b'"}',
-        "list": b"[1]",
-        "words": b"hello",
-        "nan": b'{"a": NaN}',
-        "latin": '{"a": "\u00e9"}'.encode("latin-1"),
-        "nested": b"[" * 100_000,
-        "digits": b'{"a": ' + b"9" * 5000 + b"}",
-        "empty": b"",
-    }
+        "good": b'\xef\xbb\xbf{"title": "A walk"}', "large": b'{"a": "' + b"x" * MAX_BYTES + b'"}',
+        "list": b"[1]", "words": b"hello", "nan": b'{"a": NaN}',
+        "latin": '{"a": "\u00e9"}'.encode("latin-1"), "nested": b"[" * 100_000,
+        "digits": b'{"a": ' + b"9" * 5000 + b"}", "empty": b"",
+    }  # fmt: skip
     for name, data in files.items():
         (tmp_path / f"{name}.mp4").write_bytes(b"video")
         (tmp_path / f"{name}.json").write_bytes(data)

@@ -126,7 +126,7 @@ def test_clips_of_later_generations_get_the_clusters_of_the_first() -> None:
     assert all(one["medoid"].startswith("a") for one in left["clusters"])
 
 
-def test_the_best_of_like_clips_stays() -> None:
+def test_the_best_of_like_clips_stays_and_what_cannot_be_meant_is_refused() -> None:
     rows, _ = decided(0.005, n=KINDS, similarity=0.99)
     assert [row.clip_id for row in rows if row.decision == "kept"] == ["clip00", "clip01", "clip02"]
     rejected = [row for row in rows if row.decision == "rejected"]
@@ -146,9 +146,7 @@ def test_the_best_of_like_clips_stays() -> None:
     rows, left = decided(0.02)
     assert (set(rows.values("cluster")), left) == ({None}, {})
     assert ClusterStage(ClusterConfig()).is_on is False
-
-
-def test_what_cannot_be_meant_is_refused() -> None:
+    # What cannot be meant is refused.
     with pytest.raises(ValidationError, match="similarity compares clips within clusters"):
         ClusterConfig(similarity=0.9)
     with pytest.raises(RecipeError, match=r"select.by names cluster, and cluster.n is null"):

@@ -83,12 +83,9 @@ def b_frames(path: Path) -> None:
     pictures, sounds = path.with_name("p.mp4"), path.with_name("s.mp4")
     params = "b-adapt=0:keyint=30:scenecut=0"
     write_video(
-        pictures,
-        moving_texture(150, width_px=192, height_px=108),
-        fps=Fraction(30),
-        bframes=3,
+        pictures, moving_texture(150, width_px=192, height_px=108), fps=Fraction(30), bframes=3,
         options={"x264-params": params},
-    )
+    )  # fmt: skip
     write_film(sounds, [Sound(wave=beep(5, BEEP_S))], n_frames=150)
     with_pictures_of(pictures, sounds, path)
 
@@ -196,7 +193,7 @@ def test_a_variable_rate_keeps_its_sound(tmp_path: Path) -> None:
     assert onset_s(clip.mp4) == pytest.approx(meant_s, abs=0.001)
 
 
-def test_where_there_is_no_audio_the_clip_says_so(tmp_path: Path) -> None:
+def test_where_audio_is_missing_or_ends_the_clip_says_so_or_is_silent(tmp_path: Path) -> None:
     """Pins `none` for sources without audio and for times at which there is none."""
     mute, short = tmp_path / "mute.mp4", tmp_path / "short.mp4"
     write_film(mute, [], n_frames=60)
@@ -206,10 +203,7 @@ def test_where_there_is_no_audio_the_clip_says_so(tmp_path: Path) -> None:
     assert clip.audio == "none"
     with av.open(io.BytesIO(clip.mp4), mode="r") as container:
         assert not container.streams.audio
-
-
-def test_audio_that_ends_early_is_followed_by_silence(tmp_path: Path) -> None:
-    """Pins that the audio track lasts as long as the pictures."""
+    # The audio track lasts as long as the pictures.
     path = tmp_path / "short.mp4"
     write_film(path, [Sound(wave=beep(3, BEEP_S))], n_frames=150)
     clip, meant_s = clip_of(path, 30, 150, audio="copy")

@@ -39,7 +39,7 @@ def named(pairs: NearDuplicatePairs) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_pairs_are_stored_and_read_again_for_the_same_search() -> None:
+def test_pairs_are_stored_for_the_same_search_and_go_with_clips_and_places() -> None:
     pairs = none().with_new(ids("a", "b"), ["x"], [pair("a", "b"), pair("b", "far", "x")])
     again = NearDuplicatePairs.of(pairs.table(), "settings")
     assert named(again) == named(pairs) == [("a", "b", ""), ("b", "far", "x")]
@@ -52,9 +52,7 @@ def test_pairs_are_stored_and_read_again_for_the_same_search() -> None:
     pairs = none().with_new(ids("a", "b"), [], [pair("a", "b")])
     other = NearDuplicatePairs.of(pairs.table(), "other settings")
     assert (len(other.compared), other.pairs.num_rows) == (0, 0)
-
-
-def test_pairs_come_and_go_with_clips_and_places() -> None:
+    # Pairs come and go with clips and places.
     pairs = none().with_new(ids("a", "b"), [], [pair("a", "b")])
     more = pairs.with_new(ids("a", "b", "c"), [], [pair("a", "c")])
     assert named(more) == [("a", "b", ""), ("a", "c", "")]

@@ -22,12 +22,9 @@ Pairs = list[tuple[int, int, float, float]]
 
 
 def ranked(
-    n: int,
-    *,
-    order: list[int] | None = None,
-    pixels: list[int] | None = None,
+    n: int, *, order: list[int] | None = None, pixels: list[int] | None = None,
     n_frames: list[int] | None = None,
-) -> Ranked:
+) -> Ranked:  # fmt: skip
     return Ranked(
         order=np.array(order if order is not None else range(n), np.int64),
         pixels=np.array(pixels if pixels is not None else [1] * n, np.int64),
@@ -43,7 +40,7 @@ def dropped(of: Ranked, pairs: Pairs, least: float = 0.8) -> dict[int, int]:
     return {clip: other for clip, (other, _) in found.items()}
 
 
-def test_the_worse_clip_goes_and_a_chain_drops_only_its_middle() -> None:
+def test_the_worse_or_shorter_clip_goes_and_a_chain_drops_its_middle() -> None:
     assert dropped(ranked(2), [(0, 1, 1.0, 1.0)]) == {1: 0}
     assert dropped(ranked(2, order=[1, 0]), [(0, 1, 1.0, 1.0)]) == {0: 1}
     # 1 shows what 0 shows, and 2 what 1 shows; 0 and 2 have nothing in common.
@@ -52,9 +49,6 @@ def test_the_worse_clip_goes_and_a_chain_drops_only_its_middle() -> None:
     # Less than the share drops nothing.
     assert dropped(ranked(2), [(0, 1, 0.79, 0.79)]) == {}
     assert dropped(ranked(2), [(0, 1, 0.8, 0.8)]) == {1: 0}
-
-
-def test_a_short_clip_goes_for_the_longer_one_that_has_it() -> None:
     # The shorter one ranks first, by quality; the longer one loses only a tenth of itself.
     clips = ranked(2, n_frames=[10, 100])
     assert dropped(clips, [(0, 1, 1.0, 0.1)]) == {0: 1}
@@ -118,15 +112,10 @@ def pair(
     offset_s = (of_a[0] - of_b[0]) * speed
     overlap_s = min(of_a[1], of_b[1]) - max(of_a[0], of_b[0]) - lacks_s
     match = Match(
-        offset_s=offset_s,
-        speed=speed,
-        overlap_s=overlap_s,
-        share_a=overlap_s / (of_a[1] - of_a[0]),
-        share_b=overlap_s / (of_b[1] - of_b[0]),
-        mirrored=False,
-        similarity=0.9,
-        n_inliers=40,
-    )
+        offset_s=offset_s, speed=speed, overlap_s=overlap_s,
+        share_a=overlap_s / (of_a[1] - of_a[0]), share_b=overlap_s / (of_b[1] - of_b[0]),
+        mirrored=False, similarity=0.9, n_inliers=40,
+    )  # fmt: skip
     return Pair(clip_id=a, other=b, match=match)
 
 
@@ -143,13 +132,9 @@ def found(
     lengths = np.array([(b - a) * (b_speed if n == "b" else 1.0) for n, (a, b) in clips.items()])
     numbers = range(len(names))
     divided = divisions(
-        [n for n in numbers if names[n] not in going],
-        [n for n in numbers if names[n] in going],
-        ShownParts(table, first, second),
-        lengths,
-        np.full(len(names), LEAST_S),
-        max_lost=0.2,
-    )
+        [n for n in numbers if names[n] not in going], [n for n in numbers if names[n] in going],
+        ShownParts(table, first, second), lengths, np.full(len(names), LEAST_S), max_lost=0.2,
+    )  # fmt: skip
     return {names[n]: one for n, one in divided.items()}
 
 

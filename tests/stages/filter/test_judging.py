@@ -22,16 +22,10 @@ from curator.tables.schemas import candidates_schema, score_column
 def clips_with(n: int, **columns: Sequence[Any]) -> pa.Table:
     """Candidates of 1280x720 and 5 s, with what is changed; scores are 1."""
     values: dict[str, Sequence[Any]] = {
-        "clip_id": [f"{number:024x}" for number in range(n)],
-        "source_id": ["s"] * n,
-        "width": [1280] * n,
-        "height": [720] * n,
-        "n_frames": [150] * n,
-        "seconds": [5.0] * n,
-        "fps": [30.0] * n,
-        "tags": [[]] * n,
-        **{score_column(name): [1.0] * n for name in SCORES},
-    }
+        "clip_id": [f"{number:024x}" for number in range(n)], "source_id": ["s"] * n,
+        "width": [1280] * n, "height": [720] * n, "n_frames": [150] * n, "seconds": [5.0] * n,
+        "fps": [30.0] * n, "tags": [[]] * n, **{score_column(name): [1.0] * n for name in SCORES},
+    }  # fmt: skip
     values |= columns
     arrays = [
         pa.array(values[field.name], field.type)
@@ -98,7 +92,7 @@ def test_a_table_is_judged_as_its_clips_are_one_by_one() -> None:
         assert row["bucket"] == "720p_16-9_121f"
 
 
-def test_rules_ask_for_what_they_name_and_no_more() -> None:
+def test_rules_ask_for_what_they_name_and_what_they_take_is_counted() -> None:
     # Pins `unmeasured: keep` by columns and one by one; the bound itself still holds.
     clips = clips_with(3, motion=[None, 0.2, 3.0])
     rules: dict[str, Any] = {"motion": {"max": 2.0, "unmeasured": "keep"}}
@@ -116,10 +110,7 @@ def test_rules_ask_for_what_they_name_and_no_more() -> None:
     bounds = resolve(FilterConfig.model_validate({"noise": {}, "motion": {"min": 2}}).root)
     result = judge_table(clips, bounds, needs(ShardConfig()))
     assert result.clips["decision"].to_pylist().count("kept") == 0
-
-
-def test_what_a_rule_takes_is_counted_first_alone_and_in_all() -> None:
-    """Pins the counts on clips that fail motion, luma, both, nothing, and length with motion."""
+    # The counts on clips that fail motion, luma, both, nothing, and length with motion.
     clips = clips_with(
         5, motion=[0.0, 1.0, 0.0, 1.0, 0.0], luma=[1.0, 0.0, 0.0, 1.0, 1.0],
         seconds=[5.0, 5.0, 5.0, 5.0, 1.0],
@@ -137,13 +128,10 @@ def test_what_a_rule_takes_is_counted_first_alone_and_in_all() -> None:
 def test_content_types_are_judged_after_rules_and_before_buckets() -> None:
     """Pins the order of reasons and counts, the bound itself, and that no type is no reason."""
     clips = clips_with(
-        6,
-        content_type=["ad", "ad", "ad", "sea", None, "ad"],
-        content_probability=[0.9, 0.5, 0.49, 0.9, None, 0.9],
-        motion=[0.0, 1.0, 1.0, 1.0, 1.0, 1.0],
-        width=[100, 1280, 1280, 1280, 1280, 1280],
-        seconds=[5.0, 5.0, 5.0, 5.0, 5.0, 1.0],
-    )
+        6, content_type=["ad", "ad", "ad", "sea", None, "ad"],
+        content_probability=[0.9, 0.5, 0.49, 0.9, None, 0.9], motion=[0.0, 1.0, 1.0, 1.0, 1.0, 1.0],
+        width=[100, 1280, 1280, 1280, 1280, 1280], seconds=[5.0, 5.0, 5.0, 5.0, 5.0, 1.0],
+    )  # fmt: skip
     config = FilterConfig.model_validate({"motion": {"min": 0.5}}).root
     unwanted = SemanticConfig(reject=("ad", "other"), reject_from=0.5)
     result = decide(clips, config, min_s=2.0, shard=ShardConfig(), semantic=unwanted)

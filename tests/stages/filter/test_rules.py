@@ -51,24 +51,18 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
     assert scores == pytest.approx({**dict.fromkeys(nothing), **dict.fromkeys(zero, 0), **measured})
 
 
-def test_samples_count_only_with_both_frames_inside() -> None:
+def test_samples_count_with_both_frames_inside_and_without_any_there_is_no_score() -> None:
     """Pins that motion across a cut is no motion of the clip: frames 60, 75 with pairs 63, 78."""
     track = made_track(300)
     assert track.sample_frame[ClipView(track, span(60, 79)).samples].tolist() == [60, 75]
     assert track.sample_frame[ClipView(track, span(60, 78)).samples].tolist() == [60]
     assert track.sample_frame[ClipView(track, span(61, 79)).samples].tolist() == [75]
-
-
-def test_scores_without_samples_are_absent_not_zero() -> None:
-    """Pins that a short clip has no motion score, rather than a false one."""
+    # A short clip has no motion score, rather than a false one.
     scores = BUILT_IN.score_clip(made_track(300), span(1, 10))
     assert {name for name, value in scores.items() if value is not None} == {
         "short_side_px", "aspect", "fps", "duration_s", "hdr", "bits_per_pixel", "bit_rate_kbps",
         "interlaced", "corrupt_fraction", "luma", "contrast", "black_fraction", "shot_doubt",
     }  # fmt: skip
-
-
-def test_what_was_not_measured_has_no_score() -> None:
     # Pins that NaN (a picture too small for flow) is left out, and alone gives no score.
     motion = made_track(300).signals["motion"].copy()
     motion[0] = np.nan
@@ -116,7 +110,7 @@ def test_bounds_are_inclusive_and_each_side_has_its_reason(name: str) -> None:
     assert above == [Verdict(reason=spec.high, score=3.001, threshold=3.0)]
 
 
-def test_zero_and_null_are_a_bound_and_none() -> None:
+def test_zero_is_a_bound_and_reasons_come_in_the_order_of_the_rules() -> None:
     # Pins that a bound of 0 is not taken for none: `hdr: {max: 0}` rejects HDR.
     assert judge(scores_with(hdr=1.0), rules(hdr={"max": 0}))[0].reason == Reason.HIGH_DYNAMIC_RANGE
     assert judge(scores_with(hdr=0.0), rules(hdr={"max": 0})) == []
@@ -128,10 +122,7 @@ def test_zero_and_null_are_a_bound_and_none() -> None:
     assert verdicts == [Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=0.1)]
     verdicts = judge(scores_with(motion=None), rules(motion={"max": 4}))
     assert verdicts == [Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=4)]
-
-
-def test_reasons_come_in_the_order_of_the_rules() -> None:
-    """Pins that the recipe's order decides which reason is named first, and all are named."""
+    # The recipe's order decides which reason is named first, and all are named.
     scores = scores_with(motion=0.0, luma=0.0, fps=5.0)
     low = {"min": 9.0}
     found = [v.reason for v in judge(scores, rules(luma=low, fps=low, motion=low))]
@@ -166,7 +157,7 @@ def test_quantiles_drop_exactly_the_share(share: float, low: float, high: float)
     assert quantile_bound(values, highest=share) == high == 99 - np.sum(values > high)
 
 
-def test_ties_at_a_quantile_are_kept_together() -> None:
+def test_ties_at_a_quantile_stay_together_until_numbers_are_frozen() -> None:
     """Pins that equal scores share their fate, and that never more than the share is dropped."""
     values = np.array([0.0] * 3 + [1.0] * 6 + [2.0])
     assert quantile_bound(values, lowest=0.2) == 0.0
@@ -175,10 +166,7 @@ def test_ties_at_a_quantile_are_kept_together() -> None:
     assert quantile_bound(values, highest=0.5) == 1.0
     assert quantile_bound(values, highest=0.95) == 0.0
     assert quantile_bound(np.zeros(0), lowest=0.5) is None
-
-
-def test_frozen_numbers_take_the_place_of_quantiles_once_there_are_any() -> None:
-    """Pins that a first generation without a score does not leave its rule without a bound."""
+    # A first generation without a score does not leave its rule without a bound.
     config = FilterConfig.model_validate({"luma": {"drop_lowest": 0.5}, "motion": {"min": 1}})
     stage = FilterStage(config, needs(ShardConfig()))
     none = resolve(config.root, lambda _: np.array([]))

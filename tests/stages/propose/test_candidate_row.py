@@ -54,6 +54,17 @@ def test_a_kept_clip_has_span_timing_size_scores_and_bucket() -> None:
     assert row["reason"] is row["reason_score"] is row["reason_threshold"] is None
     assert set(SCORES) <= set(row)
     assert rows_to_table([row], clips_schema(SCORES)).num_rows == 1
+    # Pins that length stands before the rules, and that all reasons are listed once.
+    row = row_of(made_track(300, luma_mean=np.zeros(300, np.float32)), 30, 60)
+    assert row["decision"] == "rejected"
+    assert (row["reason"], row["reason_score"], row["reason_threshold"]) == ("too_short", 1.0, 2.0)
+    assert row["reasons"] == ["too_short", "too_dark"]
+    assert row["luma"] == 0.0
+    # Pins that 2 s at 29.97 frames/s, which is no round number of ticks, is not too short.
+    pts = np.arange(300, dtype=np.int64) * 1001
+    track = made_track(300, time_base=Fraction(1, 30_000), frame_pts=pts, end_pts=300 * 1001)
+    assert row_of(track, 0, 60)["decision"] == "kept"
+    assert row_of(track, 0, 59)["reason"] == Reason.TOO_SHORT
 
 
 def test_seconds_count_from_the_first_frame_at_the_nominal_rate() -> None:
@@ -79,20 +90,6 @@ def test_seconds_count_from_the_first_frame_at_the_nominal_rate() -> None:
     # Pins that the row has the size which is written.
     row = row_of(made_track(300, width=853, height=481))
     assert (row["width"], row["height"]) == (852, 480)
-
-
-def test_the_shortest_length_is_just_long_enough() -> None:
-    # Pins that length stands before the rules, and that all reasons are listed once.
-    row = row_of(made_track(300, luma_mean=np.zeros(300, np.float32)), 30, 60)
-    assert row["decision"] == "rejected"
-    assert (row["reason"], row["reason_score"], row["reason_threshold"]) == ("too_short", 1.0, 2.0)
-    assert row["reasons"] == ["too_short", "too_dark"]
-    assert row["luma"] == 0.0
-    # Pins that 2 s at 29.97 frames/s, which is no round number of ticks, is not too short.
-    pts = np.arange(300, dtype=np.int64) * 1001
-    track = made_track(300, time_base=Fraction(1, 30_000), frame_pts=pts, end_pts=300 * 1001)
-    assert row_of(track, 0, 60)["decision"] == "kept"
-    assert row_of(track, 0, 59)["reason"] == Reason.TOO_SHORT
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_no_piece_is_longer_than_the_limit(n_frames: int) -> None:
     assert sum(c.n_frames for c in clips) == n_frames
 
 
-def test_time_and_not_frames_decides_where_rates_vary_and_timestamps_jump() -> None:
+def test_time_decides_where_rates_vary_and_ids_come_from_content_and_span() -> None:
     # Pins halves of equal time where the second half has a tenth of the frames.
     pts = np.concatenate([np.arange(100) * 10, 1000 + np.arange(10) * 100]).astype(np.int64)
     track = made_track(110, time_base=Fraction(1, 100), frame_pts=pts, end_pts=2000)
@@ -101,10 +101,7 @@ def test_time_and_not_frames_decides_where_rates_vary_and_timestamps_jump() -> N
     track = made_track(600, time_base=Fraction(1, 30), frame_pts=pts, end_pts=10**12 + 300)
     clips = propose_clips(track, [shot(0, 600, "none", "none")], ProposeConfig(max_s=60))
     assert [(c.start_frame, c.end_frame) for c in clips] == [(0, 299), (299, 300), (300, 600)]
-
-
-def test_ids_come_from_content_and_span() -> None:
-    """Pins clip ids: stable, 24 hex digits without a dot, and other for every other span."""
+    # Clip ids: stable, 24 hex digits without a dot, and other for every other span.
     assert clip_id("abc", 0, 512) == "b55380bb150d1b20865141cd"
     ids = {clip_id(s, a, b) for s in ("x", "y") for a in range(9) for b in range(10, 19)}
     assert len(ids) == 2 * 9 * 9

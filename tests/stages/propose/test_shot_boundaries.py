@@ -146,16 +146,13 @@ def test_a_peak_of_the_head_is_a_cut_or_a_transition(
     assert spans(shots_of(learned(peaks, inside), HEAD)) == expected
 
 
-def test_near_peaks_are_one_boundary_from_the_recipes_threshold_on() -> None:
+def test_near_peaks_are_one_boundary_and_flat_stretches_belong_to_no_shot() -> None:
     """Pins that frames 6 apart are one boundary, and frames 7 apart two."""
     assert [s.start_frame for s in shots_of(learned({39: 0.7, 45: 0.9}), HEAD)] == [0, 46]
     assert [s.start_frame for s in shots_of(learned({39: 0.7, 46: 0.9}), HEAD)] == [0, 40, 47]
     track = learned({38: 0.6})
     assert len(shots_of(track, ProposeConfig(boundary_threshold=0.59))) == 2
     assert len(shots_of(track, ProposeConfig(boundary_threshold=0.61))) == 1
-
-
-def test_black_and_flat_stretches_belong_to_no_shot() -> None:
     # Pins pauses of 0.5 s and trailing black; two black frames are no pause.
     luma_spread = np.full(200, 0.2, np.float32)
     luma_spread[60:75] = 0.005

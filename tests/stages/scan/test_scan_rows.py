@@ -83,7 +83,7 @@ def rows(table: SourceTable) -> dict[str, dict[str, Any]]:
     return {Path(row["uri"]).name: row for part in table.rows({}) for row in part.to_pylist()}
 
 
-def test_what_was_probed_is_not_probed_again_and_all_is_accounted_for(
+def test_what_was_probed_is_probed_again_in_another_version_alone(
     folder: Path, store: Store
 ) -> None:
     listed = [
@@ -103,9 +103,7 @@ def test_what_was_probed_is_not_probed_again_and_all_is_accounted_for(
     assert by_name["2.mp4"]["header_n_frames"] == 12
     names = [Path(source.uri).name for source in first.to_analyze()]
     assert names == ["0.mp4", "1.mp4", "2.mp4"]
-
-
-def test_a_source_of_another_version_is_probed_again(folder: Path, store: Store) -> None:
+    # A source of another version is probed again.
     scan(store, list_sources([str(folder)]))
     os.utime(folder / "0.mp4", ns=(1, 1))
     table, n_scanned = scan(store, list_sources([str(folder)]))

@@ -66,7 +66,7 @@ def test_a_share_is_exact_and_rounded_up(share: float, n: int) -> None:
     assert len(taken(clips(3), keep_fraction=0.1)) == 1
 
 
-def test_what_is_taken_depends_on_seed_and_ids_alone() -> None:
+def test_what_is_taken_of_the_survivors_depends_on_seed_and_ids_alone() -> None:
     """Pins the choice against shuffling, that a seed makes another one and a larger cap more."""
     rows = clips(200)
     first = taken(rows, max_per_group=40)
@@ -76,9 +76,6 @@ def test_what_is_taken_depends_on_seed_and_ids_alone() -> None:
     assert first < taken(rows, max_per_group=60)
     assert len(first & taken(rows, max_per_group=40, seed=1)) < 25
     assert sorted(first)[:3] == ["clip1", "clip10", "clip101"]
-
-
-def test_only_survivors_of_this_generation_are_chosen_from() -> None:
     # Pins the columns of a clip that is left out, and that rejected ones take no place.
     rows = clips(6)
     rows[0].decision, rows[0].reason, rows[0].reasons = "rejected", "too_dark", ["too_dark"]

@@ -117,7 +117,7 @@ def test_the_index_is_that_of_energon(shards: Shards, tmp_path: Path) -> None:
     assert list(own) == list(theirs)
 
 
-def test_the_index_leads_to_each_sample(shards: Shards) -> None:
+def test_index_metadata_and_tables_lead_to_each_sample(shards: Shards) -> None:
     """Pins little-endian offsets: a part cut out by two of them is one sample."""
     for plan, _, data in shards.values():
         raw = tar_index(plan)
@@ -126,18 +126,12 @@ def test_the_index_leads_to_each_sample(shards: Shards) -> None:
             with tarfile.open(fileobj=io.BytesIO(data[start:end])) as tar:
                 assert {name.partition(".")[0] for name in tar.getnames()} == {found.key}
         assert not any(data[offsets[-1] :])
-
-
-def test_the_metadata_is_a_line_of_json_for_each_sample(shards: Shards) -> None:
-    """Pins the order and the name, `<tar without suffix>.meta.jsonl`."""
+    # The order and the name, `<tar without suffix>.meta.jsonl`.
     for name, (plan, _, _) in shards.items():
         lines = meta_lines(plan).splitlines()
         assert [json.loads(line) for line in lines] == [s.metadata for s in plan.samples]
         assert meta_name(name) == name[:-4] + ".meta.jsonl"
-
-
-def test_tables_say_where_each_mp4_lies(shards: Shards) -> None:
-    """Pins the columns that loaders take, and that offsets lead to the bytes."""
+    # The columns that loaders take, and that offsets lead to the bytes.
     table = pq.read_table(io.BytesIO(files_of(shards)["shards/dataset.parquet"]))
     assert table.schema.equals(DATASET_SCHEMA)
     rows = table.to_pylist()
@@ -153,7 +147,7 @@ def test_tables_say_where_each_mp4_lies(shards: Shards) -> None:
         assert row["duration"] == row["num_frames"] / row["fps"]
 
 
-def test_the_manifest_is_last_and_names_everything(shards: Shards) -> None:
+def test_the_manifest_is_last_and_names_everything_of_a_bucket_too(shards: Shards) -> None:
     """Pins its keys, its sums and the hashes, and that facts can be read back."""
     files = files_of(shards)
     assert list(files)[-1] == MANIFEST
@@ -175,10 +169,7 @@ def test_the_manifest_is_last_and_names_everything(shards: Shards) -> None:
     assert set(counts["by_split"]) == {"train", "val"}
     assert set(counts["by_bucket"]) == {bucket.name for bucket in BUCKETS}
     assert counts["by_split"]["val"]["samples"] == 18
-
-
-def test_a_bucket_alone_has_names_of_its_own(shards: Shards) -> None:
-    """Pins that a bucket's folder can be moved and read by itself."""
+    # A bucket's folder can be moved and read by itself.
     files = files_of(shards)
     for bucket in BUCKETS:
         info = json.loads(files[f"shards/{bucket.name}/.nv-meta/.info.json"])
@@ -186,7 +177,7 @@ def test_a_bucket_alone_has_names_of_its_own(shards: Shards) -> None:
         assert {f"shards/{bucket.name}/{name}" for name in info["shard_counts"]} == inside
 
 
-def test_no_shards_are_whole_too() -> None:
+def test_no_shards_are_whole_and_cards_name_the_tars_of_each_split(shards: Shards) -> None:
     """Pins that a run that keeps nothing says so, in all files."""
     files = set_files([], seed=0, fingerprint=STAMP, made_by="curate 0")
     manifest = json.loads(files[MANIFEST])
@@ -198,10 +189,7 @@ def test_no_shards_are_whole_too() -> None:
     )
     assert pq.read_table(io.BytesIO(files["shards/dataset.parquet"])).num_rows == 0
     assert b"configs" not in files["shards/README.md"]
-
-
-def test_cards_name_the_tars_of_each_split(shards: Shards) -> None:
-    """Pins that the header of each folder's README.md names its tars and no others, by split."""
+    # The header of each folder's README.md names its tars and no others, by split.
     files = files_of(shards)
     for folder in ("", *(f"{bucket.name}/" for bucket in BUCKETS)):
         _, header, _ = files[f"shards/{folder}README.md"].decode().split("---\n")

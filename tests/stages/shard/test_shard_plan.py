@@ -111,29 +111,18 @@ def mp4_of(key: str) -> bytes:
 
 
 def sample(
-    number: int,
-    *,
-    caption: str | None = None,
-    split: Split = "train",
-    sha256: str | None = None,
-    embedding: NDArray[np.float32] | None = None,
-    has_id: bool = False,
-    spill: Spill | None = None,
+    number: int, *, caption: str | None = None, split: Split = "train", sha256: str | None = None,
+    embedding: NDArray[np.float32] | None = None, has_id: bool = False, spill: Spill | None = None,
     **metadata: object,
-) -> Sample:
+) -> Sample:  # fmt: skip
     key = f"{number:024x}"
     return Sample(
-        key=key,
-        metadata={"clip_id": key, "fps": 30.0, **metadata},
-        caption=CAPTIONS[number % 3] if caption is None else caption,
-        mp4_bytes=len(mp4_of(key)),
+        key=key, metadata={"clip_id": key, "fps": 30.0, **metadata},
+        caption=CAPTIONS[number % 3] if caption is None else caption, mp4_bytes=len(mp4_of(key)),
         mp4_sha256=sha256 or f"{number:064x}",
-        location=Location(name="cuts/part.parquet", row=number),
-        split=split,
-        embedding=embedding,
-        has_id=has_id,
-        spill=spill,
-    )
+        location=Location(name="cuts/part.parquet", row=number), split=split, embedding=embedding,
+        has_id=has_id, spill=spill,
+    )  # fmt: skip
 
 
 def plan_of(n: int) -> ShardPlan:
@@ -147,7 +136,7 @@ def written(plan: ShardPlan) -> bytes:
     return output.getvalue()
 
 
-def test_plans_do_not_depend_on_the_order_of_samples() -> None:
+def test_plans_depend_on_what_is_inside_and_not_on_its_order() -> None:
     """Pins deterministic names and contents for any order of arrival."""
     tall = Bucket(resolution=480, aspect="9,16", min_frames=17)
     samples = [(WIDE if i % 3 else tall, sample(i)) for i in range(40)]
@@ -165,15 +154,21 @@ def test_plans_do_not_depend_on_the_order_of_samples() -> None:
         assert order != sorted(order)
         other = plan_shards(samples, ShardConfig(max_bytes=1 << 16, seed=1))
         assert order != [s.key for plan in other if plan.bucket == bucket for s in plan.samples]
-
-
-def test_names_end_in_the_hash_of_what_is_inside() -> None:
-    """Pins that another caption, clip or score makes another name, and nothing else does."""
+    # Another caption, clip or score makes another name, and nothing else does.
     base = [(WIDE, sample(i)) for i in range(3)]
     name = plan_shards(base, CONFIG)[0].name
     assert name == plan_shards(list(base), CONFIG)[0].name
     for other in (sample(1, caption="Other."), sample(1, luma=0.5), sample(9)):
         assert plan_shards([base[0], (WIDE, other), base[2]], CONFIG)[0].name != name
+    # The split is in the name, and that tars are numbered within it.
+    samples = [(WIDE, sample(i, split="val" if i % 4 == 0 else "train")) for i in range(40)]
+    plans = plan_shards(samples, ShardConfig(max_bytes=1 << 16))
+    assert {plan.split for plan in plans} == {"train", "val"}
+    for plan in plans:
+        assert {s.split for s in plan.samples} == {plan.split}
+    for split in ("train", "val"):
+        numbers = [p.name.split("-")[-2] for p in plans if p.split == split]
+        assert numbers == [f"{n:06d}" for n in range(len(numbers))]
 
 
 def test_tars_are_filled_up_to_their_limit_and_not_below_the_floor() -> None:
@@ -198,25 +193,10 @@ def test_tars_are_filled_up_to_their_limit_and_not_below_the_floor() -> None:
     plans = plan_shards([(WIDE, large), (WIDE, sample(1))], config)
     assert [len(plan.samples) for plan in plans] == [1, 1]
     assert plan_shards([], CONFIG) == []
-
-
-def test_a_floor_above_the_limit_is_refused() -> None:
-    """Pins the message, and that the floor follows the limit by default."""
+    # The message, and that the floor follows the limit by default.
     with pytest.raises(ValidationError, match="min_bytes 70000 is more than max_bytes 65536"):
         ShardConfig(max_bytes=65536, min_bytes=70000)
     assert ShardConfig(max_bytes=65536).floor_bytes == 16384
-
-
-def test_splits_do_not_share_a_tar() -> None:
-    """Pins that the split is in the name, and that tars are numbered within it."""
-    samples = [(WIDE, sample(i, split="val" if i % 4 == 0 else "train")) for i in range(40)]
-    plans = plan_shards(samples, ShardConfig(max_bytes=1 << 16))
-    assert {plan.split for plan in plans} == {"train", "val"}
-    for plan in plans:
-        assert {s.split for s in plan.samples} == {plan.split}
-    for split in ("train", "val"):
-        numbers = [p.name.split("-")[-2] for p in plans if p.split == split]
-        assert numbers == [f"{n:06d}" for n in range(len(numbers))]
 
 
 SMALL = ShardConfig(max_bytes=1 << 16)
@@ -281,7 +261,7 @@ def test_tars_of_other_names_sizes_and_seeds_do_not_stay() -> None:
     )
 
 
-def test_tarfile_reads_members_adjacent_and_unchanged() -> None:
+def test_tarfile_webdataset_and_the_layout_find_members_unchanged(tmp_path: Path) -> None:
     """Pins order, contents and headers of the members, which name no user, time or machine."""
     plan = plan_of(5)
     with tarfile.open(fileobj=io.BytesIO(written(plan))) as tar:
@@ -299,10 +279,7 @@ def test_tarfile_reads_members_adjacent_and_unchanged() -> None:
         assert contents[f"{s.key}.mp4"] == mp4_of(s.key)
         assert contents[f"{s.key}.txt"].decode() == s.caption
         assert json.loads(contents[f"{s.key}.json"]) == s.metadata
-
-
-def test_webdataset_reads_samples(tmp_path: Path) -> None:
-    """Pins that a trainer's loader finds each sample whole, with its key and caption."""
+    # A trainer's loader finds each sample whole, with its key and caption.
     wds = pytest.importorskip("webdataset")
     plan = plan_of(5)
     path = tmp_path / "000000.tar"
@@ -313,10 +290,7 @@ def test_webdataset_reads_samples(tmp_path: Path) -> None:
         assert read["mp4"] == mp4_of(meant.key)
         assert read["txt"] == meant.caption
         assert read["json"] == meant.metadata
-
-
-def test_the_layout_says_where_clips_lie() -> None:
-    """Pins the offsets in `clips.mp4_offset` and the size, without writing the tar."""
+    # The offsets in `clips.mp4_offset` and the size, without writing the tar.
     plan = plan_of(7)
     layout = plan.layout
     data = written(plan)
@@ -327,13 +301,11 @@ def test_the_layout_says_where_clips_lie() -> None:
     assert not any(data[layout.offsets[-1] :])
 
 
-def test_further_members_come_last_and_are_what_readers_decode() -> None:
-    """Pins name, type and place of `npy` and `id`, and that samples without them have none.
-
-    `id` is a whole number that `webdataset` decodes and that fits 64 bits. CogVideo's SAT loader
-    looks for a member of this suffix, and then for the line of `.meta.jsonl` whose `key` is the
-    member's name before the dot.
-    """
+def test_further_members_come_last_and_samples_on_disk_are_the_same_in_another_process() -> None:
+    """Pins name, type and place of `npy` and `id`, and that samples without them have none."""
+    # `id` is a whole number that `webdataset` decodes and that fits 64 bits. CogVideo's SAT loader
+    # looks for a member of this suffix, and then for the line of `.meta.jsonl` whose `key` is the
+    # member's name before the dot.
     vector = np.linspace(-1, 1, 7, dtype=np.float32)
     samples = [sample(1, embedding=vector), sample(2, has_id=True), sample(3, has_id=True)]
     (plan,) = plan_shards([(WIDE, one) for one in samples], CONFIG)
@@ -352,9 +324,7 @@ def test_further_members_come_last_and_are_what_readers_decode() -> None:
     assert all(0 <= value < 2**52 for value in values)
     plain = plan_shards([(WIDE, sample(number)) for number in (1, 2, 3)], CONFIG)
     assert plan.name != plain[0].name
-
-
-def test_a_sample_on_disk_is_the_same_in_another_process() -> None:
+    # A sample on disk is the same in another process.
     spill = Spill()
     samples = [
         sample(number, spill=spill, has_id=True, embedding=np.full(3, number, np.float32))
@@ -371,16 +341,13 @@ def test_a_sample_on_disk_is_the_same_in_another_process() -> None:
     assert sample(1) != sample(1, caption="another")
 
 
-def test_tars_end_with_two_empty_blocks_and_the_same_plan_gives_the_same_bytes() -> None:
+def test_the_same_plan_gives_the_same_bytes_and_canonical_json() -> None:
     """Pins the end of the archive, and determinism."""
     plan = plan_of(4)
     assert written(plan) == written(plan)
     assert len(written(plan)) % 512 == 0
     assert written(plan)[-1024:] == b"\0" * 1024
-
-
-def test_sample_json_is_canonical() -> None:
-    """Pins sorted keys, no spaces and unescaped text, so that equal metadata is equal bytes."""
+    # Sorted keys, no spaces and unescaped text, so that equal metadata is equal bytes.
     assert sample(1, zeta="é", alpha=[1, None]).json() == (
         '{"alpha":[1,null],"clip_id":"000000000000000000000001","fps":30.0,"zeta":"é"}'.encode()
     )
@@ -391,10 +358,6 @@ def test_keys_that_readers_would_split_or_skip_are_refused(key: str) -> None:
     """Pins that a key is plain: webdataset cuts names at the first dot and skips `__x__`."""
     with pytest.raises(ValueError, match="expected letters and digits only"):
         Sample(
-            key=key,
-            metadata={},
-            caption="",
-            mp4_bytes=1,
-            mp4_sha256="",
+            key=key, metadata={}, caption="", mp4_bytes=1, mp4_sha256="",
             location=Location(name="cuts/part.parquet", row=0),
-        )
+        )  # fmt: skip

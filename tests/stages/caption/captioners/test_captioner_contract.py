@@ -70,7 +70,7 @@ def runner_of(captioner: type[Captioner] = Mine, budget_s: float = 60) -> Servic
     return ServiceDialogs(make_dialogs(config), {"captioner": captioner(config)}, budget_s=budget_s)
 
 
-def test_a_driver_captioner_answers_and_its_exceptions_cost_one_window() -> None:
+def test_exceptions_of_a_captioner_cost_one_window_and_errors_of_this_package_the_run() -> None:
     """Pins that such a failure is not stored, so that another run asks again."""
     kept = Kept()
     *answered, failed = annotations_of(runner_of(), windows(1, 2, 3), kept)
@@ -80,9 +80,7 @@ def test_a_driver_captioner_answers_and_its_exceptions_cost_one_window() -> None
     assert failed.failure is Unanswered.CAPTIONER_ERROR
     assert failed.detail == "ValueError: no such colour"
     assert len(kept) == 2
-
-
-def test_errors_of_this_package_end_the_run() -> None:
+    # Errors of this package end the run.
     config = CaptionConfig.model_validate(CONFIG)
     model = captioner_class(config.captioner)(config)
     model.setup()
@@ -147,7 +145,7 @@ class OwnClient(Mine):
     def client(self) -> None: ...
 
 
-def test_one_burst_of_refusals_finds_how_many_the_server_takes() -> None:
+def test_requests_are_as_many_as_the_server_takes() -> None:
     """Pins that slots come back with answers, and not above the most."""
     limit = RequestLimit(32)
     assert all(limit.acquire() for _ in range(32))
@@ -161,9 +159,7 @@ def test_one_burst_of_refusals_finds_how_many_the_server_takes() -> None:
         limit.went_well()
         limits.append(int(limit.limit))
     assert (limits[6], limits[9], limits[-1]) == (8, 9, 32)
-
-
-def test_each_freed_slot_wakes_one_that_waits() -> None:
+    # Each freed slot wakes one that waits.
     limit = RequestLimit(2)
 
     def request(_: int) -> None:
@@ -173,9 +169,7 @@ def test_each_freed_slot_wakes_one_that_waits() -> None:
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(request, range(200), timeout=30))
-
-
-def test_nobody_begins_while_a_server_takes_nothing() -> None:
+    # Nobody begins while a server takes nothing.
     limit = RequestLimit(4)
     limit.acquire()
     limit.was_refused(0.2)

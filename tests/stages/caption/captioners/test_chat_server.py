@@ -72,7 +72,9 @@ def seen(reply: Reply) -> dict[str, Any]:
     return answer
 
 
-def test_the_server_sees_this_clips_frames_with_their_times(fake_server: FakeServer) -> None:
+def test_the_server_sees_this_clips_frames_with_their_times_or_as_one_video(
+    fake_server: FakeServer,
+) -> None:
     fake_server.start()
     reply = asked_one(fake_server.config(), request_about(77))
     answer = seen(reply)
@@ -87,9 +89,7 @@ def test_the_server_sees_this_clips_frames_with_their_times(fake_server: FakeSer
     answer = seen(asked_one(fake_server.config(), request_about(5, turns=turns)))
     assert answer["said"][1:] == ["at 0 s", "at 0.5 s", "a", "{b", "mend"]
     assert answer["seen"] == [[5, 0], [5, 1]]
-
-
-def test_frames_as_one_video_at_the_rate_at_which_they_were_shown(fake_server: FakeServer) -> None:
+    # Frames as one video at the rate at which they were shown.
     import av
 
     fake_server.start()
@@ -297,7 +297,9 @@ def test_a_server_that_stays_away_ends_the_run(
     assert caplog.text.count("\n") == 1
 
 
-def test_check_passes_where_a_question_can_be_asked(fake_server: FakeServer) -> None:
+def test_check_passes_where_a_question_can_be_asked_and_else_names_the_remedy(
+    fake_server: FakeServer,
+) -> None:
     fake_server.start()
     check_server(fake_server.config(), marked_frames(1, 8))
     assert sum(fake_server.counts().values()) == 1
@@ -307,11 +309,7 @@ def test_check_passes_where_a_question_can_be_asked(fake_server: FakeServer) -> 
         check_server(fake_server.config())
     fake_server.set(models=500)
     check_server(fake_server.config())
-
-
-def test_check_names_the_nearest_models_and_the_pictures_that_are_too_many(
-    fake_server: FakeServer,
-) -> None:
+    # Check names the nearest models and the pictures that are too many.
     fake_server.start(models=["tiny-vlm", "other/large", "tiny-vlm-2"], most_images=1)
     with pytest.raises(ServerError, match=r"404.*nearest: \['tiny-vlm', 'tiny-vlm-2'\]"):
         check_server(fake_server.config(model="tinyvlm"))
@@ -333,7 +331,7 @@ def test_the_trial_is_as_large_as_the_largest_window() -> None:
     assert shape(frames_per_s=2, max_frames=20)[0] == 20
 
 
-def test_answers_without_plain_content_and_what_is_none() -> None:
+def test_answers_errors_and_waits_are_read_in_every_form() -> None:
     messages = {'"content": null': "", '"content": null, "refusal": "I cannot."': "I cannot.",
                 '"content": [{"type": "text", "text": "a"}]': "a"}  # fmt: skip
     for message, text in messages.items():
@@ -343,9 +341,7 @@ def test_answers_without_plain_content_and_what_is_none() -> None:
                  '{"choices": [{"message": {"content": 3}}]}'):  # fmt: skip
         with pytest.raises(ValueError, match="answer"):
             parse_answer(body.encode())
-
-
-def test_errors_are_told_short_and_without_what_was_asked() -> None:
+    # Errors are told short and without what was asked.
     picture = "/9j/" + "A" * 5000
     body = orjson.dumps({"detail": [{"msg": "not a picture", "input": picture}]})
     assert error_in(body, "") == '[{"msg":"not a picture","input":"..."}]'
@@ -353,9 +349,7 @@ def test_errors_are_told_short_and_without_what_was_asked() -> None:
     assert shown_url("https://user:pass@host:8000/v1/?key=1") == "https://host:8000/v1"
     # The key would stand across the end.
     assert "sk-9" not in error_in(b"w " * 147 + b"sk-987654321", "sk-987654321")
-
-
-def test_retry_after_in_seconds_and_as_a_date() -> None:
+    # Retry after in seconds and as a date.
     assert retry_after_s({"Retry-After": "1.5"}) == 1.5
     at = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     wait_s = retry_after_s({"Retry-After": at})

@@ -58,13 +58,9 @@ def two_and_a_judge(task: Task) -> Dialog:
 
 
 def runner_of(
-    config: ModelConfig,
-    dialogs: Dialogs = one_question,
-    *,
-    budget_s: float = 60.0,
-    backoff_s: float = 0.02,
-    read_ahead: int = 8,
-) -> ServiceDialogs:
+    config: ModelConfig, dialogs: Dialogs = one_question, *, budget_s: float = 60.0,
+    backoff_s: float = 0.02, read_ahead: int = 8,
+) -> ServiceDialogs:  # fmt: skip
     server = ServerCaptioner(config, backoff_s=backoff_s)
     models: dict[Role, Captioner] = {"captioner": server, "judge": server}
     return ServiceDialogs(dialogs, models, budget_s=budget_s, read_ahead=read_ahead)
@@ -88,7 +84,7 @@ def clip_seen(annotation: Annotation) -> int:
     return int(clips.pop())
 
 
-def test_each_answer_is_of_its_own_clips_frames(fake_server: FakeServer) -> None:
+def test_answers_and_a_judge_stay_with_their_own_clips_frames(fake_server: FakeServer) -> None:
     fake_server.start(delay_s=[0, 0.05])
     n_before = sum(fake_server.counts().values())
     kept = Kept()
@@ -100,9 +96,7 @@ def test_each_answer_is_of_its_own_clips_frames(fake_server: FakeServer) -> None
     again = [(marked_task(clip), lambda: pytest.fail("loaded")) for clip in range(150)]
     assert seen_by(runner_of(fake_server.config()), again, kept=kept) == list(range(150))
     assert sum(fake_server.counts().values()) - n_before == 150
-
-
-def test_several_requests_and_a_judge_stay_with_their_window(fake_server: FakeServer) -> None:
+    # Several requests and a judge stay with their window.
     fake_server.start(delay_s=[0, 0.03])
     loads: Counter[int] = Counter()
 
@@ -152,14 +146,10 @@ def test_equal_requests_in_flight_are_asked_once(fake_server: FakeServer) -> Non
 
 def test_every_fault_ends_in_one_annotation_or_one_reason(fake_server: FakeServer) -> None:
     faults = [
-        {"status": 429, "headers": {"Retry-After": "0.1"}},
-        {"status": 500, "body": "boom"},
-        {"hang": 30},
-        {"cut": True},
-        {"status": 200, "body": "<html>"},
-        {"status": 400, "body": "too long"},
-        None,
-    ]
+        {"status": 429, "headers": {"Retry-After": "0.1"}}, {"status": 500, "body": "boom"},
+        {"hang": 30}, {"cut": True}, {"status": 200, "body": "<html>"},
+        {"status": 400, "body": "too long"}, None,
+    ]  # fmt: skip
     fake_server.start(delay_s=[0, 0.02], faults=faults * 2)
     kept = Kept()
     config = fake_server.config(in_flight=8, timeout_s=2, tries=20)
@@ -210,7 +200,9 @@ def test_the_budget_of_a_clip_counts_from_its_first_request(fake_server: FakeSer
     assert set(failures[5:]) == {None, Unanswered.OVER_BUDGET}
 
 
-def test_frames_that_cannot_be_had_are_an_outcome(fake_server: FakeServer) -> None:
+def test_frames_that_cannot_be_had_are_an_outcome_and_a_wrong_key_ends_the_runner(
+    fake_server: FakeServer,
+) -> None:
     fake_server.start()
 
     def gone() -> Frames:
@@ -221,9 +213,7 @@ def test_frames_that_cannot_be_had_are_an_outcome(fake_server: FakeServer) -> No
     first, second = annotations_of(runner, windows)
     assert (first.failure, first.detail) == (Unanswered.NO_FRAMES, "frames/1 is gone")
     assert clip_seen(second) == 2
-
-
-def test_a_wrong_key_ends_the_runner_and_is_raised(fake_server: FakeServer) -> None:
+    # A wrong key ends the runner and is raised.
     fake_server.start(key="another")
     kept = Kept()
     with pytest.raises(ServerError, match="OPENAI_API_KEY is not set"):

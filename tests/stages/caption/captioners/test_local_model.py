@@ -92,9 +92,7 @@ def words_of(model: LocalCaptioner, asked: SizedRequest) -> str:
 
 @pytest.mark.parametrize(("family", "frames_as"), FORMS)
 def test_a_batch_answers_as_its_requests_do_alone(
-    folders: Folders,
-    family: Family,
-    frames_as: str,
+    folders: Folders, family: Family, frames_as: str
 ) -> None:
     model = model_of(folders(family), frames_as)
     # As video, requests with equal sampling and sizes share a batch: these are of twelve kinds.
@@ -135,13 +133,9 @@ class MarkReader:
         self.most_rows = 1000
 
     def generate(
-        self,
-        *,
-        input_ids: torch.Tensor,
-        pixel_values: torch.Tensor,
-        image_grid_thw: torch.Tensor,
+        self, *, input_ids: torch.Tensor, pixel_values: torch.Tensor, image_grid_thw: torch.Tensor,
         **_: object,
-    ) -> torch.Tensor:
+    ) -> torch.Tensor:  # fmt: skip
         self.sizes.append(len(input_ids))
         if len(input_ids) > self.most_rows:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
@@ -273,7 +267,7 @@ def test_control_tokens_in_words_are_words(folders: Folders) -> None:
         assert reply.failure is None
 
 
-def test_turns_come_in_order_with_the_pictures_first(folders: Folders) -> None:
+def test_turns_come_in_order_with_pictures_times_and_the_system_role(folders: Folders) -> None:
     model = model_of(folders("qwen2_5_vl"))
     first = request_of(task_of("a"), "Describe.")
     more = (Turn(role="assistant", text="{broken"), Turn(role="user", text="Mend it."))
@@ -286,9 +280,7 @@ def test_turns_come_in_order_with_the_pictures_first(folders: Folders) -> None:
         "<|im_start|>assistant\n{broken<|im_end|>\n"
         "<|im_start|>user\nMend it.<|im_end|>\n<|im_start|>assistant\n"
     )
-
-
-def test_a_template_without_system_role_gets_it_in_the_first_turn(folders: Folders) -> None:
+    # A template without system role gets it in the first turn.
     config = ModelConfig(model=str(folders("qwen2_5_vl")))
     loaded = weights.load(config, device="cpu")
     processor = loaded.chat.processor
@@ -302,9 +294,7 @@ def test_a_template_without_system_role_gets_it_in_the_first_turn(folders: Folde
     asked = chat.sized(request_of(task_of("a")), frames_of())
     text = chat.tokenizer.decode(chat.inputs([asked])["input_ids"][0])
     assert "user\nBe brief.\n\nDescribe the clip.<|im_end|>" in text
-
-
-def test_times_of_frames_reach_a_model_that_takes_video(folders: Folders) -> None:
+    # Times of frames reach a model that takes video.
     model = model_of(folders("qwen3_vl"), "video")
     text = words_of(model, sized(model, request_of(task_of("a", 4)), *map(jpeg, range(4))))
     # Frames 0, 4, 8, 12 at 10 frames/s; two make one patch in time.
@@ -378,6 +368,12 @@ def test_draws_follow_the_nucleus_at_the_temperature() -> None:
     for token in found:
         share = float(probabilities[token] / held[3])
         assert found[token] / 8000 == pytest.approx(share, abs=4 * (share / 8000) ** 0.5)
+    # Without temperature the likeliest is taken and impossible tokens never.
+    requests = [request_of(task_of("a"), temperature=0, seed=seed) for seed in range(4)]
+    assert drawn(requests, LOGITS, 5) == [[4] * 5] * 4
+    logits = torch.tensor([-torch.inf, -torch.inf, 0.0])
+    requests = [request_of(task_of("a"), temperature=2.0, seed=seed) for seed in range(50)]
+    assert {token for row in drawn(requests, logits, 20) for token in row} == {2}
 
 
 def test_a_row_does_not_depend_on_its_batch_and_does_on_seed_and_clip() -> None:
@@ -391,11 +387,3 @@ def test_a_row_does_not_depend_on_its_batch_and_does_on_seed_and_clip() -> None:
     assert [drawn([request], LOGITS, 30)[0] for request in requests] == together
     assert drawn(requests[::-1], LOGITS, 30) == together[::-1]
     assert len({tuple(row) for row in together}) == 3
-
-
-def test_without_temperature_the_likeliest_is_taken_and_impossible_tokens_never() -> None:
-    requests = [request_of(task_of("a"), temperature=0, seed=seed) for seed in range(4)]
-    assert drawn(requests, LOGITS, 5) == [[4] * 5] * 4
-    logits = torch.tensor([-torch.inf, -torch.inf, 0.0])
-    requests = [request_of(task_of("a"), temperature=2.0, seed=seed) for seed in range(50)]
-    assert {token for row in drawn(requests, logits, 20) for token in row} == {2}

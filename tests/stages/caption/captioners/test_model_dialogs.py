@@ -81,7 +81,7 @@ def assert_marks(annotations: Sequence[Annotation], expected: Sequence[str]) -> 
         assert annotation.answer.medium == " ".join([marks] * n_replies(number))
 
 
-def test_marked_frames_stay_with_their_clip(folder: Path) -> None:
+def test_marked_frames_stay_with_their_clip_and_models_with_their_roles(folder: Path) -> None:
     model, reader = mark_reader(folder)
     tasks, expected = marked_tasks(30)
     kept = Kept()
@@ -103,9 +103,7 @@ def test_marked_frames_stay_with_their_clip(folder: Path) -> None:
     assert annotations_of(both(model), tasks, some) == first
     assert some.keys() == kept.keys()
     assert sum(reader.sizes) == len(some.times) == len(kept) // 2
-
-
-def test_two_models_answer_their_own_roles(folder: Path) -> None:
+    # Two models answer their own roles.
     captioner, said = mark_reader(folder)
     judge, judged = mark_reader(folder, batch_tokens=700)
     tasks, expected = marked_tasks(12)
@@ -170,7 +168,7 @@ def test_one_request_of_two_dialogs_is_asked_once(folder: Path) -> None:
     assert (reader.sizes, list(kept.times.values())) == ([1], [1])
 
 
-def test_each_window_ends_with_an_answer_or_a_reason(folder: Path) -> None:
+def test_each_window_ends_with_an_answer_or_a_reason_within_its_budget(folder: Path) -> None:
     """Pins that what may go well in another run is not kept."""
 
     def gone() -> Frames:
@@ -190,9 +188,7 @@ def test_each_window_ends_with_an_answer_or_a_reason(folder: Path) -> None:
     failures = [a.failure for a in annotations_of(both(model), tasks, kept)]
     assert failures.count(Unanswered.OUT_OF_MEMORY) == 4
     assert not kept
-
-
-def test_a_clip_has_a_budget_of_time(folder: Path) -> None:
+    # A clip has a budget of time.
     model, reader = mark_reader(folder)
     tasks, _ = marked_tasks(4)
     kept = Kept()

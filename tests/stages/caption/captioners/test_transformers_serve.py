@@ -95,13 +95,22 @@ def answers_of(config: ModelConfig, n_clips: int, n_frames: int) -> list[tuple[A
     return [(each, kept[request_about(each.task).key]) for each in found]
 
 
-def test_a_real_server_takes_the_trial_and_refuses_another_model(served: ModelConfig) -> None:
+def test_a_real_server_takes_the_trial_and_what_it_refuses_has_a_reason(
+    served: ModelConfig,
+) -> None:
     check_server(served, marked_frames(1, 8))
     with pytest.raises(ServerError, match=r"400.*pinned to"):
         check_server(served.model_copy(update={"model": "another/model"}))
+    # What a real server cannot take is a reason.
+    broken = marked_frames(1, 1)
+    broken = type(broken)(jpegs=(b"no picture",), times_s=broken.times_s)
+    server = ServerCaptioner(served.model_copy(update={"tries": 2}), backoff_s=0.05)
+    (annotation,) = annotations_of(runner_of(server), [(marked_task(1), broken)])
+    # It says 500, and not 400, to a picture that it cannot read.
+    assert annotation.failure is Unanswered.SERVER_ERROR
 
 
-def test_a_real_server_answers_each_clip_by_its_own_frames(served: ModelConfig) -> None:
+def test_a_real_server_answers_each_clip_by_every_one_of_its_frames(served: ModelConfig) -> None:
     together = answers_of(served, 6, 2)
     alone = answers_of(served.model_copy(update={"in_flight": 1}), 6, 2)
     assert [each.task.clip_id for each, _ in together] == [f"clip-{i}" for i in range(6)]
@@ -113,19 +122,8 @@ def test_a_real_server_answers_each_clip_by_its_own_frames(served: ModelConfig) 
         # Random weights seldom end by themselves: sixteen tokens, and cut off.
         assert reply.tokens_out <= 16
         assert reply.is_whole == (reply.tokens_out < 16)
-
-
-def test_a_real_server_sees_every_frame(served: ModelConfig) -> None:
+    # A real server sees every frame.
     tokens = [answers_of(served, 1, n_frames)[0][0].tokens_in for n_frames in (1, 2, 3)]
     # A picture is 16 tokens, and its time, such as "at 0.5 s", one a letter.
     assert tokens[1] - tokens[0] == 16 + len("at 0.5 s")
     assert tokens[2] - tokens[1] == 16 + len("at 1 s")
-
-
-def test_what_a_real_server_cannot_take_is_a_reason(served: ModelConfig) -> None:
-    broken = marked_frames(1, 1)
-    broken = type(broken)(jpegs=(b"no picture",), times_s=broken.times_s)
-    server = ServerCaptioner(served.model_copy(update={"tries": 2}), backoff_s=0.05)
-    (annotation,) = annotations_of(runner_of(server), [(marked_task(1), broken)])
-    # It says 500, and not 400, to a picture that it cannot read.
-    assert annotation.failure is Unanswered.SERVER_ERROR

@@ -68,13 +68,7 @@ def test_good_captions_pass(text: str) -> None:
 
 
 BAD = {
-    "empty": [
-        "",
-        " \n",
-        "?!",
-        "N/A",
-        "None",
-    ],
+    "empty": ["", " \n", "?!", "N/A", "None"],
     "cut_off": [
         "A cat jumps onto the",
         "A cat, a dog,",
@@ -128,7 +122,7 @@ def test_bad_captions_are_found_with_their_reason(wanted: str, text: str) -> Non
     assert reason(text) == wanted
 
 
-def test_settings_of_the_recipe_hold() -> None:
+def test_every_field_is_looked_at_by_settings_of_the_recipe() -> None:
     meta = "The video shows a brown dog that runs along the wet beach."
     assert reason(meta, CONFIG.model_copy(update={"allow_meta": True})) is None
     german = "Ein Hund läuft schnell über die nasse Wiese und bellt."
@@ -136,9 +130,7 @@ def test_settings_of_the_recipe_hold() -> None:
     assert reason(german, CONFIG.model_copy(update={"language": None})) is None
     english = "A dog runs quickly over the wet meadow and barks."
     assert reason(english, CONFIG.model_copy(update={"language": "de"})) == "wrong_language"
-
-
-def test_every_length_and_other_fields_are_looked_at() -> None:
+    # Every length and other fields are looked at.
     config = CaptionConfig(structured=True)
     good = "A dog runs along the beach."
     answer = Answer(short=good, medium=good, long="The image shows a dog.")
@@ -152,35 +144,28 @@ def test_every_length_and_other_fields_are_looked_at() -> None:
     parts["subjects"] = ["tree"]
     fine = Answer(short=good, medium=good, long=good, structured=parts)
     assert problem_of(fine, config) is None
-
-
-def test_an_answer_is_looked_at_before_it_is_read() -> None:
+    # An answer is looked at before it is read.
     whole = {"": "empty", "I'm sorry, but I can't help.": "refusal",
              '{"short": "I cannot help"}': None, "A dog runs.": None}  # fmt: skip
     cut = {"A dog runs": "cut_off", "the dog and the dog and the dog and the dog": "repeated"}
     for is_whole, texts in ((True, whole), (False, cut)):
-        for text, reason in texts.items():
+        for text, expected in texts.items():
             problem = problem_of_text(text, is_whole=is_whole)
-            assert (None if problem is None else problem.reason) == reason, text
+            assert (None if problem is None else problem.reason) == expected, text
 
 
-def test_quotations_are_left_out_and_apostrophes_are_none() -> None:
+def test_rules_name_the_place_outside_of_quotations_in_little_time() -> None:
     assert "go" not in without_quotations("They shout 'go go go' and run.")
     text = "The driver's seat and the child's bag are red; the dog's bowl isn't."
     assert without_quotations(text) == text
     loop = "The sign reads '" + "STOP " * 40 + "'"
     assert repeated_in(loop) is not None
-
-
-def test_what_is_said_names_the_place() -> None:
+    # What is said names the place.
     assert refusal_in("I cannot describe it.") == "I cannot describe"
     assert meta_phrase_in("A dog. In the video, it runs.") == "In the video"
     assert cut_off_at("A dog jumps over the", "de") is None
     assert cut_off_at("A dog jumps over the", "en") == "A dog jumps over the"
     assert is_empty("---")
-
-
-def test_rules_take_little_time_on_hostile_texts() -> None:
     # Patterns that backtrack without end would not return.
     screens = " ".join(f"A screen of {i} inches. The video shows {i} dogs." for i in range(500))
     for text in ("'" * 5000, "a " * 5000, "the " * 5000, "{" * 5000, "the image " * 1000, screens):
@@ -246,12 +231,10 @@ def test_too_little_is_not_judged_and_foreign_names_make_no_foreign_language(tex
     assert other_language(text, "en") is None
 
 
-def test_norwegian_may_look_danish_and_a_name_may_be_written_in_latin_letters() -> None:
+def test_languages_that_look_alike_are_taken_and_unknown_ones_refused() -> None:
     assert other_language("En brun hund løper langs stranden og stopper ved vannet.", "nb") is None
     assert other_language("一个男人在 McDonald's 门口吃汉堡，旁边停着一辆 BMW 汽车。", "zh") is None
-
-
-def test_a_language_that_cannot_be_told_is_refused() -> None:
+    # A language that cannot be told is refused.
     check_language("en")
     check_language("nb")
     with pytest.raises(RecipeError, match=r"caption\.language is 'xx'.*known: .*en, eo, es"):

@@ -180,7 +180,7 @@ def own_prompt() -> Prompt:
     return Prompt(user="{format}", repair="{error}", answer="json", schema=schema)
 
 
-def test_fields_of_the_prompts_own_come_back_as_extra() -> None:
+def test_own_fields_plain_text_and_scores_are_read() -> None:
     config = CaptionConfig(lengths=("short",), text="short")
     prompt = own_prompt()
     schema = answer_schema(config, prompt)
@@ -190,9 +190,7 @@ def test_fields_of_the_prompts_own_come_back_as_extra() -> None:
     assert '- "steps": array of objects, may be left out' in format_of(schema)
     with pytest.raises(BadAnswerError, match=r'risk: found "none"; expected one of "low", "high"'):
         read_answer('{"short": "A car.", "risk": "none"}', config, prompt, schema)
-
-
-def test_plain_text_is_one_caption_and_nothing_else() -> None:
+    # Plain text is one caption and nothing else.
     cosmos = load_prompt("cosmos")
     config = CaptionConfig(prompt="cosmos", lengths=("long",), text="long")
     assert answer_schema(config, cosmos) is None
@@ -202,9 +200,7 @@ def test_plain_text_is_one_caption_and_nothing_else() -> None:
         answer_schema(CaptionConfig(prompt="cosmos"), cosmos)
     with pytest.raises(RecipeError, match=r"caption\.safety"):
         answer_schema(config.model_copy(update={"safety": True}), cosmos)
-
-
-def test_scores_are_whole_numbers_from_1_to_5() -> None:
+    # Scores are whole numbers from 1 to 5.
     schema = judge_schema(load_prompt("judge"))
     text = '{"why": "no\\nfault", "faithfulness": 5, "completeness": 4.0, "correctness": 1}'
     scores, why = read_scores(text, schema)

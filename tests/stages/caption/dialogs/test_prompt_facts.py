@@ -37,7 +37,7 @@ from tests.made_clips import clip_rows
 }])  # fmt: skip
 
 
-def test_facts_of_a_clip_word_by_word() -> None:
+def test_facts_of_a_clip_are_short_and_told_where_they_are_known() -> None:
     sidecar = Sidecar(uri="x", data={"title": "Road 7", "gps": {"city": "Oslo"}})
     assert facts_of(ROW, text_lines=["EXIT 14", 'he said "no"\n'], sidecar=sidecar) == (
         "- Camera, measured over the whole clip: the camera pans right, tilts up at a moderate "
@@ -51,13 +51,17 @@ def test_facts_of_a_clip_word_by_word() -> None:
         '  - title: "Road 7"\n'
         '  - gps.city: "Oslo"'
     )
-
-
-def test_nothing_is_told_of_what_is_not_known() -> None:
+    # Nothing is told of what is not known.
     assert facts_of(None) == ""
     (bare,) = clip_rows([{"tags": [], "camera_motion": None, "content_type": None}])
     told = "- Camera, measured over the whole clip: its motion is not known"
     assert facts_of(bare) == told
+    # The limit, and that whole lines are left out from the end.
+    sidecar = Sidecar(uri="x", data={f"k{i}": "x" * 150 for i in range(40)})
+    told = facts_of(ROW, text_lines=["y" * 30] * 20, sidecar=sidecar)
+    assert 3600 < len(told) <= MAX_CHARACTERS
+    assert told.splitlines()[-1].endswith('x"')
+    assert told.startswith("- Camera")
 
 
 def test_camera_motion_in_words() -> None:
@@ -78,38 +82,18 @@ def test_camera_motion_in_words() -> None:
     assert tags == set(CAMERA_WORDS)
 
 
-def test_facts_are_short_whatever_stands_in_them() -> None:
-    """Pins the limit, and that whole lines are left out from the end."""
-    sidecar = Sidecar(uri="x", data={f"k{i}": "x" * 150 for i in range(40)})
-    told = facts_of(ROW, text_lines=["y" * 30] * 20, sidecar=sidecar)
-    assert 3600 < len(told) <= MAX_CHARACTERS
-    assert told.splitlines()[-1].endswith('x"')
-    assert told.startswith("- Camera")
-
-
-def test_values_are_flattened_in_the_order_of_the_file() -> None:
+def test_values_are_flattened_in_the_order_of_the_file_up_to_limits() -> None:
     data = {
-        "title": "A walk",
-        "place": {"city": "Oslo", "at": {"lat": 59.9, "known": True}},
-        "tags": ["snow", "dusk", 3],
-        "people": [{"name": "Ann"}, {"name": "Bo", "age": None}],
-        "odd key: x": 1,
-        "empty": "",
-        "none": [],
-    }
+        "title": "A walk", "place": {"city": "Oslo", "at": {"lat": 59.9, "known": True}},
+        "tags": ["snow", "dusk", 3], "people": [{"name": "Ann"}, {"name": "Bo", "age": None}],
+        "odd key: x": 1, "empty": "", "none": [],
+    }  # fmt: skip
     assert sidecar_lines(data) == [
-        'title: "A walk"',
-        'place.city: "Oslo"',
-        "place.at.lat: 59.9",
-        "place.at.known: true",
-        'tags: ["snow", "dusk", 3]',
-        'people.0.name: "Ann"',
-        'people.1.name: "Bo"',
+        'title: "A walk"', 'place.city: "Oslo"', "place.at.lat: 59.9", "place.at.known: true",
+        'tags: ["snow", "dusk", 3]', 'people.0.name: "Ann"', 'people.1.name: "Bo"',
         '"odd key: x": 1',
-    ]
-
-
-def test_many_long_and_deep_values_are_limited() -> None:
+    ]  # fmt: skip
+    # Many long and deep values are limited.
     deep: dict[str, object] = {"end": 1}
     for _ in range(20):
         deep = {"a": deep}
@@ -252,7 +236,7 @@ def test_a_frames_own_time_is_that_frame(rate: str, start_s: float) -> None:
         assert frames_of((at_s, late_s), fps, start_s) == (frame, frame + 1)
 
 
-def test_windows_stand_around_events_of_the_clip() -> None:
+def test_windows_stand_around_events_of_the_clip_or_beside_the_others() -> None:
     """Pins spans: half before the event, half after it, within the clip; each span once."""
     events = ((2.0, 2.0), (104.0, 104.0), (104.0, 104.05), (105.0, 106.0), (109.9, 120.0))
     windows = windows_of(100, 10.0, CONFIG, events, start_s=100.0)
@@ -261,10 +245,7 @@ def test_windows_stand_around_events_of_the_clip() -> None:
     assert [w.index for w in windows] == [0, 1, 2]
     assert all(w.is_event for w in windows)
     assert windows[0].shown == (35, 45)
-
-
-def test_clips_without_events_keep_their_windows() -> None:
-    """Pins that events elsewhere in the source change nothing."""
+    # Events elsewhere in the source change nothing.
     plain = windows_of(100, 10.0, CONFIG)
     assert [(w.start_frame, w.end_frame) for w in plain] == [(0, 40), (40, 80), (80, 100)]
     assert windows_of(100, 10.0, CONFIG, [(9.9, 9.9), (30.0, 31.0)], start_s=10.0) == plain
@@ -272,10 +253,7 @@ def test_clips_without_events_keep_their_windows() -> None:
     assert windows_of(100, 10.0, never, [(1.0, 1.0)]) == plain
     # Pictures of an earlier setting are not taken for those of a later one.
     assert len({frames_fingerprint(config) for config in (CONFIG, wider, never)}) == 3
-
-
-def test_windows_around_events_may_stand_beside_the_others() -> None:
-    """Pins their order, and that the clip's caption has each piece of it once."""
+    # Their order, and that the clip's caption has each piece of it once.
     beside = CONFIG.model_copy(update={"event_windows": "beside"})
     windows = windows_of(80, 10.0, beside, [(4.0, 4.0)])
     spans = [(w.start_frame, w.end_frame, w.is_event) for w in windows]
@@ -290,7 +268,7 @@ def test_windows_around_events_may_stand_beside_the_others() -> None:
     assert caption == "Weather: 0. 4.0 seconds of video. Weather: 1. 4.0 seconds of video."
 
 
-def test_the_gravest_event_in_a_window_is_its_class() -> None:
+def test_the_gravest_event_is_the_class_and_no_event_is_said_where_it_is_known() -> None:
     """Pins the order of classes, and values of the event before those of the source."""
     said = {
         "events": [
@@ -307,10 +285,7 @@ def test_the_gravest_event_in_a_window_is_its_class() -> None:
     )
     first = known(0, 12, said)
     assert (first.label, first.values["weather"]) == ("near_collision", "hail")
-
-
-def test_no_event_is_said_only_where_it_is_known() -> None:
-    """Pins the negatives: all events are listed, and none is near."""
+    # The negatives: all events are listed, and none is near.
     far = {"events": [{"time_s": 30, "label": "collision"}]}
     assert known(0, 40, {"events": []}).label == "normal"
     assert known(0, 40, far).label == "normal"
@@ -339,7 +314,7 @@ def test_the_prompt_tells_the_class_and_times_of_the_window() -> None:
     assert "12.4" in facts_of(None, sidecar=sidecar)
 
 
-def test_another_label_is_another_request() -> None:
+def test_another_label_is_another_request_and_captions_from_metadata_ask_nobody() -> None:
     """Pins that a corrected sidecar asks anew, and the same one does not."""
     asks = ["caption.captioner=openai", "caption.url=http://127.0.0.1:1/v1", "caption.model=m"]
     config = load_recipe("driving", asks).caption
@@ -355,10 +330,7 @@ def test_another_label_is_another_request() -> None:
     event = {"time_s": 1.0, "label": "collision"}
     assert key({"events": [event]}) == key({"events": [event]})
     assert key({"events": [event]}) != key({"events": [event | {"label": "near_collision"}]})
-
-
-def test_captions_from_metadata_ask_nobody() -> None:
-    """Pins the annotation: the caption and class of metadata, by no model and no request."""
+    # The annotation: the caption and class of metadata, by no model and no request.
     know = known(0, 40, {"events": []})
     task = Task(clip_id="c", content="p", window=window(0, 40), fps=10.0, metadata=know)
     annotation = replayed(make_dialogs(CONFIG)(task), {})[0]

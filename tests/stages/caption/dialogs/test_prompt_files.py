@@ -86,25 +86,20 @@ def test_refusals_name_the_file_and_what_is_wrong(
         assert word in str(error.value)
 
 
-def test_braces_of_json_stay_and_values_are_not_filled_again() -> None:
+def test_braces_of_json_stay_and_the_fingerprint_is_that_of_the_words(tmp_path: Path) -> None:
     text = 'Such as {"a": {"b": 1}} and {} and { x }: {facts}'
     assert fill(text, {"facts": "{format} {error}"}) == (
         'Such as {"a": {"b": 1}} and {} and { x }: {format} {error}'
     )
     with pytest.raises(KeyError):
         fill("{facts}", {})
-
-
-def test_the_fingerprint_is_that_of_the_words(tmp_path: Path) -> None:
+    # The fingerprint is that of the words.
     own = {"type": "string"}
     texts = [
-        GOOD,
-        "about: for people\n" + GOOD,
-        GOOD.replace("Describe", "Tell"),
-        GOOD.replace("Because", "As"),
-        "system: You see.\n" + GOOD,
+        GOOD, "about: for people\n" + GOOD, GOOD.replace("Describe", "Tell"),
+        GOOD.replace("Because", "As"), "system: You see.\n" + GOOD,
         GOOD + f"schema: {{properties: {{a: {own}}}}}",
-    ]
+    ]  # fmt: skip
     first, same, *others = [load(tmp_path, text).fingerprint for text in texts]
     assert same == first
     assert len({first, *others}) == 5

@@ -49,12 +49,9 @@ def event(label: str, start_s: float = 12.0) -> Event:
 
 
 def asked(
-    answer: Answer | None,
-    know: WindowMetadata | None,
-    config: CaptionConfig = CONFIG,
-    span: WindowSpan = WHOLE,
-    clip: str = "clip",
-) -> dict[str, QuestionAnswer]:
+    answer: Answer | None, know: WindowMetadata | None, config: CaptionConfig = CONFIG,
+    span: WindowSpan = WHOLE, clip: str = "clip",
+) -> dict[str, QuestionAnswer]:  # fmt: skip
     shown = Window(index=0, start_frame=0, end_frame=50, shown=(25,))
     task = Task(clip_id=clip, content="p", window=shown, fps=10.0, metadata=know)
     failure = Unanswered.TIMED_OUT if answer is None else None
@@ -69,68 +66,50 @@ def told(made: Mapping[str, QuestionAnswer]) -> dict[str, tuple[str, str]]:
     return {name: (one.answer.split(". ", 1)[-1], one.origin) for name, one in made.items()}
 
 
-def test_metadata_stands_above_the_model() -> None:
+def test_metadata_stands_above_the_model_and_without_both_nothing_is_asked() -> None:
     """Pins each answer and its origin where both say something."""
     made = asked(ANSWER, known("collision", event("collision"), weather="rain", ego_brakes=False))
     assert told(made) == {
         "caption.short": ("A van cuts in.", "tiny"),
         "caption.medium": ("A white van cuts in.", "tiny"),
-        "caption.metadata": ("Known.", "metadata"),
-        "choice.class": ("collision", "metadata"),
-        "yes_no.collision": ("Yes", "metadata"),
-        "yes_no.near_collision": ("No", "metadata"),
+        "caption.metadata": ("Known.", "metadata"), "choice.class": ("collision", "metadata"),
+        "yes_no.collision": ("Yes", "metadata"), "yes_no.near_collision": ("No", "metadata"),
         "yes_no.ego_brakes": ("No", "metadata"),
         "open.time_of_collision": ("2.0 s after the start of the video.", "metadata"),
-        "open.weather": ("rain", "metadata"),
-        "open.cause": ("a van", "tiny"),
+        "open.weather": ("rain", "metadata"), "open.cause": ("a van", "tiny"),
         "reasoning.reasoning": ("collision", "metadata"),
-    }
+    }  # fmt: skip
     reasoned = made["reasoning.reasoning"]
     assert (reasoned.reasoning, reasoned.reasoning_origin) == ("The van comes close.", "tiny")
     assert made["choice.class"].reasoning_origin is None
-
-
-def test_without_metadata_all_answers_are_the_models() -> None:
-    """Pins that nothing is marked as known that is not."""
+    # Nothing is marked as known that is not.
     made = told(asked(ANSWER, known(None, lists_all=False)))
     assert made.pop("caption.metadata") == ("Known.", "metadata")
     assert {origin for _, origin in made.values()} == {"tiny"}
     assert made["choice.class"] == ("collision", "tiny")
     assert made["yes_no.near_collision"] == ("No", "tiny")
     assert not [name for name in made if "time_of" in name]
-
-
-def test_where_neither_says_anything_nothing_is_asked() -> None:
-    """Pins a window whose model failed, with metadata and without; metadata may not list all."""
+    # A window whose model failed, with metadata and without; metadata may not list all.
     assert set(asked(None, known("normal"))) == {
-        "caption.metadata",
-        "choice.class",
-        "yes_no.collision",
-        "yes_no.near_collision",
-    }
+        "caption.metadata", "choice.class", "yes_no.collision", "yes_no.near_collision",
+    }  # fmt: skip
     assert asked(None, None) == {}
     made = told(asked(None, known("collision", event("collision"), lists_all=False)))
     assert made["yes_no.collision"] == ("Yes", "metadata")
     assert "yes_no.near_collision" not in made
 
 
-def test_answers_fit_each_other() -> None:
+def test_answers_fit_each_other_in_recipes_of_all_kinds() -> None:
     """Pins that reasoning to another class is left out, and that no question has two answers."""
     assert "reasoning.reasoning" not in asked(ANSWER, known("near_collision"))
     know = known("collision", event("collision"), event("collision", 13.0))
     assert "open.time_of_collision" not in asked(ANSWER, know)
-
-
-def test_questions_name_the_seconds_of_a_piece() -> None:
-    """Pins that a trainer, who is given the whole clip, knows what is meant."""
+    # A trainer, who is given the whole clip, knows what is meant.
     for one in asked(ANSWER, known("collision", event("collision")), span=PIECE).values():
         assert one.question.startswith("Between 1.0 s and 3.0 s: ")
     for one in asked(ANSWER, known("collision", event("collision"))).values():
         assert "Between" not in one.question
-
-
-def test_the_order_of_choices_says_nothing_and_stays() -> None:
-    """Pins that letters differ from clip to clip, and are the same in each run."""
+    # Letters differ from clip to clip, and are the same in each run.
     letters = []
     for i in range(30):
         one = asked(ANSWER, known("collision"), clip=f"clip-{i}")["choice.class"]
@@ -140,10 +119,7 @@ def test_the_order_of_choices_says_nothing_and_stays() -> None:
         assert f"{letter}. {name} (contact)" in one.question
         letters.append(letter)
     assert set(letters) == {"A", "B", "C"}
-
-
-def test_recipes_without_events_or_without_a_model_have_questions_too() -> None:
-    """Pins what any model's annotation gives; captions from metadata are not said twice."""
+    # What any model's annotation gives; captions from metadata are not said twice.
     plain: dict[str, Any] = {"events": {}, "no_event": None, "content_types": ("indoor", "outdoor")}
     config = CaptionConfig(**(CONFIG.model_dump() | plain))
     made = told(asked(Answer(short="A cat.", content_type="indoor"), None, config))

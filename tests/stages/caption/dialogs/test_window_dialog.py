@@ -125,7 +125,7 @@ def test_one_good_answer_is_one_request() -> None:
     assert (plain.requests[0].schema, plain.requests[0].system) == (None, "")
 
 
-def test_broken_json_is_repaired_once_in_the_same_conversation() -> None:
+def test_a_bad_answer_is_repaired_or_retried_once() -> None:
     script = in_turn(BAD, say(DOG))
     annotation = script.run(config())
     assert short_of(annotation) == DOG
@@ -139,9 +139,7 @@ def test_broken_json_is_repaired_once_in_the_same_conversation() -> None:
     annotation = in_turn(BAD, '{"shirt": "x"}').run(config())
     assert (annotation.answer, annotation.failure) == (None, Unanswered.BAD_ANSWER)
     assert "short: missing" in annotation.detail
-
-
-def test_an_answer_against_a_rule_is_retried_with_another_seed_and_the_reason() -> None:
+    # An answer against a rule is retried with another seed and the reason.
     script = in_turn(say(META), say(DOG))
     annotation = script.run(config())
     assert short_of(annotation) == DOG
@@ -210,7 +208,7 @@ def test_a_judge_that_gives_no_scores_fails_no_window(
     assert short_of(annotation) == expected
 
 
-def test_a_candidate_that_fails_does_not_fail_the_window() -> None:
+def test_a_candidate_that_fails_does_not_fail_the_window_and_equal_ones_are_judged_once() -> None:
     late = Reply(failure=Unanswered.RATE_LIMITED, detail="429")
     script = by_seed({7: late, 8: say(META), 9: say(DOG), 11: say(META)}, {"dog": scores(4)})
     annotation = script.run(judged())
@@ -224,9 +222,7 @@ def test_a_candidate_that_fails_does_not_fail_the_window() -> None:
     annotation = by_seed({7: say(META), 8: late, 9: refused, 10: say(META)}).run(judged())
     assert (annotation.failure, annotation.detail) == (Unanswered.RATE_LIMITED, "429")
     assert annotation.lost == {}
-
-
-def test_equal_candidates_are_judged_once() -> None:
+    # Equal candidates are judged once.
     script = by_seed({7: say(DOG), 8: say(DOG), 9: say(CAT)}, {"dog": scores(4), "cat": scores(3)})
     annotation = script.run(judged())
     assert [len(asked) for asked in script.rounds] == [3, 2]
