@@ -43,9 +43,14 @@ SERVER = {
 
 
 def rows_of(
-    monkeypatch: pytest.MonkeyPatch, *, needed: bool = False, faiss: ProbeResult = FAISS,
-    refusal: str | None = None, fault: str | None = None, **answers: ProbeResult,
-) -> dict[str, CheckRow]:  # fmt: skip
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    needed: bool = False,
+    faiss: ProbeResult = FAISS,
+    refusal: str | None = None,
+    fault: str | None = None,
+    **answers: ProbeResult,
+) -> dict[str, CheckRow]:
     """The rows of a server whose probes give other answers than `SERVER`."""
     everything = SERVER | answers
     monkeypatch.setattr(gpu, "ask_all", lambda names: {name: everything[name] for name in names})

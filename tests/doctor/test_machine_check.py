@@ -68,9 +68,14 @@ def test_a_machine_in_order(tmp_path: Path) -> None:
     ],
 )
 def test_a_machine_that_lacks_something(
-    name: str, change: dict[str, object], state: State, stops: bool, words: str,
-    machine: SimpleNamespace, tmp_path: Path,
-) -> None:  # fmt: skip
+    name: str,
+    change: dict[str, object],
+    state: State,
+    stops: bool,
+    words: str,
+    machine: SimpleNamespace,
+    tmp_path: Path,
+) -> None:
     vars(machine).update(change)
     row = rows_of(str(tmp_path))[name]
     assert (row.state, row.stops) == (state, stops)
@@ -138,9 +143,14 @@ def test_a_sound_installation() -> None:
     ],
 )  # fmt: skip
 def test_a_package_that_does_not_work_has_a_remedy(
-    question: str, row: str, error: str, installed: dict[str, str | None], state: State,
-    remedies: list[str], versions: dict[str, str],
-) -> None:  # fmt: skip
+    question: str,
+    row: str,
+    error: str,
+    installed: dict[str, str | None],
+    state: State,
+    remedies: list[str],
+    versions: dict[str, str],
+) -> None:
     for name, version in installed.items():
         versions.pop(name, None)
         if version is not None:

@@ -116,9 +116,13 @@ def test_a_recipe_that_cannot_run_here_says_why(
      ("gpu", 1, None, True), ("cpu", 1, None, False), ("cpu", 1, "auto", False)],
 )  # fmt: skip
 def test_a_score_that_gpus_do_not_give_is_refused_where_one_may_decode(
-    rule: str, device: str, n_gpus: int, ray_address: str | None, is_refused: bool,
+    rule: str,
+    device: str,
+    n_gpus: int,
+    ray_address: str | None,
+    is_refused: bool,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """Pins that no clip is judged by an absent quantiser: it is said before work begins."""
     monkeypatch.setattr(start, "available_gpus", lambda: n_gpus)
     monkeypatch.setattr(gpu_engines, "nvdec_refusal", lambda: None)

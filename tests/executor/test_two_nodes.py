@@ -33,9 +33,12 @@ def cluster(s3_bucket: str) -> Iterator[str]:
 
 
 def test_a_cluster_reads_and_writes_object_storage(
-    cluster: str, s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    cluster: str,
+    s3_bucket: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     bucket = open_store(f"s3://{s3_bucket}")
     for number in range(3):
         path = tmp_path / f"{number}.mp4"

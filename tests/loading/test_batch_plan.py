@@ -10,10 +10,15 @@ from curator.loading.batch_plan import BucketPlan, Plan, Setting, dealt, quotas
 
 
 def plan_of(
-    sizes: dict[str, tuple[int, ...]], *, weights: dict[str, float] | None = None,
-    batch_size: int = 3, drop_last: bool = False, shuffle: int = 5, rank: int = 0,
+    sizes: dict[str, tuple[int, ...]],
+    *,
+    weights: dict[str, float] | None = None,
+    batch_size: int = 3,
+    drop_last: bool = False,
+    shuffle: int = 5,
+    rank: int = 0,
     world_size: int = 1,
-) -> Plan:  # fmt: skip
+) -> Plan:
     setting = Setting(
         seed=7, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, rank=rank,
         world_size=world_size,

@@ -133,9 +133,14 @@ def encoded(form: str, height: int, width: int) -> bytes:
     ],
 )
 def test_pixels_are_the_cpus_within_a_tolerance(
-    tmp_path: Path, engines: Engines, form: str, height: int, width: int,
-    size: tuple[int, int] | None, bound: float,
-) -> None:  # fmt: skip
+    tmp_path: Path,
+    engines: Engines,
+    form: str,
+    height: int,
+    width: int,
+    size: tuple[int, int] | None,
+    bound: float,
+) -> None:
     """Pins colours, range and scaling: the mean difference in levels, and no frame off by one."""
     # Not scaled, 8 bits are the same.
     engines()

@@ -21,9 +21,15 @@ PAIR_S = 0.1
 
 
 def seen(
-    *, x: float = 0.0, y: float = 0.0, zoom: float = 0.0, roll_deg: float = 0.0, seed: int = 3,
-    height: int = H, width: int = W,
-) -> NDArray[np.uint8]:  # fmt: skip
+    *,
+    x: float = 0.0,
+    y: float = 0.0,
+    zoom: float = 0.0,
+    roll_deg: float = 0.0,
+    seed: int = 3,
+    height: int = H,
+    width: int = W,
+) -> NDArray[np.uint8]:
     """What a camera sees that went right and up by short sides, in, and clockwise."""
     source = cv2.cvtColor(texture(seed, width_px=900, height_px=700), cv2.COLOR_RGB2GRAY)
     angle, short = np.radians(roll_deg), min(height, width)

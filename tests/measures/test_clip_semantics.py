@@ -157,9 +157,13 @@ def rejecting(rules: dict[str, Any]) -> dict[str, str]:
 
 
 def refusal(
-    store: ModelStore, clip: str | None, *, rules: dict[str, dict[str, Any]],
-    by: tuple[str, ...] = (), **semantic: object,
-) -> str:  # fmt: skip
+    store: ModelStore,
+    clip: str | None,
+    *,
+    rules: dict[str, dict[str, Any]],
+    by: tuple[str, ...] = (),
+    **semantic: object,
+) -> str:
     with pytest.raises(UsageError) as caught:
         Semantics(SemanticConfig.model_validate(semantic), clip, store).check(rejecting(rules), by)
     return str(caught.value)
@@ -189,9 +193,12 @@ def test_a_rule_on_a_score_that_is_not_made_names_the_remedy(models: ModelStore,
     ],
 )  # fmt: skip
 def test_what_does_not_fit_together_is_refused(
-    models: ModelStore, clip: str | None, semantic: dict[str, object],
-    rules: dict[str, dict[str, float]], words: str,
-) -> None:  # fmt: skip
+    models: ModelStore,
+    clip: str | None,
+    semantic: dict[str, object],
+    rules: dict[str, dict[str, float]],
+    words: str,
+) -> None:
     assert words in refusal(models, clip, rules=rules, **semantic)
 
 

@@ -126,9 +126,13 @@ def likely_peaks(probability: NDArray[np.float32]) -> list[int]:
     ],
 )
 def test_chunks_threads_and_batches_change_no_bit(
-    exact: ShotNetwork, whole: tuple[NDArray[np.uint8], ShotAnswers], precision: str, n_batch: int,
-    options: dict[str, int], request: pytest.FixtureRequest,
-) -> None:  # fmt: skip
+    exact: ShotNetwork,
+    whole: tuple[NDArray[np.uint8], ShotAnswers],
+    precision: str,
+    n_batch: int,
+    options: dict[str, int],
+    request: pytest.FixtureRequest,
+) -> None:
     network, (frames, expected) = exact, whole
     if precision != "float32":
         network, expected = request.getfixturevalue("rounding")

@@ -456,9 +456,13 @@ def assert_as_alone(store: Store, finished: Place) -> None:
 
 @pytest.mark.parametrize("root", RUN_ROOTS, indirect=True)
 def test_of_two_runs_one_refuses_and_the_other_is_as_if_alone(
-    root: str, store: Store, begin: Begin, finished: Place, tmp_path: Path,
+    root: str,
+    store: Store,
+    begin: Begin,
+    finished: Place,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     first = begin(root)
     before = {info.key for info in store.list()}
     assert main(arguments(finished, root)) == EXIT_USAGE
@@ -496,9 +500,14 @@ def test_commands_that_read_work_while_a_run_holds_the_root_and_sigterm_leaves_n
 
 @pytest.mark.parametrize("root", RUN_ROOTS, indirect=True)
 def test_a_paused_run_that_lost_its_root_commits_nothing(
-    root: str, store: Store, begin: Begin, finished: Place, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+    root: str,
+    store: Store,
+    begin: Begin,
+    finished: Place,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     monkeypatch.setattr(lease, "RENEW_S", RUN_RENEW_S)
     monkeypatch.setattr(lease, "EXPIRES_S", RUN_EXPIRES_S)
     first = begin(root)

@@ -195,9 +195,12 @@ def test_an_object_that_is_replaced_or_removed_is_noticed(
     ("ignored", "said"), [("IfMatch", "changed"), ("Range", "does not answer range requests")]
 )
 def test_a_server_that_ignores_conditions_or_ranges_is_noticed(
-    watched: WatchedClient, open_small: Callable[..., RangeReader], monkeypatch: pytest.MonkeyPatch,
-    ignored: str, said: str,
-) -> None:  # fmt: skip
+    watched: WatchedClient,
+    open_small: Callable[..., RangeReader],
+    monkeypatch: pytest.MonkeyPatch,
+    ignored: str,
+    said: str,
+) -> None:
     requests = []
 
     def get(**arguments: str) -> object:

@@ -253,9 +253,12 @@ def test_a_missing_bucket_is_told_with_the_remedy(bucket: str) -> None:
     ],
 )
 def test_what_keeps_a_run_from_its_bucket_is_told_with_the_remedy(
-    s3_bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, str | None],
+    s3_bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    changes: dict[str, str | None],
     said: str,
-) -> None:  # fmt: skip
+) -> None:
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setattr(s3_client, "ATTEMPTS", 1)

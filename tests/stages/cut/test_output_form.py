@@ -271,9 +271,14 @@ BROKEN = av.error.ExternalError(542398533, "Generic error in an external library
     ids=["opening, memory", "memory", "broken", "opens no more", "a size that it does not take"],
 )
 def test_what_fails_in_nvenc_is_the_gpus_and_not_the_clips(
-    film: Path, error: av.error.FFmpegError, at: int, opens: bool, kind: type[Exception],
-    code: ErrorCode | None, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    film: Path,
+    error: av.error.FFmpegError,
+    at: int,
+    opens: bool,
+    kind: type[Exception],
+    code: ErrorCode | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Pins codes, after which a new process tries the clip again; only a size is the clip's own."""
 
     def encode(picture: object) -> list[object]:

@@ -22,9 +22,12 @@ Pairs = list[tuple[int, int, float, float]]
 
 
 def ranked(
-    n: int, *, order: list[int] | None = None, pixels: list[int] | None = None,
+    n: int,
+    *,
+    order: list[int] | None = None,
+    pixels: list[int] | None = None,
     n_frames: list[int] | None = None,
-) -> Ranked:  # fmt: skip
+) -> Ranked:
     return Ranked(
         order=np.array(order if order is not None else range(n), np.int64),
         pixels=np.array(pixels if pixels is not None else [1] * n, np.int64),

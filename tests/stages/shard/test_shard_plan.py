@@ -111,10 +111,16 @@ def mp4_of(key: str) -> bytes:
 
 
 def sample(
-    number: int, *, caption: str | None = None, split: Split = "train", sha256: str | None = None,
-    embedding: NDArray[np.float32] | None = None, has_id: bool = False, spill: Spill | None = None,
+    number: int,
+    *,
+    caption: str | None = None,
+    split: Split = "train",
+    sha256: str | None = None,
+    embedding: NDArray[np.float32] | None = None,
+    has_id: bool = False,
+    spill: Spill | None = None,
     **metadata: object,
-) -> Sample:  # fmt: skip
+) -> Sample:
     key = f"{number:024x}"
     return Sample(
         key=key, metadata={"clip_id": key, "fps": 30.0, **metadata},

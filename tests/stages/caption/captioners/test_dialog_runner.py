@@ -58,9 +58,13 @@ def two_and_a_judge(task: Task) -> Dialog:
 
 
 def runner_of(
-    config: ModelConfig, dialogs: Dialogs = one_question, *, budget_s: float = 60.0,
-    backoff_s: float = 0.02, read_ahead: int = 8,
-) -> ServiceDialogs:  # fmt: skip
+    config: ModelConfig,
+    dialogs: Dialogs = one_question,
+    *,
+    budget_s: float = 60.0,
+    backoff_s: float = 0.02,
+    read_ahead: int = 8,
+) -> ServiceDialogs:
     server = ServerCaptioner(config, backoff_s=backoff_s)
     models: dict[Role, Captioner] = {"captioner": server, "judge": server}
     return ServiceDialogs(dialogs, models, budget_s=budget_s, read_ahead=read_ahead)

@@ -133,9 +133,13 @@ class MarkReader:
         self.most_rows = 1000
 
     def generate(
-        self, *, input_ids: torch.Tensor, pixel_values: torch.Tensor, image_grid_thw: torch.Tensor,
+        self,
+        *,
+        input_ids: torch.Tensor,
+        pixel_values: torch.Tensor,
+        image_grid_thw: torch.Tensor,
         **_: object,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         self.sizes.append(len(input_ids))
         if len(input_ids) > self.most_rows:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")

@@ -49,9 +49,12 @@ def event(label: str, start_s: float = 12.0) -> Event:
 
 
 def asked(
-    answer: Answer | None, know: WindowMetadata | None, config: CaptionConfig = CONFIG,
-    span: WindowSpan = WHOLE, clip: str = "clip",
-) -> dict[str, QuestionAnswer]:  # fmt: skip
+    answer: Answer | None,
+    know: WindowMetadata | None,
+    config: CaptionConfig = CONFIG,
+    span: WindowSpan = WHOLE,
+    clip: str = "clip",
+) -> dict[str, QuestionAnswer]:
     shown = Window(index=0, start_frame=0, end_frame=50, shown=(25,))
     task = Task(clip_id=clip, content="p", window=shown, fps=10.0, metadata=know)
     failure = Unanswered.TIMED_OUT if answer is None else None
