@@ -127,9 +127,12 @@ class UnitRunner:
         `here` runs them in this process, one by one and in order.
         """
         engine = self._engine
-        results = engine.run_here(steps, units) if here else engine.run(
-            steps, units, small=small, without_gpu=without_gpu, check=check, is_shown=is_shown
-        )  # fmt: skip
+        if here:
+            results = engine.run_here(steps, units)
+        else:
+            results = engine.run(
+                steps, units, small=small, without_gpu=without_gpu, check=check, is_shown=is_shown
+            )
         with self._progress.polling(engine.progress):
             for unit in results:
                 self.cpu_s.update(unit.cpu_s)
@@ -271,11 +274,14 @@ class UnitStream(Generic[ItemT, ResultT]):
         """Returns the workers, and starts them for the first unit."""
         if self._workers is None:
             step, stage, is_shared = self._step(), self._stage, self._stage.in_flight is not None
-            self._workers = UnitThread([step]) if not is_pool else self._engine.pool(
-                [step],
-                most=self._n_workers if is_shared else None,
-                check=stage.node_refusal if self._engine.joins or not is_shared else None,
-            )  # fmt: skip
+            if is_pool:
+                self._workers = self._engine.pool(
+                    [step],
+                    most=self._n_workers if is_shared else None,
+                    check=stage.node_refusal if self._engine.joins or not is_shared else None,
+                )
+            else:
+                self._workers = UnitThread([step])
         return self._workers
 
     def _step(self) -> Step:

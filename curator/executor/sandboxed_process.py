@@ -139,6 +139,15 @@ class SetUpError(Exception):
         self.cause = cause
 
 
+def _end(status: int | None) -> str:
+    """Says how a process ended: by a signal, by itself, or not within the wait."""
+    if status is None:
+        return "no end"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-status).name
+    return f"exit status {status}"
+
+
 class SandboxedProcess:
     """One process, and the sources that are open for it."""
 
@@ -480,9 +489,7 @@ class SandboxedProcess:
         self.stop()
         if status == -signal.SIGXCPU:
             why, code = _SLOW, ErrorCode.TOO_SLOW
-        ends: dict[int | None, str] = {-number: number.name for number in signal.Signals}
-        words = (ends | {None: "no end"}).get(status, f"exit status {status}")
-        why = why or f"its decoder ended with {words}"
+        why = why or f"its decoder ended with {_end(status)}"
         if works_on_gpu and status == 1 and lost is None:
             # So PyNvVideoCodec ends a process at some errors of the driver, without a word.
             lost = DeviceLostError(why)
