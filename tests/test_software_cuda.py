@@ -82,7 +82,7 @@ def test_a_capture_refuses_what_a_gpu_does_not_capture() -> None:
 def test_a_source_is_analyzed_on_the_device(tmp_path: Path) -> None:
     """Pins that the whole of the GPU's path runs there, in all of its threads."""
     path = tmp_path / "film.mp4"
-    write_video(path, moving_texture(60, width_px=192, height_px=108), bframes=2)
+    write_video(path, moving_texture(30, width_px=192, height_px=108), bframes=2)
 
     def analyzed(analysis_models: AnalysisModels) -> tuple[object, ...]:
         with path.open("rb") as reader:
@@ -101,6 +101,6 @@ def test_a_source_is_analyzed_on_the_device(tmp_path: Path) -> None:
                 nvdec=Nvdec(module=fake_module(), device="cuda"),
             )
         )
-    assert found[:2] == (notes, n_frames) == ((), 60)
+    assert found[:2] == (notes, n_frames) == ((), 30)
     assert np.abs(found[2] - expected).max() < 0.02  # type: ignore[operator]
     assert device.n_replays > 0
