@@ -311,8 +311,8 @@ class Progress:
             if is_due and self._stage is not None:
                 facts = list(self._facts())
                 facts += self._end_time()
-                said = f": {', '.join(facts)}" if facts else ""
-                self._write_line(f"{self._stage}{said}")
+                words = f": {', '.join(facts)}" if facts else ""
+                self._write_line(f"{self._stage}{words}")
 
     def left(self) -> dict[str, float] | None:
         """Returns the seconds until the run ends, by stage; None while that is not known."""

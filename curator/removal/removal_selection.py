@@ -135,8 +135,8 @@ def select(
                 example="source_uri LIKE '%/private/%'",
                 instead="name what to remove by --clips or --sources",
             )
-        known = set(footage["clip_id"].to_pylist())
-        if unknown := [item for item in named if item not in known]:
+        footage_ids = set(footage["clip_id"].to_pylist())
+        if unknown := [item for item in named if item not in footage_ids]:
             raise UsageError(
                 f"{store.uri} has no clip {unknown[0]!r} in any snapshot, and no stored candidate "
                 "of that id; nothing was removed"

@@ -232,7 +232,7 @@ def format_funnel(summary: Mapping[str, Any]) -> str:
     n_bytes = sum(shard.get("bytes") or 0 for shard in shards)
     rows.append(("shards", len(shards), size(n_bytes) if shards else ""))
     width = max(24, *(len(name) for name, _, _ in rows))
-    lines = [f"{name:<{width}}{number:>11,}  {said}".rstrip() for name, number, said in rows]
+    lines = [f"{name:<{width}}{number:>11,}  {words}".rstrip() for name, number, words in rows]
     return "\n".join(filter(None, [*lines, course_words(summary)]))
 
 

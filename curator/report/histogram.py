@@ -75,7 +75,7 @@ class Histogram:
     name: str
     unit: str
     meaning: str
-    said: str
+    bounds_text: str
     value: float
     """The value of the first clip."""
     axis: Axis | None
@@ -137,9 +137,9 @@ def histogram(
     measured = np.isfinite(values)
     if not measured.any():
         return None
-    said = [f"{key} {score(value)}" for key, value in bounds.items()] or ["no bound"]
+    parts = [f"{key} {score(value)}" for key, value in bounds.items()] or ["no bound"]
     if n_missing := int(np.sum(~measured)):
-        said.append(f"{count(n_missing)} not measured")
+        parts.append(f"{count(n_missing)} not measured")
     values, is_kept = values[measured], is_kept[measured]
     kept, rejected = values[is_kept], values[~is_kept]
     bins, marks = [], []
@@ -151,7 +151,7 @@ def histogram(
         name=name,
         unit=spec.unit,
         meaning=spec.meaning,
-        said=", ".join(said),
+        bounds_text=", ".join(parts),
         value=float(values[0]),
         axis=axis,
         n_kept=len(kept),

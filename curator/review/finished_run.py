@@ -76,7 +76,7 @@ class Finished:
         schema = candidates_schema(self.measures.specs)
         learned = [field for field in schema if field.name not in stored.names]
         fields = [*learned, *metadata_fields(self.clips.schema)]
-        found = DiskTable(pa.schema([*stored, *fields]), self.memory_budget_bytes)
+        joined = DiskTable(pa.schema([*stored, *fields]), self.memory_budget_bytes)
         for block in self._sorted_candidates(stored):
             # In the order of `clips`; others are of sources that the run did not have.
             wanted = ids.slice(done, block.num_rows).combine_chunks()
@@ -86,10 +86,10 @@ class Finished:
             rows = block.filter(pa.array(is_next))
             for field in fields:
                 rows = rows.append_column(field, columns[field.name])
-            found.add(rows)
+            joined.add(rows)
             done += columns.num_rows
         if done == self.clips.num_rows:
-            return found.whole()
+            return joined.whole()
         raise UsageError(
             f"{self.store.uri}/candidates lacks clips of the snapshot; "
             "`curate run` makes those of the newest again"

@@ -80,16 +80,16 @@ def run_status(store: Store) -> dict[str, Any]:
 
     A running or silent run has its `holder` and `silent_s`, a finished one its `summary`.
     """
-    lease, found = store.read_versioned(LEASE), store.read_versioned(PROGRESS)
+    lease, progress = store.read_versioned(LEASE), store.read_versioned(PROGRESS)
     status: dict[str, Any] = {"out": store.uri}
     with suppress(ValueError, TypeError):
-        status |= json.loads(found[1]) if found is not None else {}
+        status |= json.loads(progress[1]) if progress is not None else {}
     holder = read_holder(lease[1]) if lease is not None else None
     if holder is not None:
         silent_s = max(0.0, holder.silent_s())
         state = "silent" if holder.is_dead() or silent_s > SILENT_S else "running"
         return status | {"state": state, "holder": holder.words, "silent_s": round(silent_s, 1)}
-    if found is not None:
+    if progress is not None:
         return status | {"state": "failed" if "error" in status else "silent"}
     summary = read_summary(store)
     return status | ({"state": "finished", "summary": summary} if summary else {"state": "none"})
@@ -103,9 +103,9 @@ def write_plan(store: Store, plan: Mapping[str, Any], recipe: Recipe) -> None:
 
 def read_plan(store: Store, recipe: Recipe) -> dict[str, Any]:
     """Reads the plan of a recipe; empty if OUT has no plan, or the plan of another recipe."""
-    found, plan = store.read_versioned(PLAN), {}
+    stored, plan = store.read_versioned(PLAN), {}
     with suppress(ValueError, TypeError):
-        plan = dict(json.loads(found[1])) if found is not None else {}
+        plan = dict(json.loads(stored[1])) if stored is not None else {}
     is_own = plan.get("recipe") == fingerprint(recipe.model_dump(mode="json"))
     return plan if is_own and plan.get("format") == FORMAT else {}
 

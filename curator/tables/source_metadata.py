@@ -90,8 +90,8 @@ class SourceMetadata:
         schema, numbers = self.schema(), list(numbers)
         for name in (*numbers, *others):
             if name not in schema.names:
-                known = unknown_key(name, schema.names or ["none"], "column of metadata")
-                raise UsageError(f"no source has {name!r}; {known}")
+                hint = unknown_key(name, schema.names or ["none"], "column of metadata")
+                raise UsageError(f"no source has {name!r}; {hint}")
         for name in numbers:
             if schema.field(name).type not in (pa.int64(), pa.float64()):
                 raise UsageError(

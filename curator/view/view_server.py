@@ -201,8 +201,8 @@ class _Pages:
                 await run_in_threadpool(path.write_bytes, body)
                 query = str(path)
             k = min(asked.k, MAX_FOUND)
-            found = await run_in_threadpool(self._run.search, by, query, k, asked.where)
-        return _json({"n": len(found), "clips": found})
+            clips = await run_in_threadpool(self._run.search, by, query, k, asked.where)
+        return _json({"n": len(clips), "clips": clips})
 
     async def picture(self, request: Request) -> Response:
         clip_id, number = request.path_params["clip_id"], request.path_params["number"]

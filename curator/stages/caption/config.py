@@ -199,8 +199,8 @@ class CaptionConfig(ModelConfig):
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
         problems = (self._unasked, self._missing, self._wrong_events, self._wrong_answers)
-        if (found := next(filter(None, (problem() for problem in problems)), None)) is not None:
-            raise ValueError(found)
+        if (message := next(filter(None, (problem() for problem in problems)), None)) is not None:
+            raise ValueError(message)
         return self
 
     def _unasked(self) -> str | None:

@@ -397,8 +397,8 @@ def _counts(
     counts: dict[str, RuleCount] = {}
     for at, (rule, numbers) in enumerate(of_rule.items()):
         own = hit_NR[:, at]
-        found = np.isin(first, numbers).sum(), (own & alone).sum(), own.sum()
-        counts[rule] = RuleCount(rule, checks[numbers[0]].bounds, *map(int, found))
+        n_clips = np.isin(first, numbers).sum(), (own & alone).sum(), own.sum()
+        counts[rule] = RuleCount(rule, checks[numbers[0]].bounds, *map(int, n_clips))
     for rule, numbers in _by_rule(flagged).items():
         n_any = int(np.any([flagged[number].hit for number in numbers], axis=0).sum())
         counts[rule] = RuleCount(rule, flagged[numbers[0]].bounds, 0, 0, n_any)

@@ -41,8 +41,8 @@ class ReusableShards:
     def tars(self) -> dict[str, DescribedTar]:
         """The tars with their sizes and hashes, by name; none where the manifest is lost."""
         try:
-            known = known_tars(find_json(self.store, MANIFEST) or {})
-            return {f"{SHARDS}/{name}": tar for name, tar in known.items()}
+            tars = known_tars(find_json(self.store, MANIFEST) or {})
+            return {f"{SHARDS}/{name}": tar for name, tar in tars.items()}
         except DamagedError as error:
             where = f"{error.root}/{MANIFEST}"
             logger.warning("%s is damaged (%s): it is made again", where, error.why)

@@ -57,8 +57,8 @@ class Prompt(BaseModel):
     def _is_whole(self) -> Self:
         for field, names in _KNOWN.items():
             for name in placeholders(getattr(self, field)) - names:
-                known = ", ".join(f"{{{known}}}" for known in sorted(names))
-                raise ValueError(f"{field}: unknown placeholder {{{name}}}; known: {known}")
+                choices = ", ".join(f"{{{choice}}}" for choice in sorted(names))
+                raise ValueError(f"{field}: unknown placeholder {{{name}}}; known: {choices}")
         asked = placeholders(self.system) | placeholders(self.user)
         if self.answer == "json":
             if "format" not in asked:

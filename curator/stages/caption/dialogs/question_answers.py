@@ -120,12 +120,12 @@ class _Questions:
                 yield self._made(f"time_of_{event.label}", "open", question, text, METADATA)
         for name, question in config.open_questions.items():
             value = metadata.values.get(name) if metadata is not None else None
-            said = answer.extra.get(name) if answer is not None else None
+            reply = answer.extra.get(name) if answer is not None else None
             if value is not None:
                 text = f"{value:.6g}" if isinstance(value, float) else str(value)
                 yield self._made(name, "open", question, text, METADATA)
-            elif isinstance(said, str) and said:
-                yield self._made(name, "open", question, said, config.name)
+            elif isinstance(reply, str) and reply:
+                yield self._made(name, "open", question, reply, config.name)
 
     def reasoned(self) -> Iterator[QuestionAnswer]:
         """Yields the class with the model's reasoning, unless the model gives another class."""
