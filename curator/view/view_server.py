@@ -8,7 +8,8 @@ import asyncio
 import hmac
 import re
 import tempfile
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -167,16 +168,30 @@ def make_app(run: ViewedRun, *, token: str, port: int) -> Guard:
             "/api/mark/{clip_id}", _Marked, lambda form, clip_id: run.mark(clip_id, form.given())
         ),
     ]
-    wrong = (CuratorError, RecipeError, UsageError, ValidationError)
+    wrong = (CuratorError, RecipeError, UsageError)
     handlers: Any = dict.fromkeys(wrong, _failed)
     return Guard(Starlette(routes=routes, exception_handlers=handlers), token, port)
+
+
+@contextmanager
+def _told_fields(form: type[_Asked]) -> Iterator[None]:
+    """Says of a request of another form what is wrong with it, and which fields there are."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the request"
+        fields = ", ".join(form.model_fields)
+        raise UsageError(f"{where}: {first['msg']}; expected some of {fields}") from error
 
 
 def _post(path: str, form: type[_Asked], answer: Callable[..., Any]) -> Route:
     """Answers requests of a form, with JSON; `answer` gets the form and what the path names."""
 
     async def handle(request: Request) -> Response:
-        asked = form.model_validate_json(await _body(request) or b"{}")
+        data = await _body(request) or b"{}"
+        with _told_fields(form):
+            asked = form.model_validate_json(data)
         return _json(await run_in_threadpool(answer, asked, **request.path_params))
 
     return Route(path, handle, methods=["POST"])
@@ -190,7 +205,9 @@ class _Pages:
         return _json(await run_in_threadpool(self._run.overview))
 
     async def search(self, request: Request) -> Response:
-        by, asked = request.path_params["by"], _Search.model_validate(dict(request.query_params))
+        by = request.path_params["by"]
+        with _told_fields(_Search):
+            asked = _Search.model_validate(dict(request.query_params))
         if by not in ClipSearch.BY or by == "video":
             raise UsageError(f"search by {by[:40]!r}; expected clip, picture or text")
         body = await _body(request)
@@ -260,9 +277,6 @@ def _error(status: int, message: str) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        return _error(400, f"{'.'.join(map(str, first['loc'])) or 'the request'}: {first['msg']}")
     return _error(400 if isinstance(error, UsageError | RecipeError) else 502, str(error))
 
 
