@@ -379,7 +379,7 @@ class Fleet:
         except queue.Empty:
             return results
 
-    def _result(self, worker: Worker, answer: UnitDone) -> Any:  # noqa: ANN401
+    def _result(self, worker: Worker, answer: UnitDone) -> Any:  # noqa: ANN401 - of any step
         self._beat()
         work = worker.given.popleft()
         self._n_given -= 1

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO
 
 from curator.errors import CuratorError, UsageError
@@ -243,7 +244,9 @@ def _native_stderr_aside() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replaced(owner: Any, functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:  # noqa: ANN401
+def replaced(
+    owner: ModuleType | type, functions: Mapping[str, Callable[..., Any]]
+) -> Iterator[None]:
     """Replaces functions of a module or a class meanwhile; each of them must be there."""
     kept = {name: getattr(owner, name) for name in functions}
     for name in kept:

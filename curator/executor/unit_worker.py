@@ -167,7 +167,7 @@ class UnitWorker:
             (self._sandbox or self._stage).release()
         return results
 
-    def _result(self, item: SourcePart, n_deaths: int) -> Any:  # noqa: ANN401
+    def _result(self, item: SourcePart, n_deaths: int) -> Any:  # noqa: ANN401 - of any stage
         stage, n_tries = self._stage, 0
         if n_deaths >= MAX_ATTEMPTS:
             return stage.failed(item, _given_up(item, stage, SandboxDiedError(_DIED)))
@@ -215,7 +215,7 @@ class UnitWorker:
         lost = cause if isinstance(cause, DeviceError) else DeviceLostError(str(cause))
         return SandboxDiedError(str(error), lost=lost)
 
-    def _processed(self, stage: Stage[Any, Any, Any], item: SourcePart) -> Any:  # noqa: ANN401
+    def _processed(self, stage: Stage[Any, Any, Any], item: SourcePart) -> Any:  # noqa: ANN401 - of any stage
         if self._sandbox is None:
             return stage.process(item)
         result = self._sandbox.process(stage, item)

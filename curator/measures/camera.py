@@ -27,7 +27,7 @@ more texture, leave so many."""
 WINDOW_SAMPLES = 4  # 2 s at the usual rate, over which a movement must hold; or the whole clip
 CERTAIN = 2.5  # standard errors by which a window's median rate must differ from nothing
 LEAST_SHARE = 0.25  # share of a clip's windows in which a movement must be seen
-LEAST_PART = 0.2  # a movement counts beside a faster one from this part of its speed on
+LEAST_PART = 0.2  # share of the faster movement's speed from which a slower one counts too
 KNOWN_SHARE = 0.5  # share of the samples in which the camera's motion must be known
 STILL = 0.02
 """Short sides per second: slower pans and tilts are none. A camera on a tripod measures below

@@ -443,7 +443,7 @@ class _FourierMaps(NamedTuple):
     of_rings: Tensor  # mean over rings, [cells M, rings]
     ring: Tensor  # the ring of each place, [cells M]
     of_cell: Tensor  # weights of a cell's mean, [cells, M]
-    beside: Tensor  # mean of wedges beside each, [wedges, wedges]
+    beside: Tensor  # mean of the wedges around each, [wedges, wedges]
 
 
 @_keep

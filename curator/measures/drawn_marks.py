@@ -36,7 +36,7 @@ _OFF_CENTRE = 0.22
 """How far from the middle of the picture a logo's middle is, as a share of a side: what a camera
 zooms in on stays where it is too."""
 _MIN_SIDE = 2  # cells that a logo is wide and high at least
-_RING = (4, 5)  # cells beside a mark, and above and below it, around it: one of what moved
+_RING = (4, 5)  # cells around a mark, across and down: one ring of what moved
 _MOVES_AROUND = 0.75  # least that moves around a mark to tell it, as log2 of 1 + levels
 _PASSING = 0.25
 """Share of the cells next to a mark whose edges come and go; where a picture has none, as asphalt

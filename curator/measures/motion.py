@@ -18,7 +18,7 @@ TEXTURE_LEVELS = 0.4  # weaker gradient in levels per px at which a place counts
 NOISE_LEVELS = 1.0
 """The same, that noise is believed to make at most; the flattest tenth of the picture says how much
 it does make."""
-CENTRE = 0.5  # weight of the picture's centre beside that of its edges
+CENTRE = 0.5  # weight of the picture's centre, where its edges weigh 1
 MIN_TEXTURE_SHARE = 0.01  # textured share of the picture below which nothing is said of the camera
 SURE_SHARE = 0.6  # share of the textured places at which the first try of flow is believed
 TOLERANCE_PX = 0.2  # error of flow at a place that follows the model, at no motion

@@ -105,7 +105,7 @@ class Keyed:
         try:
             # Stays open without a name: nothing of it is left behind, whatever ends the process.
             with tempfile.NamedTemporaryFile() as file:
-                # Without locks: nobody else opens it, and not all file systems have them.
+                # Without locks: only this process opens it, and some file systems have none.
                 address = f"{Path(file.name).as_uri()}?nolock=1"
                 self._rows = sqlite3.connect(
                     address, uri=True, isolation_level=None, check_same_thread=False

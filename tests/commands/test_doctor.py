@@ -59,7 +59,7 @@ def test_a_source_that_is_not_there_ends_with_2(tmp_path: Path, curate: Curate) 
     missing = str(tmp_path / "none")
     printed = curate("doctor", missing, tmp_path, code=EXIT_USAGE)
     assert f"recipe quickstart cannot run here: source {missing}" in printed.splitlines()[-1]
-    # An unreadable recipe is told.
+    # The error names an unreadable recipe.
     found = examine(recipe="quikstart")
     places = [list(Group).index(row.group) for row in found.rows]
     assert places == sorted(places)

@@ -42,7 +42,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Engine]:
-    """A Ray of one worker, which leaves no process; no other one can run beside it."""
+    """A Ray of one worker, which leaves no process; a second Ray cannot run at the same time."""
     before = children()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))

@@ -1,4 +1,4 @@
-"""How commands end when they are asked to: handlers of signals, and what nobody reads.
+"""How commands end when they are asked to: handlers of signals, and closed output pipes.
 
 A signal that comes while Ray starts ends the run as one before or after it does.
 """

@@ -54,7 +54,7 @@ def test_a_tone_and_then_silence_is_half_silent_and_missing_audio_is_not(tmp_pat
     assert level_db == pytest.approx(-9.03 - 3.01, abs=0.1)
     assert audio_scores(track, span(0, 57)) == (1.0, pytest.approx(-9.03, abs=0.1), 0.0)
     assert audio_scores(track, span(66, 120)) == (1.0, pytest.approx(-120, abs=30), 1.0)
-    # Pins that no audio, digital silence and audio that nobody looked at are three things.
+    # Pins that no audio, digital silence and unmeasured audio are three things.
     write_film(tmp_path / "a.mp4", [])
     assert audio_scores(analyzed(tmp_path / "a.mp4"), span(0, 60)) == (0.0, None, None)
     assert audio_scores(heard([-120.0] * 100), span(0, 60)) == (1.0, -120.0, 1.0)

@@ -124,7 +124,7 @@ def test_the_crop_is_what_the_samples_agree_on() -> None:
     assert crop_of(clip(top=top)) is None
     top[8:13] = 130 / 720
     assert crop_of(clip(top=top)) is None
-    # Pins that a single sample of twenty convinces nobody.
+    # Pins that a single sample of twenty is not enough.
     top = np.full(20, np.nan)
     top[3] = 0.2
     assert crop_of(clip(top=top)) is None

@@ -78,7 +78,7 @@ def test_signals_say_what_the_camera_does(
 
 def test_what_follows_the_camera_moves_by_it() -> None:
     assert signals(seen(), seen(x=0.03, y=0.04))["camera_motion"] == pytest.approx(0.5, rel=0.05)
-    # Nothing moves beside a camera that all follows.
+    # Where all of the picture follows the camera, nothing else moves.
     fit = fit_camera(flow_of(0.02j, 0.1), EVERYWHERE)
     assert fit is not None
     assert fit.mean_rest == 0

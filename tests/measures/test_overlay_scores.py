@@ -56,7 +56,7 @@ def overlay(*looks: Sequence[Line]) -> float | None:
 
 
 def test_text_area_is_the_mean_over_looks_and_overlay_the_largest() -> None:
-    """Pins a clip's own looks, and that both are absent where nobody looked."""
+    """Pins a clip's own looks, and that both are absent without a look."""
     found = scores(made_track())
     assert found["text_area"] is found["overlay_text_area"] is None
     assert SCORES["text_area"].needs == SCORES["overlay_text_area"].needs == "analyze.text"

@@ -58,7 +58,7 @@ FAILURES = {
 
 
 class Engine:
-    """Makes decoders that fail as they are told."""
+    """Makes decoders that fail in the given way."""
 
     def __init__(self) -> None:
         self.failure: Failure | None = None

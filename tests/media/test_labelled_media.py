@@ -47,7 +47,7 @@ def test_labelled_files_end_with_their_code_size_and_form(
     for name, expected in UPRIGHT.items():
         row = probes[name]
         assert (row["width"], row["height"], row["rotation_deg"]) == expected
-    # Odd formats are told apart.
+    # Odd formats have codes of their own.
     assert probes["derived_vfr.mp4"]["is_vfr"] is True
     assert probes["juggle.mp4"]["is_vfr"] is False
     assert probes["hdr10_pq_hevc.mp4"]["is_hdr"] is True

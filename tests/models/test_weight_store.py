@@ -55,7 +55,7 @@ def mirrored(tmp_path: Path, key: str, data: bytes = DATA) -> str:
 
 def test_the_packaged_catalogue_is_whole() -> None:
     """Pins that every model says where it comes from, its hash, size and licence."""
-    # Nobody published the hashes of T5-11B's files: its revision names them. open_clip knows each
+    # No hashes of T5-11B's files are published: its revision names them. open_clip knows each
     # architecture, and gives embeddings of the length that is stated.
     catalogue = load_catalogue()
     entries = catalogue.entries

@@ -329,7 +329,7 @@ def test_numbers_in_words() -> None:
     assert (clock(3725.4), amount(1, "clip"), amount(1200, "clip")) == (
         "1:02:05", "1 clip", "1,200 clips",
     )  # fmt: skip
-    # Names on a terminal are one line, and obey nobody.
+    # Names on a terminal are one line, without control characters.
     assert plain("s3://b/été 登山 'x' <y>.mp4") == "s3://b/été 登山 'x' <y>.mp4"
     assert plain("a\nb\x1b[31m\udcff\u202e.mp4") == r"a\nb\x1b[31m\udcff\u202e.mp4"
 

@@ -27,7 +27,7 @@ EVENTS = [
 
 
 class Drives(Place):
-    """Ten seconds with events, cut in two, and three seconds that nobody says anything of."""
+    """Ten seconds with events, cut in two, and three seconds without an event."""
 
     recipe = "driving"
     settings = (*SMALL, "propose.max_s=5", "filters.frozen_fraction.max=1", "analyze.text=false",

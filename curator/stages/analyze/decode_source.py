@@ -46,8 +46,8 @@ class AnalysisOptions(TypedDict):
     n_bytes: int
     analysis_models: AnalysisModels  # those of this worker
     config: AnalyzeConfig
-    # Threads of the decoder; with more than one the networks run beside it. Changes no result,
-    # because a source that turns out damaged is decoded again with one.
+    # Threads of the decoder; with more than one the networks run at the same time. The number
+    # changes no result: a damaged source is decoded again with one thread.
     decoder_threads: int
     families: NotRequired[Set[str] | None]  # None for all that the models can measure
     spent: NotRequired[dict[str, float] | None]  # takes the CPU-seconds of measurements, by name

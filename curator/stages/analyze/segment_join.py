@@ -32,7 +32,7 @@ from curator.storage import NO_HASHES, ContentHashes, expect_end
 
 OVERLAP = 2 * CONTEXT  # frames that two neighbours both decode
 
-_LUMA_TOLERANCE = 1e-4  # of a frame's mean, on a GPU that scales it beside others
+_LUMA_TOLERANCE = 1e-4  # of a frame's mean, on a GPU that scales it in a batch
 
 _REORDERED = 16  # most frames of H.264 by which decoding is ahead (ITU-T H.264, A.3.1)
 _SIGNAL = "signals."

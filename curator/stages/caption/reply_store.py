@@ -1,6 +1,6 @@
 """Stores models' replies by request key, so that no finished request is made twice.
 
-What was made of the replies about a window is stored beside them, as a reply to that question.
+The store also keeps what was made of the replies about a window, as a reply to that question.
 
 A unit stores each second the replies that came, and ends with one part of all of them. The run
 finds all parts, and makes one of many small ones from time to time.

@@ -169,7 +169,7 @@ def test_requests_are_as_many_as_the_server_takes() -> None:
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(request, range(200), timeout=30))
-    # Nobody begins while a server takes nothing.
+    # No dialog begins while a server takes nothing.
     limit = RequestLimit(4)
     limit.acquire()
     limit.was_refused(0.2)

@@ -341,7 +341,7 @@ def test_answers_errors_and_waits_are_read_in_every_form() -> None:
                  '{"choices": [{"message": {"content": 3}}]}'):  # fmt: skip
         with pytest.raises(ValueError, match="answer"):
             parse_answer(body.encode())
-    # Errors are told short and without what was asked.
+    # Errors are short, and leave out the request.
     picture = "/9j/" + "A" * 5000
     body = orjson.dumps({"detail": [{"msg": "not a picture", "input": picture}]})
     assert error_in(body, "") == '[{"msg":"not a picture","input":"..."}]'

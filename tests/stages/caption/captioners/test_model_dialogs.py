@@ -1,4 +1,4 @@
-"""Each dialog gets the replies to its own requests, in batches that wait for nobody."""
+"""Each dialog gets the replies to its own requests, in batches that wait for no other dialog."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

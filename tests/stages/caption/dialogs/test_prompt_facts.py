@@ -1,4 +1,4 @@
-"""What a prompt is told of a window; the events that a sidecar names, and what follows of them."""
+"""The facts of a window in a prompt: events that a sidecar names, and what follows from them."""
 
 import json
 from fractions import Fraction
@@ -51,7 +51,7 @@ def test_facts_of_a_clip_are_short_and_told_where_they_are_known() -> None:
         '  - title: "Road 7"\n'
         '  - gps.city: "Oslo"'
     )
-    # Nothing is told of what is not known.
+    # The prompt leaves out what is not known.
     assert facts_of(None) == ""
     (bare,) = clip_rows([{"tags": [], "camera_motion": None, "content_type": None}])
     told = "- Camera, measured over the whole clip: its motion is not known"
@@ -204,7 +204,7 @@ def test_a_bad_value_is_a_problem_that_names_it(
 
 
 def test_a_bad_value_is_not_told_to_the_model_and_costs_no_event() -> None:
-    """Pins that good values are told, and the bound on what a file of strangers costs."""
+    """Pins that good values reach the prompt, and the bound on what a stranger's file costs."""
     event = {"time_s": 1, "label": "collision", "weather": 7}
     data = {"events": [event], "speed_kmh": 4000, "weather": "rain", "camera": "front"}
     said = events_of(data, CONFIG)
@@ -298,7 +298,7 @@ def test_the_gravest_event_is_the_class_and_no_event_is_said_where_it_is_known()
 
 
 def test_the_prompt_tells_the_class_and_times_of_the_window() -> None:
-    """Pins the lines, and that events in seconds of the source are not told beside them."""
+    """Pins the lines, and that the prompt leaves out the events in seconds of the source."""
     data = {"events": [{"time_s": 12.4, "label": "near_collision", "about": "a van"}], "road": "A8"}
     piece = known(0, 40, data, start_s=10.0)
     lines = metadata_lines(piece, window(0, 40), 10.0, 10.0)
