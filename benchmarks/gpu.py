@@ -21,10 +21,12 @@ takes eight minutes at most.
     same     shots, decisions and tags of the GPU's tracks beside those of the CPU, over the films
              and the files of --media
     shots    frames/s of the shot network by chunk and arithmetic; difference from the CPU's float32
+    text     pictures/s of text detection in float16 and float32, lines that only one finds
     flow     pairs/s of the GPU's flow engine, and its difference from DIS
     clip     pictures/s of CLIP beside a bare forward pass
     mps      limit and analyze with the first number of processes under NVIDIA's MPS, if it starts
     many     memory of the GPU over up to 1,000 sources
+    corpus   a run over two films for each worker
     captions tokens/s of captions in the worker beside the model's bare `generate`, with the model
              of --vlm, or one of random weights and Qwen2.5-VL-3B's language model
     loader   samples/s of clips for training and the trainer's waits: the GPU decodes, or CPUs
@@ -49,8 +51,8 @@ from processes import run_limited
 
 LIMITS_S = {
     "films": 150, "probe": 180, "locked": 60, "limit": 200, "analyze": 330, "same": 240,
-    "shots": 100, "flow": 60, "clip": 150, "mps": 90, "many": 130, "captions": 300, "loader": 120,
-    "cpu": 200,
+    "shots": 100, "text": 60, "flow": 60, "clip": 150, "mps": 90, "many": 130, "corpus": 300,
+    "captions": 300, "loader": 120, "cpu": 200,
 }  # fmt: skip
 """Parts in their order, and the most seconds of each."""
 FIRST_S = {"films": 45, "probe": 75, "same": 80, "locked": 50, "limit": 50, "analyze": 180}

@@ -4,6 +4,7 @@
 Each finding is written as soon as it is there (gpu_notes.py).
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -23,7 +24,7 @@ from gpu_films import FPS, made_films, short_film
 from gpu_notes import Found, Notes
 from gpu_watch import Watch
 from measure import CURATE
-from processes import Begin, ProcessDiedError, Task, in_processes, streamed
+from processes import Begin, ProcessDiedError, Task, in_processes, run_limited, streamed
 
 Rate = list[tuple[float, int]]
 """Times, and the frames that were done by then; none at the first."""
@@ -299,6 +300,41 @@ def locked(part: Part) -> None:
             return
 
 
+def corpus(part: Part) -> None:
+    """A run over two films for each worker: frames/s of its analysis, and the GPU's load."""
+    (film,) = made_films(Path(part.options["films"]), 1, part.options["seconds"], ("h264",))["h264"]
+    n_frames = part.options["seconds"] * FPS
+    for count in part.workers:
+        with tempfile.TemporaryDirectory() as folder:
+            films, out = Path(folder) / "films", Path(folder) / "out"
+            films.mkdir()
+            for number in range(2 * count):
+                # A box that players skip makes each file another source.
+                free = (12).to_bytes(4) + b"free" + number.to_bytes(4)
+                (films / f"{number:03d}.mp4").write_bytes(film.read_bytes() + free)
+            # With a number of workers, Ray runs on a single machine too.
+            command = [*CURATE, "run", str(films), str(out), "--set", "analyze.device=gpu",
+                       "--set", f"analyze.workers_per_gpu={count}",
+                       "--workers", str(2 * count)]  # fmt: skip
+            words = Path(part.options["out"]) / f"corpus_{count}.txt"
+            with Watch() as watch, words.open("w") as log:
+                problem = run_limited(command, 120, log)
+            path = out / "summary.json"
+            summary = json.loads(path.read_text()) if path.exists() else {}
+        if problem is not None:
+            part.note(f"{count} workers", {"failed": problem, "said": words.read_text()[-600:]})
+            continue
+        # While engines are idle, workers start.
+        busy = [row for row in watch.rows if row[0] > 0]
+        part.note(f"{count} workers", {
+            "done": summary["counts"]["done"], "notes": summary["counts"]["by_note"],
+            "stage_seconds": summary["stage_seconds"], "cpu_seconds": summary["cpu_seconds"],
+            "frames_per_s": round(2 * count * n_frames / (busy[-1][3] - busy[0][3])),
+            "cluster": summary["cluster"], "boxes": summary.get("boxes"),
+            "died": summary["cluster"]["workers_died"],
+        } | watch.found(busy[0][3], busy[-1][3]))  # fmt: skip
+
+
 def _add(totals: dict[str, Any], found: Found) -> None:
     totals["sources"] = totals.get("sources", 0) + 1
     for key, value in found.items():
@@ -415,6 +451,58 @@ def _small_frames(count: int) -> np.ndarray:
         for seed in range(count // 100)
     ]
     return np.concatenate(some)
+
+
+def text(part: Part) -> None:
+    """Text detection in float16 beside float32: pictures/s, and lines that only one finds."""
+    import av
+    import torch
+
+    from curator.models.text_detector import TextDetector, lines_of
+
+    detectors = {
+        "float32": TextDetector(device="cuda"),
+        "float16": TextDetector(device="cuda", precision="auto"),
+        "float32 on the CPU": TextDetector(),
+    }
+    few = torch.randint(0, 256, (2, 360, 640, 3), dtype=torch.uint8, device="cuda")
+    for name, detector in list(detectors.items())[:2]:
+        detector.maps(few)
+        begun = time.perf_counter()
+        for _ in range(200):
+            detector.maps(few)
+        torch.cuda.synchronize()
+        rate = 400 / (time.perf_counter() - begun)
+        part.note(f"{name}, batches of 2", {"pictures_per_s": round(rate)})
+    lines: dict[str, list[np.ndarray]] = {name: [] for name in detectors}
+    for path in sorted(Path(part.options["media"]).rglob("*.mp4")):
+        with contextlib.suppress(av.FFmpegError, IndexError), av.open(str(path)) as container:
+            for number, frame in enumerate(container.decode(video=0)):
+                if number % 40 == 20:
+                    rgb: Any = frame.to_ndarray(format="rgb24")
+                    for name, detector in detectors.items():
+                        boxes = lines_of(detector.host_map(rgb))
+                        lines[name].append(boxes)
+                if number > 200:
+                    break
+    for name in list(detectors)[1:]:
+        pairs = list(zip(lines["float32"], lines[name], strict=True))
+        alone = [_unmatched(a, b) + _unmatched(b, a) for a, b in pairs]
+        part.note(f"{name}, beside float32", {
+            "pictures": len(pairs), "lines": sum(map(len, lines["float32"])),
+            "lines_of_one": sum(alone), "pictures_that_differ": int(np.count_nonzero(alone)),
+        })  # fmt: skip
+
+
+def _unmatched(boxes: np.ndarray, others: np.ndarray) -> int:
+    """How many boxes overlap none of the others by half."""
+    n = 0
+    for box in boxes[:, :4]:
+        low, high = np.maximum(others[:, :2], box[:2]), np.minimum(others[:, 2:4], box[2:])
+        common = (high - low).clip(0).prod(1)
+        union = (others[:, 2:4] - others[:, :2]).prod(1) + (box[2:] - box[:2]).prod() - common
+        n += not (common > union / 2).any()
+    return n
 
 
 def clip(part: Part) -> None:
@@ -543,7 +631,8 @@ def captions(part: Part) -> None:
 
     model = part.options["vlm"]
     chosen = ["--size", "3b"] if model is None else ["--model", model]
-    common = ["--windows", "16", "--max-tokens", "96", "--rounds", "2", "--device", "cuda"]
+    common = ["--windows", "16", "--max-tokens", "64", "--rounds", "3", "--device", "cuda",
+              "--only-drawn"]  # fmt: skip
     with Watch() as watch:
         captions_local.measure(captions_local.parsed([*chosen, *common]), tell=part.note)
     part.note("the GPU", watch.found())
@@ -601,7 +690,8 @@ def loader(part: Part) -> None:
 PARTS = {
     part.__name__: part
     for part in (
-        probe, locked, limit, analyze, same, shots, flow, clip, mps, many, captions, loader, cpu,
+        probe, locked, limit, analyze, same, shots, text, flow, clip, mps, many, corpus, captions,
+        loader, cpu,
     )
 }  # fmt: skip
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from curator.executor.corpus_work import CorpusWork
 from curator.vectors.cells import CellSearch, CellVectors
+from curator.vectors.k_means import has_gpu
 from curator.vectors.neighbour_pairs import (
     NeighbourSearch,
     pair_units,
@@ -95,15 +96,17 @@ class MadeClips:
 
 
 class Timed:
-    """Adds CPU-seconds by name."""
+    """Adds CPU-seconds and seconds by name."""
 
     def __init__(self) -> None:
         self.cpu_s: dict[str, float] = {}
+        self.s: dict[str, float] = {}
 
     def __call__(self, name: str, function: Callable[..., ResultT], *args: object) -> ResultT:
-        begun = time.process_time()
+        begun_cpu, begun = time.process_time(), time.perf_counter()
         result = function(*args)
-        self.cpu_s[name] = self.cpu_s.get(name, 0.0) + time.process_time() - begun
+        self.cpu_s[name] = self.cpu_s.get(name, 0.0) + time.process_time() - begun_cpu
+        self.s[name] = self.s.get(name, 0.0) + time.perf_counter() - begun
         return result
 
 
@@ -156,10 +159,11 @@ def pairs(args: argparse.Namespace) -> list[dict[str, Any]]:
         settings = IndexSettings(cell_vectors=args.cell, flat_below=args.flat, dim=args.dim)
         index, planted = build(MadeClips(args.features, args.made_dim), n, timed, settings)
         some = planted[np.linspace(0, len(planted) - 1, min(len(planted), args.exact)).astype(int)]
-        exact = exact_keys(index, np.unique(some), n)
+        exact = timed("exact", exact_keys, index, np.unique(some), n)
         verified = np.intersect1d(exact, pair_keys(some, n))
         for probes in args.probes:
             timed.cpu_s.pop("pairs", None)
+            timed.s.pop("pairs", None)
             units = pair_units(index, since=0, probes=probes)
             search = NeighbourSearch(index=index, least=LEAST, k=K, probes=probes)
             found = pair_keys(timed("pairs", search.owners, CorpusWork("benchmark")), n)
@@ -177,6 +181,8 @@ def pairs(args: argparse.Namespace) -> list[dict[str, Any]]:
                     "cost_pairs": sum(unit.cost for unit in units),
                     "units": len(units),
                     **{f"{name}_cpu_s": round(s, 2) for name, s in timed.cpu_s.items()},
+                    **{f"{name}_s": round(s, 2) for name, s in timed.s.items()},
+                    "gpu": has_gpu(),
                     "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
                 }
             )

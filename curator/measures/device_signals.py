@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, max_pool2d, threshold
+from torch.nn.functional import avg_pool2d, pad, threshold
 
 from curator.measures import picture_quality, strips
 from curator.measures.strips import STRIP_PX
@@ -169,17 +169,31 @@ def _flat_places(lines: _Lines, black: int, white: int) -> Tensor:
     """How many lines are flat amid contrast at each place, and how many have contrast [S, 2, L]."""
     few = lines.levels[:, : lines.n_few : 2]
     # Mirrored places repeat those of a window, and so do not change its extremes.
-    window = (1, strips._CONTRAST_PX)
-    contrast = max_pool2d(few, window, 1) + max_pool2d(-few, window, 1)
+    contrast = _running_max(torch.stack((few, -few)), strips._CONTRAST_PX).sum(0)
     margin = strips._CONTRAST_PX // 2
     levels = few[..., margin:-margin]
     counted = (contrast >= strips._CONTRAST) & (levels == levels.clamp(black + 5, white - 6))
     run = strips._FLAT_PX - 1
-    largest = max_pool2d(lines.steps[:, : lines.n_few], (2, run), (2, 1))
+    above, below = lines.steps[:, : lines.n_few].unflatten(1, (-1, 2)).unbind(2)
+    largest = _running_max(above.maximum(below), run)
     # A place is flat by the steps around the one that leads to it.
     first = margin - 1 - run // 2
     flat = largest[..., first : first + levels.shape[2]] == 0
     return torch.stack((counted & flat, counted), 1).sum(2, dtype=torch.float32)
+
+
+def _running_max(values: Tensor, n: int) -> Tensor:
+    """The largest of each `n` values that follow each other along the last axis.
+
+    A window's largest value is that of two shorter windows, so a few steps of whole arrays give it;
+    torch's pooling reads each value `n` times.
+    """
+    width = 1
+    while width < n:
+        step = min(width, n - width)
+        values = values[..., :-step].maximum(values[..., step:])
+        width += step
+    return values
 
 
 class _LineMaps(NamedTuple):
@@ -420,9 +434,13 @@ def _sharpness(gray_SHW: Tensor) -> Tensor:
     smooth = (x[..., 1:-1] * middle).add(x[..., :-2] + x[..., 2:], alpha=outer).floor()
     inner = smooth[:, 1:, 1:]
     slope = _difference(inner, smooth[:, 1:, :-1]).maximum(_difference(inner, smooth[:, :-1, 1:]))
-    # The first row and column have no slope: padding stands for them.
-    steepest = max_pool2d(slope, size, size, padding=1).flatten(1)
-    contrast = (max_pool2d(smooth, size) + max_pool2d(-smooth, size)).flatten(1)
+    # The first row and column have no slope: zeros stand for them.
+    slopes, levels = (
+        x.unflatten(2, (-1, size)).unflatten(1, (-1, size))
+        for x in (pad(slope, (1, 0, 1, 0)), smooth)
+    )
+    steepest = slopes.amax((2, 4)).flatten(1)
+    contrast = (levels.amax((2, 4)) - levels.amin((2, 4))).flatten(1)
     has_none = contrast < picture_quality._EDGE_CONTRAST
     ratios = (steepest / contrast).masked_fill(has_none, -1).sort(dim=1).values
     # Windows without an edge come first; the 90th percentile of the others is between two.

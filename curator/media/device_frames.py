@@ -201,8 +201,11 @@ class DeviceScaler:
 
         H, w = form.height, self._size[0]
         kind = torch.float16 if planes.is_cuda else torch.float32
-        luma = self._scaled(planes[:, :H], w, kind, pairs=False)
-        chroma = self._scaled(planes[:, H:], w // self._chroma_step, kind, pairs=True)
+        # Whole frames: converting each plane of them would read memory in pieces.
+        values = planes if planes.dtype == torch.uint8 else planes.float() / 256
+        values = values.to(kind)
+        luma = self._scaled(values[:, :H], w, pairs=False)
+        chroma = self._scaled(values[:, H:], w // self._chroma_step, pairs=True)
         return luma, chroma
 
     def colours(self, form: Form) -> "ScaledColours":
@@ -227,19 +230,14 @@ class DeviceScaler:
             return area
         return bicubic_of_8 if form.bits == 8 and form.matrix == 1 else bicubic
 
-    def _scaled(self, plane_BHW: "Tensor", w: int, kind: Any, *, pairs: bool) -> "Tensor":
+    def _scaled(self, plane_BHW: "Tensor", w: int, *, pairs: bool) -> "Tensor":
         """[B, h, w], or [B, h, 2 w] of a plane of pairs."""
-        import torch
-
         h = self._size[1]
         H, W = plane_BHW.shape[1:]
-        device = plane_BHW.device
+        kind, device = plane_BHW.dtype, plane_BHW.device
         across = _matrix(W // 2 if pairs else W, w, self._method, kind, device, pairs=pairs)
         down = _matrix(H, h, self._method, kind, device)
-        values = plane_BHW
-        if values.dtype != torch.uint8:
-            values = values.float() / 256
-        return down @ (values.to(kind) @ across.t())
+        return down @ (plane_BHW @ across.t())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

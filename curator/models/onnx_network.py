@@ -80,7 +80,8 @@ class OnnxNetwork:
         entries = map(_fields, model[14])
         self.metadata = {_text(entry[1]): _text(entry[2]) for entry in entries}
         self._dtype, self._gate = dtype, gate
-        self._layout = torch.channels_last if device == "cpu" else torch.contiguous_format
+        is_wide = device != "cpu" and dtype == torch.float32
+        self._layout = torch.contiguous_format if is_wide else torch.channels_last
         self._weights: dict[str, Tensor] = {}
         for tensor in map(_fields, graph[5]):
             # Copied, because torch has no tensors that may not be written to.

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.storage import Store
-from curator.vectors.k_means import has_gpu
+from curator.vectors.k_means import gpu_resources, has_gpu
 from curator.vectors.vector_codes import Codes, blocks, length_of
 
 Floats = NDArray[np.float32]
@@ -332,8 +332,7 @@ def largest_products(
         import faiss
 
         k, kind = min(2 * enough, n), faiss.METRIC_INNER_PRODUCT
-        resources = faiss.StandardGpuResources()
-        products, others = faiss.knn_gpu(resources, queries_QE, others_NE, k, metric=kind)
+        products, others = faiss.knn_gpu(gpu_resources(), queries_QE, others_NE, k, metric=kind)
         least_Q = np.maximum(least_Q, products[:, min(enough, k) - 1])
         if k == n or (products[:, -1] < least_Q).all():
             rows, places = np.nonzero(products >= least_Q[:, None])

@@ -7,6 +7,7 @@ Shape letters: N vectors, C centroids, D dimensions, P centroids a vector.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from math import isqrt
 from typing import Any
 
@@ -28,6 +29,14 @@ def has_gpu() -> bool:
     import faiss
 
     return bool(getattr(faiss, "get_num_gpus", int)())
+
+
+@cache
+def gpu_resources() -> Any:  # noqa: ANN401
+    """FAISS's memory and handles on the GPU of this process; making them takes milliseconds."""
+    import faiss
+
+    return faiss.StandardGpuResources()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +63,7 @@ class CentroidIndex:
             index.is_trained, index.nprobe = True, min(_SUPER_PROBES, len(groups_GD))
         index.add(centroids_CD)
         if has_gpu():
-            index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+            index = faiss.index_cpu_to_gpu(gpu_resources(), 0, index)
         return cls(index=index, n=n)
 
     def nearest(self, codes_ND: NDArray[Any], p: int) -> NDArray[np.int64]:
