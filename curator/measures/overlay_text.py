@@ -1,17 +1,17 @@
 """Measures text in the picture, and overlays: text that is drawn over the picture.
 
-A look is a sample and the sample after it. A line of text counts as an overlay if there is evidence
-for that. Evidence needs a change in the picture:
+A look is a sample and the sample after it. A line of text counts as an overlay if there is one of
+five kinds of evidence. Each kind needs a change in the picture:
 
 - The line keeps its place although its surroundings move, or although there is a cut.
 - The line scrolls within a band of text, and the band keeps its place.
 - The scene stays, and other text replaces the line in the same rows.
 - The scene stays, and the line appears or disappears.
-- A different scene of the source nearby has a line in the same place, or of the same style.
+- A different scene of the source, close in time, has a line in the same place or of the same style.
 
-Text that moves with its surroundings belongs to the scene. If nothing changes, a sign before a
-static camera and a caption look the same. Such a line counts as an overlay only in the usual places
-of overlays: in the middle of the bottom, or close to a corner.
+Text that moves with its surroundings belongs to the scene. If nothing changes, a sign in front
+of a static camera looks the same as a caption. Such a line counts as an overlay only in
+the usual places of overlays: in the middle of the bottom, or close to a corner.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ TEXT_COLUMNS = (*BOX_COLUMNS, "stay", "around", "slide")
 
 stay: correlation of the line's gradients with the same place on the next sample: 1 if the whole
     line stays; NaN without a next sample.
-around: the same correlation of the strong edges around the line. If too few edges are around the
-    line, those of the whole picture outside text count; NaN if those are too few as well.
+around: the same correlation of the strong edges around the line. With too few such edges,
+    the correlation of all strong edges outside text; NaN if all of these are too few as well.
 slide: speed of the line's content sideways, relative to its surroundings, in picture widths per
     second; positive to the right. NaN if the content cannot be followed.
 """
@@ -44,13 +44,13 @@ _MIN_PIXELS = 64
 _RING = 1.5  # width of the surroundings of a line, in heights of the line
 _STAYS = 0.5  # least `stay` of a line that keeps its place
 _STILL = 0.65  # least `around` of surroundings that stand still
-_MOVES = 0.4  # `stay` of a line that moves, and `around` of surroundings that move, are below it
+_MOVES = 0.4  # upper bound of `stay` of a moving line, and of `around` of moving surroundings
 _APART = 0.25  # least excess of `stay` over `around` for an overlay, in one look
-_PASSES = 0.6  # least `around` of surroundings of which a part stays
+_PASSES = 0.6  # least `around` of surroundings that move only in part
 _APART_OFTEN = 0.15  # least mean excess of `stay` over `around` for an overlay, in 3 looks or more
-_STEADY = 0.015  # most motion of the middle of a line in these looks, as a share of the side
+_STEADY = 0.015  # most motion of a line's middle in 3 looks or more, as a share of the picture
 _LONG = 5.0  # least aspect ratio, in pixels, of a line whose replacement is evidence
-_SLIDES = 0.04  # picture widths per second from which text scrolls: 1.3 px of 320 in 0.1 s
+_SLIDES = 0.04  # least speed of scrolling text, in picture widths/s: 1.3 px of 320 in 0.1 s
 _BAND_WIDTH = 0.5  # share of the width that scrolling text fills: a lorry's writing is narrower
 _AROUND_S = 60.0  # how far beyond the clip other scenes of the source are compared
 _MAX_CONTEXT = 512
@@ -168,7 +168,8 @@ def _overlay_lines(clip: ClipView) -> Mask:
     next_frame = track.look_next_frame[np.searchsorted(track.look_frame, frame)]
     inside = (next_frame >= 0) & (next_frame < clip.span.end_frame)
     stay, around = lines[:, _STAY], lines[:, _AROUND]
-    # If an object passes before a sign, only part of the sign's surroundings moves: no evidence.
+    # While an object passes in front of a sign, only a part of the sign's surroundings moves. Such
+    # looks give no evidence.
     apart = np.where(around < _PASSES, stay - np.maximum(around, 0), np.nan)
     same = _same_place(lines, lines)
     stays = (stay >= _STAYS) & (apart >= _APART) & (around < _MOVES)
@@ -190,10 +191,10 @@ def _overlay_lines(clip: ClipView) -> Mask:
 def _keeps(frame: Frames, lines: Floats, apart: Floats, same: Mask) -> Mask:
     """Lines that keep their place slightly better than their surroundings, over several looks.
 
-    The scene between the letters moves, which lowers `stay` of an overlay, most of all if its
-    letters are thin. A shaking camera also brings a sign back to its place, but its surroundings
-    come back just as well. A sign that passes slowly has a `stay` of about a third, but its middle
-    moves on.
+    The scene shows between the letters of an overlay. If the scene moves, `stay` falls, most of all
+    with thin letters. A shaking camera also brings a sign back to its place, but the sign's
+    surroundings come back just as well. A sign that passes slowly has a `stay` of about
+    a third, but its middle moves on.
     """
     is_measured = np.isfinite(apart)
     together = same & is_measured[None, :]
@@ -274,7 +275,7 @@ def _elsewhere(clip: ClipView, frame: Frames, lines: Floats) -> Mask:
 
 
 def _n_looks(frame: Frames, rows: Mask) -> NDArray[np.int64]:
-    """Number of looks with a line in each row of the mask `rows`, int64 [rows]."""
+    """For each row of the mask `rows`, the number of looks with a line in it, int64 [rows]."""
     return np.array([len(np.unique(frame[row])) for row in rows], np.int64)
 
 
@@ -337,7 +338,7 @@ def _overlay_text_area(clip: ClipView) -> float | None:
 
 
 def _areas(clip: ClipView, *, of_overlays: bool) -> NDArray[np.float64] | None:
-    """Share of each look that text covers, float64 [looks]; None without looks for text."""
+    """Share of each look that text covers, float64 [looks]; None if no look measured text."""
     track = clip.track
     looks = track.look_frame[clip.holds(track.look_frame)]
     if not track.has_text or not len(looks):
@@ -364,8 +365,8 @@ SCORES = {
     "overlay_text_area": ScoreSpec(
         unit="0 to 1",
         range="0 without overlays to 1; null with analyze.text off",
-        meaning="share of the picture that text drawn over it covers (subtitles, tickers, "
-        "watermarks), in the look with the most",
+        meaning="share of the picture that overlaid text covers (subtitles, tickers, watermarks), "
+        "in the look with the largest share",
         low="too_little_text",
         high="overlay_text",
         of=_overlay_text_area,
