@@ -1,8 +1,8 @@
 """The worker of annotators: decodes clips once, gives frames to each stage, and stores values.
 
 If a request for frames is wrong, or a value does not fit its declaration, one clip fails for one
-stage, and all others continue. If the GPU is lost, the process ends, and another process repeats
-the unit.
+stage. Other clips and other stages continue. If the GPU is lost, the process ends, and another
+process repeats the unit.
 """
 
 import logging
@@ -77,7 +77,8 @@ class ClipResult:
 class _ToDecode:
     """A clip to decode.
 
-    `wanted` has the frames that each stage wants, `errors` its error, by the number of the stage.
+    `wanted` has the frames that each stage wants, and `errors` has the errors of stages. The keys
+    are the numbers of the stages.
     """
 
     clip: ClipWork
@@ -178,12 +179,12 @@ class AnnotatorWorker:
             if together.n_bytes <= MAX_BATCH_BYTES:
                 yield together
                 continue
-            # Stages share a decode as long as memory holds the frames of all.
+            # Stages share a decode only if memory holds the frames of all stages.
             for number, frames in wanted.items():
                 yield _ToDecode(clip=clip, wanted={number: frames}, errors=wrong)
 
     def _decoded(self, batch: Sequence[_ToDecode]) -> UnitResult[list[SampledFrames]]:
-        """Returns the frames of clips for all requests of all stages, or why there are none."""
+        """Returns, for each clip, the frames for all requests of all stages, or an error."""
         asked = [item for item in batch if item.wanted]
         if self._decode is None or not asked:
             return UnitResult(results=[SampledFrames() for _ in batch])
@@ -290,7 +291,7 @@ class AnnotatorWorker:
         names = [family.name for family in families]
         if set(by_name) != set(names):
             given = sorted(by_name)
-            raise UsageError(f"process returned values of {given}; expected one of each of {names}")
+            raise UsageError(f"process returned values of {given}; expected values of {names}")
         return {family.name: family.encode(by_name[family.name]) for family in families}
 
     def _store_values(self, values: dict[str, list[NewValue]], made: Made) -> None:

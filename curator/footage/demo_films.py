@@ -36,7 +36,7 @@ _PHONE_STEPS = (2, 2, 2, 2, 3, 2, 2, 4, 2, 2, 2, 3)
 _KEPT_OF_BROKEN = 0.6
 
 File = tuple[Path, str]
-"""A file of the demo, and what it is."""
+"""A file of the demo, and a description of its content."""
 
 
 def make_demo(folder: Path, *, height_px: int = HEIGHT_PX) -> list[File]:

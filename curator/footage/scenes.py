@@ -154,7 +154,7 @@ def _prescaled(picture: Picture, factor: float) -> tuple[Picture, float]:
     """The picture as RGBA, scaled once with a slow, sharp filter, and the scale factor.
 
     Each frame is then sampled linearly, which is 2.5 times as fast as bicubic. Linear sampling
-    between pixels softens frames; `_OVERSAMPLING` pixels per frame pixel prevent that.
+    softens a frame, so the scaled picture has `_OVERSAMPLING` pixels per frame pixel on each side.
     """
     height, width = picture.shape[:2]
     factor *= _OVERSAMPLING
@@ -238,7 +238,7 @@ class Edit:
 
     shots: Sequence[ShotSpec]
     dissolves: Sequence[int]
-    """Frames on which a shot and the next one overlap, 0 for a cut; one fewer than `shots`."""
+    """Frames on which each shot overlaps the next shot, 0 for a cut; the last shot has no entry."""
     width_px: int = 960
     height_px: int = 540
 

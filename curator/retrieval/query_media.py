@@ -42,7 +42,7 @@ def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
     """Returns the vector of an image file or address, float32 [D].
 
     Raises:
-        UsageError: It cannot be read, or shows no structure.
+        UsageError: The image cannot be read, or shows no structure.
     """
     vector = _decoded(file, AnalyzeConfig(), is_picture=True)
     assert isinstance(vector, np.ndarray)
@@ -54,14 +54,14 @@ def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
 
 
 def video_spans(place: str | os.PathLike[str], config: AnalyzeConfig) -> dict[float, ClipFootage]:
-    """Analyzes a video, a file or an address, and divides it into its shots.
+    """Analyzes a video, given as a file or address, and divides the video into its shots.
 
     Returns:
         Footage of spans of at most `SPAN_S`; keys are the seconds of the video at which spans
         begin.
 
     Raises:
-        UsageError: It cannot be decoded.
+        UsageError: The video cannot be decoded.
     """
     config = config.model_copy(update={"device": "cpu", "flow": "dis", **_DENSE})
     track = _decoded(place, config, is_picture=False)
@@ -117,7 +117,10 @@ def _worker(config: AnalyzeConfig) -> UnitWorker:
 
 
 def _spans(track: Track) -> Iterator[tuple[float, ClipFootage]]:
-    """Yields spans as begin in seconds and footage; a long shot is divided into equal spans."""
+    """Yields the begin of each span, in seconds, and its footage.
+
+    A long shot is divided into equal spans.
+    """
     frame_s = (track.frame_pts - track.frame_pts[0]) * float(track.time_base)
     for shot in find_shots(track, ProposeConfig()):
         first_s = float(frame_s[shot.start_frame])

@@ -4,9 +4,10 @@ A run that writes creates `lease.json` under OUT, renews it while it lives, and 
 end. Creating and renewing are conditional writes. So if two runs start at once, only one gets the
 root. A run that lost the root to another run notices the loss when it renews or checks its lease.
 
-A takeover compares no clocks of two machines. A run that wants to take over waits, by its own
-clock, until the object has not changed for `Holder.expires_s`. The holder measures the time since
-it began its last renewal, by its own clock, and stops writing before the other run takes over.
+A takeover never compares the clocks of two machines. A run that wants to take over waits, by its
+own clock, until the object has not changed for `Holder.expires_s`. The holder measures the time
+since it began its last renewal, by its own clock, and stops writing before the other run takes
+over.
 """
 
 import getpass
@@ -43,15 +44,16 @@ _STOPS_AT = 0.75
 _RELEASED_S = 5.0
 """Longest wait until the object of a released lease is removed."""
 _CONFIRMED_S = 5.0
-"""`Lease.check` does not repeat a check that is younger than this: a lease expires much later."""
+"""Age up to which `Lease.check` reuses its last result; a lease takes much longer to expire."""
 _LOOKS = 4
-"""Attempts to read the object before a holder gives up: a network may damage what is read."""
+"""Attempts to read the object before a holder gives up. The network may damage a single read."""
 _PATIENCE_S = 10.0
 """Longest wait for a release. If the network is gone, the release may never end."""
 
 IN_THIS_PROCESS: set[str] = set()
-"""Holders whose runs are active in this process. Any other holder with this process's number has
-ended, even if it could not remove its object."""
+"""Ids of the holders whose runs are active in this process. If a holder has this process's number
+but an id that is not in this set, its run has ended: the run belonged to this process, or to an
+earlier process with the same number."""
 
 
 logger = logging.getLogger(__name__)
@@ -178,7 +180,7 @@ def _process(pid: int) -> tuple[str, str]:
     """Returns state and start of a process; empty strings if `/proc` does not show them."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The name of the process precedes, and may hold spaces and parentheses.
+            # The process's name comes before these columns, and may hold spaces and parentheses.
             columns = file.read().rpartition(")")[2].split()
             return columns[0], columns[19]
     except (OSError, IndexError):
@@ -337,7 +339,11 @@ class Lease:
         logger.error("%s", LeaseLostError(self._store.uri, self._lost))
 
     def _release(self) -> None:
-        """Removes the object; first marks it, because a removal cannot have a condition."""
+        """Marks the object as released, and then removes it.
+
+        The store can write under a condition, but not remove. So the mark proves that this run
+        still holds the root.
+        """
         released = replace(self._mine, state="released").to_bytes()
         try:
             for _ in range(2):
@@ -438,5 +444,5 @@ def _warn_unguarded(store: Store, error: Exception) -> None:
 
 
 def _now() -> float:
-    """Seconds of a monotonic clock, which also counts sleep of the machine if the system can."""
+    """Seconds of a monotonic clock; `CLOCK_BOOTTIME` includes the time that the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

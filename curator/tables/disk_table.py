@@ -128,7 +128,7 @@ class DiskTable(_GrowingTable):
         if self._held.n_rows >= BLOCK_ROWS or not self._places:
             for batch in self._held.take().to_batches(BLOCK_ROWS):
                 self._write(batch)
-            # Once the file exists, more than one block in memory has no use.
+            # Once the file exists, each full block is written at once.
             self._memory_budget_bytes = 0
 
     def slice(self, start: int, n_rows: int) -> pa.Table:
@@ -188,7 +188,7 @@ class SortedRows(_GrowingTable):
     def find(
         self, keys: pa.Array
     ) -> Iterator[tuple[NDArray[np.int64], pa.Table, NDArray[np.int64]]]:
-        """Finds the rows of keys of the first column.
+        """Finds rows by their values in the first column of `by`.
 
         Yields:
             Positions in `keys`, int64 [N]; a table; row numbers of these keys in the table,
@@ -242,7 +242,10 @@ def like(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def taken(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
-    """Returns a few rows of a table that may be in a file; Arrow's own `take` reads all of it."""
+    """Returns a few rows of a table.
+
+    If the table is in a file, only these rows are read. Arrow's own `take` reads all rows.
+    """
     rows = [table.slice(0, 0), *(table.slice(number, 1) for number in numbers)]
     return pa.concat_tables(rows).combine_chunks()
 
@@ -266,7 +269,7 @@ def joined(tables: list[pa.Table], by: Sequence[str] = ()) -> pa.Table:
     schema, columns = whole.schema, whole.columns
     del whole
     for index in range(len(columns)):
-        # Combined as a table: a column may be too long for one array.
+        # `Table.combine_chunks` leaves several chunks if a column is too long for one array.
         column = pa.table([columns[index]], ["it"]).combine_chunks()
         columns[index] = (column if rows is None else column.take(rows))["it"]
     return pa.table(columns, schema=schema)

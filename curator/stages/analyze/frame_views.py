@@ -30,8 +30,8 @@ class HostScalers:
     """Scalers of the frames of one source.
 
     `size` is width and height of the upright source in square pixels. `rotation_deg` is the
-    clockwise rotation that turns frames upright. `smooths_all` says whether the decoder smooths
-    the blocks of all frames.
+    clockwise rotation that turns frames upright. `smooths_all` says whether the decoder
+    applies its loop filter to all frames.
     """
 
     def __init__(self, size: tuple[int, int], rotation_deg: int, *, smooths_all: bool) -> None:
@@ -85,8 +85,8 @@ class HostView:
     @cached_property
     def small(self) -> Picture:
         """The smaller picture, for flow and the descriptor."""
-        # Scaled from the frame, not from `picture`: flow compares two small pictures, and would
-        # see a difference between two scalers as motion.
+        # Always scaled from the frame, even if `picture` exists. Flow compares two small pictures,
+        # and two different ways of scaling would look like motion.
         return self._scalers.small.rgb_HWC(self._frame)
 
     @cached_property
@@ -116,7 +116,10 @@ class HostView:
         return edge_map(self.gray), straight_lines(self.gray)
 
     def maps_since(self, before_HW: Picture) -> tuple[Picture, Picture]:
-        """Maps of straight lines that stayed, and of motion, since the look with this luma."""
+        """Maps of the straight lines that stayed, and of the motion, since an earlier sample.
+
+        `before_HW` is the luma of the earlier sample.
+        """
         return standing_lines(before_HW, self.gray), moved_map(before_HW, self.gray)
 
     def native_signals(self) -> dict[str, float]:

@@ -1,9 +1,9 @@
 """Measures the frames of one source while they are decoded, and makes its track.
 
-Every frame gets probabilities of TransNetV2 and of the head over it, and the mean and spread of
-luma. Every sample on a grid gets the signals of `sample_signals.SIGNALS` and the perceptual
-descriptor. Memory does not grow with pixels times duration: full-size frames are dropped at once,
-and only a few numbers per frame stay.
+Every frame gets shot probabilities, from TransNetV2 and from the head that reads its features.
+Every frame also gets the mean and spread of luma. Every sample on a grid gets the signals of
+`sample_signals.SIGNALS` and the perceptual descriptor. Memory does not grow with pixels times
+duration: full-size frames are dropped at once, and only a few numbers per frame stay.
 """
 
 import time
@@ -86,7 +86,7 @@ class SourceMeasuring:
     config: AnalyzeConfig
     time_base: Fraction  # seconds per tick of the source's timestamps
     anchor_pts: int | None  # where the sampling grid begins; None for the first frame that comes
-    # Whether the decoder smooths blocks of all frames, or only of frames that others refer to.
+    # Whether the decoder applies its loop filter to all frames, or only to reference frames.
     smooths_all: bool
     in_background: bool  # run the networks in threads of their own
 
@@ -147,8 +147,8 @@ class Measurer:
             shown = first.picture
             size = upright_size(shown.width, shown.height, rotation_deg, pixel_aspect)
             self._scalers = HostScalers(size, rotation_deg, smooths_all=of.smooths_all)
-        # The shot network's pictures of the device's latest batch, and how many of its frames were
-        # added.
+        # The latest batch from the device, as pictures for the shot network, and the number of
+        # frames added from this batch.
         self._tiny: tuple[Tensor | None, int] = (None, 0)
         self._plan = of.plan(first.pts)
         self._tick_s = float(of.time_base)
@@ -194,7 +194,8 @@ class Measurer:
     def _add_tiny(self, view: View) -> None:
         begun_s = time.thread_time()
         if isinstance(view, DeviceView):
-            # The shot network gets only pictures of a batch whose frames were added.
+            # A batch goes to the shot network when the next batch begins, without frames that
+            # were never added.
             if FRAMES in self._families:
                 self._luma.append(view.tiny_luma)
             tiny_BHWC, row = view.tiny
@@ -231,7 +232,8 @@ class Measurer:
     def columns(self) -> dict[str, Any]:
         """Ends the source; returns the fields of `Track` that the source's families provide.
 
-        A last sample is dropped if no later frame ends its pair for motion.
+        Motion is measured between a sample and a later frame. The last sample is dropped if this
+        later frame is missing.
         """
         self._settle()
         self._users.flush()
@@ -316,7 +318,8 @@ class Measurer:
 
     def _show(self, name: str, frame: AnyFrame, picture_HWC: NDArray[np.uint8]) -> None:
         stream = self._pictures[name]
-        # The caller adds the time of this call to `_measure_s`, without the network's time.
+        # The caller adds the time of this call to `_measure_s`. `stream.cpu_s` already has the
+        # network's time, so this time is subtracted here.
         before_s = stream.own_s
         stream.push(frame.index, picture_HWC)
         self._measure_s -= stream.own_s - before_s
@@ -337,7 +340,7 @@ class Measurer:
             sample.values |= motion_signals(before, after, flow, seconds)
             sample.values |= change_signals(before, after)
             # After a fast pan over fine texture, two frames have as little in common as noise. But
-            # a single motion explains the pan, so its fit is clear.
+            # one camera motion explains the pan. If this fit is clear, the noise is 0.
             is_unclear = fit is None or fit.share < SURE_SHARE
             sample.values[FULL_FRAME_NOISE] = full_frame_noise(before, after) if is_unclear else 0.0
             sample.values |= camera_signals(fit, seconds)
@@ -345,9 +348,9 @@ class Measurer:
             self.looks.pair(before, after, flow, seconds)
 
     def _take_native(self, sample: _PendingSample, view: View) -> None:
-        """Measures full-size pixels of the sample, or of the first frame after it that `is_whole`.
+        """Measures full-size pixels, once for each sample.
 
-        Such a frame has passed the loop filter.
+        The pixels are of the first frame, from the sample on, that has passed the loop filter.
         """
         if sample.wants_native and view.is_whole:
             sample.wants_native = False
