@@ -1,7 +1,8 @@
 """The worker of annotators: decodes clips once, gives frames to each stage, and stores values.
 
-A request that fails fails its own stage, a value that does not fit fails its clip, and a GPU that
-is lost ends the process, whose unit another one repeats.
+If a request for frames is wrong, or a value does not fit its declaration, one clip fails for one
+stage. Other clips and other stages continue. If the GPU is lost, the process ends, and another
+process repeats the unit.
 """
 
 import logging
@@ -43,16 +44,17 @@ logger = logging.getLogger(__name__)
 MAX_BATCH_BYTES = 1 << 30
 """Frames that a worker may hold at a time."""
 STORE_S = 15.0
-"""Seconds after which values of a unit are stored: a kill costs little more than those."""
+"""Seconds between two stores of values of a unit: a kill costs little more than the work of these
+seconds."""
 Made = dict[tuple[int, str], list[StoredMember]]
 """Members by the number of the stage and the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipWork:
-    """A written clip, its number among all, and what is missing of it.
+    """A written clip, its number among all clips, and the values that it lacks.
 
-    `keys` are those of its values, by the number of the stage in the chain.
+    `keys` has the key of each missing value, by the number of the stage in the chain.
     """
 
     number: int
@@ -63,7 +65,7 @@ class ClipWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipResult:
-    """What became of a clip: members of each stage, or its error, by the number of the stage."""
+    """Results of one clip: members or the error of each stage, by the number of the stage."""
 
     number: int
     clip_id: str
@@ -73,7 +75,11 @@ class ClipResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ToDecode:
-    """A clip, the frames that stages want, and its errors, both by the number of the stage."""
+    """A clip to decode.
+
+    `wanted` has the frames that each stage wants, and `errors` has the errors of stages. The keys
+    are the numbers of the stages.
+    """
 
     clip: ClipWork
     wanted: Mapping[int, tuple[Wanted, ...]]
@@ -104,11 +110,11 @@ class AnnotatorWorker:
             stage.setup()
 
     def __call__(self, unit: Sequence[ClipWork]) -> UnitResult[list[ClipResult]]:
-        """Makes and stores what is missing of some clips."""
+        """Computes and stores the missing values of some clips."""
         return self.repeat(unit, 0)
 
     def repeat(self, unit: Sequence[ClipWork], n_deaths: int) -> UnitResult[list[ClipResult]]:
-        """Works on a unit over which workers died; fails it after `MAX_ATTEMPTS`."""
+        """Works on a unit again; after `MAX_ATTEMPTS` deaths of workers, all its clips fail."""
         errors: list[dict[int, str]] = [{} for _ in unit]
         made: Made = defaultdict(list)
         if n_deaths >= MAX_ATTEMPTS:
@@ -163,9 +169,9 @@ class AnnotatorWorker:
                 n_bytes = sum(frame.n_bytes for frame in frames)
                 if n_bytes > MAX_BATCH_BYTES:
                     wrong[number] = (
-                        f"its frames take {n_bytes / 2**30:.1f} GiB, more than "
-                        f"{MAX_BATCH_BYTES / 2**30:g}: ask for fewer (`at`) or smaller ones "
-                        "(`size`)"
+                        f"the requested frames take {n_bytes / 2**30:.1f} GiB; expected at most "
+                        f"{MAX_BATCH_BYTES / 2**30:g} GiB: request fewer frames (`at`) or smaller "
+                        "frames (`size`)"
                     )
                     continue
                 wanted[number] = frames
@@ -173,12 +179,12 @@ class AnnotatorWorker:
             if together.n_bytes <= MAX_BATCH_BYTES:
                 yield together
                 continue
-            # Stages share a decode as long as memory holds the frames of all.
+            # Stages share a decode only if memory holds the frames of all stages.
             for number, frames in wanted.items():
                 yield _ToDecode(clip=clip, wanted={number: frames}, errors=wrong)
 
     def _decoded(self, batch: Sequence[_ToDecode]) -> UnitResult[list[SampledFrames]]:
-        """Returns the frames of clips for all requests of all stages, or why there are none."""
+        """Returns, for each clip, the frames for all requests of all stages, or an error."""
         asked = [item for item in batch if item.wanted]
         if self._decode is None or not asked:
             return UnitResult(results=[SampledFrames() for _ in batch])
@@ -257,7 +263,7 @@ class AnnotatorWorker:
     def _processed(
         self, stage: AnyAnnotator, clips: Sequence[SampledClip]
     ) -> list[Value | Mapping[str, Value] | Exception]:
-        """Runs a stage over a batch; after an error over each clip of the batch alone."""
+        """Runs a stage over a batch. After an error, runs it over each clip of the batch alone."""
         try:
             answers = list(stage.process(clips))
             if len(answers) != len(clips):
@@ -284,11 +290,12 @@ class AnnotatorWorker:
         by_name = cast(Mapping[str, Value], answer if is_by_name else {families[0].name: answer})
         names = [family.name for family in families]
         if set(by_name) != set(names):
-            raise UsageError(f"values of {sorted(by_name)}; expected one each of {names}")
+            given = sorted(by_name)
+            raise UsageError(f"process returned values of {given}; expected values of {names}")
         return {family.name: family.encode(by_name[family.name]) for family in families}
 
     def _store_values(self, values: dict[str, list[NewValue]], made: Made) -> None:
-        """Stores values, a part a family, and adds their places to `made`."""
+        """Stores values in one part per family, and adds their places to `made`."""
         for number, versions in enumerate(self._versions):
             for name, version in versions.items():
                 for member in self._store.put(version, values.pop(name, ())):
@@ -310,7 +317,7 @@ def _results(
 
 
 def _end_if_lost(error: Exception) -> None:
-    """Ends the process if an error took its GPU: another process repeats the unit."""
+    """Ends the process if its GPU is lost after an error: another process repeats the unit."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return

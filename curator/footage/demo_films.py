@@ -1,9 +1,11 @@
-"""The films of `curate demo`: a small bucket with what real ones hold.
+"""Makes the films of `curate demo`: a small bucket with typical content and faults.
 
-One edited film with nothing wrong, one with a static and a letterboxed shot, a copy of a shot in
-another size, a variable frame rate, an upload that broke off, and a note that is no film. Their
-bytes are the same on every run with the same libraries: one thread per encoder, and the muxers'
-bit-exact mode, without which Matroska draws random identifiers.
+The bucket has an edited film without faults, a film with a static and a letterboxed shot, a copy of
+one shot at another size, a film with a variable frame rate, an incomplete upload, and a text file
+with a film's name.
+
+Every run with the same libraries writes the same bytes: each encoder has one thread, and muxers
+work in bit-exact mode. Without this mode, Matroska draws random identifiers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,16 +36,17 @@ _PHONE_STEPS = (2, 2, 2, 2, 3, 2, 2, 4, 2, 2, 2, 3)
 _KEPT_OF_BROKEN = 0.6
 
 File = tuple[Path, str]
-"""A file of the demo, and what it is."""
+"""A file of the demo, and a description of its content."""
 
 
 def make_demo(folder: Path, *, height_px: int = HEIGHT_PX) -> list[File]:
-    """Writes the demo's films, a minute of video in about 15 seconds, over files of their names.
+    """Writes the demo's films; replaces files with the same names.
 
-    `height_px` is a multiple of 108; smaller films are made sooner.
+    A minute of video takes about 15 seconds. `height_px` is a multiple of 108; smaller films take
+    less time.
 
     Raises:
-        UsageError: scikit-image, whose photographs are filmed, is missing.
+        UsageError: scikit-image is missing; the films are made from its photographs.
     """
     if height_px % 108 != 0 or height_px <= 0:
         raise ValueError(f"height_px must be a multiple of 108, not {height_px}")
@@ -145,7 +148,7 @@ def _studio(folder: Path, height_px: int) -> File:
 
 
 def phone_pts(n_ticks: int) -> list[int]:
-    """Times of a phone's frames in 1/60 s: 30 frames a second with late ones among them."""
+    """Times of a phone's frames in 1/60 s: 30 frames a second, of which some are late."""
     return list(takewhile(lambda at: at < n_ticks, accumulate(cycle(_PHONE_STEPS), initial=0)))
 
 
@@ -186,7 +189,7 @@ def _write(
     tick = Fraction(1, _FPS if pts is None else _CLOCK_HZ)
     rest = iter(frames)
     first = next(rest)
-    # For avformat, not for the muxer: av.open passes `options` to both.
+    # `fflags` is an option of avformat, not of the muxer; av.open passes `options` to both.
     muxer = {"fflags": "+bitexact", **(mux_options or {})}
     with av.open(str(path), "w", format=_FORMATS[path.suffix], options=muxer) as container:
         video = container.add_stream("libx264", rate=_FPS)

@@ -52,8 +52,8 @@ def photograph(file: str) -> Picture:
 class View:
     """Position of the camera over a picture.
 
-    `x` and `y` are places in the room that the crop leaves, from 0 at the left and top to 1; `span`
-    is the size of the crop as a part of the largest crop of the frame's shape.
+    `x` and `y` place the crop within the picture: 0 is at the left or top edge, 1 at the right or
+    bottom edge. `span` is the crop's width, divided by the largest width that fits.
     """
 
     x: float = 0.5
@@ -87,7 +87,7 @@ class ShotSpec:
         grain: Standard deviation of the noise in 8-bit levels; 0 makes a static shot's frames
             equal.
         picture_aspect: Width by height of the picture between black bars; None fills the frame.
-        seed: Of the noise.
+        seed: Seed of the noise.
     """
 
     picture: Picture
@@ -121,7 +121,7 @@ def render_shot(
             centre = (x0 + (x1 - x0) * t) * inner_w, (y0 + (y1 - y0) * t) * inner_h
             frame = _pasted(frame, patch, alpha, centre)
         if grain is not None:
-            # Noise larger than the frame, of which every frame shows another window.
+            # The noise is larger than the frame; every frame shows another window of it.
             top, left = (int(v) for v in rng.integers(0, _GRAIN_MARGIN_PX, 2))
             window = grain[top : top + inner_h, left : left + inner_w]
             frame = cv2.add(frame, window, dtype=cv2.CV_8U).astype(np.uint8, copy=False)
@@ -136,7 +136,7 @@ def _active_box(shot: ShotSpec, *, width_px: int, height_px: int) -> tuple[int, 
     aspect = shot.picture_aspect
     if aspect is None:
         return 0, 0, width_px, height_px
-    # Even, as 4:2:0 has them.
+    # Even sizes, because 4:2:0 needs them.
     inner_w = min(width_px, round(height_px * aspect / 2) * 2)
     inner_h = min(height_px, round(width_px / aspect / 2) * 2)
     left, top = (width_px - inner_w) // 4 * 2, (height_px - inner_h) // 4 * 2
@@ -151,10 +151,10 @@ def _crop(picture: Picture, view: View, aspect: float) -> tuple[float, float, fl
 
 
 def _prescaled(picture: Picture, factor: float) -> tuple[Picture, float]:
-    """The picture as RGBA, enlarged once with a slow, sharp filter, and the factor that did it.
+    """The picture as RGBA, scaled once with a slow, sharp filter, and the scale factor.
 
-    Each frame is then sampled linearly, which is 2.5 times as fast as bicubic. `_OVERSAMPLING`
-    pixels per frame pixel keep that from softening the frames between whole pixels.
+    Each frame is then sampled linearly, which is 2.5 times as fast as bicubic. Linear sampling
+    softens a frame, so the scaled picture has `_OVERSAMPLING` pixels per frame pixel on each side.
     """
     height, width = picture.shape[:2]
     factor *= _OVERSAMPLING
@@ -172,7 +172,7 @@ def _prescaled(picture: Picture, factor: float) -> tuple[Picture, float]:
 def _between(
     first: tuple[float, float, float], last: tuple[float, float, float], t: float
 ) -> tuple[float, float, float]:
-    """The crop at t in [0, 1]: even motion when its size stays, even zoom when it changes."""
+    """The crop at t in [0, 1]. A crop of constant size moves evenly; others zoom evenly."""
     ratio = last[2] / first[2]
     s = t if math.isclose(ratio, 1) else (ratio**t - 1) / (ratio - 1)
     x, y, width = (a + (b - a) * s for a, b in zip(first, last, strict=True))
@@ -233,12 +233,12 @@ def _grain_plate(shot: ShotSpec, width: int, height: int) -> NDArray[np.int16] |
 class Edit:
     """A film: shots in their order, with a cut or a dissolve between each two.
 
-    A shot has a frame of its own, outside of transitions.
+    Each shot must have at least one frame that belongs to no transition.
     """
 
     shots: Sequence[ShotSpec]
     dissolves: Sequence[int]
-    """Frames on which a shot and the next one overlap, 0 for a cut; one fewer than `shots`."""
+    """Frames on which each shot overlaps the next shot, 0 for a cut; the last shot has no entry."""
     width_px: int = 960
     height_px: int = 540
 

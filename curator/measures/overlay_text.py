@@ -1,16 +1,17 @@
-"""Text in the picture, and which of it is drawn over it.
+"""Measures text in the picture, and overlays: text that is drawn over the picture.
 
-A look is a sample and the sample after it. A line of text is taken for an overlay on evidence, and
-evidence needs something to change:
+A look is a sample and the sample after it. A line of text counts as an overlay if there is one of
+five kinds of evidence. Each kind needs a change in the picture:
 
-- it keeps its place while what surrounds it moves, or across a cut;
-- it scrolls within a band of the picture that stays;
-- where the scene stays, other text replaces it in the same rows, or it comes and goes at once;
-- it stands in the same place in another, unlike scene of the source nearby.
+- The line keeps its place although its surroundings move, or although there is a cut.
+- The line scrolls within a band of text, and the band keeps its place.
+- The scene stays, and other text replaces the line in the same rows.
+- The scene stays, and the line appears or disappears.
+- A different scene of the source, close in time, has a line in the same place or of the same style.
 
-Text that moves with its surrounding is the scene's. Where nothing at all changes, a sign before a
-static camera and a caption look the same: then a line counts as an overlay only if it lies where
-overlays lie, in the middle of the bottom or close to a corner.
+Text that moves with its surroundings belongs to the scene. If nothing changes, a sign in front
+of a static camera looks the same as a caption. Such a line counts as an overlay only in
+the usual places of overlays: in the middle of the bottom, or close to a corner.
 """
 
 from collections.abc import Sequence
@@ -29,27 +30,27 @@ Floats = NDArray[np.float32]
 Frames = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 TEXT_COLUMNS = (*BOX_COLUMNS, "stay", "around", "slide")
-"""What is known of a line of text: `BOX_COLUMNS`, then
+"""Columns of a line of text: `BOX_COLUMNS`, then
 
-stay: how much of it is in the same place on the next sample, as the correlation of gradients, 1 for
-    all; NaN without a next sample.
-around: the same of the strong edges about it, or where there are none, of those of the whole
-    picture outside text; NaN where these are few as well.
-slide: how fast its content moves sideways against what surrounds it, in picture widths per second,
-    to the right above 0; NaN where its content cannot be followed.
+stay: correlation of the line's gradients with the same place on the next sample: 1 if the whole
+    line stays; NaN without a next sample.
+around: the same correlation of the strong edges around the line. With too few such edges,
+    the correlation of all strong edges outside text; NaN if all of these are too few as well.
+slide: speed of the line's content sideways, relative to its surroundings, in picture widths per
+    second; positive to the right. NaN if the content cannot be followed.
 """
-_STRONG = 5.0  # gradient, in levels per px, of a pixel that shows if its place moves: above grain
+_STRONG = 5.0  # least gradient, in levels per px, of a strong edge; grain is weaker
 _MIN_PIXELS = 64
-_RING = 1.5  # width of the surrounding of a line, in heights of the line
-_STAYS = 0.5  # correlation of gradients from which a line is in its place half a second later
-_STILL = 0.65  # correlation from which what surrounds a line stands still
-_MOVES = 0.4  # correlation below which it is not
-_APART = 0.25  # how much better than its surrounding an overlay keeps its place
-_PASSES = 0.6  # correlation from which part of the surrounding stays
-_APART_OFTEN = 0.15  # likewise, as the mean over three looks or more
-_STEADY = 0.015  # how far the middle of such a line may seem to wander, as a share of the side
-_LONG = 5.0  # width by height, in pixels, from which text that changes is a line of writing
-_SLIDES = 0.04  # picture widths per second from which text scrolls: 1.3 px of 320 in 0.1 s
+_RING = 1.5  # width of the surroundings of a line, in heights of the line
+_STAYS = 0.5  # least `stay` of a line that keeps its place
+_STILL = 0.65  # least `around` of surroundings that stand still
+_MOVES = 0.4  # upper bound of `stay` of a moving line, and of `around` of moving surroundings
+_APART = 0.25  # least excess of `stay` over `around` for an overlay, in one look
+_PASSES = 0.6  # least `around` of surroundings that move only in part
+_APART_OFTEN = 0.15  # least mean excess of `stay` over `around` for an overlay, in 3 looks or more
+_STEADY = 0.015  # most motion of a line's middle in 3 looks or more, as a share of the picture
+_LONG = 5.0  # least aspect ratio, in pixels, of a line whose replacement is evidence
+_SLIDES = 0.04  # least speed of scrolling text, in picture widths/s: 1.3 px of 320 in 0.1 s
 _BAND_WIDTH = 0.5  # share of the width that scrolling text fills: a lorry's writing is narrower
 _AROUND_S = 60.0  # how far beyond the clip other scenes of the source are compared
 _MAX_CONTEXT = 512
@@ -71,7 +72,7 @@ def may_have_text(gray_HW: Gray) -> bool:
 
 
 def place_values(gray_HW: Gray, later_HW: Gray, boxes_B: Floats) -> Floats:
-    """How much of each box, and of its surrounding, is in the same place on the next sample.
+    """How much of each box, and of its surroundings, is in the same place on the next sample.
 
     `boxes_B` are float32 [B, 4 or more]: x0, y0, x1, y1 as shares of width and height.
 
@@ -115,7 +116,7 @@ def slides(
     reach = max(4, width // 12)
     for index, box in enumerate(boxes_B):
         x0, y0, x1, y1 = _pixels(box, width, height)
-        # What enters and leaves at the ends has nothing to be compared with.
+        # Text that enters or leaves at the ends has no counterpart in the other picture.
         left, right = max(x0, reach), min(x1, width - reach)
         if right - left < 2 * (y1 - y0) or y1 - y0 < 4 or right - left < 12:
             continue
@@ -167,7 +168,8 @@ def _overlay_lines(clip: ClipView) -> Mask:
     next_frame = track.look_next_frame[np.searchsorted(track.look_frame, frame)]
     inside = (next_frame >= 0) & (next_frame < clip.span.end_frame)
     stay, around = lines[:, _STAY], lines[:, _AROUND]
-    # Something that passes before a standing scene moves part of what is around a sign.
+    # While an object passes in front of a sign, only a part of the sign's surroundings moves. Such
+    # looks give no evidence.
     apart = np.where(around < _PASSES, stay - np.maximum(around, 0), np.nan)
     same = _same_place(lines, lines)
     stays = (stay >= _STAYS) & (apart >= _APART) & (around < _MOVES)
@@ -180,18 +182,19 @@ def _overlay_lines(clip: ClipView) -> Mask:
     total = same.astype(np.float32) @ votes.astype(np.float32)
     placed = (total == 0) & _is_still(lines) & _usual_place(lines)
     overlay = (total > 0) & ~(moves & (votes < 0)) | placed
-    # Lines in the rows of an overlay, and about its middle, are of its kind.
+    # A line in the same rows as an overlay, with about the same middle, is an overlay too.
     alike = _same_rows(lines, lines) & _same_middle(lines, lines)
     overlay |= (alike & overlay[None, :]).any(1) & ~moves
     return np.asarray(overlay, bool)
 
 
 def _keeps(frame: Frames, lines: Floats, apart: Floats, same: Mask) -> Mask:
-    """Lines that keep their place better than their surrounding, a little and over several looks.
+    """Lines that keep their place slightly better than their surroundings, over several looks.
 
-    What shows between the letters moves with the scene, and most where the letters are thin. A
-    camera that shakes brings a sign back to its place too, but no better than what is around it;
-    a sign that goes by slowly agrees with itself by a third, but its middle moves on.
+    The scene shows between the letters of an overlay. If the scene moves, `stay` falls, most of all
+    with thin letters. A shaking camera also brings a sign back to its place, but the sign's
+    surroundings come back just as well. A sign that passes slowly has a `stay` of about
+    a third, but its middle moves on.
     """
     is_measured = np.isfinite(apart)
     together = same & is_measured[None, :]
@@ -204,7 +207,7 @@ def _keeps(frame: Frames, lines: Floats, apart: Floats, same: Mask) -> Mask:
 
 
 def _scrolls(frame: Frames, lines: Floats, n_looks: int) -> Mask:
-    """Lines in a wide band of text that moves sideways against its surrounding."""
+    """Lines in a wide band of text that moves sideways relative to its surroundings."""
     slide = lines[:, _SLIDE]
     sliding = np.abs(np.nan_to_num(slide)) >= _SLIDES
     if not sliding.any():
@@ -218,9 +221,9 @@ def _scrolls(frame: Frames, lines: Floats, n_looks: int) -> Mask:
 
 
 def _replaced(frame: Frames, lines: Floats, looks: Frames, size: tuple[int, int]) -> Mask:
-    """Lines that other text replaces in the same rows while the scene stays, or that come and go.
+    """Lines that appear, disappear, or give way to other text in their rows; the scene stays.
 
-    All text of the same rows in one look counts as one line: the detector parts a line between
+    All text of the same rows in one look counts as one line: the detector may split a line between
     words in one look and not in the next.
     """
     rows = _same_rows(lines, lines)
@@ -243,7 +246,10 @@ def _replaced(frame: Frames, lines: Floats, looks: Frames, size: tuple[int, int]
 
 
 def _elsewhere(clip: ClipView, frame: Frames, lines: Floats) -> Mask:
-    """Lines that have one in the same place, or of the same style, in an unlike scene nearby."""
+    """Lines for which a different scene nearby has a line in the same place or of the same style.
+
+    A line has the same style if it has about the same rows and the same middle.
+    """
     track, span = clip.track, clip.span
     reach = round(_AROUND_S / float(track.time_base))
     pts = track.frame_pts
@@ -264,17 +270,17 @@ def _elsewhere(clip: ClipView, frame: Frames, lines: Floats) -> Mask:
     unlike = ours @ theirs.T < _UNLIKE
     style = _same_rows(lines, others) & _same_middle(lines, others)
     matches = unlike & (_same_place(lines, others) | style)
-    # One could be by chance.
+    # A match in only one look could be by chance.
     return _n_looks(track.text_frame[indices], matches) >= 2
 
 
 def _n_looks(frame: Frames, rows: Mask) -> NDArray[np.int64]:
-    """In how many looks each row has a line, int64 [rows]."""
+    """For each row of the mask `rows`, the number of looks with a line in it, int64 [rows]."""
     return np.array([len(np.unique(frame[row])) for row in rows], np.int64)
 
 
 def _is_still(lines: Floats) -> Mask:
-    """Lines about which nothing moves, as far as there is anything to see."""
+    """Lines whose surroundings stand still; without edges around, the line itself must stay."""
     around = lines[:, _AROUND]
     return np.asarray((around >= _STILL) | (np.isnan(around) & (lines[:, _STAY] >= 0.9)), bool)
 
@@ -291,7 +297,7 @@ def _usual_place(lines: Floats) -> Mask:
 
 
 def _same_place(a: Floats, b: Floats) -> Mask:
-    """Which boxes overlap by half of what they cover together, bool [A, B]."""
+    """Which boxes have an intersection over union of at least 0.5, bool [A, B]."""
     both = _sizes(a)[:, None] + _sizes(b)[None, :]
     return np.asarray(3 * _shared(a, b) >= both, bool)
 
@@ -332,7 +338,7 @@ def _overlay_text_area(clip: ClipView) -> float | None:
 
 
 def _areas(clip: ClipView, *, of_overlays: bool) -> NDArray[np.float64] | None:
-    """Share of each look that text covers, float64 [looks]; None without looks for text."""
+    """Share of each look that text covers, float64 [looks]; None if no look measured text."""
     track = clip.track
     looks = track.look_frame[clip.holds(track.look_frame)]
     if not track.has_text or not len(looks):
@@ -358,9 +364,9 @@ SCORES = {
     ),
     "overlay_text_area": ScoreSpec(
         unit="0 to 1",
-        range="0 without to 1; null with analyze.text off",
-        meaning="share of the picture that text drawn over it covers (subtitles, tickers, "
-        "watermarks), in the look with the most",
+        range="0 without overlays to 1; null with analyze.text off",
+        meaning="share of the picture that overlaid text covers (subtitles, tickers, watermarks), "
+        "in the look with the largest share",
         low="too_little_text",
         high="overlay_text",
         of=_overlay_text_area,

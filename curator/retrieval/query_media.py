@@ -1,4 +1,4 @@
-"""Vectors, float32 [D], of what a user asks by: a picture, a video or a text."""
+"""Reads queries: vectors of a picture or a text, float32 [D], and the footage of a video."""
 # ruff: noqa: N806 - shape letters
 
 import math
@@ -32,7 +32,8 @@ from curator.tables.footage_store import as_footage
 SPAN_S = 60.0
 """Longest part of a video that is compared with clips at a time."""
 _DENSE = {"samples_per_s": 4.0, "thumbnail_every": 1, "scene_every_s": 0.5}
-"""Pictures of a video, more of them than clips have: each of a clip has one of the same moment."""
+"""A query video gets more pictures per second than clips have, so that each picture of a clip has a
+counterpart from about the same moment."""
 _ONE_AT_A_TIME = Lock()
 """Held while a query is decoded: a process has one sandbox."""
 
@@ -41,7 +42,7 @@ def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
     """Returns the vector of an image file or address, float32 [D].
 
     Raises:
-        UsageError: It cannot be read, or shows no structure.
+        UsageError: The image cannot be read, or shows no structure.
     """
     vector = _decoded(file, AnalyzeConfig(), is_picture=True)
     assert isinstance(vector, np.ndarray)
@@ -53,13 +54,14 @@ def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
 
 
 def video_spans(place: str | os.PathLike[str], config: AnalyzeConfig) -> dict[float, ClipFootage]:
-    """Analyzes a video, a file or an address, and divides it into its shots.
+    """Analyzes a video, given as a file or address, and divides the video into its shots.
 
     Returns:
-        The footage of spans of at most `SPAN_S`, by the second of the video at which each begins.
+        Footage of spans of at most `SPAN_S`; keys are the seconds of the video at which spans
+        begin.
 
     Raises:
-        UsageError: It cannot be decoded.
+        UsageError: The video cannot be decoded.
     """
     config = config.model_copy(update={"device": "cpu", "flow": "dis", **_DENSE})
     track = _decoded(place, config, is_picture=False)
@@ -74,7 +76,7 @@ def text_vector(text: str, recipe: Recipe) -> NDArray[np.float32]:
         UsageError: The text is empty, or the model's weights or package are not here.
     """
     if not text.strip():
-        raise UsageError("--text is empty; expected what clips are to show, such as 'a red car'")
+        raise UsageError("--text is empty; expected what the clips show, such as 'a red car'")
     try:
         models = ModelStore.at(recipe.models)
         entry = models.catalogue.find(str(recipe.analyze.clip), "clip")
@@ -115,7 +117,10 @@ def _worker(config: AnalyzeConfig) -> UnitWorker:
 
 
 def _spans(track: Track) -> Iterator[tuple[float, ClipFootage]]:
-    """Yields the shots, in equal spans where they are long, and where each begins."""
+    """Yields the begin of each span, in seconds, and its footage.
+
+    A long shot is divided into equal spans.
+    """
     frame_s = (track.frame_pts - track.frame_pts[0]) * float(track.time_base)
     for shot in find_shots(track, ProposeConfig()):
         first_s = float(frame_s[shot.start_frame])

@@ -1,10 +1,13 @@
 """One writer at a time for an output root.
 
 A run that writes creates `lease.json` under OUT, renews it while it lives, and removes it at the
-end. Creating and renewing are conditional writes, so of two runs at once one gets the root, and one
-that was taken over notices. No two machines' clocks are compared: whoever wants to take over waits
-until the object has not changed for the time of expiry, by its own clock. The holder counts that
-time too, from before its last renewal, and stops earlier.
+end. Creating and renewing are conditional writes. So if two runs start at once, only one gets the
+root. A run that lost the root to another run notices the loss when it renews or checks its lease.
+
+A takeover never compares the clocks of two machines. A run that wants to take over waits, by its
+own clock, until the object has not changed for `Holder.expires_s`. The holder measures the time
+since it began its last renewal, by its own clock, and stops writing before the other run takes
+over.
 """
 
 import getpass
@@ -32,22 +35,25 @@ from curator.tables.out_layout import LEASE
 
 RENEW_S = 20.0
 EXPIRES_S = 120.0
-"""Five renewals may fail: requests to a store that is overloaded take up to a minute each."""
+"""Time without a sign of life after which another run may take over. It is long enough for several
+attempts to renew: a request to an overloaded store takes up to a minute."""
 STALLED_S = 1800.0
 """Time without progress after which a run does not renew its lease any more."""
 _STOPS_AT = 0.75
-"""Share of the time of expiry after which a holder that could not renew writes no more."""
+"""Share of `EXPIRES_S`. A holder that could not renew for this long writes no more."""
 _RELEASED_S = 5.0
-"""How long the object of a run that has ended may take to vanish."""
+"""Longest wait until the object of a released lease is removed."""
 _CONFIRMED_S = 5.0
-"""A check that is younger need not be repeated: a lease that was just held has not expired."""
+"""Age up to which `Lease.check` reuses its last result; a lease takes much longer to expire."""
 _LOOKS = 4
-"""Readings of the object, which a network may have damaged, before a holder gives up."""
+"""Attempts to read the object before a holder gives up. The network may damage a single read."""
 _PATIENCE_S = 10.0
-"""Most time that a release may take: the network may be gone."""
+"""Longest wait for a release. If the network is gone, the release may never end."""
 
 IN_THIS_PROCESS: set[str] = set()
-"""Holders whose runs go on in this process; one that could not release its root has ended too."""
+"""Ids of the holders whose runs are active in this process. If a holder has this process's number
+but an id that is not in this set, its run has ended: the run belonged to this process, or to an
+earlier process with the same number."""
 
 
 logger = logging.getLogger(__name__)
@@ -58,16 +64,16 @@ class Holder:
     """The contents of `lease.json`.
 
     Attributes:
-        holder: Random, another one for each run.
+        holder: A random id of the run.
         state: `held`, or `released` in the moment before the object is removed.
-        machine: Identifies the running kernel and the space of its process numbers: the same for
-            two processes that see each other. Empty where the system has no such thing.
-        started: When the driver's process started, in the kernel's ticks; tells it from a later
-            process with its number.
+        machine: Identifies the running kernel and the PID namespace. Two processes that see each
+            other have the same value. Empty on systems without `/proc`.
+        started: When the driver's process started, in the kernel's ticks. A later process with
+            the same number has another value.
         command: The subcommand of `curate`.
         since: When the root was taken, in UTC.
         renewed: Last sign of life, in UTC.
-        expires_s: Others may take over when there was no sign of life for so long.
+        expires_s: Seconds without a sign of life after which others may take over.
     """
 
     holder: str
@@ -83,13 +89,13 @@ class Holder:
     expires_s: float
 
     def to_bytes(self) -> bytes:
-        """As JSON with a checksum: a flipped bit must not make it another's."""
+        """Returns JSON with a checksum: a flipped bit must not look like another holder."""
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         return sealed_json(asdict(self), lambda v: orjson.dumps(v, option=options), LEASE)
 
     @property
     def words(self) -> str:
-        """Who this is, on one line."""
+        """Describes the holder on one line."""
         return plain(
             f"`curate {self.command}` of {self.user or 'an unknown user'} on {self.host}, process "
             f"{self.pid}, since {self.since}"
@@ -103,7 +109,7 @@ class Holder:
             return float("inf")
 
     def is_dead(self) -> bool:
-        """Whether the run surely has ended; False for one of another machine or container."""
+        """Whether the run has surely ended; False if it is on another machine or container."""
         if not self.machine or self.machine != _machine() or self.pid <= 0:
             return False
         try:
@@ -111,7 +117,7 @@ class Holder:
         except (ProcessLookupError, OverflowError):
             return True
         except OSError:
-            # It is another user's.
+            # The process belongs to another user.
             pass
         state, started = _process(self.pid)
         if state in ("Z", "X") or (started and started != self.started):
@@ -155,7 +161,10 @@ def read_holder(data: bytes) -> Holder | None:
 
 
 def utc_now() -> str:
-    """The time for people and for a first guess; nothing is decided by it alone."""
+    """Returns the time for messages, and for a first guess whether a holder is alive.
+
+    No run takes over because of this time.
+    """
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
@@ -168,10 +177,10 @@ def _machine() -> str:
 
 
 def _process(pid: int) -> tuple[str, str]:
-    """Returns state and start of a process; empty where that cannot be seen."""
+    """Returns state and start of a process; empty strings if `/proc` does not show them."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The name before may hold spaces and parentheses.
+            # The process's name comes before these columns, and may hold spaces and parentheses.
             columns = file.read().rpartition(")")[2].split()
             return columns[0], columns[19]
     except (OSError, IndexError):
@@ -180,13 +189,13 @@ def _process(pid: int) -> tuple[str, str]:
 
 @contextmanager
 def held(store: Store, command: str) -> "Iterator[Lease]":
-    """Holds an output root while the block runs of a command, for others to see.
+    """Holds an output root while the block runs; other runs see the name of the command.
 
-    A possibly dead holder is waited for, at most for the time of expiry.
+    If the present holder may be dead, waits for a sign of life, at most until its lease expires.
 
     Raises:
-        UsageError: Another run holds it.
-        StorageError: It cannot be written.
+        UsageError: Another run holds the root.
+        StorageError: The root cannot be written.
     """
     mine = this_process(command, EXPIRES_S)
     IN_THIS_PROCESS.add(mine.holder)
@@ -208,9 +217,10 @@ def held(store: Store, command: str) -> "Iterator[Lease]":
 
 
 class Lease:
-    """A root that is held, since the request that began at `begun`; made by `held`.
+    """A root that this run holds; `held` makes it.
 
-    `version` is that of the object. `is_guarded` is False where the store does not support this.
+    `begun` is when the request for the root began, and `version` is the version of the object.
+    `is_guarded` is False if the store does not support conditional writes.
     """
 
     def __init__(
@@ -228,17 +238,17 @@ class Lease:
         """Renews the lease, and releases it at the end."""
 
     def follow(self, heartbeat: Heartbeat) -> None:
-        """Renews only while there is progress from here on."""
+        """From now on, renews the lease only while there is progress."""
         heartbeat.beat()
         self._heartbeat = heartbeat
 
     def check(self, *, beats: bool = True) -> None:
-        """Makes sure that the root is held still; to be called before each step of a commit.
+        """Makes sure that this run still holds the root; call it before each step of a commit.
 
         The call is a sign of progress unless `beats` is False.
 
         Raises:
-            LeaseLostError: It is not, or that cannot be confirmed.
+            LeaseLostError: The run does not hold the root any more, or cannot confirm that it does.
             StorageError: The object cannot be read.
         """
         if self._heartbeat is not None and beats:
@@ -279,25 +289,25 @@ class Lease:
                 self._release()
 
     def _stalls(self) -> bool:
-        """Returns whether there was no progress for long, and says so once."""
+        """Returns whether there was no progress for `STALLED_S`; warns once."""
         idle_s = self._heartbeat.idle_s() if self._heartbeat is not None else 0.0
         before, self._is_stalled = self._is_stalled, idle_s >= STALLED_S
         if self._is_stalled and not before:
             logger.warning(
                 "no progress for %.0f min: no result came, and neither this process nor a worker "
-                "used a core; %s/%s is not renewed until there is some, so that in %g s another "
-                "run may take over; end this one and run the same command, which resumes",
+                "used a core. Until there is progress, %s/%s is not renewed, and another run may "
+                "take over in %g s. End this run, and run the same command again: it resumes",
                 idle_s / 60, self._store.uri, LEASE, EXPIRES_S,
             )  # fmt: skip
         return self._is_stalled
 
     def _renew(self) -> bool:
-        """Writes a sign of life; returns whether that is settled, for good or ill."""
+        """Writes a sign of life; returns False if the next attempt should come soon."""
         begun, mine = _now(), replace(self._mine, renewed=utc_now())
         try:
             info = self._store.replace(LEASE, mine.to_bytes(), self._version)
             if info is None:
-                # A response may have been lost before, so that the version is not the known one.
+                # If the response to an earlier write was lost, `_version` is out of date.
                 self._look()
                 return self._lost is not None
         except UnconditionalStoreError as error:
@@ -311,7 +321,7 @@ class Lease:
         return True
 
     def _look(self) -> None:
-        """Takes up the version of the object; notes whose it is if it is another's."""
+        """Reads the object: notes its version, or why this run has lost the root."""
         for _ in range(_LOOKS):
             entry = self._store.read_versioned(LEASE)
             if entry is None:
@@ -329,7 +339,11 @@ class Lease:
         logger.error("%s", LeaseLostError(self._store.uri, self._lost))
 
     def _release(self) -> None:
-        """Removes the object; first marks it, because a removal cannot have a condition."""
+        """Marks the object as released, and then removes it.
+
+        The store can write under a condition, but not remove. So the mark proves that this run
+        still holds the root.
+        """
         released = replace(self._mine, state="released").to_bytes()
         try:
             for _ in range(2):
@@ -355,9 +369,9 @@ class Lease:
 
 
 def _taken(store: Store, mine: Holder) -> tuple[str, float]:
-    """Creates the object, or takes over that of a run that has ended.
+    """Creates the object, or takes over the object of a run that has ended.
 
-    Returns its version, and the time before it was written.
+    Returns the object's version, and the time at which the write began.
     """
     while True:
         begun, data = _now(), replace(mine, renewed=utc_now()).to_bytes()
@@ -370,9 +384,9 @@ def _taken(store: Store, mine: Holder) -> tuple[str, float]:
 
 
 def _abandoned(store: Store) -> str | None:
-    """Waits until the object may be taken over, unless its holder lives; returns its version.
+    """Waits until the object may be taken over; returns its version, or None if it is gone.
 
-    None if it is gone.
+    Raises `UsageError` if the holder is alive.
     """
     watched, since = "", 0.0
     while (entry := store.read_versioned(LEASE)) is not None:
@@ -383,7 +397,7 @@ def _abandoned(store: Store) -> str | None:
                 raise _busy(store, holder)
             if patience_s and (holder is None or holder.state != "released"):
                 logger.warning(
-                    "%s is held by %s without a sign of life; waiting for one, for %g s at most",
+                    "%s is held by %s, which gives no sign of life; waiting for at most %g s",
                     store.uri, "an unknown run" if holder is None else holder.words, patience_s,
                 )  # fmt: skip
             watched, since = version, _now()
@@ -396,7 +410,7 @@ def _abandoned(store: Store) -> str | None:
 def _patience_s(holder: Holder | None) -> float:
     """How long the object has to stay unchanged before it is taken over."""
     if holder is None:
-        # It is being written, or damaged.
+        # The object is being written, or is damaged.
         return EXPIRES_S
     if holder.is_dead():
         return 0.0
@@ -406,7 +420,11 @@ def _patience_s(holder: Holder | None) -> float:
 
 
 def _lives(holder: Holder, *, has_changed: bool) -> bool:
-    """Whether a holder is surely alive, or likely by the clocks of both machines."""
+    """Whether a holder is alive.
+
+    The holder is surely alive if its object has changed. It is likely alive if its last sign of
+    life is recent, by the clocks of both machines.
+    """
     if holder.state == "released" or holder.is_dead():
         return False
     return has_changed or abs(holder.silent_s()) < 2 * RENEW_S
@@ -415,9 +433,9 @@ def _lives(holder: Holder, *, has_changed: bool) -> bool:
 def _busy(store: Store, holder: Holder) -> UsageError:
     return UsageError(
         f"{store.uri} is being written by another run: {holder.words} (last sign of life "
-        f"{max(0.0, holder.silent_s()):.0f} s ago); wait until it has ended, or stop it. If it is "
-        f"gone already, run again in a minute: {holder.expires_s:g} s after its last sign of life "
-        "this command takes over"
+        f"{max(0.0, holder.silent_s()):.0f} s ago); wait until it has ended, or stop it. If the "
+        "other run is gone already, run this command again in a minute: it takes over after "
+        f"{holder.expires_s:g} s without a sign of life"
     )
 
 
@@ -426,5 +444,5 @@ def _warn_unguarded(store: Store, error: Exception) -> None:
 
 
 def _now() -> float:
-    """Seconds of a clock that goes on while the machine sleeps, where there is one."""
+    """Seconds of a monotonic clock; `CLOCK_BOOTTIME` includes the time that the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

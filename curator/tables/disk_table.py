@@ -1,7 +1,7 @@
 """Tables that grow on the local disk, so that memory does not grow with them.
 
-What is read comes as views of the file: the system loads a page when it is used, and takes its
-memory back when it needs it.
+Readers get views of the file. The operating system loads a page of the file when a view is used,
+and frees the page when memory is short.
 """
 
 from bisect import bisect_right
@@ -24,7 +24,8 @@ _ALIGNED = 64
 class TableBuffer:
     """Tables of one schema in memory; many small ones become one.
 
-    Each takes some KB itself, so that `PACK_TABLES`, or `PACK_ROWS` of them, are put together.
+    Each table takes some KB of its own. So tables are joined as soon as there are `PACK_TABLES` of
+    them, or `PACK_ROWS` rows in them.
     """
 
     PACK_TABLES = 256
@@ -32,12 +33,13 @@ class TableBuffer:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        # Made once: Arrow takes 10 µs a column.
+        # Stored, because Arrow takes 10 µs per column to make an empty table.
         self._empty = schema.empty_table()
         self._tables: list[pa.Table] = []
         self._loose: list[pa.Table] = []
         self._n_loose = self.n_rows = self.n_bytes = 0
-        """Bytes are of what is packed; to count them takes as long as to add a small table."""
+        """`n_bytes` counts packed tables only, because counting takes as long as adding a small
+        table."""
 
     def add(self, table: pa.Table) -> None:
         """Adds rows."""
@@ -60,7 +62,7 @@ class TableBuffer:
         return pa.concat_tables([self._empty, *self._tables, *self._loose])
 
     def take(self) -> pa.Table:
-        """Returns all rows, and forgets them."""
+        """Returns all rows, and empties the buffer."""
         whole = self.whole()
         self._tables, self._loose = [], []
         self._n_loose = self.n_rows = self.n_bytes = 0
@@ -68,7 +70,7 @@ class TableBuffer:
 
 
 class _GrowingTable:
-    """Rows of one schema: those added last in memory, others as batches in a temporary file."""
+    """Rows of one schema: the newest are in memory, the others in batches of a temporary file."""
 
     def __init__(self, schema: pa.Schema, memory_budget_bytes: int) -> None:
         self.schema = schema
@@ -76,7 +78,7 @@ class _GrowingTable:
         self._held = TableBuffer(schema)
         self._spill = Spill()
         self._places: list[tuple[int, int]] = []
-        """Of each batch in the file, its offset and length."""
+        """Offset and length of each batch in the file."""
         self._n_written = 0
 
     @property
@@ -85,18 +87,18 @@ class _GrowingTable:
         return self._n_written + self._held.n_rows
 
     def whole(self) -> pa.Table:
-        """Returns all rows; those in the file are read when they are used."""
+        """Returns all rows; rows in the file are read on use."""
         return pa.concat_tables([self._batches(self._places), self._held.whole()])
 
     def forget(self) -> None:
-        """Gives back the memory of what was read of the file."""
+        """Frees the memory of the file's pages that were read."""
         self._spill.forget()
 
     def _write(self, batch: pa.RecordBatch) -> tuple[int, int]:
         """Writes a batch; returns its place."""
         data = batch.serialize()
         place = (self._spill.add(data), data.size)
-        # Arrow reads in place what begins at such an offset.
+        # Arrow reads a batch in place only if its offset is aligned.
         self._spill.add(bytes(-data.size % _ALIGNED))
         self._places.append(place)
         self._n_written += batch.num_rows
@@ -109,10 +111,10 @@ class _GrowingTable:
 
 
 class DiskTable(_GrowingTable):
-    """A table that only grows: `memory_budget_bytes` in memory, beyond in a file without a name."""
+    """A table that only grows; beyond `memory_budget_bytes` it grows in a file without a name."""
 
     _whole: pa.Table | None = None
-    """For slices; None after rows were added."""
+    """All rows, kept for `slice`; None after rows were added."""
 
     def __len__(self) -> int:
         return self.num_rows
@@ -126,7 +128,7 @@ class DiskTable(_GrowingTable):
         if self._held.n_rows >= BLOCK_ROWS or not self._places:
             for batch in self._held.take().to_batches(BLOCK_ROWS):
                 self._write(batch)
-            # With a file, nothing is won by holding more than a block.
+            # Once the file exists, each full block is written at once.
             self._memory_budget_bytes = 0
 
     def slice(self, start: int, n_rows: int) -> pa.Table:
@@ -140,11 +142,11 @@ class DiskTable(_GrowingTable):
 
 
 class SortedRows(_GrowingTable):
-    """Rows that are added in any order, and come out sorted by some columns, the first text.
+    """Rows that are added in any order, and come out sorted by the columns `by`.
 
-    Where they exceed `memory_budget_bytes`, they are written by ranges of the first column, and
-    sorted a range at a time. The ranges are those of two hexadecimal digits, so that ids, which are
-    hashes, fill them evenly: each has a 64th of the rows.
+    The first column of `by` holds text. If the rows exceed `memory_budget_bytes`, they are written
+    by ranges of this column, and sorted one range at a time. The first two hexadecimal digits of
+    the text decide the range. Ids are hashes, so each range gets a 64th of the rows.
     """
 
     def __init__(self, schema: pa.Schema, by: Sequence[str], memory_budget_bytes: int) -> None:
@@ -186,10 +188,11 @@ class SortedRows(_GrowingTable):
     def find(
         self, keys: pa.Array
     ) -> Iterator[tuple[NDArray[np.int64], pa.Table, NDArray[np.int64]]]:
-        """Finds the rows of keys of the first column.
+        """Finds rows by their values in the first column of `by`.
 
         Yields:
-            Positions in `keys`, int64 [N]; a table; and the numbers of their rows in it, int64 [N].
+            Positions in `keys`, int64 [N]; a table; row numbers of these keys in the table,
+            int64 [N].
         """
         if not self._n_written:
             groups = iter([(np.arange(len(keys)), self._held.whole())])
@@ -208,7 +211,7 @@ class SortedRows(_GrowingTable):
             self.forget()
 
     def _write_held(self) -> None:
-        """Writes what is held, a batch for each range."""
+        """Writes the rows in memory to the file, one batch for each range."""
         if not self._held.n_rows:
             return
         held = self._held.take().combine_chunks()
@@ -232,14 +235,17 @@ def widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def like(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Returns the columns of a schema; Parquet may call the elements of their lists otherwise."""
+    """Returns the columns of a schema; casts lists whose elements Parquet named differently."""
     if table.schema.equals(schema, check_metadata=True):
         return table
     return table.select(schema.names).cast(schema)
 
 
 def taken(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
-    """Returns a few rows of a table that may be in a file; Arrow's own `take` reads all of it."""
+    """Returns a few rows of a table.
+
+    If the table is in a file, only these rows are read. Arrow's own `take` reads all rows.
+    """
     rows = [table.slice(0, 0), *(table.slice(number, 1) for number in numbers)]
     return pa.concat_tables(rows).combine_chunks()
 
@@ -253,8 +259,8 @@ def in_blocks(table: pa.Table) -> Iterator[pa.Table]:
 def joined(tables: list[pa.Table], by: Sequence[str] = ()) -> pa.Table:
     """Returns rows of tables in one chunk per column, sorted by some columns, ascending.
 
-    The list of at least one table is emptied, and the chunks of a column go before the next column
-    is joined, so that all is not held twice.
+    `tables` has at least one table; this function empties it. The old chunks of each column are
+    freed before the next column is joined, so memory never holds all rows twice.
     """
     whole = pa.concat_tables(tables).unify_dictionaries()
     tables.clear()
@@ -263,7 +269,7 @@ def joined(tables: list[pa.Table], by: Sequence[str] = ()) -> pa.Table:
     schema, columns = whole.schema, whole.columns
     del whole
     for index in range(len(columns)):
-        # A table, because a column may be too long for one array.
+        # `Table.combine_chunks` leaves several chunks if a column is too long for one array.
         column = pa.table([columns[index]], ["it"]).combine_chunks()
         columns[index] = (column if rows is None else column.take(rows))["it"]
     return pa.table(columns, schema=schema)

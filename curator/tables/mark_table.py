@@ -1,6 +1,7 @@
-"""Marks: what people decided about clips by hand, in `marks/<random>.parquet` of an output root.
+"""Marks: decisions about clips by hand, in `marks/<random>.parquet` of an output root.
 
-Each writer has its own object, so none writes over the marks of another one. No run deletes marks.
+Each writer has its own object, so no writer overwrites marks of another writer. No run deletes
+marks.
 """
 
 import re
@@ -23,9 +24,10 @@ Verdict = Literal["keep", "drop"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 _UNFIT = re.compile("[\0\ud800-\udfff]")
 TEXT_LIMITS = {"label": 100, "note": 10_000, "caption": 10_000}
-"""Characters of each text, at most."""
+"""Most characters of each text."""
 MARK_COLUMNS = ("mark", "mark_label", "mark_note")
-"""Columns of `clips` with verdict, label and note; JSON of samples has those that are not null."""
+"""Columns of `clips` with verdict, label and note. Values that are not null are also in the JSON of
+samples."""
 MARKS_SCHEMA = columns_schema(
     ("clip_id source_id", pa.string()),
     ("start_frame end_frame", pa.int64()),
@@ -60,15 +62,15 @@ class Mark:
             is_fit = text is None or (len(text) <= most and text.strip())
             if not is_fit or _UNFIT.search(text or ""):
                 raise UsageError(
-                    f"{clip}: the {name} has {len(text)} characters; expected 1 to {most} of "
-                    "UTF-8, not only spaces, and no NUL"
+                    f"{clip}: the {name} has {len(text)} characters; expected 1 to {most} "
+                    "characters that UTF-8 can encode, without NUL, and not only spaces"
                 )
         if datetime.fromisoformat(self.marked_at).utcoffset() != timedelta(0):
             raise UsageError(f"{clip}: marked_at is {self.marked_at!r}; expected UTC as ISO 8601")
 
     @property
     def content(self) -> tuple[str, ...]:
-        """Verdict and texts; a mark without any clears earlier ones."""
+        """Verdict and texts; a mark without verdict and texts clears earlier marks."""
         values = (self.verdict, self.label, self.note, self.caption)
         return tuple(value for value in values if value is not None)
 
@@ -84,7 +86,7 @@ def mark_objects(store: Store) -> list[str]:
 
 
 def read_marks(store: Store) -> dict[str, Mark]:
-    """Returns the newest mark of each clip, by clip id; without those that say nothing."""
+    """Returns the newest mark of each clip, by clip id; omits marks without verdict and texts."""
     with ThreadPoolExecutor(16) as pool:
         marks = [*chain(*pool.map(lambda name: _marks(store, name), mark_objects(store)))]
     marks.sort(key=lambda mark: datetime.fromisoformat(mark.marked_at))
@@ -96,13 +98,13 @@ def _marks(store: Store, name: str) -> list[Mark]:
 
 
 class MarkWriter:
-    """Stores marks in an object of its own; one per process that marks."""
+    """Stores marks in its own object; each process that makes marks has one writer."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._name = store, f"{MARKS}/{secrets.token_hex(8)}.parquet"
 
     def put(self, *marks: Mark) -> None:
-        """Replaces the whole marks of some clips, by one write."""
+        """Replaces the marks of the given clips in one write."""
         # Read each time: `curate remove` may have taken marks out meanwhile.
         stored = _marks(self._store, self._name) if self._store.exists(self._name) else []
         newest = {mark.clip_id: mark for mark in (*stored, *marks)}
@@ -111,5 +113,5 @@ class MarkWriter:
 
 
 def write_marks(store: Store, name: str, table: pa.Table) -> None:
-    """Writes an object of marks whole."""
+    """Writes an object of marks, in place of its old content."""
     store.write(*sealed_parquet(lambda out: out.write_table(table), MARKS_SCHEMA, name))

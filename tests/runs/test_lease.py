@@ -515,7 +515,7 @@ def test_a_paused_run_that_lost_its_root_commits_nothing(
     (tmp_path / "go").touch()
     time.sleep(2 * RUN_RENEW_S)
     assert main(arguments(finished, root)) == EXIT_OK
-    assert "waiting for one" in caplog.text
+    assert "gives no sign of life; waiting for at most" in caplog.text
     objects = list(store.list())
     assert_as_alone(store, finished)
     first.send_signal(signal.SIGCONT)

@@ -1,6 +1,6 @@
-"""What measurements see of a frame that the CPU decoded: small pictures, and full-size luma.
+"""Views of a frame that the CPU decoded, for measurements: small pictures, and full-size luma.
 
-A frame of a device has the same, computed there, as a `device_samples.DeviceView`.
+`device_samples.DeviceView` has the same views of a frame that a device decoded.
 """
 
 from functools import cached_property
@@ -29,8 +29,9 @@ depend on the source's resolution."""
 class HostScalers:
     """Scalers of the frames of one source.
 
-    `size` is width and height of the upright source in square pixels; `rotation_deg`, clockwise,
-    shows it upright; `smooths_all` says if the decoder smooths the blocks of all frames.
+    `size` is width and height of the upright source in square pixels. `rotation_deg` is the
+    clockwise rotation that turns frames upright. `smooths_all` says whether the decoder
+    applies its loop filter to all frames.
     """
 
     def __init__(self, size: tuple[int, int], rotation_deg: int, *, smooths_all: bool) -> None:
@@ -44,7 +45,10 @@ class HostScalers:
         )
 
     def full(self, frame: VideoFrame, kind: Full) -> Picture:
-        """A frame at the size of the source's first one, upright; pixels are not squared."""
+        """A full-size frame, upright; pixels keep their aspect ratio.
+
+        All frames get the size of the first frame for which this method was called.
+        """
         if kind not in self._full:
             size = frame.width, frame.height
             self._full[kind] = Scaler(
@@ -57,7 +61,7 @@ class HostScalers:
 
 
 class HostView:
-    """Views of one frame, each made when it is first asked for; uint8, RGB [H, W, 3] or luma."""
+    """Views of one frame, computed on first use: uint8, RGB [H, W, 3] or luma [H, W]."""
 
     text_map = None
 
@@ -75,25 +79,27 @@ class HostView:
 
     @cached_property
     def gray(self) -> Picture:
-        """Its luma."""
+        """Luma of the larger picture."""
         return _gray_of(self.picture)
 
     @cached_property
     def small(self) -> Picture:
         """The smaller picture, for flow and the descriptor."""
-        # Not from the larger picture: flow would see the difference of two scalers as motion.
+        # Always scaled from the frame, even if `picture` exists. Flow compares two small pictures,
+        # and two different ways of scaling would look like motion.
         return self._scalers.small.rgb_HWC(self._frame)
 
     @cached_property
     def small_gray(self) -> Picture:
-        """Its luma."""
+        """Luma of the smaller picture."""
         return _gray_of(self.small)
 
     @property
     def is_whole(self) -> bool:
-        """Whether full-size luma is as the encoder meant it.
+        """Whether the decoder surely applied the loop filter, as the encoder intended.
 
-        Frames that no other refers to may come without the loop filter.
+        The decoder may skip the loop filter for frames that no other frame refers to. Full-size
+        luma of such a frame shows blocks that are not in the video.
         """
         return self._scalers.smooths_all or self._frame.pict_type != PictureType.B
 
@@ -110,7 +116,10 @@ class HostView:
         return edge_map(self.gray), straight_lines(self.gray)
 
     def maps_since(self, before_HW: Picture) -> tuple[Picture, Picture]:
-        """Lines that stood and what moved since a look with this luma."""
+        """Maps of the straight lines that stayed, and of the motion, since an earlier sample.
+
+        `before_HW` is the luma of the earlier sample.
+        """
         return standing_lines(before_HW, self.gray), moved_map(before_HW, self.gray)
 
     def native_signals(self) -> dict[str, float]:
@@ -119,7 +128,7 @@ class HostView:
         return native_signals(luma, black=black, white=white)
 
     def picture_signals(self) -> dict[str, float]:
-        """Signals of the larger picture, and those that the decoder knows."""
+        """Signals of the larger picture, and the quantiser that the decoder reports."""
         return picture_signals(self.gray) | quantizer_signals(self._frame)
 
 

@@ -1,9 +1,9 @@
 """Measures the frames of one source while they are decoded, and makes its track.
 
-Every frame: probabilities of TransNetV2 and of the head over it, luma mean and spread. On a grid of
-samples: the signals of `sample_signals.SIGNALS` and the perceptual descriptor. Memory does not grow
-with pixels times duration: full-size frames are dropped as they come, and what stays is a few
-numbers a frame.
+Every frame gets shot probabilities, from TransNetV2 and from the head that reads its features.
+Every frame also gets the mean and spread of luma. Every sample on a grid gets the signals of
+`sample_signals.SIGNALS` and the perceptual descriptor. Memory does not grow with pixels times
+duration: full-size frames are dropped at once, and only a few numbers per frame stay.
 """
 
 import time
@@ -46,22 +46,22 @@ AnyFrame = DecodedFrame | DeviceFrame
 View = HostView | DeviceView
 
 _OTHER_PICTURE = 12.0
-"""Mean difference of 8x8 cells, of 255, from which on a sample gets a thumbnail and a scene vector
-of its own."""
+"""Mean difference of 8x8 cells between two samples, in levels of 255. Above it, the second sample
+gets its own thumbnail and scene vector."""
 _THUMBNAIL_QUALITY = 80  # of JPEGs: 6.1 KB each over the labelled media
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisModels:
-    """What a worker keeps to decode and measure with; networks that no family needs are None."""
+    """Networks, decoder and measures of a worker; networks that no family needs are None."""
 
     network: ShotNetwork | None = None
     detector: TextDetector | None = None
     clip: ClipEncoder | None = None
     scenes: SceneNetwork | None = None
     nvdec: Nvdec | None = None  # video engines of a GPU; None decodes on the CPU
-    graphs: DeviceGraphs = field(default_factory=DeviceGraphs)  # of what the GPU computes
-    flow: Flow | None = None  # dense flow; None makes one for each source
+    graphs: DeviceGraphs = field(default_factory=DeviceGraphs)  # CUDA graphs of the GPU's work
+    flow: Flow | None = None  # dense flow; None: each source makes its own
     measures: Mapping[str, Measure] = field(default_factory=dict)  # users', by name of family
 
     def n_halved(self) -> int:
@@ -70,7 +70,7 @@ class AnalysisModels:
         return sum(model.n_halved for model in kept if model is not None)
 
     def families(self, *, audio: bool) -> frozenset[str]:
-        """All families that they can measure, with `audio` or without."""
+        """All families that these models can measure, with `audio` or without."""
         named = {"shots": self.network, "text": self.detector, "clip": self.clip,
                  "scenes": self.scenes, "audio": audio or None}  # fmt: skip
         able = {name for name, model in named.items() if model is not None}
@@ -79,14 +79,14 @@ class AnalysisModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceMeasuring:
-    """With what one source is measured, and how."""
+    """Models and settings with which one source is measured."""
 
     models: AnalysisModels
-    families: Set[str]  # nothing is computed that none of them needs
+    families: Set[str]  # only what these families need is computed
     config: AnalyzeConfig
     time_base: Fraction  # seconds per tick of the source's timestamps
     anchor_pts: int | None  # where the sampling grid begins; None for the first frame that comes
-    # Whether the decoder smooths the blocks of all frames, or only of those others refer to.
+    # Whether the decoder applies its loop filter to all frames, or only to reference frames.
     smooths_all: bool
     in_background: bool  # run the networks in threads of their own
 
@@ -96,7 +96,7 @@ class SourceMeasuring:
         return {n: own for n, own in self.models.measures.items() if n in self.families}
 
     def plan(self, first_pts: int) -> SamplePlan:
-        """The sampling grid over frames, of which the first has a timestamp."""
+        """The sampling grid over frames; `first_pts` is the timestamp of the first frame."""
         anchor_pts = first_pts if self.anchor_pts is None else self.anchor_pts
         return SamplePlan(self.config, self.time_base, anchor_pts, first_pts)
 
@@ -105,7 +105,7 @@ class SourceMeasuring:
 class _PendingSample:
     index: int
     pts: int
-    gray: NDArray[np.uint8] | None  # the small picture's luma, where flow is measured from it
+    gray: NDArray[np.uint8] | None  # luma of the small picture; None if no flow is measured
     wants_native: bool
     values: dict[str, float] = field(default_factory=dict)
     descriptor: NDArray[np.float32] | None = None
@@ -115,8 +115,9 @@ class _PendingSample:
 class Measurer:
     """Collects the measurements of one source.
 
-    `first` is the first frame, before it is added; `rotation_deg` shows the source upright
-    (clockwise), and `pixel_aspect` is the width of a pixel by its height after that.
+    `first` is the first frame; the caller adds it afterwards. `rotation_deg` is the clockwise
+    rotation that turns the source upright. `pixel_aspect` is the width of a pixel divided by its
+    height, after the rotation.
     """
 
     def __init__(
@@ -146,14 +147,15 @@ class Measurer:
             shown = first.picture
             size = upright_size(shown.width, shown.height, rotation_deg, pixel_aspect)
             self._scalers = HostScalers(size, rotation_deg, smooths_all=of.smooths_all)
-        # The shot network's pictures of a device's batch, and how many of them were taken.
+        # The latest batch from the device, as pictures for the shot network, and the number of
+        # frames added from this batch.
         self._tiny: tuple[Tensor | None, int] = (None, 0)
         self._plan = of.plan(first.pts)
         self._tick_s = float(of.time_base)
         self._clip_ticks = max(1, round(config.clip_every_s / of.time_base))
         self._thumbnail_every = config.thumbnail_every
         self._scene_every = steps_of(config, config.scene_every_s)
-        # A segment that begins within a block leaves it to the one before.
+        # A block that began in the segment before belongs to that segment.
         self._clip_block = (first.pts - 1 - self._plan.anchor_pts) // self._clip_ticks
         self._scene_block = self._plan.step(first.pts - 1) // self._scene_every
         self._thumbnail_block: int | None = None
@@ -192,7 +194,8 @@ class Measurer:
     def _add_tiny(self, view: View) -> None:
         begun_s = time.thread_time()
         if isinstance(view, DeviceView):
-            # The shot network gets pictures of a batch as far as its frames were taken.
+            # A batch goes to the shot network when the next batch begins, without frames that
+            # were never added.
             if FRAMES in self._families:
                 self._luma.append(view.tiny_luma)
             tiny_BHWC, row = view.tiny
@@ -227,9 +230,10 @@ class Measurer:
         return spent | {name: stream.cpu_s for name, stream in self._pictures.items()}
 
     def columns(self) -> dict[str, Any]:
-        """Ends the source; gives the fields of `Track` that its families make.
+        """Ends the source; returns the fields of `Track` that the source's families provide.
 
-        A last sample that found no frame to measure motion to is dropped.
+        Motion is measured between a sample and a later frame. The last sample is dropped if this
+        later frame is missing.
         """
         self._settle()
         self._users.flush()
@@ -296,7 +300,10 @@ class Measurer:
         return sample
 
     def _keep_picture(self, frame: AnyFrame, view: View, step: int) -> None:
-        """Keeps thumbnail and scene vector of the first sample of a block, and of unlike ones."""
+        """Keeps thumbnail and scene vector of the first sample of a block, and of new pictures.
+
+        A picture is new if it differs from the sample before.
+        """
         cells = cv2.resize(view.small, (8, 8), interpolation=cv2.INTER_AREA).astype(np.int16)
         before, self._cells = self._cells, cells
         is_other = before is None or np.abs(cells - before).mean() > _OTHER_PICTURE
@@ -311,13 +318,14 @@ class Measurer:
 
     def _show(self, name: str, frame: AnyFrame, picture_HWC: NDArray[np.uint8]) -> None:
         stream = self._pictures[name]
-        # The measuring around this call counts none of the network's time.
+        # The caller adds the time of this call to `_measure_s`. `stream.cpu_s` already has the
+        # network's time, so this time is subtracted here.
         before_s = stream.own_s
         stream.push(frame.index, picture_HWC)
         self._measure_s -= stream.own_s - before_s
 
     def _complete(self, sample: _PendingSample, frame: AnyFrame, view: View, role: Role) -> None:
-        """Gives a sample what a frame after it has for it."""
+        """Adds to a sample the measurements that need a frame after it."""
         self._take_native(sample, view)
         self._users.see(view, self._seconds(frame))
         if not role.ends_pair:
@@ -331,7 +339,8 @@ class Measurer:
         if "motion" in self._families:
             sample.values |= motion_signals(before, after, flow, seconds)
             sample.values |= change_signals(before, after)
-            # A fast pan over fine texture leaves as little in common as noise, but is one motion.
+            # After a fast pan over fine texture, two frames have as little in common as noise. But
+            # one camera motion explains the pan. If this fit is clear, the noise is 0.
             is_unclear = fit is None or fit.share < SURE_SHARE
             sample.values[FULL_FRAME_NOISE] = full_frame_noise(before, after) if is_unclear else 0.0
             sample.values |= camera_signals(fit, seconds)
@@ -339,7 +348,10 @@ class Measurer:
             self.looks.pair(before, after, flow, seconds)
 
     def _take_native(self, sample: _PendingSample, view: View) -> None:
-        """Measures what needs full-size pixels, on the sample or the first whole frame after it."""
+        """Measures full-size pixels, once for each sample.
+
+        The pixels are of the first frame, from the sample on, that has passed the loop filter.
+        """
         if sample.wants_native and view.is_whole:
             sample.wants_native = False
             native = view.native_signals()
