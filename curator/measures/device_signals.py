@@ -449,7 +449,7 @@ def _sharpness(gray_SHW: Tensor) -> Tensor:
     place = n_none * 0.1 + 0.9 * (n_windows - 1)
     near = (1 - (_mirrored(n_windows, 0, gray_SHW.device) - place).abs()).clamp(min=0)
     value = (ratios * near).sum(1).clamp(max=1)
-    return value.masked_fill(n_none[:, 0] == n_windows, 1)
+    return value.masked_fill(n_none[:, 0] == n_windows, 1)  # type: ignore[no-any-return]
 
 
 class _FourierMaps(NamedTuple):
