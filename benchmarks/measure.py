@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,10 @@ class Cost:
     wall_s: float
     cpu_s: float
     peak_rss_bytes: int
+    peak_pss_bytes: int
+    """Of all processes together; a page that several share counts once."""
+    driver_peak_bytes: int
+    """The most that the command's own process had resident."""
     code: int
     output: str
 
@@ -113,7 +117,7 @@ def measured(command: list[str], *, interval_s: float = 0.25) -> Cost:
     token = secrets.token_hex(8)
     environment = os.environ | {MARK: token}
     seen: dict[tuple[int, str], float] = {}
-    peak = 0
+    peak = peak_pss = driver_peak = 0
     start = time.monotonic()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -121,11 +125,13 @@ def measured(command: list[str], *, interval_s: float = 0.25) -> Cost:
         )
         while True:
             ended = process.poll() is not None
-            resident = 0
-            for key, cpu_s, rss in _marked(token):
+            resident = proportional = 0
+            for key, cpu_s, rss, pss in _marked(token):
                 seen[key] = max(cpu_s, seen.get(key, 0.0))
                 resident += rss
-            peak = max(peak, resident)
+                proportional += pss
+            peak, peak_pss = max(peak, resident), max(peak_pss, proportional)
+            driver_peak = max(driver_peak, peak_bytes(process.pid))
             if ended:
                 break
             time.sleep(interval_s)
@@ -135,12 +141,14 @@ def measured(command: list[str], *, interval_s: float = 0.25) -> Cost:
             wall_s=wall_s,
             cpu_s=sum(seen.values()),
             peak_rss_bytes=peak,
+            peak_pss_bytes=peak_pss,
+            driver_peak_bytes=driver_peak,
             code=process.returncode,
             output=output.read().decode(errors="replace"),
         )
 
 
-def _marked(token: str) -> list[tuple[tuple[int, str], float, int]]:
+def _marked(token: str) -> list[tuple[tuple[int, str], float, int, int]]:
     wanted = f"{MARK}={token}".encode()
     known: dict[int, tuple[bool, list[str], int]] = {}
     for folder in Path("/proc").iterdir():
@@ -159,8 +167,18 @@ def _marked(token: str) -> list[tuple[tuple[int, str], float, int]]:
         parent = known.get(int(fields[1]))
         if is_marked or (parent is not None and parent[0]):
             cpu_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-            found.append(((number, fields[19]), cpu_s, pages * os.sysconf("SC_PAGE_SIZE")))
+            rss = pages * os.sysconf("SC_PAGE_SIZE")
+            found.append(((number, fields[19]), cpu_s, rss, _proportional_bytes(number)))
     return found
+
+
+def _proportional_bytes(process: int) -> int:
+    """What a process has resident, each page divided by the processes that share it."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+    return 0
 
 
 class Watch:
@@ -220,9 +238,7 @@ def _memory() -> list[int]:
     return [int(found[name].split()[0]) << 10 for name in ("VmRSS", "RssAnon")]
 
 
-def in_checkout(
-    checkout: Path, arguments: Sequence[str], *, interval_s: float = 0.25
-) -> tuple[float, float]:
+def in_checkout(checkout: Path, arguments: Sequence[str], *, interval_s: float = 0.25) -> Cost:
     """Runs Python on a checkout.
 
     Args:
@@ -231,8 +247,8 @@ def in_checkout(
         interval_s: Time between readings of /proc, and the precision of wall seconds.
 
     Returns:
-        CPU-seconds and wall seconds. Of the two ways to count CPU-seconds, each misses some: that
-        of children the daemons of Ray, and readings of /proc the ends of processes.
+        The cost. Of the two ways to count CPU-seconds, each misses some: that of children the
+        daemons of Ray, and readings of /proc the ends of processes.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = ["env", "-C", "/", f"PYTHONPATH={checkout}", sys.executable, *arguments]
@@ -241,7 +257,7 @@ def in_checkout(
         raise SystemExit(f"{checkout}: {' '.join(arguments)}: {cost.code}\n{cost.output}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     reaped_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return round(max(cost.cpu_s, reaped_s), 2), round(cost.wall_s, 2)
+    return replace(cost, cpu_s=round(max(cost.cpu_s, reaped_s), 2), wall_s=round(cost.wall_s, 2))
 
 
 def commit(checkout: Path) -> str:
