@@ -78,8 +78,8 @@ def main() -> None:
     what = {
         "help": ["--help"],
         "5 s": ["run", str(footage / "phone.mov"), str(out)],
-        "films": ["run", films, str(out)],
-        "encode": ["run", films, str(out), "--set", "cut.mode=encode"],
+        "films": ["run", films, str(out), "--max-failed", "1"],
+        "encode": ["run", films, str(out), "--max-failed", "1", "--set", "cut.mode=encode"],
     }
     results: dict[str, Any] = {"base": commit(args.base)}
     results |= {"new": commit(args.new), "runs": args.runs}
