@@ -38,7 +38,7 @@ def pairs(
         for which in (0, 1) if number % 2 else (1, 0):
             shutil.rmtree(out, ignore_errors=True)
             command = ["-m", "curator.cli", *words]
-            cost = in_checkout(checkouts[which], command, interval_s=interval_s)
+            cost = in_checkout(checkouts[which], command, interval_s=interval_s, with_pss=True)
             if number:
                 costs[which].append(cost)
     return costs
