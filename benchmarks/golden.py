@@ -160,7 +160,8 @@ def make(options: argparse.Namespace) -> int:
                 killed(command, path, work / case, [40, 120])
             result: dict[str, Any] = {}
             try:
-                result["cpu_s"], result["wall_s"] = in_checkout(Path(path), command)
+                cost = in_checkout(Path(path), command)
+                result |= {"cpu_s": cost.cpu_s, "wall_s": cost.wall_s}
             except SystemExit as error:
                 lines = str(error.code).splitlines()
                 result["failed"] = f"{lines[0].rpartition(' ')[2]}: {lines[-1]}"

@@ -6,7 +6,8 @@
 FILMS is a folder of edited films; the video of 5 s is the demo's `phone.mov`. BASE and NEW run one
 after the other, and the one that runs first changes with each pair, so that both get the same of
 whatever else the machine does. CPU-seconds are those of all processes. The ratio is the median of
-the pairs' ratios; the first pair warms up and is not counted.
+the pairs' ratios; the first pair warms up and is not counted. Memory is the peak of all processes
+together (PSS) and of the driver alone (RSS), as read a few times a second.
 """
 
 import shutil
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from measure import arguments, commit, in_checkout, spread, tell
+from measure import MIB, Cost, arguments, commit, in_checkout, spread, tell
 
 MAKE_DEMO = """
 import sys
@@ -23,8 +24,9 @@ from pathlib import Path
 from curator.footage.demo_films import make_demo
 make_demo(Path(sys.argv[1]))
 """
-Costs = list[tuple[float, float]]
-"""CPU-seconds and wall seconds of each run."""
+Costs = list[Cost]
+MEASURES = {"cpu_s": 1, "wall_s": 1, "peak_pss_bytes": MIB, "driver_peak_bytes": MIB}
+"""What is compared of each run, and its unit."""
 
 
 def pairs(
@@ -36,17 +38,17 @@ def pairs(
         for which in (0, 1) if number % 2 else (1, 0):
             shutil.rmtree(out, ignore_errors=True)
             command = ["-m", "curator.cli", *words]
-            cost = in_checkout(checkouts[which], command, interval_s=interval_s)
+            cost = in_checkout(checkouts[which], command, interval_s=interval_s, with_pss=True)
             if number:
                 costs[which].append(cost)
     return costs
 
 
 def compared(costs: tuple[Costs, Costs]) -> dict[str, Any]:
-    """Medians, spreads and ratios of CPU-seconds and wall seconds."""
+    """Medians, spreads and ratios of what is measured."""
     found: dict[str, Any] = {}
-    for at, name in enumerate(("cpu_s", "wall_s")):
-        base, new = ([cost[at] for cost in side] for side in costs)
+    for name, unit in MEASURES.items():
+        base, new = ([round(getattr(cost, name) / unit, 2) for cost in side] for side in costs)
         found[name] = {
             "base": statistics.median(base),
             "new": statistics.median(new),
@@ -76,8 +78,8 @@ def main() -> None:
     what = {
         "help": ["--help"],
         "5 s": ["run", str(footage / "phone.mov"), str(out)],
-        "films": ["run", films, str(out)],
-        "encode": ["run", films, str(out), "--set", "cut.mode=encode"],
+        "films": ["run", films, str(out), "--max-failed", "1"],
+        "encode": ["run", films, str(out), "--max-failed", "1", "--set", "cut.mode=encode"],
     }
     results: dict[str, Any] = {"base": commit(args.base)}
     results |= {"new": commit(args.new), "runs": args.runs}
@@ -93,6 +95,9 @@ def main() -> None:
             f"{cpu['ratio']:6.3f} {wall['base']:6.2f} {wall['new']:7.2f} {wall['ratio']:6.3f}",
             flush=True,
         )
+        for memory in ("peak_pss_bytes", "driver_peak_bytes"):
+            base, new = (spread(found[memory][f"{side}_all"], ".0f") for side in ("base", "new"))
+            print(f"  {memory}: {base} and {new} MiB, {found[memory]['ratio']:.3f}", flush=True)
     tell(results)
 
 

@@ -6,7 +6,7 @@ whole.
 """
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, overload
 
@@ -95,6 +95,11 @@ class _Scores(Mapping[str, float | None]):
 
     def __len__(self) -> int:
         return len(self._row.rows.scores)
+
+    def items(self) -> ItemsView[str, float | None]:
+        """Returns all scores: several times as fast as one by one."""
+        rows, number = self._row.rows, self._row.number
+        return {name: rows.value_at(number, score_column(name)) for name in rows.scores}.items()
 
 
 def _property(name: str) -> property:

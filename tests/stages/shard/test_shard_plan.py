@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from curator.buckets import Bucket, aspect_loss, bucket_of
+from curator.stages.shard import shard_plan
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_plan import ShardPlan, plan_shards, split_of, write_shard
@@ -345,6 +346,15 @@ def test_further_members_come_last_and_samples_on_disk_are_the_same_in_another_p
     assert written(told) == written(plan)
     assert plan_shards([(WIDE, one) for one in held], CONFIG)[0].name == plan.name
     assert sample(1) != sample(1, caption="another")
+
+
+@pytest.mark.parametrize("n_name", [5, 100, 101])
+@pytest.mark.parametrize("size", [0, 123_456_789, 8**11 - 1])
+def test_headers_are_those_of_tarfile(n_name: int, size: int) -> None:
+    info = tarfile.TarInfo("k" * (n_name - 4) + "/mp4")
+    info.size, info.mtime, info.mode = size, 0, 0o644
+    expected = info.tobuf(format=tarfile.USTAR_FORMAT)
+    assert shard_plan._header(info.name, size) == expected
 
 
 def test_the_same_plan_gives_the_same_bytes_and_canonical_json() -> None:
