@@ -262,7 +262,7 @@ def write_shard(
 
 def _header(name: str, size: int) -> bytes:
     """Returns a header as `tarfile` makes it, in a fifth of the time."""
-    if len(name) > _LONGEST_NAME or size >= 8**11:
+    if len(name) > _LONGEST_NAME or not name.isascii() or size >= 8**11:
         info = tarfile.TarInfo(name)
         info.size, info.mode = size, 0o644
         return info.tobuf(format=tarfile.USTAR_FORMAT)
