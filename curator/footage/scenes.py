@@ -65,8 +65,9 @@ class View:
 class Sprite:
     """A round piece of a picture, `patch`, that moves over the shot on a straight line.
 
-    Only the ellipse that fits inside the patch is drawn, and is not scaled. `start` and `end` are its
-    centre on the first and last frame (x, y), as parts of the frame's width and height.
+    Only the ellipse that fits inside the patch is drawn, and is not scaled. `start` and `end` are
+    the centre of the ellipse on the first and last frame (x, y), as shares of the frame's width and
+    height.
     """
 
     patch: Picture

@@ -194,8 +194,8 @@ def _keeps(frame: Frames, lines: Floats, apart: Floats, same: Mask) -> Mask:
 
     The scene shows between the letters of an overlay. If the scene moves, `stay` falls, most of all
     with thin letters. If a camera shakes, a sign of the scene may return to its place. But then the
-    sign's surroundings return as well, so `stay` is not above `around`. A sign that passes slowly has a `stay` of about
-    a third, but its middle moves on.
+    sign's surroundings return as well, so `stay` is not above `around`. A sign that passes slowly
+    has a `stay` of about a third, but its middle moves on.
     """
     is_measured = np.isfinite(apart)
     together = same & is_measured[None, :]
