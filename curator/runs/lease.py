@@ -442,8 +442,7 @@ def _busy(store: Store, holder: Holder) -> UsageError:
 
 def _warn_unguarded(store: Store, error: Exception) -> None:
     logger.warning(
-        "%s does not support conditional writes: if another run writes there at the same time, "
-        "neither run notices the other (%s)",
+        "if another run writes into %s at the same time, neither run notices the other: %s",
         store.uri, error,
     )  # fmt: skip
 
