@@ -44,8 +44,8 @@ logger = logging.getLogger(__name__)
 MAX_BATCH_BYTES = 1 << 30
 """Frames that a worker may hold at a time."""
 STORE_S = 15.0
-"""Seconds between two stores of values of a unit: a kill costs little more than the work of these
-seconds."""
+"""Seconds after which a worker writes the values of a unit that it has computed. If a worker is
+killed, little more than the work of these seconds is lost."""
 Made = dict[tuple[int, str], list[StoredMember]]
 """Members by the number of the stage and the key."""
 
@@ -317,7 +317,10 @@ def _results(
 
 
 def _end_if_lost(error: Exception) -> None:
-    """Ends the process if its GPU is lost after an error: another process repeats the unit."""
+    """Checks the GPU after an error. If the GPU is lost, ends the process.
+
+    Another process then repeats the unit.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return

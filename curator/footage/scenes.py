@@ -65,8 +65,9 @@ class View:
 class Sprite:
     """A round piece of a picture, `patch`, that moves over the shot on a straight line.
 
-    The inscribed ellipse of the patch is visible, at about its own size. `start` and `end` are its
-    centre on the first and last frame (x, y), as parts of the frame's width and height.
+    Only the ellipse that fits inside the patch is drawn, and is not scaled. `start` and `end` are
+    the centre of the ellipse on the first and last frame (x, y), as shares of the frame's width and
+    height.
     """
 
     patch: Picture
@@ -238,7 +239,8 @@ class Edit:
 
     shots: Sequence[ShotSpec]
     dissolves: Sequence[int]
-    """Frames on which each shot overlaps the next shot, 0 for a cut; the last shot has no entry."""
+    """Length in frames of the dissolve from each shot to the next; 0 is a cut. There is one entry
+    fewer than shots."""
     width_px: int = 960
     height_px: int = 540
 

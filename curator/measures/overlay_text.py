@@ -34,8 +34,9 @@ TEXT_COLUMNS = (*BOX_COLUMNS, "stay", "around", "slide")
 
 stay: correlation of the line's gradients with the same place on the next sample: 1 if the whole
     line stays; NaN without a next sample.
-around: the same correlation of the strong edges around the line. With too few such edges,
-    the correlation of all strong edges outside text; NaN if all of these are too few as well.
+around: correlation of the strong edges in a ring around the line with the same place on the next
+    sample. If the ring has too few strong edges, the correlation of all strong edges outside text;
+    NaN if the picture has too few of these, or without a next sample.
 slide: speed of the line's content sideways, relative to its surroundings, in picture widths per
     second; positive to the right. NaN if the content cannot be followed.
 """
@@ -51,7 +52,7 @@ _APART_OFTEN = 0.15  # least mean excess of `stay` over `around` for an overlay,
 _STEADY = 0.015  # most motion of a line's middle in 3 looks or more, as a share of the picture
 _LONG = 5.0  # least aspect ratio, in pixels, of a line whose replacement is evidence
 _SLIDES = 0.04  # least speed of scrolling text, in picture widths/s: 1.3 px of 320 in 0.1 s
-_BAND_WIDTH = 0.5  # share of the width that scrolling text fills: a lorry's writing is narrower
+_BAND_WIDTH = 0.5  # least width of a ticker, as a share of the picture; text on lorries is narrower
 _AROUND_S = 60.0  # how far beyond the clip other scenes of the source are compared
 _MAX_CONTEXT = 512
 _UNLIKE = 0.6  # similarity of descriptors below which two looks show different scenes
@@ -192,9 +193,9 @@ def _keeps(frame: Frames, lines: Floats, apart: Floats, same: Mask) -> Mask:
     """Lines that keep their place slightly better than their surroundings, over several looks.
 
     The scene shows between the letters of an overlay. If the scene moves, `stay` falls, most of all
-    with thin letters. A shaking camera also brings a sign back to its place, but the sign's
-    surroundings come back just as well. A sign that passes slowly has a `stay` of about
-    a third, but its middle moves on.
+    with thin letters. If a camera shakes, a sign of the scene may return to its place. But then the
+    sign's surroundings return as well, so `stay` is not above `around`. A sign that passes slowly
+    has a `stay` of about a third, but its middle moves on.
     """
     is_measured = np.isfinite(apart)
     together = same & is_measured[None, :]

@@ -84,7 +84,7 @@ LEARNED_SCORES = {
 _PAGE_HEAD = """# Scores
 
 Each score is a column of `clips`, for kept and rejected clips alike, and can be bounded by a rule
-of the recipe. This page is what `curate scores --markdown` prints.
+of the recipe. `curate scores --markdown` prints this page.
 """
 _TABLE_HEAD = """| score | unit | range and direction | what it says of a clip | samples | reasons |
 |---|---|---|---|---|---|

@@ -1,4 +1,7 @@
-"""Reads queries: vectors of a picture or a text, float32 [D], and the footage of a video."""
+"""Turns queries into data to search with.
+
+A picture or a text becomes a vector, float32 [D]. A video becomes the footage of its shots.
+"""
 # ruff: noqa: N806 - shape letters
 
 import math

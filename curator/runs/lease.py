@@ -51,9 +51,9 @@ _PATIENCE_S = 10.0
 """Longest wait for a release. If the network is gone, the release may never end."""
 
 IN_THIS_PROCESS: set[str] = set()
-"""Ids of the holders whose runs are active in this process. If a holder has this process's number
-but an id that is not in this set, its run has ended: the run belonged to this process, or to an
-earlier process with the same number."""
+"""Ids of the holders whose runs are active in this process. A holder with the PID of this process
+and an id outside this set is dead: its run in this process has ended, or an earlier process had the
+same PID."""
 
 
 logger = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ def held(store: Store, command: str) -> "Iterator[Lease]":
 
 
 class Lease:
-    """A root that this run holds; `held` makes it.
+    """The lease of this run on an output root; `held` creates it.
 
     `begun` is when the request for the root began, and `version` is the version of the object.
     `is_guarded` is False if the store does not support conditional writes.
@@ -341,8 +341,9 @@ class Lease:
     def _release(self) -> None:
         """Marks the object as released, and then removes it.
 
-        The store can write under a condition, but not remove. So the mark proves that this run
-        still holds the root.
+        A store has conditional writes, but no conditional removal. Therefore this method first
+        writes `released` under the condition that the object has not changed. Success proves that
+        this run still holds the root, so the method may remove the object.
         """
         released = replace(self._mine, state="released").to_bytes()
         try:
@@ -440,7 +441,10 @@ def _busy(store: Store, holder: Holder) -> UsageError:
 
 
 def _warn_unguarded(store: Store, error: Exception) -> None:
-    logger.warning("two runs at once into %s would not notice each other: %s", store.uri, error)
+    logger.warning(
+        "if another run writes into %s at the same time, neither run notices the other: %s",
+        store.uri, error,
+    )  # fmt: skip
 
 
 def _now() -> float:

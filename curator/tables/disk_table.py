@@ -128,7 +128,7 @@ class DiskTable(_GrowingTable):
         if self._held.n_rows >= BLOCK_ROWS or not self._places:
             for batch in self._held.take().to_batches(BLOCK_ROWS):
                 self._write(batch)
-            # Once the file exists, each full block is written at once.
+            # After the file exists, each block goes to the file as soon as the block is full.
             self._memory_budget_bytes = 0
 
     def slice(self, start: int, n_rows: int) -> pa.Table:
@@ -191,7 +191,8 @@ class SortedRows(_GrowingTable):
         """Finds rows by their values in the first column of `by`.
 
         Yields:
-            Positions in `keys`, int64 [N]; a table; row numbers of these keys in the table,
+            For each part of the rows: the positions in `keys` of the keys that the part contains,
+            int64 [N]; the part as a table; and the row number of each such key in the part,
             int64 [N].
         """
         if not self._n_written:
@@ -235,7 +236,10 @@ def widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def like(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Returns the columns of a schema; casts lists whose elements Parquet named differently."""
+    """Returns a table in the given schema.
+
+    Parquet may name the elements of a list differently from Arrow; such columns are cast.
+    """
     if table.schema.equals(schema, check_metadata=True):
         return table
     return table.select(schema.names).cast(schema)

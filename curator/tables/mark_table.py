@@ -1,4 +1,4 @@
-"""Marks: decisions about clips by hand, in `marks/<random>.parquet` of an output root.
+"""Marks: decisions that people made about clips, in `marks/<random>.parquet` of an output root.
 
 Each writer has its own object, so no writer overwrites marks of another writer. No run deletes
 marks.
@@ -24,7 +24,7 @@ Verdict = Literal["keep", "drop"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 _UNFIT = re.compile("[\0\ud800-\udfff]")
 TEXT_LIMITS = {"label": 100, "note": 10_000, "caption": 10_000}
-"""Most characters of each text."""
+"""Maximum length of each text, in characters."""
 MARK_COLUMNS = ("mark", "mark_label", "mark_note")
 """Columns of `clips` with verdict, label and note. Values that are not null are also in the JSON of
 samples."""
@@ -37,7 +37,7 @@ MARKS_SCHEMA = columns_schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A decision about one clip by hand."""
+    """A decision that a person made about one clip."""
 
     clip_id: str
     source_id: str

@@ -360,7 +360,7 @@ def test_a_store_without_conditions_is_used_with_a_warning(
     monkeypatch.setattr(LocalStore, "write_new", refuses)
     with lease.held(store, "run") as mine:
         mine.check()
-    assert caplog.text.count("two runs at once into") == 2
+    assert caplog.text.count("neither run notices the other") == 2
 
 
 @pytest.fixture(scope="module")

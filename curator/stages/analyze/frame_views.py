@@ -116,9 +116,9 @@ class HostView:
         return edge_map(self.gray), straight_lines(self.gray)
 
     def maps_since(self, before_HW: Picture) -> tuple[Picture, Picture]:
-        """Maps of the straight lines that stayed, and of the motion, since an earlier sample.
+        """Compares this frame with an earlier sample, whose luma is `before_HW`.
 
-        `before_HW` is the luma of the earlier sample.
+        Returns a map of the straight lines that did not move, and a map of the motion.
         """
         return standing_lines(before_HW, self.gray), moved_map(before_HW, self.gray)
 

@@ -147,15 +147,16 @@ class Measurer:
             shown = first.picture
             size = upright_size(shown.width, shown.height, rotation_deg, pixel_aspect)
             self._scalers = HostScalers(size, rotation_deg, smooths_all=of.smooths_all)
-        # The latest batch from the device, as pictures for the shot network, and the number of
-        # frames added from this batch.
+        # The shot network's pictures of the latest batch on the device, and the number of pictures
+        # of this batch that `add` has received.
         self._tiny: tuple[Tensor | None, int] = (None, 0)
         self._plan = of.plan(first.pts)
         self._tick_s = float(of.time_base)
         self._clip_ticks = max(1, round(config.clip_every_s / of.time_base))
         self._thumbnail_every = config.thumbnail_every
         self._scene_every = steps_of(config, config.scene_every_s)
-        # A block that began in the segment before belongs to that segment.
+        # A long source is measured in segments. If a block of time begins in one segment and
+        # continues in the next segment, the earlier segment measures the block.
         self._clip_block = (first.pts - 1 - self._plan.anchor_pts) // self._clip_ticks
         self._scene_block = self._plan.step(first.pts - 1) // self._scene_every
         self._thumbnail_block: int | None = None
@@ -194,8 +195,8 @@ class Measurer:
     def _add_tiny(self, view: View) -> None:
         begun_s = time.thread_time()
         if isinstance(view, DeviceView):
-            # A batch goes to the shot network when the next batch begins, without frames that
-            # were never added.
+            # The shot network gets a batch when the next batch begins. Frames of the batch that
+            # `add` did not receive are left out.
             if FRAMES in self._families:
                 self._luma.append(view.tiny_luma)
             tiny_BHWC, row = view.tiny
@@ -318,8 +319,8 @@ class Measurer:
 
     def _show(self, name: str, frame: AnyFrame, picture_HWC: NDArray[np.uint8]) -> None:
         stream = self._pictures[name]
-        # The caller adds the time of this call to `_measure_s`. `stream.cpu_s` already has the
-        # network's time, so this time is subtracted here.
+        # The caller adds the CPU time of this call to `_measure_s`. `stream.cpu_s` already counts
+        # the network's part of this time, so the network's part is subtracted here.
         before_s = stream.own_s
         stream.push(frame.index, picture_HWC)
         self._measure_s -= stream.own_s - before_s
@@ -339,8 +340,8 @@ class Measurer:
         if "motion" in self._families:
             sample.values |= motion_signals(before, after, flow, seconds)
             sample.values |= change_signals(before, after)
-            # After a fast pan over fine texture, two frames have as little in common as noise. But
-            # one camera motion explains the pan. If this fit is clear, the noise is 0.
+            # After a fast pan over fine texture, two frames have as little in common as noise. If
+            # one camera motion explains enough of the picture, the noise is set to 0.
             is_unclear = fit is None or fit.share < SURE_SHARE
             sample.values[FULL_FRAME_NOISE] = full_frame_noise(before, after) if is_unclear else 0.0
             sample.values |= camera_signals(fit, seconds)
@@ -350,7 +351,8 @@ class Measurer:
     def _take_native(self, sample: _PendingSample, view: View) -> None:
         """Measures full-size pixels, once for each sample.
 
-        The pixels are of the first frame, from the sample on, that has passed the loop filter.
+        Uses the sample itself. If its loop filter may have been skipped, uses the first later frame
+        whose loop filter was applied.
         """
         if sample.wants_native and view.is_whole:
             sample.wants_native = False
