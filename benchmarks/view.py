@@ -123,14 +123,13 @@ class Asked:
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
-        self._host = parts.netloc
-        self._cookie = f"curate_view_{parts.port}={parts.query.partition('=')[2]}"
+        self._host, self._base = parts.netloc, parts.path.rstrip("/")
 
     def __call__(self, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         link = http.client.HTTPConnection(self._host, timeout=600)
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        headers = {"Cookie": self._cookie}
-        link.request("GET" if body is None else "POST", path, data if body else None, headers)
+        method = "GET" if body is None else "POST"
+        link.request(method, self._base + path, data if body else None)
         answer = link.getresponse()
         content = json.loads(answer.read())
         if answer.status != 200:

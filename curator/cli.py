@@ -15,7 +15,7 @@ from curator.commands.arguments import (
     EXIT_NOT_READ,
     EXIT_TERMINATED,
     EXIT_USAGE,
-    LateParser,
+    CommandParser,
 )
 from curator.commands.catalogues import doctor, graph, models, recipes, scores
 from curator.commands.inspection import explain, learn, mark, report, search, tune, view
@@ -98,7 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"curate {__version__}")
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=LateParser
+        dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
     for verb in COMMANDS:
         verb.add_to(commands.add_parser(verb.name, help=verb.summary))

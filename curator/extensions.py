@@ -91,8 +91,9 @@ def _from_path(name: str) -> Any:  # noqa: ANN401
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise RecipeError(
-            f"{name!r} cannot be imported: {error}; expected package.module:Class, with the "
-            "package installed or its folder in PYTHONPATH, on every node"
+            f"{name!r} cannot be imported: {error}; make class {attribute} of module "
+            f"{module_name} importable: install its package, or put its folder in PYTHONPATH, on "
+            "every node"
         ) from error
     except FamilyError as error:
         place = traceback.extract_tb(error.__traceback__)

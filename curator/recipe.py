@@ -254,10 +254,15 @@ def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
         return Recipe.model_validate(_as_now(summary.get("recipe") or {}))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        where, why = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        if where == "measures":
+            raise UsageError(
+                f"{uri} was made with a measure of your own: {why}; or run again with another "
+                "recipe (--recipe)"
+            ) from error
         raise UsageError(
             f"{uri} was made by curate {summary.get('curate_version')} with a recipe that this "
-            f"version cannot read ({where}: {first['msg']}); run it again with --recipe"
+            f"version cannot read ({where}: {why}); run it again with --recipe"
         ) from error
 
 

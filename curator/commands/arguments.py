@@ -208,18 +208,25 @@ def engine_of(options: argparse.Namespace) -> "Engine":
     return Engine(address=options.ray_address, workers=options.workers, place=place)
 
 
-class LateParser(argparse.ArgumentParser):
-    """Adds arguments that take long to find, or depend on others, when it parses."""
+class CommandParser(argparse.ArgumentParser):
+    """The parser of a command, which refuses unknown arguments with the command's own usage."""
 
     add_late: Callable[[argparse.ArgumentParser, Sequence[str]], None] | None = None
-    """Adds them; called once, with the parser and the command's arguments."""
+    """Adds arguments that take long to find, or depend on others; called once, with the parser and
+    the command's arguments."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401
         """Parses, with all arguments."""
         add_late, self.add_late = self.add_late, None
         if add_late is not None:
             add_late(self, args or ())
-        return super().parse_known_args(args, namespace)
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            names = " ".join(str(own.metavar) for own in self._get_positional_actions())
+            # In `mark OUT --keep CLIP_ID` the option ends the names.
+            hint = "" if unknown[0].startswith("-") else f"; expected {names} before all options"
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return known, unknown
 
 
 @contextmanager

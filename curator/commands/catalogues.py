@@ -63,21 +63,22 @@ def graph(options: argparse.Namespace) -> int:
 @command(
     "say what each score of a clip is",
     option("[SCORE]", "one of them (default: all)", dest="name"),
-    option("--recipe NAME|FILE", "with the scores of the measures that it names"),
+    option("--recipe NAME|FILE", "as the recipe measures and aggregates them"),
     option("--markdown", "all, as a table"),
 )
 def scores(options: argparse.Namespace) -> int:
     from curator.measures.score_list import BUILT_IN
 
-    measures = BUILT_IN
+    measures, aggregates = BUILT_IN, {}
     if options.recipe is not None:
         from curator.recipe import load_recipe, measures_of
 
-        measures = measures_of(load_recipe(options.recipe))
+        recipe = load_recipe(options.recipe)
+        measures, aggregates = measures_of(recipe), recipe.scores.root
     if options.markdown:
-        print(measures.markdown(), end="")
+        print(measures.markdown(aggregates), end="")
     else:
-        print(*measures.text(options.name), sep="\n")
+        print(*measures.text(options.name, aggregates), sep="\n")
     return EXIT_OK
 
 

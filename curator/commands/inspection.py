@@ -230,7 +230,7 @@ def view(options: argparse.Namespace) -> int:
     port, token = listener.getsockname()[1], secrets.token_urlsafe(24)
     finished = open_finished(options.out, options.snapshot, memory_bytes=options.memory)
     app = make_app(ViewedRun(finished), token=token, port=port)
-    print(f"http://127.0.0.1:{port}/?token={token}\nCtrl-C ends it", flush=True)
+    print(f"http://127.0.0.1:{port}/{token}/\nCtrl-C ends it", flush=True)
     serve(app, listener)
     return EXIT_OK
 

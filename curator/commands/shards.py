@@ -13,7 +13,7 @@ from curator.commands.arguments import (
     SHARDS,
     SHARDS_AT_ONCE,
     SNAPSHOT,
-    LateParser,
+    CommandParser,
     command,
     option,
     terminal_line,
@@ -159,7 +159,7 @@ _NUMBERS = (int, int | None, float, float | None)
 
 def _find_formats_late(parser: "argparse._ActionsContainer") -> None:
     """Lets the options of formats be added when arguments are there: finding them takes time."""
-    assert isinstance(parser, LateParser)
+    assert isinstance(parser, CommandParser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_late = _add_formats
 

@@ -161,18 +161,21 @@ class Measures:
             for name, spec in self.specs.items()
         }
 
-    def markdown(self) -> str:
-        """All scores as the page `docs/scores.md`: a table for each family."""
+    def markdown(self, aggregates: Mapping[str, How] = MappingProxyType({})) -> str:
+        """All scores as the page `docs/scores.md`, or with a recipe's aggregates."""
         page = _PAGE_HEAD
         for family, names in self.headings.items():
             page += f"\n## {family}\n\n{_TABLE_HEAD}"
             for name in names:
                 spec = self.specs[name]
-                cells = spec.unit, spec.range, spec.meaning, _how(spec), _reasons(spec)
+                how = _how(aggregates.get(name, spec.how))
+                cells = spec.unit, spec.range, spec.meaning, how, _reasons(spec)
                 page += f"| `{name}` | {' | '.join(cells)} |\n"
         return page
 
-    def text(self, name: str | None) -> Iterator[str]:
+    def text(
+        self, name: str | None, aggregates: Mapping[str, How] = MappingProxyType({})
+    ) -> Iterator[str]:
         """Lines about one score, or about all; a UsageError where there is no such score."""
         if name is not None and name not in self.specs:
             raise UsageError(unknown_key(name, self.specs, "score"))
@@ -181,13 +184,13 @@ class Measures:
                 yield f"{own}  [{spec.unit}]"
                 yield f"    {spec.meaning}"
                 yield f"    {spec.range}"
-                if spec.how is not None:
-                    yield f"    {_how(spec)} over samples; `scores.{own}` of the recipe changes it"
+                if how := _how(aggregates.get(own, spec.how)):
+                    yield f"    {how} over samples; `scores.{own}` of the recipe changes it"
                 yield f"    reasons: {_reasons(spec).replace('`', '')}"
 
 
-def _how(spec: ScoreSpec) -> str:
-    return spec.aggregate or "" if spec.below is None else f"share below {spec.below:g}"
+def _how(how: How | None) -> str:
+    return how or "" if how is None or isinstance(how, str) else f"share below {how:g}"
 
 
 def _reasons(spec: ScoreSpec) -> str:

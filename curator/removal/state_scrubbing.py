@@ -23,7 +23,7 @@ from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.corpus_tables import FOLDER as ALIKE
 from curator.tables.family_store import row_keys
 from curator.tables.footage_index import FOLDER as VECTORS
-from curator.tables.mark_table import mark_objects, write_marks
+from curator.tables.mark_table import mark_objects, take_out_removed
 from curator.tables.out_layout import FAMILIES, VALUES, is_own
 from curator.tables.parts import FAILED, KEYS, Parts, to_parquet, with_column
 from curator.tables.removal_records import CAPTION_COLUMNS, Removals, removal_hash
@@ -188,10 +188,7 @@ class StateScrubbing:
     def marks(self) -> None:
         """Takes out marks of removed clips, and of others that show removed frames."""
         for name in mark_objects(self.store):
-            table = read_parquet(self.store, name)
-            is_gone = self.removals.rows(table) | self.removals.sharing_frames(table)
-            if is_gone.any():
-                write_marks(self.store, name, table.filter(pa.array(~is_gone)))
+            take_out_removed(self.store, name, self.removals)
 
     def _tracks(self) -> _Sizes:
         prefix = f"{TRACKS}/{FRAMES}/"

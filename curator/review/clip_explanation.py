@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.number_text import moment, plain, score
+from curator.pipeline import filter_needs
 from curator.records.clips import COMPARED, REMAINDER, Reason
 from curator.report.funnel import quantile_words, value_words
 from curator.report.page_templates import declared_values
@@ -19,10 +20,11 @@ from curator.review.bound_tuning import LATE
 from curator.review.finished_run import Finished, is_of_stage
 from curator.runs.marked_clips import has_effect
 from curator.stages.filter.config import Rule
-from curator.stages.filter.judging import corpus_of, reason_of, score_values
+from curator.stages.filter.judging import checks_around, corpus_of, reason_of, score_values
 from curator.stages.filter.rules import Bounds, resolve
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
+from curator.tables.mark_table import MARK_COLUMNS
 
 MAX_NAMED = 5
 MAX_LISTED = 50
@@ -95,9 +97,10 @@ def explain(finished: Finished, prefix: str, candidates: pa.Table | None = None)
     blocks = [
         f"clip {clip.clip_id}\n{plain(clip.source_uri)}\n{span}, {size}",
         "\n".join(_outcome(finished, clip)),
+        _without_mark(finished, clip, judged, candidates.slice(number, 1)),
         _table(judged),
         f"scores without a rule: {', '.join(others)}" if others else "",
-        f"by annotators: {', '.join(declared)}" if declared else "",
+        f"by annotators and marks: {', '.join(declared)}" if declared else "",
         "\n".join(_remedies(finished, clip, judged)),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -145,6 +148,21 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
         yield plain(clip.reason_detail)
     if clip.duplicate_of:
         yield from _original(finished, clip)
+
+
+def _without_mark(
+    finished: Finished, clip: ClipRow, judged: Sequence[_Judged], candidate: pa.Table
+) -> str:
+    """Says of a clip that a mark keeps what the recipe decides without the mark."""
+    if clip.declared().get(MARK_COLUMNS[0]) != "keep":
+        return ""
+    reasons = [rule.reason for rule in judged if rule.bounds.severity == "reject" and rule.reason]
+    _, last = checks_around(candidate, filter_needs(finished.recipe))
+    reasons += [str(check.reason) for check in last if check.hit[0]]
+    if not reasons:
+        return "Without the mark, the rules would keep it; duplicates and selection may reject it."
+    named = ", ".join(dict.fromkeys(reasons))
+    return f"Only the mark keeps it: without the mark, the recipe would reject it as {named}."
 
 
 def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
@@ -221,7 +239,7 @@ def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[_Judged]) -> I
     if Reason.TOO_LONG in reasons and all(rule.reason != Reason.TOO_LONG for rule in judged):
         yield f"  --set propose.max_s={_rounded((clip.end_s - clip.start_s) / 2, down=False)}"
     for rule in judged:
-        if rule.reason is not None and rule.bounds.severity == "reject":
+        if rule.reason in reasons and rule.bounds.severity == "reject":
             yield f"  {_remedy(rule)}"
     if Reason.CONTENT_TYPE_UNWANTED in reasons:
         yield f"  {_content_remedy(finished, clip)}"

@@ -34,7 +34,8 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
     Raises:
         UsageError: There is no such clip, or a value is not valid; nothing was changed.
     """
-    summary = read_current_summary(store)
+    # Before the clips are read: the writer notices a removal that begins later.
+    writer, summary = MarkWriter(store), read_current_summary(store)
     clips = pa.concat_tables(read_parquet(store, n, SPAN) for n in summary["tables"]["clips"])
     marks, ids = read_marks(store), clips["clip_id"].combine_chunks()
     changed: dict[str, Mark] = {}
@@ -50,7 +51,7 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
         clip_id = span["clip_id"]
         changed[clip_id] = changed_mark(changed.get(clip_id) or marks.get(clip_id), span, fields)
     if changed:
-        MarkWriter(store).put(*changed.values())
+        writer.put(*changed.values())
     return len(changed)
 
 

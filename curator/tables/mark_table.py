@@ -17,8 +17,9 @@ import pyarrow as pa
 from curator.errors import UsageError
 from curator.storage import Store
 from curator.tables.checksums import read_parquet, sealed_parquet
-from curator.tables.out_layout import MARKS
+from curator.tables.out_layout import MARKS, REMOVED
 from curator.tables.parts import columns_schema, rows_to_table
+from curator.tables.removal_records import Removals, read_removals
 
 Verdict = Literal["keep", "drop"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -102,16 +103,43 @@ class MarkWriter:
 
     def __init__(self, store: Store) -> None:
         self._store, self._name = store, f"{MARKS}/{secrets.token_hex(8)}.parquet"
+        self._removals = self._removal_objects()
 
     def put(self, *marks: Mark) -> None:
-        """Replaces the marks of the given clips in one write."""
+        """Replaces the marks of the given clips in one write.
+
+        A removal that begins during the write leaves no mark of removed footage: either it reads
+        the written marks, or this writer sees its record. Raises as `refuse_removed`.
+        """
+        self.refuse_removed()
         # Read each time: `curate remove` may have taken marks out meanwhile.
         stored = _marks(self._store, self._name) if self._store.exists(self._name) else []
         newest = {mark.clip_id: mark for mark in (*stored, *marks)}
-        table = rows_to_table(map(asdict, newest.values()), MARKS_SCHEMA)
-        write_marks(self._store, self._name, table)
+        _write(self._store, self._name, rows_to_table(map(asdict, newest.values()), MARKS_SCHEMA))
+        known = self._removals
+        while known != (known := self._removal_objects()):
+            take_out_removed(self._store, self._name, read_removals(self._store))
+        self.refuse_removed()
+
+    def refuse_removed(self) -> None:
+        """Raises `UsageError` if a removal began or ended since this writer was made."""
+        if self._removal_objects() != self._removals:
+            raise UsageError(
+                f"`curate remove` took footage out of {self._store.uri} since this command began; "
+                "start it again"
+            )
+
+    def _removal_objects(self) -> list[str]:
+        return [f"{info.key} {info.version}" for info in self._store.list(f"{REMOVED}/")]
 
 
-def write_marks(store: Store, name: str, table: pa.Table) -> None:
-    """Writes an object of marks, in place of its old content."""
+def take_out_removed(store: Store, name: str, removals: Removals) -> None:
+    """Takes marks of removed clips, and of others that show removed frames, out of an object."""
+    table = read_parquet(store, name)
+    is_gone = removals.rows(table) | removals.sharing_frames(table)
+    if is_gone.any():
+        _write(store, name, table.filter(pa.array(~is_gone)))
+
+
+def _write(store: Store, name: str, table: pa.Table) -> None:
     store.write(*sealed_parquet(lambda out: out.write_table(table), MARKS_SCHEMA, name))

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import parse_qs
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -22,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from curator.errors import CuratorError, RecipeError, UsageError
@@ -96,7 +95,7 @@ class Guard:
 
     Attributes:
         app: What answers them.
-        token: The first address carries it; then a cookie does.
+        token: The first segment of each path. A cookie would reach all ports of the host.
         port: Where the server listens.
     """
 
@@ -114,7 +113,12 @@ class Guard:
                 MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
-        answer = self._refusal(scope) or self._sign_in(scope)
+        token, slash, path = scope["path"].removeprefix("/").partition("/")
+        is_known = slash and hmac.compare_digest(token.encode(), self.token.encode())
+        scope = {**scope, "path": f"/{path}"}
+        answer = self._refusal(scope)
+        if answer is None and not is_known:
+            answer = _error(401, "no token; open the address that `curate view` prints")
         await (answer or self.app)(scope, receive, send_guarded)
 
     def _refusal(self, scope: MutableMapping[str, Any]) -> Response | None:
@@ -125,25 +129,10 @@ class Guard:
         origin = headers.get("origin")
         is_own = origin is None or origin in {f"http://{host}" for host in hosts}
         is_own = is_own and headers.get("sec-fetch-site") not in ("cross-site", "same-site")
-        # Another page may link to the page itself, which asks for the token then.
+        # Another page may link to the page itself.
         if not is_own and (scope["method"], scope["path"]) != ("GET", "/"):
             return _error(403, "a request of another page")
         return None
-
-    def _sign_in(self, scope: MutableMapping[str, Any]) -> Response | None:
-        """Returns what to do about the token; None where the request has it as a cookie."""
-        cookie = f"curate_view_{self.port}"
-        if self._is_token(Request(scope).cookies.get(cookie, "")):
-            return None
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["path"] == "/" and self._is_token(given):
-            answer = RedirectResponse("/", 303)
-            answer.set_cookie(cookie, self.token, httponly=True, samesite="strict")
-            return answer
-        return _error(401, "no token; open the address that `curate view` prints")
-
-    def _is_token(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(), self.token.encode())
 
 
 def make_app(run: ViewedRun, *, token: str, port: int) -> Guard:

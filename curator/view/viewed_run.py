@@ -99,7 +99,6 @@ class ViewedRun:
         self._fulfils = lru_cache(1)(self._matching)
         self._order_of = lru_cache(4)(self._sorted_by)
         self._counts_now = self.funnel.counts(self.funnel.now)
-        self._removed_before = self._removed()
         self._mark_funnel()
 
     def overview(self) -> Json:
@@ -255,7 +254,7 @@ class ViewedRun:
     def source_mp4(self, clip_id: str) -> bytes:
         """Returns an unwritten clip, decoded from its source; `UsageError` if it cannot."""
         with self._lock:
-            self._refuse_removed()
+            self.writer.refuse_removed()
             (clip,) = self._clips([self.row_of(clip_id)])
             version = self._versions.get(clip.source_uri)
         return source_clip(clip, version)
@@ -263,26 +262,15 @@ class ViewedRun:
     def mark(self, clip_id: str, changes: Json) -> Json:
         """Changes fields of a clip's mark, None clears one; `UsageError` for a wrong one."""
         with self._lock:
-            self._refuse_removed()
             (clip,) = self._clips([self.row_of(clip_id)])
             # Others may have marked it meanwhile.
             self.marks = read_marks(self.finished.store)
             span = {name: getattr(clip, name) for name in SPAN}
             mark = changed_mark(self.marks.get(clip_id), span, changes)
-            self.marks[clip_id] = mark
             self.writer.put(mark)
+            self.marks[clip_id] = mark
             self._mark_funnel()
         return _mark_facts(mark)
-
-    def _refuse_removed(self) -> None:
-        if self._removed() != self._removed_before:
-            raise UsageError(
-                f"`curate remove` took footage out of {self.finished.store.uri} since this page "
-                "was opened; end `curate view`, and start it again"
-            )
-
-    def _removed(self) -> list[str]:
-        return [f"{info.key} {info.version}" for info in self.finished.store.list("removed/")]
 
     def row_of(self, clip_id: str) -> int:
         """Returns the number of a clip; `UsageError` where there is no such clip."""

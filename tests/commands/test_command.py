@@ -187,7 +187,22 @@ def test_help_needs_no_heavy_package() -> None:
     assert "Exit codes" in result.stdout
 
 
-def test_scores_are_explained(curate: Curate) -> None:
+def test_a_command_refuses_arguments_with_its_own_usage(
+    curate: Curate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins the order of `mark`: an option between OUT and the clips ends the names."""
+    for arguments, error in (
+        (("out", "--keep", "abc"), "unrecognized arguments: abc; expected OUT CLIP_ID before all"),
+        (("out", "abc", "--kept"), "unrecognized arguments: --kept\n"),
+    ):
+        with pytest.raises(SystemExit):
+            curate("mark", *arguments)
+        said = capsys.readouterr().err
+        assert said.startswith("usage: curate mark [-h] [--keep | --drop]")
+        assert f"curate mark: error: {error}" in said
+
+
+def test_scores_are_explained(curate: Curate, tmp_path: Path) -> None:
     """Pins docs/scores.md; write it anew with `curate scores --markdown > docs/scores.md`."""
     printed = curate("scores", "sharpness")
     assert printed.startswith("sharpness  [")
@@ -198,6 +213,11 @@ def test_scores_are_explained(curate: Curate) -> None:
     assert "unknown score 'sharpnes'; did you mean 'sharpness'?" in curate(
         "scores", "sharpnes", code=EXIT_USAGE
     )
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("scores: {sharpness: p90, silence: -50}")
+    for name, how in (("sharpness", "p90"), ("silence", "share below -50")):
+        assert f"    {how} over samples" in curate("scores", name, "--recipe", recipe)
+        assert f" | {how} | " in curate("scores", "--markdown", "--recipe", recipe)
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,15 @@ def test_a_run_honours_marks_and_other_tars_stay(
     assert (sample["caption"], members[f"{described}.txt"]) == ("A dog", b"A dog")
     unmarked = [n for n, m in now.items() if m == packed.get(n)]
     assert unmarked, "some tars stay"
-    for name, said in ((dropped, "marked by hand: drop, bad"), (short, "did not honour")):
+    for name, said in (
+        (dropped, "marked by hand: drop, bad"),
+        (short, "did not honour"),
+        (
+            kept[0],
+            "Only the mark keeps it: without the mark, the recipe would reject it as motion_",
+        ),
+        (kept[1], "Without the mark, the rules would keep it; duplicates and selection may reject"),
+    ):
         capsys.readouterr()
         assert main(["explain", str(out), name]) == EXIT_OK
         assert said in capsys.readouterr().out

@@ -117,6 +117,14 @@ def test_a_recipe_that_cannot_be_read_must_be_named(
     error = capsys.readouterr().err
     assert "with a recipe that this version cannot read (propose.gone" in error
     assert "run it again with --recipe" in error
+    # A class that is not there, which is no matter of versions.
+    data["recipe"] |= {"propose": {}, "measures": ["mine.sharp:EdgeShare"]}
+    summary.write_bytes(sealed_json(data, to_json, "summary.json"))
+    assert main(["tune", str(place / "out"), "motion.min=0.1"]) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert "version" not in error
+    remedies = "make class EdgeShare of module mine.sharp importable: ", "with another recipe"
+    assert 0 < error.index(remedies[0]) < error.index(remedies[1])
 
 
 def test_each_section_says_what_a_change_of_it_does() -> None:

@@ -9,9 +9,17 @@ import pytest
 from curator.errors import UsageError
 from curator.removal.state_scrubbing import StateScrubbing
 from curator.storage import open_store
+from curator.tables.checksums import sealed_parquet
 from curator.tables.mark_table import Mark, MarkWriter, mark_objects, read_marks, utc_now
 from curator.tables.out_layout import is_own
-from curator.tables.removal_records import Removals, RemovedSpan, removal_hash
+from curator.tables.removal_records import (
+    Removals,
+    RemovedSpan,
+    add_record,
+    empty_record,
+    read_removals,
+    removal_hash,
+)
 
 
 def mark(clip_id: str = "a", **content: Any) -> Mark:  # noqa: ANN401 - fields of a mark
@@ -52,6 +60,30 @@ def test_a_removal_takes_marks_of_removed_footage(tmp_path: Path) -> None:
     assert not any(b"secret" in store.read(name) for name in mark_objects(store))
     there.put(mark("new", label="b"))
     assert list(read_marks(store)) == ["stays", "new"]
+
+
+def test_a_mark_that_a_removal_overtakes_is_taken_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins a record that is written between the check and the write, whose scrubbing is over."""
+    store = open_store(str(tmp_path))
+    writer = MarkWriter(store)
+    writer.put(mark("gone", note="secret"), mark("stays", label="a"))
+
+    def overtaken(*arguments: Any) -> Any:  # noqa: ANN401
+        monkeypatch.undo()
+        record = empty_record("clips") | {"clip_ids": [removal_hash("gone")]}
+        add_record(store, record)
+        StateScrubbing(store, read_removals(store)).marks()
+        return sealed_parquet(*arguments)
+
+    monkeypatch.setattr("curator.tables.mark_table.sealed_parquet", overtaken)
+    with pytest.raises(UsageError, match="start it again"):
+        writer.put(mark("gone", note="secret again"))
+    assert list(read_marks(store)) == ["stays"]
+    assert not any(b"secret" in store.read(name) for name in mark_objects(store))
+    with pytest.raises(UsageError, match="start it again"):
+        writer.put(mark("new", label="b"))
 
 
 @pytest.mark.parametrize(

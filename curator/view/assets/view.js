@@ -66,7 +66,7 @@ async function follow() {
     do {
       isStale = false;
       const began = performance.now();
-      const funnel = await ask("/api/funnel", { changes: changes(), scores: [...shownCharts] });
+      const funnel = await ask("api/funnel", { changes: changes(), scores: [...shownCharts] });
       drawFunnel(funnel);
       document.body.dataset.funnelMs = String(Math.round(performance.now() - began));
       for (const chart of funnel.charts) drawChart(chart, funnel.rules);
@@ -217,7 +217,7 @@ function filterBy(values) {
 async function load(start) {
   const turn = ++state.turn;
   state.found = null;
-  const page = await ask("/api/clips", { ...query(), start });
+  const page = await ask("api/clips", { ...query(), start });
   if (turn !== state.turn) return;
   show(page, start, `${count(page.n)} clips`);
 }
@@ -236,7 +236,7 @@ function show(page, start, words) {
 const outcome = (clip) => clip.then === null ? "kept" : clip.then;
 
 function card(clip, at) {
-  const still = element("img", { alt: "", loading: "lazy", src: `/picture/${clip.clip_id}/0.jpg`, onerror: (event) => event.target.remove() });
+  const still = element("img", { alt: "", loading: "lazy", src: `picture/${clip.clip_id}/0.jpg`, onerror: (event) => event.target.remove() });
   const picture = element("div", { className: "picture" }, still, element("b", {}, seconds(clip.end_s - clip.start_s)));
   const node = element("div", { className: "clip", tabIndex: -1, onclick: () => { choose(at); open(clip.clip_id); } },
     element("span", { className: "badge" }), picture, element("div", { className: "words" },
@@ -254,7 +254,7 @@ function preview(picture, clip) {
   picture.addEventListener("pointerenter", () => {
     if (clip.can_play) {
       timer = setTimeout(() => {
-        const video = element("video", { muted: true, loop: true, playsInline: true, src: `/clip/${clip.clip_id}.mp4` });
+        const video = element("video", { muted: true, loop: true, playsInline: true, src: `clip/${clip.clip_id}.mp4` });
         picture.append(video);
         quiet(video.play());
       }, 150);
@@ -264,7 +264,7 @@ function preview(picture, clip) {
     const img = picture.querySelector("img");
     if (!img) return;
     const images = [];
-    const fetchNext = () => { const next = new Image(); next.onload = () => { images.push(next.src); fetchNext(); }; next.src = `/picture/${clip.clip_id}/${images.length}.jpg`; };
+    const fetchNext = () => { const next = new Image(); next.onload = () => { images.push(next.src); fetchNext(); }; next.src = `picture/${clip.clip_id}/${images.length}.jpg`; };
     fetchNext();
     timer = setInterval(() => { if (images.length) img.src = images[++at % images.length]; }, 450);
   });
@@ -301,7 +301,7 @@ function mark(clip, changes) {
 
 async function stored(clip, changes) {
   // The clip may be on the page, in the dialog, or both.
-  clip.mark = await ask(`/api/mark/${clip.clip_id}`, changes);
+  clip.mark = await ask(`api/mark/${clip.clip_id}`, changes);
   const at = state.cards.findIndex((card) => card.clip_id === clip.clip_id);
   if (at >= 0) { state.cards[at].mark = clip.mark; badge($("grid").children[at], clip); }
   const shown = $("detail").querySelector(".marked");
@@ -315,14 +315,14 @@ async function stored(clip, changes) {
 // ---- one clip
 
 function video(clip) {
-  if (clip.can_play) return element("video", { controls: true, muted: true, loop: true, preload: "auto", src: `/clip/${clip.clip_id}.mp4` });
-  const still = element("img", { className: "still", alt: "", src: `/picture/${clip.clip_id}/0.jpg` });
+  if (clip.can_play) return element("video", { controls: true, muted: true, loop: true, preload: "auto", src: `clip/${clip.clip_id}.mp4` });
+  const still = element("img", { className: "still", alt: "", src: `picture/${clip.clip_id}/0.jpg` });
   return element("div", {}, still, strip(clip, still), element("button", { type: "button", onclick: (event) => quiet(fromSource(clip, still, event.target)) }, "play it from its source"));
 }
 
 async function fromSource(clip, still, button) {
   button.disabled = true;
-  const answer = await fetch(`/source/${clip.clip_id}.mp4`);
+  const answer = await fetch(`source/${clip.clip_id}.mp4`);
   button.disabled = false;
   if (!answer.ok) { fail((await answer.json()).error); return; }
   const played = element("video", { controls: true, muted: true, loop: true, src: URL.createObjectURL(await answer.blob()) });
@@ -334,7 +334,7 @@ async function fromSource(clip, still, button) {
 function strip(clip, still) {
   const row = element("div", { className: "strip" });
   const add = (at) => {
-    const picture = element("img", { alt: "", src: `/picture/${clip.clip_id}/${at}.jpg`, onerror: () => picture.remove(),
+    const picture = element("img", { alt: "", src: `picture/${clip.clip_id}/${at}.jpg`, onerror: () => picture.remove(),
       onload: () => { if (at < 40) add(at + 1); }, onpointerenter: () => { still.src = picture.src; } });
     row.append(picture);
   };
@@ -343,7 +343,7 @@ function strip(clip, still) {
 }
 
 async function open(clipId, focus = null) {
-  const clip = await ask(`/api/clip/${clipId}`, { changes: changes() });
+  const clip = await ask(`api/clip/${clipId}`, { changes: changes() });
   state.opened = clip;
   const dialog = $("detail");
   const text = (name, label) => {
@@ -418,7 +418,7 @@ function course(clip) {
 async function search(by, body, words) {
   const where = $("filters").elements.where.value;
   $("status").textContent = "searching …";
-  const path = `/api/search/${by}?k=60${where ? `&where=${encodeURIComponent(where)}` : ""}`;
+  const path = `api/search/${by}?k=60${where ? `&where=${encodeURIComponent(where)}` : ""}`;
   const page = await ask(path, body).catch((error) => { $("status").textContent = "nothing was found"; throw error; });
   state.turn++;
   state.found = words;
@@ -447,7 +447,7 @@ function keys(event) {
 }
 
 async function start() {
-  const overview = await ask("/api/overview");
+  const overview = await ask("api/overview");
   Object.assign(state, { uri: overview.uri, rules: overview.rules, marked: new Set() });
   const isOld = overview.newest !== overview.snapshot;
   $("uri").textContent = `${overview.uri}, snapshot ${overview.snapshot}${isOld ? ` (the newest is ${overview.newest}: start curate view again)` : ""}`;
@@ -475,7 +475,7 @@ async function start() {
   $("file").addEventListener("change", () => $("search").requestSubmit());
   $("reset").addEventListener("click", () => { state.changes.clear(); commit(); });
   $("copy").addEventListener("click", () => quiet(navigator.clipboard.writeText($("command").textContent)));
-  $("exact").addEventListener("click", () => quiet(ask("/api/exact", { changes: changes() }).then(({ lines }) => { $("exact-lines").textContent = lines.join("\n"); $("exact-lines").hidden = false; })));
+  $("exact").addEventListener("click", () => quiet(ask("api/exact", { changes: changes() }).then(({ lines }) => { $("exact-lines").textContent = lines.join("\n"); $("exact-lines").hidden = false; })));
   $("detail").addEventListener("close", () => { for (const media of $("detail").querySelectorAll("video")) media.pause(); });
   document.addEventListener("keydown", keys);
   follow();
