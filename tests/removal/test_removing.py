@@ -195,6 +195,10 @@ def test_a_removed_source_is_nowhere_and_does_not_come_back(
         assert "curate remove" in row["error_message"]
         assert not of_film(rows_of(out)[-1], 5)
         assert of_film(rows_of(out)[-1], 6)
+    # The row that accounts for the source stays.
+    sources = rows_of(out, "sources")[-1]
+    assert main(["remove", str(out), "--finish"]) == EXIT_OK
+    assert rows_of(out, "sources")[-1] == sources
     check_all(out)
 
 
