@@ -73,10 +73,10 @@ def reported(store: Store, progress: Progress, check: Callable[[], None] = alone
         if failure is None or isinstance(failure, UsageError):
             remove()
         else:
-            error = one_line(failure) or type(failure).__name__
+            why = one_line(failure) or type(failure).__name__
             if isinstance(failure, KeyboardInterrupt):
-                error = "terminated (143)" if was_terminated() else "interrupted (130)"
-            write(error=error)
+                why = "terminated (143)" if was_terminated() else "interrupted (130)"
+            write(error=why)
 
 
 def run_status(store: Store) -> dict[str, Any]:
