@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -25,8 +24,8 @@ from curator.tables.track_parts import TrackParts
 MAX_NAMED = 5
 """Most sources that a dry run names as not readable."""
 _LAST = ("uri", "version", "source_id", "error_stage", "error_code")
-_Rows = Mapping[str, Mapping[str, Any]]
-"""Rows of `sources` of the last run, by address."""
+_UNREAD = ""
+"""Stands for a content that no run knows."""
 
 
 def dry_run(
@@ -38,103 +37,90 @@ def dry_run(
     """
     previous = read_summary(store)
     last = {row["uri"]: row for row in last_sources(store, previous).select(_LAST).to_pylist()}
-    named = _Named()
-    named.find(named.listed(sources, limit), store, recipe, last)
+    counts: Counter[str] = Counter()
+    unlisted: dict[str, str] = {}
+
+    def listed() -> Iterator[SourceRef]:
+        for item in list_sources(sources, limit=limit):
+            if isinstance(item, SkippedName):
+                counts["skipped"] += 1
+            elif isinstance(item, UnlistedSource):
+                unlisted[item.uri] = plain(item.message)
+            else:
+                counts["bytes"] += item.bytes
+                yield SourceRef(uri=item.uri, n_bytes=item.bytes, version=item.version)
+
+    contents = _contents(listed(), store, recipe, last)
     families = families_of(
         recipe.analyze, semantics_of(recipe).weights_fingerprint, measures_of(recipe).users
     )
-    ids = {source_id for source_id in named.contents.values() if source_id is not None}
-    tracks, failed = TrackParts(store, families).stored(ids)
-    counts: Counter[str] = Counter()
-    for uri, source_id in (*named.contents.items(), *((uri, "") for uri in named.unread)):
-        if source_id in failed:
+    tracks, failed = TrackParts(store, families).stored(set(filter(None, contents.values())))
+    for uri, source_id in contents.items():
+        if source_id is None or source_id in failed:
             counts["failed"] += 1
-        elif source_id and len(tracks.get(source_id, ())) == len(families):
+        elif len(tracks.get(source_id, ())) == len(families):
             counts["analyzed"] += 1
-        elif uri in last and last[uri]["error_code"] in RETRIED:
-            counts["again"] += 1
         else:
-            counts["failed" if source_id is None else "new"] += 1
-    messages = named.unlisted.values()
+            is_retried = uri in last and last[uri]["error_code"] in RETRIED
+            counts["again" if is_retried else "new"] += 1
     lines = [
-        f"{amount(counts.total(), 'source')}, {size(named.n_bytes)}: {counts['analyzed']} analyzed "
-        f"already, {counts['new']} to analyze, {counts['again']} failed before and tried again, "
-        f"{counts['failed']} failed before and not tried again; {len(messages)} not readable; "
-        f"{named.n_skipped} skipped by name; nothing was written to {store.uri}",
-        *list(messages)[:MAX_NAMED],
-        *([f"and {len(messages) - MAX_NAMED} more"] if len(messages) > MAX_NAMED else ()),
+        f"{amount(len(contents), 'source')}, {size(counts['bytes'])}: "
+        f"{counts['analyzed']} analyzed already, {counts['new']} to analyze, "
+        f"{counts['again']} failed before and tried again, {counts['failed']} failed before and "
+        f"not tried again; {len(unlisted)} not readable; {counts['skipped']} skipped by "
+        f"name; nothing was written to {store.uri}",
+        *list(unlisted.values())[:MAX_NAMED],
     ]
-    named.contents.update(dict.fromkeys(named.unlisted))
-    drop_check = DropCheck(store, previous, replace=replace, unlisted=list(named.unlisted))
-    usable = {name for name in named.contents.values() if name is not None and name not in failed}
+    if len(unlisted) > MAX_NAMED:
+        lines.append(f"and {len(unlisted) - MAX_NAMED} more")
+    contents.update(dict.fromkeys(unlisted))
+    drop_check = DropCheck(store, previous, replace=replace, unlisted=list(unlisted))
+    usable = set(filter(None, contents.values())) - failed
     if not replace:
-        addresses = {*named.contents, *named.unread}
         stays = {
             row["source_id"]
             for uri, row in last.items()
-            if row["error_code"] is None and uri not in addresses
+            if row["error_code"] is None and uri not in contents
         }
         if n_new := len(stays - usable):
             stay = f"{amount(n_new, 'source')} of earlier runs would stay"
             lines.append(f"{stay}; --replace leaves them out")
         usable |= stays
     there = pa.chunked_array([sorted(usable)], pa.string())
+    unread = [uri for uri, content in contents.items() if content == _UNREAD]
     dropped = by_source(
-        drop_check.missing(there, named.unread),
-        lambda uris: {uri: named.contents[uri] for uri in uris if uri in named.contents},
+        drop_check.missing(there, unread),
+        lambda uris: {uri: contents[uri] for uri in uris if uri in contents},
     )
     lines += [f"clips would leave the shards: {change}" for change in dropped]
     problem = drop_check.problem(dropped)
-    if problem is not None and named.unread:
-        unread = f"unless sources that no run has read hold them: {len(named.unread)}"
-        lines.append(f"{problem}; {unread}")
+    if problem is not None and unread:
+        lines.append(f"{problem}; unless sources that no run has read hold them: {len(unread)}")
         problem = None
     return "\n  ".join(lines), problem
 
 
-@dataclass(slots=True)
-class _Named:
-    """The sources that the user named.
+def _contents(
+    listed: Iterator[SourceRef], store: Store, recipe: Recipe, last: Mapping[str, Any]
+) -> dict[str, str | None]:
+    """Returns the content id of each address; None where a probe failed, `_UNREAD` without one.
 
-    Attributes:
-        contents: Content id of each address whose content is known; None where a probe failed.
-        unread: Addresses whose content no run knows.
-        unlisted: Why an address cannot be listed or read.
+    It is in stored probes, or in rows of the last run, which does not store probes of young files.
     """
+    decided = decided_sources(store).select(["uri", "version", "source_id"]).to_pylist()
+    own_id = {(row["uri"], row["version"]): row["source_id"] for row in decided}
+    contents: dict[str, str | None] = {}
 
-    contents: dict[str, str | None] = field(default_factory=dict)
-    unread: list[str] = field(default_factory=list)
-    unlisted: dict[str, str] = field(default_factory=dict)
-    n_bytes: int = 0
-    n_skipped: int = 0
+    def take(probes: pa.Table) -> None:
+        for row in probes.to_pylist():
+            stored = None if row["error_code"] else row["source_id"]
+            contents[row["uri"]] = own_id.get((row["uri"], row["version"])) or stored
 
-    def listed(self, sources: Sequence[str], limit: int | None) -> Iterator[SourceRef]:
-        """Lists sources."""
-        for item in list_sources(sources, limit=limit):
-            if isinstance(item, SkippedName):
-                self.n_skipped += 1
-            elif isinstance(item, UnlistedSource):
-                self.unlisted[item.uri] = plain(item.message)
-            else:
-                self.n_bytes += item.bytes
-                yield SourceRef(uri=item.uri, n_bytes=item.bytes, version=item.version)
-
-    def find(self, listed: Iterator[SourceRef], store: Store, recipe: Recipe, last: _Rows) -> None:
-        """Finds the contents in stored probes, and in the rows of the last run."""
-        decided = decided_sources(store).select(["uri", "version", "source_id"]).to_pylist()
-        own_id = {(row["uri"], row["version"]): row["source_id"] for row in decided}
-
-        def take(probes: pa.Table) -> None:
-            for row in probes.to_pylist():
-                stored = None if row["error_code"] else row["source_id"]
-                self.contents[row["uri"]] = own_id.get((row["uri"], row["version"])) or stored
-
-        rows = FamilyRows(graph_of(recipe)["scan"], store)
-        for source in rows.missing(listed, take, ("uri", "version", "source_id", "error_code")):
-            # Probes of files that were young in the last run are not stored.
-            row = last.get(source.uri)
-            if row is None or row["version"] != source.version or row["error_code"] in RETRIED:
-                self.unread.append(source.uri)
-            else:
-                failed = row["error_stage"] == "scan"
-                self.contents[source.uri] = None if failed else row["source_id"]
+    rows = FamilyRows(graph_of(recipe)["scan"], store)
+    for source in rows.missing(listed, take, ("uri", "version", "source_id", "error_code")):
+        row = last.get(source.uri)
+        if row is None or row["version"] != source.version or row["error_code"] in RETRIED:
+            contents[source.uri] = _UNREAD
+        else:
+            contents[source.uri] = None if row["error_stage"] == "scan" else row["source_id"]
+    return contents
