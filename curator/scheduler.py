@@ -30,6 +30,7 @@ from curator.executor.fleet import Fleet
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
 from curator.executor.worker import Batch, Chain, Step, UnitThread, pack
+from curator.number_text import amount
 from curator.records.sources import FULL_HD
 from curator.sample_frames import SampleFramesStage
 from curator.stage import AnyAnnotator, AnyStage, ClipFacts, Resources
@@ -555,8 +556,8 @@ def _add_failures(
     is_alone = len(failed) == 1 and not values.is_missing.all()
     if len(failed) == n_wanting and not is_alone:
         raise CuratorError(
-            f"{stage.name} failed on all {len(failed)} clips that it got, {first}; nothing was "
-            "committed"
+            f"{stage.name} failed on {amount(len(failed), 'clip')}, all that it got, {first}; "
+            "nothing was committed"
         )
     for number in failed:
         error = errors[int(values.of[number])]

@@ -305,5 +305,5 @@ def report(options: argparse.Namespace) -> int:
     with held(store, "report"), Engine(address=None, workers=1) as engine:
         finished_removals(store)
         n_previews = write_report(open_finished(options.out), engine)
-    print(f"{store.uri}/report/index.html  {n_previews} clips play")
+    print(f"{store.uri}/report/index.html  moving previews: {n_previews}")
     return EXIT_OK

@@ -142,7 +142,7 @@ def _cost(row: Mapping[str, Any]) -> str:
     cost = "{value:,.2f} ({low:,.2f} to {high:,.2f})".format(**money) if money else "no price"
     return (
         "{value:.3g} h ({low:.3g} to {high:.3g})".format(**hours)
-        + f", {row['workers']} workers with {size(row['memory_bytes'])} each; {cost}"
+        + f", {amount(row['workers'], 'worker')} with {size(row['memory_bytes'])} each; {cost}"
     )
 
 

@@ -27,6 +27,7 @@ from curator.commands.arguments import (
 )
 from curator.errors import ErrorCode
 from curator.executor.termination import ends_in_peace, ends_when_asked
+from curator.number_text import amount, plain
 
 if TYPE_CHECKING:
     from curator.storage import Store
@@ -242,19 +243,19 @@ def _recaptioned(summary: Mapping[str, Any]) -> Iterator[str]:
 
     work, counts = summary["work"], summary["counts"]
     yield (
-        f"{counts['kept']} clips in {len(summary['shards'])} shards, of which "
+        f"{amount(counts['kept'], 'clip')} in {amount(len(summary['shards']), 'shard')}, of which "
         f"{work['shards_written']} had to be written"
     )
     if n_rejected := work["clips_rejected"]:
         by_answers = (Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW)
         reasons = [name for name in by_answers if counts["by_reason"].get(name)]
-        yield f"{n_rejected} clips rejected now by answers ({', '.join(reasons)})"
+        yield f"{amount(n_rejected, 'clip')} rejected now by answers ({', '.join(reasons)})"
     n_windows = work.get("caption_windows", 0)
     if n_windows and summary["recipe"]["caption"]["captioner"] not in ("measured", "metadata"):
         n_asked, n_failed = work["caption_windows_asked"], _n_unanswered(work)
         yield (
-            f"{n_windows} windows: {n_asked} asked now, {n_windows - n_asked} answered before; "
-            f"{n_failed} without an answer"
+            f"{amount(n_windows, 'window')}: {n_asked} asked now, "
+            f"{n_windows - n_asked} answered before; {n_failed} without an answer"
         )
 
 
@@ -340,14 +341,16 @@ def failures_exit_code(
         (
             n_lost,
             n_lost + counts["kept"],
-            f"clips that the recipe keeps could not be cut or annotated ({_counted(by_reason)})",
+            "clip",
+            f"that the recipe keeps could not be cut or annotated ({_counted(by_reason)})",
             _first(store, summary, "clips", ("reason", "reason_detail"), by_reason)
             + "see reason_detail in the table `clips`",
         ),
         (
             _n_unanswered(work),
             work.get("caption_windows", 0),
-            "windows have no annotation",
+            "window",
+            "without an annotation",
             "see `failure` in the table `annotations`; the same command asks again for those that "
             "another try may answer",
         ),
@@ -355,12 +358,12 @@ def failures_exit_code(
     if sources:
         first = _first(store, summary, "sources", ("error_code", "error_message"), by_code)
         n_failed, n_sources = counts["failed"] - n_removed, counts["sources"] - n_removed
-        message = f"sources failed ({_counted(by_code)})"
-        failures.insert(0, (n_failed, n_sources, message, f"{first}see the table `sources`"))
+        remedy = f"{first}see the table `sources`"
+        failures.insert(0, (n_failed, n_sources, "source", f"failed ({_counted(by_code)})", remedy))
     code = EXIT_OK
-    for n_failed, n, message, remedy in failures:
+    for n_failed, n, noun, message, remedy in failures:
         if is_too_many(n_failed, n, max_failed):
-            text = f"{n_failed} of {n} {message}, more than {limit} allows; {remedy}"
+            text = f"{n_failed} of {amount(n, noun)} {message}, more than {limit} allows; {remedy}"
             print(f"curate: {text}", file=sys.stderr)
             code = EXIT_FAILED
     return code
@@ -384,7 +387,6 @@ def _first(
     """Returns the message of the first row with the commonest reason, which may name a file."""
     import pyarrow.compute as pc
 
-    from curator.number_text import plain
     from curator.tables.checksums import read_parquet
 
     if not counts:

@@ -19,6 +19,7 @@ from curator.commands.arguments import (
     terminal_line,
 )
 from curator.errors import CuratorError
+from curator.number_text import amount
 
 if TYPE_CHECKING:
     from curator.export import Exported
@@ -71,7 +72,8 @@ def verify(options: argparse.Namespace) -> int:
     with terminal_line(quiet=options.json) as shown:
         if options.removed:
             outcome = verify.verify_removed(
-                options.out, progress=lambda n, n_bytes: shown(f"{n} objects, {_mb(n_bytes)}")
+                options.out,
+                progress=lambda n, n_bytes: shown(f"{amount(n, 'object')}, {_mb(n_bytes)}"),
             )
             facts = {**asdict(outcome), "is_well": outcome.is_well}
             lines = _removed_lines(outcome)
@@ -85,9 +87,9 @@ def verify(options: argparse.Namespace) -> int:
                     sources=options.sources,
                     snapshot=options.snapshot,
                     progress=lambda n_shards, n_samples, n_bytes: shown(
-                        f"{n_shards} shards, {n_samples} clips, {_mb(n_bytes)}"
+                        f"{amount(n_shards, 'shard')}, {amount(n_samples, 'clip')}, {_mb(n_bytes)}"
                     ),
-                    hashed=lambda n_sources, n_total: shown(f"{n_sources} of {n_total} sources"),
+                    hashed=lambda n, n_total: shown(f"{n} of {amount(n_total, 'source')}"),
                 )
             except StorageError as error:
                 raise UsageError(str(error)) from error
@@ -109,11 +111,11 @@ def _finding_lines(finding: "Finding") -> Iterator[str]:
 def _removed_lines(proven: "ProvenRemoved") -> Iterator[str]:
     for finding in proven.findings:
         yield from _finding_lines(finding)
-    read = ", ".join(f"{number} {kind}" for kind, number in proven.read.items())
+    read = ", ".join(f"{kind}: {number}" for kind, number in proven.read.items())
     n_found = sum(proven.counts.values())
     yield (
         f"{proven.uri}: {proven.n_bytes / 1e6:.1f} MB read ({read}), compared with "
-        f"{proven.n_records} records of removals: "
+        f"{amount(proven.n_records, 'record')} of removals: "
         + ("nothing of what was removed is there" if proven.is_well else f"{n_found} found")
     )
 
@@ -143,12 +145,12 @@ def _verified_lines(verified: "Verified") -> Iterator[str]:
             yield f"{code}: {n_found} in all, the first {listed[code]} are above"
     warned = {str(f.code) for f in verified.findings if f.is_warning}
     n_wrong = sum(n for code, n in verified.counts.items() if code not in warned)
-    wrong = f"{n_wrong} thing{'s' if n_wrong != 1 else ''} wrong"
     yield (
-        f"{verified.uri}: {verified.n_shards} shards, {verified.n_samples} clips, "
-        f"{verified.n_bytes / 1e6:.1f} MB read, {verified.n_decoded} clips decoded"
-        + (f", {verified.n_sources} sources hashed: " if verified.n_sources else ": ")
-        + ("all is well" if verified.is_well else wrong)
+        f"{verified.uri}: {amount(verified.n_shards, 'shard')}, "
+        f"{amount(verified.n_samples, 'clip')}, {verified.n_bytes / 1e6:.1f} MB read, "
+        f"{amount(verified.n_decoded, 'clip')} decoded"
+        + (f", {amount(verified.n_sources, 'source')} hashed: " if verified.n_sources else ": ")
+        + ("all is well" if verified.is_well else f"{amount(n_wrong, 'thing')} wrong")
     )
 
 
@@ -231,7 +233,7 @@ def export(options: argparse.Namespace) -> int:
             workers=options.workers,
             snapshot=options.snapshot,
             options={k.removeprefix(_OF_FORMAT): v for k, v in given if k.startswith(_OF_FORMAT)},
-            progress=lambda e: shown(f"{e.n_clips} clips, {_mb(e.n_bytes)} written"),
+            progress=lambda e: shown(f"{amount(e.n_clips, 'clip')}, {_mb(e.n_bytes)} written"),
         )
     print(*_exported_lines(exported, options.destination, options.format), sep="\n")
     return EXIT_OK
@@ -239,11 +241,12 @@ def export(options: argparse.Namespace) -> int:
 
 def _exported_lines(exported: "Exported", destination: str, format: str) -> Iterator[str]:
     yield (
-        f"{destination}: {exported.n_clips} clips as {format}; {exported.n_objects} objects "
-        f"written ({exported.n_bytes / 1e6:.1f} MB), {exported.n_reused} stood already"
+        f"{destination}: {amount(exported.n_clips, 'clip')} as {format}; "
+        f"{amount(exported.n_objects, 'object')} written ({exported.n_bytes / 1e6:.1f} MB), "
+        f"{exported.n_reused} stood already"
     )
     if exported.records is not None:
-        yield f"{exported.n_records} {exported.records}"
+        yield f"{exported.records}: {exported.n_records}"
     if exported.origin is not None:
         yield " ".join(f"{name} {value}" for name, value in exported.origin.items() if value)
     if exported.manifest_problem is not None:
@@ -256,20 +259,22 @@ def _exported_lines(exported: "Exported", destination: str, format: str) -> Iter
             f"{', '.join(exported.left_members)} of each sample is left out: {format} has no place "
             "for it; read it from the tars"
         )
-    for n, words in (
-        (exported.n_short, "clips have too few frames and were left out"),
-        (exported.n_without_text, "clips have an empty caption"),
+    for n, noun, words in (
+        (exported.n_short, "clip", "left out for too few frames"),
+        (exported.n_without_text, "clip", "with an empty caption"),
         (
             exported.n_measured,
-            "captions are composed of measurements, and no model wrote them (caption.captioner is "
-            "measured); `curate recaption` has a model write captions",
+            "caption",
+            "composed of measurements, not written by a model (caption.captioner is measured); "
+            "`curate recaption` has a model write captions",
         ),
-        (exported.n_left_out, "pairs are left out: their frames are not in the clip as written"),
+        (exported.n_left_out, "pair", "left out for frames that the clip as written has not"),
         (
             exported.n_others,
-            "objects at the destination are of another export; a loader takes them too: delete "
-            "them, or choose an empty destination",
+            "object",
+            "of another export at the destination, which a loader takes too: delete all of them, "
+            "or choose an empty destination",
         ),
     ):
         if n:
-            yield f"{n} {words}"
+            yield f"{amount(n, noun)} {words}"

@@ -19,6 +19,7 @@ from curator.commands.arguments import (
 )
 from curator.errors import DamagedError, UsageError
 from curator.executor.termination import ends_when_asked
+from curator.number_text import amount
 
 if TYPE_CHECKING:
     from curator.removal.removal_selection import By, RemovalSelection
@@ -74,9 +75,10 @@ def _line(facts: Mapping[str, Any]) -> str:
     n = facts["generations"]
     of = f" of {n} generations" if n > 1 else ""
     return (
-        f"{facts['snapshot']:>6}  {facts['made']}  {facts['sources']} sources{of}, "
-        f"{facts['kept']} of {facts['clips']} clips kept ({facts['kept_s'] / 3600:.2f} h), "
-        f"{facts['shards']} tars ({facts['new_shards']} new, {facts['bytes'] / 1e9:.2f} GB in all)"
+        f"{facts['snapshot']:>6}  {facts['made']}  {amount(facts['sources'], 'source')}{of}, "
+        f"{facts['kept']} of {amount(facts['clips'], 'clip')} kept "
+        f"({facts['kept_s'] / 3600:.2f} h), {amount(facts['shards'], 'tar')} "
+        f"({facts['new_shards']} new, {facts['bytes'] / 1e9:.2f} GB in all)"
         f"{changes}"
     )
 
@@ -239,9 +241,10 @@ def remove(options: argparse.Namespace) -> int:
                     f"{deleted[0]}"
                 )
     print(
-        f"removed: {removed.n_shards} tars written again or gone, {removed.n_replies} stored "
-        f"replies and {removed.n_deleted} other objects deleted; `curate verify --removed "
-        f"{store.uri}` proves it"
+        f"removed: {amount(removed.n_shards, 'tar')} written again or gone; deleted: "
+        f"{amount(removed.n_replies, 'stored answer')} and "
+        f"{amount(removed.n_deleted, 'other object')}; `curate verify --removed {store.uri}` "
+        "proves it"
     )
     return EXIT_OK
 
@@ -319,10 +322,11 @@ def _lines(path: str) -> list[str]:
 def _selected_lines(selected: "RemovalSelection", *, would: bool) -> Iterator[str]:
     record = selected.record
     yield (
-        f"{'would be removed' if would else 'to remove'}: {len(selected.clip_ids)} clips in the "
-        f"shards, {selected.seconds / 3600:.3f} h; {record['n_sources']} whole sources; "
-        f"{len(record['clip_ids'])} clips with those that were not kept or that other recipes "
-        f"made; tars to write again: {len(selected.shards)}"
+        f"{'would be removed' if would else 'to remove'}: {amount(len(selected.clip_ids), 'clip')} "
+        f"in the shards, {selected.seconds / 3600:.3f} h; "
+        f"{amount(record['n_sources'], 'whole source')}; {amount(len(record['clip_ids']), 'clip')} "
+        "with those that were not kept or that other recipes made; tars to write again: "
+        f"{len(selected.shards)}"
     )
     if n := selected.n_overlapping:
         yield f"  {n} of them were not named, and share more than a frame with one that was"
@@ -337,8 +341,9 @@ def _selected_lines(selected: "RemovalSelection", *, would: bool) -> Iterator[st
         )
     if selected.duplicates:
         yield (
-            f"  {len(selected.duplicates)} clips were rejected as duplicates of them, and their "
-            "rows stay: --with-duplicates takes them too; after --forget later runs may keep them"
+            f"  rejected as duplicates of them, with rows that stay: "
+            f"{amount(len(selected.duplicates), 'clip')}; --with-duplicates takes them too; after "
+            "--forget later runs may keep them"
         )
     for duplicate in selected.duplicates:
         yield f"    {duplicate.clip_id} of {duplicate.source_uri}"

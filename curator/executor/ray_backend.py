@@ -34,6 +34,7 @@ from curator.executor.fleet import (
 )
 from curator.executor.ray_watch import MEMORY, RayWatch, amounts, pulse_key
 from curator.executor.worker import call_chain, load_chain
+from curator.number_text import amount
 from curator.storage.base import TRAFFIC
 
 logger = logging.getLogger(__name__)
@@ -237,8 +238,8 @@ class RayBackend:
         state, demand = self.watch.state, self._demand(pool)
         total = {name: state.total(name) for name in {"CPU": 0, "GPU": 0, MEMORY: 0} | demand}
         return (
-            f"a worker for {pool.stage} needs {amounts(demand)}, and the {len(state.nodes)} nodes "
-            f"of the cluster have {amounts(total)} in all"
+            f"a worker for {pool.stage} needs {amounts(demand)}, and the cluster of "
+            f"{amount(len(state.nodes), 'node')} has {amounts(total)} in all"
         )
 
     def unmet(self, pool: WorkerPool) -> Unmet | None:

@@ -23,6 +23,7 @@ from webdataset.tariterators import group_by_keys, tar_file_iterator
 
 from curator.errors import ShardError, UsageError
 from curator.family import Family, FamilyError
+from curator.number_text import amount
 from curator.storage import Store, open_store
 
 FOLDER = "shards/"
@@ -99,9 +100,10 @@ def read_buckets(
         if tars := [item.key for item in store.list() if item.key.endswith(".tar")]:
             if not allow_incomplete:
                 raise UsageError(
-                    f"{store.uri} has {len(tars)} tars and no {MANIFEST}, which a run writes when "
-                    "it is finished: they may be only some of its shards. Run `curate run` again, "
-                    f"or copy {MANIFEST} and {TABLE} too; allow_incomplete=True reads what is there"
+                    f"{store.uri} has {amount(len(tars), 'tar')} and no {MANIFEST}, which a run "
+                    "writes when it is finished: they may be only some of its shards. Run `curate "
+                    f"run` again, or copy {MANIFEST} and {TABLE} too; allow_incomplete=True reads "
+                    "what is there"
                 )
             buckets = _from_tars(store, tars, split)
             break

@@ -8,7 +8,7 @@ from typing import Any
 
 from curator.errors import RecipeError
 from curator.measures.score_list import BUILT_IN, Measures
-from curator.number_text import count, length, percent, score, share, size
+from curator.number_text import amount, count, length, percent, score, share, size
 from curator.records.clips import COMPARED, Reason
 from curator.storage.metadata_columns import is_metadata
 
@@ -245,9 +245,9 @@ def course_words(summary: Mapping[str, Any]) -> str:
     planned_s = sum(plan["stage_s"].values())
     took_s = sum((summary.get("stage_seconds") or {}).values())
     return (
-        f"planned {clips['value']:,.0f} clips ({clips['low']:,.0f} to {clips['high']:,.0f}), came "
-        f"{(summary.get('counts') or {}).get('kept') or 0:,}; planned CPU {length(cpu_s['value'])} "
-        f"({length(cpu_s['low'])} to {length(cpu_s['high'])}), took "
+        f"planned {amount(round(clips['value']), 'clip')} ({clips['low']:,.0f} to "
+        f"{clips['high']:,.0f}), came {(summary.get('counts') or {}).get('kept') or 0:,}; planned "
+        f"CPU {length(cpu_s['value'])} ({length(cpu_s['low'])} to {length(cpu_s['high'])}), took "
         f"{length((summary.get('cpu_seconds') or {}).get('total'))}; planned time "
         f"{length(planned_s)}, took {length(took_s)}"
     )
@@ -280,5 +280,6 @@ def _unanswered(work: Mapping[str, Any]) -> list[tuple[str, int, str]]:
     if not failed:
         return []
     why = ", ".join(f"{n:,} {reason}" for reason, n in failed.items())
-    of = f"of {work.get('caption_windows') or 0:,} windows; {why}; see annotations.failure_detail"
+    n_windows = amount(work.get("caption_windows") or 0, "window")
+    of = f"of {n_windows}; {why}; see annotations.failure_detail"
     return [("  without an answer", sum(failed.values()), of)]

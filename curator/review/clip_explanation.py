@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.errors import UsageError
-from curator.number_text import moment, plain, score
+from curator.number_text import amount, moment, plain, score
 from curator.pipeline import filter_needs
 from curator.records.clips import COMPARED, REMAINDER, Reason
 from curator.report.funnel import quantile_words, value_words
@@ -93,7 +93,7 @@ def explain(finished: Finished, prefix: str, candidates: pa.Table | None = None)
     ]
     declared = [f"{name} {plain(value)}" for name, value in declared_values(clip)]
     span = f"{moment(clip.start_s)} to {moment(clip.end_s)}"
-    size = f"{clip.width}x{clip.height}, {clip.n_frames} frames at {clip.fps:.4g}/s"
+    size = f"{clip.width}x{clip.height}, {amount(clip.n_frames, 'frame')} at {clip.fps:.4g}/s"
     blocks = [
         f"clip {clip.clip_id}\n{plain(clip.source_uri)}\n{span}, {size}",
         "\n".join(_outcome(finished, clip)),
@@ -304,7 +304,7 @@ def _late_remedy(finished: Finished, clip: ClipRow, reason: Reason) -> str:
     shard, recipe = finished.recipe.shard, finished.recipe
     if reason == Reason.NO_BUCKET:
         return (
-            f"a bucket for {clip.width}x{clip.height} and {clip.n_frames} frames: "
+            f"a bucket for {clip.width}x{clip.height} and {amount(clip.n_frames, 'frame')}: "
             f"shard.resolutions begins at {min(shard.resolutions)} px, shard.lengths at "
             f"{min(shard.lengths)} frames and one more"
         )

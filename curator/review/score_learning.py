@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from curator.errors import UsageError, install_extra
 from curator.measures.learned_score import LearnedScore
 from curator.measures.score_list import SUITABILITY
+from curator.number_text import amount
 from curator.recipe import measures_of, stored_measures_of, with_changes
 from curator.review.bound_tuning import Tuned, tune
 from curator.review.finished_run import Finished
@@ -76,9 +77,10 @@ class MarkedScores:
         is_enough = n_all >= LEAST_MARKS and n_recordings >= LEAST_RECORDINGS
         if not is_enough or min(n_kept, n_all - n_kept) < LEAST_OF_KIND or min(of_kinds) < 2:
             raise UsageError(
-                f"{n_all} marks, {n_kept} keep and {n_all - n_kept} drop, of "
-                f"{n_recordings} recordings; expected {LEAST_MARKS} or more, {LEAST_OF_KIND} of "
-                f"either kind, of {LEAST_RECORDINGS} recordings, and either kind in two of them"
+                f"{amount(n_all, 'mark')}, {n_kept} keep and {n_all - n_kept} drop, of "
+                f"{amount(n_recordings, 'recording')}; expected {LEAST_MARKS} or more, "
+                f"{LEAST_OF_KIND} of either kind, of {LEAST_RECORDINGS} recordings, and either "
+                "kind in two of them"
             )
 
 

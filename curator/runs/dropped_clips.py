@@ -183,8 +183,9 @@ class DropCheck:
                 mend = f"{mend} and mend what is wrong with the sources".removeprefix(" and ")
             remedy = f"{mend}, or name another OUT; if the clips are to be removed, add --replace"
         return (
-            f"{n_lost} of {self._n_in_shards} clips would leave the shards of {self._store.uri}: "
-            f"{'; '.join(map(str, dropped))}; nothing was removed, and all work is kept; {remedy}"
+            f"{n_lost} of {amount(self._n_in_shards, 'clip')} would leave the shards of "
+            f"{self._store.uri}: {'; '.join(map(str, dropped))}; nothing was removed, and all work "
+            f"is kept; {remedy}"
         )
 
     def _judge(self, dropped: Sequence[DroppedClips], sources: SourceTable) -> None:

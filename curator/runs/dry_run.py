@@ -1,16 +1,18 @@
 """What a run would do and remove, from the listing and from what is stored; writes nothing."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from curator.number_text import amount, plain
+from curator.errors import RETRIED
+from curator.number_text import amount, plain, size
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, measures_of, semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.dropped_clips import DropCheck, by_source
-from curator.runs.generations import earlier_sources
+from curator.runs.generations import last_sources
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.identity_driver import decided_sources
 from curator.stages.scan.source_listing import SkippedName, UnlistedSource, list_sources
@@ -21,6 +23,9 @@ from curator.tables.track_parts import TrackParts
 
 MAX_NAMED = 5
 """Most sources that a dry run names as not readable."""
+_LAST = ("uri", "version", "source_id", "error_stage", "error_code")
+_UNREAD = ""
+"""Stands for a content that no run knows."""
 
 
 def dry_run(
@@ -30,28 +35,81 @@ def dry_run(
 
     Returns the text, and why the run would be refused; None where it would not, or may not.
     """
-    decided = decided_sources(store).select(["uri", "version", "source_id"]).to_pylist()
-    own_id = {(row["uri"], row["version"]): row["source_id"] for row in decided}
-    families = families_of(
-        recipe.analyze, semantics_of(recipe).weights_fingerprint, measures_of(recipe).users
-    )
+    previous = read_summary(store)
+    last = {row["uri"]: row for row in last_sources(store, previous).select(_LAST).to_pylist()}
     counts: Counter[str] = Counter()
-    contents: dict[str, str | None] = {}
-    unlisted: list[str] = []
-    unreadable: list[str] = []
+    unlisted: dict[str, str] = {}
 
     def listed() -> Iterator[SourceRef]:
         for item in list_sources(sources, limit=limit):
             if isinstance(item, SkippedName):
                 counts["skipped"] += 1
             elif isinstance(item, UnlistedSource):
-                unreadable.append(plain(item.message))
-                contents[item.uri] = None
-                unlisted.append(item.uri)
+                unlisted[item.uri] = plain(item.message)
             else:
-                counts["sources"] += 1
                 counts["bytes"] += item.bytes
                 yield SourceRef(uri=item.uri, n_bytes=item.bytes, version=item.version)
+
+    contents = _contents(listed(), store, recipe, last)
+    families = families_of(
+        recipe.analyze, semantics_of(recipe).weights_fingerprint, measures_of(recipe).users
+    )
+    tracks, failed = TrackParts(store, families).stored(set(filter(None, contents.values())))
+    for uri, source_id in contents.items():
+        if source_id is None or source_id in failed:
+            counts["failed"] += 1
+        elif len(tracks.get(source_id, ())) == len(families):
+            counts["analyzed"] += 1
+        else:
+            is_retried = uri in last and last[uri]["error_code"] in RETRIED
+            counts["again" if is_retried else "new"] += 1
+    lines = [
+        f"{amount(len(contents), 'source')}, {size(counts['bytes'])}: "
+        f"{counts['analyzed']} analyzed already, {counts['new']} to analyze, "
+        f"{counts['again']} failed before and tried again, {counts['failed']} failed before and "
+        f"not tried again; {len(unlisted)} not readable; {counts['skipped']} skipped by "
+        f"name; nothing was written to {store.uri}",
+        *list(unlisted.values())[:MAX_NAMED],
+    ]
+    if len(unlisted) > MAX_NAMED:
+        lines.append(f"and {len(unlisted) - MAX_NAMED} more")
+    contents.update(dict.fromkeys(unlisted))
+    drop_check = DropCheck(store, previous, replace=replace, unlisted=list(unlisted))
+    usable = set(filter(None, contents.values())) - failed
+    if not replace:
+        stays = {
+            row["source_id"]
+            for uri, row in last.items()
+            if row["error_code"] is None and uri not in contents
+        }
+        if n_new := len(stays - usable):
+            stay = f"{amount(n_new, 'source')} of earlier runs would stay"
+            lines.append(f"{stay}; --replace leaves them out")
+        usable |= stays
+    there = pa.chunked_array([sorted(usable)], pa.string())
+    unread = [uri for uri, content in contents.items() if content == _UNREAD]
+    dropped = by_source(
+        drop_check.missing(there, unread),
+        lambda uris: {uri: contents[uri] for uri in uris if uri in contents},
+    )
+    lines += [f"clips would leave the shards: {change}" for change in dropped]
+    problem = drop_check.problem(dropped)
+    if problem is not None and unread:
+        lines.append(f"{problem}; unless sources that no run has read hold them: {len(unread)}")
+        problem = None
+    return "\n  ".join(lines), problem
+
+
+def _contents(
+    listed: Iterator[SourceRef], store: Store, recipe: Recipe, last: Mapping[str, Any]
+) -> dict[str, str | None]:
+    """Returns the content id of each address; None where a probe failed, `_UNREAD` without one.
+
+    It is in stored probes, or in rows of the last run, which does not store probes of young files.
+    """
+    decided = decided_sources(store).select(["uri", "version", "source_id"]).to_pylist()
+    own_id = {(row["uri"], row["version"]): row["source_id"] for row in decided}
+    contents: dict[str, str | None] = {}
 
     def take(probes: pa.Table) -> None:
         for row in probes.to_pylist():
@@ -59,39 +117,10 @@ def dry_run(
             contents[row["uri"]] = own_id.get((row["uri"], row["version"])) or stored
 
     rows = FamilyRows(graph_of(recipe)["scan"], store)
-    columns = ("uri", "version", "source_id", "error_code")
-    unread = [source.uri for source in rows.missing(listed(), take, columns)]
-    ids = Counter(source_id for source_id in contents.values() if source_id is not None)
-    tracks, failed = TrackParts(store, families).stored(ids)
-    whole = {source_id for source_id, names in tracks.items() if len(names) == len(families)}
-    n_analyzed = sum(ids[source_id] for source_id in whole | failed)
-    text = (
-        f"{counts['sources']} sources, {counts['bytes'] / 1e9:.3f} GB; {n_analyzed} are analyzed "
-        f"already; {len(unreadable)} cannot be read; "
-        f"{counts['skipped']} skipped by name; nothing was written to {store.uri}"
-        + "".join(f"\n  {message}" for message in unreadable[:MAX_NAMED])
-        + (f"\n  and {len(unreadable) - MAX_NAMED} more" * (len(unreadable) > MAX_NAMED))
-    )
-    previous = read_summary(store)
-    drop_check = DropCheck(store, previous, replace=replace, unlisted=unlisted)
-    usable = {name for name in contents.values() if name is not None and name not in failed}
-    if not replace:
-        earlier = earlier_sources(store, previous).select(["uri", "source_id"]).to_pylist()
-        named = {*contents, *unread}
-        stays = [row["source_id"] for row in earlier if row["uri"] not in named]
-        n_new = len(set(stays) - usable)
-        usable.update(stays)
-        if n_new:
-            stay = f"{amount(n_new, 'source')} of earlier runs would stay"
-            text += f"\n  {stay}; --replace leaves them out"
-    there = pa.chunked_array([sorted(usable)], pa.string())
-    dropped = by_source(
-        drop_check.missing(there, unread),
-        lambda uris: {uri: contents[uri] for uri in uris if uri in contents},
-    )
-    text += "".join(f"\n  clips would leave the shards: {change}" for change in dropped)
-    problem = drop_check.problem(dropped)
-    if problem is not None and unread:
-        text += f"\n  {problem}; unless sources that no run has read hold them: {len(unread)}"
-        problem = None
-    return text, problem
+    for source in rows.missing(listed, take, ("uri", "version", "source_id", "error_code")):
+        row = last.get(source.uri)
+        if row is None or row["version"] != source.version or row["error_code"] in RETRIED:
+            contents[source.uri] = _UNREAD
+        else:
+            contents[source.uri] = None if row["error_stage"] == "scan" else row["source_id"]
+    return contents

@@ -72,13 +72,18 @@ class Generations:
         return cls(earlier=tuple(old), new=tuple(new))
 
 
-def earlier_sources(store: Store, previous: Mapping[str, Any]) -> pa.Table:
-    """Returns the rows of `sources` that did not fail, by the summary of the newest snapshot."""
+def last_sources(store: Store, previous: Mapping[str, Any]) -> pa.Table:
+    """Returns the rows of `sources`, by the summary of the newest snapshot."""
     parts = [read_parquet(store, name) for name in existing(store, previous, "sources")]
     if not parts:
         return SOURCES_SCHEMA.empty_table()
     # Older versions had no generations.
-    table = pa.concat_tables([*parts, SOURCES_SCHEMA.empty_table()], promote_options="default")
+    return pa.concat_tables([*parts, SOURCES_SCHEMA.empty_table()], promote_options="default")
+
+
+def earlier_sources(store: Store, previous: Mapping[str, Any]) -> pa.Table:
+    """Returns the rows of `last_sources` that did not fail."""
+    table = last_sources(store, previous)
     return table.filter(pc.equal(table["outcome"], "done"))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from curator.errors import CuratorError, UsageError, one_line
 from curator.executor.progress import Expected, Progress
+from curator.executor.termination import was_terminated
 from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
 from curator.runs.lease import read_holder, utc_now
@@ -72,7 +73,10 @@ def reported(store: Store, progress: Progress, check: Callable[[], None] = alone
         if failure is None or isinstance(failure, UsageError):
             remove()
         else:
-            write(error=one_line(failure) or type(failure).__name__)
+            why = one_line(failure) or type(failure).__name__
+            if isinstance(failure, KeyboardInterrupt):
+                why = "terminated (143)" if was_terminated() else "interrupted (130)"
+            write(error=why)
 
 
 def run_status(store: Store) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from curator.measures.clip_semantics import check_content
 from curator.models.scene_network import SCENE_WEIGHTS
 from curator.models.text_detector import TEXT_WEIGHTS
 from curator.models.weight_store import ModelStore
+from curator.number_text import amount
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
 from curator.runs.elsewhere import other_output
@@ -193,8 +194,9 @@ def _check_foreign(sources: Sequence[str], store: Store) -> None:
         _is_ours(store, CONFIG, "fingerprints")
         if others:
             raise UsageError(
-                f"OUT {store.uri!r} has {len(others)} objects that curate did not write in folders "
-                f"for results, such as {others[0]!r}: choose another OUT, or move them elsewhere"
+                f"OUT {store.uri!r} has {amount(len(others), 'object')} that curate did not write "
+                f"in folders for results, such as {others[0]!r}: choose another OUT, or move them "
+                "elsewhere"
             )
     if not others:
         return

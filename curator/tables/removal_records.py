@@ -175,6 +175,9 @@ class Removals:
         if "source_id" in names:
             is_removed |= self.named(table["source_id"], self.sources)
             unknown = _truth(pc.is_null(table["source_id"]))
+        if "error_code" in names:
+            # A row that accounts for a refused source holds nothing of the source.
+            unknown &= ~_truth(pc.equal(table["error_code"], str(ErrorCode.REMOVED)))
         for name in {"uri", "source_uri"} & names:
             is_removed |= unknown & self.named(table[name], self.uris)
         return is_removed

@@ -43,7 +43,7 @@ def test_every_clip_has_a_line_that_leads_to_its_bytes(
         assert (row["text"], row["split"]) == (clip.caption, clip.split)
     said = capsys.readouterr().out
     assert f"8 clips as {FORMAT}; 2 objects written" in said
-    assert f"\n{len(wanted)} lines\n" in said
+    assert f"\nlines: {len(wanted)}\n" in said
     assert "\nclass jsonl_export:JsonLines version 1" in said
 
 

@@ -3,15 +3,18 @@
 A signal that comes while Ray starts ends the run as one before or after it does.
 """
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from curator.executor.progress import Progress
 from curator.executor.termination import (
     HELD,
     ends_in_peace,
@@ -19,6 +22,8 @@ from curator.executor.termination import (
     signals_held,
     was_terminated,
 )
+from curator.runs.progress_report import reported, run_status
+from curator.storage import open_store
 
 PROGRAM = "from curator.cli import command; command()"
 
@@ -56,7 +61,9 @@ def test_a_second_interrupt_does_not_break_the_end_of_workers(
 
 
 @pytest.mark.parametrize("number", HELD)
-def test_a_schedulers_signal_is_told_from_an_interrupt(number: signal.Signals) -> None:
+def test_a_schedulers_signal_is_told_from_an_interrupt(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     """Also where native code, as Ray's does, raises its own exception in place of the handler's."""
 
     def native() -> None:
@@ -65,9 +72,18 @@ def test_a_schedulers_signal_is_told_from_an_interrupt(number: signal.Signals) -
         except KeyboardInterrupt:
             raise KeyboardInterrupt from None
 
-    with pytest.raises(KeyboardInterrupt), ends_when_asked(), ends_in_peace():
+    store, progress = open_store(str(tmp_path)), Progress(io.StringIO(), live=False)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        ends_when_asked(),
+        reported(store, progress),
+        ends_in_peace(),
+    ):
         native()
-    assert was_terminated() == (number == signal.SIGTERM)
+    is_term = number == signal.SIGTERM
+    assert was_terminated() == is_term
+    # `curate status` says so.
+    assert run_status(store)["error"] == ("terminated (143)" if is_term else "interrupted (130)")
 
 
 def test_threads_leave_signals_alone() -> None:

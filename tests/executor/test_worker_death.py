@@ -1,4 +1,4 @@
-"""A source that kills its worker ends as failed, and the others are done."""
+"""A source that kills the process that decodes it ends as failed, and the others are done."""
 
 import os
 from fractions import Fraction

@@ -112,7 +112,7 @@ def test_captions_that_no_model_wrote_are_counted(
         out = tmp_path / f"out{number}"
         make_shards(str(out), some)
         printed = curate("export", out, tmp_path / f"{number}", "--format", "cosmos")
-        said = f"{n_measured} captions are composed of measurements, and no model wrote them"
+        said = f"{n_measured} captions composed of measurements, not written by a model"
         assert (said in printed) == (n_measured > 0)
 
 

@@ -295,7 +295,7 @@ def test_the_command_says_what_it_did(
     options = ["--format", "preferences", "--min-margin", "2", "--split", "val", "--relative"]
     said = curate("export", out, to, *options)
     assert f"{to}: 2 clips as preferences" in said
-    assert "\n1 pairs of answers, a record each\n" in said
+    assert "\npairs of answers, a record each: 1\n" in said
     (record,) = records(to, "val")
     assert record["images"][0].startswith("frames/val/")
     assert not (to / "train.jsonl").exists()
@@ -303,7 +303,7 @@ def test_the_command_says_what_it_did(
     printed = curate("export", out, there, "--format", "conversations")
     n_lines = len(records(there, "train")) + len(records(there, "val"))
     assert n_lines > len(clips)
-    assert f"\n{n_lines} questions with answers, a record each\n" in printed
+    assert f"\nquestions with answers, a record each: {n_lines}\n" in printed
 
 
 def test_dpo_takes_steps_on_what_is_exported(out: Path, to: Path, tmp_path: Path) -> None:

@@ -58,6 +58,6 @@ def test_max_failed_counts_windows(place: Captioned, capsys: pytest.CaptureFixtu
     work = place.summary()["work"]
     error = capsys.readouterr().err.splitlines()[-1]
     n_failed, n_windows = work["caption_failed_server_error"], work["caption_windows"]
-    assert f"{n_failed} of {n_windows} windows have no annotation" in error
+    assert f"{n_failed} of {n_windows} windows without an annotation" in error
     assert main([*place.arguments(ONCE, OTHER), "--max-failed", "0.01"]) == EXIT_FAILED
     assert main(place.arguments(ONCE, OTHER)) == EXIT_OK

@@ -195,6 +195,10 @@ def test_a_removed_source_is_nowhere_and_does_not_come_back(
         assert "curate remove" in row["error_message"]
         assert not of_film(rows_of(out)[-1], 5)
         assert of_film(rows_of(out)[-1], 6)
+    # The row that accounts for the source stays.
+    sources = rows_of(out, "sources")[-1]
+    assert main(["remove", str(out), "--finish"]) == EXIT_OK
+    assert rows_of(out, "sources")[-1] == sources
     check_all(out)
 
 
@@ -209,7 +213,7 @@ def test_duplicates_of_a_removed_clip_are_listed_and_go_if_asked(
     ids = {c["clip_id"] for c in copies}
     assert remove(out, "clips", victim["clip_id"], *(["--with-duplicates"] * go)) == EXIT_OK
     printed = capsys.readouterr().out
-    assert (f"{len(copies)} clips were rejected as duplicates" in printed) is not go
+    assert ("rejected as duplicates of them, with rows that stay: " in printed) is not go
     assert ("--with-duplicates" in printed) is not go
     assert all((f"{c['clip_id']} of {c['source_uri']}" in printed) is not go for c in copies)
     orphans = [c for c in rows_of(out)[-1] if c["clip_id"] in ids]
@@ -269,7 +273,7 @@ def test_what_is_not_there_is_named_and_nothing_happens(
     assert "no records of removals" in capsys.readouterr().err
     assert remove(place.out, "clips", known["clip_id"], "--dry-run") == EXIT_OK
     printed = capsys.readouterr().out
-    assert "would be removed: 1 clips in the shards" in printed
+    assert "would be removed: 1 clip in the shards" in printed
     assert known["source_uri"] in printed
     monkeypatch.setitem(sys.modules, "duckdb", None)
     assert main(["remove", str(place.out), "--where", "fps > 1", "--dry-run"]) == EXIT_USAGE

@@ -69,7 +69,7 @@ def test_clips_without_a_score_that_only_cpus_give_are_counted_aloud(
     corpus = corpus_of(clips)
     decide(corpus, filter_stage(quantizer=given, luma={"min": 0.1}))
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("filters.quantizer: 2 clips have no quantizer, because a GPU decoded")
+    assert said.startswith("filters.quantizer: 2 clips without quantizer, because a GPU decoded")
 
 
 class Early(CorpusStage[StageConfig]):

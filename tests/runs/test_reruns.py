@@ -23,6 +23,7 @@ from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.errors import ErrorCode, SourceError
 from curator.executor.engine import Engine
 from curator.executor.timeline import Timeline
+from curator.runs import dry_run
 from curator.stages.propose import candidate_store as candidates
 from curator.stages.scan import probe as scan
 from curator.storage.local_store import LocalStore
@@ -154,15 +155,34 @@ def test_the_summary_agrees_with_the_tables_and_the_funnel_is_printed(
         assert f"{place.out}/{name}" in printed
 
 
-def test_a_dry_run_knows_what_is_analyzed(
-    finished: tuple[Rerun, str], capsys: pytest.CaptureFixture[str]
+def test_a_dry_run_knows_what_is_analyzed_and_what_failed(
+    finished: tuple[Rerun, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    place, _ = finished
-    before = place.files("")
-    assert place.code("--dry-run") == EXIT_OK
-    assert "4 sources" in (said := capsys.readouterr().out)
-    assert "3 are analyzed already" in said
-    assert place.files("") == before
+    place = finished[0].copy(tmp_path)
+
+    def said() -> str:
+        before = place.files("")
+        assert place.code("--dry-run") == EXIT_OK
+        assert place.files("") == before
+        return capsys.readouterr().out
+
+    first = said()
+    assert first.startswith("4 sources, ")
+    for words in (
+        "3 analyzed already, 0 to analyze", "0 failed before and tried again",
+        "1 failed before and not tried again", "0 not readable",
+    ):  # fmt: skip
+        assert words in first
+    # As after a run over files that were seconds old, whose probes are not stored.
+    shutil.rmtree(place.out / "scan")
+    assert said() == first
+    monkeypatch.setattr(dry_run, "RETRIED", {str(ErrorCode.NOT_A_VIDEO)})
+    assert "1 failed before and tried again, 0 failed before and not" in said()
+    shutil.rmtree(place.out / "tracks")
+    assert "0 analyzed already, 3 to analyze" in said()
 
 
 def test_the_same_run_again_does_nothing_and_changes_nothing(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -46,12 +47,15 @@ def mark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
         os.kill(pid, signal.SIGKILL)
 
 
-def start(sources: Path, out: Path, *more: str) -> "subprocess.Popen[bytes]":
+def start(
+    sources: Path, out: Path, *more: str, stderr: int | None = None
+) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "curator.cli", "run", str(sources), str(out)]
     # A test run in the background ignores interrupts, and so would what it starts.
     return subprocess.Popen(
         [*command, *sets(Same.settings), *more],
         stdout=subprocess.DEVNULL,
+        stderr=stderr,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
@@ -88,6 +92,18 @@ def wait_for_part(out: Path, process: "subprocess.Popen[bytes]") -> None:
         time.sleep(0.05)
 
 
+def worker_at(stage: str, mark: str, process: "subprocess.Popen[bytes]") -> int:
+    """Waits for a worker of Ray's that works on a unit of a stage."""
+    title = f"ray::curate_{stage}.run".encode()
+    while process.poll() is None:
+        for pid in marked(mark):
+            with suppress(OSError):
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(title):
+                    return pid
+        time.sleep(0.02)
+    raise AssertionError(f"the run ended before a worker began to {stage}")
+
+
 def test_a_killed_run_goes_on_with_two_workers_to_the_bytes_of_none(
     sources: Path, reference: Same, tmp_path: Path, mark: str
 ) -> None:
@@ -108,7 +124,12 @@ def test_a_killed_run_goes_on_with_two_workers_to_the_bytes_of_none(
     assert len(stored) > len(whole)
     for part in stored:
         pq.read_metadata(part)
-    assert start(sources, out, "--workers", "2").wait(timeout=300) == 0
+    # A worker that dies over a unit shows in no byte either.
+    process = start(sources, out, "--workers", "2", stderr=subprocess.PIPE)
+    os.kill(worker_at("analyze", mark, process), signal.SIGKILL)
+    said = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 0
+    assert said.count("a worker process died") == 1
     assert none_left(mark, within_s=10), "a normal run left processes behind"
     assert Same(sources, out).files() == reference.files() != {}
     for table in ("clips", "shots", "sources", "embeddings"):

@@ -82,6 +82,9 @@ def test_rows_go_by_id_or_address_and_captions_by_words() -> None:
         {"uri": ["/a.mp4", "/a.mp4", "/b.mp4", "/b.mp4"], "source_id": ["s2", None, "s1", None]}
     )
     assert removals.rows(sources).tolist() == [False, True, True, False]
+    # Rows that account for a refused source hold nothing of the source.
+    refused = sources.append_column("error_code", pa.array([None, "removed", "removed", None]))
+    assert removals.rows(refused).tolist() == [False, False, True, False]
     sidecars = pa.table({"source_uri": ["/a.mp4", "/b.mp4"], "json": ["", ""]})
     assert removals.rows(sidecars).tolist() == [True, False]
     assert removals.rows(pa.table({"clip_id": ["c1", "c2"]})).tolist() == [True, False]

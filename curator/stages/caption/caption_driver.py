@@ -21,6 +21,7 @@ from curator.executor.worker import pack
 from curator.fingerprints import fingerprint
 from curator.media.clip_frames import FrameOrder
 from curator.models.text_reader import READ_MODEL, merged
+from curator.number_text import amount
 from curator.records.clips import BY_HAND, Clip
 from curator.records.cuts import StoredFrames, TextLine
 from curator.records.sources import FULL_HD
@@ -349,9 +350,9 @@ class Captioning:
                 f"{n} {name.removeprefix(FAILED_WINDOWS)}" for name, n in failed.items()
             )
             raise CuratorError(
-                f"none of {counts['caption_windows']} windows got an annotation ({reasons}); "
-                "nothing was committed, and replies that were given are kept: check the captioner "
-                "and the keys of `caption`"
+                f"none of {amount(counts['caption_windows'], 'window')} got an annotation "
+                f"({reasons}); nothing was committed, and replies that were given are kept: check "
+                "the captioner and the keys of `caption`"
             )
         self._done.apply()
 

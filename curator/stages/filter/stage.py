@@ -7,6 +7,7 @@ import numpy as np
 
 from curator.buckets import class_settings
 from curator.measures.score_list import BUILT_IN, Measures
+from curator.number_text import amount
 from curator.stage import BY_ORDER, Corpus, CorpusStage, Decisions, Left, Wait, Work
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import (
@@ -89,9 +90,9 @@ class FilterStage(CorpusStage[FilterConfig]):
         yield Left(RULES, facts)
         for rule, n in (+absent).items():
             yield (
-                f"filters.{rule}: {n} clips have no {cpu_only[rule]}, because a GPU decoded them "
-                "or their codec does not say it; tracks of a GPU stay so: analyze them into "
-                "another OUT on CPUs"
+                f"filters.{rule}: {amount(n, 'clip')} without {cpu_only[rule]}, because a GPU "
+                "decoded them or their codec does not say it; tracks of a GPU stay so: analyze "
+                "them into another OUT on CPUs"
             )
 
     def by_quantile(self, bounds: Sequence[Bounds]) -> dict[str, Sides]:
