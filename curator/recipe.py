@@ -36,7 +36,13 @@ from curator.stages.scan.config import ScanConfig
 from curator.stages.select.config import SelectConfig
 from curator.stages.shard.config import ShardConfig
 from curator.storage.metadata_columns import PREFIX
-from curator.strict_yaml import StrictYamlError, load_yaml
+from curator.strict_yaml import (
+    StrictYamlError,
+    load_yaml,
+    pipelines_folder,
+    read_yaml,
+    yaml_names,
+)
 
 DEFAULT_RECIPE = "quickstart"
 _SHOWN = 60
@@ -205,15 +211,9 @@ def semantics_of(recipe: Recipe) -> Semantics:
     return Semantics(recipe.semantic, recipe.analyze.clip, ModelStore.at(recipe.models))
 
 
-def recipe_folder() -> Path:
-    """The folder of the packaged recipes, or of a checkout's."""
-    packaged = Path(__file__).parent / "pipelines"
-    return packaged if packaged.is_dir() else Path(__file__).parent.parent / "pipelines"
-
-
 def recipe_names() -> list[str]:
     """Names that `--recipe` takes, sorted."""
-    return sorted(path.stem for path in recipe_folder().glob("*.yaml"))
+    return yaml_names(pipelines_folder())
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -224,20 +224,12 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         RecipeError: Naming the file, the key, what is wrong and the nearest valid key.
     """
-    path = _find(name)
-    try:
-        data = load_yaml(path.read_text(encoding="utf-8"))
-    except (StrictYamlError, UnicodeDecodeError) as error:
-        raise RecipeError(f"recipe {path} cannot be read as YAML: {error}") from error
-    except OSError as error:
-        raise RecipeError(f"recipe {path} cannot be read: {error.strerror}") from error
+    path, data = read_yaml(name, pipelines_folder(), "recipe")
     if data is None:
         raise RecipeError(
             f"recipe {path} is empty: it would have no rules, and keep every clip; begin with a "
-            f"copy of {recipe_folder() / DEFAULT_RECIPE}.yaml"
+            f"copy of {pipelines_folder() / DEFAULT_RECIPE}.yaml"
         )
-    if not isinstance(data, dict):
-        raise RecipeError(f"recipe {path} is a {type(data).__name__}; expected keys and values")
     return _changed(data, overrides, path)
 
 
@@ -285,17 +277,6 @@ def _changed(data: dict[str, Any], overrides: Sequence[str], path: Path) -> Reci
         return Recipe.model_validate(data)
     except ValidationError as error:
         raise RecipeError(_explain(error, path, overrides)) from error
-
-
-def _find(name: str) -> Path:
-    path = recipe_folder() / f"{name}.yaml"
-    if name in recipe_names():
-        return path
-    if Path(name).suffix in (".yaml", ".yml") or "/" in name:
-        if not Path(name).is_file():
-            raise RecipeError(f"recipe file {name!r} does not exist; `curate recipes` lists names")
-        return Path(name)
-    raise RecipeError(unknown_key(name, recipe_names(), "recipe"))
 
 
 def _override(data: dict[str, Any], override: str) -> None:

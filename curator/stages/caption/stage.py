@@ -116,11 +116,6 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         self._runner: DialogRunner | None = None
         self._is_closed = False
 
-    @property
-    def is_on(self) -> bool:
-        """Whether clips get captions."""
-        return self.config.enabled
-
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
         """Answers that reject clips come before the cut; else frames are taken while it cuts."""
         if self.config.decides:

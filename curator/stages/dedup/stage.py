@@ -54,11 +54,6 @@ class DedupStage(CorpusStage[DedupConfig]):
         super().__init__(config)
         self._shortest, self._divides = shortest, divides and config.remainders
 
-    @property
-    def is_on(self) -> bool:
-        """Whether duplicates are searched."""
-        return self.config.enabled
-
     def settings(self) -> dict[str, object]:
         """Its section, and the settings of other sections."""
         lengths = self._shortest.seconds, self._shortest.n_frames

@@ -254,13 +254,14 @@ def write_shard(
             contents["id"] = sample.id()
         for suffix, _ in sample.members():
             data = contents[suffix]
-            write(_header(f"{sample.key}.{suffix}", len(data)))
+            write(tar_header(f"{sample.key}.{suffix}", len(data)))
             write(data)
             write(b"\0" * (padded(len(data)) - len(data)))
     write(b"\0" * END_BYTES)
 
 
-def _header(name: str, size: int) -> bytes:
+def tar_header(name: str, size: int) -> bytes:
+    """Returns the header of a plain file, always the same."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o644
     return info.tobuf(format=tarfile.USTAR_FORMAT)
