@@ -1,6 +1,5 @@
 """The machine and the packages that a run uses on CPUs: what is there, and what works."""
 
-import importlib.util
 import os
 import platform
 import resource
@@ -18,7 +17,7 @@ from curator.errors import install_extra
 from curator.executor.host_resources import available_cpus, memory_bytes, object_store_bytes
 from curator.executor.sandbox import landlock_version
 from curator.executor.system_calls import has_seccomp
-from curator.media.nvdec_check import torch_cuda_build
+from curator.media.nvdec_check import installed_cuda_build
 from curator.storage.object_service import scheme_of
 
 WORKER_BYTES = 2 << 30
@@ -158,16 +157,8 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _torch_build() -> str | None:
-    """Returns the CUDA that torch was built for, such as `13.2`; None for CPU-only, or no torch."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    return torch_cuda_build(Path(spec.origin).with_name("version.py").read_text())
-
-
 def _torch() -> str | Fault:
-    release, build = _version("torch"), _torch_build()
+    release, build = _version("torch"), installed_cuda_build()
     if release is None:
         return Fault("not installed", install_extra("run"))
     return f"{release}, {f'for CUDA {build}' if build else 'a CPU-only build'}"

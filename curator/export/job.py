@@ -28,6 +28,7 @@ from curator.stages.shard.tar_reader import (
     open_shards,
 )
 from curator.storage import Store, open_store
+from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import is_unfinished
 
 MAX_WORKERS = 16
@@ -138,15 +139,12 @@ class Destination:
         """Returns whether the object exists with these bytes, and counts it if so."""
         if self._there.get(key) != n_bytes:
             return False
-        digest = hashlib.sha256()
         # An unreadable object is written anew.
-        with suppress(StorageError, OSError), self._store.open(key) as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-        if digest.hexdigest() != sha256:
-            return False
-        self.reuse(key)
-        return True
+        with suppress(StorageError, OSError):
+            if Digest.of_object(self._store, key).sha256 == sha256:
+                self.reuse(key)
+                return True
+        return False
 
     def size(self, key: str) -> int | None:
         """Returns the size of an object that existed at the beginning, or None."""

@@ -73,6 +73,14 @@ def torch_cuda_build(version_file: str) -> str | None:
     return build[1] if build is not None else None
 
 
+def installed_cuda_build() -> str | None:
+    """Returns the CUDA that torch was built for, such as `13.2`; None for CPU-only, or no torch."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    return torch_cuda_build(Path(spec.origin).with_name("version.py").read_text())
+
+
 def driver_fault(build: str, driver_cuda: int) -> str | None:
     """Returns why a torch cannot use a driver, or None.
 
@@ -99,11 +107,7 @@ def cuda_words(number: int) -> str:
 
 def torch_fault() -> str | None:
     """Returns why the installed torch does not fit this machine's driver, or None."""
-    driver_cuda = _driver_cuda()
-    spec = importlib.util.find_spec("torch")
-    assert spec is not None
-    assert spec.origin is not None
-    build = torch_cuda_build(Path(spec.origin).with_name("version.py").read_text())
+    driver_cuda, build = _driver_cuda(), installed_cuda_build()
     if build is None:
         return "torch is a CPU-only build; uv pip install --reinstall torch torchvision"
     # Without a driver PyNvVideoCodec does not load, and says why.

@@ -4,14 +4,12 @@
 import math
 import os
 from collections.abc import Iterator
-from functools import cache
-from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import ModelError, SourceError, UsageError
-from curator.executor.unit_worker import UnitWorker
+from curator.executor.unit_worker import process_alone
 from curator.matching.clip_footage import ClipFootage
 from curator.measures.clip_view import ClipView
 from curator.models.clip_model import text_embedder
@@ -34,8 +32,6 @@ SPAN_S = 60.0
 _DENSE = {"samples_per_s": 4.0, "thumbnail_every": 1, "scene_every_s": 0.5}
 """A query video gets more pictures per second than clips have, so that each picture of a clip has a
 counterpart from about the same moment."""
-_ONE_AT_A_TIME = Lock()
-"""Held while a query is decoded: a process has one sandbox."""
 
 
 def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
@@ -96,8 +92,7 @@ def _decoded(
     try:
         n_bytes, version = stat_source(uri)
         query = QueryFile(uri=uri, n_bytes=n_bytes, version=version, is_picture=is_picture)
-        with _ONE_AT_A_TIME:
-            (result,) = _worker(config)([query]).results
+        result = process_alone(QueryStage, config, query)
     except SourceError as error:
         result = Failure(uri=uri, stage="query", code=error.code, message=error.message)
     except ModelError as error:
@@ -109,11 +104,6 @@ def _decoded(
         )
     decoded: Track | NDArray[np.float32] = result
     return decoded
-
-
-@cache
-def _worker(config: AnalyzeConfig) -> UnitWorker:
-    return UnitWorker(stage=QueryStage(config))
 
 
 def _spans(track: Track) -> Iterator[tuple[float, ClipFootage]]:

@@ -7,15 +7,14 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, partial
-from threading import Lock
+from functools import partial
 from typing import BinaryIO
 
 import av
 from av.video.reformatter import Colorspace
 
 from curator.errors import ErrorCode, SourceError, UsageError
-from curator.executor.unit_worker import UnitWorker
+from curator.executor.unit_worker import process_alone
 from curator.media.container import open_container, quarter_turns_deg, video_stream
 from curator.media.encode import EncodeSettings, encode_mp4
 from curator.media.scale import Scaler, fit_inside
@@ -30,7 +29,6 @@ RATE_FPS = 15
 MAX_S = 60.0
 """Longest part that is shown."""
 _SETTINGS = EncodeSettings(crf=28, preset="veryfast", encoder="x264")
-_ONE_AT_A_TIME = Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,19 +79,13 @@ def source_clip(clip: ClipRow, version: str | None) -> bytes:
             start_pts=clip.start_pts,
             end_pts=min(clip.end_pts, clip.start_pts + int(MAX_S / Fraction(clip.time_base))),
         )
-        with _ONE_AT_A_TIME:
-            (result,) = _worker()([span]).results
+        result = process_alone(SourceClipStage, StageConfig(), span)
     except SourceError as error:
         raise UsageError(f"its source cannot be read: {error}") from error
     if isinstance(result, Failure):
         raise UsageError(f"its source cannot be shown ({result.code}): {result.message}")
     mp4: bytes = result
     return mp4
-
-
-@cache
-def _worker() -> UnitWorker:
-    return UnitWorker(stage=SourceClipStage(StageConfig()))
 
 
 def _encoded(unit: SourceSpan, reader: BinaryIO) -> bytes:

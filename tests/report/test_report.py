@@ -21,7 +21,6 @@ from curator.records.columns import field_names
 from curator.records.sources import Note, Source
 from curator.report import render_report, shown_clips
 from curator.report.funnel import format_funnel, funnel_steps, reason_order
-
 from curator.report.page_templates import CARD_PX, clean, embedded
 from curator.report.page_templates import render as page_from
 from tests.made_clips import clip_rows
