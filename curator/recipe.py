@@ -36,13 +36,7 @@ from curator.stages.scan.config import ScanConfig
 from curator.stages.select.config import SelectConfig
 from curator.stages.shard.config import ShardConfig
 from curator.storage.metadata_columns import PREFIX
-from curator.strict_yaml import (
-    StrictYamlError,
-    load_yaml,
-    pipelines_folder,
-    read_yaml,
-    yaml_names,
-)
+from curator.strict_yaml import StrictYamlError, load_yaml, pipelines_folder, read_yaml, yaml_names
 
 DEFAULT_RECIPE = "quickstart"
 _SHOWN = 60
