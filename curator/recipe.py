@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from curator.errors import RecipeError, UsageError, unknown_key
+from curator.errors import RecipeError, UsageError, raised_as, unknown_key
 from curator.measures.clip_semantics import SemanticConfig, Semantics
 from curator.measures.learned_score import LearnedScore, SuitabilityConfig
 from curator.measures.score_list import Measures, ScoreConfig
@@ -110,10 +110,8 @@ class Recipe(BaseModel):
     @field_validator("measures")
     @classmethod
     def _loaded(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        try:
+        with raised_as(ValueError, RecipeError):
             Measures.of(names)
-        except RecipeError as error:
-            raise ValueError(str(error)) from error
         return names
 
     @field_validator("scores", "filters", "dedup", "select", mode="before")
@@ -282,10 +280,8 @@ def _override(data: dict[str, Any], override: str) -> None:
             f"--set {override!r} has no value; {key.strip()}=null sets nothing, and so takes a "
             "bound away"
         )
-    try:
+    with raised_as(RecipeError, StrictYamlError, of=f"--set {override!r}: "):
         value = load_yaml(text)
-    except StrictYamlError as error:
-        raise RecipeError(f"--set {override!r}: {error}") from error
     *parents, leaf = _keys(key.strip())
     node = data
     for parent in parents:

@@ -18,7 +18,7 @@ from curator.commands.arguments import (
     option,
     terminal_line,
 )
-from curator.errors import CuratorError
+from curator.errors import CuratorError, raised_as
 
 if TYPE_CHECKING:
     from curator.export import Exported
@@ -76,7 +76,7 @@ def verify(options: argparse.Namespace) -> int:
             facts = {**asdict(outcome), "is_well": outcome.is_well}
             lines = _removed_lines(outcome)
         else:
-            try:
+            with raised_as(UsageError, StorageError):
                 outcome = verify.verify(
                     options.out,
                     frames=options.frames,
@@ -89,8 +89,6 @@ def verify(options: argparse.Namespace) -> int:
                     ),
                     hashed=lambda n_sources, n_total: shown(f"{n_sources} of {n_total} sources"),
                 )
-            except StorageError as error:
-                raise UsageError(str(error)) from error
             facts, lines = _verified_facts(outcome), _verified_lines(outcome)
     print(json.dumps(facts, indent=1, ensure_ascii=False) if options.json else "\n".join(lines))
     return EXIT_OK if outcome.is_well else EXIT_FAILED

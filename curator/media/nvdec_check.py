@@ -47,6 +47,14 @@ def nvdec_refusal() -> str | None:
     return done.stdout.strip() or f"the check of NVDEC ended with {done.returncode}"
 
 
+def installed_version(distribution: str) -> str | None:
+    """Returns the version of an installed distribution; None for one that is not installed."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
 def codec_fault(installed: str | None) -> str | None:
     """Returns why an installed version of PyNvVideoCodec, None for none, is not used; or None."""
     if installed is None:
@@ -126,16 +134,11 @@ def _driver_cuda() -> int | None:
     return number.value
 
 
-def _codec_version() -> str | None:
-    try:
-        return version(CODEC)
-    except PackageNotFoundError:
-        return None
-
-
 def _main() -> int:
     try:
-        refusal = codec_fault(_codec_version()) or torch_fault() or Nvdec().decodes_nothing()
+        refusal = (
+            codec_fault(installed_version(CODEC)) or torch_fault() or Nvdec().decodes_nothing()
+        )
     except CuratorError as error:
         refusal = str(error)
     if refusal is not None:

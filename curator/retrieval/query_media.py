@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError, SourceError, UsageError
+from curator.errors import ModelError, SourceError, UsageError, raised_as
 from curator.executor.unit_worker import process_alone
 from curator.matching.clip_footage import ClipFootage
 from curator.measures.clip_view import ClipView
@@ -73,12 +73,10 @@ def text_vector(text: str, recipe: Recipe) -> NDArray[np.float32]:
     """
     if not text.strip():
         raise UsageError("--text is empty; expected what the clips show, such as 'a red car'")
-    try:
+    with raised_as(UsageError, ModelError, of="--text: "):
         models = ModelStore.at(recipe.models)
         entry = models.catalogue.find(str(recipe.analyze.clip), "clip")
         vectors_PD, _ = text_embedder(entry, models.find(entry))([text])
-    except ModelError as error:
-        raise UsageError(f"--text: {error}") from error
     vector: NDArray[np.float32] = vectors_PD[0]
     return vector
 

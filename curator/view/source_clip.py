@@ -13,7 +13,7 @@ from typing import BinaryIO
 import av
 from av.video.reformatter import Colorspace
 
-from curator.errors import ErrorCode, SourceError, UsageError
+from curator.errors import ErrorCode, SourceError, UsageError, raised_as
 from curator.executor.unit_worker import process_alone
 from curator.media.container import open_container, quarter_turns_deg, video_stream
 from curator.media.encode import EncodeSettings, encode_mp4
@@ -68,7 +68,7 @@ def source_clip(clip: ClipRow, version: str | None) -> bytes:
     Raises:
         UsageError: The source cannot be read or decoded there, or is another one by now.
     """
-    try:
+    with raised_as(UsageError, SourceError, of="its source cannot be read: "):
         n_bytes, version_now = stat_source(clip.source_uri)
         if version is not None and version != version_now:
             raise UsageError(f"{clip.source_uri} has changed since the run read it")
@@ -80,8 +80,6 @@ def source_clip(clip: ClipRow, version: str | None) -> bytes:
             end_pts=min(clip.end_pts, clip.start_pts + int(MAX_S / Fraction(clip.time_base))),
         )
         result = process_alone(SourceClipStage, StageConfig(), span)
-    except SourceError as error:
-        raise UsageError(f"its source cannot be read: {error}") from error
     if isinstance(result, Failure):
         raise UsageError(f"its source cannot be shown ({result.code}): {result.message}")
     mp4: bytes = result

@@ -17,7 +17,7 @@ from itertools import chain, islice
 from time import monotonic
 from typing import Any, TypeVar
 
-from curator.errors import ErrorCode, SourceError, StorageError, UsageError
+from curator.errors import ErrorCode, SourceError, StorageError, UsageError, raised_as
 from curator.number_text import amount
 from curator.records.sources import SourceRef
 from curator.storage.base import has_scheme
@@ -302,10 +302,8 @@ def _objects(service: ObjectService, bucket: str, key: str) -> Iterator[Listed]:
 
 
 def _at_least_one(items: Iterator[_Item], argument: str, otherwise: str) -> Iterator[_Item]:
-    try:
+    with raised_as(UsageError, StorageError, of=f"input {argument!r} cannot be listed: "):
         first = next(items, None)
-    except StorageError as error:
-        raise UsageError(f"input {argument!r} cannot be listed: {error}") from error
     if first is None:
         raise UsageError(f"input {argument!r} {otherwise}")
     return chain([first], items)
