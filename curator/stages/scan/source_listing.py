@@ -184,14 +184,11 @@ def _readable_rows(manifest: str) -> Iterator[ManifestRow]:
 
 def _pattern_files(pattern: str) -> Iterator[Listed]:
     for path in expand(pattern):
-        try:
-            info: os.stat_result | OSError = os.stat(path)
-        except OSError as error:
-            info = error
-        if not isinstance(info, OSError) and stat.S_ISDIR(info.st_mode):
+        found = WalkedPath.of(path)
+        if not isinstance(found.info, OSError) and stat.S_ISDIR(found.info.st_mode):
             yield from map(_by_name, walk(path))
         else:
-            yield _by_name(WalkedPath(path=path, info=info))
+            yield _by_name(found)
 
 
 def _by_name(walked: WalkedPath) -> Listed:
