@@ -8,6 +8,7 @@ stopped in the middle of a write, and lost the lease meanwhile, changes nothing 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy as copy_of
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -70,7 +71,7 @@ class FencedStore(Store):
 
     def __reduce__(self) -> tuple[Callable[[Store], Store], tuple[Store]]:
         """Returns the store alone: the lease is this process's."""
-        return _itself, (self._store,)
+        return copy_of, (self._store,)
 
     @property
     def is_local(self) -> bool:  # type: ignore[override]
@@ -140,7 +141,3 @@ class FencedStore(Store):
                 yield key
 
         self._store.delete(checked())
-
-
-def _itself(store: Store) -> Store:
-    return store

@@ -176,10 +176,8 @@ def _looked_up(argument: str, seen: set[bytes], *, may_repeat: bool) -> Iterator
 
 
 def _readable_rows(manifest: str) -> Iterator[ManifestRow]:
-    try:
+    with raised_as(UsageError, SourceError, of="manifest "):
         yield from manifest_rows(manifest)
-    except SourceError as error:
-        raise UsageError(f"manifest {error.message}") from error
 
 
 def _pattern_files(pattern: str) -> Iterator[Listed]:
