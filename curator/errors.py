@@ -2,7 +2,8 @@
 
 import os
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import ClassVar
@@ -189,6 +190,15 @@ class CutError(CuratorError):
 
 class ShardError(CuratorError):
     """A shard cannot be assembled."""
+
+
+@contextmanager
+def raised_as(kind: type[Exception], *causes: type[Exception], of: str = "") -> Iterator[None]:
+    """Raises errors of the kinds `causes` as one of another kind; its message begins with `of`."""
+    try:
+        yield
+    except causes as error:
+        raise kind(f"{of}{error}") from error
 
 
 def unknown_key(name: str, valid: Iterable[str], kind: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import CuratorError
+from curator.errors import CuratorError, raised_as
 
 Scalar = str | int | float | bool | None
 Row = Mapping[str, Scalar]
@@ -363,17 +363,13 @@ class Family:
 
     def encode(self, value: Any) -> bytes | Row:  # noqa: ANN401 - checked by the content
         """Returns a value as bytes or as a row; raises `FamilyError` if it does not fit."""
-        try:
+        with raised_as(FamilyError, FamilyError, of=f"family {self.name}: "):
             return self.content.encode(value, self.ending)
-        except FamilyError as error:
-            raise FamilyError(f"family {self.name}: {error}") from error
 
     def decode(self, data: bytes) -> Any:  # noqa: ANN401 - by the content
         """Returns the value of a member; raises `FamilyError` for bytes that hold none."""
-        try:
+        with raised_as(FamilyError, FamilyError, of=f"family {self.name}: "):
             return self.content.decode(data, self.ending)
-        except FamilyError as error:
-            raise FamilyError(f"family {self.name}: {error}") from error
 
     def to_json(self) -> dict[str, Any]:
         """Returns the declaration, as OUT stores it; `from_json` reads it without the stage."""

@@ -4,7 +4,7 @@ Comparing, printing and writing a value that is nested a thousand levels deep ra
 `RecursionError`, where the parser itself may have read it.
 """
 
-from typing import Any
+from typing import Any, Never
 
 import orjson
 
@@ -20,6 +20,11 @@ def load_bounded(data: bytes) -> Any:  # noqa: ANN401
     value = orjson.loads(data)
     refuse_deep(value)
     return value
+
+
+def refuse_constant(word: str) -> Never:
+    """Raises `ValueError` for NaN and infinities, which Python's own parser takes for numbers."""
+    raise ValueError(f"{word} is no value in JSON")
 
 
 def refuse_deep(value: object) -> None:

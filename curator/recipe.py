@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from curator.errors import RecipeError, UsageError, unknown_key
+from curator.errors import RecipeError, UsageError, raised_as, unknown_key
 from curator.measures.clip_semantics import SemanticConfig, Semantics
 from curator.measures.learned_score import LearnedScore, SuitabilityConfig
 from curator.measures.score_list import Measures, ScoreConfig
@@ -36,7 +36,7 @@ from curator.stages.scan.config import ScanConfig
 from curator.stages.select.config import SelectConfig
 from curator.stages.shard.config import ShardConfig
 from curator.storage.metadata_columns import PREFIX
-from curator.strict_yaml import StrictYamlError, load_yaml
+from curator.strict_yaml import StrictYamlError, load_yaml, pipelines_folder, read_yaml, yaml_names
 
 DEFAULT_RECIPE = "quickstart"
 _SHOWN = 60
@@ -110,10 +110,8 @@ class Recipe(BaseModel):
     @field_validator("measures")
     @classmethod
     def _loaded(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        try:
+        with raised_as(ValueError, RecipeError):
             Measures.of(names)
-        except RecipeError as error:
-            raise ValueError(str(error)) from error
         return names
 
     @field_validator("scores", "filters", "dedup", "select", mode="before")
@@ -205,15 +203,9 @@ def semantics_of(recipe: Recipe) -> Semantics:
     return Semantics(recipe.semantic, recipe.analyze.clip, ModelStore.at(recipe.models))
 
 
-def recipe_folder() -> Path:
-    """The folder of the packaged recipes, or of a checkout's."""
-    packaged = Path(__file__).parent / "pipelines"
-    return packaged if packaged.is_dir() else Path(__file__).parent.parent / "pipelines"
-
-
 def recipe_names() -> list[str]:
     """Names that `--recipe` takes, sorted."""
-    return sorted(path.stem for path in recipe_folder().glob("*.yaml"))
+    return yaml_names(pipelines_folder())
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -224,20 +216,12 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         RecipeError: Naming the file, the key, what is wrong and the nearest valid key.
     """
-    path = _find(name)
-    try:
-        data = load_yaml(path.read_text(encoding="utf-8"))
-    except (StrictYamlError, UnicodeDecodeError) as error:
-        raise RecipeError(f"recipe {path} cannot be read as YAML: {error}") from error
-    except OSError as error:
-        raise RecipeError(f"recipe {path} cannot be read: {error.strerror}") from error
+    path, data = read_yaml(name, pipelines_folder(), "recipe")
     if data is None:
         raise RecipeError(
             f"recipe {path} is empty: it would have no rules, and keep every clip; begin with a "
-            f"copy of {recipe_folder() / DEFAULT_RECIPE}.yaml"
+            f"copy of {pipelines_folder() / DEFAULT_RECIPE}.yaml"
         )
-    if not isinstance(data, dict):
-        raise RecipeError(f"recipe {path} is a {type(data).__name__}; expected keys and values")
     return _changed(data, overrides, path)
 
 
@@ -292,17 +276,6 @@ def _changed(data: dict[str, Any], overrides: Sequence[str], path: Path) -> Reci
         raise RecipeError(_explain(error, path, overrides)) from error
 
 
-def _find(name: str) -> Path:
-    path = recipe_folder() / f"{name}.yaml"
-    if name in recipe_names():
-        return path
-    if Path(name).suffix in (".yaml", ".yml") or "/" in name:
-        if not Path(name).is_file():
-            raise RecipeError(f"recipe file {name!r} does not exist; `curate recipes` lists names")
-        return Path(name)
-    raise RecipeError(unknown_key(name, recipe_names(), "recipe"))
-
-
 def _override(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
@@ -312,10 +285,8 @@ def _override(data: dict[str, Any], override: str) -> None:
             f"--set {override!r} has no value; {key.strip()}=null sets nothing, and so takes a "
             "bound away"
         )
-    try:
+    with raised_as(RecipeError, StrictYamlError, of=f"--set {override!r}: "):
         value = load_yaml(text)
-    except StrictYamlError as error:
-        raise RecipeError(f"--set {override!r}: {error}") from error
     *parents, leaf = _keys(key.strip())
     node = data
     for parent in parents:

@@ -145,8 +145,8 @@ class GraphStage(ABC, Generic[ConfigT]):
 
     @property
     def is_on(self) -> bool:
-        """Whether it does anything."""
-        return True
+        """Whether it does anything: by default what its setting `enabled` says, if it has one."""
+        return bool(getattr(self.config, "enabled", True))
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
         """Returns what it waits for, after waits `before` of earlier stages; by default nothing.

@@ -4,9 +4,12 @@ YAML may be someone else's. An alias repeats a part of a text for two characters
 lines can stand for gigabytes; nesting has no end either. Both are bounded before values are made.
 """
 
+from pathlib import Path
 from typing import Any
 
 import yaml
+
+from curator.errors import RecipeError, unknown_key
 
 MAX_CHARACTERS = 256 << 10
 """Of a text, also with a copy of its part in place of each alias."""
@@ -43,6 +46,40 @@ def load_yaml(text: str, *, max_characters: int = MAX_CHARACTERS) -> Any:  # noq
     # PyYAML's constructors of numbers, dates and tagged values raise whatever Python raises.
     except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
         raise StrictYamlError(f"a value does not fit its type: {error}") from error
+
+
+def pipelines_folder() -> Path:
+    """Returns the folder of recipes and prompts: in the package, or next to it in a checkout."""
+    packaged = Path(__file__).parent / "pipelines"
+    return packaged if packaged.is_dir() else Path(__file__).parent.parent / "pipelines"
+
+
+def yaml_names(folder: Path) -> list[str]:
+    """Returns the names of the YAML files in a folder, sorted."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def read_yaml(name: str, folder: Path, kind: str) -> tuple[Path, dict[str, Any] | None]:
+    """Reads a YAML file of a folder by its name, or one at a path; None for an empty file.
+
+    Raises `RecipeError`, which names the file's `kind`, what is wrong, and the known names.
+    """
+    path, known = folder / f"{name}.yaml", yaml_names(folder)
+    if name not in known:
+        path = Path(name)
+        if path.suffix not in (".yaml", ".yml") and "/" not in name:
+            raise RecipeError(unknown_key(name, known, kind))
+        if not path.is_file():
+            raise RecipeError(f"{kind} file {name!r} does not exist; known: {', '.join(known)}")
+    try:
+        data = load_yaml(path.read_text(encoding="utf-8"))
+    except (StrictYamlError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{kind} {path} cannot be read as YAML: {error}") from error
+    except OSError as error:
+        raise RecipeError(f"{kind} {path} cannot be read: {error.strerror}") from error
+    if not (data is None or isinstance(data, dict)):
+        raise RecipeError(f"{kind} {path} is a {type(data).__name__}; expected keys and values")
+    return path, data
 
 
 def _check_size(root: yaml.Node, max_characters: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE, command, option, overrides
-from curator.errors import ModelError, UsageError
+from curator.errors import ModelError, UsageError, raised_as
 
 if TYPE_CHECKING:
     from curator.models.catalogue import ModelEntry
@@ -52,10 +52,8 @@ def graph(options: argparse.Namespace) -> int:
     from curator.pipeline import graph_of
     from curator.recipe import load_recipe
 
-    try:
+    with raised_as(UsageError, ModelError):
         stages = graph_of(load_recipe(options.recipe, options.overrides))
-    except ModelError as error:
-        raise UsageError(str(error)) from error
     print(stages.mermaid() if options.format == "mermaid" else stages.text())
     return EXIT_OK
 
@@ -152,7 +150,7 @@ def models(options: argparse.Namespace) -> int:
     """Runs `list`, `pull` or `verify`; returns 1 if a verified model differs from the catalogue."""
     from curator.models.weight_store import ModelStore
 
-    try:
+    with raised_as(UsageError, ModelError):
         store = ModelStore.at(options.models)
         entries = [store.catalogue.find(name) for name in options.names]
         match options.task:
@@ -166,8 +164,6 @@ def models(options: argparse.Namespace) -> int:
                     _hint(store, entry)
             case "verify":
                 return _verify(store, entries)
-    except ModelError as error:
-        raise UsageError(str(error)) from error
     return 0
 
 

@@ -18,7 +18,7 @@ from curator.commands.arguments import (
     option,
     terminal_line,
 )
-from curator.errors import CuratorError
+from curator.errors import CuratorError, raised_as
 from curator.number_text import amount
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def verify(options: argparse.Namespace) -> int:
             facts = {**asdict(outcome), "is_well": outcome.is_well}
             lines = _removed_lines(outcome)
         else:
-            try:
+            with raised_as(UsageError, StorageError):
                 outcome = verify.verify(
                     options.out,
                     frames=options.frames,
@@ -91,8 +91,6 @@ def verify(options: argparse.Namespace) -> int:
                     ),
                     hashed=lambda n, n_total: shown(f"{n} of {amount(n_total, 'source')}"),
                 )
-            except StorageError as error:
-                raise UsageError(str(error)) from error
             facts, lines = _verified_facts(outcome), _verified_lines(outcome)
     print(json.dumps(facts, indent=1, ensure_ascii=False) if options.json else "\n".join(lines))
     return EXIT_OK if outcome.is_well else EXIT_FAILED

@@ -136,12 +136,12 @@ def s3_rows() -> list[CheckRow]:
     """Checks credentials and endpoint, once for all places on S3."""
     import boto3
 
-    from curator.storage.s3_client import S3Errors, client, explain
+    from curator.storage.s3_client import S3Errors, S3Service, client
 
     try:
         credentials = boto3.session.Session().get_credentials()
     except S3Errors as error:
-        return [_row("S3 credentials", Fault.of(explain(error, "")[1]))]
+        return [_row("S3 credentials", Fault.of(S3Service().explain(error, "")[1]))]
     if credentials is None:
         absent = "not in the environment, a profile or a role"
         remedy = (

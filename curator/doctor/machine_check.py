@@ -1,6 +1,5 @@
 """The machine and the packages that a run uses on CPUs: what is there, and what works."""
 
-import importlib.util
 import os
 import platform
 import resource
@@ -8,8 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Collection, Mapping
 from functools import partial
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 from pathlib import Path
 
 from curator.doctor.diagnosis import CheckRow, Fault, Group, State
@@ -18,7 +15,7 @@ from curator.errors import install_extra
 from curator.executor.host_resources import available_cpus, memory_bytes, object_store_bytes
 from curator.executor.sandbox import landlock_version
 from curator.executor.system_calls import has_seccomp
-from curator.media.nvdec_check import torch_cuda_build
+from curator.media.nvdec_check import installed_cuda_build, installed_version
 from curator.storage.object_service import scheme_of
 
 WORKER_BYTES = 2 << 30
@@ -151,30 +148,15 @@ def package_rows(answers: Mapping[str, ProbeResult], needs: Collection[str]) -> 
     ]
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return version_of(distribution)
-    except PackageNotFoundError:
-        return None
-
-
-def _torch_build() -> str | None:
-    """Returns the CUDA that torch was built for, such as `13.2`; None for CPU-only, or no torch."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    return torch_cuda_build(Path(spec.origin).with_name("version.py").read_text())
-
-
 def _torch() -> str | Fault:
-    release, build = _version("torch"), _torch_build()
+    release, build = installed_version("torch"), installed_cuda_build()
     if release is None:
         return Fault("not installed", install_extra("run"))
     return f"{release}, {f'for CUDA {build}' if build else 'a CPU-only build'}"
 
 
 def _open_clip(is_needed: bool) -> str | Fault:
-    if (release := _version("open-clip-torch")) is not None:
+    if (release := installed_version("open-clip-torch")) is not None:
         return release
     if is_needed:
         return Fault("not installed", install_extra("clip"))
@@ -184,7 +166,9 @@ def _open_clip(is_needed: bool) -> str | Fault:
 
 def _package(answer: ProbeResult, *distributions: str, more: str = "") -> str | Fault:
     """Checks a package by its metadata and by the answer of a process that imported it."""
-    installed = {name: release for name in distributions if (release := _version(name)) is not None}
+    installed = {
+        name: release for name in distributions if (release := installed_version(name)) is not None
+    }
     words = ", ".join(map(" ".join, installed.items())) or "of unknown version"
     if answer.facts is not None:
         return words + more

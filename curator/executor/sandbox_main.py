@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from curator.errors import (
     CuratorError,
@@ -45,9 +45,6 @@ from curator.storage.range_reader import BUFFER_BYTES, SeekableReader
 from curator.storage.scratch import LOCK, use_files
 from curator.storage.source_reader import open_through
 
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
-
 
 class _ParentReader(SeekableReader):
     """A source that the parent has opened; any thread may read, one at a time."""
@@ -69,14 +66,9 @@ class _ParentReader(SeekableReader):
     def expected_end(self, end: int | None) -> None:
         self._sandbox.tell("end", self._handle, end)
 
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        target = memoryview(buffer).cast("B")
+    def _at_position(self, most: int) -> memoryview:
         # A demuxer may have moved where no file system can.
-        at = min(self._position, self.size)
-        data = self._sandbox.ask("read", self._handle, at, len(target))
-        target[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+        return self._sandbox.ask("read", self._handle, min(self._position, self.size), most)
 
     def close(self) -> None:
         if not self.closed:

@@ -36,13 +36,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from curator import errors
-from curator.errors import (
-    CuratorError,
-    DeviceError,
-    DeviceLostError,
-    ErrorCode,
-    FullDiskError,
-)
+from curator.errors import CuratorError, DeviceError, DeviceLostError, ErrorCode, FullDiskError
 from curator.executor.cpu_accounting import cpu_s_of, stat_of
 from curator.executor.plain_values import from_bytes, result_classes
 from curator.executor.sandbox import gpu_access, importable_code
@@ -120,11 +114,7 @@ class SandboxDiedError(Exception):
     """
 
     def __init__(
-        self,
-        why: str,
-        *,
-        code: ErrorCode = ErrorCode.WORKER_DIED,
-        lost: DeviceError | None = None,
+        self, why: str, *, code: ErrorCode = ErrorCode.WORKER_DIED, lost: DeviceError | None = None
     ) -> None:
         super().__init__(why)
         self.lost = lost

@@ -10,7 +10,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from threading import Lock
 from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
 
 from curator.errors import (
     CuratorError,
@@ -223,6 +227,24 @@ class UnitWorker:
             return result
         # What names the item comes from here.
         return stage.failed(item, replace(result, uri=item.uri, stage=stage.name))
+
+
+_alone = Lock()
+
+
+def process_alone(stage: type[Stage[Any, Any, Any]], config: BaseModel, item: SourcePart) -> Any:  # noqa: ANN401
+    """Returns the result of an item in the sandbox of this process, which later items use again.
+
+    A process has one sandbox, so other threads wait.
+    """
+    with _alone:
+        (result,) = _kept_worker(stage, config)([item]).results
+    return result
+
+
+@cache
+def _kept_worker(stage: type[Stage[Any, Any, Any]], config: BaseModel) -> UnitWorker:
+    return UnitWorker(stage=stage(config))
 
 
 _DIED = f"the worker died {MAX_ATTEMPTS} times while working on it"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from curator.errors import RecipeError, UsageError
+from curator.errors import RecipeError, UsageError, raised_as
 from curator.extensions import Extension, Kind, load_extension
 from curator.stages.shard.tar_reader import Shard
 
@@ -150,10 +150,8 @@ def load_format(name: str) -> tuple[ExporterType, Extension]:
 
     Raises `UsageError` where it does not exist, cannot be loaded, or is no exporter.
     """
-    try:
+    with raised_as(UsageError, RecipeError):
         extension = load_extension(Kind.EXPORTER, name, FORMATS)
-    except RecipeError as error:
-        raise UsageError(str(error)) from error
     if not issubclass(extension.target, Exporter):
         raise UsageError(f"{name!r} is no exporter: it does not derive from {Exporter.__module__}")
     return extension.target, extension

@@ -7,7 +7,6 @@ per frame.
 """
 
 import io
-import tarfile
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -22,6 +21,7 @@ from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job, ShardClip
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
+from curator.stages.shard.shard_plan import tar_header
 from curator.stages.shard.tar_reader import BLOCK, Shard
 
 MAX_PIXELS = 1 << 27
@@ -76,7 +76,7 @@ class FrameTars(Exporter[FramesOptions, None]):
         with job.place.create(key) as output:
             for clip in job.clips(shard, True):
                 for name, data in _members(clip, options):
-                    member = _header(name, len(data)) + data + bytes(-len(data) % BLOCK)
+                    member = tar_header(name, len(data)) + data + bytes(-len(data) % BLOCK)
                     output.write(member)
                     job.exported.add(bytes=len(member))
             output.write(end)
@@ -140,10 +140,3 @@ def _webp(picture: NDArray[np.uint8], quality: int) -> bytes:
     data = io.BytesIO()
     Image.fromarray(picture).save(data, "WEBP", quality=quality, method=4)
     return data.getvalue()
-
-
-def _header(name: str, n_bytes: int) -> bytes:
-    """Returns the header of a plain file, always the same."""
-    info = tarfile.TarInfo(name)
-    info.size, info.mode = n_bytes, 0o644
-    return info.tobuf(format=tarfile.USTAR_FORMAT)

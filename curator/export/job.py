@@ -18,6 +18,7 @@ from curator.errors import CuratorError, ShardError, StorageError, UsageError
 from curator.export.exporter import FORMATS, Exporter, ExporterOptions, checked_options, load_format
 from curator.fingerprints import fingerprint
 from curator.stages.caption.measured_caption import MEASURED_MODEL
+from curator.stages.shard.shard_index import sample_row
 from curator.stages.shard.tar_reader import (
     MAX_TEXT_BYTES,
     SPLITS,
@@ -28,6 +29,7 @@ from curator.stages.shard.tar_reader import (
     open_shards,
 )
 from curator.storage import Store, open_store
+from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import is_unfinished
 
 MAX_WORKERS = 16
@@ -51,27 +53,17 @@ class ShardClip:
     """Offset in the tar and bytes of each other member, by suffix."""
 
     def row(self) -> dict[str, Any]:
-        """Columns as in `dataset.parquet`, without the path."""
-        fields = self.fields
-        width, height = fields["width"], fields["height"]
-        return {
-            "clip_id": self.key,
-            "shard": self.shard.name,
+        """Columns as in `dataset.parquet`."""
+        # Of shards that older versions wrote.
+        fields = {"source_id": None, **self.fields}
+        seconds = fields.get("duration") or fields["n_frames"] / fields["fps"]
+        return sample_row(self.shard.name, self.key, fields, self.text) | {
             "split": self.shard.split,
             "bucket": self.shard.bucket,
             "offset": self.mp4_offset,
             "bytes": self.mp4_bytes,
-            "text": self.text,
-            "num_frames": fields["n_frames"],
-            "height": height,
-            "width": width,
-            "aspect_ratio": height / width,
-            "resolution": height * width,
             "fps": float(fields["fps"]),
-            "duration": float(fields.get("duration") or fields["n_frames"] / fields["fps"]),
-            "source_id": fields.get("source_id"),
-            "source_uri": fields.get("source_uri"),
-            "sha256": fields["mp4_sha256"],
+            "duration": float(seconds),
         }
 
 
@@ -138,15 +130,12 @@ class Destination:
         """Returns whether the object exists with these bytes, and counts it if so."""
         if self._there.get(key) != n_bytes:
             return False
-        digest = hashlib.sha256()
         # An unreadable object is written anew.
-        with suppress(StorageError, OSError), self._store.open(key) as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-        if digest.hexdigest() != sha256:
-            return False
-        self.reuse(key)
-        return True
+        with suppress(StorageError, OSError):
+            if Digest.of_object(self._store, key).sha256 == sha256:
+                self.reuse(key)
+                return True
+        return False
 
     def size(self, key: str) -> int | None:
         """Returns the size of an object that existed at the beginning, or None."""

@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 from pydantic import Field
 
-from curator.errors import CutError, RecipeError, ShardError, UsageError
+from curator.errors import CutError, RecipeError, ShardError, UsageError, raised_as
 from curator.export.exporter import Exporter, OptionsT, RelativePaths, VideoExporter
 from curator.export.job import Job, ShardClip
 from curator.media.clip_frames import Wanted, sample_clip
@@ -123,12 +123,10 @@ class Preferences(_JsonLines[PreferencesOptions]):
                 "caption.candidates=4 --set caption.judge.model=...` asks for several and has them "
                 "scored"
             )
-        try:
+        with raised_as(
+            UsageError, RecipeError, of=f"{out}: the prompts of its annotations are needed: "
+        ):
             self._asker = Asker(config)
-        except RecipeError as error:
-            raise UsageError(
-                f"{out}: the prompts of its annotations are needed: {error}"
-            ) from error
 
     def shard(self, job: Job, shard: Shard) -> list[bytes]:
         """Writes the frames of a shard's pairs; returns its lines."""
@@ -340,7 +338,5 @@ def _jpegs(clip: ShardClip, wanted: set[int], longest_px: int) -> dict[int, byte
     assert clip.mp4 is not None
     n_frames = clip.fields["n_frames"]
     frames = [Wanted(numbers=tuple(sorted(wanted)), size=longest_px, form="jpeg")]
-    try:
+    with raised_as(ShardError, CutError, of=f"{clip.key}: "):
         return dict(sample_clip(clip.mp4, frames, n_frames=n_frames, threads=1).jpegs)
-    except CutError as error:
-        raise ShardError(f"{clip.key}: {error}") from error

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from curator.errors import ShardError
+from curator.errors import ShardError, raised_as
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.stages.shard.dataset_card import CARD, dataset_card
@@ -89,11 +89,9 @@ def _read_tar(job: Job, shard: Shard, *, with_md5: bool = False) -> tuple[Descri
             return data
 
         reader = TarReader(read, n_bytes, seek=None if with_md5 else stream.seek)
-        try:
+        with raised_as(ShardError, ShardError, of=f"{job.shards.uri(shard.name)}: "):
             samples = groupby(reader, key=lambda member: member.key)
             offsets = [next(members).offset for _, members in samples]
-        except ShardError as error:
-            raise ShardError(f"{job.shards.uri(shard.name)}: {error}") from error
         while with_md5 and read(1 << 20):
             pass
     if not offsets:
@@ -167,11 +165,9 @@ def _first_sample(job: Job, shard: Shard) -> dict[str, bytes]:
     """Returns members of a tar's first sample by suffix; does not read the MP4."""
     with job.shards.store.open(job.shards.key(shard.name)) as stream:
         reader = TarReader(stream.read, job.shards.sizes[shard.name], seek=stream.seek)
-        try:
+        with raised_as(ShardError, ShardError, of=f"{job.shards.uri(shard.name)}: "):
             samples = groupby(reader, key=lambda member: member.key)
             return {
                 member.suffix: b"" if member.suffix == "mp4" else reader.read(member)
                 for member in next(samples, ("", ()))[1]
             }
-        except ShardError as error:
-            raise ShardError(f"{job.shards.uri(shard.name)}: {error}") from error

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError, UsageError, unknown_key
+from curator.errors import ModelError, UsageError, raised_as, unknown_key
 from curator.fingerprints import fingerprint
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
@@ -113,14 +113,12 @@ class Semantics:
             UsageError: A key or weights are missing; says which key to set, or what to pull.
         """
         self.check_keys(asked, columns)
-        try:
+        with raised_as(UsageError, ModelError):
             if self.clip is not None:
                 check_open_clip()
                 load_prompts(self.config.prompts)
                 for entry in filter(None, (self.clip, self.aesthetic)):
                     self.store.find(entry)
-        except ModelError as error:
-            raise UsageError(str(error)) from error
 
     def check_keys(self, asked: Mapping[str, str], columns: Sequence[str] = ()) -> None:
         """The part of `check` that looks at the recipe alone, and at no weights."""
@@ -139,10 +137,8 @@ class Semantics:
                 f"analyze.clip is {name}; set "
                 f"analyze.clip={head.reads} (`curate models pull {head.reads}`)"
             )
-        try:
+        with raised_as(UsageError, ModelError):
             check_content(self.config, name, columns)
-        except ModelError as error:
-            raise UsageError(str(error)) from error
 
     def heads(self) -> Heads | None:
         """What reads the embeddings; None where the recipe asks for none.

@@ -13,7 +13,7 @@ from typing import get_args
 import numpy as np
 from pydantic import ConfigDict, RootModel, ValidationInfo, field_validator
 
-from curator.errors import RecipeError, UsageError, unknown_key
+from curator.errors import RecipeError, UsageError, raised_as, unknown_key
 from curator.extensions import Extension, Kind, load_extension
 from curator.fingerprints import fingerprint
 from curator.measures import (
@@ -248,10 +248,8 @@ def _made(extension: Extension) -> Measure:
     missing = [name for name in Measure.__annotations__ if not hasattr(extension.target, name)]
     if missing:
         raise RecipeError(f"{extension.name!r} declares no {missing[0]}")
-    try:
+    with raised_as(RecipeError, TypeError, of=f"{extension.name!r} cannot be made: "):
         measure: Measure = extension.target()
-    except TypeError as error:
-        raise RecipeError(f"{extension.name!r} cannot be made: {error}") from error
     if measure.full not in (None, *get_args(Full)) or (measure.pairs and measure.full is None):
         raise RecipeError(
             f"{extension.name!r} declares full = {measure.full!r} and pairs = {measure.pairs}; "

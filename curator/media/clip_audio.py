@@ -90,10 +90,7 @@ def audio_of_span(
 
 
 def _packets(
-    container: av.container.InputContainer,
-    stream: av.AudioStream,
-    start: Fraction,
-    end: Fraction,
+    container: av.container.InputContainer, stream: av.AudioStream, start: Fraction, end: Fraction
 ) -> list[AudioPacket]:
     """Packets from well before the span to its end."""
     packets: list[AudioPacket] = []
@@ -175,10 +172,7 @@ def _copied(
 
 
 def _decoded(
-    stream: av.AudioStream,
-    packets: Sequence[AudioPacket],
-    start: Fraction,
-    end: Fraction,
+    stream: av.AudioStream, packets: Sequence[AudioPacket], start: Fraction, end: Fraction
 ) -> SpanAudio | None:
     """Samples at their times, with silence in gaps."""
     rate = stream.codec_context.sample_rate

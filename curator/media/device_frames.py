@@ -297,11 +297,7 @@ def _rgb(y: "Tensor", u: "Tensor", v: "Tensor", *, form: Form, is_fast: bool = F
     y = (y - black) * scale_y
     u, v = (u - 128) * scale_c, (v - 128) * scale_c
     of_v, of_u = 2 * (1 - red), 2 * (1 - blue)
-    terms = (
-        (y, of_v * v),
-        (y, -of_u * blue / green * u, -of_v * red / green * v),
-        (y, of_u * u),
-    )
+    terms = ((y, of_v * v), (y, -of_u * blue / green * u, -of_v * red / green * v), (y, of_u * u))
     planes = [sum(term.floor() if is_fast else term for term in parts) for parts in terms]
     return torch.stack(planes, dim=-1)  # type: ignore[arg-type]
 

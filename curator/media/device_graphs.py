@@ -85,11 +85,7 @@ class Replayed:
     """
 
     def __init__(
-        self,
-        function: "Callable[..., Sequence[Tensor]]",
-        given: "Sequence[Tensor]",
-        *,
-        pool: Any,
+        self, function: "Callable[..., Sequence[Tensor]]", given: "Sequence[Tensor]", *, pool: Any
     ) -> None:
         import torch
 

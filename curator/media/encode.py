@@ -213,10 +213,7 @@ def encode_mp4(
 
 
 def _packets(
-    stream: av.VideoStream,
-    picture: av.VideoFrame | None,
-    n_frames: int,
-    settings: EncodeSettings,
+    stream: av.VideoStream, picture: av.VideoFrame | None, n_frames: int, settings: EncodeSettings
 ) -> "list[Packet[Any]]":
     """Returns the packets for a picture, which follows `n_frames` others; None ends the clip."""
     try:

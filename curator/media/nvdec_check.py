@@ -47,6 +47,14 @@ def nvdec_refusal() -> str | None:
     return done.stdout.strip() or f"the check of NVDEC ended with {done.returncode}"
 
 
+def installed_version(distribution: str) -> str | None:
+    """Returns the version of an installed distribution; None for one that is not installed."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
 def codec_fault(installed: str | None) -> str | None:
     """Returns why an installed version of PyNvVideoCodec, None for none, is not used; or None."""
     if installed is None:
@@ -71,6 +79,14 @@ def torch_cuda_build(version_file: str) -> str | None:
     """
     build = re.search(r"^cuda\b[^=]*= *['\"]([^'\"]+)", version_file, re.M)
     return build[1] if build is not None else None
+
+
+def installed_cuda_build() -> str | None:
+    """Returns the CUDA that torch was built for, such as `13.2`; None for CPU-only, or no torch."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    return torch_cuda_build(Path(spec.origin).with_name("version.py").read_text())
 
 
 def driver_fault(build: str, driver_cuda: int) -> str | None:
@@ -99,11 +115,7 @@ def cuda_words(number: int) -> str:
 
 def torch_fault() -> str | None:
     """Returns why the installed torch does not fit this machine's driver, or None."""
-    driver_cuda = _driver_cuda()
-    spec = importlib.util.find_spec("torch")
-    assert spec is not None
-    assert spec.origin is not None
-    build = torch_cuda_build(Path(spec.origin).with_name("version.py").read_text())
+    driver_cuda, build = _driver_cuda(), installed_cuda_build()
     if build is None:
         return "torch is a CPU-only build; uv pip install --reinstall torch torchvision"
     # Without a driver PyNvVideoCodec does not load, and says why.
@@ -122,16 +134,11 @@ def _driver_cuda() -> int | None:
     return number.value
 
 
-def _codec_version() -> str | None:
-    try:
-        return version(CODEC)
-    except PackageNotFoundError:
-        return None
-
-
 def _main() -> int:
     try:
-        refusal = codec_fault(_codec_version()) or torch_fault() or Nvdec().decodes_nothing()
+        refusal = (
+            codec_fault(installed_version(CODEC)) or torch_fault() or Nvdec().decodes_nothing()
+        )
     except CuratorError as error:
         refusal = str(error)
     if refusal is not None:

@@ -112,9 +112,7 @@ def square(luma_HW: NDArray[np.uint8]) -> _Array:
     """A picture as the small square that is described: float32 [S, S], 0 to 1, squashed."""
     shrinks = min(luma_HW.shape) >= SIDE
     squashed = cv2.resize(
-        luma_HW,
-        (SIDE, SIDE),
-        interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR,
+        luma_HW, (SIDE, SIDE), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
     )
     return np.asarray(squashed, dtype=np.float32) / np.float32(255)
 

@@ -26,10 +26,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.models.text_detector import (
-    MAX_BOXES,
-    TextDetector,
-)
+from curator.models.text_detector import MAX_BOXES, TextDetector
 from curator.models.wheel_weights import WheelWeights
 from curator.records.cuts import Point, TextLine
 

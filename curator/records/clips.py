@@ -5,10 +5,9 @@ Columns that several tables share are declared once, in parts that records are m
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Literal, TypeVar, cast, dataclass_transform
 
-from curator.records.columns import Int32, columns_of
+from curator.records.columns import Int32, WordedEnum, columns_of
 
 Transition = Literal["cut", "gradual", "none"]
 CutMode = Literal["copy", "encode"]
@@ -16,42 +15,39 @@ AudioMode = Literal["dropped", "none", "copy", "aac"]
 """What became of a clip's audio: dropped by recipe, none in the source at that time, or written."""
 
 
-class Reason(StrEnum):
+class Reason(WordedEnum):
     """Why a clip is rejected, where no score says it. Public: `clips.reason` and `clips.reasons`.
 
     Reasons of a score are named where the score is, and are as public.
     """
 
-    MARKED_DROP = "marked_drop"
-    """Somebody marked the clip so by hand."""
+    MARKED_DROP = "marked_drop", "somebody marked it so by hand"
     TOO_SHORT = "too_short"
     TOO_LONG = "too_long"
     HIGH_DYNAMIC_RANGE = "high_dynamic_range"
     CONTENT_TYPE_UNWANTED = "content_type_unwanted"
-    NOT_MEASURED = "not_measured"
-    """A rule asks for a score that this clip has not: too few samples, or a tiny picture."""
+    NOT_MEASURED = "not_measured", "a rule asks for a score that the clip has not"
     DUPLICATE = "duplicate"
-    DIVIDED = "divided"
-    """Clips that stay show a part of it. What only it shows are clips of their own."""
-    SEMANTIC_DUPLICATE = "semantic_duplicate"
-    DUPLICATE_ELSEWHERE = "duplicate_elsewhere"
-    REMOVED_BEFORE = "removed_before"
-    NO_BUCKET = "no_bucket"
-    NO_ASPECT_CLASS = "no_aspect_class"
-    """A crop to the nearest class of shapes would lose more than `shard.aspects_tolerance`."""
+    DIVIDED = "divided", "clips that stay show a part; what only it shows are clips of their own"
+    SEMANTIC_DUPLICATE = (
+        "semantic_duplicate",
+        "a better clip of its cluster shows the same kind of thing",
+    )
+    DUPLICATE_ELSEWHERE = (
+        "duplicate_elsewhere",
+        "another output, which dedup.against names, has its footage",
+    )
+    REMOVED_BEFORE = "removed_before", "a copy of footage that `curate remove` took out"
+    NO_BUCKET = "no_bucket", "smaller or shorter than every bucket"
+    NO_ASPECT_CLASS = "no_aspect_class", "near no aspect class"
     NOT_SELECTED = "not_selected"
     """The recipe takes only a part of its group, and others came first."""
-    ANSWER_UNWANTED = "answer_unwanted"
-    """What a captioner answered is something that `caption.reject` names."""
-    NOT_ANNOTATED = "not_annotated"
-    """A window has no annotation, and `caption.failed` rejects such clips."""
-    JUDGED_TOO_LOW = "judged_too_low"
-    """The best answer for a window scores less than `caption.judge.min_score`."""
-    CUT_FAILED = "cut_failed"
-    SOURCE_CHANGED = "source_changed"
-    """Its source, or the part of it that the clip is in, has other bytes than were analyzed."""
-    REMOVED = "removed"
-    """Its MP4 is one that `curate remove` took out."""
+    ANSWER_UNWANTED = "answer_unwanted", "an answer of the captioner that caption.reject names"
+    NOT_ANNOTATED = "not_annotated", "a window has no annotation, and caption.failed is reject"
+    JUDGED_TOO_LOW = "judged_too_low", "the judge scores a window's best answer too low"
+    CUT_FAILED = "cut_failed", "could not be written"
+    SOURCE_CHANGED = "source_changed", "in a source that changed after its analysis"
+    REMOVED = "removed", "footage that `curate remove` took out"
 
 
 COMPARED = (

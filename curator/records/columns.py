@@ -2,7 +2,8 @@
 
 import inspect
 from dataclasses import fields
-from typing import Annotated, Any
+from enum import StrEnum
+from typing import Annotated, Any, Self
 
 Int16 = Annotated[int, "int16"]
 Int32 = Annotated[int, "int32"]
@@ -21,3 +22,15 @@ def columns_of(record: type) -> dict[str, Any]:
         columns |= columns_of(base)
     own = inspect.get_annotations(record, eval_str=True)
     return columns | {name: hint for name, hint in own.items() if not name.startswith("_")}
+
+
+class WordedEnum(StrEnum):
+    """Fixed words of a column, each with its meaning in `words`, as a report says it."""
+
+    words: str
+
+    def __new__(cls, value: str, words: str = "") -> Self:
+        """Returns a member with its meaning."""
+        member = str.__new__(cls, value)
+        member._value_, member.words = value, words
+        return member

@@ -2,57 +2,49 @@
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Literal
 
 from curator.errors import ErrorCode
-from curator.records.columns import Int16, Int32
+from curator.records.columns import Int16, Int32, WordedEnum
 
 FULL_HD = 1920 * 1080
 
 
-class Note(StrEnum):
+_DECODED = "decoded on the CPU of a GPU node: "
+_MEASURED = "measured on the CPU of a GPU node: "
+
+
+class Note(WordedEnum):
     """What was found odd about a source that is used all the same. Public: `sources.notes`."""
 
-    TRUNCATED = "truncated"
-    """The container promises more than there is; what decodes is used."""
-    DECODE_ERRORS = "decode_errors"
-    """Some packets do not decode; the frames around them are used."""
-    CORRUPT_FRAMES = "corrupt_frames"
-    """The decoder concealed damage in some frames."""
-    DURATION_DIFFERS = "duration_differs"
-    """The header's duration is not that of the frames."""
-    FRAME_COUNT_DIFFERS = "frame_count_differs"
-    """The header's frame count is not what decodes."""
-    TIMESTAMPS_REPAIRED = "timestamps_repaired"
-    """Missing, repeated or backward timestamps were replaced."""
-    SIZE_CHANGES = "size_changes"
-    """The picture size changes within the stream."""
-    AUDIO_ERRORS = "audio_errors"
-    """Some audio does not decode; that time counts as without audio."""
-    AUDIO_NOT_DECODED = "audio_not_decoded"
-    """There is no decoder for the audio; all of the source counts as without audio."""
-    AUDIO_TIMESTAMPS = "audio_timestamps"
-    """Audio has no timestamp, or two stretches of it claim the same time, which counts as without
-    audio."""
-    AUDIO_UNPROVEN = "audio_unproven"
-    """The audio of two segments could not be shown to fit together; what is in doubt counts as
-    without audio."""
+    TRUNCATED = "truncated", "the container promises more than there is; what decodes is used"
+    DECODE_ERRORS = "decode_errors", "some packets do not decode; the frames around them are used"
+    CORRUPT_FRAMES = "corrupt_frames", "the decoder concealed damage in some frames"
+    DURATION_DIFFERS = "duration_differs", "the header's duration is not that of the frames"
+    FRAME_COUNT_DIFFERS = "frame_count_differs", "the header's frame count is not what decodes"
+    TIMESTAMPS_REPAIRED = "timestamps_repaired", "missing, repeated or backward timestamps replaced"
+    SIZE_CHANGES = "size_changes", "the picture size changes within the stream"
+    AUDIO_ERRORS = "audio_errors", "some audio does not decode; that time counts as without audio"
+    AUDIO_NOT_DECODED = "audio_not_decoded", "no decoder exists for the audio, which counts as none"
+    AUDIO_TIMESTAMPS = "audio_timestamps", "audio has no timestamp, or two stretches for one time"
+    AUDIO_UNPROVEN = (
+        "audio_unproven",
+        "audio of two segments does not provably fit; what is in doubt is none",
+    )
     # Decoded on the CPU of a GPU node, by reason: see `media.nvdec.Refusal`.
-    NOT_ON_GPU_CODEC = "not_on_gpu_codec"
-    NOT_ON_GPU_PIXEL_FORMAT = "not_on_gpu_pixel_format"
-    NOT_ON_GPU_SIZE = "not_on_gpu_size"
-    NOT_ON_GPU_INTERLACED = "not_on_gpu_interlaced"
-    NOT_ON_GPU_TIMESTAMPS = "not_on_gpu_timestamps"
-    NOT_ON_GPU_SIZE_CHANGES = "not_on_gpu_size_changes"
-    NOT_ON_GPU_FRAMES_DIFFER = "not_on_gpu_frames_differ"
-    NOT_ON_GPU_DAMAGED = "not_on_gpu_damaged"
-    NOT_ON_GPU_DECODER_ERROR = "not_on_gpu_decoder_error"
+    NOT_ON_GPU_CODEC = "not_on_gpu_codec", _DECODED + "its codec or depth"
+    NOT_ON_GPU_PIXEL_FORMAT = "not_on_gpu_pixel_format", _DECODED + "its chroma"
+    NOT_ON_GPU_SIZE = "not_on_gpu_size", _DECODED + "its picture size"
+    NOT_ON_GPU_INTERLACED = "not_on_gpu_interlaced", _DECODED + "interlaced"
+    NOT_ON_GPU_TIMESTAMPS = "not_on_gpu_timestamps", _DECODED + "packets without a time"
+    NOT_ON_GPU_SIZE_CHANGES = "not_on_gpu_size_changes", _DECODED + "its picture size changes"
+    NOT_ON_GPU_FRAMES_DIFFER = "not_on_gpu_frames_differ", _DECODED + "other frames came"
+    NOT_ON_GPU_DAMAGED = "not_on_gpu_damaged", _DECODED + "damaged"
+    NOT_ON_GPU_DECODER_ERROR = "not_on_gpu_decoder_error", _DECODED + "its decoder failed"
     # Measured on the CPU after a GPU failed under it twice: see `executor.unit_worker`.
-    NOT_ON_GPU_DEVICE_LOST = "not_on_gpu_device_lost"
-    NOT_ON_GPU_OUT_OF_MEMORY = "not_on_gpu_out_of_memory"
-    SAME_BYTES = "same_bytes"
-    """Another source has the same bytes; analyzed once, clips stand under that source."""
+    NOT_ON_GPU_DEVICE_LOST = "not_on_gpu_device_lost", _MEASURED + "the GPU failed twice"
+    NOT_ON_GPU_OUT_OF_MEMORY = "not_on_gpu_out_of_memory", _MEASURED + "the GPU ran out of memory"
+    SAME_BYTES = "same_bytes", "another source has the same bytes; its clips stand under that one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

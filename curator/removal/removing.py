@@ -6,7 +6,6 @@ only after all snapshots name new ones.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ from curator.runs.repair import restored
 from curator.stages.commit.commit_run import write_fixed_paths
 from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store
-from curator.tables.checksums import find_json, is_damaged
+from curator.tables.checksums import find_json, is_damaged, those
 from curator.tables.fenced_store import FencedStore
 from curator.tables.footage_store import FootageStore, write_removed_footage
 from curator.tables.out_layout import (
@@ -73,7 +72,6 @@ _RUN_AGAIN = (
     "`curate run SOURCE... OUT` with the sources of the last run writes again what the newest "
     "snapshot names, `curate clean OUT` removes older snapshots; then remove again"
 )
-_READERS = 8
 _OF_ENERGON = (".nv-meta/index.sqlite", ".nv-meta/index.uuid")
 """Files that Megatron-Energon makes of the tars' names and keys, and makes again."""
 
@@ -119,9 +117,7 @@ def repair_before(store: Store, check: Callable[[], None] = lambda: None) -> Non
     names: set[str] = set()
     for summary in _summaries(store).values():
         names = names.union(summary[INDEXES].values(), *summary["tables"].values())
-    with ThreadPoolExecutor(_READERS) as pool:
-        answers = pool.map(partial(is_damaged, fenced), names)
-        damaged = [name for name, is_so in zip(names, answers, strict=True) if is_so]
+    damaged = those(partial(is_damaged, fenced), names)
     if not (lost := sorted(set(damaged) - restored(fenced, damaged))):
         return
     remedy = _RUN_AGAIN

@@ -112,22 +112,6 @@ def reason_words(reason: str, summary: Mapping[str, Any]) -> str:
         semantic = recipe.get("semantic") or {}
         unwanted = ", ".join(semantic.get("reject") or ())
         return f"{unwanted}, from a probability of {score(semantic.get('reject_from'))}"
-    fixed: dict[str, str] = {
-        Reason.MARKED_DROP: "somebody marked it so by hand",
-        Reason.NOT_MEASURED: "a rule asks for a score that the clip has not",
-        Reason.NO_BUCKET: "smaller or shorter than every bucket",
-        Reason.NO_ASPECT_CLASS: "near no aspect class",
-        Reason.ANSWER_UNWANTED: "an answer of the captioner that caption.reject names",
-        Reason.NOT_ANNOTATED: "a window has no annotation, and caption.failed is reject",
-        Reason.JUDGED_TOO_LOW: "the judge scores a window's best answer too low",
-        Reason.CUT_FAILED: "could not be written",
-        Reason.SOURCE_CHANGED: "in a source that changed after its analysis",
-        Reason.DIVIDED: "clips that stay show a part; what only it shows are clips of their own",
-        Reason.SEMANTIC_DUPLICATE: "a better clip of its cluster shows the same kind of thing",
-        Reason.DUPLICATE_ELSEWHERE: "another output, which dedup.against names, has its footage",
-        Reason.REMOVED_BEFORE: "a copy of footage that `curate remove` took out",
-        Reason.REMOVED: "footage that `curate remove` took out",
-    }
     for rule in applied_rules(summary):
         for given, side, _ in reasons_of(rule):
             if reason == given and rule["severity"] == "reject":
@@ -135,7 +119,7 @@ def reason_words(reason: str, summary: Mapping[str, Any]) -> str:
                 return f"{bound_words(rule, side)}{why}"
         if reason == f"{rule['score']}_unwanted":
             return value_words(rule)
-    return fixed.get(reason, "")
+    return next((known.words for known in Reason if known == reason), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,31 +39,6 @@ PREVIEWS = "report/previews/"
 MAX_NAMED = 5
 """Most reasons that the sentence at the top names."""
 MAX_SHARDS = 100
-NOTES: dict[str, str] = {
-    Note.TRUNCATED: "the container promises more than there is; what decodes is used",
-    Note.DECODE_ERRORS: "some packets do not decode; the frames around them are used",
-    Note.CORRUPT_FRAMES: "the decoder concealed damage in some frames",
-    Note.DURATION_DIFFERS: "the header's duration is not that of the frames",
-    Note.FRAME_COUNT_DIFFERS: "the header's frame count is not what decodes",
-    Note.TIMESTAMPS_REPAIRED: "missing, repeated or backward timestamps were replaced",
-    Note.SIZE_CHANGES: "the picture size changes within the stream",
-    Note.AUDIO_ERRORS: "some audio does not decode; that time counts as without audio",
-    Note.AUDIO_NOT_DECODED: "there is no decoder for the audio, which counts as none",
-    Note.AUDIO_TIMESTAMPS: "audio without a timestamp, or two stretches for the same time",
-    Note.AUDIO_UNPROVEN: "audio of two segments does not provably fit; what is in doubt is none",
-    Note.NOT_ON_GPU_CODEC: "decoded on the CPU of a GPU node: its codec or depth",
-    Note.NOT_ON_GPU_PIXEL_FORMAT: "decoded on the CPU of a GPU node: its chroma",
-    Note.NOT_ON_GPU_SIZE: "decoded on the CPU of a GPU node: its picture size",
-    Note.NOT_ON_GPU_INTERLACED: "decoded on the CPU of a GPU node: interlaced",
-    Note.NOT_ON_GPU_TIMESTAMPS: "decoded on the CPU of a GPU node: packets without a time",
-    Note.NOT_ON_GPU_SIZE_CHANGES: "decoded on the CPU of a GPU node: its picture size changes",
-    Note.NOT_ON_GPU_FRAMES_DIFFER: "decoded on the CPU of a GPU node: other frames came",
-    Note.NOT_ON_GPU_DAMAGED: "decoded on the CPU of a GPU node: damaged",
-    Note.NOT_ON_GPU_DECODER_ERROR: "decoded on the CPU of a GPU node: its decoder failed",
-    Note.NOT_ON_GPU_DEVICE_LOST: "measured on the CPU of a GPU node: the GPU failed twice",
-    Note.NOT_ON_GPU_OUT_OF_MEMORY: "measured on the CPU of a GPU node: the GPU ran out of memory",
-    Note.SAME_BYTES: "another source has the same bytes; its clips stand under that one",
-}
 
 
 def render_report(
@@ -129,7 +104,7 @@ def render_report(
         ruled=ruled,
         others=others,
         failed=_failed_sources(sources, counts["by_error"] or {}, max_per_group),
-        notes=NOTES,
+        notes={note: note.words for note in Note},
         shards=shards,
         max_shards=MAX_SHARDS,
         n_bytes=sum(shard.get("bytes") or 0 for shard in shards),

@@ -7,14 +7,12 @@ A picture or a text becomes a vector, float32 [D]. A video becomes the footage o
 import math
 import os
 from collections.abc import Iterator
-from functools import cache
-from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError, SourceError, UsageError
-from curator.executor.unit_worker import UnitWorker
+from curator.errors import ModelError, SourceError, UsageError, raised_as
+from curator.executor.unit_worker import process_alone
 from curator.matching.clip_footage import ClipFootage
 from curator.measures.clip_view import ClipView
 from curator.models.clip_model import text_embedder
@@ -37,8 +35,6 @@ SPAN_S = 60.0
 _DENSE = {"samples_per_s": 4.0, "thumbnail_every": 1, "scene_every_s": 0.5}
 """A query video gets more pictures per second than clips have, so that each picture of a clip has a
 counterpart from about the same moment."""
-_ONE_AT_A_TIME = Lock()
-"""Held while a query is decoded: a process has one sandbox."""
 
 
 def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
@@ -80,12 +76,10 @@ def text_vector(text: str, recipe: Recipe) -> NDArray[np.float32]:
     """
     if not text.strip():
         raise UsageError("--text is empty; expected what the clips show, such as 'a red car'")
-    try:
+    with raised_as(UsageError, ModelError, of="--text: "):
         models = ModelStore.at(recipe.models)
         entry = models.catalogue.find(str(recipe.analyze.clip), "clip")
         vectors_PD, _ = text_embedder(entry, models.find(entry))([text])
-    except ModelError as error:
-        raise UsageError(f"--text: {error}") from error
     vector: NDArray[np.float32] = vectors_PD[0]
     return vector
 
@@ -99,8 +93,7 @@ def _decoded(
     try:
         n_bytes, version = stat_source(uri)
         query = QueryFile(uri=uri, n_bytes=n_bytes, version=version, is_picture=is_picture)
-        with _ONE_AT_A_TIME:
-            (result,) = _worker(config)([query]).results
+        result = process_alone(QueryStage, config, query)
     except SourceError as error:
         result = Failure(uri=uri, stage="query", code=error.code, message=error.message)
     except ModelError as error:
@@ -112,11 +105,6 @@ def _decoded(
         )
     decoded: Track | NDArray[np.float32] = result
     return decoded
-
-
-@cache
-def _worker(config: AnalyzeConfig) -> UnitWorker:
-    return UnitWorker(stage=QueryStage(config))
 
 
 def _spans(track: Track) -> Iterator[tuple[float, ClipFootage]]:

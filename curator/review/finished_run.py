@@ -31,7 +31,7 @@ from curator.storage.metadata_columns import is_metadata
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.corpus_tables import CorpusTables
-from curator.tables.disk_table import DiskTable, SortedRows
+from curator.tables.disk_table import DiskTable, SortedRows, widened
 from curator.tables.footage_store import FootageStore
 from curator.tables.mark_table import Mark
 from curator.tables.output_format import read_current_summary
@@ -198,10 +198,7 @@ def has_tag(clips: pa.Table, tag: str) -> NDArray[np.bool_]:
 def _as_now(table: pa.Table, measures: Measures) -> pa.Table:
     """Gives the rows this version's columns."""
     schema = pa.schema([*clips_schema(measures.specs), *further_fields(table.schema)])
-    for field in schema:
-        if field.name not in table.column_names:
-            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-    return table.select(schema.names).cast(schema)
+    return widened(table, schema)
 
 
 def is_of_stage(reason: str | None, measures: Measures) -> bool:

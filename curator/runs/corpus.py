@@ -39,6 +39,7 @@ from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows, in_blocks
 from curator.tables.mark_table import VERDICTS, Mark, Verdict
 from curator.tables.out_layout import OWN_FOLDERS
+from curator.tables.parts import with_column
 from curator.tables.schemas import SHOTS_SCHEMA, candidates_schema, embeddings_schema
 
 logger = logging.getLogger(__name__)
@@ -260,9 +261,7 @@ class _CandidateClips(_Shared):
         )
         clips = self._block.drop_columns(["seconds"])
         for name, column in _decided(decisions).items():
-            at = clips.schema.get_field_index(name)
-            changed = clips.append_column if at < 0 else partial(clips.set_column, at)
-            clips = changed(name, column)
+            clips = with_column(clips, name, column)
         self._of.add_decided(clips)
 
 
@@ -477,8 +476,7 @@ class ClipCorpus(DecidedClips):
             some.decide(stage, CorpusWork(stage.name))
         decided = pa.concat_tables(some.clips.blocks())
         details = pa.array([f"{REMAINDER} of {name}" for name in _parents(decided, parts)])
-        at = decided.schema.get_field_index("reason_detail")
-        self.clips.append(decided.set_column(at, "reason_detail", details.cast(pa.string())))
+        self.clips.append(with_column(decided, "reason_detail", details.cast(pa.string())))
         self._add_vectors(proposed)
         counts = {rule["rule"]: rule for rule in some.left[RULES]}
         for rule in self.left[RULES]:

@@ -25,6 +25,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import MANIFEST, SHARDS
+from curator.tables.parts import columns_schema
 from curator.tables.source_table import SourceTable
 
 logger = logging.getLogger(__name__)
@@ -33,13 +34,8 @@ _MAX_REPAIRED = 0.1
 """Share of the clips in the shards that may be lost without `replace` because their sources have
 other content now: repairing a few files is normal work."""
 _INDEXES = (f"{SHARDS}/{DATASET}", MANIFEST)
-_SHARD_CLIPS_SCHEMA = pa.schema(
-    [
-        ("clip_id", pa.string()),
-        ("source_id", pa.string()),
-        ("source_uri", pa.string()),
-        ("seconds", pa.float64()),
-    ]
+_SHARD_CLIPS_SCHEMA = columns_schema(
+    ("clip_id source_id source_uri", pa.string()), ("seconds", pa.float64())
 )
 
 Contents = Callable[[Sequence[str]], Mapping[str, str | None]]

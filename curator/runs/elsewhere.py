@@ -28,6 +28,7 @@ from curator.tables.clip_rows import ClipRows, reject
 from curator.tables.footage_store import FootageStore, read_removed_footage
 from curator.tables.frame_hashes import frame_regions, overlapping_regions
 from curator.tables.output_format import read_current_summary
+from curator.tables.parts import with_column
 from curator.tables.removal_records import Removals
 from curator.tables.source_table import SourceTable
 
@@ -152,5 +153,4 @@ def fewer(sources: pa.Table, column: str, lost: Mapping[str, int]) -> pa.Table:
     """Returns rows of `sources` with clips taken off where they were counted."""
     rows = zip(sources["source_id"].to_pylist(), sources[column].to_pylist(), strict=True)
     now = [max(0, count - lost.get(name, 0)) if count else count for name, count in rows]
-    at = sources.schema.get_field_index(column)
-    return sources.set_column(at, sources.schema.field(at), pa.array(now, pa.int32()))
+    return with_column(sources, column, pa.array(now, pa.int32()))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from curator.errors import DamagedError, StorageError, UsageError
+from curator.errors import DamagedError, StorageError, UsageError, raised_as
 from curator.recipe import DEFAULT_RECIPE, Recipe, load_recipe, recipe_used, with_changes
 from curator.storage import Store
 from curator.tables.checksums import find_json
@@ -69,11 +69,9 @@ def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Reci
 def _stored_recipe(store: Store) -> Recipe | None:
     """Returns the recipe of the last finished run; None for an output without one."""
     remedy = "name the recipe with --recipe"
-    try:
+    with raised_as(UsageError, StorageError):
         settings = _settings(store)
         is_there = bool(settings) or store.exists(MANIFEST)
-    except StorageError as error:
-        raise UsageError(str(error)) from error
     if not is_there:
         return None
     if "recipe" not in settings:

@@ -6,15 +6,14 @@ when the snapshot was made, so that nothing is read that did not change.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 from curator.errors import DamagedError, StorageError
 from curator.stages.commit.commit_run import alone
 from curator.storage import Store
-from curator.tables.checksums import find_json, is_damaged, sealed_json, to_json
+from curator.tables.checksums import find_json, is_damaged, sealed_json, those, to_json
 from curator.tables.fenced_store import Digest, FencedStore
 from curator.tables.out_layout import CONFIG, LAYOUT, SHARDS, FolderLifetime, is_own, listed_objects
 from curator.tables.output_format import read_summary
@@ -42,7 +41,6 @@ CACHES = frozenset(
 """Folders that `curate recaption` makes again, which has no sources."""
 _ROUNDS = 2 * len(ALL)
 """Kinds of damage that one command repairs; more is a store that cannot be trusted."""
-_READERS = 8
 
 
 def with_repair(
@@ -82,7 +80,7 @@ def _remove(
     # An object at the root is a kind of its own.
     prefix = f"{folder}/" if folder else error.name
     names = [info.key for info in store.list(prefix) if is_own(info.key)]
-    damaged = _those(partial(is_damaged, store), names)
+    damaged = those(partial(is_damaged, store), names)
     if not damaged:
         return False
     logger.warning(
@@ -123,7 +121,7 @@ def repair_objects(
         if (info := there.get(name)) is None
         or (info.bytes, info.version) != (digest.n_bytes, versions.get(name))
     }
-    damaged = _those(lambda name: not _has(store, name, suspects[name]), suspects)
+    damaged = those(lambda name: not _has(store, name, suspects[name]), suspects)
     lost = sorted(set(damaged) - restored(fenced, damaged))
     if lost and makes_again:
         fenced.delete(lost)
@@ -194,10 +192,3 @@ def _has(store: Store, name: str, digest: Digest) -> bool:
         if store.exists(name):
             raise
         return False
-
-
-def _those(is_so: Callable[[str], bool], names: Iterable[str]) -> list[str]:
-    """Returns the names for which a function, run in threads, says so."""
-    names = list(names)
-    with ThreadPoolExecutor(_READERS) as pool:
-        return [name for name, yes in zip(names, pool.map(is_so, names), strict=True) if yes]

@@ -3,12 +3,11 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from curator.errors import CuratorError, ModelError, StorageError, UsageError
+from curator.errors import ModelError, StorageError, UsageError, raised_as
 from curator.executor.engine import Engine
 from curator.executor.host_resources import available_gpus
 from curator.executor.progress import Progress
@@ -146,17 +145,8 @@ def check_shared(places: Sequence[str], *, ray_address: str | None, shared_out: 
 
 def check_writable(store: Store) -> None:
     """Raises `UsageError` for an output root that cannot be written."""
-    with _usage_errors(kind=StorageError):
+    with raised_as(UsageError, StorageError):
         store.check_writable()
-
-
-@contextmanager
-def _usage_errors(of: str = "", kind: type[CuratorError] = ModelError) -> Iterator[None]:
-    """Turns errors of a kind into those of a user, of a key."""
-    try:
-        yield
-    except kind as error:
-        raise UsageError(f"{of}{error}") from error
 
 
 def _check_apart(sources: Sequence[str], out: str) -> None:
@@ -249,7 +239,7 @@ def check_captions(recipe: Recipe, *, asks_server: bool) -> None:
     if name is not None:
         from curator.models.text_encoder import check_transformers
 
-        with _usage_errors(f"caption.embedding is {name}: "):
+        with raised_as(UsageError, ModelError, of=f"caption.embedding is {name}: "):
             check_transformers()
             models = ModelStore.at(recipe.models)
             models.find(models.catalogue.find(name, "text"))
@@ -281,7 +271,7 @@ def check_measured(recipe: Recipe) -> None:
             "analyze.scenes is false, so no duplicates are found; add --set analyze.scenes=true, "
             "or --set dedup.enabled=false to leave duplicates in"
         )
-    with _usage_errors():
+    with raised_as(UsageError, ModelError):
         if recipe.analyze.text:
             TEXT_WEIGHTS.path()
         if recipe.analyze.scenes:
@@ -316,11 +306,11 @@ def check_models(recipe: Recipe) -> None:
 
     Raises `UsageError`, which says which key to set, or which model to pull.
     """
-    with _usage_errors():
+    with raised_as(UsageError, ModelError):
         semantics = semantics_of(recipe)
     semantics.check(recipe.filters.rejecting(), recipe.select.by)
     if recipe.shard.by_content_type:
-        with _usage_errors():
+        with raised_as(UsageError, ModelError):
             check_content(recipe.semantic, recipe.analyze.clip, key="shard.by_content_type")
     if recipe.shard.embedding == "clip" and recipe.analyze.clip is None:
         raise UsageError(

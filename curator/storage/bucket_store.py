@@ -10,13 +10,7 @@ from itertools import islice
 from typing import BinaryIO, Literal
 
 from curator.errors import StorageError
-from curator.storage.base import (
-    TEMPORARY_PREFIX,
-    ObjectInfo,
-    Store,
-    checked_key,
-    is_temporary,
-)
+from curator.storage.base import TEMPORARY_PREFIX, ObjectInfo, Store, checked_key, is_temporary
 from curator.storage.object_service import Cause, NoRangeError, ObjectService, service_named
 from curator.storage.range_reader import BUFFER_BYTES, FIRST_BYTES, RangeReader
 

@@ -21,6 +21,14 @@ class WalkedPath:
     path: str
     info: os.stat_result | OSError
 
+    @classmethod
+    def of(cls, path: str) -> "WalkedPath":
+        """Looks a path up."""
+        try:
+            return cls(path=path, info=os.stat(path))
+        except OSError as error:
+            return cls(path=path, info=error)
+
 
 def is_pattern(text: str) -> bool:
     """Returns whether a path or a segment of it has one of the characters of patterns."""
@@ -109,7 +117,7 @@ def _tree(root: str) -> Iterator[WalkedPath]:
             pending.pop()
             continue
         name, is_link, path = entry
-        walked = WalkedPath(path=path, info=_stat(path))
+        walked = WalkedPath.of(path)
         if isinstance(walked.info, OSError) or not name.endswith("/"):
             yield walked
             continue
@@ -149,13 +157,6 @@ def _is_listed_itself(link: str, real_root: str) -> bool:
 
 def _identity(info: os.stat_result) -> tuple[int, int]:
     return info.st_dev, info.st_ino
-
-
-def _stat(path: str) -> os.stat_result | OSError:
-    try:
-        return os.stat(path)
-    except OSError as error:
-        return error
 
 
 def find_objects(service: ObjectService, bucket: str, key: str) -> Iterator[ObjectInfo]:

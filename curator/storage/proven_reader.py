@@ -14,15 +14,12 @@ import io
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 from curator.errors import ErrorCode, SourceError
 from curator.storage.content_id import BLOCK_BYTES, BLOCK_HASH_BYTES, block_hash
 from curator.storage.range_reader import BUFFER_BYTES, SeekableReader
 from curator.storage.source_reader import open_source, stored_md5
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 _CACHED_BLOCKS = 4
 """Video, audio and index may be read in turn."""
@@ -57,15 +54,11 @@ class _BlockReader(SeekableReader):
         self._reopen = reopen
         self._reader = reopen()
 
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        target = memoryview(buffer).cast("B")
-        if self._position >= self.size or not len(target):
-            return 0
+    def _at_position(self, most: int) -> memoryview:
+        if self._position >= self.size or not most:
+            return memoryview(b"")
         number, offset = divmod(self._position, BLOCK_BYTES)
-        block = self._block(number)[offset : offset + len(target)]
-        target[: len(block)] = block
-        self._position += len(block)
-        return len(block)
+        return self._block(number)[offset : offset + most]
 
     def close(self) -> None:
         if not self.closed:
@@ -135,18 +128,13 @@ class _ProvenReader(SeekableReader):
         self._digest = hashlib.md5(usedforsecurity=False)
         self._hashed_bytes = 0
 
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        target = memoryview(buffer).cast("B")
+    def _at_position(self, most: int) -> bytes:
         if self._position == self._hashed_bytes:
-            data = self._next(len(target))
-        else:
-            # What is hashed is not read again beyond its end, so that the rest stays in order.
-            ahead = self._hashed_bytes - self._position
-            self._agreeing.seek(self._position)
-            data = self._agreeing.read(min(len(target), ahead) if ahead > 0 else len(target))
-        target[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+            return self._next(most)
+        # What is hashed is not read again beyond its end, so that the rest stays in order.
+        ahead = self._hashed_bytes - self._position
+        self._agreeing.seek(self._position)
+        return self._agreeing.read(min(most, ahead) if ahead > 0 else most)
 
     def md5(self) -> str:
         """Reads the rest, and returns the MD5 of all bytes."""

@@ -13,6 +13,7 @@ reads with a hash of its own.
 
 import hashlib
 import io
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -47,7 +48,7 @@ BUFFER_BYTES = 64 << 10
 
 
 class SeekableReader(Positioned, io.RawIOBase):
-    """A raw stream of `size` bytes that is read from any position by `readinto` of a subclass."""
+    """A raw stream of `size` bytes; a subclass gives those at its position."""
 
     def __init__(self, name: str, size: int = 0) -> None:
         super().__init__()
@@ -66,6 +67,18 @@ class SeekableReader(Positioned, io.RawIOBase):
             raise ValueError(f"cannot seek to {base + offset}: before the start of {self.name!r}")
         self._position = base + offset
         return self._position
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        """Copies the bytes at the position."""
+        target = memoryview(buffer).cast("B")
+        data = self._at_position(len(target))
+        target[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    @abstractmethod
+    def _at_position(self, most: int) -> bytes | memoryview:
+        """Returns up to `most` bytes from the position on; none at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,22 +151,18 @@ class RangeReader(SeekableReader):
             return None
         return self.version if is_md5(self.version) else ""
 
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        """Copies bytes of the block at the position, and fetches it if necessary."""
+    def _at_position(self, most: int) -> memoryview:
+        """Returns bytes of the block at the position, and fetches it if necessary."""
         if self.closed:
             raise ValueError("read of a closed object")
-        target = memoryview(buffer).cast("B")
-        if self._position >= self.size or not len(target):
-            return 0
+        if self._position >= self.size or not most:
+            return memoryview(b"")
         try:
             block = self._block_at(self._position)
         except self._service.errors as error:
             raise self._failure(error, self.name) from error
         offset = self._position - block.start
-        count = min(len(target), len(block.data) - offset)
-        target[:count] = memoryview(block.data)[offset : offset + count]
-        self._position += count
-        return count
+        return memoryview(block.data)[offset : offset + most]
 
     def close(self) -> None:
         """Drops the blocks and the fetch under way."""

@@ -125,14 +125,6 @@ _REMEDIES = {
 }
 
 
-def explain(error: Exception, bucket: str) -> tuple[Cause, str]:
-    """Returns the cause of a failed call, and a message with its remedy."""
-    cause, what = _cause(error), words_of(error)
-    if code_of(error) == "InvalidObjectState":
-        return cause, f"{what}; the object is archived: restore it first"
-    return cause, f"{what}; {_REMEDIES[cause].format(bucket=bucket)}"
-
-
 def _cause(error: Exception) -> Cause:
     match error:
         case ClientError():
@@ -251,7 +243,10 @@ class S3Service(ObjectService):
 
     def explain(self, error: Exception, bucket: str) -> tuple[Cause, str]:
         """Returns the cause of a failed call, and a message with its remedy."""
-        return explain(error, bucket)
+        cause, what = _cause(error), words_of(error)
+        if code_of(error) == "InvalidObjectState":
+            return cause, f"{what}; the object is archived: restore it first"
+        return cause, f"{what}; {_REMEDIES[cause].format(bucket=bucket)}"
 
 
 def _listed(

@@ -18,7 +18,7 @@ from curator.errors import UnconditionalStoreError
 from curator.storage.base import STALE_AFTER_S, TEMPORARY_PREFIX, IsOwn, ObjectInfo, checked_key
 from curator.storage.bucket_store import SINGLE_REQUEST_BYTES, BucketStore
 from curator.storage.object_service import Cause, bare
-from curator.storage.s3_client import ATTEMPTS, S3Errors, client, code_of, explain, words_of
+from curator.storage.s3_client import ATTEMPTS, S3Errors, client, code_of, words_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -192,7 +192,7 @@ class S3Store(BucketStore):
             logger.warning(
                 "unfinished uploads under %s were not all removed: %s",
                 self.uri,
-                explain(error, self.bucket)[1],
+                self.service.explain(error, self.bucket)[1],
             )
         return removed
 
@@ -213,7 +213,7 @@ class S3Store(BucketStore):
                 Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True}
             )
         except ClientError as error:
-            if explain(error, self.bucket)[0] is not Cause.OTHER:
+            if self.service.explain(error, self.bucket)[0] is not Cause.OTHER:
                 raise
             # Some servers support no batches, or require another checksum.
             for item in objects:

@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any
 
 from curator.errors import ErrorCode, SourceError
-from curator.json_bounds import refuse_deep
+from curator.json_bounds import refuse_constant, refuse_deep
 from curator.storage.base import has_scheme
 from curator.storage.object_service import scheme_of, service_of, split_uri
 from curator.storage.source_reader import open_source, stat_source
@@ -208,7 +208,7 @@ def _read(place: FoundSidecar) -> Sidecar | SidecarProblem:
     if len(raw) > MAX_BYTES:
         return _too_large(place.uri, len(raw))
     try:
-        data = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse)
+        data = json.loads(raw.decode("utf-8-sig"), parse_constant=refuse_constant)
         refuse_deep(data)
     except (ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
@@ -227,7 +227,3 @@ def _unreadable(error: SourceError) -> SidecarProblem:
 def _too_large(uri: str, n_bytes: int) -> SidecarProblem:
     message = f"{uri!r} has {n_bytes} bytes; expected at most {MAX_BYTES}"
     return SidecarProblem(SidecarCode.TOO_LARGE, message)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number of JSON")

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from curator.errors import UsageError
+from curator.errors import UsageError, raised_as
 from curator.storage.base import has_scheme
 from curator.storage.metadata_columns import CsvText, column_names
 from curator.storage.object_service import ADDRESSES, scheme_of
@@ -151,7 +151,7 @@ def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with raised_as(UsageError, pa.ArrowException, of=f"manifest {manifest!r}: not valid Parquet: "):
         table = pq.ParquetFile(stream)
         _check_rows(table.metadata, stream.seek(0, os.SEEK_END), manifest)
         schema = table.schema_arrow
@@ -174,8 +174,6 @@ def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
                     row = {n: v for n, values in columns.items() if (v := values[at]) is not None}
                     yield f"row {first + at}", value.decode("utf-8", "surrogateescape"), row
             first += len(uris)
-    except pa.ArrowException as error:
-        raise UsageError(f"manifest {manifest!r}: not valid Parquet: {error}") from error
 
 
 def _check_rows(footer: "pq.FileMetaData", n_bytes: int, manifest: str) -> None:

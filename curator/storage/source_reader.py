@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from curator.errors import CuratorError, ErrorCode, SourceError, UsageError
 from curator.storage.base import ObjectInfo, has_scheme
-from curator.storage.object_service import (
-    ADDRESSES,
-    Cause,
-    ObjectService,
-    service_of,
-    split_uri,
-)
+from curator.storage.object_service import ADDRESSES, Cause, ObjectService, service_of, split_uri
 from curator.storage.range_reader import BUFFER_BYTES, RangeReader
 
 if TYPE_CHECKING:

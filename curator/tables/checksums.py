@@ -15,7 +15,8 @@ Rows that are read singly, such as encoded video, are covered by the checksums o
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,6 +38,7 @@ _BY_CONTENT = re.compile("~+")
 """Part of a name that `sealed_parquet` replaces by as many digits of a digest."""
 TRIES = 3
 """Reads of an object before it counts as damaged: over plain HTTP bits may flip on the way."""
+_READERS = 8
 _HALF = 32
 _NOT_YET = "0" * 2 * _HALF
 _MAGIC = b"PAR1"
@@ -164,6 +166,13 @@ def is_damaged(store: Store, name: str) -> bool:
     except DamagedError:
         return True
     return False
+
+
+def those(is_so: Callable[[str], bool], names: Iterable[str]) -> list[str]:
+    """Returns the names for which a function, run in threads, says so."""
+    names = list(names)
+    with ThreadPoolExecutor(_READERS) as pool:
+        return [name for name, yes in zip(names, pool.map(is_so, names), strict=True) if yes]
 
 
 def _find(store: Store, name: str, opened: Callable[[bytes], T]) -> T | None:

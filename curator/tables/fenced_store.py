@@ -8,12 +8,12 @@ stopped in the middle of a write, and lost the lease meanwhile, changes nothing 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy as copy_of
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from curator.errors import StorageError, UnconditionalStoreError
-from curator.storage import ObjectInfo, Store
-from curator.storage.base import IsOwn
+from curator.storage import Store
 from curator.tables.out_layout import has_fixed_path
 
 _TRIES = 4
@@ -46,6 +46,17 @@ class Digest:
         return {"bytes": self.n_bytes, "sha256": self.sha256}
 
 
+def _passed_on(name: str, *, checks: bool = False) -> Callable[..., Any]:
+    """Returns a method that the store itself has, perhaps with a check of the lease before."""
+
+    def call(self: "FencedStore", *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        if checks:
+            self._check()
+        return getattr(self._store, name)(*args, **options)
+
+    return call
+
+
 class FencedStore(Store):
     """A store whose writes are checked; a pickled one is the store itself, for workers.
 
@@ -60,7 +71,7 @@ class FencedStore(Store):
 
     def __reduce__(self) -> tuple[Callable[[Store], Store], tuple[Store]]:
         """Returns the store alone: the lease is this process's."""
-        return _itself, (self._store,)
+        return copy_of, (self._store,)
 
     @property
     def is_local(self) -> bool:  # type: ignore[override]
@@ -72,33 +83,14 @@ class FencedStore(Store):
         """The root."""
         return self._store.uri
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yields the finished objects."""
-        return self._store.list(prefix)
-
-    def read(self, key: str) -> bytes:
-        """Returns the whole object."""
-        return self._store.read(key)
-
-    def open(self, key: str) -> BinaryIO:
-        """Opens an object for reading."""
-        return self._store.open(key)
-
-    def read_range(self, key: str, start: int, end: int) -> bytes:
-        """Returns some bytes."""
-        return self._store.read_range(key, start, end)
-
-    def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
-        """Returns a whole small object with its version."""
-        return self._store.read_versioned(key)
-
-    def find(self, key: str) -> ObjectInfo | None:
-        """Returns size and version of an object."""
-        return self._store.find(key)
-
-    def check_writable(self) -> None:
-        """Writes and removes a small object."""
-        self._store.check_writable()
+    # Reading needs no lease.
+    list, read, open = _passed_on("list"), _passed_on("read"), _passed_on("open")
+    read_range, read_versioned = _passed_on("read_range"), _passed_on("read_versioned")
+    find, check_writable = _passed_on("find"), _passed_on("check_writable")
+    # What the store does at once needs one check before.
+    write_new, replace = _passed_on("write_new", checks=True), _passed_on("replace", checks=True)
+    copy = _passed_on("copy", checks=True)
+    clean_temporary = _passed_on("clean_temporary", checks=True)
 
     def write(self, key: str, data: bytes) -> None:
         """Writes a whole object, if the lease is held."""
@@ -132,16 +124,6 @@ class FencedStore(Store):
             "nothing else writes there"
         )
 
-    def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
-        """Writes a small object that is not there, if the lease is held."""
-        self._check()
-        return self._store.write_new(key, data)
-
-    def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
-        """Writes over a small object of a version, if the lease is held."""
-        self._check()
-        return self._store.replace(key, data, version)
-
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
         """Opens a stream, whose object appears at the end if the lease is held then."""
@@ -149,11 +131,6 @@ class FencedStore(Store):
         with self._store.create(key) as stream:
             yield stream
             self._check()
-
-    def copy(self, source: str, target: str) -> None:
-        """Copies an object, if the lease is held."""
-        self._check()
-        self._store.copy(source, target)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Removes objects, as long as the lease is held."""
@@ -164,12 +141,3 @@ class FencedStore(Store):
                 yield key
 
         self._store.delete(checked())
-
-    def clean_temporary(self, folders: Iterable[str], is_own: IsOwn, **options: float) -> int:
-        """Removes unfinished objects, if the lease is held."""
-        self._check()
-        return self._store.clean_temporary(folders, is_own, **options)
-
-
-def _itself(store: Store) -> Store:
-    return store

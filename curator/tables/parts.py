@@ -259,6 +259,11 @@ def rows_to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table
 
 
 def with_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Returns a table with other values in a column, which keeps its place and type."""
+    """Returns a table with other values in a column, which keeps its place and type.
+
+    A column that is new comes last.
+    """
     at = table.schema.get_field_index(name)
+    if at < 0:
+        return table.append_column(name, values)
     return table.set_column(at, table.schema.field(at), values)

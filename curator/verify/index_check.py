@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curator.errors import CuratorError
+from curator.errors import CuratorError, raised_as
 from curator.family import FamilyVersion
 from curator.stages.shard.shard_index import DATASET_SCHEMA, sample_row
 from curator.stages.shard.tar_reader import (
@@ -306,7 +306,7 @@ def _of_sample(shards: ShardSet, tar: TarFacts, at: int) -> dict[str, Any]:
     """
     fields: dict[str, Any] = {}
     text: str | None = None
-    try:
+    with raised_as(ValueError, CuratorError, OSError, KeyError):
         with shards.store.open(shards.key(tar.shard.name)) as stream:
             stream.seek(int(tar.offsets[at]))
             reader = TarReader(stream.read, tar.bytes)
@@ -322,8 +322,6 @@ def _of_sample(shards: ShardSet, tar: TarFacts, at: int) -> dict[str, Any]:
         key = tar.keys[at].decode("utf-8", "replace")
         places = {"offset": int(tar.mp4_offsets[at]), "bytes": int(tar.mp4_bytes[at])}
         return sample_row(tar.shard.name, key, fields, text or "") | places
-    except (CuratorError, OSError, KeyError) as error:
-        raise ValueError(str(error)) from error
 
 
 def check_clips(

@@ -258,9 +258,8 @@ def _check_source(findings: Findings, uri: str, expected: str) -> bool:
         if isinstance(error, SourceError) and error.code is ErrorCode.VANISHED:
             findings.add(FindingCode.SOURCE_GONE, uri, "no such source", f"sha256 {expected}")
         else:
-            words = error.message if isinstance(error, SourceError) else str(error)
             wanted = "a readable source"
-            findings.add(FindingCode.UNREADABLE, uri, words, wanted, RESTORE_SOURCE)
+            findings.add(FindingCode.UNREADABLE, uri, str(error), wanted, RESTORE_SOURCE)
         return False
     if actual != expected:
         words = f"sha256 {actual}"

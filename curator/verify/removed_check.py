@@ -90,9 +90,7 @@ def verify_removed(
         progress(number, n_bytes)
     _check_returned(store, removals, findings)
     return ProvenRemoved(
-        **findings.outcome(store.uri, n_bytes),
-        n_records=removals.n_records,
-        read=dict(search.read),
+        **findings.outcome(store.uri, n_bytes), n_records=removals.n_records, read=dict(search.read)
     )
 
 

@@ -13,7 +13,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, PositiveFloat, PositiveInt, ValidationError
 
-from curator.errors import CuratorError, ShardError
+from curator.errors import CuratorError, ShardError, raised_as
 from curator.family import Family, FamilyError
 from curator.json_bounds import load_bounded
 from curator.media.container import open_container, video_stream
@@ -89,10 +89,8 @@ def rate_of(sample: dict[str, Any]) -> Fraction:
     Raises:
         ValueError: It is not a number.
     """
-    try:
+    with raised_as(ValueError, ZeroDivisionError):
         return Fraction(str(sample.get("fps_fraction") or sample["fps"]))
-    except ZeroDivisionError as error:
-        raise ValueError(str(error)) from error
 
 
 NEEDED = ("json", "mp4", "txt")

@@ -7,15 +7,14 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, partial
-from threading import Lock
+from functools import partial
 from typing import BinaryIO
 
 import av
 from av.video.reformatter import Colorspace
 
-from curator.errors import ErrorCode, SourceError, UsageError
-from curator.executor.unit_worker import UnitWorker
+from curator.errors import ErrorCode, SourceError, UsageError, raised_as
+from curator.executor.unit_worker import process_alone
 from curator.media.container import open_container, quarter_turns_deg, video_stream
 from curator.media.encode import EncodeSettings, encode_mp4
 from curator.media.scale import Scaler, fit_inside
@@ -30,7 +29,6 @@ RATE_FPS = 15
 MAX_S = 60.0
 """Longest part that is shown."""
 _SETTINGS = EncodeSettings(crf=28, preset="veryfast", encoder="x264")
-_ONE_AT_A_TIME = Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +68,7 @@ def source_clip(clip: ClipRow, version: str | None) -> bytes:
     Raises:
         UsageError: The source cannot be read or decoded there, or is another one by now.
     """
-    try:
+    with raised_as(UsageError, SourceError, of="its source cannot be read: "):
         n_bytes, version_now = stat_source(clip.source_uri)
         if version is not None and version != version_now:
             raise UsageError(f"{clip.source_uri} has changed since the run read it")
@@ -81,19 +79,11 @@ def source_clip(clip: ClipRow, version: str | None) -> bytes:
             start_pts=clip.start_pts,
             end_pts=min(clip.end_pts, clip.start_pts + int(MAX_S / Fraction(clip.time_base))),
         )
-        with _ONE_AT_A_TIME:
-            (result,) = _worker()([span]).results
-    except SourceError as error:
-        raise UsageError(f"its source cannot be read: {error}") from error
+        result = process_alone(SourceClipStage, StageConfig(), span)
     if isinstance(result, Failure):
         raise UsageError(f"its source cannot be shown ({result.code}): {result.message}")
     mp4: bytes = result
     return mp4
-
-
-@cache
-def _worker() -> UnitWorker:
-    return UnitWorker(stage=SourceClipStage(StageConfig()))
 
 
 def _encoded(unit: SourceSpan, reader: BinaryIO) -> bytes:

@@ -97,8 +97,8 @@ def test_a_small_shared_memory_has_a_remedy(
 def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Versions of the installed distributions, which a test may change."""
     installed = dict(VERSIONS)
-    monkeypatch.setattr(machine_check, "_version", installed.get)
-    monkeypatch.setattr(machine_check, "_torch_build", lambda: "13.2")
+    monkeypatch.setattr(machine_check, "installed_version", installed.get)
+    monkeypatch.setattr(machine_check, "installed_cuda_build", lambda: "13.2")
     return installed
 
 

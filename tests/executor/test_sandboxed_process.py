@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +21,7 @@ from curator.errors import CuratorError, ErrorCode, ModelError
 from curator.executor import sandboxed_process
 from curator.executor.plain_values import to_bytes
 from curator.executor.sandboxed_process import SandboxDiedError, SandboxedProcess, process_sandbox
-from curator.executor.unit_worker import UnitWorker
+from curator.executor.unit_worker import UnitWorker, process_alone
 from curator.records.sources import Failure
 from curator.stage import Scope, Stage, StageConfig
 from curator.storage import open_source
@@ -413,6 +414,20 @@ def test_a_stage_that_cannot_be_set_up_ends_the_run(film: str, sandbox: Sandboxe
     worker = UnitWorker(stage=Acting(ActingConfig(fails=True)))
     with pytest.raises(CuratorError, match="no weights"):
         worker([Item(film), Item(film)])
+
+
+class Other(Acting):
+    """Another stage, for the same sandbox."""
+
+
+def test_threads_with_different_stages_take_turns_in_the_sandbox(
+    film: str, sandbox: SandboxedProcess
+) -> None:
+    """Pins that a page with two searches at a time does not mix up their answers."""
+    kinds = [Acting, Other] * 4
+    with ThreadPoolExecutor(4) as pool:
+        answers = pool.map(lambda kind: process_alone(kind, ActingConfig(), Item(film)), kinds)
+        assert list(answers) == [b"cde"] * len(kinds)
 
 
 def test_a_sandbox_ends_with_its_parent(tmp_path: Path) -> None:

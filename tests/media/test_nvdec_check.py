@@ -46,7 +46,7 @@ def test_the_check_of_a_run_says_which_versions_do_not_fit(
         ("2.2.4", "13.2", "torch is built for CUDA 13.2, and the driver knows CUDA up to 12.4"),
         ("2.2.4", None, "torch is a CPU-only build"),
     ):
-        monkeypatch.setattr(nvdec_check, "_codec_version", lambda codec=codec: codec)
+        monkeypatch.setattr(nvdec_check, "installed_version", lambda _, codec=codec: codec)
         monkeypatch.setattr(nvdec_check, "torch_cuda_build", lambda _, build=build: build)
         assert nvdec_check._main() == 1
         assert capsys.readouterr().out.startswith(words)

@@ -21,7 +21,6 @@ from curator.records.columns import field_names
 from curator.records.sources import Note, Source
 from curator.report import render_report, shown_clips
 from curator.report.funnel import format_funnel, funnel_steps, reason_order
-from curator.report.page import NOTES
 from curator.report.page_templates import CARD_PX, clean, embedded
 from curator.report.page_templates import render as page_from
 from tests.made_clips import clip_rows
@@ -307,7 +306,7 @@ def test_what_was_not_done_on_a_gpu_is_on_the_page_and_on_the_terminal() -> None
 
 
 def test_every_note_and_every_reason_can_be_shown() -> None:
-    assert set(NOTES) == set(Note)
+    assert all(note.words for note in Note)
     reasons = {*Reason, *(r for spec in SCORES.values() for r in (spec.low, spec.high))}
     clips = [rejected(n, str(reason)) for n, reason in enumerate(sorted(reasons))]
     _, page = render(clips)

@@ -47,7 +47,7 @@ class _BrokenBody(io.BytesIO):
 
 
 def failure(error: Exception, uri: str) -> CuratorError:
-    return StorageError(f"{uri}: {s3_client.explain(error, 'bucket')}")
+    return StorageError(f"{uri}: {s3_client.S3Service().explain(error, 'bucket')}")
 
 
 @pytest.fixture

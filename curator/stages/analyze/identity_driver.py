@@ -27,7 +27,7 @@ from curator.storage import Store
 from curator.storage.content_id import full_content_id
 from curator.storage.source_reader import is_racy
 from curator.tables.family_store import row_keys
-from curator.tables.parts import Parts, rows_to_table
+from curator.tables.parts import Parts, columns_schema, rows_to_table
 from curator.tables.source_table import SourceTable
 from curator.tables.track_items import HashItem
 from curator.tables.track_parts import track_origins
@@ -35,9 +35,7 @@ from curator.tables.track_parts import track_origins
 logger = logging.getLogger(__name__)
 
 INLINE_BYTES = 1 << 30  # bytes to hash up to which the driver does it: sooner than Ray has started
-HASHES_SCHEMA = pa.schema(
-    [(name, pa.string()) for name in ("uri", "version", "sha256", "source_id")]
-)
+HASHES_SCHEMA = columns_schema(("uri version sha256 source_id", pa.string()))
 """A row per version of a source that was hashed whole, with the id that it got."""
 _KEY = ("version", "uri")
 

@@ -58,12 +58,7 @@ from curator.stages.caption.sidecar_table import (
     sidecars_table,
     stored_sidecars,
 )
-from curator.stages.caption.stage import (
-    CaptionStage,
-    OpenWindow,
-    UnitAnnotations,
-    load_windows,
-)
+from curator.stages.caption.stage import CaptionStage, OpenWindow, UnitAnnotations, load_windows
 from curator.stages.caption.windows import Moment, WindowFrames, windows_of
 from curator.storage import Store
 from curator.storage.sidecar_files import Sidecar, read_sidecars

@@ -22,17 +22,15 @@ from curator.stages.caption.windows import Moment, WindowFrames
 from curator.storage import Store
 from curator.tables.checksums import read_rows
 from curator.tables.clip_locations import Location, located_bytes
-from curator.tables.parts import Parts, rows_to_table
+from curator.tables.parts import Parts, columns_schema, rows_to_table
 
 FRAMES = "frames"
-FRAMES_SCHEMA = pa.schema(
-    [
-        ("clip_id", pa.string()),
-        ("n_frames", pa.int32()),
-        ("frames", pa.list_(pa.int32())),
-        ("jpegs", pa.list_(pa.binary())),
-        ("text", pa.string()),
-    ]
+FRAMES_SCHEMA = columns_schema(
+    ("clip_id", pa.string()),
+    ("n_frames", pa.int32()),
+    ("frames", pa.list_(pa.int32())),
+    ("jpegs", pa.list_(pa.binary())),
+    ("text", pa.string()),
 )
 """Row of `frames`: pictures of one clip, and the text read in them as JSON."""
 _CONTENT = ("start_frame", "end_frame", "n_frames", "width", "height", *CROP_COLUMNS)

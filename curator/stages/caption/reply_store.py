@@ -25,7 +25,7 @@ from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
-from curator.tables.parts import to_parquet
+from curator.tables.parts import columns_schema, to_parquet
 from curator.tables.spill_file import Keyed
 
 REPLIES = "replies"
@@ -36,18 +36,13 @@ STORE_S = 1.0
 _READERS = 16
 _HASH_CHARS = 16
 
-REPLY_SCHEMA = pa.schema(
-    [
-        ("key", pa.string()),
-        ("text", pa.string()),
-        ("is_whole", pa.bool_()),
-        ("tokens_in", pa.int32()),
-        ("tokens_out", pa.int32()),
-        ("seconds", pa.float64()),
-        ("n_tries", pa.int32()),
-        ("failure", pa.string()),
-        ("detail", pa.string()),
-    ]
+REPLY_SCHEMA = columns_schema(
+    ("key text", pa.string()),
+    ("is_whole", pa.bool_()),
+    ("tokens_in tokens_out", pa.int32()),
+    ("seconds", pa.float64()),
+    ("n_tries", pa.int32()),
+    ("failure detail", pa.string()),
 )
 """A row per request that was answered or finally refused."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self, TypeVar
 
-from curator.errors import CuratorError, ErrorCode, UnreachableError, UsageError
+from curator.errors import CuratorError, ErrorCode, UnreachableError, UsageError, raised_as
 from curator.executor.fleet import TransientRefusal
 from curator.executor.worker import Batch
 from curator.models.text_encoder import torch_refusal
@@ -115,11 +115,6 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         self._prompts = prompts or {}
         self._runner: DialogRunner | None = None
         self._is_closed = False
-
-    @property
-    def is_on(self) -> bool:
-        """Whether clips get captions."""
-        return self.config.enabled
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
         """Answers that reject clips come before the cut; else frames are taken while it cuts."""
@@ -237,12 +232,10 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
 
 def check_captioner(config: CaptionConfig, *, asks_service: bool = True) -> None:
     """As `CaptionStage.preflight`; asks no service a question if `asks_service` is false."""
-    try:
+    with raised_as(UsageError, CuratorError):
         make_dialogs(config)
         for captioner in captioners_of(config).values() if config.asks else ():
             captioner.check(trial_frames(config) if asks_service else None)
-    except CuratorError as error:
-        raise UsageError(str(error)) from error
 
 
 def trial_frames(config: CaptionConfig) -> Frames:

@@ -90,11 +90,6 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         self._clip, self._models, self._is_growing = clip, models, is_growing
         self._family = "embeddings" if clip is None else "clip_embeddings"
 
-    @property
-    def is_on(self) -> bool:
-        """Whether clips are put into clusters."""
-        return self.config.enabled
-
     def models(self) -> tuple[object, ...]:
         """Which vectors are compared, and whether clusters stay."""
         return (self._family, self._is_growing and self.is_on)

@@ -24,14 +24,17 @@ from curator.matching.clip_footage import ClipFootage
 from curator.matching.verify_pair import Match, verify_pair
 from curator.stage import Elsewhere, Footage, Work
 from curator.tables.footage_index import FootageIndex
+from curator.tables.parts import columns_schema
 from curator.vectors.neighbour_pairs import NeighbourSearch
 from curator.vectors.vector_codes import blocks
 
-PAIRS_SCHEMA = pa.schema(
-    [("clip_id", pa.string()), ("other", pa.string()), ("place", pa.int32())]
-    + [(name, pa.float32()) for name in ("offset_s", "speed", "overlap_s", "share")]
-    + [("share_of_other", pa.float32()), ("mirrored", pa.bool_()), ("similarity", pa.float32())]
-    + [("inliers", pa.int32())]
+PAIRS_SCHEMA = columns_schema(
+    ("clip_id other", pa.string()),
+    ("place", pa.int32()),
+    ("offset_s speed overlap_s share share_of_other", pa.float32()),
+    ("mirrored", pa.bool_()),
+    ("similarity", pa.float32()),
+    ("inliers", pa.int32()),
 )
 """A row per pair, as `Match` has it for `clip_id` and `other`. `place` is -1 for a clip of this
 output, else the number of the place that has the other clip. A row without `other` says that a

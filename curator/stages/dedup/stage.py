@@ -22,6 +22,7 @@ from curator.stages.dedup.retention import (
     dropped_clips,
 )
 from curator.tables.clip_rank import criterion, rank_order
+from curator.tables.parts import with_column
 
 PAIRS = "alike"  # family: verified pairs
 MATCHING = 1  # version of what is a pair: raised when the same clips would give other pairs
@@ -53,11 +54,6 @@ class DedupStage(CorpusStage[DedupConfig]):
     ) -> None:
         super().__init__(config)
         self._shortest, self._divides = shortest, divides and config.remainders
-
-    @property
-    def is_on(self) -> bool:
-        """Whether duplicates are searched."""
-        return self.config.enabled
 
     def settings(self) -> dict[str, object]:
         """Its section, and the settings of other sections."""
@@ -242,8 +238,7 @@ def _with_details(decisions: Decisions, by_row: dict[int, Division]) -> Decision
         if division is not None and division.lost_s >= _SAID_S:
             lines.append(f"{division.lost_s:.1f} s that only it has are left out")
         details.append("; ".join(lines) or None)
-    at = columns.schema.get_field_index("reason_detail")
-    columns = columns.set_column(at, "reason_detail", pa.array(details, pa.string()))
+    columns = with_column(columns, "reason_detail", pa.array(details, pa.string()))
     return Decisions(decisions.rows, columns)
 
 

@@ -22,6 +22,7 @@ from curator.records.clips import Reason
 from curator.stages.filter.config import Rule
 from curator.stages.filter.rules import Bounds, Values
 from curator.storage.metadata_columns import is_metadata
+from curator.tables.parts import with_column
 from curator.tables.schemas import score_column
 
 Mask = NDArray[np.bool_]
@@ -166,8 +167,7 @@ def judge_table(
         "tags": _tags(clips, flagged),
     }
     for name, column in columns.items():
-        at = clips.schema.get_field_index(name)
-        clips = clips.append_column(name, column) if at < 0 else clips.set_column(at, name, column)
+        clips = with_column(clips, name, column)
     return FilteredClips(clips=clips, rules=_counts(checks, flagged, bounds))
 
 

@@ -31,7 +31,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import like_vectors
 from curator.tables.footage_store import FootageStore, read_groups
-from curator.tables.parts import to_parquet
+from curator.tables.parts import to_parquet, with_column
 from curator.tables.schemas import FOOTAGE_SCHEMA, PICTURES_SCHEMA, SOURCES_SCHEMA
 from curator.tables.snapshot_store import CANDIDATES
 from curator.tables.track_items import FRAMES
@@ -348,6 +348,5 @@ def _moved(unit: ProposedUnit, uris: Mapping[str, str]) -> ProposedUnit:
         own = pa.array([uris[source_id] for source_id in ids.to_pylist()], pa.string())
         rows.append(own.take(pc.index_in(table["source_id"], value_set=ids)))
     now, of_clip = rows
-    at = unit.clips.schema.get_field_index("source_uri")
-    sources = unit.sources.set_column(unit.sources.schema.get_field_index("uri"), "uri", now)
-    return replace(unit, sources=sources, clips=unit.clips.set_column(at, "source_uri", of_clip))
+    sources, clips = with_column(unit.sources, "uri", now), unit.clips
+    return replace(unit, sources=sources, clips=with_column(clips, "source_uri", of_clip))

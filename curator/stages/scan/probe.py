@@ -14,6 +14,7 @@ from curator.media.container import (
 )
 from curator.media.decode import HDR_TRANSFERS
 from curator.records.sources import Failure
+from curator.records.tracks import varies
 from curator.storage import content_id, open_source
 
 _CODECS = {"libdav1d": "av1", "libvpx": "vp8", "libvpx-vp9": "vp9"}
@@ -73,7 +74,7 @@ def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
             "width": stream.width,
             "height": stream.height,
             "fps": stream.average_rate,
-            "is_vfr": _varies(index_pts, time_base) if has_index else None,
+            "is_vfr": varies(np.array(index_pts, np.int64), time_base) if has_index else None,
             "header_n_frames": stream.frames or None,
             "has_audio": bool(container.streams.audio),
             "is_hdr": int(context.color_trc) in HDR_TRANSFERS,
@@ -90,11 +91,3 @@ def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
         facts["width"], facts["height"] = facts["height"], facts["width"]
         aspect = 1 / aspect
     return facts | {"rotation_deg": rotation_deg, "pixel_aspect": aspect}
-
-
-def _varies(decode_times: list[int], time_base: Fraction) -> bool:
-    if len(decode_times) < 3:
-        return False
-    intervals = np.diff(np.array(decode_times, np.int64))
-    tolerance = max(0.002, 2 * float(time_base)) / float(time_base)
-    return bool(np.max(np.abs(intervals - np.median(intervals))) > tolerance)

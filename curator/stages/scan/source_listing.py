@@ -17,7 +17,7 @@ from itertools import chain, islice
 from time import monotonic
 from typing import Any, TypeVar
 
-from curator.errors import ErrorCode, SourceError, StorageError, UsageError
+from curator.errors import ErrorCode, SourceError, StorageError, UsageError, raised_as
 from curator.number_text import amount
 from curator.records.sources import SourceRef
 from curator.storage.base import has_scheme
@@ -176,22 +176,17 @@ def _looked_up(argument: str, seen: set[bytes], *, may_repeat: bool) -> Iterator
 
 
 def _readable_rows(manifest: str) -> Iterator[ManifestRow]:
-    try:
+    with raised_as(UsageError, SourceError, of="manifest "):
         yield from manifest_rows(manifest)
-    except SourceError as error:
-        raise UsageError(f"manifest {error.message}") from error
 
 
 def _pattern_files(pattern: str) -> Iterator[Listed]:
     for path in expand(pattern):
-        try:
-            info: os.stat_result | OSError = os.stat(path)
-        except OSError as error:
-            info = error
-        if not isinstance(info, OSError) and stat.S_ISDIR(info.st_mode):
+        found = WalkedPath.of(path)
+        if not isinstance(found.info, OSError) and stat.S_ISDIR(found.info.st_mode):
             yield from map(_by_name, walk(path))
         else:
-            yield _by_name(WalkedPath(path=path, info=info))
+            yield _by_name(found)
 
 
 def _by_name(walked: WalkedPath) -> Listed:
@@ -302,10 +297,8 @@ def _objects(service: ObjectService, bucket: str, key: str) -> Iterator[Listed]:
 
 
 def _at_least_one(items: Iterator[_Item], argument: str, otherwise: str) -> Iterator[_Item]:
-    try:
+    with raised_as(UsageError, StorageError, of=f"input {argument!r} cannot be listed: "):
         first = next(items, None)
-    except StorageError as error:
-        raise UsageError(f"input {argument!r} cannot be listed: {error}") from error
     if first is None:
         raise UsageError(f"input {argument!r} {otherwise}")
     return chain([first], items)

@@ -53,11 +53,6 @@ class SelectStage(CorpusStage[SelectConfig]):
     config_type = SelectConfig
 
     @property
-    def is_on(self) -> bool:
-        """Whether any clip could be left out."""
-        return self.config.enabled
-
-    @property
     def needs_all(self) -> str:
         """The size of each group must be known."""
         config = self.config

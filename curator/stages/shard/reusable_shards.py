@@ -6,7 +6,6 @@ object that has another one now is read and compared with the hash in the manife
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,15 +13,14 @@ from typing import Any
 from curator.errors import DamagedError
 from curator.stages.shard.shard_index import DATASET, DescribedTar, known_tars
 from curator.stages.shard.tar_reader import index_name, meta_name
-from curator.storage import ObjectInfo, Store
-from curator.tables.checksums import find_json, read_parquet
+from curator.storage import Store
+from curator.tables.checksums import find_json, read_parquet, those
 from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import MANIFEST, SHARDS
 
 logger = logging.getLogger(__name__)
 
 DATASET_KEY = f"{SHARDS}/{DATASET}"
-_READERS = 8
 
 
 @dataclass
@@ -56,14 +54,12 @@ class ReusableShards:
         for shard in self.previous.get("shards", ()):
             versions |= shard.get("versions", {})
         changed = [
-            info
-            for info in listed.values()
-            if info.key in versions and versions[info.key] != info.version
+            key for key, info in listed.items() if versions.get(key, info.version) != info.version
         ]
         hashes = dict(self._hashes())
-        with ThreadPoolExecutor(_READERS) as pool:
-            is_same = pool.map(lambda info: self._is_same(info, hashes.get(info.key)), changed)
-            damaged = [i.key for i, same in zip(changed, is_same, strict=True) if not same]
+        damaged = those(
+            lambda key: Digest.of_object(self.store, key).sha256 != hashes.get(key), changed
+        )
         if damaged:
             logger.warning(
                 "damaged objects of shards: %d, such as %s/%s; they are made again",
@@ -71,7 +67,9 @@ class ReusableShards:
                 self.store.uri,
                 damaged[0],
             )
-        return {key: info.bytes for key, info in listed.items() if key not in set(damaged)}
+        for key in damaged:
+            del listed[key]
+        return {key: info.bytes for key, info in listed.items()}
 
     def keys(self) -> dict[str, list[str]]:
         """Returns the sample keys of each tar that is there or was lost since."""
@@ -103,6 +101,3 @@ class ReusableShards:
             yield name, tar.sha256
             yield index_name(name), tar.idx_sha256
             yield meta_name(name), tar.meta_sha256
-
-    def _is_same(self, info: ObjectInfo, sha256: str | None) -> bool:
-        return Digest.of_object(self.store, info.key).sha256 == sha256

@@ -4,7 +4,6 @@ JSON and caption are most of a sample, some KB; those of many samples are in a t
 """
 
 import hashlib
-import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,6 +13,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from curator.family import Array
 from curator.stages.shard.tar_reader import BLOCK, Split
 from curator.tables.clip_locations import Location
 from curator.tables.sample_members import StoredMember
@@ -146,10 +146,7 @@ class Sample:
     def npy(self) -> bytes:
         """Returns the embedding as a NumPy file, float32 [D]."""
         assert self.embedding is not None
-        output = io.BytesIO()
-        vector = np.ascontiguousarray(self.embedding, "<f4")
-        np.lib.format.write_array(output, vector, version=(1, 0), allow_pickle=False)
-        return output.getvalue()
+        return _EMBEDDING.encode(np.asarray(self.embedding, np.float32), "npy")
 
     def texts(self) -> tuple[bytes, bytes, bytes]:
         """Returns JSON, caption and hash of the MP4 as bytes, by one read."""
@@ -163,6 +160,7 @@ class Sample:
         return spill.read(begin, length)
 
 
+_EMBEDDING = Array("f32", ("dimension",))
 _ABOUT = (
     "key", "metadata", "caption", "mp4_bytes", "mp4_sha256", "location", "split", "embedding",
     "stored", "has_id",

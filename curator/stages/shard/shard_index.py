@@ -28,7 +28,7 @@ from curator.tables.checksums import sealed_json
 from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import DATASET as DATASET_KEY
 from curator.tables.out_layout import MANIFEST, SHARDS
-from curator.tables.parts import parquet_by_content, rows_to_table
+from curator.tables.parts import columns_schema, parquet_by_content, rows_to_table
 from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
 
 MANIFEST_VERSION = 1
@@ -37,27 +37,16 @@ DATASET = "dataset.parquet"
 ENERGON_VERSION = "7.4.1"
 """The release of Megatron-Energon whose files these are."""
 
-DATASET_SCHEMA = pa.schema(
-    [
-        ("clip_id", pa.string()),
-        ("path", pa.string()),
-        ("shard", pa.string()),
-        ("split", pa.string()),
-        ("bucket", pa.string()),
-        ("offset", pa.int64()),
-        ("bytes", pa.int64()),
-        ("text", pa.string()),
-        ("num_frames", pa.int64()),
-        ("height", pa.int32()),
-        ("width", pa.int32()),
-        ("aspect_ratio", pa.float64()),
-        ("resolution", pa.int64()),
-        ("fps", pa.float64()),
-        ("duration", pa.float64()),
-        ("source_id", pa.string()),
-        ("source_uri", pa.string()),
-        ("sha256", pa.string()),
-    ]
+DATASET_SCHEMA = columns_schema(
+    ("clip_id path shard split bucket", pa.string()),
+    ("offset bytes", pa.int64()),
+    ("text", pa.string()),
+    ("num_frames", pa.int64()),
+    ("height width", pa.int32()),
+    ("aspect_ratio", pa.float64()),
+    ("resolution", pa.int64()),
+    ("fps duration", pa.float64()),
+    ("source_id source_uri sha256", pa.string()),
 )
 """A row per sample, in the order of the tars. `path` is `<tar>#<key>.mp4`; `offset`, `bytes` and
 `sha256` are those of the MP4 in the tar; `aspect_ratio` is height by width, `resolution` height

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from curator.errors import ShardError, UsageError
+from curator.errors import ShardError, UsageError, raised_as
 from curator.family import Family, FamilyError
 from curator.storage import Store, open_store
 from curator.tables.checksums import opened_json
@@ -167,12 +167,10 @@ def declared_families(manifest: Mapping[str, Any] | None) -> Declared:
     families: dict[str, Mapping[str, Any]] = {}
     for kind, named_by in ((MEMBERS, "member"), (COLUMNS, "name")):
         declared = (manifest or {}).get(kind, {})
-        try:
+        with raised_as(ShardError, FamilyError, AttributeError, of=f"the manifest's `{kind}`: "):
             for name, value in declared.items():
                 if getattr(Family.from_json(value), named_by) != name:
                     raise ShardError(f"the manifest's `{kind}` declares {name!r} as another one")
-        except (FamilyError, AttributeError) as error:
-            raise ShardError(f"the manifest's `{kind}`: {error}") from error
         families |= declared
     return families
 

@@ -354,7 +354,7 @@ def test_headers_are_those_of_tarfile(n_name: int, size: int) -> None:
     info = tarfile.TarInfo("k" * (n_name - 4) + "/mp4")
     info.size, info.mtime, info.mode = size, 0, 0o644
     expected = info.tobuf(format=tarfile.USTAR_FORMAT)
-    assert shard_plan._header(info.name, size) == expected
+    assert shard_plan.tar_header(info.name, size) == expected
 
 
 def test_the_same_plan_gives_the_same_bytes_and_canonical_json() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from curator.errors import RecipeError
+from curator.json_bounds import refuse_constant
 from curator.stages.caption.caption_records import SCORES, Answer
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import USUAL_FIELDS, Prompt, as_data
@@ -183,7 +184,7 @@ def _objects(text: str) -> tuple[list[dict[str, Any]], str | None]:
 def _decode(text: str) -> tuple[dict[str, Any], int]:
     """Returns the object at the start of a text, and the length of its source."""
     decoder = json.JSONDecoder(
-        strict=False, parse_constant=_no_constant, object_pairs_hook=_once_each
+        strict=False, parse_constant=refuse_constant, object_pairs_hook=_once_each
     )
     try:
         value, end = decoder.raw_decode(text)
@@ -196,10 +197,6 @@ def _decode(text: str) -> tuple[dict[str, Any], int]:
             raise error from None
     json.dumps(value, ensure_ascii=False).encode()
     return value, end
-
-
-def _no_constant(word: str) -> object:
-    raise ValueError(f"{word} is no value in JSON")
 
 
 def _once_each(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

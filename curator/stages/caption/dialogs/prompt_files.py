@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from curator.errors import RecipeError, unknown_key
 from curator.fingerprints import fingerprint
-from curator.strict_yaml import StrictYamlError, load_yaml
+from curator.strict_yaml import pipelines_folder, read_yaml, yaml_names
 
 USUAL_FIELDS = ("structured", "long", "medium", "short", "content_type", "answers", "safety")
 """JSON fields of an answer, in the order of the request: details come before summaries."""
@@ -103,15 +103,13 @@ def as_data(text: str) -> str:
 
 
 def prompt_folder() -> Path:
-    """Returns the folder of prompts: in the package, or next to it in a checkout."""
-    packaged = Path(__file__).parents[3] / "pipelines"
-    recipes = packaged if packaged.is_dir() else packaged.parent.parent / "pipelines"
-    return recipes / "prompts"
+    """Returns the folder of prompts."""
+    return pipelines_folder() / "prompts"
 
 
 def prompt_names() -> list[str]:
     """Returns the prompt names that a recipe may use, sorted."""
-    return sorted(path.stem for path in prompt_folder().glob("*.yaml"))
+    return yaml_names(prompt_folder())
 
 
 def load_prompt(name: str) -> Prompt:
@@ -122,15 +120,9 @@ def load_prompt(name: str) -> Prompt:
     """
     if name in _given:
         return _given[name]
-    path = _find(name)
+    path, data = read_yaml(name, prompt_folder(), "prompt")
     try:
-        data = load_yaml(path.read_text(encoding="utf-8"))
-        if not isinstance(data, dict):
-            raise RecipeError(f"prompt {path} is a {type(data).__name__}; expected keys and values")
-        return Prompt.model_validate(data)
-    except (StrictYamlError, UnicodeDecodeError, OSError) as error:
-        message = " ".join(str(error).split())
-        raise RecipeError(f"prompt {path} cannot be read as YAML: {message}") from error
+        return Prompt.model_validate(data or {})
     except ValidationError as error:
         raise RecipeError(f"prompt {path}: {_explain(error)}") from error
 
@@ -176,16 +168,6 @@ def has_value(answered: object, wanted: Value) -> bool:
     if isinstance(answered, list | tuple):
         return any(has_value(item, wanted) for item in answered)
     return type(answered) is type(wanted) and answered == wanted
-
-
-def _find(name: str) -> Path:
-    if name in (names := prompt_names()):
-        return prompt_folder() / f"{name}.yaml"
-    if Path(name).suffix in (".yaml", ".yml") or "/" in name:
-        if not Path(name).is_file():
-            raise RecipeError(f"prompt file {name!r} does not exist; known: {', '.join(names)}")
-        return Path(name)
-    raise RecipeError(unknown_key(name, names, "prompt"))
 
 
 def _explain(error: ValidationError) -> str:

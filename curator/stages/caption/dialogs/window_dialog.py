@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from curator.errors import RecipeError
+from curator.errors import RecipeError, raised_as
 from curator.stages.caption.caption_records import (
     TRANSIENT,
     Annotation,
@@ -266,10 +266,8 @@ class Asker:
 
 
 def _prompt_of(model: ModelConfig, key: str) -> Prompt:
-    try:
+    with raised_as(RecipeError, RecipeError, of=f"{key}: "):
         return load_prompt(model.prompt)
-    except RecipeError as error:
-        raise RecipeError(f"{key}: {error}") from error
 
 
 def _filled(
