@@ -130,8 +130,13 @@ def mark(options: argparse.Namespace) -> int:
 
     store = open_store(options.out)
     fields = {n: getattr(options, n) for n in CONTENT if options.clear or getattr(options, n)}
+    if options.clear and any(getattr(options, name) for name in CONTENT):
+        raise UsageError("--clear forgets the whole mark; expected --clear, or what to mark with")
     if bool(options.clips) != bool(fields) or not (options.clips or options.csv or options.list):
-        raise UsageError("expected clips and what to mark them with; or --csv, or --list")
+        raise UsageError(
+            "expected ids of clips, and --keep, --drop, --label, --note, --caption or --clear; or "
+            "--csv, or --list"
+        )
     of_file = read_csv(options.csv) if options.csv else []
     changes = [*((name, fields) for name in options.clips), *of_file]
     if changes:
@@ -217,6 +222,8 @@ def view(options: argparse.Namespace) -> int:
             raise
         raise UsageError(f"`curate view` needs {error.name}: {install_extra('view')}") from error
     from curator.review.finished_run import open_finished
+    from curator.storage import open_store
+    from curator.tables.mark_table import MarkWriter
     from curator.view.viewed_run import ViewedRun
 
     try:
@@ -228,8 +235,9 @@ def view(options: argparse.Namespace) -> int:
             "or --port 0"
         ) from error
     port, token = listener.getsockname()[1], secrets.token_urlsafe(24)
+    writer = MarkWriter(open_store(options.out))
     finished = open_finished(options.out, options.snapshot, memory_bytes=options.memory)
-    app = make_app(ViewedRun(finished), token=token, port=port)
+    app = make_app(ViewedRun(finished, writer), token=token, port=port)
     print(f"http://127.0.0.1:{port}/{token}/\nCtrl-C ends it", flush=True)
     serve(app, listener)
     return EXIT_OK

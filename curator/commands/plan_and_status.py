@@ -179,6 +179,8 @@ def _progress(status: Mapping[str, Any]) -> Iterator[str]:
     yield f"{state}: {status.get('holder') or status['out']}"
     if state == "finished":
         yield format_funnel(status["summary"])
+        if status["unfinished_removals"]:
+            yield f"a removal is not finished: run `curate remove {status['out']} --finish`"
     elif state == "failed":
         yield f"broken off: {status['error']}; the same command goes on from what was done"
     elif state == "silent":

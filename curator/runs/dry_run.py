@@ -27,6 +27,17 @@ _LAST = ("uri", "version", "source_id", "error_stage", "error_code")
 _UNREAD = ""
 """Stands for a content that no run knows."""
 
+_WORDS = {
+    "analyzed": "analyzed already",
+    "new": "to analyze, unless the footage was removed or is in another source",
+    "changed": "changed since the last run: their contents decide",
+    "again": "failed before, and tried again",
+    "failed": "failed before or were removed, and not tried again",
+    "unlisted": "not readable",
+    "skipped": "skipped by name",
+}
+"""What the counts of sources say."""
+
 
 def dry_run(
     sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None, replace: bool
@@ -62,13 +73,13 @@ def dry_run(
             counts["analyzed"] += 1
         else:
             is_retried = uri in last and last[uri]["error_code"] in RETRIED
-            counts["again" if is_retried else "new"] += 1
+            is_changed = uri in last and source_id == _UNREAD
+            counts["again" if is_retried else "changed" if is_changed else "new"] += 1
+    counts["unlisted"] = len(unlisted)
     lines = [
-        f"{amount(len(contents), 'source')}, {size(counts['bytes'])}: "
-        f"{counts['analyzed']} analyzed already, {counts['new']} to analyze, "
-        f"{counts['again']} failed before and tried again, {counts['failed']} failed before and "
-        f"not tried again; {len(unlisted)} not readable; {counts['skipped']} skipped by "
-        f"name; nothing was written to {store.uri}",
+        f"{amount(len(contents), 'source')}, {size(counts['bytes'])}; nothing was written to "
+        f"{store.uri}",
+        *(f"{counts[name]} {words}" for name, words in _WORDS.items() if counts[name]),
         *list(unlisted.values())[:MAX_NAMED],
     ]
     if len(unlisted) > MAX_NAMED:

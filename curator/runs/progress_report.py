@@ -21,6 +21,7 @@ from curator.stages.commit.commit_run import alone
 from curator.storage import Store
 from curator.tables.out_layout import LEASE, PLAN, PROGRESS
 from curator.tables.output_format import read_summary
+from curator.tables.removal_records import read_removals
 
 REPORT_EVERY_S, PATIENCE_S = 10.0, 10.0
 """Time between reports; most time that the end of a run waits for one that is being written."""
@@ -82,7 +83,8 @@ def reported(store: Store, progress: Progress, check: Callable[[], None] = alone
 def run_status(store: Store) -> dict[str, Any]:
     """Returns the last report of a run, with `state`: running, silent, failed, finished or none.
 
-    A running or silent run has its `holder` and `silent_s`, a finished one its `summary`.
+    A running or silent run has its `holder` and `silent_s`, a finished one its `summary` and the
+    names of `unfinished_removals`.
     """
     lease, progress = store.read_versioned(LEASE), store.read_versioned(PROGRESS)
     status: dict[str, Any] = {"out": store.uri}
@@ -95,8 +97,10 @@ def run_status(store: Store) -> dict[str, Any]:
         return status | {"state": state, "holder": holder.words, "silent_s": round(silent_s, 1)}
     if progress is not None:
         return status | {"state": "failed" if "error" in status else "silent"}
-    summary = read_summary(store)
-    return status | ({"state": "finished", "summary": summary} if summary else {"state": "none"})
+    if not (summary := read_summary(store)):
+        return status | {"state": "none"}
+    unfinished = read_removals(store).unfinished
+    return status | {"state": "finished", "summary": summary, "unfinished_removals": unfinished}
 
 
 def write_plan(store: Store, plan: Mapping[str, Any], recipe: Recipe) -> None:

@@ -119,14 +119,23 @@ class MarkWriter:
         known = self._removals
         while known != (known := self._removal_objects()):
             take_out_removed(self._store, self._name, read_removals(self._store))
-        self.refuse_removed()
+        self.refuse_removed("; marks of clips that stay are stored")
 
-    def refuse_removed(self) -> None:
-        """Raises `UsageError` if a removal began or ended since this writer was made."""
+    def refuse_removed(self, done: str = "") -> None:
+        """Raises `UsageError` if a removal is under way, or began since this writer was made.
+
+        The message ends with what is `done`.
+        """
+        uri = self._store.uri
         if self._removal_objects() != self._removals:
             raise UsageError(
-                f"`curate remove` took footage out of {self._store.uri} since this command began; "
-                "start it again"
+                f"`curate remove` took footage out of {uri} since this command began; start it "
+                f"again{done}"
+            )
+        if read_removals(self._store).unfinished:
+            raise UsageError(
+                f"a removal from {uri} is not finished: run `curate remove {uri} --finish`, then "
+                "start this command again"
             )
 
     def _removal_objects(self) -> list[str]:

@@ -96,8 +96,8 @@ def read_current_summary(store: Store, snapshot: int | None = None) -> dict[str,
     summary = read_summary(store, snapshot)
     if not summary:
         raise UsageError(
-            f"{store.uri} has no finished run (no summary.json); `curate run SOURCE... OUT` "
-            "makes one"
+            f"{store.uri} has no finished run (no summary.json); expected OUT of "
+            "`curate run SOURCE... OUT`, which makes one"
         )
     if _format(summary) < FORMAT:
         raise UsageError(

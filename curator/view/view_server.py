@@ -159,7 +159,10 @@ def make_app(run: ViewedRun, *, token: str, port: int) -> Guard:
     ]
     wrong = (CuratorError, RecipeError, UsageError)
     handlers: Any = dict.fromkeys(wrong, _failed)
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), token, port)
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    # A redirect would lose the token.
+    app.router.redirect_slashes = False
+    return Guard(app, token, port)
 
 
 @contextmanager

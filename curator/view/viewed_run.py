@@ -83,13 +83,17 @@ class ClipQuery(BaseModel):
 
 
 class ViewedRun:
-    """What `curate view` serves. Methods may be called from several threads."""
+    """What `curate view` serves. Methods may be called from several threads.
 
-    def __init__(self, finished: Finished) -> None:
-        self.finished = finished
+    Args:
+        finished: The run.
+        writer: Stores marks; made before the run was read, so that it notices later removals.
+    """
+
+    def __init__(self, finished: Finished, writer: MarkWriter) -> None:
+        self.finished, self.writer = finished, writer
         self.clips = finished.clips
         self.funnel = LiveFunnel(finished)
-        self.writer = MarkWriter(finished.store)
         self.marks = read_marks(finished.store)
         self._lock = RLock()
         self._rows = KeyRows(self.clips["clip_id"])

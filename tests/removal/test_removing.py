@@ -339,6 +339,8 @@ def test_a_killed_removal_is_finished(
         if step in (steps[0], steps[-1]):
             assert place_refuses(place, capsys), step
             assert main(["verify", str(out), "--removed"]) == EXIT_FAILED
+            assert main(["status", str(out)]) == EXIT_OK
+            assert "a removal is not finished" in capsys.readouterr().out
         with monkeypatch.context() as patch:
             killing(patch, 4)
             with pytest.raises(KilledError):

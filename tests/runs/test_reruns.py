@@ -26,8 +26,10 @@ from curator.executor.timeline import Timeline
 from curator.runs import dry_run
 from curator.stages.propose import candidate_store as candidates
 from curator.stages.scan import probe as scan
+from curator.storage import open_store
 from curator.storage.local_store import LocalStore
 from curator.tables import track_parts
+from curator.tables.output_format import read_summary
 
 TABLES = ("sources", "shots", "clips", "embeddings")
 
@@ -172,17 +174,24 @@ def test_a_dry_run_knows_what_is_analyzed_and_what_failed(
     first = said()
     assert first.startswith("4 sources, ")
     for words in (
-        "3 analyzed already, 0 to analyze", "0 failed before and tried again",
-        "1 failed before and not tried again", "0 not readable",
-    ):  # fmt: skip
+        "3 analyzed already",
+        "1 failed before or were removed, and not tried again",
+    ):
         assert words in first
+    assert len(first.splitlines()) == 4
     # As after a run over files that were seconds old, whose probes are not stored.
     shutil.rmtree(place.out / "scan")
     assert said() == first
     monkeypatch.setattr(dry_run, "RETRIED", {str(ErrorCode.NOT_A_VIDEO)})
-    assert "1 failed before and tried again, 0 failed before and not" in said()
+    assert "1 failed before, and tried again" in said()
     shutil.rmtree(place.out / "tracks")
-    assert "0 analyzed already, 3 to analyze" in said()
+    assert "3 to analyze" in said()
+    # As if all files had been written again.
+    store = open_store(str(place.out))
+    rows = dry_run.last_sources(store, read_summary(store))
+    others = rows.set_column(rows.schema.get_field_index("version"), "version", rows["uri"])
+    monkeypatch.setattr(dry_run, "last_sources", lambda *_: others)
+    assert "3 changed since the last run" in said()
 
 
 def test_the_same_run_again_does_nothing_and_changes_nothing(

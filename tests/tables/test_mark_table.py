@@ -84,6 +84,9 @@ def test_a_mark_that_a_removal_overtakes_is_taken_out(
     assert not any(b"secret" in store.read(name) for name in mark_objects(store))
     with pytest.raises(UsageError, match="start it again"):
         writer.put(mark("new", label="b"))
+    # A command that begins before the removal has finished stores nothing either.
+    with pytest.raises(UsageError, match="--finish"):
+        MarkWriter(store).put(mark("gone", note="secret again"))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from curator.review.bound_tuning import tune
 from curator.review.finished_run import open_finished
 from curator.storage import open_store
 from curator.tables import sql_condition
-from curator.tables.mark_table import read_marks
+from curator.tables.mark_table import MarkWriter, read_marks
 from curator.view.live_funnel import LiveFunnel
 from curator.view.view_server import make_app, serve
 from curator.view.viewed_run import ClipQuery, ViewedRun
@@ -113,7 +113,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(out: Path) -> ViewedRun:
     """The run, opened."""
-    return ViewedRun(open_finished(str(out)))
+    return ViewedRun(open_finished(str(out)), MarkWriter(open_store(str(out))))
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def test_histograms_count_all_clips_and_pages_are_sorted_and_filtered(run: Viewe
 def test_the_funnel_honours_marks_as_the_next_run_does(out: Path, tmp_path: Path) -> None:
     marked = tmp_path / "out"
     shutil.copytree(out, marked)
-    run = ViewedRun(open_finished(str(marked)))
+    run = ViewedRun(open_finished(str(marked)), MarkWriter(open_store(str(marked))))
     clips = run.clips.to_pylist()
     low = next(c["clip_id"] for c in clips if c["reason"] == "motion_too_low")
     kept = next(c["clip_id"] for c in clips if c["decision"] == "kept")
