@@ -2,7 +2,8 @@
 
 Each run would start its own, for two CPU-seconds of imports, and end it. A run gets a fresh one
 where anything that the process took from its parent at its start has changed. What it measured of
-a film is remembered: hundreds of tests begin with a run over the same few films.
+a film is remembered, and how two clips match: hundreds of tests begin with a run over the same few
+films.
 """
 
 import hashlib
@@ -22,11 +23,14 @@ from curator.executor.sandboxed_process import (
     SandboxedProcess,
     process_sandbox,
 )
+from curator.matching.clip_footage import ClipFootage
+from curator.matching.verify_pair import Match
 from curator.records.tracks import Track
 from curator.stage import Stage
 from curator.storage import open_source
 from curator.tables.track_items import SourceItem
 
+Verify = Callable[[ClipFootage, ClipFootage], Match | None]
 Process = Callable[[SandboxedProcess, Stage[Any, Any, Any], Any], Any]
 
 
@@ -91,6 +95,19 @@ def remembering(process: Process) -> Process:
         return result
 
     return processed
+
+
+def remembering_matches(verify: Verify) -> Verify:
+    """`verify_pair`, which compares clips of equal content once."""
+    remembered: dict[bytes, Match | None] = {}
+
+    def verified(a: ClipFootage, b: ClipFootage) -> Match | None:
+        key = hashlib.sha256(pickle.dumps(a)).digest() + hashlib.sha256(pickle.dumps(b)).digest()
+        if key not in remembered:
+            remembered[key] = verify(a, b)
+        return remembered[key]
+
+    return verified
 
 
 def _key(stage: Stage[Any, Any, Any], item: object) -> object | None:
