@@ -9,14 +9,16 @@ films.
 import hashlib
 import os
 import pickle
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from curator.executor.sandbox import importable_code
+from curator.executor.sandbox import ImportableCode, importable_code
 from curator.executor.sandboxed_process import (
     KEPT_FAMILIES,
     KEPT_VARIABLES,
@@ -56,7 +58,28 @@ class KeptSandbox:
 
 def surroundings() -> object:
     """What a sandbox takes from its parent when it starts: variables, folders, plug-ins."""
-    return variables(), tempfile.gettempdir(), importable_code()
+    return variables(), tempfile.gettempdir(), code_now()
+
+
+def code_now() -> ImportableCode:
+    """`importable_code`, which looks at links of a hundred folders, once for equal modules."""
+    modules = [
+        (name, getattr(module, "__file__", None), tuple(getattr(module, "__path__", ())))
+        for name, module in sys.modules.items()
+        if "." not in name
+    ]
+    folder = None
+    with suppress(OSError):
+        folder = os.getcwd()
+    where = folder, os.path.expanduser("~"), os.environ.get("LD_LIBRARY_PATH")
+    key = (*where, *sys.path, *modules)
+    if key not in _CODE:
+        _CODE.clear()
+        _CODE[key] = importable_code()
+    return _CODE[key]
+
+
+_CODE: dict[object, ImportableCode] = {}
 
 
 def variables() -> dict[str, str]:
