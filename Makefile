@@ -8,6 +8,8 @@ INPUTS := pyproject.toml constraints.txt
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt
 # Tests start hundreds of processes; a locked one cannot keep the bytecode that it compiles.
 COMPILED := av boto3 botocore cv2 numpy open_clip pyarrow pydantic ray scipy sympy torch torchvision transformers
+# Folders that no test, or one test, imports.
+NOT_COMPILED := /(tests|testing|models|_inductor|rllib|serve|train|tune)/
 EXTRAS := captions-local clip cloud cluster demo gpu gpu-flow learn loading-ray metrics run sql test view
 
 .DEFAULT_GOAL := help
@@ -32,7 +34,7 @@ $(VENV)/.env: $(VENV)/.uv $(INPUTS)
 $(VENV)/.test: $(VENV)/.uv $(INPUTS)
 	$(INSTALL) -e '.[test]'
 	# Some packages have templates that are no Python.
-	cd $(VENV)/lib/python3*/site-packages && ../../../bin/python -m compileall -qq -j 0 $(COMPILED) || true
+	cd $(VENV)/lib/python3*/site-packages && ../../../bin/python -m compileall -qq -j 0 -x '$(NOT_COMPILED)' $(COMPILED) || true
 	touch $@
 
 $(VENV)/.gpu: $(VENV)/.test

@@ -290,7 +290,7 @@ class Browsed:
     def elsewhere(self) -> list[str]:
         """Returns the addresses of other machines that the page asked for."""
         asked = []
-        log: Any = self._driver.get_log("performance")  # type: ignore[no-untyped-call]
+        log: Any = self._driver.get_log("performance")
         for entry in log:
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":

@@ -16,12 +16,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from command_line import curate as curate
 from fake_azure import azure_server
-from kept_sandbox import KeptSandbox, remembering
+from kept_sandbox import KeptSandbox, code_now, remembering, remembering_matches
 from sandbox_nursery import Forking
 
 from curator.executor import engine, sandboxed_process
 from curator.executor.ray_cluster import use_own_token
 from curator.executor.sandboxed_process import SandboxedProcess, process_sandbox
+from curator.matching.verify_pair import verify_pair
+from curator.stages.dedup import near_duplicates
 from curator.storage import source_reader
 from curator.storage.object_service import service_named
 
@@ -102,13 +104,23 @@ def _not_racy() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _not_synced() -> Iterator[None]:
+    """Lets the kernel write files when it likes: tests sync thousands, and no power fails."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _kept_sandbox() -> Iterator[None]:
-    """Lets runs of this process have one sandboxed process, which measures each film once."""
+    """Lets runs of this process have one sandboxed process; equal films and pairs are done once."""
     kept, forking = KeptSandbox(), Forking()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "process_sandbox", lambda: kept)
         patch.setattr(sandboxed_process, "subprocess", forking)
+        patch.setattr(sandboxed_process, "importable_code", code_now)
         patch.setattr(SandboxedProcess, "process", remembering(SandboxedProcess.process))
+        patch.setattr(near_duplicates, "verify_pair", remembering_matches(verify_pair))
         yield
     process_sandbox().stop()
     forking.stop()

@@ -1,8 +1,9 @@
-"""Reads all samples of a folder of shards by Megatron-Energon, in a process of its own.
+"""Reads all samples of folders of shards by Megatron-Energon, in a process of its own.
 
-usage: energon_reader.py FOLDER WORKERS
+usage: energon_reader.py FOLDER WORKERS [FOLDER WORKERS ...]
 
-The last line is JSON: by split, the key of each sample and the SHA-256 of each of its members.
+The last line is JSON. For each folder it has, by split, the key of each sample and the SHA-256 of
+each of its members.
 """
 
 import hashlib
@@ -56,5 +57,8 @@ def read(folder: str, split: str, workers: int) -> list[list[Any]]:
 
 
 if __name__ == "__main__":
-    found = {split: read(sys.argv[1], split, int(sys.argv[2])) for split in ("train", "val")}
+    found = [
+        {split: read(folder, split, int(workers)) for split in ("train", "val")}
+        for folder, workers in zip(sys.argv[1::2], sys.argv[2::2], strict=True)
+    ]
     print(json.dumps(found))

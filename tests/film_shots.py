@@ -1,6 +1,7 @@
 """Pictures and moves of a camera, for films that tests and benchmarks make."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import cv2
 import numpy as np
@@ -22,6 +23,7 @@ def photograph(name: str) -> Picture:
     return scenes.photograph(PHOTOGRAPHS[name])
 
 
+@lru_cache(maxsize=32)
 def texture(seed: int, *, width_px: int = 640, height_px: int = 480) -> Picture:
     """A coloured cloud texture with detail at every scale, where no photograph is needed.
 
@@ -31,7 +33,7 @@ def texture(seed: int, *, width_px: int = 640, height_px: int = 480) -> Picture:
         height_px: Height.
 
     Returns:
-        uint8 RGB, height x width x 3.
+        uint8 RGB, height x width x 3; not to be changed.
     """
     rng = np.random.default_rng(seed)
     total = np.zeros((height_px, width_px, 3), np.float32)
@@ -45,6 +47,7 @@ def texture(seed: int, *, width_px: int = 640, height_px: int = 480) -> Picture:
     total *= 55 / total.std()
     base = rng.uniform(90, 165, 3).astype(np.float32)
     picture: Picture = np.clip(total + base, 0, 255).astype(np.uint8)
+    picture.setflags(write=False)
     return picture
 
 

@@ -2,31 +2,37 @@
 
 Each run would start its own, for two CPU-seconds of imports, and end it. A run gets a fresh one
 where anything that the process took from its parent at its start has changed. What it measured of
-a film is remembered: hundreds of tests begin with a run over the same few films.
+a film is remembered, and how two clips match: hundreds of tests begin with a run over the same few
+films.
 """
 
 import hashlib
 import os
 import pickle
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from curator.executor.sandbox import importable_code
+from curator.executor.sandbox import ImportableCode, importable_code
 from curator.executor.sandboxed_process import (
     KEPT_FAMILIES,
     KEPT_VARIABLES,
     SandboxedProcess,
     process_sandbox,
 )
+from curator.matching.clip_footage import ClipFootage
+from curator.matching.verify_pair import Match
 from curator.records.tracks import Track
 from curator.stage import Stage
 from curator.storage import open_source
 from curator.tables.track_items import SourceItem
 
+Verify = Callable[[ClipFootage, ClipFootage], Match | None]
 Process = Callable[[SandboxedProcess, Stage[Any, Any, Any], Any], Any]
 
 
@@ -52,7 +58,28 @@ class KeptSandbox:
 
 def surroundings() -> object:
     """What a sandbox takes from its parent when it starts: variables, folders, plug-ins."""
-    return variables(), tempfile.gettempdir(), importable_code()
+    return variables(), tempfile.gettempdir(), code_now()
+
+
+def code_now() -> ImportableCode:
+    """`importable_code`, which looks at links of a hundred folders, once for equal modules."""
+    modules = [
+        (name, getattr(module, "__file__", None), tuple(getattr(module, "__path__", ())))
+        for name, module in sys.modules.items()
+        if "." not in name
+    ]
+    folder = None
+    with suppress(OSError):
+        folder = os.getcwd()
+    where = folder, os.path.expanduser("~"), os.environ.get("LD_LIBRARY_PATH")
+    key = (*where, *sys.path, *modules)
+    if key not in _CODE:
+        _CODE.clear()
+        _CODE[key] = importable_code()
+    return _CODE[key]
+
+
+_CODE: dict[object, ImportableCode] = {}
 
 
 def variables() -> dict[str, str]:
@@ -91,6 +118,19 @@ def remembering(process: Process) -> Process:
         return result
 
     return processed
+
+
+def remembering_matches(verify: Verify) -> Verify:
+    """`verify_pair`, which compares clips of equal content once."""
+    remembered: dict[bytes, Match | None] = {}
+
+    def verified(a: ClipFootage, b: ClipFootage) -> Match | None:
+        key = hashlib.sha256(pickle.dumps(a)).digest() + hashlib.sha256(pickle.dumps(b)).digest()
+        if key not in remembered:
+            remembered[key] = verify(a, b)
+        return remembered[key]
+
+    return verified
 
 
 def _key(stage: Stage[Any, Any, Any], item: object) -> object | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import av
 import numpy as np
 from numpy.typing import NDArray
-from samples import analyzed
+from samples import framed
 
 from curator.cut_requests import crop_within, cut_request
 from curator.records.clips import Span
@@ -30,7 +30,7 @@ def cutter_of(
 
 def request_of(source: Track | Path, start: int, end: int, min_frames: int = 1) -> CutRequest:
     """A request for the frames [start, end) of a source, within its borders."""
-    track = analyzed(source) if isinstance(source, Path) else source
+    track = framed(source) if isinstance(source, Path) else source
     span = Span(start_frame=start, end_frame=end, shot=0)
     crop = crop_within(track, span)
     return cut_request(track, "clip", span, crop=crop, min_frames=min_frames)

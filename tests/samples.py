@@ -81,6 +81,15 @@ def analyzed(
         )
 
 
+FEW_SAMPLES = AnalyzeConfig(samples_per_s=0.5)
+"""Where frames, borders and audio matter, and signals do not."""
+
+
+def framed(path: Path) -> Track:
+    """The track of a file, with few samples."""
+    return analyzed(path, config=FEW_SAMPLES)
+
+
 SIGNAL_VALUES = {
     "motion": 0.1, "camera_motion": 0.09, "pan_rate": 0.08, "tilt_rate": -0.04, "zoom_rate": 0.01,
     "roll_rate": 0.5, "object_motion": 0.03, "camera_share": 0.9, "sharpness": 0.4,

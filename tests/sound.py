@@ -88,11 +88,12 @@ def _pictures(
     stream.codec_context.thread_count = 1
     found = []
     rows, columns = np.mgrid[:48, :64]
+    grey = np.full((24, 64), 128, np.uint8)
     for number in range(n_frames):
         plane = np.uint8(128 + 90 * np.sin((rows + columns + 3 * number) / 7))
-        frame = av.VideoFrame.from_ndarray(np.stack([plane] * 3, -1), format="rgb24")
+        frame = av.VideoFrame.from_ndarray(np.concatenate([plane, grey]), format="yuv420p")
         frame.pts, frame.time_base = number + round(start_s * FPS), Fraction(1, FPS)
-        found += stream.encode(frame.reformat(format="yuv420p"))
+        found += stream.encode(frame)
     found += stream.encode(None)
     return [(float(p.dts * p.time_base), p) for p in found]
 

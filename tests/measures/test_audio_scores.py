@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from one_by_one import judge
 from pydantic import ValidationError
-from samples import analyzed, made_track
+from samples import framed, made_track
 from sound import Sound, tone, write_film
 
 from curator.errors import RecipeError, UsageError
@@ -47,7 +47,7 @@ def test_a_tone_and_then_silence_is_half_silent_and_missing_audio_is_not(tmp_pat
     """Pins all three scores of a film, and of clips that hold one half of it."""
     wave = np.concatenate([tone(2), np.zeros((1, 96_000), np.float32)], axis=1)
     write_film(tmp_path / "a.mp4", [Sound(wave=wave)], n_frames=120)
-    track = analyzed(tmp_path / "a.mp4")
+    track = framed(tmp_path / "a.mp4")
     assert track.n_frames == 120
     coverage, level_db, silence = audio_scores(track, span(0, 120))
     assert (coverage, silence) == (1.0, pytest.approx(0.5, abs=0.026))
@@ -56,12 +56,12 @@ def test_a_tone_and_then_silence_is_half_silent_and_missing_audio_is_not(tmp_pat
     assert audio_scores(track, span(66, 120)) == (1.0, pytest.approx(-120, abs=30), 1.0)
     # Pins that no audio, digital silence and unmeasured audio are three things.
     write_film(tmp_path / "a.mp4", [])
-    assert audio_scores(analyzed(tmp_path / "a.mp4"), span(0, 60)) == (0.0, None, None)
+    assert audio_scores(framed(tmp_path / "a.mp4"), span(0, 60)) == (0.0, None, None)
     assert audio_scores(heard([-120.0] * 100), span(0, 60)) == (1.0, -120.0, 1.0)
     assert audio_scores(made_track(300), span(0, 60)) == (None, None, None)
     # Pins that absent audio is no silence.
     write_film(tmp_path / "a.mov", [Sound(wave=tone(1), codec="pcm_s16le")], n_frames=120)
-    coverage, level_db, silence = audio_scores(analyzed(tmp_path / "a.mov"), span(0, 120))
+    coverage, level_db, silence = audio_scores(framed(tmp_path / "a.mov"), span(0, 120))
     assert (coverage, silence) == (pytest.approx(0.25), 0.0)
     assert level_db == pytest.approx(-9.03, abs=0.01)
 

@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 from av.packet import Packet
-from samples import analyzed
+from samples import analyzed, framed
 from sound import Sound, level_db, steps, tone, write_film
 
 from curator.media.audio_level import FLOOR_DB, LevelMeter, Levels, join_levels, level_meter, within
@@ -50,7 +50,7 @@ def test_a_tone_has_the_rms_level_of_all_its_channels_by_power(
     wave = tone(2, amplitude=0.5, channels=8 if name.startswith("7.1") else 2)
     wave[1:] = 0
     write_film(tmp_path / name, [Sound(wave=wave, codec=codec)])
-    track = analyzed(tmp_path / name)
+    track = framed(tmp_path / name)
     assert (track.has_audio_levels, track.notes) == (True, ())
     assert len(track.audio_rms_db) >= 19
     np.testing.assert_allclose(track.audio_rms_db[1:-1], level_db(wave), atol=tolerance_db)
@@ -61,15 +61,15 @@ def test_silence_is_not_absence_and_the_default_stream_counts(tmp_path: Path) ->
     wave = np.concatenate([tone(1), np.zeros((1, 48_000), np.float32)], axis=1)
     quiet = Sound(wave=tone(2, amplitude=0.01), is_default=False)
     write_film(tmp_path / "two.mkv", [quiet, Sound(wave=wave, codec="pcm_s16le")])
-    levels = analyzed(tmp_path / "two.mkv").audio_rms_db
+    levels = framed(tmp_path / "two.mkv").audio_rms_db
     np.testing.assert_allclose(levels[:10], -9.03, atol=0.05)
     np.testing.assert_array_equal(levels[11:20], np.full(9, FLOOR_DB, np.float32))
     # Audio that ends before the video and none at all.
     write_film(tmp_path / "short.mov", [Sound(wave=tone(1.2), codec="pcm_s16le")], n_frames=90)
-    track = analyzed(tmp_path / "short.mov")
+    track = framed(tmp_path / "short.mov")
     assert (track.audio_rms_first, len(track.audio_rms_db)) == (0, 12)
     write_film(tmp_path / "none.mov", [])
-    track = analyzed(tmp_path / "none.mov")
+    track = framed(tmp_path / "none.mov")
     assert (track.has_audio_levels, len(track.audio_rms_db), track.notes) == (True, 0, ())
     track = analyzed(tmp_path / "short.mov", config=AnalyzeConfig(audio=False))
     assert (track.has_audio_levels, len(track.audio_rms_db)) == (False, 0)
@@ -81,16 +81,16 @@ def test_time_is_the_containers_clock_wherever_audio_begins_or_changes_its_rate(
     """Pins when the tone is heard: audio that starts late, early, and a film that starts at 5 s."""
     late = Sound(wave=tone(1), codec="pcm_s16le", start_s=Fraction("0.7"))
     write_film(tmp_path / "late.mkv", [late])
-    track = analyzed(tmp_path / "late.mkv")
+    track = framed(tmp_path / "late.mkv")
     assert (track.audio_rms_first, len(track.audio_rms_db)) == (7, 10)
     early = Sound(wave=tone(6), codec="pcm_s16le", start_s=Fraction(4))
     write_film(tmp_path / "early.mkv", [early], start_s=Fraction(5))
-    track = analyzed(tmp_path / "early.mkv")
+    track = framed(tmp_path / "early.mkv")
     assert float(track.frame_pts[0] * track.time_base) == pytest.approx(5, abs=0.002)
     assert (track.audio_rms_first, len(track.audio_rms_db)) == (50, 20)
     # MP4 says with an edit list that audio begins later.
     write_film(tmp_path / "late.mp4", [Sound(wave=tone(1), start_s=Fraction("0.7"))])
-    track = analyzed(tmp_path / "late.mp4")
+    track = framed(tmp_path / "late.mp4")
     known = track.audio_rms_first + np.flatnonzero(track.audio_rms_db > -20)
     assert (known[0], known[-1]) == (7, 16)
     # Two transport streams in a row, the second at half the rate: a tone in its second second.
@@ -102,7 +102,7 @@ def test_time_is_the_containers_clock_wherever_audio_begins_or_changes_its_rate(
     )  # fmt: skip
     both = (tmp_path / "1.ts").read_bytes() + (tmp_path / "2.ts").read_bytes()
     (tmp_path / "both.ts").write_bytes(both)
-    track = analyzed(tmp_path / "both.ts")
+    track = framed(tmp_path / "both.ts")
     assert track.duration_s == pytest.approx(4, abs=0.05)
     start = int(float(track.frame_pts[0] * track.time_base) * 10)
     middle = [track.audio_rms_db[start - track.audio_rms_first + i] for i in (8, 12, 25, 35)]
@@ -182,7 +182,7 @@ def test_audio_without_a_decoder_is_noted_and_fails_nothing(tmp_path: Path) -> N
     data = path.read_bytes()
     assert data.count(b"sowt") == 1
     path.write_bytes(data.replace(b"sowt", b"zzzz"))
-    track = analyzed(path)
+    track = framed(path)
     assert (track.n_frames, len(track.audio_rms_db)) == (60, 0)
     assert track.notes == (Note.AUDIO_NOT_DECODED,)
 
@@ -190,7 +190,7 @@ def test_audio_without_a_decoder_is_noted_and_fails_nothing(tmp_path: Path) -> N
 def test_damaged_audio_is_absent_where_it_is_and_changes_no_picture(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     write_film(path, [Sound(wave=tone(4))], n_frames=120)
-    sound = analyzed(path)
+    sound = framed(path)
     with av.open(str(path)) as container:
         audio = container.streams.audio[0]
         spots = [
@@ -202,7 +202,7 @@ def test_damaged_audio_is_absent_where_it_is_and_changes_no_picture(tmp_path: Pa
     for position, size in spots:
         data[position : position + size] = b"\xff" * size
     path.write_bytes(bytes(data))
-    damaged = analyzed(path)
+    damaged = framed(path)
     assert (sound.notes, damaged.notes) == ((), (Note.AUDIO_ERRORS,))
     hole = np.flatnonzero(np.isnan(damaged.audio_rms_db))
     assert set(range(16, 24)) <= set(hole) <= set(range(14, 26))

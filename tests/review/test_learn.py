@@ -22,13 +22,14 @@ from curator.review.score_learning import Fitted, MarkedScores, RankGrid, auc, c
 from curator.tables.mark_table import Mark, MarkWriter, utc_now
 from curator.tables.out_layout import LEARNED_MODEL
 
-pytest.importorskip("sklearn")
 N, N_SOURCES, N_MARKS = 1500, 30, 200
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less work: what is pinned does not depend on it."""
+    # Not by the module: its import takes a second in each process of xdist.
+    pytest.importorskip("sklearn")
     monkeypatch.setattr(score_learning, "STRENGTHS", (1.0,))
     monkeypatch.setattr(score_learning, "_REPEATS", 1)
     monkeypatch.setattr(score_learning, "_RESAMPLES", 200)

@@ -42,8 +42,8 @@ ODD_NAMES = ("a b's #1 100%.mp4", 'new\nline "quoted".mp4', "日本語 ü.mp4", 
 class Whole(Place):
     """A finished run."""
 
-    settings = ("filters.short_side_px.min=100", "propose.min_s=1.0",
-                "shard.resolutions=[120, 240, 480]", "--max-failed=1")  # fmt: skip
+    settings = ("filters.short_side_px.min=50", "propose.min_s=1.0",
+                "shard.resolutions=[50, 120, 240, 480]", "--max-failed=1")  # fmt: skip
 
 
 def name_of(row: dict[str, Any]) -> str:
@@ -56,7 +56,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     # The folders of `make demo`, for the commands of README.md.
     folder = tmp_path_factory.mktemp("whole") / "demo"
     sources = folder / "footage"
-    make_demo(sources / "films", height_px=216)
+    make_demo(sources / "films", height_px=108)
     (sources / "made").mkdir()
     for name, make in MAKERS.items():
         if request.param == "all" or name not in LIKE_OTHERS:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -16,6 +14,9 @@ from curator.tables.parts import to_parquet
 
 def test_values_that_differ_get_no_dictionary_and_all_readers_read_them(tmp_path: Path) -> None:
     """Pins that a column's values alone decide, also of names with dots, lists, gaps and NaN."""
+    import pandas as pd
+    import polars as pl
+
     rng, n = np.random.default_rng(0), 1000
     scores = [None if k % 7 == 0 else float(value) for k, value in enumerate(rng.random(n))]
     scores[3] = float("nan")

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pandas as pd
-import polars as pl
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
@@ -141,6 +139,9 @@ def test_verify_finds_what_is_wrong_with_an_old_snapshot_alone(place: Path) -> N
 def test_pandas_polars_and_duckdb_read_the_newest_in_a_line_and_others_by_their_parts(
     place: Path,
 ) -> None:
+    import pandas as pd
+    import polars as pl
+
     out = place / "out"
     parts = [str(out / part) for part in read_snapshot(open_store(str(out)), 1)["tables"]["clips"]]
     newest = out / "clips" / "*.parquet"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import analyzed
+from samples import FEW_SAMPLES, framed
 from segmented import segment_tracks, short_segments
 from sound import Sound, steps, write_film
 
@@ -52,10 +52,10 @@ def test_segments_hear_what_one_decode_hears(
     path = tmp_path / name
     sound = Sound(wave=steps(SECONDS), codec=codec, behind_s=behind_s)
     write_film(path, [sound], n_frames=30 * SECONDS, gop=60)
-    whole = analyzed(path)
+    whole = framed(path)
     assert len(whole.audio_rms_db) >= 10 * SECONDS - 1
     assert np.std(whole.audio_rms_db) > 5
-    track = joined(segment_tracks(path), whole)
+    track = joined(segment_tracks(path, config=FEW_SAMPLES), whole)
     assert track.audio_rms_first == whole.audio_rms_first
     assert not set(track.notes) & {Note.AUDIO_ERRORS, Note.AUDIO_UNPROVEN, Note.AUDIO_TIMESTAMPS}
     if codec == "aac":
@@ -70,8 +70,8 @@ def test_audio_that_one_segment_places_elsewhere_is_not_used(tmp_path: Path) -> 
     """Pins that a seek that brings other audio is found out, and that pictures do not suffer."""
     path = tmp_path / "a.mov"
     write_film(path, [Sound(wave=steps(SECONDS), codec="pcm_s16le")], n_frames=30 * SECONDS, gop=60)
-    whole = analyzed(path)
-    first, second, *rest = segment_tracks(path)
+    whole = framed(path)
+    first, second, *rest = segment_tracks(path, config=FEW_SAMPLES)
     shifted = replace(second, audio_rms_first=second.audio_rms_first + 5)
     track = joined([first, shifted, *rest], whole)
     assert (len(track.audio_rms_db), track.notes) == (0, (Note.AUDIO_UNPROVEN,))
@@ -88,18 +88,18 @@ def test_audio_that_is_damaged_or_begins_within_a_segment_is_heard_as_in_one_dec
     for position in audio[len(audio) * 6 // 10 : len(audio) * 7 // 10]:
         data[position] = 0xFF
     path.write_bytes(bytes(data))
-    whole = analyzed(path)
+    whole = framed(path)
     assert whole.notes == (Note.AUDIO_ERRORS,)
     assert 20 < np.isnan(whole.audio_rms_db).sum() < 200
-    track = joined(segment_tracks(path), whole)
+    track = joined(segment_tracks(path, config=FEW_SAMPLES), whole)
     assert track.notes == whole.notes
     np.testing.assert_array_equal(np.isnan(track.audio_rms_db), np.isnan(whole.audio_rms_db))
     # Audio that begins or ends within a segment is all heard.
     path = tmp_path / "a.mkv"
     sound = Sound(wave=steps(3.27), codec="flac", start_s=Fraction(13))
     write_film(path, [sound], n_frames=30 * SECONDS, gop=60)
-    whole = analyzed(path)
+    whole = framed(path)
     assert (whole.audio_rms_first, len(whole.audio_rms_db)) == (130, 33)
-    track = joined(segment_tracks(path), whole)
+    track = joined(segment_tracks(path, config=FEW_SAMPLES), whole)
     assert (track.audio_rms_first, track.notes) == (130, ())
     np.testing.assert_array_equal(track.audio_rms_db, whole.audio_rms_db)

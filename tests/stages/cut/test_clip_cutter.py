@@ -16,7 +16,7 @@ from film_makers import variable_pts, write_video
 from film_shots import moving_texture
 from made_cuts import Film, cutter_of, fingerprint_of, pictures, psnr, request_of
 from pydantic import ValidationError
-from samples import analyzed, made_track
+from samples import framed, made_track
 
 from curator.cut_requests import frame_plan, target_n_frames
 from curator.errors import CutError, DecodeError, ErrorCode
@@ -151,7 +151,7 @@ def test_clips_hold_exactly_the_frames_of_their_spans(
 ) -> None:
     """Pins frame exactness, in one cutter and any order of clips, for PyAV and OpenCV alike."""
     path = film(name)
-    track = analyzed(path)
+    track = framed(path)
     source = shown_by_source(path, track)
     assert track.n_frames == len(source) == N
     cutter = cutter_of(path, config)
@@ -174,7 +174,7 @@ def test_bytes_depend_on_nothing_but_the_request(
 ) -> None:
     """Pins equal bytes for a second cut, other decoder threads, and clips cut before."""
     path = film(name)
-    track = analyzed(path)
+    track = framed(path)
     request = request_of(track, 9, 25)
     busy = cutter_of(path, config, threads=3)
     busy.cut(request_of(track, 20, 30))
@@ -343,7 +343,7 @@ def test_frames_that_are_not_as_analyzed_or_not_of_a_usable_size_make_no_clip(
 ) -> None:
     """Pins that a clip is refused, with its id, where times differ or a frame is too many."""
     path = film("cfr.mp4")
-    track = analyzed(path)
+    track = framed(path)
     gap = np.delete(track.frame_pts, 12)
     for times, end, message in (
         (track.frame_pts + 7, track.end_pts + 7, "was analyzed"),
@@ -356,7 +356,7 @@ def test_frames_that_are_not_as_analyzed_or_not_of_a_usable_size_make_no_clip(
     # The limits of pixels, with the code of the upper one.
     path = film("cfr.mp4")
     with pytest.raises(DecodeError, match="192x108, more than 1000 pixels") as caught:
-        cutter_of(path, ENCODED, max_pixels=1000).cut(request_of(analyzed(path), 0, 5))
+        cutter_of(path, ENCODED, max_pixels=1000).cut(request_of(framed(path), 0, 5))
     assert caught.value.code == ErrorCode.TOO_MANY_PIXELS
     write.one_pixel(tmp_path / "a.mp4")
     with pytest.raises(CutError, match=r"is 1x1 px; video in 4:2:0 takes 2x2 at least"):
@@ -368,7 +368,7 @@ def test_damaged_sources_give_the_same_clips_on_every_machine(name: str, tmp_pat
     """Pins that what decodes of a damaged file is cut as analyzed, whatever the thread count."""
     path = tmp_path / name
     write.MAKERS[name](path)
-    track = analyzed(path)
+    track = framed(path)
     request = request_of(track, 2, track.n_frames)
     cutters = [cutter_of(path, ENCODED, threads=threads) for threads in (1, 4)]
     clips = [cutter.cut(request) for cutter in cutters]
@@ -384,7 +384,7 @@ def test_long_open_gop_sources_need_no_decode_from_the_start(tmp_path: Path) -> 
     options = {"preset": "ultrafast", "x264-params": OPEN_GOP}
     frames = moving_texture(420, width_px=64, height_px=48)
     write_video(path, frames, bframes=3, options=options)
-    track = analyzed(path)
+    track = framed(path)
     source = shown_by_source(path, track)
     cutter = cutter_of(path, ENCODED)
     for start in range(380, 392, 3):

@@ -13,7 +13,7 @@ import pytest
 from film_makers import write_video
 from film_shots import moving_texture
 from made_cuts import cutter_of, request_of
-from samples import analyzed
+from samples import framed
 from sound import Sound, Wave, write_film
 
 from curator.records.cuts import CutClip
@@ -53,7 +53,7 @@ def clip_of(
 ) -> tuple[CutClip, float]:
     """The clip, and when the beep must be heard in it."""
     config = CutConfig.model_validate({"mode": mode, "audio": audio, **more})
-    track = analyzed(path)
+    track = framed(path)
     request = request_of(track, start, end)
     with cutter_of(path, config) as cutter:
         clip = cutter.cut(request)

@@ -20,7 +20,7 @@ from av.video.reformatter import ColorRange
 from film_makers import variable_pts, write_video
 from film_shots import moving_texture
 from made_cuts import Film, cutter_of, request_of
-from samples import analyzed
+from samples import framed
 
 from curator.cut_requests import least_frames
 from curator.media.clip_frames import FrameSampler
@@ -133,7 +133,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> MakeFilm:
         if name not in made:
             path = folder / name
             (COPIED[name] if name in COPIED else ENCODED[name][0])(path)
-            made[name] = path, analyzed(path)
+            made[name] = path, framed(path)
         return made[name]
 
     return make
@@ -447,7 +447,7 @@ def test_frames_are_uniform_up_to_other_parameter_sets(tmp_path: Path) -> None:
                     packet.pts = packet.dts = packet.pts + number * N * 3000
                     packet.stream = stream
                     target.mux(packet)
-    track = analyzed(path)
+    track = framed(path)
     assert np.flatnonzero(track.frame_flags & UNIFORM).tolist() == list(range(N))
     for start, is_decoded in ((0, False), (N, True)):
         clip = cutter_of(path, LENIENT).cut(request_of(track, start, start + 60))

@@ -16,7 +16,7 @@ from film_makers import write_video
 from film_shots import moving_texture
 from made_cuts import cutter_of, fingerprint_of, pictures, psnr, request_of
 from pydantic import ValidationError
-from samples import analyzed
+from samples import framed
 
 from curator.buckets import Bucket, bucket_of, bucket_size
 from curator.cut_requests import frame_plan
@@ -134,7 +134,7 @@ def test_what_has_the_form_is_copied(
 
 def row_of(path: Path, start: int, end: int) -> Candidate:
     span = Span(start_frame=start, end_frame=end, shot=0)
-    return candidate_of(analyzed(path), span, "u", aggregates={}, crop_borders=True)
+    return candidate_of(framed(path), span, "u", aggregates={}, crop_borders=True)
 
 
 def test_rows_say_what_will_be_written(film: Path) -> None:
