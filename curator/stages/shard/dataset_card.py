@@ -8,9 +8,7 @@ is not read, and the type of each member.
 Source: `Features` and the packaged module `webdataset` of `datasets` 3.3 and 5.2.
 """
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -85,22 +83,15 @@ def dataset_card(
     if with_id:
         features.append(_plain("id", "int64"))
     features += [_plain("__key__", "string"), _plain("__url__", "string")]
-    text = _features_yaml(json.dumps(features))
+    header: dict[str, Any] = {"dataset_info": {"features": features}}
     files = [{"split": SPLIT_NAMES[split], "path": [*own]} for split, own in tars.items() if own]
     if files:
-        configs = [{"config_name": "default", "data_files": files}]
-        text += yaml.dump({"configs": configs}, Dumper=_Dumper, sort_keys=False)
+        header["configs"] = [{"config_name": "default", "data_files": files}]
+    text = yaml.dump(header, Dumper=_Dumper, sort_keys=False)
     more = "; `npy` is an embedding" if with_embedding else ""
     more += "".join(f"; `{f.member}` is of the family {f.name}" for f in members)
     more += "; `id` is a whole number made from the key" if with_id else ""
     return f"---\n{text}---\n{TEXT.format(more=more)}".encode()
-
-
-@lru_cache(maxsize=8)
-def _features_yaml(features_json: str) -> str:
-    """Returns the first part of the header, which folders of one output share."""
-    header = {"dataset_info": {"features": json.loads(features_json)}}
-    return yaml.dump(header, Dumper=_Dumper, sort_keys=False)
 
 
 class _Dumper(yaml.SafeDumper):
