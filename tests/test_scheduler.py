@@ -151,7 +151,7 @@ def test_frames_beyond_memory_are_decoded_by_stage_and_a_batch_holds_fewer_clips
     # Frames of one clip beyond it fail the clip.
     monkeypatch.setattr(annotator_worker, "MAX_BATCH_BYTES", SIDE_PX)
     worked = Worked(tmp_path / "less", [Means(StageConfig())], has_gpu=False)
-    assert all("ask for fewer" in result.errors[0] for result in worked.results.values())
+    assert all("request fewer frames" in result.errors[0] for result in worked.results.values())
     assert worked.decode.n_bytes == []
 
 

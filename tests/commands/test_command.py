@@ -134,9 +134,12 @@ def test_a_dry_run_writes_nothing(broken: Path, tmp_path: Path, curate: Curate) 
     for number in range(7):
         (broken / f"link\n{number}.mp4").symlink_to("nowhere.mp4")
     lines = curate("run", broken, tmp_path / "out", "--dry-run").splitlines()
-    assert "7 not readable" in lines[0]
-    assert len(lines) == 1 + 5 + 1
-    assert "link\\n0.mp4" in lines[1]
+    assert lines[1:3] == [
+        "  3 to analyze, unless the footage was removed or is in another source",
+        "  7 not readable",
+    ]
+    assert len(lines) == 3 + 5 + 1
+    assert "link\\n0.mp4" in lines[3]
     assert lines[-1] == "  and 2 more"
 
 

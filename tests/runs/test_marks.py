@@ -197,7 +197,8 @@ def test_marks_are_imported_and_listed(
     stored = read_marks(open_store(str(out)))
     assert (stored[one].note, stored[two].verdict) == ('a, "b"\nc', "drop")
     for arguments, said in (
-        (["--keep"], "expected clips"),
+        (["--keep"], "expected ids of clips"),
+        ([one, "--clear", "--keep"], "--clear forgets the whole mark"),
         ([one, "nothing", "--keep"], "0 clips"),
         ([one, "--label", "x" * 101], "101 characters"),
         (["--csv", str(tmp_path / "none.csv")], "cannot be read"),
