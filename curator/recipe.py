@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from curator.errors import RecipeError, UsageError, raised_as, unknown_key
 from curator.measures.clip_semantics import SemanticConfig, Semantics
 from curator.measures.learned_score import LearnedScore, SuitabilityConfig
-from curator.measures.score_list import Measures, ScoreConfig
+from curator.measures.score_list import SCORES, Measures, ScoreConfig
 from curator.models.weight_store import ModelStore
 from curator.run_config import RunConfig
 from curator.stages.analyze.config import AnalyzeConfig
@@ -312,6 +312,8 @@ def _explain(error: ValidationError, path: Path, overrides: Sequence[str]) -> st
     key = ".".join(location)
     if first["type"] == "extra_forbidden":
         names = [name for name, _ in _fields_at(location[:-1])]
+        if len(location) == 1 and key in SCORES:
+            names = [f"filters.{key}"]
         message = unknown_key(location[-1], names, "key")
     elif first["type"] == "value_error":
         # The validator's own words, which name the value where it is not that of one key.

@@ -83,6 +83,8 @@ def test_ray_reads_the_bytes_of_clips(folder: Path, summary: dict[str, Any]) -> 
 def test_errors_are_raised(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="did you mean 'motion'"):
         curator.run(folder / "videos", tmp_path / "out", overrides=["filters.motoin.min=1"])
+    with pytest.raises(RecipeError, match=r"did you mean 'filters\.motion'"):
+        curator.run(folder / "videos", tmp_path / "out", overrides=["motion.min=1"])
     with pytest.raises(UsageError, match="does not exist"):
         curator.run(tmp_path / "nothing", tmp_path / "out")
     with pytest.raises(UsageError, match="has no finished run"):

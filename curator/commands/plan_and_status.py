@@ -184,10 +184,10 @@ def _progress(status: Mapping[str, Any]) -> Iterator[str]:
     elif state == "failed":
         yield f"broken off: {status['error']}; the same command goes on from what was done"
     elif state == "silent":
-        when = f", {status['silent_s']:.0f} s ago" if "silent_s" in status else ""
+        when = f" for {status['silent_s']:.0f} s" if "silent_s" in status else ""
         yield (
-            f"no sign of life since the last one{when}: the run was likely killed; the same "
-            "command goes on from what was done"
+            f"no sign of life{when}: the run was likely killed; the same command goes on from what "
+            "was done"
         )
     if "stage" not in status:
         return

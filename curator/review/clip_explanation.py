@@ -128,7 +128,9 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
         yield f"tags: {', '.join(tags)}"
     if (mark := finished.marks.get(clip.clip_id)) is not None:
         values = dict(clip.declared(), decision=clip.decision, caption=clip.caption)
-        rest = "" if has_effect(mark, values) else ", which this run did not honour"
+        is_newer = mark.marked_at > finished.summary["made"]
+        rest = "the next run honours the mark" if is_newer else "this run did not honour the mark"
+        rest = "" if has_effect(mark, values) else f"; {rest}"
         yield f"marked by hand: {', '.join(map(plain, mark.content))}{rest}"
     if clip.content_type is not None:
         yield f"content type: {clip.content_type} ({score(clip.scores['content_probability'])})"
@@ -175,7 +177,8 @@ def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
         yield f"like {of}: similarity {clip.duplicate_similarity:.3f}"
     if clip.duplicate_offset_s is not None:
         yield (
-            f"  {clip.duplicate_overlap_s:.1f} s from its second {clip.duplicate_offset_s:.1f} on; "
+            f"  {clip.duplicate_overlap_s:.1f} s from its second "
+            f"{max(0.0, clip.duplicate_offset_s):.1f} on; "
             f"similarity {clip.duplicate_similarity:.3f}"
         )
     for other in ClipRows(originals, finished.clips.schema):
