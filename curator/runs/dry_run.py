@@ -30,7 +30,7 @@ _UNREAD = ""
 _WORDS = {
     "analyzed": "analyzed already",
     "new": "to analyze, unless the footage was removed or is in another source",
-    "changed": "changed since the last run: their contents decide",
+    "changed": "changed since the last run: if their contents did, their clips leave the shards",
     "again": "failed before, and tried again",
     "failed": "failed before or were removed, and not tried again",
     "unlisted": "not readable",
