@@ -454,7 +454,7 @@ def _small_frames(count: int) -> np.ndarray:
 
 
 def text(part: Part) -> None:
-    """Text detection in float16 beside float32: pictures/s, and lines that only one finds."""
+    """Text detection in float16 and float32: pictures/s, and lines that only one finds."""
     import av
     import torch
 
@@ -488,7 +488,7 @@ def text(part: Part) -> None:
     for name in list(detectors)[1:]:
         pairs = list(zip(lines["float32"], lines[name], strict=True))
         alone = [_unmatched(a, b) + _unmatched(b, a) for a, b in pairs]
-        part.note(f"{name}, beside float32", {
+        part.note(f"{name}, compared with float32", {
             "pictures": len(pairs), "lines": sum(map(len, lines["float32"])),
             "lines_of_one": sum(alone), "pictures_that_differ": int(np.count_nonzero(alone)),
         })  # fmt: skip

@@ -224,7 +224,8 @@ class CommandParser(argparse.ArgumentParser):
         if unknown:
             names = " ".join(str(own.metavar) for own in self._get_positional_actions())
             # In `mark OUT --keep CLIP_ID` the option ends the names.
-            hint = "" if unknown[0].startswith("-") else f"; expected {names} before all options"
+            is_late = not unknown[0].startswith("-") and any(a.startswith("-") for a in args or ())
+            hint = f"; expected {names} before all options" if is_late else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known, unknown
 

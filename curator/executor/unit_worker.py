@@ -232,7 +232,7 @@ class UnitWorker:
 _alone = Lock()
 
 
-def process_alone(stage: type[Stage[Any, Any, Any]], config: BaseModel, item: SourcePart) -> Any:  # noqa: ANN401
+def process_alone(stage: type[Stage[Any, Any, Any]], config: BaseModel, item: SourcePart) -> Any:  # noqa: ANN401 - of any stage
     """Returns the result of an item in the sandbox of this process, which later items use again.
 
     A process has one sandbox, so other threads wait.

@@ -461,7 +461,7 @@ class _FourierMaps(NamedTuple):
     of_rings: Tensor  # mean over rings, [cells M, rings]
     ring: Tensor  # the ring of each place, [cells M]
     of_cell: Tensor  # weights of a cell's mean, [cells, M]
-    beside: Tensor  # mean of the wedges around each, [wedges, wedges]
+    around: Tensor  # mean of the wedges around each, [wedges, wedges]
 
 
 @_keep
@@ -477,8 +477,8 @@ def _fourier_maps(size: int, device: torch.device) -> _FourierMaps:
     # OpenCV's half spectrum has one column less than torch's.
     half = size // 2
     used = used // half * (half + 1) + used % half
-    beside = np.zeros((picture_quality._WEDGES, picture_quality._WEDGES), np.float32)
-    np.add.at(beside, (np.arange(picture_quality._WEDGES)[:, None], picture_quality._BESIDE), 1 / 6)
+    around = np.zeros((picture_quality._WEDGES, picture_quality._WEDGES), np.float32)
+    np.add.at(around, (np.arange(picture_quality._WEDGES)[:, None], picture_quality._BESIDE), 1 / 6)
     return _FourierMaps(
         window=_on(device, window),
         floor=float((window**2).sum()),
@@ -486,7 +486,7 @@ def _fourier_maps(size: int, device: torch.device) -> _FourierMaps:
         of_rings=_on(device, of_rings.reshape(-1, len(n_of_ring)).astype(np.float32)),
         ring=_on(device, ring[chosen].ravel()),
         of_cell=_on(device, (is_there / n_of_cell[:, None]).astype(np.float32)),
-        beside=_on(device, beside),
+        around=_on(device, around),
     )
 
 
@@ -508,5 +508,5 @@ def _stripes(gray_SHW: Tensor) -> Tensor:
     )
     middle = picture_quality._WEDGES // 2
     median = energy.sort(dim=1).values[:, middle - 1 : middle + 1].mean(1, keepdim=True)
-    reference = (maps.beside @ energy).maximum(median)
+    reference = (maps.around @ energy).maximum(median)
     return (energy / (reference + 0.25)).amin(2).amax(1)  # type: ignore[no-any-return]

@@ -30,7 +30,7 @@ _UNREAD = ""
 _WORDS = {
     "analyzed": "analyzed already",
     "new": "to analyze, unless the footage was removed or is in another source",
-    "changed": "changed since the last run: if their contents did, their clips leave the shards",
+    "changed": "changed since the last run; clips of changed contents would leave the shards",
     "again": "failed before, and tried again",
     "failed": "failed before or were removed, and not tried again",
     "unlisted": "not readable",
@@ -116,7 +116,8 @@ def _contents(
 ) -> dict[str, str | None]:
     """Returns the content id of each address; None where a probe failed, `_UNREAD` without one.
 
-    It is in stored probes, or in rows of the last run, which does not store probes of young files.
+    Stored probes have the id. A run stores no probes of young files, so their ids come from the
+    rows of the last run.
     """
     decided = decided_sources(store).select(["uri", "version", "source_id"]).to_pylist()
     own_id = {(row["uri"], row["version"]): row["source_id"] for row in decided}

@@ -49,7 +49,7 @@ class Digest:
 def _passed_on(name: str, *, checks: bool = False) -> Callable[..., Any]:
     """Returns a method that the store itself has, perhaps with a check of the lease before."""
 
-    def call(self: "FencedStore", *args: Any, **options: Any) -> Any:  # noqa: ANN401
+    def call(self: "FencedStore", *args: Any, **options: Any) -> Any:  # noqa: ANN401 - of any method
         if checks:
             self._check()
         return getattr(self._store, name)(*args, **options)

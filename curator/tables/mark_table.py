@@ -104,6 +104,8 @@ class MarkWriter:
     def __init__(self, store: Store) -> None:
         self._store, self._name = store, f"{MARKS}/{secrets.token_hex(8)}.parquet"
         self._removals = self._removal_objects()
+        # Finishing it changes the list.
+        self._unfinished = read_removals(store).unfinished
 
     def put(self, *marks: Mark) -> None:
         """Replaces the marks of the given clips in one write.
@@ -132,7 +134,7 @@ class MarkWriter:
                 f"`curate remove` took footage out of {uri} since this command began; start it "
                 f"again{done}"
             )
-        if read_removals(self._store).unfinished:
+        if self._unfinished:
             raise UsageError(
                 f"a removal from {uri} is not finished: run `curate remove {uri} --finish`, then "
                 "start this command again"

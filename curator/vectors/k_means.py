@@ -32,7 +32,7 @@ def has_gpu() -> bool:
 
 
 @cache
-def gpu_resources() -> Any:  # noqa: ANN401
+def gpu_resources() -> Any:  # noqa: ANN401 - FAISS has no types
     """FAISS's memory and handles on the GPU of this process; making them takes milliseconds."""
     import faiss
 
