@@ -30,7 +30,7 @@ _UNREAD = ""
 _WORDS = {
     "analyzed": "analyzed already",
     "new": "to analyze, unless the footage was removed or is in another source",
-    "changed": "changed since the last run; clips of changed contents would leave the shards",
+    "changed": "changed since the last run; a run drops or replaces the clips of changed contents",
     "again": "failed before, and tried again",
     "failed": "failed before or were removed, and not tried again",
     "unlisted": "not readable",
