@@ -2,8 +2,9 @@
 """All GPU measurements in one go, and a table of them.
 
     gpu.py [--out FOLDER] [--films FOLDER] [--only NAME]... [--budget-s 1440] [--media FOLDER]
-           [--workers 8,12,16] [--vlm FOLDER]
+           [--workers 8,12,16] [--vlm FOLDER] [--vectors FEATURES.npz]
     gpu.py --only first
+    gpu.py --only rest
 
 Each part runs in a process of its own with a time of its own; what it has found by then is kept, in
 `results.jsonl` and `results.md` of --out, and the next part begins. What does not fit the budget is
@@ -11,7 +12,7 @@ left out and said so. Run again with the same --out, findings are added.
 
 `--only first` is for the first minutes on a GPU: H.264 before all else, and what decides whether
 the rest is worth its time: probe, one film by both paths, a locked process, limit, analyze. It
-takes eight minutes at most.
+takes eight minutes at most. `--only rest` is what no GPU has answered yet, within ten minutes.
 
     films    1080p at 30 frames/s in H.264 and HEVC with B-frames, copies of it under other titles
     probe    what is here and starts: packages, libraries, what NVDEC takes, decoders, flow
@@ -26,9 +27,11 @@ takes eight minutes at most.
     clip     pictures/s of CLIP beside a bare forward pass
     mps      limit and analyze with the first number of processes under NVIDIA's MPS, if it starts
     many     memory of the GPU over up to 1,000 sources
-    corpus   a run over two films for each worker
+    corpus   a run over two films for each worker, without cutting
+    index    the index of vectors on the GPU: 10^6 made vectors, pairs by recall and seconds, from
+             the features of benchmarks/vector_index.py
     captions tokens/s of captions in the worker beside the model's bare `generate`, with the model
-             of --vlm, or one of random weights and Qwen2.5-VL-3B's language model
+             of --vlm, or one of random weights and the language model of Qwen2.5 0.5B
     loader   samples/s of clips for training and the trainer's waits: the GPU decodes, or CPUs
     cpu      the films of `analyze` without the GPU, on all cores
 
@@ -52,11 +55,14 @@ from processes import run_limited
 LIMITS_S = {
     "films": 150, "probe": 180, "locked": 60, "limit": 200, "analyze": 330, "same": 240,
     "shots": 100, "text": 60, "flow": 60, "clip": 150, "mps": 90, "many": 130, "corpus": 300,
-    "captions": 300, "loader": 120, "cpu": 200,
+    "index": 200, "captions": 300, "loader": 120, "cpu": 200,
 }  # fmt: skip
 """Parts in their order, and the most seconds of each."""
 FIRST_S = {"films": 45, "probe": 75, "same": 80, "locked": 50, "limit": 50, "analyze": 180}
 """The same for `--only first`: eight minutes together."""
+REST_S = {"corpus": 180, "index": 130, "captions": 150, "many": 70, "flow": 50}
+"""The same for `--only rest`."""
+PLANS_S = {"first": FIRST_S, "rest": REST_S}
 LEAST_S = 20.0
 """A part is not begun with less than this."""
 
@@ -115,16 +121,18 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--out", help="folder for results")
     parser.add_argument("--films", help="folder for footage, to be used again")
-    parser.add_argument("--only", action="append", choices=["first", *LIMITS_S])
+    parser.add_argument("--only", action="append", choices=[*PLANS_S, *LIMITS_S])
     parser.add_argument("--budget-s", type=float, default=1440.0, help="seconds for all parts")
     parser.add_argument("--media", help="folder of more videos for `same`")
     parser.add_argument("--vlm", help="folder of a vision-language model for `captions`")
+    parser.add_argument("--vectors", help="features of vector_index.py for `index`")
     parser.add_argument("--seconds", type=int, default=27, help="length of the films")
     parser.add_argument("--n-films", type=int, default=2)
     parser.add_argument("--workers", default="8,12,16")
     options = parser.parse_args()
     is_first = options.only == ["first"]
-    limits_s = FIRST_S if is_first else LIMITS_S
+    plan_s = PLANS_S.get(options.only[0]) if options.only and len(options.only) == 1 else None
+    limits_s = plan_s or LIMITS_S
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(options.out or temporary)
         given = vars(options) | {
@@ -136,9 +144,9 @@ def main() -> None:
         }
         notes = Notes(out)
         notes.add("machine", "machine", machine() | {"gpu": gpu_name()})
-        names = [name for name in limits_s if is_first or name in (options.only or limits_s)]
+        names = [name for name in limits_s if plan_s or name in (options.only or limits_s)]
         commands = {name: command_of(name, given) for name in names}
-        budget_s = min(options.budget_s, sum(FIRST_S.values())) if is_first else options.budget_s
+        budget_s = min(options.budget_s, sum(limits_s.values()))
         run_parts(commands, notes, out, budget_s, limits_s)
         print(json.dumps(notes.found()))
 

@@ -214,7 +214,10 @@ def features(args: argparse.Namespace) -> list[dict[str, Any]]:
                 for name, vector in zip(("picture", *EDITS), found, strict=True):
                     held[name].append(vector)
                 held["recording"].append(number)
-    arrays: dict[str, Any] = {name: np.array(values) for name, values in held.items()}
+    arrays: dict[str, Any] = {
+        name: np.array(values, np.int32 if name == "recording" else np.float16)
+        for name, values in held.items()
+    }
     np.savez(args.out, **arrays)
     return [{"pictures": len(held["picture"]), "recordings": len(set(held["recording"]))}]
 
