@@ -312,11 +312,11 @@ def corpus(part: Part) -> None:
                 # A box that players skip makes each file another source.
                 free = (12).to_bytes(4) + b"free" + number.to_bytes(4)
                 (films / f"{number:03d}.mp4").write_bytes(film.read_bytes() + free)
-            # With a number of workers, Ray runs on a single machine too. No clip moves so much, so
+            # With a number of workers, Ray runs on a single machine too. No clip is so large, so
             # none is cut: the host's cores serve the analysis alone.
             command = [*CURATE, "run", str(films), str(out), "--set", "analyze.device=gpu",
                        "--set", f"analyze.workers_per_gpu={count}",
-                       "--set", "filters.motion.min=1000000",
+                       "--set", "filters.short_side_px.min=100000",
                        "--workers", str(2 * count)]  # fmt: skip
             words = Path(part.options["out"]) / f"corpus_{count}.txt"
             with Watch() as watch, words.open("w") as log:
