@@ -130,7 +130,8 @@ def limit(part: Part) -> None:
         for count in part.workers[:1] if part.is_first else part.workers:
             jobs = [(paths[:2] * 3,)] * count
             part.measure(f"{codec}, {count} processes", _decode_all, jobs, lambda results: {
-                "frames_per_s": _rate([result["rate"] for result in results])
+                "frames_per_s": _rate([result["rate"] for result in results]),
+                "cpu_ms_per_frame": _cpu_ms(results, "cpu_s"),
             })  # fmt: skip
 
 
@@ -143,6 +144,7 @@ def _decode_all(begin: Begin, paths: list[str]) -> Iterator[Found]:
     # counted.
     frames, n_frames = decoder.get_batch_frames(batch), -ahead - batch
     rate = [(begin(), 0)]
+    cpu_s = time.process_time()
     for number, path in enumerate(paths):
         if number:
             decoder.reconfigure_decoder(path)
@@ -151,7 +153,13 @@ def _decode_all(begin: Begin, paths: list[str]) -> Iterator[Found]:
             n_frames += len(frames)
             frames = decoder.get_batch_frames(batch)
         rate.append((time.time(), n_frames))
-    yield {"rate": rate}
+    yield {"rate": rate, "cpu_s": time.process_time() - cpu_s}
+
+
+def _cpu_ms(results: Sequence[Found], name: str) -> float:
+    """CPU time of a kind for each frame, in milliseconds."""
+    n_frames = sum(result["rate"][-1][1] for result in results)
+    return round(sum(result[name] for result in results) / n_frames * 1000, 2)
 
 
 def _span(rates: Sequence[Rate]) -> tuple[float, float]:
@@ -183,7 +191,8 @@ def analyze(part: Part, *, device: str = "gpu") -> None:
             "frames_per_s": rate,
             "hours_of_video_per_hour": round(rate / FPS, 1),
             **({"share_of_limit": round(rate / max(limits), 3)} if any(limits) else {}),
-            "cpu_ms_per_frame": round(sum(one["cpu_s"] for one in results) / n_frames * 1000, 2),
+            "cpu_ms_per_frame": _cpu_ms(results, "cpu_s"),
+            "of_it_not_decoding": _cpu_ms(results, "main_cpu_s"),
             "of_them": {
                 name: round(sum(one["spent"].get(name, 0) for one in results) / n_frames * 1000, 2)
                 for name in results[0]["spent"]
@@ -223,7 +232,7 @@ def _analyze_all(
     analyzed(paths[0], {})
     spent: dict[str, float] = {}
     rate = [(begin(), 0)]
-    cpu_s = time.process_time()
+    cpu_s, main_cpu_s = time.process_time(), time.thread_time()
     for path in paths[1:]:
         if seconds is not None and time.time() - rate[0][0] > seconds:
             break
@@ -232,7 +241,8 @@ def _analyze_all(
         notes |= {str(note) for note in track.notes}
     yield {
         "rate": rate, "n_sources": len(rate) - 1, "notes": sorted(notes),
-        "spent": spent, "cpu_s": time.process_time() - cpu_s, 
+        "spent": spent, "cpu_s": time.process_time() - cpu_s,
+        "main_cpu_s": time.thread_time() - main_cpu_s,
         "n_halved": analysis_models.n_halved(),
         "torch_mib": torch.cuda.max_memory_reserved() >> 20 if device == "gpu" else 0,
     }  # fmt: skip
