@@ -1,7 +1,7 @@
-"""The driver of captions: finds unannotated windows, and gets their frames and replies.
+"""The driver of captions: finds windows without annotation, and gets their frames and replies.
 
-Windows are annotated while clips are cut. Replies are stored as they come, so the next run
-continues where this one ended, even after a crash.
+Unless answers may reject clips, windows are annotated while clips are cut. Workers store replies
+every second, so a run that resumes after a crash repeats few requests.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ from curator.tables.clip_rows import ClipRow, ClipRows
 
 WRITTEN_UNIT = 16
 FAILED_WINDOWS = "caption_failed_"
-"""Begins the names of counts of windows without an annotation, before the reason."""
+"""Prefix of names of counts: windows without an annotation, by reason."""
 
 
 @dataclass(slots=True)
@@ -81,14 +81,14 @@ class _ClipInWork:
 class Captioning:
     """Annotates the clips of a run.
 
-    Stored replies and the sidecars of the sources are read at once.
+    The constructor reads the keys of stored replies, and the sidecars of the sources.
 
     Args:
         clips: Rows of `clips`; the kept ones are annotated.
-        checks: Whether to send a first question to a server.
-        pixels: Fingerprint of the stages that change pixels; empty without any.
-        snapshot: Tables of the snapshot that has the clips: they may have been annotated before
-            they were cut, and their sources may be gone. None for clips that come from sources.
+        checks: Whether to check the captioner before the first request.
+        pixels: Fingerprint of the stages that change pixels; empty without such stages.
+        snapshot: For a recaption, the parts of a snapshot by table. Its clips may have been
+            annotated before they were cut, and its sources may be gone. Else None.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Captioning:
 
     @property
     def order(self) -> FrameOrder:
-        """Returns the frames that captioning needs from clips that another stage decodes."""
+        """Returns the request for frames of clips that another stage decodes."""
         return FrameOrder(of=self._frames, keep=self._parts.put)
 
     @property
@@ -155,28 +155,28 @@ class Captioning:
 
     @property
     def sidecars(self) -> pa.Table | None:
-        """Returns rows of `sidecars`; None if the recipe does not use them."""
+        """Returns the rows of the table `sidecars`; None if the recipe uses no sidecars."""
         return sidecars_table(self._sidecars) if self._reads_sidecars else None
 
     def before_cut(
         self, look: Callable[[Sequence[ClipRow], FrameOrder], Iterator[Sequence[StoredFrames]]]
     ) -> None:
-        """Annotates proposed clips; `look` samples the frames of an order from unwritten clips.
+        """Annotates proposed clips; `look` samples frames of clips for a `FrameOrder`.
 
-        Raises a `CuratorError` where no window of any clip has an annotation.
+        Raises a `CuratorError` if no window of any clip gets an annotation.
         """
         for frames in look(self._unannotated(), self.order):
             self.take(frames)
         self._finish()
 
     def after_cut(self, locations: Mapping[str, Location]) -> None:
-        """Annotates written clips without frames from the cut; raises as `before_cut`."""
+        """Samples frames that the cut did not store, and ends annotation; raises as `before_cut`."""
         if missing := self._unannotated():
             self._take_written(missing, locations)
         self._finish()
 
     def short_caption(self, clip: Clip) -> str | None:
-        """Returns the short captions of a clip's windows, or its caption; None without one."""
+        """Returns a clip's short captions, joined, else its caption; None if it has no caption."""
         if not clip.caption or clip.caption_model == BY_HAND:
             return clip.caption
         answers = (window.answer for window in self._done[clip.clip_id].annotations)
@@ -194,7 +194,7 @@ class Captioning:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts windows, requests and failures by reason, for the summary."""
+        """Counts for the summary: windows, tokens, failures by reason, sidecars and events."""
         done, counts = self._done, self._done.counts
 
         def named(prefix: str) -> dict[str, int]:
@@ -218,10 +218,10 @@ class Captioning:
         self._replies.pack()
 
     def _unannotated(self) -> list[ClipRow]:
-        """Returns the clips whose frames are needed: without annotations and stored frames."""
+        """Submits clips with stored frames; returns the other clips without annotations."""
         missing = []
         for row in self._done.clips.kept():
-            # An annotation stays, even if the cut changes the row.
+            # A clip keeps its annotation even if the cut changes the row.
             is_known = row.clip_id in self._clips or row.clip_id in self._done
             if not is_known and not any(map(self._is_replayed, self._as_captioned(row))):
                 missing.append(row)
@@ -236,7 +236,7 @@ class Captioning:
         return [row for row in missing if row.clip_id not in by_id]
 
     def _as_captioned(self, row: ClipRow) -> Iterator[ClipRow]:
-        """Yields a clip as it may have been annotated: before the cut, or as it is."""
+        """Yields a clip's row at each time of a possible annotation: before the cut, and now."""
         span = self._captioned_before.get(row.clip_id)
         if span is not None:
             # A copied clip may begin later and end earlier than the proposed one.
@@ -248,7 +248,7 @@ class Captioning:
         yield row
 
     def _is_replayed(self, row: ClipRow) -> bool:
-        """Reuses the annotations of a clip if all of its windows have one."""
+        """Reuses the annotations of a clip if all its windows have one; returns whether they do."""
         content, text = self._content(row), ""
         if self._reads_text(row):
             read = self._replies.get(self._text_key(row, content))
@@ -265,7 +265,7 @@ class Captioning:
         return True
 
     def _replayed(self, task: Task) -> tuple[Annotation | None, Mapping[str, Reply]]:
-        """Returns the annotation of a window if it needs no new request, and stored replies."""
+        """Returns a window's annotation, or None if it needs a request; and its stored replies."""
         annotation = remembered(task, self._fingerprint, self._replies)
         if annotation is not None:
             return annotation, {}
@@ -279,7 +279,7 @@ class Captioning:
     ) -> None:
         """Submits the windows of clips whose frames are stored.
 
-        `written` has the facts of those that were just written, by id.
+        `written` holds new column values of clips that were just written, by id.
         """
         for where in frames:
             row = self._done.row(where.clip_id)
@@ -295,7 +295,7 @@ class Captioning:
                 self._done.add(where.clip_id, ClipAnnotations(span, failures))
                 continue
             if self._reads_text(row):
-                # As a reply of its own, because prompts depend on it.
+                # A separate reply, because prompts depend on the text.
                 key = self._text_key(row, where.content)
                 if key not in self._replies:
                     self._replies.keep(key, Reply(text=where.text))
@@ -332,7 +332,7 @@ class Captioning:
                 self._close_clip(task.clip_id)
 
     def _finish(self) -> None:
-        """Waits for all annotations, and writes captions into kept clips or rejects them."""
+        """Waits for all annotations; then writes captions into kept clips, or rejects clips."""
         if self.n_requested:
             self._progress.work(self.n_requested, 0.0)
             with self._progress.polling(lambda: (self._n_annotated, 0.0)):
@@ -346,8 +346,8 @@ class Captioning:
             )
             raise CuratorError(
                 f"none of {amount(counts['caption_windows'], 'window')} got an annotation "
-                f"({reasons}); nothing was committed, and replies that were given are kept: check "
-                "the captioner and the keys of `caption`"
+                f"({reasons}); nothing was committed, and replies that were given are kept; check "
+                "the captioner and the settings in `caption`"
             )
         self._done.apply()
 
@@ -375,13 +375,13 @@ class Captioning:
             self.take(unit.results)
 
     def _tasks(self, row: ClipRow, content: str, text: str) -> list[Task]:
-        """Returns the windows of a clip; `text` is that of its frames, as they are stored."""
+        """Returns a task for each window of a clip; `text` is the JSON of the text in its frames."""
         config, fps, start_s = self._config, row.fps, row.start_s
         lines = orjson.loads(text or "{}")
         read = merged([[_line(line) for line in lines[frame]] for frame in sorted(lines, key=int)])
         sidecar = self._sidecars.get(row.source_uri) if config.sidecar else None
         source = self._events.get(row.source_uri, NOTHING)
-        # The model's view depends on size and form, too.
+        # The pictures for the model depend on size and form, too.
         shown = fingerprint("shown", content, fps, config.frame_px, config.frames_as)
         tasks = []
         for window in windows_of(row.n_frames, fps, config, source.moments, start_s):
@@ -419,12 +419,12 @@ class Captioning:
         )
 
     def _moments(self, row: Clip) -> tuple[Moment, ...]:
-        """Returns the events of the source that get windows of their own."""
+        """Returns the events of the source that get event windows."""
         has_windows = self._config.event_window_s is not None
         return self._events.get(row.source_uri, NOTHING).moments if has_windows else ()
 
     def _reads_text(self, row: Clip) -> bool:
-        """Returns whether to read text in frames: yes, unless analysis looked and found none."""
+        """Returns whether OCR reads the frames: no if the recipe or the clip's scores say no text."""
         areas = (row.scores["text_area"], row.scores["overlay_text_area"])
         is_wanted = self._config.read_text and self._config.asks
         return is_wanted and any(area is None or area > 0 for area in areas)

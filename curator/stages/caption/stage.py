@@ -1,4 +1,4 @@
-"""The caption stage: annotates windows of clips, by a service or by models in the worker."""
+"""The caption stage: annotates windows of clips, with a service or with models in the worker."""
 
 import io
 import logging
@@ -38,12 +38,13 @@ from curator.storage import Store
 ModelT = TypeVar("ModelT", bound=ModelConfig)
 PROCESS_BYTES = 512 << 20
 REQUEST_BYTES = 4 << 20
-"""Memory of a worker that asks a service, and of each request under way: pictures, in JSON too."""
+"""A worker for a service needs `PROCESS_BYTES`, and this for each concurrent request: its pictures,
+also as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenWindow:
-    """A window without an annotation, frames of its clip, and stored replies by request key."""
+    """A window without annotation, the place of its frames, and stored replies by request key."""
 
     task: Task
     where: StoredFrames
@@ -54,7 +55,8 @@ class OpenWindow:
 class WindowUnit:
     """Windows that are annotated together.
 
-    `frames` loads those of a window, or raises a `CuratorError`; `replies` takes new ones too.
+    `frames` loads the frames of a window, or raises a `CuratorError`; `replies` also stores new
+    replies.
     """
 
     windows: Sequence[OpenWindow]
@@ -78,12 +80,12 @@ class UnitAnnotations:
 def load_windows(
     store: Store, frames: FrameParts, models: str, unit: Sequence[Batch[OpenWindow]]
 ) -> list[WindowUnit]:
-    """Gives units their frames and replies, in a worker; `models` is the `replies_fingerprint`."""
+    """Prepares units in a worker; `models` is the `replies_fingerprint`."""
     return [
         WindowUnit(
             windows=batch.items,
             frames=frames.frames,
-            # A worker that read all replies would grow with the corpus.
+            # Only the unit's replies: the replies of a large corpus would fill the memory.
             replies=Replies(
                 store,
                 models,
@@ -96,7 +98,7 @@ def load_windows(
 
 
 class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
-    """Annotates windows; `prompts` are for a machine without their files."""
+    """Annotates windows; `prompts` serve workers without the prompt files."""
 
     name = "caption"
     version = ANNOTATE_VERSION
@@ -117,7 +119,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         self._is_closed = False
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """Answers that reject clips come before the cut; else frames are taken while it cuts."""
+        """Waits for decisions if answers may reject clips, and for the cut if no model is used."""
         if self.config.decides:
             return self.waits_for_decisions(before)
         if self.config.asks:
@@ -131,7 +133,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
 
     @property
     def kinds(self) -> tuple[Resources, ...]:
-        """Returns those of the captioner; a worker that asks a service mostly waits."""
+        """Returns the captioner's kinds; a worker for a service reserves no core."""
         if not self.config.asks:
             return (Resources(),)
         if self.in_flight is not None:
@@ -143,13 +145,13 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
 
     @property
     def in_flight(self) -> int | None:
-        """Returns that of the captioner or the judge, whichever is less."""
+        """Returns the most concurrent requests to a service; None for a model in the worker."""
         if captioner_class(self.config.captioner).place is not Place.SERVICE:
             return None
         return min(model.in_flight for model in self.config.models)
 
     def share(self, n_workers: int) -> Self:
-        """As `Stage.share`."""
+        """As `Stage.share`, for captioner and judge."""
 
         def shared(model: ModelT) -> ModelT:
             return model.model_copy(update={"in_flight": max(1, model.in_flight // n_workers)})
@@ -159,14 +161,14 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         return type(self)(config, prompts=self._prompts)
 
     def preflight(self) -> None:
-        """Asks a service a first question, with grey frames; checks files and packages of models.
+        """Sends a service a trial request with grey frames; checks files and packages of models.
 
-        Raises a `UsageError` where the captioner cannot be used; the message gives the remedy.
+        Raises a `UsageError` if the captioner cannot be used; the message gives the remedy.
         """
         check_captioner(self.config)
 
     def node_refusal(self) -> str | None:
-        """Returns why torch sees no GPU, or why a service cannot be asked from here."""
+        """Returns why torch cannot use this node's GPU, or why this node cannot use the service."""
         if self.in_flight is None:
             return torch_refusal()
         try:
@@ -179,7 +181,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         return None
 
     def setup(self) -> None:
-        """Loads the models."""
+        """Loads the models, or opens connections to the service."""
         give_prompts(self._prompts)
         self._fingerprint = answers_fingerprint(self.config)
         dialogs, budget_s = make_dialogs(self.config), self.config.budget_s
@@ -189,7 +191,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
             self._runner = ServiceDialogs(dialogs, captioners_of(self.config), budget_s=budget_s)
 
     def process(self, unit: WindowUnit) -> UnitAnnotations:
-        """Annotates the windows of a unit; replies are stored also where it fails."""
+        """Annotates the windows of a unit; stores the replies even if the unit fails."""
         if self._is_closed or self._runner is None:
             raise CuratorError("the run has ended")
         windows = [
@@ -202,7 +204,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         return UnitAnnotations(annotations=annotations, parts=unit.replies.parts)
 
     def failed(self, unit: WindowUnit, failure: Failure) -> UnitAnnotations:
-        """Leaves a window that killed its workers without an answer; other failures end the run."""
+        """Gives windows that killed their workers a failure; any other failure ends the run."""
         if failure.code is not ErrorCode.WORKER_DIED:
             raise CuratorError(failure.message)
         detail = failure.message.removeprefix(f"{unit.uri}: ")
@@ -220,7 +222,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
-        """Adds the warnings of this package to `notes`."""
+        """Copies warnings that this package logs into `notes`."""
         handler, log = logging.Handler(logging.WARNING), logging.getLogger(__package__)
         handler.emit = lambda record: self.notes.append(record.getMessage())  # type: ignore[method-assign]
         log.addHandler(handler)
@@ -231,7 +233,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
 
 
 def check_captioner(config: CaptionConfig, *, asks_service: bool = True) -> None:
-    """As `CaptionStage.preflight`; asks no service a question if `asks_service` is false."""
+    """As `CaptionStage.preflight`; `asks_service=False` sends no trial request."""
     with raised_as(UsageError, CuratorError):
         make_dialogs(config)
         for captioner in captioners_of(config).values() if config.asks else ():
@@ -239,7 +241,7 @@ def check_captioner(config: CaptionConfig, *, asks_service: bool = True) -> None
 
 
 def trial_frames(config: CaptionConfig) -> Frames:
-    """Makes grey frames, as many and as large as those of the largest window."""
+    """Makes as many grey 16:9 frames, `frame_px` wide, as the largest window may show."""
     from PIL import Image
 
     n_frames = config.max_frames
@@ -252,7 +254,7 @@ def trial_frames(config: CaptionConfig) -> Frames:
 
 
 def load_models(config: CaptionConfig) -> dict[Role, Captioner]:
-    """Loads captioner and judge, which share a model if possible."""
+    """Loads captioner and judge, which share a model loaded with the same settings."""
     models, judge = captioners_of(config), config.judge
     names = ("model", "revision", "frames_as")
     if judge and all(getattr(judge, name) == getattr(config, name) for name in names):
