@@ -1,8 +1,8 @@
-"""Keeps annotations, decides from them about clips, and writes them into tables and samples.
+"""Stores annotations, decides with them about clips, and writes them into tables and samples.
 
-What was made of replies is kept as a reply to the question about the window as a whole. To run a
-dialog again over stored replies takes 3 ms a window, mostly for rules on captions; to read what
-came of it takes 0.1 ms. Both are deleted together, with the folder of the replies.
+An annotation is stored as a reply, under a key of its window: reading the annotation takes 0.1 ms,
+and replaying the dialog over stored replies takes 3 ms, mostly for the rules on captions. Deleting
+the folder of replies deletes the annotations, too.
 """
 
 import pickle
@@ -48,12 +48,12 @@ _ROWS_AT_ONCE = 4096
 _REACHED = {"url", "key_from", "in_flight", "timeout_s", "tries", "guided", "batch_tokens"}
 """Settings for reaching a model, which change no annotation."""
 _DECIDED = {"enabled", "reject", "failed", "budget_s", "embedding", "text"}
-"""Settings for decisions by annotations."""
+"""Settings for the use of annotations, which change no annotation either."""
 _MADE = [field.name for field in fields(Annotation) if field.name != "task"]
 
 
 def answers_fingerprint(config: CaptionConfig) -> str:
-    """Returns the fingerprint of all settings and words that turn replies into annotations."""
+    """Returns the fingerprint of all settings and prompts that turn replies into annotations."""
     exclude: Any = {name: True for name in _REACHED | _DECIDED} | {
         "judge": _REACHED | {"min_score"}
     }
@@ -74,11 +74,11 @@ def annotation_key(task: Task, of_config: str) -> str:
 
 
 def remember(annotation: Annotation, of_config: str, replies: Replies) -> None:
-    """Keeps an annotation, unless another run may make another one."""
+    """Stores an annotation, unless its failure is transient."""
     if annotation.failure not in TRANSIENT:
         made = {name: getattr(annotation, name) for name in _MADE}
         if len(annotation.candidates) == 1 and annotation.candidates[0].score is None:
-            # It says no more than the answer.
+            # The only candidate repeats the answer.
             made["candidates"] = ()
         replies.keep(
             annotation_key(annotation.task, of_config),
@@ -87,12 +87,12 @@ def remember(annotation: Annotation, of_config: str, replies: Replies) -> None:
 
 
 def remembered(task: Task, of_config: str, replies: Mapping[str, Reply]) -> Annotation | None:
-    """Returns the annotation that was kept of a window; None without, or without its replies."""
+    """Returns a window's stored annotation; None if it or one of its replies is missing."""
     reply = replies.get(annotation_key(task, of_config))
     if reply is None:
         return None
     made = orjson.loads(reply.text)
-    # Users delete replies to get windows annotated again.
+    # Users delete replies to get new annotations.
     if not all(key in replies for key in made["request_keys"]):
         return None
     return _adapter().validate_python({"task": task, **made})
@@ -100,7 +100,7 @@ def remembered(task: Task, of_config: str, replies: Mapping[str, Reply]) -> Anno
 
 @cache
 def _adapter() -> TypeAdapter[Annotation]:
-    # Most commands read no annotation, and this takes milliseconds.
+    # Built on first use: this takes milliseconds, and most commands read no annotation.
     return TypeAdapter(Annotation)
 
 
@@ -126,7 +126,7 @@ class ClipAnnotations(NamedTuple):
 
 
 class AnnotatedClips:
-    """The rows of clips, and the annotations of finished clips: 12 bytes of memory per clip."""
+    """The rows of clips, and their annotations on the local disk: 12 bytes of memory per clip."""
 
     def __init__(self, clips: ClipRows, config: CaptionConfig) -> None:
         self.clips, self._config = clips, config
@@ -143,7 +143,7 @@ class AnnotatedClips:
         return self.clips[self._number(clip_id)]
 
     def __contains__(self, clip_id: str) -> bool:
-        """Returns whether all windows of a clip are done."""
+        """Returns whether all windows of a clip have annotations or failures."""
         return bool(self._begin[self._number(clip_id)] >= 0)
 
     def __getitem__(self, clip_id: str) -> ClipAnnotations:
@@ -173,7 +173,7 @@ class AnnotatedClips:
                 }
 
     def apply(self) -> None:
-        """Writes the captions of kept clips, or rejects clips if the recipe says so."""
+        """Writes captions into kept clips, and rejects clips by the recipe."""
         config = self._config
         for clip in self.clips.kept():
             windows = self[clip.clip_id].annotations
@@ -185,7 +185,7 @@ class AnnotatedClips:
                 reject(clip, _REASONS.get(against.field, Reason.ANSWER_UNWANTED), detail=detail)
 
     def sample(self, clip: Clip) -> dict[str, Any]:
-        """Returns a sample's annotation: answers of windows, in frames of the written clip."""
+        """Returns the annotation in a sample's JSON, with frame numbers of the written clip."""
         span, windows = self[clip.clip_id]
         shift, config = clip.start_frame - span.start_frame, self._config
         return {
@@ -196,7 +196,7 @@ class AnnotatedClips:
         }
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yields rows of `annotations` in batches, in the order of the clips and their windows."""
+        """Yields rows of `annotations` in batches, in the order of clips and windows."""
         config, judge = self._config, self._config.judge
         of_config = {
             "model": config.name,
@@ -233,7 +233,7 @@ class AnnotatedClips:
 
 
 class CaptionedSpans:
-    """Spans of clips at the time of annotation, from parts of `annotations`; not of old ones."""
+    """Spans of clips at the time of annotation, from parts of `annotations` that have spans."""
 
     def __init__(self, store: Store, parts: Iterable[str] = ()) -> None:
         columns = ["clip_id", *(f"clip_{name}" for name in CaptionedSpan._fields)]
@@ -254,9 +254,10 @@ class CaptionedSpans:
 
 
 class CaptionRejection(NamedTuple):
-    """The field of an answer that rejects a clip, its value, and the first window with it.
+    """The field of an answer that rejects a clip, the value, and the first window with the value.
 
-    The field may also be `failed`, with the reason, or `judge_score`, None for a missing one.
+    The field may also be `failed`, with the failure as value, or `judge_score`, with the score or
+    None.
     """
 
     field: str
@@ -269,7 +270,7 @@ def rejection_of(
 ) -> CaptionRejection | None:
     """Returns the first answer that rejects a clip, or None for a kept clip.
 
-    All windows of the clip are checked in order. Given answers count before missing ones.
+    Windows are checked in order: first for unwanted answers, then for missing answers.
     """
     in_order = _in_order(annotations)
     for annotation in in_order:
@@ -289,7 +290,10 @@ def caption_of(
 ) -> tuple[str | None, str | None]:
     """Joins the captions of a clip's windows, in the length `config.text`.
 
-    Event windows count only if a clip has no others. Returns the caption, or why it is missing.
+    The caption uses event windows only if the clip has no other windows.
+
+    Returns:
+        The caption and None, or None and why the caption is missing.
     """
     if not annotations:
         return None, "it has no annotation"
@@ -306,9 +310,9 @@ def caption_of(
 
 
 def judge_score(annotation: Annotation) -> int | None:
-    """Returns the score of the kept answer; None without a judge."""
+    """Returns the judge's score of the kept answer; None without a score."""
     kept = (c for c in annotation.candidates if c.answer == annotation.answer)
-    # Of equal answers, the best was kept.
+    # The dialog kept the best of equal answers.
     return max((c.score for c in kept if c.score is not None), default=None)
 
 
@@ -336,7 +340,7 @@ def _field(answer: Answer | None, name: str, config: CaptionConfig) -> object:
 
 
 def _in_clip(window: Window, shift: int, n_frames: int) -> tuple[int, int]:
-    """Returns a window's frames in the written clip; a copied one may be shorter than annotated."""
+    """Returns a window's frames in the written clip; a copy may be shorter than the proposed clip."""
     start, end = (
         min(max(frame - shift, 0), n_frames) for frame in (window.start_frame, window.end_frame)
     )
@@ -344,7 +348,7 @@ def _in_clip(window: Window, shift: int, n_frames: int) -> tuple[int, int]:
 
 
 def _window(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]:
-    """Returns a window for a sample's JSON."""
+    """Returns the entry of a window in a sample's JSON."""
     answer, metadata = annotation.answer, annotation.task.metadata
     start, end = _in_clip(annotation.task.window, shift, n_frames)
     window: dict[str, Any] = {"start_frame": start, "end_frame": end}

@@ -1,4 +1,4 @@
-"""The annotators of captions: their fit to their clips, and their embeddings."""
+"""Annotators of captions: how well captions fit their clips, and embeddings of captions."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,12 +26,11 @@ NAME = COLUMN = "caption_alignment"
 
 
 class CaptionAlignment(Annotator[CaptionConfig]):
-    """Measures how well captions fit their clips, by the CLIP vectors of analyze.
+    """Measures how well captions fit their clips, with the CLIP vectors of analyze.
 
-    The value is the cosine of the caption's and the clip's embedding: -1 to 1; usually 0.2 to 0.35
-    for those that fit. It compares captions of one clip, or clips under captions of one kind, by
-    one CLIP model. CLIP reads 77 tokens, so compare the short caption: the unread end of a longer
-    one has no effect.
+    The value is the cosine of the embeddings of short caption and clip, -1 to 1; captions that fit
+    usually have 0.2 to 0.35. Compare values of one CLIP model only, for captions of one clip, or
+    for captions of one kind. CLIP reads 77 tokens, so the end of a longer caption has no effect.
     """
 
     name = NAME
@@ -48,26 +47,26 @@ class CaptionAlignment(Annotator[CaptionConfig]):
         self._embed: Callable[[Sequence[str]], tuple[NDArray[np.float32], float]] | None = None
 
     def settings(self) -> dict[str, object]:
-        """Returns none: caption, picture and model alone make the value."""
+        """Returns no settings: the value depends only on caption, picture and model."""
         return {}
 
     def models(self) -> tuple[object, ...]:
-        """Returns the weights."""
+        """Returns the fingerprint of the weights."""
         return (self._models.fingerprint(self._entry),)
 
     def key(self, facts: ClipFacts, mp4_sha256: str) -> str | None:
-        """Returns a digest of clip, caption and vector; None without either of these."""
+        """Returns a digest of clip, caption and vector; None if caption or vector is missing."""
         caption, vector = facts.columns[SHORT_CAPTION], facts.columns[CLIP_EMBEDDING]
         if vector is None or not (caption or "").strip():
             return None
-        # The vector is of the analyzed frames, whatever the MP4 is.
+        # The vector comes from the analyzed frames, so the MP4 does not matter.
         return super().key(facts, "")
 
     def process(self, unit: Sequence[SampledClip]) -> list[Row]:
-        """Returns the cosine of each clip; None where its vector has no direction.
+        """Returns the cosine for each clip; None if the vector's length is 0 or not finite.
 
         Raises:
-            ModelError: The model cannot be loaded, or a vector has another length.
+            ModelError: The model cannot be loaded, or a vector has another dimension.
         """
         entry = self._entry
         vectors: list[Any] = [clip.facts.columns[CLIP_EMBEDDING] for clip in unit]
@@ -93,11 +92,11 @@ class CaptionAlignment(Annotator[CaptionConfig]):
 
 ENCODER_BYTES = 4 << 30
 FAMILY, MEMBER = "caption_embeddings", "text.npy"
-"""Name of the family, and its member: readers decode by what follows the last dot."""
+"""Names of the family and of its member; readers decode a member by its suffix."""
 
 
 class CaptionEmbeddings(Annotator[CaptionConfig]):
-    """Embeds captions by a text encoder: float32 [D] of unit length, or float16 [tokens, D]."""
+    """Embeds captions with a text encoder: float32 [D] of unit length, or float16 [tokens, D]."""
 
     name = "caption_embeddings"
     version = 1
@@ -105,7 +104,7 @@ class CaptionEmbeddings(Annotator[CaptionConfig]):
     frames = ()
     columns = ("caption",)
     batch = 256
-    """Captions at a time: those of similar length share a batch of the encoder."""
+    """Captions per call; the encoder batches captions of similar length."""
     kinds = (
         Resources(cpus=1, gpus=1, memory_bytes=ENCODER_BYTES),
         Resources(cpus=1, memory_bytes=ENCODER_BYTES),
@@ -122,16 +121,16 @@ class CaptionEmbeddings(Annotator[CaptionConfig]):
         )
 
     def settings(self) -> dict[str, object]:
-        """Returns none: the model alone makes the value."""
+        """Returns no settings: the value depends only on caption and model."""
         return {}
 
     def models(self) -> tuple[object, ...]:
-        """Returns the weights, and how they are used."""
+        """Returns the fingerprint of the weights, the pooling, and the limit on tokens."""
         entry = self._entry
         return (self._models.fingerprint(entry), entry.pooling, entry.max_tokens)
 
     def key(self, facts: ClipFacts, mp4_sha256: str) -> str | None:
-        """Returns the hash of the caption; None for one of nothing but spaces."""
+        """Returns the hash of the caption; None for a blank caption."""
         caption = facts.columns["caption"] or ""
         return text_hash(caption) if caption.strip() else None
 

@@ -170,7 +170,7 @@ class Captioning:
         self._finish()
 
     def after_cut(self, locations: Mapping[str, Location]) -> None:
-        """Samples frames that the cut did not store, and ends annotation; raises as `before_cut`."""
+        """Samples frames that the cut did not store, and annotates; raises as `before_cut`."""
         if missing := self._unannotated():
             self._take_written(missing, locations)
         self._finish()
@@ -375,7 +375,7 @@ class Captioning:
             self.take(unit.results)
 
     def _tasks(self, row: ClipRow, content: str, text: str) -> list[Task]:
-        """Returns a task for each window of a clip; `text` is the JSON of the text in its frames."""
+        """Returns a task for each window of a clip; `text` is the text in its frames, as JSON."""
         config, fps, start_s = self._config, row.fps, row.start_s
         lines = orjson.loads(text or "{}")
         read = merged([[_line(line) for line in lines[frame]] for frame in sorted(lines, key=int)])
@@ -424,7 +424,7 @@ class Captioning:
         return self._events.get(row.source_uri, NOTHING).moments if has_windows else ()
 
     def _reads_text(self, row: Clip) -> bool:
-        """Returns whether OCR reads the frames: no if the recipe or the clip's scores say no text."""
+        """Returns whether to read text in frames: yes, unless analysis found none in the clip."""
         areas = (row.scores["text_area"], row.scores["overlay_text_area"])
         is_wanted = self._config.read_text and self._config.asks
         return is_wanted and any(area is None or area > 0 for area in areas)

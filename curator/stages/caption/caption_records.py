@@ -18,12 +18,12 @@ Role = Literal["captioner", "judge"]
 
 
 class Unanswered(StrEnum):
-    """Why a window has no annotation. Public: written to `annotations.failure`."""
+    """Why a window has no annotation. Public: the column `annotations.failure`."""
 
     TIMED_OUT = "timed_out"
     """The server did not answer within `caption.timeout_s` in any try."""
     SERVER_ERROR = "server_error"
-    """The server returned an error of its own (5xx) or broke the connection."""
+    """The server returned 5xx, 408, 425 or an unreadable answer, or broke the connection."""
     RATE_LIMITED = "rate_limited"
     """The server refused more requests (429) in every try."""
     OVER_BUDGET = "over_budget"
@@ -31,9 +31,9 @@ class Unanswered(StrEnum):
     REFUSED_REQUEST = "refused_request"
     """The request is too long, or the server or model cannot read its pictures."""
     OUT_OF_MEMORY = "out_of_memory"
-    """This window alone does not fit the memory of the model in the worker."""
+    """This window alone exceeds the memory of a worker."""
     CAPTIONER_ERROR = "captioner_error"
-    """The recipe's own captioner raised an exception."""
+    """A custom captioner raised an exception."""
     NO_FRAMES = "no_frames"
     """The clip cannot be decoded or read."""
     EMPTY = "empty"
@@ -44,7 +44,7 @@ class Unanswered(StrEnum):
     REFUSAL = "refusal"
     WRONG_LANGUAGE = "wrong_language"
     META_PHRASE = "meta_phrase"
-    """The answer speaks of "the image" or "the video" instead of its content."""
+    """The answer mentions "the image" or "the video" instead of its content."""
     BAD_ANSWER = "bad_answer"
     """The answer is not the requested JSON, even after one repair request."""
 
@@ -61,13 +61,13 @@ TRANSIENT = frozenset(
         Unanswered.NO_FRAMES,
     }
 )
-"""Failures that another run may not see again, and that are not stored as answered. A server may
-accept a refused request after its limits were raised."""
+"""Failures that are not stored, because another run may succeed. A server may accept a refused
+request after its limits were raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A piece of a clip that is annotated: half-open frames of the written clip."""
+    """A piece of a clip that is annotated on its own: half-open frame numbers of the clip."""
 
     index: int
     start_frame: int
@@ -75,23 +75,23 @@ class Window:
     shown: tuple[int, ...]
     """Frames for the model, ascending."""
     is_event: bool = False
-    """Whether the window surrounds an event instead of evenly dividing the clip."""
+    """Whether the window surrounds an event; all other windows divide the clip evenly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """An event of a source, as its owner reports it."""
+    """An event of a source, from its sidecar."""
 
     start_s: float
     """Seconds from the source's first frame."""
     end_s: float
-    """Equal to the start of a momentary event."""
+    """Equals the start of a momentary event."""
     label: str
     """One of `caption.events`."""
     about: str = ""
-    """The owner's description."""
+    """Description, from the sidecar."""
     values: Mapping[str, str | float | bool] = field(default_factory=dict)
-    """Speed, weather and the like at that time."""
+    """Values at that time, such as speed and weather."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,34 +103,34 @@ class WindowMetadata:
     events: tuple[Event, ...]
     """Events within the window, by start."""
     lists_all: bool
-    """Whether metadata lists the source's events, and all of them could be read."""
+    """Whether the sidecar lists the source's events, and all of them could be read."""
     values: Mapping[str, str | float | bool]
-    """Speed, weather and the like: from the gravest event, else from the source."""
+    """Values such as speed and weather; the gravest event's replace the source's."""
     caption: str
-    """Composed from all other fields."""
+    """Composed from label, events, values, length and camera motion."""
     problems: tuple[str, ...] = ()
-    """Unusable metadata of the source, a line each."""
+    """One line for each unusable value in the sidecar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A window of a clip with all parts of a request except the pixels."""
+    """A window of a clip, with the facts for its requests; the pixels are in `Frames`."""
 
     clip_id: str
     content: str
-    """Fingerprint of the clip's pixels: source, span, crop and form."""
+    """Fingerprint of the clip's pixels, and of rate, size and form of the pictures."""
     window: Window
     fps: float
-    """Rate of the written clip: frame `i` is shown at `i / fps` seconds."""
+    """Frame rate of the clip: frame `i` is shown at `i / fps` seconds."""
     facts: str = ""
-    """Measured or known facts, as lines of text for the prompt; may be empty."""
+    """Facts from measurements and metadata, as lines of text for the prompt; may be empty."""
     metadata: WindowMetadata | None = None
     """None if the recipe uses no metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One turn of a conversation. The frames come before the text of the first user's turn."""
+    """One turn of a conversation. The frames come before the text of the first user turn."""
 
     role: Literal["user", "assistant"]
     text: str
@@ -138,7 +138,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a model picks its words."""
+    """How a model samples tokens."""
 
     max_tokens: int
     temperature: float
@@ -148,7 +148,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One question to a model about the frames of one window."""
+    """One request to a model about the frames of one window."""
 
     role: Role
     model: str
@@ -162,9 +162,9 @@ class Request:
     schema: Mapping[str, Any] | None = None
     """JSON Schema of the answer; None for plain text."""
     frames_as: str | None = None
-    """How frames are sent, if other than for the captioner, whose way is in `content`."""
+    """Form of the judge's frames, if it differs from the captioner's form, which `content` covers."""
     key: str = field(init=False)
-    """Identifies all that shapes the answer: pixels, model, words, sampling."""
+    """Hash of all inputs of the answer: pixels, model, text, sampling, schema."""
 
     def __post_init__(self) -> None:
         asked = [self.role, self.model, self.task.content, self.task.window.shown, self.system]
@@ -176,7 +176,7 @@ class Request:
 
 
 def trial_request(model: str) -> Request:
-    """Returns a first question to a model, which any answer answers."""
+    """Returns a trial request; any answer to it will do."""
     window = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
     return Request(
         role="captioner",
@@ -190,7 +190,7 @@ def trial_request(model: str) -> Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frames:
-    """The pictures of one window, those of `Window.shown`, in order."""
+    """The pictures of one window: the frames `Window.shown`, in order."""
 
     jpegs: tuple[bytes, ...] = field(repr=False)
     times_s: tuple[float, ...]
@@ -215,14 +215,14 @@ class Reply:
     tokens_in: int = 0
     tokens_out: int = 0
     seconds: float = 0.0
-    """From sending to the end of the answer, without the wait for a slot."""
+    """Duration of the last try, or of the model's batch, without the wait for a slot."""
     n_tries: int = 1
     failure: Unanswered | None = None
     detail: str = ""
 
     @property
     def is_final(self) -> bool:
-        """Whether the same request would get the same reply again; final replies are stored."""
+        """Whether another try would give the same reply; only final replies are stored."""
         return self.failure not in TRANSIENT
 
 
@@ -253,7 +253,7 @@ SCORES = ("faithfulness", "completeness", "correctness")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerCandidate:
-    """One of several answers for a window with its judgement; scores are 1 to 5."""
+    """A candidate answer for a window, with the judge's scores, 1 to 5."""
 
     answer: Answer
     reply_key: str
@@ -279,13 +279,14 @@ class Annotation:
     failure: Unanswered | None = None
     detail: str = ""
     candidates: tuple[AnswerCandidate, ...] = ()
-    """All whole and judged candidates, in the order of their seeds, including the answer."""
+    """All valid candidates, in the order of their seeds, including the answer. Stored annotations
+    leave out a single candidate without scores."""
     set_aside: Mapping[str, int] = field(default_factory=dict)
-    """Rejected answers that were requested again, by reason."""
+    """Rejected answers after which another request was sent, by reason."""
     lost: Mapping[str, int] = field(default_factory=dict)
-    """Candidates without an answer where another one has one, by reason."""
+    """Failed candidates of a window that has an answer, by reason."""
     n_unscored: int = 0
-    """Candidates whose judge gave no readable scores."""
+    """Candidates without readable scores from the judge."""
     request_keys: tuple[str, ...] = ()
     """All requests of the window, in order."""
     tokens_in: int = 0
@@ -293,4 +294,4 @@ class Annotation:
 
     def __post_init__(self) -> None:
         if (self.answer is None) == (self.failure is None):
-            raise ValueError(f"{self.task}: expected an answer or a failure, and not both")
+            raise ValueError(f"{self.task}: expected either an answer or a failure")

@@ -32,20 +32,20 @@ FRAMES_SCHEMA = columns_schema(
     ("jpegs", pa.list_(pa.binary())),
     ("text", pa.string()),
 )
-"""Row of `frames`: pictures of one clip, and the text read in them as JSON."""
+"""A row has the pictures of one clip, and the text in them as JSON."""
 _CONTENT = ("start_frame", "end_frame", "n_frames", "width", "height", *CROP_COLUMNS)
 _KEPT_ROWS = 16
 _READERS = 16
 
 
 def content_of(clip_id: str, clip: Clip | Written, pixels: str) -> str:
-    """Fingerprint of a clip's pixels: source and span, crop, form, and what changes `pixels`."""
+    """Returns the fingerprint of a clip's pixels; `pixels` is as for `FrameParts`."""
     own = [clip_id, *(getattr(clip, name) for name in _CONTENT)]
     return fingerprint("clip content", own, *([pixels] if pixels else []))
 
 
 def frames_key(content: str, moments: Sequence[Moment]) -> str:
-    """Returns the key of a clip's frames, for one configuration."""
+    """Returns the key of a clip's frames under the fingerprint of one configuration."""
     return fingerprint("clip pictures", content, moments) if moments else content
 
 
@@ -53,28 +53,28 @@ def frames_key(content: str, moments: Sequence[Moment]) -> str:
 class _KeptRow:
     lock: threading.Lock = field(default_factory=threading.Lock)
     jpegs: dict[int, bytes] | None = None
-    """By frame; None until the first who wants them has read them."""
+    """By frame number; None until a thread has read the row."""
 
 
 class FrameParts:
-    """Parts of `frames` of one recipe, a row group per clip; workers get a copy.
+    """The parts of `frames` for one recipe, a row group per clip; workers get a pickled copy.
 
-    `pixels` is the fingerprint of the stages that change pixels; empty without any.
+    `pixels` is the fingerprint of the stages that change pixels; empty without such stages.
     """
 
     def __init__(self, store: Store, config: CaptionConfig, pixels: str = "") -> None:
         self._parts = Parts(store, FRAMES, frames_fingerprint(config))
         self._config, self._pixels = config, pixels
-        # Several threads read it; the windows of a clip come in a row.
+        # Several threads read frames, and windows of one clip follow each other.
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, int], _KeptRow] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles no open rows."""
+        """Pickles no rows that were read."""
         return FrameParts, (self._parts.store, self._config, self._pixels)
 
     def put(self, samples: Sequence[ClipSample]) -> list[StoredFrames]:
-        """Stores frames of some clips as one part; returns their places, and failures last."""
+        """Stores the frames of some clips as one part; returns their places, then the failures."""
         rows, keys = [], []
         stored: list[StoredFrames] = []
         failed: list[StoredFrames] = []
@@ -103,12 +103,12 @@ class FrameParts:
     def put_sampled(
         self, clips: Sequence[ClipToSample], results: Sequence[SampledFrames]
     ) -> list[StoredFrames]:
-        """Stores what was sampled of written clips, as `put` does."""
+        """Stores the frames of written clips, as `put` does."""
         pairs = zip(clips, results, strict=True)
         return self.put([(clip.choice, result, None) for clip, result in pairs if clip.choice])
 
     def stored(self) -> dict[str, StoredFrames]:
-        """Returns the frames that an unfinished run left, by `frames_key`; `content` is empty."""
+        """Returns places of frames from an unfinished run, by `frames_key`; `content` is empty."""
         frames: dict[str, StoredFrames] = {}
         names = self._parts.names()
         facts = partial(self._parts.read_columns, columns=("clip_id", "n_frames", "text"))
@@ -121,19 +121,19 @@ class FrameParts:
         return frames
 
     def frames(self, where: StoredFrames, task: Task) -> Frames:
-        """Returns the pictures of a window; raises a `CutError` where some are missing."""
+        """Returns the pictures of a window; raises a `CutError` if some are missing."""
         with self._lock:
             row = self._kept.setdefault((where.part, where.row), _KeptRow())
             while len(self._kept) > _KEPT_ROWS:
                 del self._kept[next(iter(self._kept))]
-        # The first caller reads a row, and others wait for that row alone.
+        # The first caller reads the row; only other callers of the same row wait.
         with row.lock:
             if row.jpegs is None:
                 row.jpegs = self._read(where)
         shown = task.window.shown
         missing = [frame for frame in shown if frame not in row.jpegs]
         if missing:
-            raise CutError(f"{where.part}: frames {missing} of clip {task.clip_id} are not there")
+            raise CutError(f"{where.part}: frames {missing} of clip {task.clip_id} are missing")
         return Frames(
             jpegs=tuple(row.jpegs[frame] for frame in shown),
             times_s=tuple(frame / task.fps for frame in shown),
@@ -158,7 +158,7 @@ def _text_json(sampled: SampledFrames) -> str:
 
 
 def read_clips(store: Store, clips: Sequence[tuple[ClipToSample, Location]]) -> list[ClipToSample]:
-    """Returns clips with their MP4s, out of parts of `cuts` and of tars, or with the error."""
+    """Returns clips with their MP4s, from parts of `cuts` or tars, or with an error."""
 
     def read(clip: ClipToSample, where: Location) -> ClipToSample:
         try:

@@ -1,4 +1,4 @@
-"""Composes a caption from measurements: no vision-language model sees the clip."""
+"""Composes captions from measurements, without a vision-language model."""
 
 from curator.records.clips import Clip
 from curator.stages.caption.config import CaptionConfig
@@ -8,7 +8,7 @@ MEASURED_MODEL = "curate/measured-1"
 
 
 def measured_captions(clips: ClipRows, config: CaptionConfig) -> None:
-    """Writes the measured captions of kept clips, if no model annotates them."""
+    """Writes measured captions into kept clips, if `caption.captioner` is measured."""
     if not config.enabled or config.annotates:
         return
     for clip in clips.kept():

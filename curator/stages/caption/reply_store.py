@@ -1,9 +1,9 @@
-"""Stores models' replies by request key, so that no finished request is made twice.
+"""Stores models' replies by request key, so that no answered request is repeated.
 
-The store also keeps what was made of the replies about a window, as a reply to that question.
+The store also holds annotations (`annotations.remember`) and OCR texts, as replies.
 
-A unit stores each second the replies that came, and ends with one part of all of them. The run
-finds all parts, and makes one of many small ones from time to time.
+Each second, a unit writes its new replies as a part; at its end, the unit merges its parts. The run
+reads the keys of all parts, and from time to time merges small parts.
 """
 
 import hashlib
@@ -30,9 +30,9 @@ from curator.tables.spill_file import Keyed
 
 REPLIES = "replies"
 PACK_FROM = 512
-"""Replies of a part: more parts would slow the next start."""
+"""Parts with fewer replies are merged, because many parts would slow the next start."""
 STORE_S = 1.0
-"""Time in which the replies of a unit wait for each other: what a kill may lose of them."""
+"""Interval between a unit's parts; a kill loses at most the replies of one interval."""
 _READERS = 16
 _HASH_CHARS = 16
 
@@ -44,27 +44,27 @@ REPLY_SCHEMA = columns_schema(
     ("n_tries", pa.int32()),
     ("failure detail", pa.string()),
 )
-"""A row per request that was answered or finally refused."""
+"""A row for each final reply (`Reply.is_final`), annotation, and clip's text by OCR."""
 
 
 def replies_fingerprint(config: CaptionConfig) -> str:
-    """Returns the fingerprint of the replies that a run may use: of its models and prompts."""
+    """Returns the fingerprint of models, prompts and custom captioner, which names the replies."""
     named = [(model.name, load_prompt(model.prompt).fingerprint) for model in config.models]
     return fingerprint("replies", named, *outside_version(config.captioner))
 
 
 class Replies(Mapping[str, Reply]):
-    """Replies of one fingerprint: all that are stored, or those of one unit.
+    """The replies of one fingerprint: all stored replies, or the replies of one unit.
 
-    Memory holds the keys. A reply's content is copied to the local disk on first use. As a context
-    it stores each second what `keep` gets, in a thread of its own, and packs it at the end.
+    A local file holds the keys; the first use of a reply copies its part into the file. Inside
+    `with`, a thread stores new replies each second; the end merges them into one part.
 
     Args:
         store: Output root.
-        models: Fingerprint of the models and prompts, by `replies_fingerprint`.
-        unit: Name of the unit that makes the replies, eight hexadecimal digits; empty for the one
-            process that packs those of all units. Parts of a divided unit have its name.
-        stored: Replies that a unit begins with, by key; they are stored already.
+        models: The `replies_fingerprint`.
+        unit: Name of the unit, eight hexadecimal digits; the pieces of a divided unit share it.
+            Empty for the process of the run, which packs the replies of all units.
+        stored: Replies that are stored already and that the unit may use, by key.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Replies(Mapping[str, Reply]):
         self._rows = Keyed(self._rows_of)
         self._new: dict[str, Reply] = {}
         self._small: dict[str, Sequence[str]] = {}
-        """Keys of parts that become one."""
+        """Keys of each part that is to be merged, by its name."""
         self._loose: list[str] = []
         self._lock = threading.Lock()
         self._error: Exception | None = None
@@ -86,7 +86,7 @@ class Replies(Mapping[str, Reply]):
 
     @property
     def parts(self) -> dict[str, Sequence[str]]:
-        """Returns the keys of the parts that a unit left, by name."""
+        """Returns the keys of each part that a unit wrote, by the part's name."""
         return dict(self._small)
 
     def __getitem__(self, key: str) -> Reply:
@@ -105,7 +105,7 @@ class Replies(Mapping[str, Reply]):
         return len(self._rows)
 
     def load(self) -> Self:
-        """Finds what is stored; of a unit, what a worker left that died over it."""
+        """Reads the keys of stored replies; for a unit, of replies that a killed worker stored."""
         read: set[str] = set()
         with ThreadPoolExecutor(_READERS) as pool:
             while True:
@@ -122,7 +122,7 @@ class Replies(Mapping[str, Reply]):
                         self._rows.add(row["key"], orjson.dumps(row))
                         self._new[row["key"]] = _reply(row)
                         self._loose.append(name)
-                # Objects that vanished meanwhile are in another part, which the next listing has.
+                # Replies of an object that vanished are in a merged part: the next listing has it.
                 read |= {name for name, content in contents.items() if content is not None}
                 if None not in contents.values():
                     break
@@ -131,7 +131,7 @@ class Replies(Mapping[str, Reply]):
         return self
 
     def keep(self, key: str, reply: Reply) -> None:
-        """Takes a reply, to be stored; raises where earlier ones could not be stored."""
+        """Adds a reply, to be stored soon; raises the error of an earlier failure to store."""
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -142,14 +142,14 @@ class Replies(Mapping[str, Reply]):
             self.pack()
 
     def add(self, parts: Mapping[str, Sequence[str]]) -> None:
-        """Adds the parts that a unit left."""
+        """Adds the parts that a unit wrote."""
         for name, keys in parts.items():
             self._add(name, keys)
         if sum(map(len, self._small.values())) >= PACK_FROM:
             self.pack()
 
     def pack(self) -> None:
-        """Makes one part of what is not stored, and of small parts."""
+        """Merges small parts and unstored replies into one part."""
         with self._lock:
             new, self._new = self._new, {}
             small, self._small = self._small, {}
@@ -161,7 +161,7 @@ class Replies(Mapping[str, Reply]):
         with ThreadPoolExecutor(_READERS) as pool:
             tables = list(pool.map(read, small))
         name = self._write(pa.concat_tables([*tables, _table_of(new)]))
-        # The part is written before its pieces go: a run that ends in between finds them twice.
+        # Written before the old parts are deleted: a kill in between leaves replies twice.
         self._store.delete([*loose, *(other for other in small if other != name)])
 
     def __enter__(self) -> Self:
@@ -170,7 +170,7 @@ class Replies(Mapping[str, Reply]):
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        """Stores the rest; raises the error of one that could not be stored."""
+        """Stores and merges all replies; raises the error of a reply that could not be stored."""
         self._ended.set()
         self._thread.join()
         if self._error is not None:
@@ -184,7 +184,7 @@ class Replies(Mapping[str, Reply]):
             try:
                 if new:
                     self._write(_table_of(new))
-            except Exception as error:  # noqa: BLE001 - raised again where the unit's process waits
+            except Exception as error:  # noqa: BLE001 - raised by `keep` and `__exit__`
                 self._error = error
                 return
 
@@ -204,7 +204,7 @@ class Replies(Mapping[str, Reply]):
                 self._small[name] = keys
 
     def _content(self, name: str) -> list[str] | dict[str, Any] | None:
-        """Returns keys of a part, or the row of a loose reply; None if gone since the listing."""
+        """Returns the keys of a part, or the row of a single reply; None if the object vanished."""
         try:
             if name.endswith(".parquet"):
                 keys: list[str] = read_parquet(self._store, name, ["key"])["key"].to_pylist()

@@ -1,7 +1,7 @@
 """The table of sidecars: the `.json` files next to the sources of a run.
 
-Questions and the keys of their answers depend on sidecars. `curate recaption` needs no sources: if
-a source is gone, this table provides its sidecar.
+Requests and their keys depend on sidecars. `curate recaption` needs no sources: if a source is gone,
+this table provides its sidecar.
 """
 
 import json
@@ -25,15 +25,15 @@ Sidecars = Mapping[str, Sidecar | SidecarProblem]
 SIDECARS = "sidecars"
 _THREADS = 16
 _LOOKED_AT = 100
-"""Sources to look up where no run has stored their sidecars."""
+"""Most sources to look up if no run stored sidecars."""
 
 logger = logging.getLogger(__name__)
 
 
 def sidecars_table(sidecars: Sidecars) -> pa.Table:
-    """Returns rows of `sidecars` by source, without unreadable ones."""
+    """Returns the rows of `sidecars`, sorted by source, without unreadable sidecars."""
     rows = [
-        # In ASCII: JSON can name characters that no text may hold.
+        # ASCII, because JSON can name half a surrogate pair, which no column may hold.
         {"source_uri": uri, "uri": sidecar.uri, "json": json.dumps(sidecar.data)}
         for uri, sidecar in sorted(sidecars.items())
         if isinstance(sidecar, Sidecar)
@@ -42,7 +42,7 @@ def sidecars_table(sidecars: Sidecars) -> pa.Table:
 
 
 def count_problems(sidecars: Sidecars) -> dict[str, int]:
-    """Counts the unusable sidecars, by code, sorted."""
+    """Counts the unusable sidecars by code, sorted."""
     counts = Counter(s.code.value for s in sidecars.values() if isinstance(s, SidecarProblem))
     return dict(sorted(counts.items()))
 
@@ -50,19 +50,19 @@ def count_problems(sidecars: Sidecars) -> dict[str, int]:
 def stored_sidecars(
     store: Store, parts: Sequence[str] | None, uris: Collection[str]
 ) -> tuple[Sidecars, int]:
-    """Reads the sidecars of sources, from the table for those that are unreachable.
+    """Reads the sidecars of sources; the table provides sidecars of unreachable sources.
 
-    `parts` are parts of the table `sidecars` of the last finished run; None without one. Returns
-    the sidecars as `read_sidecars` does, and how many of them the table gave.
+    `parts` are the parts of the table `sidecars` of the last finished run, or None. Returns the
+    sidecars as `read_sidecars` does, and how many of them come from the table.
     """
     sidecars = dict(read_sidecars(uris))
     missed = sorted(uri for uri in uris if not isinstance(sidecars.get(uri), Sidecar))
     if parts is None:
         if _gone(missed[:_LOOKED_AT]):
             logger.warning(
-                "sources cannot be reached, and the last run kept nothing of what lay beside "
-                "them: captions are made without, and may change; `curate run` with the "
-                "sources keeps it"
+                "some sources cannot be reached, and the last run stored no sidecars; captions are "
+                "made without the missing sidecars and may change; `curate run` with these sources "
+                "stores the sidecars"
             )
         return sidecars, 0
     kept = {

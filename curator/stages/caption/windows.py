@@ -11,7 +11,7 @@ from curator.stages.caption.config import CaptionConfig
 # Absorbs float rounding, so that a frame's exact time maps to that frame.
 _SLACK_FRAMES = 1e-6
 READ_FRAMES = 4
-"""Frames of a clip in which text is read: subtitles of one shot stay for seconds."""
+"""Frames of a clip in which OCR reads text; a few suffice, because subtitles stay for seconds."""
 
 Moment = tuple[float, float]
 """Start and end of an event, in seconds from the source's first frame."""
@@ -19,19 +19,19 @@ Moment = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFrames:
-    """The frames that captions need of one clip: a `FrameChoice`."""
+    """Chooses the frames of one clip for captions: a `FrameChoice`."""
 
     config: CaptionConfig
     clip_id: str
     content: str
-    """Fingerprint of the clip's pixels as proposed."""
+    """Fingerprint of the clip's pixels, by `content_of`; the cut may give the clip another one."""
     reads_text: bool = False
     """Whether to read text in the frames."""
     moments: tuple[Moment, ...] = ()
     """Events of the source, around which more frames are needed."""
 
     def wanted(self, n_frames: int, fps: float, start_s: float) -> list[Wanted]:
-        """Returns the frames that windows show, and those of them in which text is read."""
+        """Returns the frames of all windows, and a few of these frames for OCR."""
         windows = windows_of(n_frames, fps, self.config, self.moments, start_s)
         shown = sorted({frame for window in windows for frame in window.shown})
         wanted = [Wanted(numbers=tuple(shown), size=self.config.frame_px, form="jpeg")]
@@ -49,18 +49,18 @@ def windows_of(
     moments: Sequence[Moment] = (),
     start_s: float = 0.0,
 ) -> list[Window]:
-    """Divides a written clip into windows by the settings of a recipe.
+    """Divides a clip into windows by the settings of a recipe.
 
     Args:
         n_frames: Frames of the clip.
-        fps: Its rate.
+        fps: Frame rate of the clip.
         config: The settings.
-        moments: Events of the source; those outside the clip are ignored.
-        start_s: Start of the clip in the source.
+        moments: Events of the source; events outside the clip are ignored.
+        start_s: Start of the clip, in seconds from the source's first frame.
 
     Returns:
-        Windows that cover the clip, each frame once: the last one takes a remainder too short for
-        its own. In clips with events, event windows replace these or follow them, by start and end.
+        Windows that cover each frame of the clip once; a short remainder joins the last window. In
+        clips with events, event windows replace these or follow them, sorted by start and end.
     """
     around = _around(n_frames, fps, config, moments, start_s)
     is_instead = around and config.event_windows == "instead"
@@ -78,7 +78,7 @@ def windows_of(
 
 
 def frames_of(moment: Moment, fps: float, start_s: float) -> tuple[int, int]:
-    """Returns the half-open frames of a clip during an event, maybe outside it; a moment is one."""
+    """Returns the half-open frames of an event in a clip, at least one frame, maybe outside it."""
     first, last = (math.floor((at - start_s) * fps + _SLACK_FRAMES) for at in moment)
     return first, last + 1
 
@@ -109,7 +109,7 @@ def _around(
 
 
 def _shown(start: int, end: int, fps: float, config: CaptionConfig) -> tuple[int, ...]:
-    """Returns the middle frames of equal pieces, without duplicates."""
+    """Returns the middle frame of each of some equal pieces, without duplicates."""
     n_shown = config.frames
     if config.frames_per_s is not None:
         n_shown = max(1, round((end - start) / fps * config.frames_per_s))
