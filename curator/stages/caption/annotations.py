@@ -256,8 +256,7 @@ class CaptionedSpans:
 class CaptionRejection(NamedTuple):
     """The field of an answer that rejects a clip, the value, and the first window with the value.
 
-    The field may also be `failed`, with the failure as value, or `judge_score`, with the score or
-    None.
+    The field may also be `failed`, with the failure, or `judge_score`, with the score or None.
     """
 
     field: str
@@ -290,10 +289,8 @@ def caption_of(
 ) -> tuple[str | None, str | None]:
     """Joins the captions of a clip's windows, in the length `config.text`.
 
-    The caption uses event windows only if the clip has no other windows.
-
-    Returns:
-        The caption and None, or None and why the caption is missing.
+    The caption uses event windows only if the clip has no other windows. Returns the caption and
+    None, or None and why the caption is missing.
     """
     if not annotations:
         return None, "it has no annotation"
@@ -340,7 +337,7 @@ def _field(answer: Answer | None, name: str, config: CaptionConfig) -> object:
 
 
 def _in_clip(window: Window, shift: int, n_frames: int) -> tuple[int, int]:
-    """Returns a window's frames in the written clip; a copy may be shorter than the proposed clip."""
+    """Returns a window's frames in the written clip; a copy may be shorter than the proposal."""
     start, end = (
         min(max(frame - shift, 0), n_frames) for frame in (window.start_frame, window.end_frame)
     )

@@ -162,7 +162,7 @@ class Request:
     schema: Mapping[str, Any] | None = None
     """JSON Schema of the answer; None for plain text."""
     frames_as: str | None = None
-    """Form of the judge's frames, if it differs from the captioner's form, which `content` covers."""
+    """Form of the judge's frames, if it differs from the captioner's, which `content` covers."""
     key: str = field(init=False)
     """Hash of all inputs of the answer: pixels, model, text, sampling, schema."""
 
@@ -279,8 +279,7 @@ class Annotation:
     failure: Unanswered | None = None
     detail: str = ""
     candidates: tuple[AnswerCandidate, ...] = ()
-    """All valid candidates, in the order of their seeds, including the answer. Stored annotations
-    leave out a single candidate without scores."""
+    """All valid candidates by seed; stored annotations leave out an only one without scores."""
     set_aside: Mapping[str, int] = field(default_factory=dict)
     """Rejected answers after which another request was sent, by reason."""
     lost: Mapping[str, int] = field(default_factory=dict)

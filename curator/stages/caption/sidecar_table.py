@@ -1,7 +1,7 @@
 """The table of sidecars: the `.json` files next to the sources of a run.
 
-Requests and their keys depend on sidecars. `curate recaption` needs no sources: if a source is gone,
-this table provides its sidecar.
+Requests and their keys depend on sidecars. `curate recaption` needs no sources, so this table
+provides the sidecar of a missing source.
 """
 
 import json
