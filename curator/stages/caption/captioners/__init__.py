@@ -1,1 +1,1 @@
-"""Captioners: vision-language models behind a server or in the worker."""
+"""Captioners: vision-language models at a server or in the worker."""

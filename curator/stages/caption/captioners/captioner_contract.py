@@ -1,9 +1,9 @@
-"""The contract of captioners, which answer requests about the frames of a clip, and their list.
+"""The contract of captioners, which answer requests about frames, and the built-in captioners.
 
-Your own captioner is one class. Name it in the recipe as `caption.captioner:
-my_package.mine:MyCaptioner`, or by the entry point group `curate.captioners`. It gets frames and
-the words of a prompt, and returns text. Schema, rules, repairs, retries, stored replies and
-decisions are the same for every captioner. For an example, see `examples/captioner.py`.
+A custom captioner is one class, which gets frames and the text of a prompt, and returns text. Name
+the class in the recipe, as `caption.captioner: my_package.mine:MyCaptioner`, or by an entry point
+of the group `curate.captioners`. Schema, rules, repairs, retries, stored replies and decisions are
+the same for every captioner. `examples/captioner.py` is an example.
 """
 
 import logging
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF_S = 60.0
-# Not from the recipe's seed: two runs must not retry in step.
+# Without the recipe's seed, because two runs must not retry in step.
 _RANDOM = random.Random()
 Size = tuple[int, int]
 """Width and height in pixels."""
@@ -42,29 +42,29 @@ class Place(StrEnum):
     """Where a captioner runs."""
 
     SERVICE = "service"
-    """Somewhere else. A small run asks from the driver and a large one from a few workers,
-    `in_flight` requests at a time in all."""
+    """At a service. A small run sends requests from the driver, a large run from a few workers; in
+    total, at most `in_flight` requests run at a time."""
     WORKER = "worker"
-    """In workers, which load it once: for models."""
+    """In workers, each of which loads the model once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedRequest:
-    """A request with its frames and its length."""
+    """A request with its frames and its size."""
 
     request: Request
     frames: Frames = field(repr=False)
     n_tokens: int = 0
-    """Approximate tokens of the prompt with its pictures."""
+    """Approximate tokens of the prompt and its pictures."""
     sizes: tuple[Size, ...] = ()
 
 
 class RequestLimit:
-    """The requests that may run at one service; shared by threads.
+    """Limits the concurrent requests to one service; threads share the limit.
 
-    Additive increase, multiplicative decrease, with a known cut: a server that refuses a request
-    can take as many as are still running. So one burst of 429 finds its capacity, where halving
-    would need several, and each later one costs a single refused request.
+    Answers raise the limit one by one. A refusal lowers the limit to the number of other running
+    requests, because the server has room for these. So one burst of 429 finds the capacity, where
+    halving would need several bursts, and each later refusal costs a single request.
     """
 
     def __init__(self, most: int) -> None:
@@ -76,9 +76,9 @@ class RequestLimit:
         self._closed = threading.Event()
 
     def acquire(self, until: float = inf) -> bool:
-        """Waits for a slot, at most until a time of `time.monotonic`; returns whether it has one.
+        """Waits for a slot, at most until a time of `time.monotonic`; returns whether it got one.
 
-        Raises `CancelledError` where the limit is closed.
+        Raises `CancelledError` if the limit is closed.
         """
         with self._changed:
             while True:
@@ -93,22 +93,22 @@ class RequestLimit:
                 self._changed.wait(min(threading.TIMEOUT_MAX, *waits_s))
 
     def release(self) -> None:
-        """Frees the slot for the next request."""
+        """Frees a slot for the next request."""
         with self._changed:
             self._n_running -= 1
             self._changed.notify()
 
     def went_well(self) -> None:
-        """Adds one slot after as many answers as there are slots."""
+        """Notes an answer; about N answers under a limit of N raise the limit by one."""
         with self._changed:
             self.limit = min(float(self.most), self.limit + 1 / self.limit)
             self._changed.notify()
 
     def was_refused(self, wait_s: float) -> None:
-        """Cuts the slots: the server refused a request, which keeps its slot, or is unreachable.
+        """Lowers the limit after a refusal or a failed connection of a request that has its slot.
 
-        If no other request is running, the server takes none at all, so the next one waits
-        `wait_s`.
+        The limit becomes the number of other running requests. If no other request is running, the
+        next request waits `wait_s`.
         """
         with self._changed:
             n_others = self._n_running - 1
@@ -117,26 +117,27 @@ class RequestLimit:
                 self._opens_s = max(self._opens_s, time.monotonic() + wait_s)
 
     def sleep(self, wait_s: float) -> None:
-        """Waits before a retry; raises errors as `acquire`."""
+        """Waits before a retry; raises as `acquire`."""
         self._closed.wait(wait_s)
         self.check_open()
 
     def check_open(self) -> None:
-        """Raises errors as `acquire`."""
+        """Raises `CancelledError` if the limit is closed."""
         if self._closed.is_set():
             raise CancelledError
 
     def close(self) -> None:
-        """Ends all waits: they raise CancelledError."""
+        """Ends all waits, which raise `CancelledError`."""
         self._closed.set()
         with self._changed:
             self._changed.notify_all()
 
 
 def backoff_s(n_tries: int, asked_s: float | None, *, first_s: float = 1.0) -> float:
-    """Returns the wait after `n_tries` tries, at least the server's request `asked_s`.
+    """Returns the wait in seconds after `n_tries` tries; `asked_s` is the wait that a server names.
 
-    It doubles with each try, and is random, so that clients do not come together.
+    Without `asked_s`, the longest wait doubles with each try. Waits are partly random, so that
+    clients do not retry in step.
     """
     if asked_s is not None:
         return asked_s + _RANDOM.uniform(0, min(1.0, 0.1 * asked_s))
@@ -145,15 +146,15 @@ def backoff_s(n_tries: int, asked_s: float | None, *, first_s: float = 1.0) -> f
 
 
 class Captioner(ABC):
-    """Answers requests. `version` is raised when the same request would get another answer.
+    """Answers requests. Raise `version` when the same request would get another answer.
 
     Args:
-        config: Section `caption` or `caption.judge` of the recipe: model, url, seed and the like.
+        config: The section `caption` or `caption.judge` of the recipe, with model, url and seed.
         section: Name of the section, for messages.
 
     Attributes:
         place: Where the captioner runs.
-        gpus: GPUs of one worker, on machines with GPUs.
+        gpus: GPUs of one worker, if GPUs are available.
         memory_bytes: Memory of one worker.
     """
 
@@ -168,12 +169,12 @@ class Captioner(ABC):
         self.request_limit = RequestLimit(config.in_flight)
 
     def check(self, trial: Frames | None) -> None:  # noqa: B027 - optional
-        """Checks before any work that requests can be answered.
+        """Checks, before any work, that the captioner can answer requests.
 
-        `trial` has frames as large and as many as a request; None while no model may run yet.
+        `trial` has as many frames as the largest request; None forbids a trial request.
 
         Raises:
-            CuratorError: Requests cannot be answered; the message gives the remedy.
+            CuratorError: The captioner cannot answer; the message gives the remedy.
         """
 
     def setup(self) -> None:  # noqa: B027 - optional
@@ -181,10 +182,10 @@ class Captioner(ABC):
 
     @abstractmethod
     def answer(self, request: Request, frames: Frames) -> str | Mapping[str, Any] | Reply:
-        """Answers one request; where it is a service, several threads call it at the same time.
+        """Answers one request; several threads call the method of a service at the same time.
 
         Args:
-            request: `system` and `turns` are the words; `schema` is the JSON Schema of the answer,
+            request: `system` and `turns` are the text; `schema` is the JSON Schema of the answer,
                 or None for plain text; `sampling` has the seed.
             frames: JPEGs, or arrays by `frames.arrays()`, with their times.
 
@@ -199,13 +200,13 @@ class Captioner(ABC):
         """Runs when a process no longer needs the captioner."""
 
     def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
-        """Returns the measured request, or the reply if it cannot be answered; in a worker."""
+        """Measures a request in a worker; returns a reply if the request cannot be answered."""
         return SizedRequest(request=request, frames=frames)
 
     def next_batch(
         self, pending: Sequence[SizedRequest]
     ) -> tuple[list[SizedRequest], list[SizedRequest]]:
-        """Returns the next batch and the requests left, which are none if they fill no batch."""
+        """Returns the next batch, and the requests that did not fit into it."""
         return list(pending[:1]), list(pending[1:])
 
     def answer_batch(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
@@ -216,10 +217,10 @@ class Captioner(ABC):
     def answer_in_time(
         self, request: Request, frames: Frames, deadline: Callable[[], float]
     ) -> Reply:
-        """Calls `answer` when a slot of `request_limit` is free; many threads call it at a time.
+        """Calls `answer` in a slot of `request_limit`; many threads call this at the same time.
 
-        `deadline` is called when the request first gets a slot. It returns when to end tries and
-        waits, on `time.monotonic` in seconds.
+        `deadline` is called when the request first gets a slot. It returns the `time.monotonic` at
+        which tries and waits end, in seconds.
 
         Raises:
             CuratorError: The run cannot continue.
@@ -234,7 +235,7 @@ class Captioner(ABC):
             self.request_limit.release()
 
     def cancel_requests(self) -> None:
-        """Ends all waits; running requests end too where they can."""
+        """Ends all waits, and running requests if possible."""
         self.request_limit.close()
 
 
@@ -257,7 +258,7 @@ def _reply_of(captioner: Captioner, request: Request, frames: Frames) -> Reply:
 class BuiltIn(NamedTuple):
     """A captioner of this package.
 
-    `target` is its class, imported on use, if it has a model; `needs` are keys of the recipe.
+    `target` is the class of a captioner with a model; `needs` are required settings.
     """
 
     about: str
@@ -266,13 +267,13 @@ class BuiltIn(NamedTuple):
 
 
 CAPTIONERS: Mapping[str, BuiltIn] = {
-    "measured": BuiltIn(about="puts a caption together from what was measured, and asks no model"),
+    "measured": BuiltIn(about="composes a caption from measurements, without a model"),
     "metadata": BuiltIn(
-        about="puts one together from a file beside the source and from what was measured, and "
-        "asks no model either"
+        about="composes a caption from a file next to the source and from measurements, without a "
+        "model"
     ),
     "openai": BuiltIn(
-        about="asks a server that speaks OpenAI's protocol (vLLM, SGLang, NIM, hosted)",
+        about="sends requests to a server with OpenAI's API (vLLM, SGLang, NIM, hosted)",
         target="curator.stages.caption.captioners.chat_server:ServerCaptioner",
         needs=("model", "url"),
     ),
@@ -286,18 +287,18 @@ CAPTIONERS: Mapping[str, BuiltIn] = {
 
 
 def name_problem(name: str) -> str | None:
-    """Says why a captioner's name is wrong, or returns None. Imports no captioner."""
+    """Returns why a captioner's name is wrong, or None; imports no captioner."""
     if name in CAPTIONERS or ":" in name or name in (others := entry_point_names(Kind.CAPTIONER)):
         return None
     problem = unknown_key(name, [*CAPTIONERS, *others], "captioner")
-    return f"{problem}; a class of your own is named package.module:Class"
+    return f"{problem}; a custom class has the form package.module:Class"
 
 
 def captioner_class(name: str) -> type[Captioner]:
     """Returns the class of a captioner that uses a model.
 
     Raises:
-        RecipeError: An external class cannot be loaded.
+        RecipeError: A custom class cannot be loaded, or is no `Captioner`.
     """
     if name in CAPTIONERS:
         built_in: type[Captioner] = resolve_name(str(CAPTIONERS[name].target))
@@ -317,7 +318,7 @@ def captioner_class(name: str) -> type[Captioner]:
 
 
 def captioners_of(config: "CaptionConfig") -> dict[Role, Captioner]:
-    """Makes captioner and judge of a recipe; raises errors as `captioner_class`."""
+    """Makes captioner and judge of a recipe; raises as `captioner_class`."""
     captioner = captioner_class(config.captioner)
     by_role: dict[Role, Captioner] = {"captioner": captioner(config)}
     if config.judge is not None:
@@ -326,12 +327,12 @@ def captioners_of(config: "CaptionConfig") -> dict[Role, Captioner]:
 
 
 def captioner_extensions(name: str) -> list[Extension]:
-    """Returns the captioner if it comes from outside this package."""
+    """Returns the captioner as an extension; empty for a built-in captioner."""
     return [] if name in CAPTIONERS else [load_extension(Kind.CAPTIONER, name)]
 
 
 def outside_version(name: str) -> tuple[str, ...]:
-    """Returns class and version of an external captioner, for fingerprints; empty if built in."""
+    """Returns class and version of a custom captioner, for fingerprints; else empty."""
     return tuple(
         str(value)
         for extension in captioner_extensions(name)

@@ -1,7 +1,7 @@
-"""A client of servers with OpenAI's chat completions: vLLM, SGLang, NIM, or a hosted one.
+"""A client of servers with OpenAI's chat completions API: vLLM, SGLang, NIM, or a hosted one.
 
-Transient failures are retried. A configuration error ends the run, so that no window fails because
-of it. Requests, answers and the key are never logged. Other HTTP clients were measured:
+The client retries transient failures. A wrong key, model or address ends the run, and fails no
+window. Logs never hold requests, answers or the key. The choice of the HTTP client was measured:
 benchmarks/results/libraries_captioner.md.
 """
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 _REFUSED = (400, 413, 415, 422)
 _PASSING = (408, 425)
 _CHECK_TRIES = 3
-# A try at a dead server costs nothing, and a restarted server should not idle.
+# A failed connection costs little, and a restarted server should not idle.
 _LONGEST_KNOCK_S = 5.0
 _FINAL = (Unanswered.REFUSED_REQUEST, Unanswered.OVER_BUDGET)
 
@@ -49,10 +49,11 @@ class _Failed:
     """A try without an answer.
 
     Attributes:
-        failure: REFUSED_REQUEST and OVER_BUDGET are final; after others, another try may succeed.
+        failure: REFUSED_REQUEST and OVER_BUDGET are final; other failures are retried.
         is_schema_suspect: The server refuses the request, maybe because of its JSON Schema.
-        asked_s: Wait that the server asks for.
-        is_crowded: The server takes fewer requests than are running, or is unreachable.
+        asked_s: Wait that the server names, in seconds.
+        is_crowded: The limit on requests must fall: after a 429 or a failed connection.
+        was_sent: The try counts; False if no connection was made.
     """
 
     failure: Unanswered
@@ -64,14 +65,14 @@ class _Failed:
 
 
 class ServerCaptioner(Captioner):
-    """A model at a server that speaks OpenAI's protocol.
+    """A model at a server with OpenAI's API.
 
     Args:
-        config: The server, and how it is asked.
+        config: Address, model and sampling.
         section: As for `Captioner`.
-        backoff_s: Longest wait after the first try; it doubles with each, up to a minute.
-        give_up_s: A server that stays away for this time ends the run; until then it may restart,
-            as failed connections do not count as tries.
+        backoff_s: Longest wait after the first try; doubles with each try, up to 60 s.
+        give_up_s: Time after which an unreachable server ends the run. Failed connections do not
+            count as tries, so a server may restart.
     """
 
     place = Place.SERVICE
@@ -86,12 +87,12 @@ class ServerCaptioner(Captioner):
     ) -> None:
         super().__init__(config, section=section)
         self.guided = config.guided
-        """Whether requests still have the JSON Schema."""
+        """Whether requests still include the JSON Schema."""
         self._backoff_s = backoff_s
         self._give_up_s = give_up_s
         self._unreached_since: float | None = None
         self._reported: set[str] = set()
-        """What the log says already."""
+        """Events that the log holds already."""
 
     def setup(self) -> None:
         """Opens the pool of connections."""
@@ -107,15 +108,15 @@ class ServerCaptioner(Captioner):
         self._access.break_connections()
 
     def answer(self, request: Request, frames: Frames) -> Reply:
-        """Answers one request without a budget."""
+        """Answers one request without a deadline."""
         return self.answer_in_time(request, frames, lambda: inf)
 
     def answer_in_time(
         self, request: Request, frames: Frames, deadline: Callable[[], float]
     ) -> Reply:
-        """As `Captioner.answer_in_time`: tries until an answer comes or a failure is final.
+        """As `Captioner.answer_in_time`; retries until an answer or a final failure.
 
-        Raises also a `ServerError` where the server refuses key, model or address, or stays
+        Raises also a `ServerError` if the server refuses key, model or address, or stays
         unreachable for `give_up_s`.
         """
         guided = self.guided and request.schema is not None
@@ -140,7 +141,7 @@ class ServerCaptioner(Captioner):
                     outcome = self._try(body, until)
                     if isinstance(outcome, Reply):
                         self.guided = False
-                        self._report("refuses response_format; it is asked without from now on")
+                        self._report("refuses response_format; requests omit it from now on")
                 seconds = time.monotonic() - began
                 if isinstance(outcome, Reply):
                     self.request_limit.went_well()
@@ -157,7 +158,7 @@ class ServerCaptioner(Captioner):
             failure, detail = outcome.failure, outcome.detail
             is_last = failure in _FINAL or n_tries >= self.config.tries
             if outcome.was_sent:
-                then = "" if is_last else "; it is tried again"
+                then = "" if is_last else "; the request is tried again"
                 self._report(f"does not answer a request: {failure}{then}")
             if is_last:
                 return Reply(failure=failure, detail=detail, n_tries=n_tries, seconds=seconds)
@@ -166,10 +167,10 @@ class ServerCaptioner(Captioner):
             self.request_limit.sleep(wait_s)
 
     def check(self, trial: Frames | None) -> None:
-        """Checks before any work that the server answers one short question about frames.
+        """Checks, before any work, that the server answers a short request with frames.
 
         Raises:
-            ServerError: The server does not answer; with the remedy, and the nearest model names.
+            ServerError: It does not; the message gives the remedy and the nearest model names.
         """
         if trial is None:
             return
@@ -190,16 +191,16 @@ class ServerCaptioner(Captioner):
         url, detail = self._access.shown_url, unended(outcome.detail)
         if outcome.failure is Unanswered.REFUSED_REQUEST:
             raise ServerError(
-                f"{url} refuses a first question to {self.config.model!r}: {detail}; expected a "
+                f"{url} refuses a trial request to {self.config.model!r}: {detail}; expected a "
                 f"model that takes {len(trial.jpegs)} pictures (vLLM: --limit-mm-per-prompt, "
                 f"--max-model-len){near}"
             )
         raise UnreachableError(
-            f"{url} does not answer a first question: {detail}; see the server's log"
+            f"{url} does not answer a trial request: {detail}; see the server's log"
         )
 
     def _nearest_models(self) -> str:
-        """Returns the end of a sentence that names models at the server; empty if it names none."""
+        """Returns the end of a message, with names of models at the server; empty without names."""
         access = self._access
         try:
             limit_s = min(self.config.timeout_s, CONNECT_S)
@@ -212,8 +213,8 @@ class ServerCaptioner(Captioner):
             ) from None
         if status in (401, 402, 403):
             raise access.misconfigured(status, body)
-        # Some servers answer questions although they answer 500 here (`transformers serve` without
-        # a cache of the hub), so only a question can decide.
+        # Not decisive: some servers answer chat requests, but 500 to this one (`transformers serve`
+        # without a cache of the hub).
         try:
             names = [str(model["id"]) for model in load_bounded(body)["data"]]
         except (ValueError, LookupError, TypeError):
@@ -238,7 +239,7 @@ class ServerCaptioner(Captioner):
         if isinstance(outcome, Reply) or outcome.was_sent:
             self._unreached_since = None
         if isinstance(outcome, _Failed):
-            # A request that was cancelled looks like a broken connection.
+            # A cancelled request looks like a broken connection.
             self.request_limit.check_open()
         return outcome
 
@@ -267,18 +268,18 @@ class ServerCaptioner(Captioner):
         now, url = time.monotonic(), self._access.shown_url
         if self._unreached_since is None:
             self._unreached_since = now
-            then = f"the run stops after {self._give_up_s / 60:g} minutes without it"
+            then = f"the run stops if that lasts {self._give_up_s / 60:g} minutes"
             logger.warning("%s cannot be reached; %s", url, then)
         away_s = now - self._unreached_since
         if away_s >= self._give_up_s:
             raise ServerError(
                 f"{url} could not be reached for {away_s:.0f} s: {reason}; start the server "
-                "and run again: what was answered is kept"
+                "and run again; stored answers are kept"
             )
         return _Failed(Unanswered.SERVER_ERROR, reason, is_crowded=True, was_sent=False)
 
     def _report(self, event: str) -> None:
-        """Logs an event once, without the server's words, which may quote the request."""
+        """Logs an event once, without the server's message, which may quote the request."""
         if event not in self._reported:
             self._reported.add(event)
             logger.warning("%s %s", self._access.shown_url, event)
@@ -289,9 +290,9 @@ def _over_budget(n_tries: int, detail: str) -> Reply:
 
 
 def body_of(request: Request, frames: Frames, config: ModelConfig, *, guided: bool) -> bytes:
-    """Returns the JSON of a request; `guided` sends its schema, if it has one.
+    """Returns the JSON of a request; `guided` adds the request's schema, if it has one.
 
-    The frames go before the text of the first user's turn: as JPEG images, each after its time, or
+    The frames come before the text of the first user turn: as JPEG images, each after its time, or
     as one MP4.
 
     Source: https://platform.openai.com/docs/api-reference/chat/create; `video_url` is an addition
@@ -370,10 +371,10 @@ def mp4_of(frames: Frames) -> bytes:
 
 
 def parse_answer(body: bytes) -> Reply:
-    """Reads an answer.
+    """Reads the body of an answer.
 
     Raises:
-        ValueError: The body is no chat completion; the message quotes nothing of it.
+        ValueError: The body is no chat completion; the message does not quote the body.
     """
     try:
         answer = load_bounded(body)
@@ -390,7 +391,7 @@ def parse_answer(body: bytes) -> Reply:
         texts = [part.get("text") for part in content if isinstance(part, dict)]
         content = "".join(text for text in texts if isinstance(text, str))
     if content is None:
-        # OpenAI's own models put refusals into a field of their own.
+        # OpenAI's models put refusals into a separate field.
         content = message.get("refusal") or ""
     if not isinstance(content, str):
         raise ValueError("answer's content is no text")

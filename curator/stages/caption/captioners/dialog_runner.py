@@ -1,7 +1,7 @@
-"""Runs the dialogs about many windows at once, over services or over models in this process.
+"""Runs dialogs about many windows at once, with services or with models in this process.
 
-A dialog continues as soon as its own replies are there. Stored replies are used, and equal requests
-are made once.
+A dialog continues as soon as its own replies have come. The runner reuses stored replies, and sends
+equal requests once.
 """
 
 import threading
@@ -28,10 +28,10 @@ from curator.stages.caption.captioners.captioner_contract import Captioner, Size
 from curator.stages.caption.dialogs.window_dialog import Dialog, Dialogs
 
 Keep = Callable[[str, Reply], None]
-"""Stores a final reply durably by its request's key."""
+"""Stores a final reply by the key of its request."""
 LoadedWindow = tuple[Task, Callable[[], Frames]]
-"""A window, and what loads its frames: a `CuratorError` or `OSError` fails the window's requests
-with `Unanswered.NO_FRAMES`, any other error ends the runner."""
+"""A window, and a function that loads its frames. A `CuratorError` or `OSError` fails the window's
+requests with `Unanswered.NO_FRAMES`; a `DamagedError` or another error ends the runner."""
 _READERS = 8
 
 
@@ -47,7 +47,7 @@ class _OpenDialog:
     loaded: Frames | None = None
 
     def frames(self) -> Frames | Reply:
-        """Returns the frames, which are loaded once, or the reply to requests without them."""
+        """Loads the frames once, and returns them; if that fails, the reply to all requests."""
         try:
             with self.lock:
                 self.loaded = self.loaded or self.load()
@@ -59,7 +59,7 @@ class _OpenDialog:
 
 
 class DialogRunner(ABC):
-    """Runs dialogs, each begun by `dialogs`; all of one clip take at most `budget_s`."""
+    """Runs dialogs, which `dialogs` begins; all dialogs of one clip take at most `budget_s`."""
 
     most_open: float = inf
     """Dialogs that run at a time."""
@@ -77,11 +77,11 @@ class DialogRunner(ABC):
 
         Args:
             windows: The windows.
-            replies: Stored replies by request key, those that `keep` took too.
-            keep: Called once for each new final reply (`Reply.is_final`) before its dialog
-                continues; several threads may call it, for different keys.
+            replies: Stored replies by request key, including the replies that `keep` stores.
+            keep: Stores each new final reply (`Reply.is_final`) once, before its dialog continues;
+                several threads may call it, for different keys.
 
-        An error of a captioner, of `keep` or of a load ends the runner.
+        An error of a captioner or of `keep` ends the runner.
         """
         self._replies, self._keep = replies, keep
         self._waiting: dict[str, list[_OpenDialog]] = {}
@@ -107,19 +107,19 @@ class DialogRunner(ABC):
             raise
         return [self._annotations[place] for place in range(len(windows))]
 
-    def close(self) -> None:  # noqa: B027 - not all have something to end
-        """Ends running requests; any thread may call it."""
+    def close(self) -> None:  # noqa: B027 - optional
+        """Ends running requests; any thread may call this method."""
 
     @abstractmethod
     def _ask(self, window: _OpenDialog, request: Request) -> Reply | None:
-        """Begins a request; returns its reply only if it is known at once."""
+        """Begins a request; returns a reply only if the reply is known at once."""
 
     @abstractmethod
     def _answered(self) -> Iterator[tuple[Request, Reply]]:
-        """Waits for replies to requests that were begun, and yields some of them."""
+        """Waits for replies to running requests, and yields some of them."""
 
     def _continue(self, window: _OpenDialog, replies: list[Reply] | None) -> None:
-        """Sends replies to a dialog until it makes a request without one."""
+        """Sends replies to a dialog until a request has no reply yet, or the dialog ends."""
         try:
             while True:
                 dialog = window.dialog
@@ -135,7 +135,7 @@ class DialogRunner(ABC):
             self._annotations[window.place] = end.value
 
     def _request(self, window: _OpenDialog, request: Request) -> None:
-        """Uses a stored reply, waits for that to an equal request, or makes a new one."""
+        """Uses a stored reply, waits for the reply to an equal request, or begins a request."""
         others = self._waiting.get(request.key)
         if others is not None:
             if window not in others:
@@ -150,7 +150,7 @@ class DialogRunner(ABC):
     def _take(self, request: Request, reply: Reply) -> None:
         first, *others = self._waiting.pop(request.key)
         for window in (first, *others):
-            # Another clip's budget or bad luck does not count for this clip.
+            # A transient failure counts only for the window that made the request.
             if window is first or reply.is_final:
                 window.replies[request.key] = reply
             else:
@@ -164,11 +164,11 @@ class DialogRunner(ABC):
 
 
 class ServiceDialogs(DialogRunner):
-    """Runs dialogs with services, which are set up here, and closed with the runner.
+    """Runs dialogs with services; sets up the services, and closes them with the runner.
 
-    Memory holds the frames of running dialogs: as many as the requests that may run at a time, and
-    `read_ahead` more, whose frames and requests are prepared while they wait for a slot. The time
-    of a clip begins with its first request.
+    Memory holds the frames of running dialogs: one dialog for each concurrent request, and
+    `read_ahead` more, which prepare frames and requests while they wait for a slot. The time of a
+    clip begins with its first request.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class ServiceDialogs(DialogRunner):
             self._results.put((request, reply))
         except CancelledError:
             pass
-        except BaseException as error:  # noqa: BLE001 - raised again where the results are taken
+        except BaseException as error:  # noqa: BLE001 - raised by `_answered`
             self._results.put(error)
 
     def _answered(self) -> Iterator[tuple[Request, Reply]]:
@@ -235,10 +235,10 @@ class ServiceDialogs(DialogRunner):
 
 
 class ModelDialogs(DialogRunner):
-    """Runs dialogs over models in this process, which roles may share.
+    """Runs dialogs with models in this process; captioner and judge may share a model.
 
-    The requests of all dialogs to a model wait together, so that its batches are as full as its
-    budget allows. The time of a clip is that of the batches with requests about it.
+    The requests of all dialogs to a model share one queue, which fills batches as far as the
+    model allows. The time of a clip is the time of all batches with its requests.
     """
 
     loads_ahead = True
@@ -266,7 +266,7 @@ class ModelDialogs(DialogRunner):
         return None
 
     def _answered(self) -> Iterator[tuple[Request, Reply]]:
-        # A full batch first; else the first model, whose answers lead to more requests.
+        # A full batch first; else the captioner, whose answers lead to more requests.
         batches = [(each, *each.next_batch(some)) for each, some in self._pending.items() if some]
         model, batch, left = next((each for each in batches if each[2]), batches[0])
         self._pending[model] = left

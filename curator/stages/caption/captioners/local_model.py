@@ -1,15 +1,15 @@
 """A vision-language model in the worker: `captioner: transformers`.
 
-Requests with equal sampling are sorted by length and batched so that their tokens, padding and
-longest answers stay below `batch_tokens`. No JSON Schema guides the model: the prompt describes the
-schema, and one request repairs a broken answer.
+Requests with equal sampling are sorted by length and batched so that tokens, padding and longest
+answers stay below `batch_tokens`. There is no guided decoding: the prompt describes the schema of
+the answer, and one repair request follows a broken answer.
 
-`generate` draws for all rows from one generator, so a request's answer would depend on its batch,
-and on how often memory ran out. Here temperature and nucleus are those of transformers, and each
-row then gets noise of its own (Gumbel's: the largest of log-probability plus noise is a draw from
-the distribution). The seed of the noise is the request's key, which holds pixels, model, words and
-seed. So the same request gets the same answer in any batch, except for rounding: other rows change
-the last bits of sums, which may swap two words of nearly equal probability in bfloat16.
+In `generate`, all rows of a batch draw from one random generator, so an answer would depend on its
+batch. Here, transformers applies temperature and top_p, then each row adds Gumbel noise to its
+log-probabilities; the largest sum is a draw from the distribution. The request's key, a hash of
+pixels, model, text and seed, seeds the noise. The same request gets the same answer in any batch,
+except for rounding: other rows change the last bits of sums, which may swap two tokens of nearly
+equal probability in bfloat16.
 
 Source: C. J. Maddison, D. Tarlow, T. Minka, A* Sampling, arXiv 1411.0030, section 2.
 
@@ -38,7 +38,7 @@ class LocalCaptioner(Captioner):
     """A model that answers in this process; one per worker, on a GPU if one is available."""
 
     gpus = 1.0
-    # A small model, of 2 billion parameters, on CPUs.
+    # Enough for a model of 2 billion parameters on CPUs.
     memory_bytes = 8 << 30
 
     def __init__(
@@ -47,11 +47,11 @@ class LocalCaptioner(Captioner):
         super().__init__(config, section=section)
         self._device = device
         self.batch_tokens = config.batch_tokens
-        """Budget of a batch; shrinks below the setting when memory runs out."""
+        """Most tokens of a batch; shrinks below the setting when memory runs out."""
         self.counts: Counter[str] = Counter()
-        """Since loading: `batches`, those `halved` because memory was short, those answered `apart`
-        because they failed together, `tokens_in`, `tokens_padded` (prompts with padding),
-        `tokens_out`, and seconds `prepare_s`."""
+        """Since loading: `batches`; batches `halved` for lack of memory; batches answered `apart`
+        because the model refused the batch; `tokens_in`, `tokens_padded` (prompts with padding) and
+        `tokens_out`; and `prepare_s`, the seconds of preparing inputs."""
 
     def check(self, trial: Frames | None) -> None:
         """Checks packages and files."""
@@ -78,7 +78,7 @@ class LocalCaptioner(Captioner):
         return [replies[i] for i in range(len(asked))]
 
     def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
-        """As `Captioner.sized`: pictures must suit the processor, and tokens fit the context."""
+        """Measures a request; refuses unsuitable pictures, and more tokens than the context has."""
         try:
             asked = self._loaded.chat.sized(request, frames)
         except ValueError as error:
@@ -94,7 +94,7 @@ class LocalCaptioner(Captioner):
     def next_batch(
         self, pending: Sequence[SizedRequest]
     ) -> tuple[list[SizedRequest], list[SizedRequest]]:
-        """Takes the longest request, and as many neighbours in length as the budget allows."""
+        """Takes the longest request, and the next longest with equal sampling, up to the budget."""
         if not pending:
             return [], []
         first, *others = sorted(
@@ -108,7 +108,7 @@ class LocalCaptioner(Captioner):
         return batch, left
 
     def answer_batch(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
-        """Answers a batch, in parts if memory is short; yields each reply when it is ready."""
+        """Answers a batch, in parts if it fails as a whole; yields each reply when it is ready."""
         begun_s = time.monotonic()
         try:
             yield from zip(batch, self._generated(batch), strict=True)
@@ -119,7 +119,7 @@ class LocalCaptioner(Captioner):
             if not _is_out_of_memory(error):
                 raise
             failure, detail = Unanswered.OUT_OF_MEMORY, _line(error)
-        # Outside of the handlers, whose errors keep references to allocated memory.
+        # Outside the handlers, because their errors keep references to allocated memory.
         if failure == Unanswered.OUT_OF_MEMORY and self._loaded.device == "cuda":
             import torch
 
@@ -146,7 +146,7 @@ class LocalCaptioner(Captioner):
         begun_s = time.monotonic()
         inputs = chat.inputs(batch)
         for name in inputs:
-            # Others, such as seconds between frames, would lose digits.
+            # Other inputs, such as seconds between frames, would lose precision.
             if name.startswith("pixel_values") and inputs[name].is_floating_point():
                 inputs[name] = inputs[name].to(model.dtype)
         self.counts.update({"prepare_s": time.monotonic() - begun_s})
@@ -170,7 +170,7 @@ class LocalCaptioner(Captioner):
                 text=chat.decoded(answer[:n_out]),
                 is_whole=n_out is not None,
                 tokens_in=int(n_in),
-                # The end counts, as servers count it.
+                # With the end token, as servers count.
                 tokens_out=len(answer) if n_out is None else n_out + 1,
                 seconds=seconds,
             )
@@ -184,13 +184,13 @@ class LocalCaptioner(Captioner):
         return replies
 
     def _group(self, asked: SizedRequest) -> object:
-        """Returns the batch group. Processors pad videos to the longest and largest of a batch."""
+        """Returns the key of requests that may share a batch; videos must be of equal sizes."""
         sizes = asked.sizes if self._loaded.chat.frames_as == "video" else bool(asked.sizes)
         return sizes, replace(asked.request.sampling, seed=0)
 
 
 def row_processors(requests: Sequence[Request], device: str) -> list[Any]:
-    """Returns logits processors for `generate(do_sample=False)`; only seeds differ."""
+    """Returns logits processors for `generate(do_sample=False)`; requests differ only in seed."""
     from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
     sampling = requests[0].sampling
@@ -201,7 +201,7 @@ def row_processors(requests: Sequence[Request], device: str) -> list[Any]:
 
 
 class _RowNoise:
-    """Adds the noise of each row's own request to logits, float64 [B, V]."""
+    """Adds Gumbel noise, float64 [B, V], to logits; the key of each row's request is the seed."""
 
     def __init__(self, requests: Sequence[Request], device: str) -> None:
         import torch
@@ -223,7 +223,7 @@ class _RowNoise:
 
 
 def _cost(batch: Sequence[SizedRequest]) -> int:
-    """Counts the tokens of a batch, including padding and longest answers."""
+    """Counts the tokens of a batch, with padding and the longest possible answers."""
     longest = max(asked.request.sampling.max_tokens for asked in batch)
     return len(batch) * (max(asked.n_tokens for asked in batch) + longest)
 

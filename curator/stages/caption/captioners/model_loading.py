@@ -1,15 +1,15 @@
-"""Loads a vision-language model for the worker with its processor, or says what is missing.
+"""Loads a vision-language model and its processor in the worker, or names the missing parts.
 
-Only safetensors weights are read. `trust_remote_code` is never set, so a model whose architecture
-is not in transformers is refused.
+The worker reads only safetensors weights. `trust_remote_code` is never set, so transformers must
+have the model's architecture.
 
-The model's own processor turns requests into tensors. It gets frames as images or, if supported, as
-a video (`frames_as`), with their times: Qwen's models and SmolVLM make timestamps of them. It does
-not sample frames.
+The model's processor turns requests into tensors. The processor gets frames as images, or as a
+video with the frames' times (`frames_as`), from which Qwen's models and SmolVLM make timestamps.
+The processor samples no frames.
 
-The words of a request are plain text: anything like a control token of the model, such as
-`<|im_end|>` or `<image>` read from a picture, gets a space after its first character.
-(`sanitize_control_tokens` of transformers fails for Idefics3, which counts such words as pictures.)
+Control tokens in the text of a request, such as `<|im_end|>` or `<image>` read from a picture, get
+a space after their first character, and so have no effect. (`sanitize_control_tokens` of
+transformers fails for Idefics3, which counts such text as pictures.)
 """
 
 import importlib.util
@@ -33,11 +33,11 @@ Device = Literal["auto", "cpu", "cuda"]
 
 INSTALL = install_extra("captions-local")
 LEAST_VERSION = (5, 23)
-"""Processors of earlier versions work differently; the extra `mds` requires a version below 5."""
+"""Processors of earlier versions work differently. The extra `mds` needs a version below 5."""
 
 
 class Chat:
-    """A processor of `AutoProcessor` with its chat template; its padding is set to the left."""
+    """A processor of `AutoProcessor` with its chat template; it pads on the left."""
 
     def __init__(self, processor: Any, frames_as: Literal["images", "video"] = "images") -> None:  # noqa: ANN401
         self.processor = processor
@@ -51,15 +51,15 @@ class Chat:
         mark = self._words("A system prompt.")
         turns = [{"role": role, "content": [mark]} for role in ("system", "user")]
         self.has_system_role = False
-        """If False, the system prompt goes before the user's first words."""
+        """If False, the system prompt precedes the text of the first turn."""
         with suppress(ValueError):
             self.has_system_role = self._rendered(turns).count(mark["text"]) == 2
 
     def sized(self, request: Request, frames: Frames) -> SizedRequest:
-        """Counts the tokens of a request; black pictures measure each set of sizes once.
+        """Counts the tokens of a request; black pictures give the count for each set of sizes once.
 
         Raises:
-            ValueError: The processor cannot take the pictures, or they are no JPEGs.
+            ValueError: The processor refuses the pictures, or a picture is no JPEG.
         """
         from PIL import Image
 
@@ -76,13 +76,13 @@ class Chat:
     def inputs(self, batch: Sequence[SizedRequest]) -> dict[str, Any]:
         """Returns the tensors of a batch, padded on the left, on the CPU; raises as `sized`.
 
-        All requests of a batch have pictures, or none has; as video, their sizes are equal.
+        Either all requests of a batch have pictures, or none has. Videos have equal sizes.
         """
         pictures = [[_opened(jpeg, decode=True) for jpeg in one.frames.jpegs] for one in batch]
         return self._inputs([asked.request for asked in batch], pictures)
 
     def decoded(self, tokens: Sequence[int]) -> str:
-        """Returns the words of an answer."""
+        """Returns the text of an answer."""
         text: str = self.tokenizer.decode(
             tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
@@ -91,7 +91,7 @@ class Chat:
     def _inputs(self, requests: Sequence[Request], pictures: list[list[Any]]) -> dict[str, Any]:
         settings: dict[str, Any] = {"padding": True}
         if any(pictures) and self.frames_as == "video":
-            # For timestamps and rates; times count from the clip's start.
+            # For timestamps and rates; times are seconds from the clip's start.
             settings["video_metadata"] = [
                 {
                     "total_num_frames": task.window.end_frame - task.window.start_frame,
@@ -117,7 +117,7 @@ class Chat:
             raise ValueError(f"the model's chat template refuses the turns: {error}") from error
 
     def _messages(self, request: Request, pictures: Sequence[Any]) -> list[dict[str, Any]]:
-        """Returns the conversation; pictures come before the first words of the user."""
+        """Returns the conversation; pictures come before the text of the first user turn."""
         import numpy as np
 
         messages: list[dict[str, Any]] = []
@@ -175,16 +175,16 @@ class Loaded:
 
 
 def check_model(config: ModelConfig) -> None:
-    """Checks in milliseconds whether a model can be loaded, without importing or reading weights.
+    """Checks packages and files of a model in milliseconds; imports no package, reads no weights.
 
     Raises:
-        ModelError: transformers or files are missing. A hub model that is not in the cache passes
-            if the hub may be contacted.
+        ModelError: transformers or files are missing. If the hub may be contacted, a model of the
+            hub passes without a check of its files.
     """
     for package in ("transformers", "torchvision"):
         if importlib.util.find_spec(package) is None:
             raise ModelError(f"the captioner transformers needs {package}: {INSTALL}")
-    # A checkout on the path has no version.
+    # A checkout of transformers has no version.
     with suppress(PackageNotFoundError):
         installed = version("transformers")
         if tuple(int(part) for part in installed.split(".")[:2] if part.isdigit()) < LEAST_VERSION:
@@ -206,10 +206,10 @@ def check_model(config: ModelConfig) -> None:
 
 
 def load(config: ModelConfig, *, device: Device = "auto") -> Loaded:
-    """Loads model and processor: bfloat16 on GPUs and on CPUs that multiply it, else float32.
+    """Loads model and processor, in bfloat16 on GPUs and on CPUs with fast bfloat16, else float32.
 
     Raises:
-        ModelError: Something of the model is missing, or transformers lacks the architecture.
+        ModelError: Files or tensors are missing, or transformers lacks the architecture.
     """
     check_model(config)
     import torch
@@ -277,13 +277,13 @@ def _chat(processors: Any, config: ModelConfig) -> Chat:  # noqa: ANN401
         raise _cannot(config, "processor", error) from error
     if getattr(processor, "tokenizer", None) is None:
         raise ModelError(
-            f"model {config.name} has {type(processor).__name__} and no processor of pictures and "
-            "words; expected a vision-language model with its processor's files"
+            f"model {config.name} has {type(processor).__name__}, which does not process both "
+            "pictures and text; expected a vision-language model with its processor's files"
         )
     if not (getattr(processor, "chat_template", None) or processor.tokenizer.chat_template):
         raise ModelError(
             f"model {config.name} has no chat template; expected chat_template.jinja next to its "
-            "processor: take the instruction-tuned model of the family"
+            "processor: use the instruction-tuned model of the family"
         )
     has_video = getattr(processor, "video_processor", None) is not None
     if config.frames_as == "video" and not has_video:
@@ -295,9 +295,9 @@ def _chat(processors: Any, config: ModelConfig) -> Chat:  # noqa: ANN401
 
 
 def _generation(model: Any, chat: Chat) -> Any:  # noqa: ANN401
-    """Sets how answers end and which tokens they exclude; each request sets the sampling.
+    """Returns settings of end tokens and excluded tokens; each request sets the sampling.
 
-    The authors' repetition penalty is left out, because it counts padding and would make an answer
+    The repetition penalty of the model's authors is left out: it counts padding, so an answer would
     depend on its batch.
     """
     from transformers import GenerationConfig
@@ -319,9 +319,9 @@ def _generation(model: Any, chat: Chat) -> Any:  # noqa: ANN401
 def _cannot(config: ModelConfig, what: str, error: Exception) -> ModelError:
     line = " ".join(str(error).split())[:300]
     if any(word in line for word in ("custom code", "Unrecognized", "does not recognize")):
-        remedy = "its code is not run; take a model that transformers has, or a newer transformers"
+        remedy = "its code is not run; use an architecture of transformers, or a newer transformers"
     elif isinstance(error, ImportError):
-        remedy = f"install what it names, or {INSTALL}"
+        remedy = f"install the missing package, or {INSTALL}"
     elif _is_folder(str(config.model)):
         remedy = "expected all files of the model's repository, weights as safetensors"
     else:

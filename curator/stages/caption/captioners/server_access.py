@@ -1,6 +1,6 @@
-"""Access to a server: connections, its address, key and proxy, and what its errors mean.
+"""Access to a server: address, key, proxy, connections, and the meaning of errors.
 
-No text from here holds the key, a user and password from an address, or pictures.
+No message of this module holds the key, pictures, or the user and password of an address.
 """
 
 import os
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from urllib3 import PoolManager
 
 MAX_ANSWER_BYTES = 16 << 20
-"""Longest body that is read; a server that sends more is broken."""
+"""Longest body that the client reads; a server that sends more is broken."""
 CONNECT_S = 10.0
 _MAX_DETAIL = 300
-# Servers that check with pydantic echo the request, including pictures.
+# Servers that validate with pydantic echo the request, including pictures.
 _BLOB = re.compile(r"[A-Za-z0-9+/=_-]{80,}")
 
 # OpenAI's codes for an empty account, https://platform.openai.com/docs/guides/error-codes.
@@ -36,27 +36,27 @@ _NO_CREDIT = {"insufficient_quota", "credit_balance_exhausted", "billing_hard_li
 
 
 class ServerAccess:
-    """Connections to the server of one section of the recipe, kept alive; threads share them.
+    """Keep-alive connections to the server of one section of the recipe; threads share them.
 
     Raises:
-        ServerError: Address, key or proxy are unusable.
+        ServerError: Address, key or proxy is unusable.
     """
 
     def __init__(self, config: ModelConfig, section: str) -> None:
-        # Recipes are checked for captioners of this package, and not for a class that extends one.
+        # The recipe requires these keys only for built-in captioners, not for their subclasses.
         if config.url is None or config.model is None:
             missing = "url" if config.url is None else "model"
-            raise ServerError(f"{section}.{missing} is missing; expected those of a server")
+            raise ServerError(f"{section}.{missing} is missing; a server needs url and model")
         self._config = config
         self.section = section
         self.url = config.url.rstrip("/")
         self.shown_url = shown_url(self.url)
         self._key = os.environ.get(config.key_from, "").strip()
-        # No quotes and backslashes either: servers escape them in many ways, so an echoed key would
-        # not be found.
+        # Quotes and backslashes are refused too: servers escape them in many ways, so an echoed
+        # key would not be found.
         if not re.fullmatch(r"[!#-&(-\[\]-~]*", self._key):
             raise ServerError(
-                f"{config.key_from} holds spaces or letters that no key has; expected the key alone"
+                f"{config.key_from} holds characters that no key has; expected only the key"
             )
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._is_broken = False
@@ -70,7 +70,7 @@ class ServerAccess:
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         parts, n = urlsplit(self.url), self._config.in_flight
-        # HTTP_PROXY and NO_PROXY, but not ~/.netrc, which has passwords.
+        # Uses HTTP_PROXY and NO_PROXY, but not ~/.netrc, which has passwords.
         proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
         try:
             if proxy is None:
@@ -98,18 +98,18 @@ class ServerAccess:
     def send(
         self, method: str, path: str, body: bytes | None, limit_s: float
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Sends a request; returns status, headers and body of the answer.
+        """Sends a request; returns the status, headers and body of the answer.
 
         Raises:
-            UnreachableError: There is no connection. This and the next errors give only the reason.
-            TimeoutError: There is no answer within `limit_s`.
+            UnreachableError: There is no connection; the message gives only the reason.
+            TimeoutError: No answer came within `limit_s`.
             OSError: The connection broke, or the answer is too long or cannot be decoded.
-            ServerError: Address or certificate are wrong; the message gives the remedy.
+            ServerError: Address or certificate is wrong; the message gives the remedy.
         """
         from urllib3 import Timeout
         from urllib3 import exceptions as refused
 
-        # urllib3 refuses a limit of 0.
+        # urllib3 refuses a time limit of 0.
         limit_s = max(limit_s, 1e-3)
         until = time.monotonic() + limit_s
         answer = bytearray()
@@ -140,8 +140,9 @@ class ServerAccess:
             reason = self._reason(error)
             if isinstance(error, refused.SSLError) and "EOF" not in reason:
                 raise ServerError(
-                    f"{self.shown_url} cannot be trusted: {reason}; set SSL_CERT_FILE to its "
-                    f"authority, or {self.section}.url to http:// if it has no TLS"
+                    f"{self.shown_url} cannot be trusted: {reason}; set SSL_CERT_FILE to the "
+                    "certificate of its authority, or start "
+                    f"{self.section}.url with http:// if the server has no TLS"
                 ) from None
             raise OSError(reason) from None
         return response.status, response.headers, bytes(answer)
@@ -151,7 +152,7 @@ class ServerAccess:
         self._is_broken = True
         for connected in list(self._sockets):
             with suppress(OSError):
-                # Not SSLSocket's own method: the thread that reads needs its state.
+                # SSLSocket.shutdown would drop state that the reading thread needs.
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -159,14 +160,14 @@ class ServerAccess:
         self._pools.clear()
 
     def _no_address(self) -> ServerError:
-        return ServerError(f"{self.shown_url} is no address; set {self.section}.url")
+        return ServerError(f"{self.shown_url} is no valid address; correct {self.section}.url")
 
     def error_text(self, answer: bytes) -> str:
-        """Returns the server's error message in one line that can be stored."""
+        """Returns the server's error message as one line, without the key."""
         return error_in(answer, self._key)
 
     def _reason(self, error: BaseException) -> str:
-        """Describes a connection error by its innermost cause, without a password."""
+        """Describes a connection error by its innermost cause, without the key."""
         causes = [error, *error.args, error.__cause__]
         inner = next((e for e in reversed(causes) if isinstance(e, BaseException)), error)
         if inner is not error:
@@ -175,17 +176,17 @@ class ServerAccess:
         return unended(_shown(text, self._key))
 
     def misconfigured(self, status: int, answer: bytes, location: str | None = None) -> ServerError:
-        """Returns the error and remedy for a status that no other try changes."""
+        """Returns the error, with a remedy, for a status that another try would not change."""
         config, section = self._config, self.section
         if status in (401, 403):
             remedy = f"{config.key_from} is not set: set it to the server's key"
             if self._key:
-                remedy = f"set {config.key_from} to a key that the server takes"
+                remedy = f"set {config.key_from} to a key that the server accepts"
         elif status in (402, 429):
-            remedy = f"the account has no credit left: add some, or set {section}.url to another"
+            remedy = f"the account has no credit: add credit, or set another {section}.url"
         elif 300 <= status < 400:
             there = _shown(shown_url(location or ""), self._key)
-            remedy = f"set {section}.url to where it leads: {there}"
+            remedy = f"set {section}.url to the target of the redirect: {there}"
         else:
             remedy = (
                 f"expected {section}.url to be the address before /chat/completions, such as "
@@ -197,19 +198,19 @@ class ServerAccess:
 
 
 def with_status(status: int, message: str) -> str:
-    """Puts the status before the server's words, unless these already have it."""
+    """Puts the status before the server's message, without repeating a status in the message."""
     return f"{status}: {re.sub(rf'^{status}(:|(?= [A-Z])) *', '', message)}"
 
 
 def unended(message: str) -> str:
-    """Removes the final punctuation, so that other words can follow."""
+    """Removes final punctuation, so that more text can follow."""
     return message.rstrip(" .;:")
 
 
 def error_in(body: bytes, secret: str) -> str:
-    """Returns the server's error message in one line that can be stored, without a secret.
+    """Returns the server's error message as one line, without the secret.
 
-    It is in `error.message`, `error`, `message` or `detail`, or is plain text.
+    Servers send the message as `error.message`, `error`, `message`, `detail` or plain text.
     """
     text = body.decode("utf-8", "replace")
     try:
@@ -225,8 +226,8 @@ def error_in(body: bytes, secret: str) -> str:
 
 
 def _shown(text: str, secret: str) -> str:
-    """Shortens a text to one line without key and pictures."""
-    # Before the cut, because half a key would not be found.
+    """Shortens a text to one line, without the secret and pictures."""
+    # Before the text is cut, because half a key would not be found.
     for form in (secret, quote(secret, safe="")) if secret else ():
         text = text.replace(form, "***")
     text = " ".join(_BLOB.sub("...", text).split())
@@ -234,7 +235,7 @@ def _shown(text: str, secret: str) -> str:
 
 
 def is_out_of_money(body: bytes) -> bool:
-    """Returns whether a 429 means that no credit is left, so that waiting does not help."""
+    """Returns whether a 429 means that the account has no credit, so waiting does not help."""
     try:
         error = load_bounded(body)["error"]
         return not _NO_CREDIT.isdisjoint((error.get("code"), error.get("type")))
@@ -243,7 +244,7 @@ def is_out_of_money(body: bytes) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Returns the wait of `Retry-After`, given in seconds or as a date; None without one."""
+    """Returns the wait of `Retry-After`, which has seconds or a date; None without the header."""
     value = headers.get("Retry-After", "").strip()
     if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value):
         return float(value)

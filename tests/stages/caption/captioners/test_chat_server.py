@@ -149,7 +149,7 @@ def test_what_passes_is_tried_again_and_tries_end_with_the_reason(
     config = fake_server.config(tries=2, timeout_s=0.3)
     reply = asked_one(config)
     assert (reply.failure, reply.n_tries, reply.text) == (failure, 2, "")
-    assert f"does not answer a request: {failure}; it is tried again" in caplog.text
+    assert f"does not answer a request: {failure}; the request is tried again" in caplog.text
     reply = asked_one(config.model_copy(update={"tries": 9}))
     assert seen(reply)["seen"] == [[1, 0], [1, 1]]
     assert reply.n_tries == 3
@@ -293,7 +293,7 @@ def test_a_server_that_stays_away_ends_the_run(
     fake_server.kill()
     with pytest.raises(ServerError, match=r"could not be reached for .* start the server"):
         asked(config, [request_about(i) for i in range(3)], give_up_s=0.3)
-    assert "cannot be reached; the run stops after 0.005 minutes without it" in caplog.text
+    assert "cannot be reached; the run stops if that lasts 0.005 minutes" in caplog.text
     assert caplog.text.count("\n") == 1
 
 
