@@ -62,8 +62,8 @@ class SizedRequest:
 class RequestLimit:
     """Limits the concurrent requests to one service; threads share the limit.
 
-    Answers raise the limit one by one. A refusal lowers the limit to the number of other running
-    requests, because the server has room for these. So one burst of 429 finds the capacity, where
+    N answers under a limit of N raise the limit by one. A refusal lowers the limit to the number of
+    other running requests, which the server can take. So one burst of 429 finds the capacity, where
     halving would need several bursts, and each later refusal costs a single request.
     """
 
@@ -99,7 +99,7 @@ class RequestLimit:
             self._changed.notify()
 
     def went_well(self) -> None:
-        """Notes an answer; about N answers under a limit of N raise the limit by one."""
+        """Notes an answer, which raises the limit a little."""
         with self._changed:
             self.limit = min(float(self.most), self.limit + 1 / self.limit)
             self._changed.notify()

@@ -52,7 +52,7 @@ class _Failed:
         failure: REFUSED_REQUEST and OVER_BUDGET are final; other failures are retried.
         is_schema_suspect: The server refuses the request, maybe because of its JSON Schema.
         asked_s: Wait that the server names, in seconds.
-        is_crowded: The limit on requests must fall: after a 429 or a failed connection.
+        is_crowded: The limit on requests must fall: after a 429, or without a working connection.
         was_sent: The try counts; False if no connection was made.
     """
 
@@ -170,7 +170,7 @@ class ServerCaptioner(Captioner):
         """Checks, before any work, that the server answers a short request with frames.
 
         Raises:
-            ServerError: It does not; the message gives the remedy and the nearest model names.
+            ServerError: No answer; the message gives the remedy and the nearest model names.
         """
         if trial is None:
             return

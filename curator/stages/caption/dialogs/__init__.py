@@ -1,1 +1,1 @@
-"""Dialogs about windows: prompts, requests, and how answers are read and checked."""
+"""Dialogs about windows: prompts, requests, and the parsing and checks of answers."""

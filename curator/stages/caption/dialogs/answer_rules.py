@@ -1,8 +1,8 @@
-# ruff: noqa: RUF001 - signs of many languages
-"""Rules against known failures of captioners: pure functions of texts.
+# ruff: noqa: RUF001 - characters of many languages
+"""Rules that find known failures of captioners: pure functions of texts.
 
-Each rule finds one failure and its place. The captions of `test_answer_rules.py` served to develop
-them, and those of `benchmarks/caption_rules.yaml` to score them.
+Each rule finds one failure and its place. The rules were developed on the captions of
+`test_answer_rules.py`, and scored on the captions of `benchmarks/caption_rules.yaml`.
 """
 
 import re
@@ -29,7 +29,7 @@ NAMES = {
 }  # fmt: skip
 """English names of the languages that captions commonly use."""
 
-# Languages whose texts readers confuse.
+# Languages with similar texts, which the language identifier confuses.
 _ALIKE = (
     {"no", "nn", "da"},
     {"hr", "bs", "sr", "sh"},
@@ -52,11 +52,11 @@ _NOT_LATIN = {
     "zh": ("CJK",),
 }
 _SCRIPTS = {**dict.fromkeys(NAMES, ("LATIN",)), **_NOT_LATIN}
-# Half a sentence; shorter texts, and lists of names, are inconclusive.
+# Half a sentence: shorter texts and lists of names are inconclusive.
 _MIN_LETTERS = 32
 _MIN_SCRIPT_LETTERS = 8
 _MAX_OTHER_SCRIPT = 0.2
-# All correct sentences of test_answer_rules.py have 0.3 and more.
+# Correct sentences in test_answer_rules.py have at least 0.3.
 _MAX_PROBABILITY = 0.05
 
 _WE = r"(?:i|we)(?:'m| am|'re| are)?"
@@ -93,10 +93,10 @@ _REFUSAL = re.compile(
     r"|^(?:извините|простите|к сожалению, я)|^я не могу (?:помочь|описать)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Words of a model that declines; for text without quotations."""
+"""Phrases of a model that declines to answer, in text without quotations."""
 
 _PICTURE = r"(?:image|picture|photo|photograph|video|clip|footage|film|frame|sequence|screenshot)s?"
-"""Words for the picture itself instead of its content."""
+"""Nouns for the picture itself instead of its content."""
 
 # "The video game shows" and "in the picture frame" name things in the scene.
 _NOT_COMPOUND = (
@@ -123,16 +123,16 @@ _META = re.compile(
     rf"{_NOT_COMPOUND}",
     re.IGNORECASE,
 )
-"""Talk about the picture, unless a thing with a picture was named before."""
+"""Phrases about the picture itself, unless the text names a thing with a picture before."""
 
 _META_ALWAYS = re.compile(
     rf"^(?:this|here|it|the following) (?:is|are) (?:an? |the )?(?:\w+[ -]){{0,2}}{_PICTURE}\b"
     r"|^an? (?:\w+[ -]){0,2}(?:image|picture|photo|photograph|video|clip) "
     r"(?:of|showing|that shows)\b"
-    # "Aerial footage captures"; "a film crew shows" has another verb.
+    # Finds "Aerial footage captures", and not "a film crew shows".
     rf"|^(?:an? )?(?:[\w-]+ ){{0,3}}{_PICTURE} (?:captures?|shows?|showcases?|depicts?|features?)\b"
     r"|\b(?:invit|allow|giv|mak|leav|draw)(?:es?|ing|s) viewers?\b"
-    # "With its back to the viewer" and "looks at the viewer" say where.
+    # "With its back to the viewer" and "looks at the viewer" name a direction.
     r"|(?<!\bat )(?<!\bto )(?<!\btoward )(?<!\btowards )(?<!\bfacing )\bthe viewers?\b"
     r"|^(?:sure|certainly|of course|okay|absolutely|great)\s*[!,.:]"
     r"|^here(?:'s| is| are) (?:an? |the |your |my )?(?:\w+ ){0,3}"
@@ -159,7 +159,7 @@ _META_ALWAYS = re.compile(
     r"|(?:на (?:этом )?(?:видео|изображении|фото)|видео показывает|в этом видео)",
     re.IGNORECASE,
 )
-"""Talk about the picture or to the user, regardless of things named before."""
+"""Phrases about the picture itself, or to the user, whatever the text names before."""
 
 _ON_SCREEN = (
     r"screens?|tv|televisions?|monitors?|displays?|projectors?|phones?|smartphones?|tablets?|laptops?|"
@@ -178,33 +178,33 @@ _SHOWING_MOVING = re.compile(
     rf"\b(?:{_ON_SCREEN}|(?:{_OWN}) (?:\w+ ){{0,2}}(?:videos?|clips?|films?|movies?))\b",
     re.IGNORECASE,
 )
-"""Things on which a video plays."""
+"""Things on which a video plays, which a caption may mention."""
 
 _IS_STILL = re.compile(r"(?:image|picture|photo|photograph|screenshot)s?", re.IGNORECASE)
 
-# Names of fields show that the model copied the form.
+# With names of fields, which models copy from the requested form.
 _PLACEHOLDER = re.compile(
     r"(?:n/?a|none|null|nil|unknown|undefined|empty|todo|string|text|caption|description|short|"
     r"medium|long)",
     re.IGNORECASE,
 )
-"""Words in the place of an empty answer."""
+"""Filler words of an empty answer."""
 
 _UNFINISHED = re.compile(
     r"\b(?:an?|the|and|or|but|of|his|its|their|my|your|our|into|onto|while|whose|which|because|than|"
     r"very|is|are|was)$"
 )
-"""English words that end no sentence."""
+"""English words that cannot end a sentence."""
 
-# Longer quotations are more likely a loop in reading text than text.
+# A longer quotation is more likely a loop of the model than text in the picture.
 _MAX_QUOTED = 80
 _QUOTED = re.compile(
     rf"\"[^\"]{{1,{_MAX_QUOTED}}}\"|“[^”]{{1,{_MAX_QUOTED}}}”|„[^“”]{{1,{_MAX_QUOTED}}}[“”]"
     rf"|«[^»]{{1,{_MAX_QUOTED}}}»|「[^」]{{1,{_MAX_QUOTED}}}」|『[^』]{{1,{_MAX_QUOTED}}}』"
-    # An apostrophe within a word opens and ends nothing.
+    # An apostrophe within a word is no quotation mark.
     rf"|(?<!\w)'[^\n]{{1,{_MAX_QUOTED}}}?'(?!\w)|(?<!\w)‘[^\n]{{1,{_MAX_QUOTED}}}?’(?!\w)"
 )
-# Scripts without spaces between words: each sign counts as a word.
+# Scripts without spaces between words: each character counts as a word.
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 )
@@ -217,7 +217,7 @@ _MIN_TIMES = 3
 
 
 class Problem(NamedTuple):
-    """Why an answer is rejected: the field, such as `short`, and a line that a prompt can quote."""
+    """Why an answer is rejected: reason, field (such as `short`), and a line for the prompt."""
 
     reason: Unanswered
     field: str
@@ -225,7 +225,7 @@ class Problem(NamedTuple):
 
 
 def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
-    """Returns the first rule that an answer breaks, fields in the order of `caption.lengths`."""
+    """Returns the first problem of an answer: in captions by `caption.lengths`, then elsewhere."""
     for length in config.lengths:
         if (wrong := _wrong_caption(length, getattr(answer, length) or "", config)) is not None:
             return wrong
@@ -234,7 +234,7 @@ def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
         if isinstance(text, str):
             if (phrase := refusal_in(text)) is not None:
                 return Problem(Unanswered.REFUSAL, name, f"it declines to answer: {phrase!r}")
-            # Signs may repeat their text.
+            # Text in the picture may repeat.
             is_read = name.startswith("structured.text")
             if not is_read and (phrase := repeated_in(text)) is not None:
                 return Problem(Unanswered.REPEATED, name, f"{name} repeats {phrase!r}")
@@ -248,7 +248,7 @@ def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
 
 
 def problem_of_text(text: str, *, is_whole: bool) -> Problem | None:
-    """Returns the problem of an unparsed answer; `is_whole` is False if it was cut at its limit."""
+    """Returns the problem of an unparsed answer; `is_whole` is False if a token limit ended it."""
     if not text.strip():
         return Problem(Unanswered.EMPTY, "answer", "it was empty")
     if not is_whole:
@@ -287,21 +287,21 @@ def is_empty(text: str) -> bool:
 
 
 def without_quotations(text: str) -> str:
-    """Replaces each quotation of a text, except long ones, with a mark."""
+    """Replaces each quotation in a text, except long ones, by one character."""
     return _QUOTED.sub("\u00a4", text)
 
 
 def refusal_in(text: str) -> str | None:
-    """Returns the words by which a model declines to answer, or None."""
+    """Returns the phrase by which a model declines to answer, or None."""
     match = _REFUSAL.search(_plain(text))
     return match[0][:60] if match is not None else None
 
 
 def meta_phrase_in(text: str) -> str | None:
-    """Returns the words about the image or the video itself, or None.
+    """Returns a phrase about the image or the video itself, or None.
 
-    The sentence that names a picture in the scene, printed or on a screen, may speak of it, and so
-    may the next one.
+    A sentence may mention a picture in the scene, printed or on a screen, if this sentence or the
+    sentence before it names the picture.
     """
     plain = _plain(text)
     if (match := _META_ALWAYS.search(plain)) is not None:
@@ -311,7 +311,7 @@ def meta_phrase_in(text: str) -> str | None:
         showing = _SHOWING_STILL if is_still else _SHOWING_MOVING
         before = plain[: match.start()]
         last = max(before.rfind(end) for end in ".!?")
-        # In this sentence, or in the one before.
+        # From the start of the sentence before.
         begin = max(before.rfind(end, 0, max(last, 0)) for end in ".!?") + 1
         if showing.search(before[begin:]) is None:
             return match[0].lstrip(".!?, ")
@@ -325,7 +325,7 @@ def _plain(text: str) -> str:
 def cut_off_at(text: str, language: str | None) -> str | None:
     """Returns the end of a text that breaks off in a sentence, or None.
 
-    For `en`, the function knows words that end no sentence; in other languages it uses punctuation.
+    In all languages, punctuation decides; for `en`, words that cannot end a sentence count, too.
     """
     text = text.strip()
     if not text:
@@ -337,7 +337,7 @@ def cut_off_at(text: str, language: str | None) -> str | None:
         return None
     if language == "en" and _UNFINISHED.search(text) is not None:
         return end
-    # A writer who ended two sentences ends the third.
+    # After two sentences with final punctuation, the last one should have some.
     ended = re.findall(r"[a-z]{3}[.!?](?=\s+\S)|[。！？](?=\S)", text)
     return end if len(ended) >= 2 else None
 
@@ -345,9 +345,9 @@ def cut_off_at(text: str, language: str | None) -> str | None:
 def repeated_in(text: str) -> str | None:
     """Returns the phrase that a text repeats without need, or None.
 
-    A phrase of a word or two is a loop from its fifth time in a row, a longer one from its third. A
-    sentence of five words or more is one from its third time anywhere, or its second time in a row.
-    Pieces of six words that occur three times must not make up half of a text.
+    In a row, a phrase of one or two words may occur 4 times, a longer phrase 2 times. A sentence of
+    at least five words may occur twice, and not in a row. Sequences of six words that occur 3 times
+    may cover half of a text. Ten equal strings may not follow each other without spaces.
     """
     text = without_quotations(text)
     if (run := _RUN.search(text)) is not None and len(run[0]) >= 15:
@@ -366,7 +366,7 @@ def repeated_in(text: str) -> str | None:
 
 
 def _loop(tokens: Sequence[str]) -> Sequence[str] | None:
-    """Returns the unit of the first run of equal units that is too long for chance."""
+    """Returns the repeated phrase of the first loop, or None."""
     for size in range(1, min(_MAX_UNIT, len(tokens) // 2) + 1):
         length = 0
         for i in range(len(tokens) - size):
@@ -380,7 +380,7 @@ def _loop(tokens: Sequence[str]) -> Sequence[str] | None:
 
 def _times(unit: Sequence[str]) -> int:
     """Returns how often a phrase must occur in a row to be a loop."""
-    # Four signs of Chinese or Thai say about as much as three words.
+    # Four characters of Chinese or Thai hold about as much as three words.
     weight = sum(0.75 if re.match(f"[{_UNSPACED}]", token) else 1.0 for token in unit)
     if weight < 1:
         return 8
@@ -404,7 +404,7 @@ def _joined(tokens: Sequence[str]) -> str:
 
 
 def _nodes(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yields all texts and lists, with the name of their field."""
+    """Yields all texts and lists, with the names of their fields."""
     if isinstance(value, str | list):
         yield name, value
     if isinstance(value, dict):
@@ -417,24 +417,24 @@ def _nodes(name: str, value: object) -> Iterator[tuple[str, object]]:
 
 @cache
 def _identifier() -> "LanguageIdentifier":
-    """Returns the model, 4.5 MB in its wheel; loading takes 0.35 CPU seconds and 100 MB."""
+    """Loads the model, 4.5 MB in its wheel; takes 0.35 CPU-s and 100 MB of memory."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 def check_language(language: str) -> None:
-    """Raises RecipeError for a language that cannot be recognized."""
+    """Raises `RecipeError` for a language that the identifier cannot recognize."""
     labels = _identifier().labels
     if _SAME_MODEL_NAME.get(language, language) not in labels:
         names = ", ".join(sorted(name for name in labels if len(name) == 2))
-        raise RecipeError(f"caption.language is {language!r}, which cannot be told; known: {names}")
+        raise RecipeError(f"caption.language {language!r} is not recognized; known: {names}")
 
 
 def other_language(text: str, language: str) -> str | None:
     """Returns the language or script of a text that is not in `language` (ISO 639-1), else None.
 
-    None also for a text too short to decide. Remove quotations first.
+    A text that is too short gives None. Callers remove quotations first.
     """
     letters = [c for c in text if unicodedata.category(c)[0] == "L"]
     scripts = [unicodedata.name(c, "?").split()[0].split("-")[0] for c in letters]
@@ -444,7 +444,7 @@ def other_language(text: str, language: str) -> str | None:
     limit = _MAX_OTHER_SCRIPT if right == ("LATIN",) else 0.5
     if len(strange) >= _MIN_SCRIPT_LETTERS and len(strange) > limit * len(letters):
         return max(sorted(set(strange)), key=strange.count).capitalize()
-    # A sign of Chinese or a syllable of Korean counts as two letters.
+    # A Chinese character or a Korean syllable counts as two letters.
     weight = len(letters) * (2 if "CJK" in right else 1)
     if weight < _MIN_LETTERS:
         return None

@@ -1,6 +1,6 @@
-"""Defines the JSON schemas of models' answers, and reads the answers.
+"""Defines the JSON schemas of models' answers, and parses the answers.
 
-Reading tolerates text around the JSON and trailing commas. It never guesses a value.
+The parser tolerates trailing commas and text around the JSON, and never guesses a value.
 """
 
 import json
@@ -52,11 +52,11 @@ class BadAnswerError(ValueError):
 def answer_schema(config: CaptionConfig, prompt: Prompt) -> dict[str, Any] | None:
     """Returns the JSON Schema of the answer about a window, or None for plain text.
 
-    The prompt's own fields come last. Only keywords that guide servers are used: type, properties,
-    required, enum, items.
+    Custom fields of the prompt come last. Other fields use only keywords that guided decoding
+    supports: type, properties, required, additionalProperties, enum, items.
 
     Raises:
-        RecipeError: The recipe requests more than a plain text can say.
+        RecipeError: The prompt answers in plain text, and the recipe requests more than a caption.
     """
     if prompt.answer == "text":
         _refuse_fields(config)
@@ -82,13 +82,13 @@ def answer_schema(config: CaptionConfig, prompt: Prompt) -> dict[str, Any] | Non
 def _refuse_fields(config: CaptionConfig) -> None:
     if tuple(config.lengths) != (config.text,):
         raise RecipeError(
-            f"caption.lengths is {list(config.lengths)}, and the prompt {config.prompt!r} answers "
+            f"caption.lengths is {list(config.lengths)}, but the prompt {config.prompt!r} answers "
             f"in plain text, which is one caption; set caption.lengths to [{config.text}]"
         )
     for name in ("structured", "content_types", "questions", "safety"):
         if getattr(config, name):
             raise RecipeError(
-                f"caption.{name} is asked for, and the prompt {config.prompt!r} answers in plain "
+                f"caption.{name} is set, but the prompt {config.prompt!r} answers in plain "
                 "text; use a prompt that answers in JSON, such as describe"
             )
 
@@ -97,12 +97,12 @@ def judge_schema(prompt: Prompt) -> dict[str, Any]:
     """Returns the JSON Schema of a judge's answer: a reason, and three scores of 1 to 5.
 
     Raises:
-        RecipeError: The prompt answers in plain text, or does not include the candidate.
+        RecipeError: The prompt answers in plain text, lacks the candidate, or has custom fields.
     """
     if prompt.answer != "json" or "{candidate}" not in prompt.user or prompt.own_schema:
         raise RecipeError(
-            "caption.judge.prompt: expected a prompt whose answer is json and whose user has "
-            "{candidate}, without a schema of its own"
+            "caption.judge.prompt: expected a prompt with `answer: json`, with {candidate} in "
+            "`user`, and without `schema`"
         )
     description = "One line: the gravest fault, or none. It comes before the scores."
     scores = {name: {"type": "integer", "enum": [1, 2, 3, 4, 5]} for name in SCORES}
@@ -123,7 +123,7 @@ def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def format_of(schema: Mapping[str, Any], indent: str = "") -> str:
-    """Describes the fields of a schema in words, a line each, for a prompt."""
+    """Describes the fields of a schema for a prompt, one line each."""
     required = schema.get("required", ())
     lines = []
     for name, field in schema["properties"].items():
@@ -147,7 +147,7 @@ def _kind(field: Mapping[str, Any]) -> str:
 
 
 def _read_json(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the JSON object of an answer, maybe inside code fences, thoughts or words."""
+    """Returns the JSON object in an answer, maybe amid code fences, thoughts or text."""
     objects, broken = _objects(text.rpartition("</think>")[2])
     errors = [_errors(value, schema) for value in objects]
     whole = [value for value, wrong in zip(objects, errors, strict=True) if not wrong]
@@ -157,12 +157,12 @@ def _read_json(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         return whole[0]
     if broken is not None or not objects:
         raise BadAnswerError(broken or f"found {_shown(text)!r}; expected a JSON object")
-    # Mend the object that comes nearest to the schema.
+    # Report the errors of the object that is closest to the schema.
     raise BadAnswerError("; ".join(sorted(errors, key=len)[0]))
 
 
 def _objects(text: str) -> tuple[list[dict[str, Any]], str | None]:
-    """Returns distinct outermost JSON objects of a text, and the error of the first broken one."""
+    """Returns the distinct outermost JSON objects in a text, and the first broken one's error."""
     objects: dict[str, dict[str, Any]] = {}
     broken = None
     start = text.find("{")
@@ -189,7 +189,7 @@ def _decode(text: str) -> tuple[dict[str, Any], int]:
     try:
         value, end = decoder.raw_decode(text)
     except json.JSONDecodeError as error:
-        # A space for each trailing comma, so that all places stay.
+        # A space replaces each trailing comma, so positions stay the same.
         mended = _COMMA.sub(lambda match: " " if match[0] == "," else match[0], text)
         try:
             value, end = decoder.raw_decode(mended)
@@ -218,8 +218,8 @@ def _told(error: Exception) -> str:
 
 
 def _errors(value: object, schema: Mapping[str, Any]) -> list[str]:
-    """Returns how a value violates a schema, a line each."""
-    # Imported here, because runs without captions should not spend 0.3 CPU seconds on it.
+    """Returns a line for each way in which a value violates a schema."""
+    # The import takes 0.3 CPU-s, which runs without captions need not spend.
     from jsonschema import Draft202012Validator
     from referencing import Registry
 
@@ -258,7 +258,7 @@ def _shown(text: str) -> str:
 def read_answer(
     text: str, config: CaptionConfig, prompt: Prompt, schema: Mapping[str, Any] | None
 ) -> Answer:
-    """Parses a model's text by the schema of `answer_schema`; raises as `read_json`."""
+    """Parses a model's text by the `answer_schema`; raises `BadAnswerError`."""
     if schema is None:
         values: dict[str, Any] = {config.text: _clean(text.rpartition("</think>")[2])}
         return Answer(**values)
@@ -269,13 +269,13 @@ def read_answer(
 
 
 def read_scores(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, int], str]:
-    """Returns a judge's scores by name, 1 to 5, and its one-line reason; raises as `read_json`."""
+    """Returns a judge's scores by name, 1 to 5, and its reason; raises `BadAnswerError`."""
     value = _read_json(text, schema)
     return {name: int(value[name]) for name in SCORES}, " ".join(_clean(value["why"]).split())
 
 
 def answer_text(answer: Answer, config: CaptionConfig, prompt: Prompt) -> str:
-    """Formats an answer as a model would: JSON in the order of its fields, or plain text."""
+    """Formats an answer as a model would write it: JSON fields in order, or plain text."""
     if prompt.answer == "text":
         return str(getattr(answer, config.text))
     values = {name: getattr(answer, name) for name in USUAL_FIELDS}

@@ -1,20 +1,20 @@
-"""Writes measured or known facts of a window as lines of text for a prompt.
+"""Writes facts about a window, from measurements and metadata, as lines of text for a prompt.
 
-The facts are those that a model cannot see in a few still frames, or tends to invent: it mistakes
-moving things for a moving camera. Text from pictures, metadata and names is quoted as JSON on one
-line, to mark it as data.
+A model cannot see these facts in a few still frames, or tends to invent them: it mistakes moving
+things for a moving camera. Text from pictures, metadata and names is quoted as JSON on one line,
+which marks the text as data.
 
-A sidecar may list the events of its source, from which the known facts of a window follow:
+A sidecar may list the events of its source:
 
 ```
 {"events": [{"time_s": 12.4, "end_s": 13.1, "label": "near_collision", "about": "a van cuts in"}],
  "speed_kmh": 48, "weather": "rain", "light": "night", "road": "city street"}
 ```
 
-Values next to `events` hold for the whole source, those in an event for windows with that event. A
-bad value is a problem with a message and costs that value alone. An empty list says that nothing
-happens. Without a list, or with an unreadable entry, other events are unknown, and no window counts
-as eventless.
+Values next to `events` hold for the whole source; values in an event hold for windows with that
+event. A bad value or event is left out, and reported as a problem. An empty list says that nothing
+happens. Without a list, or with an unreadable entry, the source may have unlisted events, and no
+window counts as eventless.
 """
 
 import itertools
@@ -38,9 +38,9 @@ from curator.storage.sidecar_files import Sidecar
 MAX_CHARACTERS = 4000
 MAX_LINES = 40
 MAX_LINE_CHARACTERS = 240
-"""Most lines of a sidecar, and their longest."""
+"""Longest line of a sidecar; longer lines are left out."""
 _MAX_VALUES = 12
-"""Longest list of plain values."""
+"""Most plain values that are shown of a list."""
 _MAX_DEPTH = 6
 _PLAIN_KEY = re.compile(r"[\w-]{1,40}")
 
@@ -56,10 +56,10 @@ CAMERA_WORDS = {
     "handheld": "is held in hands",
     "shaky": "shakes",
 }
-"""Words for the tags of `stages.scores.camera`. Two pictures alone cannot distinguish a zoom from a
+"""Words for the tags of `curator.measures.camera`. Two pictures do not distinguish a zoom from a
 camera that moves along its line of sight."""
 _HOLDS = ("static", "handheld", "shaky")
-# Short sides per second, mean over the picture: at 0.1 it takes ten seconds to leave the frame.
+# Short sides per second, mean over the picture: at 0.1, a point crosses the picture in 10 s.
 _SPEEDS = ((0.1, "slowly"), (0.5, "at a moderate speed"), (float("inf"), "fast"))
 
 
@@ -73,8 +73,8 @@ def facts_of(
 ) -> str:
     """Returns lines of text for a prompt, together at most `MAX_CHARACTERS` characters.
 
-    Measurements of `clip` come after `metadata_lines` of the window alone; then the text that
-    `models.text_reader.merged` read in its pictures, and the sidecar without the keys `untold`.
+    The order is `metadata_lines` of the window, measurements of `clip`, `text_lines` by OCR from
+    `models.text_reader.merged`, and the sidecar without the keys `untold`.
     """
     lines = list(metadata_lines)
     lines += [f"- {line}" for line in _measured(clip)] if clip is not None else []
@@ -90,9 +90,9 @@ def facts_of(
 
 
 def camera_words(tags: Sequence[str], speed: float | None) -> str | None:
-    """Describes the camera's motion in a sentence without its end, or None if unknown.
+    """Describes the camera's motion as a sentence without full stop; None if unknown.
 
-    Other tags are ignored. `speed` is `camera_motion`, in short sides per second.
+    Tags of other kinds have no effect. `speed` is `camera_motion`, in short sides per second.
     """
     moves = [words for tag, words in CAMERA_WORDS.items() if tag in tags and tag not in _HOLDS]
     if moves and speed is not None:
@@ -118,7 +118,7 @@ def _measured(clip: Clip) -> Iterator[str]:
 
 
 def sidecar_lines(data: Mapping[str, Any]) -> list[str]:
-    """Returns `key.sub: value` of each value in the file's order, quoted; all sizes are limited."""
+    """Returns a line `key.sub: value` for each value, in the file's order and within limits."""
     lines = (f"{key}: {value}" for key, value in _flat(data, "", 1))
     short = (line for line in lines if len(line) <= MAX_LINE_CHARACTERS)
     return list(itertools.islice(short, MAX_LINES))
@@ -128,8 +128,8 @@ def quoted(text: str, max_characters: int = 200) -> str:
     """Quotes untrusted text as one JSON string on one line.
 
     Control, format and private characters become spaces. `<`, `>`, `[` and `]` are escaped, so that
-    no tokenizer reads them as a mark of its own (`<|im_end|>`, `[INST]`). Longer text than
-    `max_characters` ends in an ellipsis.
+    no tokenizer finds a control token (`<|im_end|>`, `[INST]`). Text of more than `max_characters`
+    is cut, and ends in an ellipsis.
     """
     kept = "".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in text)
     kept = " ".join(kept.split())
@@ -142,7 +142,7 @@ def quoted(text: str, max_characters: int = 200) -> str:
 
 
 def _flat(data: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:  # noqa: ANN401
-    """Yields keys joined by dots, and values as JSON, in the order of the file."""
+    """Yields keys, joined by dots, and values as JSON, in the file's order."""
     if isinstance(data, dict):
         if depth <= _MAX_DEPTH:
             for name, value in data.items():
@@ -164,7 +164,7 @@ def _shown(value: Any) -> str:  # noqa: ANN401
 
 
 WORDS = ("weather", "light", "road")
-"""Keys of sidecars whose values are words."""
+"""Keys of sidecars whose values are text."""
 SPEED = "speed_kmh"
 _MAX_SPEED_KMH = 1000.0
 _MAX_CHARACTERS = 200
@@ -177,19 +177,19 @@ class EventCode(StrEnum):
     NOT_A_LIST = "not_a_list"
     NOT_AN_OBJECT = "not_an_object"
     BAD_TIME = "bad_time"
-    """`time_s` is no number from 0."""
+    """`time_s` is not a number of at least 0."""
     BAD_END = "bad_end"
-    """`end_s` is no number from `time_s`."""
+    """`end_s` is not a number of at least `time_s`."""
     UNKNOWN_LABEL = "unknown_label"
     """`label` is not in `caption.events`."""
     BAD_VALUE = "bad_value"
-    """Another key has no value of its kind."""
+    """The value of another key has the wrong type or range."""
     TOO_MANY = "too_many"
     """More than a thousand events."""
 
 
 class EventProblem(NamedTuple):
-    """An unusable value, and its key in the sidecar, with dots."""
+    """An unusable value; `key` is its place in the sidecar, with dots."""
 
     code: EventCode
     message: str
@@ -198,7 +198,7 @@ class EventProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceEvents:
-    """Events and descriptive values in the sidecar of a source."""
+    """Events and descriptive values from the sidecar of a source."""
 
     events: tuple[Event, ...] = ()
     """Sorted by start."""
@@ -209,12 +209,12 @@ class SourceEvents:
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """Start and end of each event, in seconds of the source."""
+        """Start and end of each event, in seconds from the source's first frame."""
         return tuple((event.start_s, event.end_s) for event in self.events)
 
     @property
     def bad_keys(self) -> frozenset[str]:
-        """Keys of the whole source with unusable values, which prompts leave out."""
+        """Keys with unusable values for the whole source, which prompts leave out."""
         bad = [problem.key for problem in self.problems if problem.code is EventCode.BAD_VALUE]
         return frozenset(key for key in bad if "." not in key)
 
@@ -241,13 +241,13 @@ def events_of(data: Mapping[str, Any], config: CaptionConfig) -> SourceEvents:
         events=tuple(sorted(events, key=lambda event: (event.start_s, event.end_s, event.label))),
         lists_all=isinstance(listed, list) and len(events) == len(listed),
         values=values,
-        # Problems of whole events come first.
+        # Problems with events come before bad values.
         problems=tuple(sorted(problems, key=lambda problem: problem.code is EventCode.BAD_VALUE)),
     )
 
 
 def event_counts(sources: Collection[SourceEvents], n_in_windows: int) -> dict[str, int]:
-    """Counts events of sidecars, events in windows, and problems by code, for the summary."""
+    """Counts, for the summary, events in sidecars, events in windows, and problems by code."""
     codes = Counter(problem.code.value for events in sources for problem in events.problems)
     return {
         "events": sum(len(source.events) for source in sources),
@@ -267,8 +267,9 @@ def metadata_of(
     """Returns the facts about a window that need no model.
 
     The gravest event in the window gives the class. Without an event, the class is
-    `caption.no_event` if the sidecar lists all events and none is nearer than half an event's
-    window. `start_s` is the clip's start in the source; `clip` adds camera motion to the caption.
+    `caption.no_event` if the sidecar lists all events, and none is nearer than half of
+    `event_window_s`. `start_s` is the clip's start in the source; `clip` adds camera motion to the
+    caption.
     """
     near = round((config.event_window_s or 0.0) * fps / 2)
     inside = tuple(e for e in source.events if _lies_in(e, window, fps, start_s))
@@ -292,7 +293,7 @@ def metadata_of(
 def metadata_lines(
     metadata: WindowMetadata, window: Window, fps: float, start_s: float
 ) -> list[str]:
-    """Returns lines for a prompt: the class of a window, and its events' times from its start."""
+    """Returns lines for a prompt: a window's class and events, with times from its start."""
     if metadata.label is None:
         return []
     lines = [f"- Class of this piece, from its owner: {metadata.label}"]
@@ -341,7 +342,7 @@ def _caption(
 def _event(
     entry: object, key: str, config: CaptionConfig, problems: list[EventProblem]
 ) -> Iterator[Event]:
-    """Yields the event of an entry, if it can be read."""
+    """Yields the event of an entry, if the entry is usable."""
     if not isinstance(entry, dict):
         expected = "an object with time_s and label"
         problems.append(_problem(EventCode.NOT_AN_OBJECT, key, entry, expected))
@@ -368,7 +369,7 @@ def _event(
 def _values(
     data: Mapping[str, Any], prefix: str, config: CaptionConfig, problems: list[EventProblem]
 ) -> dict[str, str | float | bool]:
-    """Returns values of known names; bad values go to the problems."""
+    """Returns the values of known names; adds bad values to `problems`."""
     values: dict[str, str | float | bool] = {}
     for name in dict.fromkeys((SPEED, *WORDS, *config.questions, *config.open_questions)):
         given = data.get(name)
@@ -385,7 +386,7 @@ def _values(
 def _value(
     name: str, given: object, config: CaptionConfig
 ) -> tuple[str | float | bool | None, str]:
-    """Returns a value, or None for a bad one, and the expectation."""
+    """Returns the value, or None for a bad value, and a description of good values."""
     number = float(given) if _is_number(given) else None
     if name == SPEED:
         is_speed = number is not None and 0 <= number <= _MAX_SPEED_KMH
@@ -405,7 +406,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def _plain(text: str) -> str:
-    """Returns untrusted text as words on one line, without marks of chat templates."""
+    """Returns untrusted text as one line, without control tokens of chat templates."""
     words = " ".join(as_data(text.encode(errors="replace").decode()).split())
     return words if len(words) <= _MAX_CHARACTERS else words[: _MAX_CHARACTERS - 1].rstrip() + "…"
 

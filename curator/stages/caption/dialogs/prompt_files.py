@@ -1,4 +1,4 @@
-"""Prompts: YAML files with the words for a model."""
+"""Prompts: YAML files with the text for a model."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from curator.fingerprints import fingerprint
 from curator.strict_yaml import pipelines_folder, read_yaml, yaml_names
 
 USUAL_FIELDS = ("structured", "long", "medium", "short", "content_type", "answers", "safety")
-"""JSON fields of an answer, in the order of the request: details come before summaries."""
+"""Built-in JSON fields of an answer, in the order of the request: details before summaries."""
 
 Value = str | bool | int
 _TYPES = ("boolean", "integer", "string")
-"""Types of a prompt's own fields whose values may reject a clip."""
+"""Types of custom fields whose values may reject a clip."""
 
 _ASKED = frozenset({"duration", "facts", "format", "language", "n_frames", "questions", "times"})
 _KNOWN = {
@@ -25,9 +25,9 @@ _KNOWN = {
     "repair": frozenset({"error", "format"}),
     "retry": frozenset({"problem"}),
 }
-# Only a name in braces is a placeholder, so braces of JSON remain.
+# Only a name in braces is a placeholder, so braces of JSON stay.
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
-# Marks that chat templates and processors interpret: <|im_end|>, <image>, </facts>, [INST].
+# Text that chat templates and processors interpret: <|im_end|>, <image>, </facts>, [INST].
 _MARKUP = re.compile("<(?=[|\uff5c/!A-Za-z])")
 _BRACKETED = re.compile(r"\[(/?[A-Z][A-Z_]+)\]")
 _HIDDEN = re.compile(
@@ -37,20 +37,20 @@ _given: "dict[str, Prompt]" = {}
 
 
 class Prompt(BaseModel):
-    """The words of one prompt."""
+    """The texts of one prompt."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    about: str = Field("", description="what the prompt is for")
+    about: str = Field("", description="purpose of the prompt")
     system: str = Field("", description="system prompt; empty for none")
-    user: str = Field(min_length=1, description="what is asked, below the frames")
-    repair: str = Field("", description="asks for an answer in form, once; json only")
-    retry: str = Field("", description="stands below the question when it is asked again")
+    user: str = Field(min_length=1, description="request to the model, after the frames")
+    repair: str = Field("", description="request to repair broken JSON; json only")
+    retry: str = Field("", description="follows the request when it is sent again")
     answer: Literal["json", "text"] = Field(description="form of the answer")
     own_schema: Mapping[str, Any] = Field(
         default_factory=dict,
         alias="schema",
-        description="JSON Schema with properties that the answer has beside the usual ones",
+        description="JSON Schema with properties for custom fields of the answer",
     )
 
     @model_validator(mode="after")
@@ -62,41 +62,41 @@ class Prompt(BaseModel):
         asked = placeholders(self.system) | placeholders(self.user)
         if self.answer == "json":
             if "format" not in asked:
-                raise ValueError("user: has no {format}; expected it where answer is json")
+                raise ValueError("user: has no {format}, which `answer: json` needs")
             if "error" not in placeholders(self.repair):
-                raise ValueError("repair: has no {error}; expected it where answer is json")
+                raise ValueError("repair: has no {error}, which `answer: json` needs")
         elif self.repair or self.own_schema or asked & {"format", "questions"}:
             raise ValueError(
                 "answer: is text; expected neither repair, schema, {format} nor {questions}"
             )
         if self.retry and "problem" not in placeholders(self.retry):
-            raise ValueError("retry: has no {problem}; expected it to name what was wrong")
+            raise ValueError("retry: has no {problem}; expected it to name the problem")
         if self.own_schema and (problem := _wrong_schema(self.own_schema)) is not None:
             raise ValueError(f"schema: {problem}")
         return self
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all parts that a model may read; `about` is for people."""
+        """Hash of all parts that a model may read; leaves out `about`, which is for people."""
         texts = [getattr(self, name) for name in ("system", "user", "repair", "retry", "answer")]
         return fingerprint("prompt-1", texts, self.own_schema)
 
 
 def placeholders(text: str) -> set[str]:
-    """Returns the names in braces of a text."""
+    """Returns the names in braces in a text."""
     return set(_PLACEHOLDER.findall(text))
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Replaces placeholders by their values, once: braces in a value stay."""
+    """Replaces placeholders by values, in one pass: braces in a value stay."""
     return _PLACEHOLDER.sub(lambda match: values[match[1]], text).strip()
 
 
 def as_data(text: str) -> str:
-    """Neutralizes text of unknown origin, so that it cannot end its place in a prompt.
+    """Neutralizes untrusted text, so that a model reads it as data in a prompt.
 
-    Marks of chat templates, tags and image tokens become plain text (`<` becomes a quotation mark,
-    `[INST]` becomes `(INST)`), and invisible characters go. The wording stays.
+    Control tokens, tags and image tokens become plain text (`<` becomes a quotation mark, `[INST]`
+    becomes `(INST)`), and invisible characters are removed. The wording stays.
     """
     text = _HIDDEN.sub("", text)
     return _BRACKETED.sub(r"(\1)", _MARKUP.sub("\u2039", text))
@@ -116,7 +116,7 @@ def load_prompt(name: str) -> Prompt:
     """Reads and checks a prompt of `prompt_names`, or the YAML file at a path.
 
     Raises:
-        RecipeError: The prompt is unknown or wrong; with file, key, error and known names.
+        RecipeError: The prompt is unknown or wrong; the message gives file, key and remedy.
     """
     if name in _given:
         return _given[name]
@@ -128,14 +128,14 @@ def load_prompt(name: str) -> Prompt:
 
 
 def give_prompts(prompts: Mapping[str, Prompt]) -> None:
-    """Registers prompts by name in this process, for workers without the user's files."""
+    """Registers prompts by name in this process, which may lack the user's files."""
     _given.update(prompts)
 
 
 def own_fields(name: str) -> Mapping[str, Any] | None:
-    """Returns the JSON Schemas of a prompt's own fields by name.
+    """Returns the JSON Schemas of a prompt's custom fields by name; None for an unreadable prompt.
 
-    An unreadable prompt gives None, because another check reports it before the first request.
+    Another check reports an unreadable prompt before the first request.
     """
     try:
         properties: Mapping[str, Any] = load_prompt(name).own_schema.get("properties", {})
@@ -145,7 +145,7 @@ def own_fields(name: str) -> Mapping[str, Any] | None:
 
 
 def wrong_values(name: str, schema: Mapping[str, Any], values: Sequence[Value]) -> str | None:
-    """Says which values a field, or an item of a list field, never has; None if all can occur."""
+    """Returns why a field, or an item of a list, cannot have one of the values; None if it can."""
     from jsonschema import Draft202012Validator
 
     item_schema = schema.get("items", {}) if schema.get("type") == "array" else schema
@@ -164,14 +164,14 @@ def wrong_values(name: str, schema: Mapping[str, Any], values: Sequence[Value]) 
 
 
 def has_value(answered: object, wanted: Value) -> bool:
-    """Returns whether an answer equals or, as a list, contains a value; `true` is not 1 there."""
+    """Returns whether an answer equals a value, or is a list with it; `true` does not equal 1."""
     if isinstance(answered, list | tuple):
         return any(has_value(item, wanted) for item in answered)
     return type(answered) is type(wanted) and answered == wanted
 
 
 def _explain(error: ValidationError) -> str:
-    # A misspelled key is missing too; report the spelling.
+    # A misspelled required key is also missing; report the misspelling.
     first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in first["loc"])
     names = [info.alias or name for name, info in Prompt.model_fields.items()]
@@ -185,24 +185,24 @@ def _explain(error: ValidationError) -> str:
 
 
 def _wrong_schema(schema: Mapping[str, Any]) -> str | None:
-    """Says why a prompt's own schema is wrong, or returns None."""
+    """Returns why the schema of custom fields is wrong, or None."""
     from jsonschema import Draft202012Validator, SchemaError
 
     if not isinstance(schema.get("properties"), Mapping) or not schema["properties"]:
-        return f"has the keys {list(schema)}; expected properties, with a field each"
+        return f"has the keys {list(schema)}; expected properties with at least one field"
     if other := sorted(set(schema) - {"type", "properties", "required"}):
         return f"has {other[0]}; expected only type, properties and required"
     if schema.get("type", "object") != "object":
         return f"type is {schema['type']!r}; expected object"
-    # A reference could make the check of an answer read files or addresses.
+    # A reference could make the check of an answer read files or URLs.
     if any(key in ("$ref", "$dynamicRef") for key in _keys(schema)):
-        return "has $ref; expected the fields to be written out"
+        return "has $ref; expected fields without references"
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         return f"{'.'.join(str(part) for part in error.absolute_path)}: {error.message}"
     if taken := [name for name in schema["properties"] if name in USUAL_FIELDS]:
-        return f"has {taken[0]!r}, which is a usual field of answers; expected another name"
+        return f"has {taken[0]!r}, which is a built-in field of answers; expected another name"
     if strange := sorted(set(schema.get("required", ())) - set(schema["properties"])):
         return f"required names {strange[0]!r}, which properties lacks"
     return None

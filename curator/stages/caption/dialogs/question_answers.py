@@ -1,4 +1,4 @@
-"""Makes questions and answers about a window for post-training, each with the answer's origin.
+"""Makes questions about a window for post-training, with answers and the origin of each answer.
 
 Metadata takes precedence over a model's answer.
 Source: the kinds of supervision of VLM-AutoDrive (arXiv 2603.18178): captions from metadata,
@@ -16,9 +16,9 @@ from curator.stages.caption.dialogs.prompt_facts import in_words
 from curator.stages.caption.dialogs.prompt_files import as_data
 
 METADATA = "metadata"
-"""Origin of an answer without a model."""
+"""Origin of an answer from metadata."""
 REASONING = "reasoning"
-"""Field of a prompt's own schema for reasoning."""
+"""Custom field of a prompt with the model's reasoning."""
 _CAPTIONS = {
     "short": "What happens? Answer in one sentence.",
     "medium": "Describe what happens in a few sentences.",
@@ -30,7 +30,7 @@ Kind = Literal["caption", "choice", "yes_no", "open", "reasoning"]
 
 
 class WindowSpan(NamedTuple):
-    """A window's position in the written clip; the clip's length, and its start in the source."""
+    """A window's span in the written clip; the clip's length, and its start in the source."""
 
     start_s: float
     end_s: float
@@ -40,7 +40,7 @@ class WindowSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionAnswer:
-    """A question about a window, and its answer."""
+    """A question about a window, with its answer."""
 
     name: str
     kind: Kind
@@ -55,7 +55,7 @@ class QuestionAnswer:
 def questions_of(
     annotation: Annotation, config: CaptionConfig, span: WindowSpan
 ) -> list[QuestionAnswer]:
-    """Returns questions about a window that metadata or its annotation answers."""
+    """Returns the questions about a window that metadata or the annotation answers."""
     made = _Questions(annotation, config, span)
     return [*made.captions(), *made.yes_no(), *made.open(), *made.reasoned()]
 
@@ -77,7 +77,7 @@ class _Questions:
                 self._class, self._class_from = answer.content_type, config.name
 
     def captions(self) -> Iterator[QuestionAnswer]:
-        """Also yields the class."""
+        """Yields captions and the class."""
         for length, question in _CAPTIONS.items():
             if self._answer is not None and (text := getattr(self._answer, length)):
                 yield self._made(length, "caption", question, text, self._config.name)
@@ -90,7 +90,7 @@ class _Questions:
     def yes_no(self) -> Iterator[QuestionAnswer]:
         config, metadata, answer = self._config, self._metadata, self._answer
         labels = [event.label for event in metadata.events] if metadata is not None else []
-        # Other events are known not to happen only where metadata lists all.
+        # The answer no needs metadata that lists all events.
         is_complete = metadata is not None and metadata.label is not None and metadata.lists_all
         for name, meaning in config.events.items():
             if name == config.no_event:
@@ -128,7 +128,7 @@ class _Questions:
                 yield self._made(name, "open", question, reply, config.name)
 
     def reasoned(self) -> Iterator[QuestionAnswer]:
-        """Yields the class with the model's reasoning, unless the model gives another class."""
+        """Yields the class with the model's reasoning, unless the model chose another class."""
         answer, chosen = self._answer, self._class
         text = answer.extra.get(REASONING) if answer is not None else None
         if answer is None or chosen is None or not isinstance(text, str) or not text:
@@ -139,7 +139,7 @@ class _Questions:
             yield self._made(REASONING, "reasoning", question, choice, self._class_from, text)
 
     def _choice(self, chosen: str) -> tuple[str, str]:
-        """Returns the class question and its answer; the order of choices reveals nothing."""
+        """Returns the class question, with choices in a pseudorandom order, and its answer."""
         clip_id, window = self._task.clip_id, self._task.window.index
         names = sorted(self._classes, key=lambda name: fingerprint("choice", clip_id, window, name))
         lines = [

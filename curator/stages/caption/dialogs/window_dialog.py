@@ -5,9 +5,9 @@
  candidate 1   ask ─ …                                                                ─┼─ best
 ```
 
-A dialog is a generator. It yields requests that may run at the same time, takes their replies in
-the same order, and returns the window's annotation. It knows no captioner, and nothing in it
-depends on time or chance: the same replies give the same requests and the same annotation.
+A dialog is a generator: it yields requests that may run at the same time, takes their replies in
+the same order, and returns the window's annotation. Dialogs do not depend on the captioner, on time
+or on chance: the same replies give the same requests and the same annotation.
 """
 
 from collections import Counter
@@ -55,20 +55,20 @@ Dialogs = Callable[[Task], Dialog]
 
 
 _Candidate = Generator[Request, Reply, AnswerCandidate | Reply]
-"""The course of a candidate, from its first request to its scores; or its failure."""
+"""Yields the requests of a candidate; returns the candidate, or a reply with the failure."""
 
 
 def make_dialogs(config: CaptionConfig) -> Dialogs:
-    """Returns the function that begins dialogs; without a model, metadata give the captions.
+    """Returns the function that begins dialogs; without a model, metadata gives the captions.
 
     Raises:
-        RecipeError: A prompt is wrong, or does not fit the requested answers.
+        RecipeError: A prompt is wrong, or does not fit the recipe.
     """
     return Asker(config).dialog if config.asks else partial(_from_metadata, config)
 
 
 def _from_metadata(config: CaptionConfig, task: Task) -> Dialog:
-    """Makes a dialog without requests, answered from metadata."""
+    """Begins a dialog without requests, which answers from metadata."""
     yield from ()
     assert task.metadata is not None
     values: dict[str, str] = {config.text: task.metadata.caption}
@@ -78,9 +78,9 @@ def _from_metadata(config: CaptionConfig, task: Task) -> Dialog:
 def replayed(
     dialog: Dialog, replies: Mapping[str, Reply]
 ) -> tuple[Annotation | None, dict[str, Reply]]:
-    """Uses up a new dialog with stored replies by request key.
+    """Runs a new dialog over stored replies, by request key.
 
-    Returns the annotation, or None if a reply is missing; and the replies that were found.
+    Returns the annotation, or None if a reply is missing; and the stored replies of the dialog.
     """
     own_replies: dict[str, Reply] = {}
     try:
@@ -97,13 +97,13 @@ def replayed(
 
 
 class Asker:
-    """Begins dialogs by one configuration; raises errors as `make_dialogs`."""
+    """Begins the dialogs of one configuration; raises as `make_dialogs`."""
 
     def __init__(self, config: CaptionConfig) -> None:
         if config.candidates > 1 and config.temperature == 0:
             raise RecipeError(
-                f"caption.candidates is {config.candidates} and caption.temperature 0, at which "
-                "all answers are one; set caption.temperature above 0"
+                f"caption.candidates is {config.candidates}, but at caption.temperature 0 all "
+                "answers are equal; set caption.temperature above 0"
             )
         if config.language is not None:
             check_language(config.language)
@@ -112,10 +112,12 @@ class Asker:
         self._schema = answer_schema(config, self.prompt)
         if "{candidate}" in self.prompt.user:
             raise RecipeError(
-                f"caption.prompt {config.prompt!r} has {{candidate}}: it is a judge's"
+                f"caption.prompt {config.prompt!r} has {{candidate}}; expected no prompt of a judge"
             )
         if not self.prompt.retry:
-            raise RecipeError(f"caption.prompt {config.prompt!r} has no retry; expected one")
+            raise RecipeError(
+                f"caption.prompt {config.prompt!r} has no retry; add one with {{problem}}"
+            )
         if config.judge is not None:
             self.judge_prompt = _prompt_of(config.judge, "caption.judge.prompt")
             self.judge_schema = judge_schema(self.judge_prompt)
@@ -134,7 +136,7 @@ class Asker:
                     asked[i] = next(courses[i]) if reply is None else courses[i].send(reply)
                 except StopIteration as end:
                     ended[i] = end.value
-            # Equal requests are made once.
+            # Equal requests are sent once.
             new = {request.key: request for request in asked.values() if request.key not in given}
             if new:
                 told = yield list(new.values())
@@ -187,7 +189,7 @@ class Asker:
     def _judged(
         self, task: Task, candidate: AnswerCandidate, judge: ModelConfig
     ) -> Generator[Request, Reply, AnswerCandidate]:
-        """Returns a candidate with its scores, or without if the judge gives none."""
+        """Returns a candidate with its scores, or without scores if the judge gives none."""
         prompt, schema = self.judge_prompt, self.judge_schema
         values = self._values(task) | {
             "candidate": as_data(answer_text(candidate.answer, self.config, self.prompt)),
@@ -225,7 +227,7 @@ class Asker:
             key=lambda reply: reply.failure not in TRANSIENT,
         )
         if whole:
-            # Of equal ones, max takes the first: the lowest seed.
+            # Of equal scores, max takes the first, with the lowest seed.
             best = max(whole, key=lambda candidate: candidate.score or 0)
             lost = Counter(str(reply.failure) for reply in failed)
             made: dict[str, Any] = {"answer": best.answer, "lost": _sorted(lost)}
@@ -280,7 +282,7 @@ def _filled(
     schema: Mapping[str, Any] | None,
     retry: str = "",
 ) -> Request:
-    """Fills in a prompt; `retry` stands below the question."""
+    """Fills in a prompt; `retry` follows the text of the user."""
     sampling = {name: getattr(model, name) for name in ("max_tokens", "temperature", "top_p")}
     return Request(
         role=role,
@@ -294,7 +296,7 @@ def _filled(
 
 
 def _repair(request: Request, reply: Reply, error: str, prompt: Prompt) -> Request:
-    """Extends the conversation with one turn that names the error."""
+    """Extends the conversation with the answer, and with a turn that names the error."""
     assert request.schema is not None
     values = {"error": as_data(error), "format": format_of(request.schema)}
     turns = (
