@@ -38,8 +38,7 @@ from curator.storage import Store
 ModelT = TypeVar("ModelT", bound=ModelConfig)
 PROCESS_BYTES = 512 << 20
 REQUEST_BYTES = 4 << 20
-"""A worker for a service needs `PROCESS_BYTES`, and this for each concurrent request: its pictures,
-also as JSON."""
+"""Memory of a worker for a service, and of each concurrent request: pictures, also as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +54,7 @@ class OpenWindow:
 class WindowUnit:
     """Windows that are annotated together.
 
-    `frames` loads the frames of a window, or raises a `CuratorError`; `replies` also stores new
-    replies.
+    `frames` loads a window's frames, or raises a `CuratorError`; `replies` stores new replies, too.
     """
 
     windows: Sequence[OpenWindow]

@@ -136,8 +136,7 @@ class RequestLimit:
 def backoff_s(n_tries: int, asked_s: float | None, *, first_s: float = 1.0) -> float:
     """Returns the wait in seconds after `n_tries` tries; `asked_s` is the wait that a server names.
 
-    Without `asked_s`, the longest wait doubles with each try. Waits are partly random, so that
-    clients do not retry in step.
+    Without `asked_s`, the longest wait doubles each time. A random part keeps clients out of step.
     """
     if asked_s is not None:
         return asked_s + _RANDOM.uniform(0, min(1.0, 0.1 * asked_s))

@@ -13,8 +13,7 @@ A sidecar may list the events of its source:
 
 Values next to `events` hold for the whole source; values in an event hold for windows with that
 event. A bad value or event is left out, and reported as a problem. An empty list says that nothing
-happens. Without a list, or with an unreadable entry, the source may have unlisted events, and no
-window counts as eventless.
+happens. Without a list, or with a bad entry, no window counts as eventless.
 """
 
 import itertools
@@ -267,9 +266,8 @@ def metadata_of(
     """Returns the facts about a window that need no model.
 
     The gravest event in the window gives the class. Without an event, the class is
-    `caption.no_event` if the sidecar lists all events, and none is nearer than half of
-    `event_window_s`. `start_s` is the clip's start in the source; `clip` adds camera motion to the
-    caption.
+    `caption.no_event` if the sidecar lists all events, and none is within half an event window.
+    `start_s` is the clip's start in the source; `clip` adds camera motion to the caption.
     """
     near = round((config.event_window_s or 0.0) * fps / 2)
     inside = tuple(e for e in source.events if _lies_in(e, window, fps, start_s))

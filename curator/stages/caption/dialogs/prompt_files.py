@@ -44,7 +44,7 @@ class Prompt(BaseModel):
     about: str = Field("", description="purpose of the prompt")
     system: str = Field("", description="system prompt; empty for none")
     user: str = Field(min_length=1, description="request to the model, after the frames")
-    repair: str = Field("", description="request to repair broken JSON; json only")
+    repair: str = Field("", description="request to correct the form of an answer; json only")
     retry: str = Field("", description="follows the request when it is sent again")
     answer: Literal["json", "text"] = Field(description="form of the answer")
     own_schema: Mapping[str, Any] = Field(
@@ -70,7 +70,7 @@ class Prompt(BaseModel):
                 "answer: is text; expected neither repair, schema, {format} nor {questions}"
             )
         if self.retry and "problem" not in placeholders(self.retry):
-            raise ValueError("retry: has no {problem}; expected it to name the problem")
+            raise ValueError("retry: has no {problem}, which names the problem of an answer")
         if self.own_schema and (problem := _wrong_schema(self.own_schema)) is not None:
             raise ValueError(f"schema: {problem}")
         return self
@@ -133,10 +133,7 @@ def give_prompts(prompts: Mapping[str, Prompt]) -> None:
 
 
 def own_fields(name: str) -> Mapping[str, Any] | None:
-    """Returns the JSON Schemas of a prompt's custom fields by name; None for an unreadable prompt.
-
-    Another check reports an unreadable prompt before the first request.
-    """
+    """Returns the schemas of a prompt's custom fields, by name; None for an unreadable prompt."""
     try:
         properties: Mapping[str, Any] = load_prompt(name).own_schema.get("properties", {})
     except RecipeError:
@@ -145,7 +142,7 @@ def own_fields(name: str) -> Mapping[str, Any] | None:
 
 
 def wrong_values(name: str, schema: Mapping[str, Any], values: Sequence[Value]) -> str | None:
-    """Returns why a field, or an item of a list, cannot have one of the values; None if it can."""
+    """Returns why a field, or an item of a list field, cannot have some of the values, or None."""
     from jsonschema import Draft202012Validator
 
     item_schema = schema.get("items", {}) if schema.get("type") == "array" else schema

@@ -112,12 +112,10 @@ class Asker:
         self._schema = answer_schema(config, self.prompt)
         if "{candidate}" in self.prompt.user:
             raise RecipeError(
-                f"caption.prompt {config.prompt!r} has {{candidate}}; expected no prompt of a judge"
+                f"caption.prompt {config.prompt!r} has {{candidate}}, which only a judge can fill"
             )
         if not self.prompt.retry:
-            raise RecipeError(
-                f"caption.prompt {config.prompt!r} has no retry; add one with {{problem}}"
-            )
+            raise RecipeError(f"caption.prompt {config.prompt!r} has no retry; add a retry")
         if config.judge is not None:
             self.judge_prompt = _prompt_of(config.judge, "caption.judge.prompt")
             self.judge_schema = judge_schema(self.judge_prompt)
@@ -227,7 +225,7 @@ class Asker:
             key=lambda reply: reply.failure not in TRANSIENT,
         )
         if whole:
-            # Of equal scores, max takes the first, with the lowest seed.
+            # Of equal scores, max takes the first, which has the lowest seed.
             best = max(whole, key=lambda candidate: candidate.score or 0)
             lost = Counter(str(reply.failure) for reply in failed)
             made: dict[str, Any] = {"answer": best.answer, "lost": _sorted(lost)}
