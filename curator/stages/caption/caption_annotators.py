@@ -104,7 +104,7 @@ class CaptionEmbeddings(Annotator[CaptionConfig]):
     frames = ()
     columns = ("caption",)
     batch = 256
-    """Captions per call; the encoder batches captions of similar length."""
+    """Captions of a unit; the encoder batches captions of similar length."""
     kinds = (
         Resources(cpus=1, gpus=1, memory_bytes=ENCODER_BYTES),
         Resources(cpus=1, memory_bytes=ENCODER_BYTES),

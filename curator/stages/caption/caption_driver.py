@@ -67,7 +67,7 @@ from curator.tables.clip_rows import ClipRow, ClipRows
 
 WRITTEN_UNIT = 16
 FAILED_WINDOWS = "caption_failed_"
-"""Prefix of names of counts: windows without an annotation, by reason."""
+"""Prefix of the counts of windows without an annotation; the reason follows."""
 
 
 @dataclass(slots=True)
@@ -87,8 +87,8 @@ class Captioning:
         clips: Rows of `clips`; the kept ones are annotated.
         checks: Whether to check the captioner before the first request.
         pixels: Fingerprint of the stages that change pixels; empty without such stages.
-        snapshot: For a recaption, the parts of a snapshot by table. Its clips may have been
-            annotated before they were cut, and its sources may be gone. Else None.
+        snapshot: Parts of a snapshot by table, if clips come from a snapshot: they may have been
+            annotated before the cut, and their sources may be gone. Else None.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Captioning:
         self._finish()
 
     def after_cut(self, locations: Mapping[str, Location]) -> None:
-        """Samples frames that the cut did not store, and annotates; raises as `before_cut`."""
+        """Samples the frames that the cut did not store, and annotates; raises as `before_cut`."""
         if missing := self._unannotated():
             self._take_written(missing, locations)
         self._finish()

@@ -21,11 +21,11 @@ class Unanswered(StrEnum):
     """Why a window has no annotation. Public: the column `annotations.failure`."""
 
     TIMED_OUT = "timed_out"
-    """The server did not answer within `caption.timeout_s` in any try."""
+    """The last try got no answer within `caption.timeout_s`."""
     SERVER_ERROR = "server_error"
-    """The server returned 5xx, 408, 425 or an unreadable answer, or broke the connection."""
+    """The last try got 5xx, 408, 425 or an unreadable answer, or the connection broke."""
     RATE_LIMITED = "rate_limited"
-    """The server refused more requests (429) in every try."""
+    """The server refused the last try with 429."""
     OVER_BUDGET = "over_budget"
     """All requests of the clip together took longer than `caption.budget_s`."""
     REFUSED_REQUEST = "refused_request"
@@ -38,7 +38,7 @@ class Unanswered(StrEnum):
     """The clip cannot be decoded or read."""
     EMPTY = "empty"
     CUT_OFF = "cut_off"
-    """The answer ended at `caption.max_tokens`."""
+    """The answer ended at `max_tokens`, or a caption breaks off in a sentence."""
     REPEATED = "repeated"
     """The answer repeats a phrase."""
     REFUSAL = "refusal"
@@ -240,7 +240,7 @@ class Answer:
     """Yes or no, by name of the question."""
     safety: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the prompt's own schema."""
+    """Custom fields of the prompt."""
 
 
 ANSWER_FIELDS = tuple(field.name for field in fields(Answer))
@@ -265,7 +265,7 @@ class AnswerCandidate:
 
     @property
     def score(self) -> int | None:
-        """The lowest of the three scores; None without a judge."""
+        """The lowest of the three scores; None if a score is missing."""
         scores = [score for name in SCORES if (score := getattr(self, name)) is not None]
         return min(scores) if len(scores) == len(SCORES) else None
 

@@ -15,7 +15,7 @@ ANNOTATE_VERSION = 1
 """Raise this number when the same replies would give other annotations."""
 
 METADATA_MODEL = "curate/metadata-1"
-"""Name in the column for models, for captions from metadata."""
+"""Name that tables give as the model of captions from metadata."""
 _NEEDED = {"model": "model to a model's name", "url": "url to one such as http://vlm:8000/v1"}
 CaptionLength = Literal["short", "medium", "long"]
 
@@ -41,7 +41,7 @@ class ModelConfig(StageConfig):
     temperature: float = setting(0.2, ge=0, le=2, unit="1")
     """sampling temperature; 0 always takes the likeliest token"""
     top_p: float = Field(0.9, gt=0, le=1)
-    """nucleus sampling: draws from the likeliest tokens, which together have this probability"""
+    """nucleus sampling: draws from the likeliest tokens with this total probability"""
     seed: int = Field(0, ge=0)
     """seed of sampling; another seed gives other answers"""
 
@@ -157,7 +157,7 @@ class CaptionConfig(ModelConfig):
     read_text: bool = setting(True, unit="true or false")
     """read text in frames by OCR, and put it into the prompt; skips clips without text"""
     sidecar: bool = setting(True, unit="true or false")
-    """put the .json file next to the source, with the source's name, into the prompt"""
+    """put the sidecar into the prompt: the .json file next to the source, with the source's name"""
     events: Mapping[str, str] = setting({}, unit="names")
     """classes of events with their meanings, the gravest first; an event in the sidecar of a source
     has one of the classes as label"""

@@ -39,7 +39,7 @@ _READERS = 16
 
 
 def content_of(clip_id: str, clip: Clip | Written, pixels: str) -> str:
-    """Returns the fingerprint of a clip's pixels; `pixels` is as for `FrameParts`."""
+    """Returns the fingerprint of a clip's pixels: of id, span, size, crop and `pixels`."""
     own = [clip_id, *(getattr(clip, name) for name in _CONTENT)]
     return fingerprint("clip content", own, *([pixels] if pixels else []))
 
@@ -65,12 +65,12 @@ class FrameParts:
     def __init__(self, store: Store, config: CaptionConfig, pixels: str = "") -> None:
         self._parts = Parts(store, FRAMES, frames_fingerprint(config))
         self._config, self._pixels = config, pixels
-        # Several threads read frames, and windows of one clip follow each other.
+        # A cache for several threads: windows of one clip follow each other.
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, int], _KeptRow] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles no rows that were read."""
+        """Leaves out cached rows."""
         return FrameParts, (self._parts.store, self._config, self._pixels)
 
     def put(self, samples: Sequence[ClipSample]) -> list[StoredFrames]:

@@ -76,7 +76,7 @@ class Replies(Mapping[str, Reply]):
         self._rows = Keyed(self._rows_of)
         self._new: dict[str, Reply] = {}
         self._small: dict[str, Sequence[str]] = {}
-        """Keys of each part that is to be merged, by its name."""
+        """Keys of each part to merge, by its name."""
         self._loose: list[str] = []
         self._lock = threading.Lock()
         self._error: Exception | None = None
@@ -161,7 +161,7 @@ class Replies(Mapping[str, Reply]):
         with ThreadPoolExecutor(_READERS) as pool:
             tables = list(pool.map(read, small))
         name = self._write(pa.concat_tables([*tables, _table_of(new)]))
-        # Written before the old parts are deleted: a kill in between leaves replies twice.
+        # Deletion comes last: a kill before it leaves replies twice.
         self._store.delete([*loose, *(other for other in small if other != name)])
 
     def __enter__(self) -> Self:

@@ -78,12 +78,12 @@ class UnitAnnotations:
 def load_windows(
     store: Store, frames: FrameParts, models: str, unit: Sequence[Batch[OpenWindow]]
 ) -> list[WindowUnit]:
-    """Prepares units in a worker; `models` is the `replies_fingerprint`."""
+    """Gives units in a worker access to frames and replies; `models`: `replies_fingerprint`."""
     return [
         WindowUnit(
             windows=batch.items,
             frames=frames.frames,
-            # Only the unit's replies: the replies of a large corpus would fill the memory.
+            # Only the unit's replies, because the cost of all replies grows with the corpus.
             replies=Replies(
                 store,
                 models,
@@ -117,7 +117,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         self._is_closed = False
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """Waits for decisions if answers may reject clips, and for the cut if no model is used."""
+        """Waits for decisions if answers may reject clips, else for the cut if no model is used."""
         if self.config.decides:
             return self.waits_for_decisions(before)
         if self.config.asks:

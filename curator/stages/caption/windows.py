@@ -78,7 +78,7 @@ def windows_of(
 
 
 def frames_of(moment: Moment, fps: float, start_s: float) -> tuple[int, int]:
-    """Returns the half-open frames of an event in a clip, at least one frame, maybe outside it."""
+    """Returns the half-open frames of an event, at least one, which may be outside the clip."""
     first, last = (math.floor((at - start_s) * fps + _SLACK_FRAMES) for at in moment)
     return first, last + 1
 
@@ -109,7 +109,7 @@ def _around(
 
 
 def _shown(start: int, end: int, fps: float, config: CaptionConfig) -> tuple[int, ...]:
-    """Returns the middle frame of each of some equal pieces, without duplicates."""
+    """Divides a span into equal pieces, and returns the middle frame of each."""
     n_shown = config.frames
     if config.frames_per_s is not None:
         n_shown = max(1, round((end - start) / fps * config.frames_per_s))

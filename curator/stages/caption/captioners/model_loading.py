@@ -175,7 +175,7 @@ class Loaded:
 
 
 def check_model(config: ModelConfig) -> None:
-    """Checks packages and files of a model in milliseconds; imports no package, reads no weights.
+    """Checks packages and files of a model in milliseconds; does not load transformers or weights.
 
     Raises:
         ModelError: transformers or files are missing. If the hub may be contacted, a model of the
@@ -319,7 +319,7 @@ def _generation(model: Any, chat: Chat) -> Any:  # noqa: ANN401
 def _cannot(config: ModelConfig, what: str, error: Exception) -> ModelError:
     line = " ".join(str(error).split())[:300]
     if any(word in line for word in ("custom code", "Unrecognized", "does not recognize")):
-        remedy = "its code is not run; use an architecture of transformers, or a newer transformers"
+        remedy = "its code is not run; use a model of transformers, or a newer transformers"
     elif isinstance(error, ImportError):
         remedy = f"install the missing package, or {INSTALL}"
     elif _is_folder(str(config.model)):
