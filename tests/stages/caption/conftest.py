@@ -1,4 +1,4 @@
-"""A fake model server, which tests start, kill and start again; and torch with one thread."""
+"""A fake model server, which tests start, kill and restart; and torch with one thread."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ __all__ = ["fake_server", "one_thread", "running_server"]
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """On busy cores, models this small are faster with it."""
+    """On busy cores, such small models are faster with one thread."""
     import torch
 
     n_threads = torch.get_num_threads()

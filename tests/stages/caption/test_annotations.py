@@ -1,4 +1,4 @@
-"""Annotations that are kept with the replies, all of them or none, and what they decide."""
+"""Annotations are stored with their replies, and decide about clips."""
 
 import json
 from dataclasses import replace
@@ -69,7 +69,7 @@ ALONE = replace(WHOLE, task=task(3), candidates=(AnswerCandidate(answer=ANSWER, 
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Replies:
-    """Four annotations and their replies, as a later run finds them."""
+    """Returns four annotations and their replies, as a later run finds them."""
     replies = Replies(LocalStore(tmp_path), "stamp")
     for key in "klmn":
         replies.keep(key, Reply(text=key))
@@ -80,8 +80,8 @@ def stored(tmp_path: Path) -> Replies:
 
 
 def test_what_was_annotated_comes_back_as_it_was(stored: Replies, tmp_path: Path) -> None:
-    """Pins each field, failures that hold, and that transient ones are asked again."""
-    # Another question has no annotation yet, and neither have windows whose replies were deleted.
+    """Pins each field, stored failures, and that transient failures are requested again."""
+    # Neither another question nor a window without its replies has an annotation.
     stamp = answers_fingerprint(memo_config())
     assert remembered(task(0), stamp, stored) == WHOLE
     assert remembered(task(1), stamp, stored) == REFUSED
@@ -149,7 +149,7 @@ def annotation(
 
 
 def test_a_clip_is_rejected_if_one_window_says_so() -> None:
-    """Pins the order of fields and windows, and that yes and no are not each other."""
+    """Pins the order of fields and windows, and that yes and no differ."""
     chosen = config(reject={"content_type": ["game"], "safety": ["unsafe", "sensitive"]})
     good = annotation(0)
     assert rejection_of([good], chosen) is None
@@ -176,7 +176,7 @@ OWN_FIELDS = """
 
 @pytest.fixture
 def own(tmp_path: Path) -> str:
-    """A prompt with fields of its own."""
+    """A prompt with custom fields."""
     path = tmp_path / "own.yaml"
     text = Path("pipelines/prompts/describe.yaml").read_text()
     path.write_text(f"{text}\nschema:{OWN_FIELDS}")
@@ -222,7 +222,7 @@ def test_a_field_of_the_prompts_own_rejects(
 def test_what_a_prompts_own_field_cannot_say_is_refused(
     own: str, reject: str, message: str
 ) -> None:
-    """Pins that the recipe is refused, and not a rule kept that no answer will ever meet."""
+    """Pins that a recipe is refused if no answer can match its rule."""
     with pytest.raises(RecipeError, match=message):
         load_recipe("cosmos", [f"caption.prompt={own}", f"caption.reject={reject}"])
 
@@ -231,7 +231,7 @@ def test_a_recipe_says_what_becomes_of_failures_even_if_its_prompt_is_gone(own: 
     dumped = config(prompt=own, reject={"stars": [1]}).model_dump(mode="json")
     Path(own).unlink()
     assert CaptionConfig.model_validate(dumped).reject == {"stars": (1,)}
-    # What failed is kept or rejected as the recipe says.
+    # The recipe keeps or rejects clips with failures.
     both = [annotation(1, failure=Unanswered.REFUSAL), annotation(0)]
     assert rejection_of(both, config()) is None
     expected = CaptionRejection("failed", "refusal", 1)

@@ -1,6 +1,6 @@
-"""Captions against stored image embeddings, by a tiny CLIP of the real architecture.
+"""Captions against stored image embeddings, with a tiny CLIP of the real architecture.
 
-Alignments are made once per clip, caption and picture, and belong to their clips.
+Each alignment is computed once per clip, caption and picture, and belongs to its clip.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ def cosines(
     captions: Mapping[str, str],
     vectors: Mapping[str, NDArray[np.float32]],
 ) -> dict[str, Any]:
-    """Cosines of captions and vectors by clip."""
+    """Returns the cosines of captions and vectors, by clip."""
     clips = [clip(name, text, vectors[name]) for name, text in captions.items()]
     rows = annotator(model).process([SampledClip(facts=one, requested=()) for one in clips])
     return {one.clip_id: row[COLUMN] for one, row in zip(clips, rows, strict=True)}
@@ -57,7 +57,7 @@ def cosines(
 def test_the_cosine_is_that_of_what_clip_reads_of_the_own_caption(
     model: tuple[ModelEntry, ModelStore],
 ) -> None:
-    """Pins that captions meet the clips they belong to, in whatever order both come."""
+    """Pins that captions are matched to their clips, whatever the order of both."""
     entry, store = model
     (dog, car), _ = embed_texts(entry, store.find(entry), [DOG, CAR])
     vectors = {"b": 3 * dog, "a": car, "c": -dog}
@@ -68,7 +68,7 @@ def test_the_cosine_is_that_of_what_clip_reads_of_the_own_caption(
     crossed = cosines(model, {"x": CAR}, {"x": dog})["x"]
     assert crossed == pytest.approx(float(dog @ car), abs=1e-5)
     assert crossed < 0.999
-    # The bound of 77 tokens.
+    # The limit of 77 tokens.
     vector = np.ones(32, np.float32)
     whole = " ".join(["dog"] * 75)
     captions = {"a": whole, "b": f"{whole} and the Cat", "c": whole.removesuffix(" dog")}
@@ -105,10 +105,10 @@ def test_a_key_is_of_a_clip_caption_and_picture_and_other_models_are_refused(
     with pytest.raises(ModelError, match=r"clip a has shape \(8,\); expected \(32,\)"):
         cosines(model, {"a": DOG}, {"a": np.ones(8, np.float32)})
     assert cosines(model, {"a": DOG}, {"a": np.zeros(32, np.float32)}) == {"a": None}
-    # A key is of a clip a caption and a picture.
+    # A key depends on clip, caption and picture.
     stage, one, other = annotator(model), np.ones(32, np.float32), np.zeros(32, np.float32)
     key = stage.key(clip("a", DOG, one), "mp4")
-    # Neither a clip that was cut again nor its columns have another one.
+    # Neither another cut of the clip nor other columns change the key.
     assert stage.key(clip("a", DOG, one.copy()), "other mp4") == key
     others = [clip("b", DOG, one), clip("a", CAR, one), clip("a", DOG, other)]
     assert len({key, *(stage.key(facts, "mp4") for facts in others)}) == 4

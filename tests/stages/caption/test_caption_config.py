@@ -1,4 +1,4 @@
-"""Settings of annotation that cannot be followed are refused with a remedy."""
+"""Settings of captions that contradict each other are refused with a remedy."""
 
 from pathlib import Path
 from typing import Any
@@ -50,19 +50,19 @@ def test_refusals_name_the_key_and_the_remedy(changes: dict[str, Any], message: 
     ],
 )
 def test_what_only_models_answer_needs_a_model(key: str, value: object) -> None:
-    """Pins that such keys are not passed over in silence."""
+    """Pins that such keys are not ignored without a message."""
     with pytest.raises(ValidationError, match=rf"caption\.{key} is set.*set caption\.captioner to"):
         CaptionConfig(**{key: value})  # type: ignore[arg-type]
 
 
 def test_recipes_whose_captions_are_measured_or_from_metadata_stand() -> None:
-    """Pins that one may say `measured` and leave the server, and that metadata answers."""
+    """Pins that a recipe may name `measured` and a server, and that metadata answers."""
     assert CaptionConfig(enabled=False, questions={"is_dark": "Is it dark?"}, url=URL).questions
     recipe = load_recipe("cosmos", ["caption.captioner=measured"])
     assert recipe.caption.url is not None
     reject = "caption.reject.content_type=[normal_driving]"
     assert load_recipe("driving", [reject]).caption.questions
-    # Classes, open questions and captions from metadata each make a recipe read values.
+    # Classes, open questions and captions from metadata need values of sidecars.
     assert not CaptionConfig(**ASKS).knows
     assert CaptionConfig(**ASKS, open_questions={"road": "What road?"}).knows
     assert CaptionConfig(**ASKS, events=EVENTS).knows
@@ -70,7 +70,7 @@ def test_recipes_whose_captions_are_measured_or_from_metadata_stand() -> None:
 
 
 def test_the_deployment_takes_what_recipes_may_send() -> None:
-    """Pins that infra/vlm fits what recipes ask of it by default."""
+    """Pins that infra/vlm can serve the default recipe."""
     (app,) = yaml.safe_load((INFRA / "serve.yaml").read_text())["applications"]
     assert app["import_path"] == "ray.serve.llm:build_openai_app"
     (model,) = app["args"]["llm_configs"]
@@ -78,7 +78,7 @@ def test_the_deployment_takes_what_recipes_may_send() -> None:
     limits = model["engine_kwargs"]["limit_mm_per_prompt"]
     assert limits["image"] >= caption.max_frames
     assert limits["video"] >= 1
-    # Qwen2.5-VL: a token for each 28 x 28 px; and some for the prompt.
+    # Qwen2.5-VL has a token for each 28 x 28 px; the prompt needs some tokens, too.
     tokens = caption.max_frames * (caption.frame_px // 28) ** 2
     assert model["engine_kwargs"]["max_model_len"] >= tokens + caption.max_tokens + 2000
     scaling = model["deployment_config"]["autoscaling_config"]

@@ -37,7 +37,7 @@ WINDOW = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
 
 
 class FakeRunner(DialogRunner):
-    """Aborts the process on one window, as lost memory does, and warns of another one twice."""
+    """Aborts the process on one window, as a lack of memory does, and warns twice of another."""
 
     def __init__(self) -> None: ...
 
@@ -67,7 +67,7 @@ class FakeStage(CaptionStage):
 
 
 class DyingLoad(CaptionStage):
-    """Aborts its process while it loads its model, or says that it cannot."""
+    """Aborts its process while it loads its model, or raises an error."""
 
     def setup(self) -> None:
         def load(config: CaptionConfig) -> dict[Any, Any]:
@@ -81,7 +81,7 @@ class DyingLoad(CaptionStage):
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:  # noqa: ANN401
-    """By Ray, or by the process for small work."""
+    """An engine on Ray, or in the process for small work."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     with Engine(address=None, workers=request.param) as engine:
         yield engine
@@ -151,7 +151,7 @@ def test_models_that_cannot_be_loaded_end_the_run_with_the_reason(
 def test_workers_that_hold_a_gpu_are_asked_whether_torch_sees_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pins that no model is computed by a CPU in a worker that holds a GPU."""
+    """Pins that no model runs on the CPU in a worker that reserves a GPU."""
     monkeypatch.setattr("curator.executor.engine.available_gpus", lambda: 1)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     engine, asked = Engine(address=None, workers=1), []
@@ -203,7 +203,7 @@ def test_workers_share_the_requests_under_way() -> None:
 
 
 def test_replies_are_stored_where_a_unit_fails_and_its_warnings_are_noted(tmp_path: Path) -> None:
-    """Pins that an error of the captioner ends the run, unchanged, and loses no reply."""
+    """Pins that an error of the captioner ends the run as it is, and that no reply is lost."""
     stage, log = FakeStage(SERVER), logging.getLogger(caption_stage.__package__)
     stage.setup()
     before = list(log.handlers)

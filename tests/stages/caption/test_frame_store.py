@@ -1,4 +1,4 @@
-"""Pictures of clips: read side by side, and each clip's once for all of its windows."""
+"""Pictures of several clips are read in parallel, and once for all windows of a clip."""
 
 import pickle
 import threading
@@ -66,7 +66,7 @@ def test_clips_are_read_side_by_side_and_once(
 
 
 def test_frames_are_stored_under_the_clip_that_was_asked_for_or_read_again(tmp_path: Path) -> None:
-    """Pins also that what a run left is found by its content."""
+    """Pins also that a later run finds stored frames by their content."""
     store = open_store(str(tmp_path))
     written = _written(store, "abc")
     parts = FrameParts(store, CONFIG)
@@ -78,7 +78,7 @@ def test_frames_are_stored_under_the_clip_that_was_asked_for_or_read_again(tmp_p
         parts.frames(where, _task("a", 0))
     hidden.rename(tmp_path / where.part)
     assert parts.frames(where, _task("a", 0)).jpegs == (b"a",)
-    # A sandbox that was taken over names no other clip, and no other content.
+    # A compromised sandbox cannot name another clip or other content.
     store = open_store(str(tmp_path))
     parts = pickle.loads(pickle.dumps(FrameParts(store, CONFIG)))
     asked = [

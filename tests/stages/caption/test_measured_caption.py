@@ -1,4 +1,4 @@
-"""Captions from measurements: they say what was measured and nothing else."""
+"""Captions from measurements state only measurements."""
 
 import pytest
 from pydantic import ValidationError
@@ -18,7 +18,7 @@ def caption(
 
 
 def test_a_caption_names_shape_length_size_and_rate() -> None:
-    """Pins the whole text for one clip; what was not measured leaves no sentence."""
+    """Pins the whole text for one clip; a missing measurement leaves no sentence."""
     first = "A landscape shot of 4.3 seconds, 1280x720 at 30 frames/s."
     assert caption(motion=0.05) == f"{first} The picture is evenly lit. The picture moves slowly."
     assert caption(luma=None, contrast=None, sharpness=None, motion=None) == first
@@ -49,7 +49,7 @@ def test_words_follow_the_scores(score: str, value: float, words: str) -> None:
 
 
 def test_the_model_name_says_that_no_model_saw_the_clip() -> None:
-    """Pins the label under which such captions are stored, and refused settings."""
+    """Pins the model name of such captions, and refused settings."""
     assert MEASURED_MODEL == "curate/measured-1"
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         CaptionConfig(modell="x")  # type: ignore[call-arg]

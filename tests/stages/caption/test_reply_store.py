@@ -1,4 +1,4 @@
-"""Stored replies: all are found, whoever makes parts of them meanwhile."""
+"""Stored replies are all found, even while another process merges their parts."""
 
 import time
 from pathlib import Path
@@ -24,7 +24,7 @@ def _parts(folder: Path) -> list[Path]:
 def test_replies_that_become_a_part_while_they_are_read_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the driver makes parts while a worker starts again."""
+    """Pins the case in which the driver merges parts while a worker starts again."""
     store = open_store(str(tmp_path))
     driver = Replies(store, "stamp")
     wanted = {f"key{i}": Reply(text=str(i)) for i in range(40)}
@@ -49,7 +49,7 @@ def test_replies_that_become_a_part_while_they_are_read_are_found(
 def test_a_unit_stores_each_second_what_came_and_a_part_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pins what a kill loses, what the next worker of a unit finds, and the objects that stay."""
+    """Pins the replies that a kill loses and that the next worker finds, and the objects left."""
     monkeypatch.setattr(module, "STORE_S", 0.02)
     store = open_store(str(tmp_path))
     dead = Replies(store, "stamp", UNIT, {"known": Reply(text="?")})
@@ -64,7 +64,7 @@ def test_a_unit_stores_each_second_what_came_and_a_part_at_its_end(
     wanted = {f"key{n}": str(n) for n in range(3)}
     later = Replies(store, "stamp").load()
     assert {key: reply.text for key, reply in later.items()} == wanted
-    # Its unit was divided, or given to another worker as it was: either has its name.
+    # The unit was divided, or went to another worker whole: both keep its name.
     other = Replies(store, "stamp", UNIT, {"known": Reply(text="?")}).load()
     assert dict(other).keys() == {"known", *wanted}
     assert Replies(store, "stamp", "0badcaff").load().get("key0") is None
@@ -85,7 +85,7 @@ def test_a_unit_stores_each_second_what_came_and_a_part_at_its_end(
 
 
 def test_small_objects_become_parts_before_the_run_ends(tmp_path: Path) -> None:
-    """Pins that a killed run leaves few objects to read, whoever answered."""
+    """Pins that a killed run leaves few objects to read, whatever the number of workers."""
     store = open_store(str(tmp_path))
     driver = Replies(store, "stamp")
     n_units = PACK_FROM // 100 + 3

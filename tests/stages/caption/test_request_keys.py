@@ -1,4 +1,4 @@
-"""Keys under which finished work is stored stay as they are: another key asks a model again."""
+"""Keys of stored work never change: another key would request answers again."""
 
 import json
 from types import SimpleNamespace
@@ -54,7 +54,7 @@ CONTENT = ["44ae33af6be58585", "44ae33af6be58585", "80a0150310239579"]
 
 
 def replies() -> list[Reply]:
-    """Broken JSON, an answer that breaks a rule, a good one, and a judge's."""
+    """Returns broken JSON, an answer that breaks a rule, a good answer, and a judge's answer."""
     words = {n: "A red car drives down a wet street at night." for n in ("short", "medium", "long")}
     more = {"structured": {}, "content_type": "sports", "answers": {}, "safety": "safe"}
     scores = {"why": "none", "faithfulness": 4, "completeness": 4, "correctness": 4}
@@ -67,7 +67,7 @@ def replies() -> list[Reply]:
 
 
 def requested(config: CaptionConfig) -> list[str]:
-    """Keys of all requests of a dialog, with replies by turns."""
+    """Returns the keys of all requests of a dialog that gets the replies in turn."""
     keys: list[str] = []
     dialog, said, n = make_dialogs(config)(TASK), replies(), 0
     try:
@@ -83,7 +83,7 @@ def requested(config: CaptionConfig) -> list[str]:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_requests_and_what_is_stored_keep_their_keys(name: str) -> None:
-    """Pins first requests, repairs, retries and judgements; replies, frames and annotations."""
+    """Pins keys of first requests, repairs, retries, judgements, replies, frames, annotations."""
     config = CaptionConfig.model_validate(CONFIGS[name])
     if config.asks:
         assert requested(config) == KEYS[name]

@@ -1,4 +1,4 @@
-"""Which sidecars are read, and what is said of those that cannot be."""
+"""Which sidecars are read, and how problems of sidecars are reported."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from curator.storage.source_reader import open_source
 
 
 def test_sidecars_are_read_and_problems_are_told(tmp_path: Path) -> None:
-    """Pins each code; none of them is fatal."""
+    """Pins each code; no code ends the run."""
     files = {
         "good": b'\xef\xbb\xbf{"title": "A walk"}', "large": b'{"a": "' + b"x" * MAX_BYTES + b'"}',
         "list": b"[1]", "words": b"hello", "nan": b'{"a": NaN}',

@@ -1,4 +1,4 @@
-"""Captioners from outside: where they run, what exceptions cost, names that lead nowhere."""
+"""Custom captioners: where they run, the effect of exceptions, and wrong names."""
 
 import sys
 import threading
@@ -33,7 +33,7 @@ CONFIG: dict[str, Any] = {"captioner": "mine:Mine", "lengths": ["medium"], "in_f
 
 
 class Mine(Captioner):
-    """Names its clip; raises for clip 3, and ends the run for clip 4."""
+    """Answers with the clip's name; raises for clip 3, and ends the run for clip 4."""
 
     place = Place.SERVICE
     calls = 0
@@ -71,7 +71,7 @@ def runner_of(captioner: type[Captioner] = Mine, budget_s: float = 60) -> Servic
 
 
 def test_exceptions_of_a_captioner_cost_one_window_and_errors_of_this_package_the_run() -> None:
-    """Pins that such a failure is not stored, so that another run asks again."""
+    """Pins that such a failure is not stored, so another run sends the request again."""
     kept = Kept()
     *answered, failed = annotations_of(runner_of(), windows(1, 2, 3), kept)
     for annotation in answered:
@@ -111,7 +111,7 @@ def test_names_that_lead_nowhere_are_refused_with_a_remedy() -> None:
 
 
 def test_a_service_gets_no_more_requests_than_in_flight() -> None:
-    """Pins the promise of `Place.SERVICE`, and that all windows of a clip share its budget."""
+    """Pins the documentation of `Place.SERVICE`, and that a clip's windows share a budget."""
     counted, running = threading.Lock(), Counter[str]()
 
     class Slow(Mine):
@@ -146,7 +146,7 @@ class OwnClient(Mine):
 
 
 def test_requests_are_as_many_as_the_server_takes() -> None:
-    """Pins that slots come back with answers, and not above the most."""
+    """Pins that answers restore slots, up to the maximum."""
     limit = RequestLimit(32)
     assert all(limit.acquire() for _ in range(32))
     for _ in range(24):
@@ -159,7 +159,7 @@ def test_requests_are_as_many_as_the_server_takes() -> None:
         limit.went_well()
         limits.append(int(limit.limit))
     assert (limits[6], limits[9], limits[-1]) == (8, 9, 32)
-    # Each freed slot wakes one that waits.
+    # Each free slot wakes one waiting thread.
     limit = RequestLimit(2)
 
     def request(_: int) -> None:
@@ -169,7 +169,7 @@ def test_requests_are_as_many_as_the_server_takes() -> None:
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(request, range(200), timeout=30))
-    # No dialog begins while a server takes nothing.
+    # No dialog begins while a server refuses all requests.
     limit = RequestLimit(4)
     limit.acquire()
     limit.was_refused(0.2)

@@ -1,4 +1,4 @@
-"""The client against a server process that fails in every way that a server can."""
+"""The client against a server process that fails in every way."""
 
 import io
 import logging
@@ -44,7 +44,7 @@ def request_about(clip: int, **changes: Any) -> Request:  # noqa: ANN401
 def asked(
     config: ModelConfig, requests: Sequence[Request], *, budget_s: float = 3600.0, **settings: float
 ) -> tuple[list[Reply], ServerCaptioner]:
-    """Asks all at once; each request has the budget, from its own first try on."""
+    """Sends all requests at once; the budget of each request begins with its first try."""
     server = ServerCaptioner(config, **({"backoff_s": 0.02} | settings))
 
     def ask(request: Request) -> Reply:
@@ -83,13 +83,13 @@ def test_the_server_sees_this_clips_frames_with_their_times_or_as_one_video(
     assert (reply.is_whole, reply.n_tries) == (True, 1)
     assert reply.tokens_in > 0
     assert reply.tokens_out == len(reply.text)
-    # They go before the first question only.
+    # The frames come before the first user turn only.
     words: tuple[tuple[Any, str], ...] = (("user", "a"), ("assistant", "{b"), ("user", "mend"))
     turns = tuple(Turn(role=role, text=text) for role, text in words)
     answer = seen(asked_one(fake_server.config(), request_about(5, turns=turns)))
     assert answer["said"][1:] == ["at 0 s", "at 0.5 s", "a", "{b", "mend"]
     assert answer["seen"] == [[5, 0], [5, 1]]
-    # Frames as one video at the rate at which they were shown.
+    # Frames as one video, at the rate of the shown frames.
     import av
 
     fake_server.start()
@@ -115,9 +115,9 @@ def test_the_schema_is_sent_and_left_out_where_the_server_refuses_it(
         replies, _ = asked(fake_server.config(in_flight=1), requests)
     assert [seen(reply)["guided"] for reply in replies] == [False] * 4
     assert caplog.text.count("refuses response_format") == 1
-    # Four requests, each once with and once without; and only the first one anew with it.
+    # Four requests with the schema, four without; only the first of these tried the schema.
     assert sum(fake_server.counts().values()) == 4 + 4 + 1
-    # A 400 for another reason does not cost the schema.
+    # A 400 for another reason does not remove the schema.
     fake_server.start(faults=[{"status": 400, "body": "too long"}] * 2)
     replies, server = asked(fake_server.config(in_flight=1), requests[:2])
     refused, answered = sorted(replies, key=lambda reply: reply.failure is None)
@@ -170,7 +170,7 @@ def test_an_answer_that_is_too_long_is_a_broken_server(
 def test_the_proxy_of_the_environment_is_asked(
     fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    """Pins that it gets the whole address, and that its password is in no message."""
+    """Pins that the proxy gets the whole address, and that no message has its password."""
     fake_server.start()
     monkeypatch.setenv("HTTP_PROXY", f"{scheme}127.0.0.1:{fake_server.port}")
     config = ModelConfig(model="tiny-vlm", url="http://far.example/v1")
@@ -219,12 +219,12 @@ def test_a_crowded_server_gets_no_more_than_it_takes(fake_server: FakeServer) ->
     replies, server = asked(fake_server.config(in_flight=24), requests)
     assert [seen(reply)["seen"][0][0] for reply in replies] == list(range(80))
     assert server.request_limit.limit < 8
-    # A burst of 20 finds out, later ones feel their way.
+    # A burst of 20 finds the capacity; later refusals are single.
     assert sum(fake_server.counts().values()) - 80 < 60
 
 
 def test_what_no_other_try_changes_is_not_tried_again(fake_server: FakeServer) -> None:
-    """Pins requests that cannot be taken, answers of `max_tokens`, and filtered ones."""
+    """Pins refused requests, answers of `max_tokens`, and filtered answers."""
     body, statuses = '{"error": {"message": "5000 tokens > 4096"}}', (400, 413, 415, 422)
     refusals: list[object] = [{"status": status, "body": body} for status in statuses]
     fake_server.start(faults=[*refusals, {"finish": "length"}, {"finish": "content_filter"}])
@@ -303,13 +303,13 @@ def test_check_passes_where_a_question_can_be_asked_and_else_names_the_remedy(
     fake_server.start()
     check_server(fake_server.config(), marked_frames(1, 8))
     assert sum(fake_server.counts().values()) == 1
-    # A server without /models, one that is busy, and one that fails there only.
+    # A server without /models, a busy server, and a server that fails only at /models.
     fake_server.set(models=None, faults=[None, {"status": 429}, {"cut": True}])
     for _ in range(3):
         check_server(fake_server.config())
     fake_server.set(models=500)
     check_server(fake_server.config())
-    # Check names the nearest models and the pictures that are too many.
+    # The check names the nearest models, and too large a number of pictures.
     fake_server.start(models=["tiny-vlm", "other/large", "tiny-vlm-2"], most_images=1)
     with pytest.raises(ServerError, match=r"404.*nearest: \['tiny-vlm', 'tiny-vlm-2'\]"):
         check_server(fake_server.config(model="tinyvlm"))
@@ -341,15 +341,15 @@ def test_answers_errors_and_waits_are_read_in_every_form() -> None:
                  '{"choices": [{"message": {"content": 3}}]}'):  # fmt: skip
         with pytest.raises(ValueError, match="answer"):
             parse_answer(body.encode())
-    # Errors are short, and leave out the request.
+    # Errors are short, and do not quote the request.
     picture = "/9j/" + "A" * 5000
     body = orjson.dumps({"detail": [{"msg": "not a picture", "input": picture}]})
     assert error_in(body, "") == '[{"msg":"not a picture","input":"..."}]'
     assert len(error_in(b"word " * 5000, "")) == 300
     assert shown_url("https://user:pass@host:8000/v1/?key=1") == "https://host:8000/v1"
-    # The key would stand across the end.
+    # The key would cross the end of the cut text.
     assert "sk-9" not in error_in(b"w " * 147 + b"sk-987654321", "sk-987654321")
-    # Retry after in seconds and as a date.
+    # Retry-After in seconds and as a date.
     assert retry_after_s({"Retry-After": "1.5"}) == 1.5
     at = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     wait_s = retry_after_s({"Retry-After": at})
@@ -362,7 +362,7 @@ def test_answers_errors_and_waits_are_read_in_every_form() -> None:
 @pytest.mark.parametrize("url", ["http://user:hidden@host/v1", "https://host/v1?key=hidden"])
 @pytest.mark.parametrize("section", ["caption", "caption.judge"])
 def test_no_recipe_takes_a_secret_in_an_address(url: str, section: str) -> None:
-    """A recipe is written to `summary.json`, and read by others."""
+    """Pins the refusal, because `summary.json` holds the recipe, and others read it."""
     changes = ["caption.captioner=openai", "caption.model=m", "caption.url=http://host/v1"]
     changes += ["caption.judge={model: m, url: 'http://host/v1'}", f"{section}.url={url}"]
     with pytest.raises(RecipeError, match="the key in the environment") as caught:
@@ -372,7 +372,7 @@ def test_no_recipe_takes_a_secret_in_an_address(url: str, section: str) -> None:
 
 @pytest.mark.parametrize("section", ["caption", "caption.judge"])
 def test_checks_name_the_keys_of_the_recipe(fake_server: FakeServer, section: str) -> None:
-    """Pins whose address is wrong, and that words of servers stand in a sentence."""
+    """Pins which address a message blames, and that messages of servers fit into sentences."""
     missing = {"status": 404, "body": '{"error": {"message": "`m` does not exist."}}'}
     fake_server.start(faults=[missing, {"status": 404, "body": "404: Not Found"}], models=None)
     config = fake_server.config()

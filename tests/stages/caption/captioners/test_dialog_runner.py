@@ -1,4 +1,4 @@
-"""The runner: many dialogs at once, each answered by its own frames, none twice."""
+"""The runner: many dialogs at once, each with its own frames, and no request twice."""
 
 import itertools
 import json
@@ -37,7 +37,7 @@ from curator.stages.caption.dialogs.window_dialog import Dialog, Dialogs
 
 
 def annotation_of(task: Task, *replies: Reply) -> Annotation:
-    """The text of the last reply, or the first failure."""
+    """Returns the text of the last reply, or the first failure."""
     for reply in replies:
         if reply.failure is not None:
             return Annotation(task=task, failure=reply.failure, detail=reply.detail)
@@ -50,7 +50,7 @@ def one_question(task: Task) -> Dialog:
 
 
 def two_and_a_judge(task: Task) -> Dialog:
-    """Two candidates at once, then one request to the judge that quotes them."""
+    """Requests two candidates at once, then a judgement that quotes both."""
     candidates = yield [request_of(task, "What is it?", seed=seed) for seed in (1, 2)]
     quoted = " ".join(reply.text for reply in candidates)
     judged = yield [request_of(task, f"Judge: {quoted}", role="judge")]
@@ -75,7 +75,7 @@ def clips(numbers: range) -> list[tuple[Task, Frames]]:
 
 
 def seen_by(runner: ServiceDialogs, windows: Sequence[Any], **stored: Any) -> list[int]:  # noqa: ANN401
-    """Asks about windows; returns the clips that the frames of each answer were of."""
+    """Requests answers about windows; returns, for each answer, the clips of its frames."""
     return [clip_seen(each) for each in annotations_of(runner, windows, **stored)]
 
 
@@ -96,7 +96,7 @@ def test_answers_and_a_judge_stay_with_their_own_clips_frames(fake_server: FakeS
     assert seen_by(runner, clips(range(150)), kept=kept) == list(range(150))
     assert set(kept.times.values()) == {1}
     assert len(kept) == 150
-    # What is stored needs no request and no frames.
+    # Stored replies need no request and no frames.
     again = [(marked_task(clip), lambda: pytest.fail("loaded")) for clip in range(150)]
     assert seen_by(runner_of(fake_server.config()), again, kept=kept) == list(range(150))
     assert sum(fake_server.counts().values()) - n_before == 150
@@ -111,7 +111,7 @@ def test_answers_and_a_judge_stay_with_their_own_clips_frames(fake_server: FakeS
     windows = [(marked_task(clip), partial(load, clip)) for clip in range(40)]
     runner = runner_of(fake_server.config(in_flight=8), two_and_a_judge)
     assert seen_by(runner, windows) == list(range(40))
-    # The judge was quoted what the captioner said of the same clip, twice.
+    # The judge's prompt quotes both answers of the captioner about the same clip.
     assert set(loads.values()) == {1}
     assert sum(fake_server.counts().values()) == 120
 
@@ -127,12 +127,12 @@ def test_as_soon_as_one_request_ends_another_begins(fake_server: FakeServer) -> 
 
     windows = [(marked_task(clip), partial(load, clip)) for clip in range(200)]
     seen_by(runner_of(fake_server.config(in_flight=12), read_ahead=3), windows, kept=ended)
-    # By what the server noted, and not by a clock: the machine may be busy with other things.
+    # From the server's record instead of a clock, because the machine may be busy.
     events = fake_server.journal.read_text().split("\n")[:-1]
     steps = [1 if event.startswith("received") else -1 for event in events]
     under_way = list(itertools.accumulate(steps))
     assert max(under_way) == 12
-    # In waves it would be 6 in the mean.
+    # In waves, the mean would be 6.
     middle = under_way[60:-60]
     assert sum(middle) / len(middle) > 8
     # Frames are loaded shortly before their turn.
@@ -162,11 +162,11 @@ def test_every_fault_ends_in_one_annotation_or_one_reason(fake_server: FakeServe
     for each in answers:
         if each.failure is None:
             assert each.task.clip_id == f"clip-{clip_seen(each)}"
-    # A 400 that comes after its time-out is nobody's, on a machine that is very busy.
+    # On a very busy machine, a 400 may come after its request timed out.
     failures = Counter(each.failure for each in answers)
     assert set(failures) == {None, Unanswered.REFUSED_REQUEST}
     assert 0 < failures[Unanswered.REFUSED_REQUEST] <= 2
-    # What may pass is not kept.
+    # Transient failures are not stored.
     assert set(kept.times.values()) == {1}
     assert len(kept) == 40 - failures[Unanswered.REFUSED_REQUEST]
 
@@ -185,16 +185,16 @@ def test_a_server_that_is_killed_and_comes_back(fake_server: FakeServer) -> None
         answers = asked.result()
     assert list(map(clip_seen, answers)) == list(range(90))
     assert set(kept.times.values()) == {1}
-    # What was answered was not asked again, and failed connections count as no tries.
+    # Answered requests were not sent again, and failed connections do not count as tries.
     assert set(fake_server.counts("answered").values()) == {1}
     assert max(reply.n_tries for reply in kept.values()) <= 3
 
 
 def test_the_budget_of_a_clip_counts_from_its_first_request(fake_server: FakeServer) -> None:
     fake_server.start(service_s=0.6)
-    # Five clips, one at a time: each takes less than its budget, and all together more.
+    # Five clips, one at a time: each takes less than the budget, all together take more.
     windows = clips(range(5))
-    # One clip whose four windows together take more.
+    # The four windows of one clip together take more.
     for window in range(4):
         task = replace(marked_task(7, window), content=f"pixels-7-{window}")
         windows.append((task, marked_frames(7)))
@@ -229,7 +229,7 @@ def test_frames_that_cannot_be_had_are_an_outcome_and_a_wrong_key_ends_the_runne
 def test_slow_storage_takes_several_replies_at_once_until_it_is_full(
     fake_server: FakeServer,
 ) -> None:
-    """Pins that no reply waits until another one is stored, and that all are or the run ends."""
+    """Pins that no reply waits for another to be stored; all are stored, or the run ends."""
     fake_server.start()
     together, kept, n_calls = threading.Barrier(4, timeout=30), Kept(), itertools.count()
 
@@ -285,7 +285,7 @@ annotations_of(runner_of(config), clips(range(60)), keep=keep)
 def test_a_run_that_is_ended_repeats_nothing_that_was_kept(
     fake_server: FakeServer, tmp_path: Path, ending: signal.Signals
 ) -> None:
-    """Pins that Ctrl-C ends it at once, though requests hang."""
+    """Pins that Ctrl-C ends the process at once, although requests hang."""
     is_killed = ending is signal.SIGKILL
     fake_server.start(
         service_s=0.03, slots=4, faults=[] if is_killed else [None] * 30 + [{"hang": 60}] * 4
@@ -310,7 +310,7 @@ def test_a_run_that_is_ended_repeats_nothing_that_was_kept(
     fake_server.set(faults=[])
     runner = runner_of(fake_server.config(in_flight=4))
     assert seen_by(runner, clips(range(60)), kept=kept) == list(range(60))
-    # Only what was under way at the end was asked twice.
+    # Only requests that ran at the end were sent twice.
     assert len([key for key, times in fake_server.counts().items() if times > 1]) <= 4
 
 

@@ -1,4 +1,4 @@
-"""A model in the worker answers each request as if it were alone; transformers' real code."""
+"""A model in the worker answers each request as if it were alone, with real transformers."""
 
 # ruff: noqa: N806 - shape letters
 
@@ -29,7 +29,7 @@ FORMS: list[tuple[Family, str]] = [
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    """Makes a model's folder when it is first asked for."""
+    """Makes the folder of a model on first use."""
     made: dict[str, Path] = {}
 
     def folder_of(family: Family) -> Path:
@@ -58,7 +58,7 @@ def model_of(
 
 
 def mixed_requests(n: int, *, is_greedy: bool = False) -> list[tuple[Request, Frames]]:
-    """Unlike clips in unlike numbers of frames of unlike sizes, words, lengths and sampling."""
+    """Requests that differ in clip, number and size of frames, text, length and sampling."""
     asked = []
     for i in range(n):
         width, height = [(64, 48), (48, 64)][i % 2]
@@ -95,12 +95,12 @@ def test_a_batch_answers_as_its_requests_do_alone(
     folders: Folders, family: Family, frames_as: str
 ) -> None:
     model = model_of(folders(family), frames_as)
-    # As video, requests with equal sampling and sizes share a batch: these are of twelve kinds.
+    # As video, only equal sampling and sizes share a batch: here are twelve kinds.
     asked = mixed_requests(16)
     replies = model.ask(asked)
     assert 1 <= model.counts["batches"] < 16
     assert told(replies) == told([model.ask([one])[0] for one in asked])
-    # Of these tiny models, only drawn words surely differ.
+    # With these tiny models, only sampled tokens surely differ.
     drawn = [
         reply.text
         for (request, _), reply in zip(asked, replies, strict=True)
@@ -121,7 +121,7 @@ def test_a_batch_answers_as_its_requests_do_alone(
 
 
 class MarkReader:
-    """Stands for a Qwen model: what it says of a row are the marks of the row's pictures."""
+    """Replaces a Qwen model: the answer for a row is the marks of the row's pictures."""
 
     def __init__(self, real: Any, chat: Any) -> None:  # noqa: ANN401
         self.config, self.generation_config = real.config, real.generation_config
@@ -144,7 +144,7 @@ class MarkReader:
         if len(input_ids) > self.most_rows:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
         counts = image_grid_thw.prod(dim=1).tolist()
-        # The first values of a patch are of its red plane.
+        # The first values of a patch are its red plane.
         pictures = [part[:, :196].mean() for part in pixel_values.split(counts)]
         marks = [round((float(p * self.std + self.mean) * 255 - 5) / 10) for p in pictures]
         begin = self.tokenizer.convert_tokens_to_ids("<|vision_start|>")
@@ -161,7 +161,7 @@ class MarkReader:
 
 
 def mark_reader(folder: Path, batch_tokens: int = 1500) -> tuple[LocalCaptioner, MarkReader]:
-    """A model that reads marks behind the real processor."""
+    """A model that reads marks from the output of the real processor."""
     config = ModelConfig(model=str(folder), batch_tokens=batch_tokens)
     loaded = weights.load(config, device="cpu")
     reader = MarkReader(loaded.model, loaded.chat)
@@ -171,7 +171,7 @@ def mark_reader(folder: Path, batch_tokens: int = 1500) -> tuple[LocalCaptioner,
 
 
 def marked_requests(n: int) -> tuple[list[tuple[Request, Frames]], list[str]]:
-    """Requests whose frames tell what the answer must be, in sizes and lengths that get sorted."""
+    """Requests whose frames determine the answer, with sizes and lengths that get sorted."""
     asked, expected = [], []
     for i in range(n):
         marks = [i % 25, (3 * i + 1) % 25, (7 * i + 2) % 25][: 2 + i % 2]
@@ -196,7 +196,7 @@ def test_memory_that_runs_out_halves_batches_and_keeps_order(folders: Folders) -
     assert model.batch_tokens < 1500
     model.ask(asked)
     assert sum(size > 5 for size in reader.sizes) <= n_failed + 1
-    # What does not fit alone is out of memory.
+    # A request that does not fit alone is out of memory.
     reader.most_rows = 0
     replies = model.ask(asked[:3])
     assert [reply.failure for reply in replies] == [Unanswered.OUT_OF_MEMORY] * 3
@@ -227,7 +227,7 @@ def test_one_that_cannot_be_taken_leaves_the_others(folders: Folders) -> None:
     for message, reply in zip(bad, replies[1::2], strict=True):
         assert reply.failure is Unanswered.REFUSED_REQUEST
         assert message in reply.detail
-        # Another context or another model may take it.
+        # Another context or another model may accept the request.
         assert not reply.is_final
 
 
@@ -239,7 +239,7 @@ def test_an_answer_is_whole_if_the_model_ends_it(folders: Folders) -> None:
     assert (cut.is_whole, cut.tokens_out) == (False, 12)
     inputs = model._loaded.chat.inputs([sized(model, long, *frames.jpegs)])
     said = model._loaded.model.generate(**inputs, max_new_tokens=12)[0, -12:].tolist()
-    # A token that the model says late, and not before, becomes what ends an answer.
+    # A token that the model first gives late becomes the end token.
     place = max(said.index(token) for token in said)
     assert place >= 1
     model._loaded.model.generation_config.eos_token_id = [said[place]]
@@ -284,7 +284,7 @@ def test_turns_come_in_order_with_pictures_times_and_the_system_role(folders: Fo
         "<|im_start|>assistant\n{broken<|im_end|>\n"
         "<|im_start|>user\nMend it.<|im_end|>\n<|im_start|>assistant\n"
     )
-    # A template without system role gets it in the first turn.
+    # Without a system role, the system prompt is in the first turn.
     config = ModelConfig(model=str(folders("qwen2_5_vl")))
     loaded = weights.load(config, device="cpu")
     processor = loaded.chat.processor
@@ -298,7 +298,7 @@ def test_turns_come_in_order_with_pictures_times_and_the_system_role(folders: Fo
     asked = chat.sized(request_of(task_of("a")), frames_of())
     text = chat.tokenizer.decode(chat.inputs([asked])["input_ids"][0])
     assert "user\nBe brief.\n\nDescribe the clip.<|im_end|>" in text
-    # Times of frames reach a model that takes video.
+    # A model with video input gets the times of frames.
     model = model_of(folders("qwen3_vl"), "video")
     text = words_of(model, sized(model, request_of(task_of("a", 4)), *map(jpeg, range(4))))
     # Frames 0, 4, 8, 12 at 10 frames/s; two make one patch in time.
@@ -347,7 +347,7 @@ LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 3.0, -4.0])
 
 
 def drawn(requests: list[Request], logits: torch.Tensor, n_steps: int = 1) -> list[list[int]]:
-    """Tokens of each row over some steps with the same logits."""
+    """Returns the tokens of each row over some steps with the same logits."""
     processors = row_processors(requests, "cpu")
     tokens = []
     for _ in range(n_steps):
@@ -372,7 +372,7 @@ def test_draws_follow_the_nucleus_at_the_temperature() -> None:
     for token in found:
         share = float(probabilities[token] / held[3])
         assert found[token] / 8000 == pytest.approx(share, abs=4 * (share / 8000) ** 0.5)
-    # Without temperature the likeliest is taken and impossible tokens never.
+    # At temperature 0, the likeliest token is taken, and an impossible token never.
     requests = [request_of(task_of("a"), temperature=0, seed=seed) for seed in range(4)]
     assert drawn(requests, LOGITS, 5) == [[4] * 5] * 4
     logits = torch.tensor([-torch.inf, -torch.inf, 0.0])

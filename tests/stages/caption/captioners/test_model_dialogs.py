@@ -1,4 +1,4 @@
-"""Each dialog gets the replies to its own requests, in batches that wait for no other dialog."""
+"""Each dialog gets its own replies, and no batch waits for another dialog."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def marked_tasks(n: int) -> tuple[list[tuple[Task, Any]], list[str]]:
-    """Windows whose frames tell their answer; of unlike numbers of frames."""
+    """Returns windows with different numbers of frames, which determine the answers."""
     asked, expected = marked_requests(n)
     return [(request.task, frames) for request, frames in asked], expected
 
@@ -47,7 +47,7 @@ def finished(task: Task, replies: Sequence[Reply]) -> Annotation:
 
 
 def unlike_dialog(task: Task) -> Dialog:
-    """Some ask once, some two at a time, some up to four times, some a judge at the end."""
+    """A dialog with one request, two at a time, or up to four, some with a judge at the end."""
     number = int(task.clip_id.split()[1])
     replies: list[Reply] = []
     for turn in range(1 + number % 4):
@@ -90,20 +90,20 @@ def test_marked_frames_stay_with_their_clip_and_models_with_their_roles(folder: 
     assert_marks(first, expected)
     assert set(kept.times.values()) == {1}
     assert sum(reader.sizes) == len(kept) == sum(map(n_replies, range(30)))
-    # Waiting for each other, turn by turn, the last ones would be alone.
+    # If dialogs waited for each other in each turn, the last dialogs would be alone.
     assert len(reader.sizes) < len(kept) / 4
-    # What was kept tells the whole course again, without a model.
+    # Stored replies replay all dialogs without a model.
     assert [replayed(unlike_dialog(task), kept)[0] for task, _ in tasks] == first
     reader.sizes.clear()
     assert annotations_of(both(model), tasks, kept) == first
     assert reader.sizes == []
-    # A run that was killed: every second reply is there.
+    # A killed run: every second reply is stored.
     some = Kept()
     some.update(list(kept.items())[::2])
     assert annotations_of(both(model), tasks, some) == first
     assert some.keys() == kept.keys()
     assert sum(reader.sizes) == len(some.times) == len(kept) // 2
-    # Two models answer their own roles.
+    # Two models answer the requests of their roles.
     captioner, said = mark_reader(folder)
     judge, judged = mark_reader(folder, batch_tokens=700)
     tasks, expected = marked_tasks(12)
@@ -113,7 +113,7 @@ def test_marked_frames_stay_with_their_clip_and_models_with_their_roles(folder: 
 
 
 class DiesError(Exception):
-    """Stands for a worker's end."""
+    """Represents the end of a worker."""
 
 
 def test_replies_are_kept_batch_by_batch(folder: Path) -> None:
@@ -140,7 +140,7 @@ def test_batches_are_filled_across_turns(folder: Path) -> None:
     def dialog(task: Task) -> Dialog:
         replies: list[Reply] = []
         for turn in range(1 if task.clip_id != "clip 0" else 3):
-            # The longest goes first, so that its next turn comes while others wait.
+            # The longest request is first, so its next turn comes while other requests wait.
             longer = "." * (40 - 10 * turn if task.clip_id == "clip 0" else 0)
             replies += yield [request_of(task, f"Turn {turn}{longer}")]
         return finished(task, replies)
@@ -148,7 +148,7 @@ def test_batches_are_filled_across_turns(folder: Path) -> None:
     first, *_ = annotations_of(ModelDialogs(dialog, {"captioner": model}), tasks)
     assert first.answer is not None
     assert first.answer.medium == "0-0 0-0 0-0"
-    # Eight fit: in rounds by turn, these were 8 and 1, 1, 1.
+    # Eight fit; in rounds by turn, the batches would be 8, 1, 1 and 1.
     assert reader.sizes == [8, 2, 1]
 
 
@@ -169,7 +169,7 @@ def test_one_request_of_two_dialogs_is_asked_once(folder: Path) -> None:
 
 
 def test_each_window_ends_with_an_answer_or_a_reason_within_its_budget(folder: Path) -> None:
-    """Pins that what may go well in another run is not kept."""
+    """Pins that transient failures are not stored."""
 
     def gone() -> Frames:
         raise CutError("the frames are gone")
@@ -193,7 +193,7 @@ def test_each_window_ends_with_an_answer_or_a_reason_within_its_budget(folder: P
     tasks, _ = marked_tasks(4)
     kept = Kept()
     annotations = annotations_of(both(model, budget_s=0), tasks, kept)
-    # The first turn is asked of all; what asks again is over its budget.
+    # All first requests are answered; later requests exceed the budget.
     assert [a.failure for a in annotations] == [Unanswered.OVER_BUDGET] * 4
     assert "s, of 0 that a clip may take" in annotations[1].detail
     assert sum(reader.sizes) == len(kept) == sum(1 + number % 2 for number in range(4))

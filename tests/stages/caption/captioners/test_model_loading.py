@@ -1,4 +1,4 @@
-"""A model that cannot be loaded says which one, what is missing, and what to do."""
+"""The error for a model that cannot be loaded names the model, the problem and the remedy."""
 
 import json
 import shutil
@@ -102,7 +102,7 @@ def test_an_unknown_architecture_is_refused_and_its_code_not_run(folder: Path) -
 
 
 def test_models_of_another_kind(folder: Path) -> None:
-    """Pins video input, tensors of another shape, models of words alone, and chat templates."""
+    """Pins video input, tensors of another shape, models of text alone, and chat templates."""
 
     def refused(message: str, **more: object) -> None:
         with pytest.raises(ModelError, match=message):
@@ -135,7 +135,7 @@ def test_offline_without_a_copy_and_another_transformers(
 
 
 def test_nothing_heavy_is_imported_before_a_model_is_asked(folder: Path) -> None:
-    """Pins that looking for a model, a service and annotators of captions cost little."""
+    """Pins that checks of a model, a service and annotators of captions are cheap."""
     code = (
         "import sys\n"
         "import curator.stages.caption.caption_annotators\n"

@@ -27,7 +27,7 @@ from curator.stages.caption.captioners.dialog_runner import ServiceDialogs
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog
 
-# Not imported: every process that collects these tests would wait for them.
+# Not imported: each process that collects these tests would wait for the imports.
 _PACKAGES = ("transformers", "fastapi", "uvicorn", "openai", "accelerate")
 pytestmark = pytest.mark.skipif(
     not all(map(find_spec, _PACKAGES)), reason="needs transformers[serving]"
@@ -88,7 +88,7 @@ def runner_of(server: ServerCaptioner) -> ServiceDialogs:
 
 
 def answers_of(config: ModelConfig, n_clips: int, n_frames: int) -> list[tuple[Annotation, Reply]]:
-    """Asks about clips of marked frames, and gives what was said of each."""
+    """Requests answers about clips of marked frames; returns the answer about each clip."""
     kept = Kept()
     windows = [(marked_task(clip), marked_frames(clip, n_frames)) for clip in range(n_clips)]
     found = annotations_of(runner_of(ServerCaptioner(config)), windows, kept)
@@ -101,12 +101,12 @@ def test_a_real_server_takes_the_trial_and_what_it_refuses_has_a_reason(
     check_server(served, marked_frames(1, 8))
     with pytest.raises(ServerError, match=r"400.*pinned to"):
         check_server(served.model_copy(update={"model": "another/model"}))
-    # What a real server cannot take is a reason.
+    # Refusals of a real server become reasons.
     broken = marked_frames(1, 1)
     broken = type(broken)(jpegs=(b"no picture",), times_s=broken.times_s)
     server = ServerCaptioner(served.model_copy(update={"tries": 2}), backoff_s=0.05)
     (annotation,) = annotations_of(runner_of(server), [(marked_task(1), broken)])
-    # It says 500, and not 400, to a picture that it cannot read.
+    # The server answers 500 instead of 400 to an unreadable picture.
     assert annotation.failure is Unanswered.SERVER_ERROR
 
 
@@ -119,11 +119,11 @@ def test_a_real_server_answers_each_clip_by_every_one_of_its_frames(served: Mode
     assert len(set(texts)) > 1
     for annotation, reply in together:
         assert annotation.failure is None
-        # Random weights seldom end by themselves: sixteen tokens, and cut off.
+        # Random weights rarely end an answer: it is cut off after sixteen tokens.
         assert reply.tokens_out <= 16
         assert reply.is_whole == (reply.tokens_out < 16)
     # A real server sees every frame.
     tokens = [answers_of(served, 1, n_frames)[0][0].tokens_in for n_frames in (1, 2, 3)]
-    # A picture is 16 tokens, and its time, such as "at 0.5 s", one a letter.
+    # A picture has 16 tokens, and its time, such as "at 0.5 s", one token per letter.
     assert tokens[1] - tokens[0] == 16 + len("at 0.5 s")
     assert tokens[2] - tokens[1] == 16 + len("at 1 s")

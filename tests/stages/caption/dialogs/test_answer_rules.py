@@ -1,7 +1,7 @@
 # ruff: noqa: RUF001 - signs of many languages
-"""Rules against known failures: what each must find, and what it must leave alone.
+"""Rules that find known failures: captions that each rule must find, and must leave alone.
 
-These captions are what the rules were developed on; benchmarks/caption_rules.yaml scores them.
+The rules were developed on these captions, and are scored on benchmarks/caption_rules.yaml.
 """
 
 import pytest
@@ -130,7 +130,7 @@ def test_every_field_is_looked_at_by_settings_of_the_recipe() -> None:
     assert reason(german, CONFIG.model_copy(update={"language": None})) is None
     english = "A dog runs quickly over the wet meadow and barks."
     assert reason(english, CONFIG.model_copy(update={"language": "de"})) == "wrong_language"
-    # Every length and other fields are looked at.
+    # The rules check each length and other fields.
     config = CaptionConfig(structured=True)
     good = "A dog runs along the beach."
     answer = Answer(short=good, medium=good, long="The image shows a dog.")
@@ -144,7 +144,7 @@ def test_every_field_is_looked_at_by_settings_of_the_recipe() -> None:
     parts["subjects"] = ["tree"]
     fine = Answer(short=good, medium=good, long=good, structured=parts)
     assert problem_of(fine, config) is None
-    # An answer is looked at before it is read.
+    # The rules check an answer before it is parsed.
     whole = {"": "empty", "I'm sorry, but I can't help.": "refusal",
              '{"short": "I cannot help"}': None, "A dog runs.": None}  # fmt: skip
     cut = {"A dog runs": "cut_off", "the dog and the dog and the dog and the dog": "repeated"}
@@ -160,13 +160,13 @@ def test_rules_name_the_place_outside_of_quotations_in_little_time() -> None:
     assert without_quotations(text) == text
     loop = "The sign reads '" + "STOP " * 40 + "'"
     assert repeated_in(loop) is not None
-    # What is said names the place.
+    # The message names the place.
     assert refusal_in("I cannot describe it.") == "I cannot describe"
     assert meta_phrase_in("A dog. In the video, it runs.") == "In the video"
     assert cut_off_at("A dog jumps over the", "de") is None
     assert cut_off_at("A dog jumps over the", "en") == "A dog jumps over the"
     assert is_empty("---")
-    # Patterns that backtrack without end would not return.
+    # Patterns with catastrophic backtracking would not return.
     screens = " ".join(f"A screen of {i} inches. The video shows {i} dogs." for i in range(500))
     for text in ("'" * 5000, "a " * 5000, "the " * 5000, "{" * 5000, "the image " * 1000, screens):
         problem_of_text(text, is_whole=False)
@@ -212,7 +212,7 @@ def test_a_sentence_is_in_its_language_and_in_no_other(language: str) -> None:
     for other in SENTENCES:
         if other != language:
             assert other_language(text, other) is not None, other
-    # What the threshold stands on.
+    # The evidence for the threshold.
     assert dict(_identifier().rank(text))[language] > 0.3
 
 
@@ -234,7 +234,7 @@ def test_too_little_is_not_judged_and_foreign_names_make_no_foreign_language(tex
 def test_languages_that_look_alike_are_taken_and_unknown_ones_refused() -> None:
     assert other_language("En brun hund løper langs stranden og stopper ved vannet.", "nb") is None
     assert other_language("一个男人在 McDonald's 门口吃汉堡，旁边停着一辆 BMW 汽车。", "zh") is None
-    # A language that cannot be told is refused.
+    # A language that the identifier does not know is refused.
     check_language("en")
     check_language("nb")
     with pytest.raises(RecipeError, match=r"caption\.language is 'xx'.*known: .*en, eo, es"):

@@ -1,4 +1,4 @@
-"""Answers: the schema that is asked for, what is read in spite of its form, and what is refused."""
+"""Answers: the requested schema, tolerated forms, and refused answers."""
 
 import json
 import random
@@ -122,18 +122,18 @@ def test_errors_are_one_line_that_names_field_found_and_expected(
 
 
 def test_neither_errors_nor_answers_carry_marks() -> None:
-    """Pins marks of templates and control characters."""
+    """Pins control tokens of templates, and control characters."""
     with pytest.raises(BadAnswerError) as error:
         read(changed(safety="</facts><|im_end|>"))
     assert not {"<|", "</"} & set(re.findall("<.", str(error.value)))
     answer = read(changed(short=" A dog\x00 runs.\r\nFast.\x1b[31m "))
     assert answer.short == "A dog  runs.\nFast. [31m"
-    # An answer is written as it would be read.
+    # The format of an answer can be parsed again.
     assert read(answer_text(answer, CONFIG, DESCRIBE)) == answer
 
 
 def test_a_value_is_what_was_written_or_there_is_none() -> None:
-    """Whatever is cut, doubled or lost in the text, no value is made up."""
+    """Pins that no cut, doubled or lost text invents a value."""
     draw = random.Random(0)
     n_read = 0
     for _ in range(1000):

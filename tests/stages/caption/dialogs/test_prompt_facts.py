@@ -1,4 +1,4 @@
-"""The facts of a window in a prompt: events that a sidecar names, and what follows from them."""
+"""The facts of a window in a prompt: measurements, and the events in a sidecar."""
 
 import json
 from fractions import Fraction
@@ -51,12 +51,12 @@ def test_facts_of_a_clip_are_short_and_told_where_they_are_known() -> None:
         '  - title: "Road 7"\n'
         '  - gps.city: "Oslo"'
     )
-    # The prompt leaves out what is not known.
+    # The prompt leaves out unknown facts.
     assert facts_of(None) == ""
     (bare,) = clip_rows([{"tags": [], "camera_motion": None, "content_type": None}])
     told = "- Camera, measured over the whole clip: its motion is not known"
     assert facts_of(bare) == told
-    # The limit, and that whole lines are left out from the end.
+    # The limit leaves out whole lines at the end.
     sidecar = Sidecar(uri="x", data={f"k{i}": "x" * 150 for i in range(40)})
     told = facts_of(ROW, text_lines=["y" * 30] * 20, sidecar=sidecar)
     assert 3600 < len(told) <= MAX_CHARACTERS
@@ -65,7 +65,7 @@ def test_facts_of_a_clip_are_short_and_told_where_they_are_known() -> None:
 
 
 def test_camera_motion_in_words() -> None:
-    """Pins that a new tag is not passed over."""
+    """Pins that a new tag is not forgotten."""
     for tags, speed, words in (
         (["static"], 0.001, "the camera stands still"),
         (["zoom_in"], 0.05, "the camera zooms in or moves forward slowly"),
@@ -93,7 +93,7 @@ def test_values_are_flattened_in_the_order_of_the_file_up_to_limits() -> None:
         'tags: ["snow", "dusk", 3]', 'people.0.name: "Ann"', 'people.1.name: "Bo"',
         '"odd key: x": 1',
     ]  # fmt: skip
-    # Many long and deep values are limited.
+    # The number, length and depth of values are limited.
     deep: dict[str, object] = {"end": 1}
     for _ in range(20):
         deep = {"a": deep}
@@ -114,7 +114,7 @@ def test_values_are_flattened_in_the_order_of_the_file_up_to_limits() -> None:
     ],
 )  # fmt: skip
 def test_untrusted_text_stays_one_string_on_one_line(text: str) -> None:
-    """Pins that nothing ends the string, the line or the turn."""
+    """Pins that no text ends the string, the line or the turn."""
     line = quoted(text)
     assert len(line.splitlines()) == 1
     assert not set("<>[]") & set(line)
@@ -138,12 +138,12 @@ def window(start: int, end: int) -> Window:
 
 
 def known(start: int, end: int, said: dict[str, Any], start_s: float = 0.0) -> WindowMetadata:
-    """Of frames of a clip with 10 frames per second."""
+    """Returns a window of a clip with 10 frames per second."""
     return metadata_of(window(start, end), 10.0, start_s, events_of(said, CONFIG), CONFIG, None)
 
 
 def test_events_and_values_are_read() -> None:
-    """Pins what the keys mean; events come by their start, labels in the recipe's words."""
+    """Pins the meaning of keys, the order of events by start, and labels from the recipe."""
     said = events_of(
         {
             "events": [
@@ -161,7 +161,7 @@ def test_events_and_values_are_read() -> None:
         Event(start_s=1.5, end_s=2.5, label="near_collision", about="a van is \u2039|x"),
         Event(start_s=7.0, end_s=7.0, label="collision", values={"speed_kmh": 12.0}),
     )
-    # No sidecar ends its place in a prompt or in training data.
+    # No sidecar leaves its place in a prompt or in training data.
     words = {"weather": "(INST) rain", "cause": "ice"}
     assert said.values == {"speed_kmh": 48.0, "ego_brakes": True, **words}
     assert said.moments == ((1.5, 2.5), (7.0, 7.0))
@@ -191,7 +191,7 @@ def test_events_and_values_are_read() -> None:
 def test_a_bad_value_is_a_problem_that_names_it(
     said: dict[str, Any], code: EventCode, message: str
 ) -> None:
-    """Pins code and words, and that nothing else is lost by it."""
+    """Pins code and message, and that all other values stay."""
     good = {"light": "night"}
     found = events_of(said | good, CONFIG)
     assert [problem.code for problem in found.problems] == [code]
@@ -199,12 +199,12 @@ def test_a_bad_value_is_a_problem_that_names_it(
     assert found.values == good
     counts = event_counts([found, NOTHING], 0)
     assert counts == {"events": len(found.events), "events_in_windows": 0, f"events_{code}": 1}
-    # An entry that cannot be read may be any event.
+    # An unreadable entry may be any event.
     assert not found.lists_all
 
 
 def test_a_bad_value_is_not_told_to_the_model_and_costs_no_event() -> None:
-    """Pins that good values reach the prompt, and the bound on what a stranger's file costs."""
+    """Pins that good values reach the prompt, and the limit on the cost of an untrusted file."""
     event = {"time_s": 1, "label": "collision", "weather": 7}
     data = {"events": [event], "speed_kmh": 4000, "weather": "rain", "camera": "front"}
     said = events_of(data, CONFIG)
@@ -227,7 +227,7 @@ def test_a_bad_value_is_not_told_to_the_model_and_costs_no_event() -> None:
 @pytest.mark.parametrize("rate", ["30", "30000/1001", "59.94"])
 @pytest.mark.parametrize("start_s", [0.0, 4.833333333333333, 3600.0333])
 def test_a_frames_own_time_is_that_frame(rate: str, start_s: float) -> None:
-    """Pins the mapping at every frame: at its time, and until just before the next one's."""
+    """Pins the mapping for each frame, from its time until just before the next frame's time."""
     fps = float(Fraction(rate))
     for frame in range(500):
         at_s = start_s + frame / fps
@@ -251,9 +251,9 @@ def test_windows_stand_around_events_of_the_clip_or_beside_the_others() -> None:
     assert windows_of(100, 10.0, CONFIG, [(9.9, 9.9), (30.0, 31.0)], start_s=10.0) == plain
     never, wider = (CONFIG.model_copy(update={"event_window_s": s}) for s in (None, 4.0))
     assert windows_of(100, 10.0, never, [(1.0, 1.0)]) == plain
-    # Pictures of an earlier setting are not taken for those of a later one.
+    # Pictures for one setting are not used for another.
     assert len({frames_fingerprint(config) for config in (CONFIG, wider, never)}) == 3
-    # Their order, and that the clip's caption has each piece of it once.
+    # The order of windows; the clip's caption has each piece of the clip once.
     beside = CONFIG.model_copy(update={"event_windows": "beside"})
     windows = windows_of(80, 10.0, beside, [(4.0, 4.0)])
     spans = [(w.start_frame, w.end_frame, w.is_event) for w in windows]
@@ -269,7 +269,7 @@ def test_windows_stand_around_events_of_the_clip_or_beside_the_others() -> None:
 
 
 def test_the_gravest_event_is_the_class_and_no_event_is_said_where_it_is_known() -> None:
-    """Pins the order of classes, and values of the event before those of the source."""
+    """Pins the order of classes; values of the event replace values of the source."""
     said = {
         "events": [
             {"time_s": 1.0, "label": "near_collision", "weather": "hail"},
@@ -285,11 +285,11 @@ def test_the_gravest_event_is_the_class_and_no_event_is_said_where_it_is_known()
     )
     first = known(0, 12, said)
     assert (first.label, first.values["weather"]) == ("near_collision", "hail")
-    # The negatives: all events are listed, and none is near.
+    # Negatives: the sidecar lists all events, and no event is near.
     far = {"events": [{"time_s": 30, "label": "collision"}]}
     assert known(0, 40, {"events": []}).label == "normal"
     assert known(0, 40, far).label == "normal"
-    # What follows a collision is no normal driving: half a window, here 10 frames, lies between.
+    # Frames after a collision are no normal driving, up to half a window, here 10 frames.
     for start_s, label in ((30.5, None), (31.0, None), (31.1, "normal"), (25.1, None)):
         assert known(0, 40, far, start_s=start_s).label == label
     assert known(0, 40, far, start_s=25.0).label == "normal"
@@ -298,7 +298,7 @@ def test_the_gravest_event_is_the_class_and_no_event_is_said_where_it_is_known()
 
 
 def test_the_prompt_tells_the_class_and_times_of_the_window() -> None:
-    """Pins the lines, and that the prompt leaves out the events in seconds of the source."""
+    """Pins the lines, and that the prompt leaves out event times of the source."""
     data = {"events": [{"time_s": 12.4, "label": "near_collision", "about": "a van"}], "road": "A8"}
     piece = known(0, 40, data, start_s=10.0)
     lines = metadata_lines(piece, window(0, 40), 10.0, 10.0)
@@ -315,7 +315,7 @@ def test_the_prompt_tells_the_class_and_times_of_the_window() -> None:
 
 
 def test_another_label_is_another_request_and_captions_from_metadata_ask_nobody() -> None:
-    """Pins that a corrected sidecar asks anew, and the same one does not."""
+    """Pins that a corrected sidecar causes new requests, and an unchanged sidecar does not."""
     asks = ["caption.captioner=openai", "caption.url=http://127.0.0.1:1/v1", "caption.model=m"]
     config = load_recipe("driving", asks).caption
     asker = Asker(config)
@@ -330,7 +330,7 @@ def test_another_label_is_another_request_and_captions_from_metadata_ask_nobody(
     event = {"time_s": 1.0, "label": "collision"}
     assert key({"events": [event]}) == key({"events": [event]})
     assert key({"events": [event]}) != key({"events": [event | {"label": "near_collision"}]})
-    # The annotation: the caption and class of metadata, by no model and no request.
+    # The annotation has caption and class from metadata, without a request.
     know = known(0, 40, {"events": []})
     task = Task(clip_id="c", content="p", window=window(0, 40), fps=10.0, metadata=know)
     annotation = replayed(make_dialogs(CONFIG)(task), {})[0]

@@ -1,4 +1,4 @@
-"""Prompts: what is refused, what is replaced, and what text of unknown origin cannot do."""
+"""Prompts: refused files, placeholders, and untrusted text."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def load(folder: Path, text: str) -> Prompt:
 def test_a_worker_without_the_file_knows_what_it_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pins that a prompt of the user's reaches machines that have no such file."""
+    """Pins that a user's prompt reaches machines without the file."""
     monkeypatch.setattr("curator.stages.caption.dialogs.prompt_files._given", {})
     path = tmp_path / "mine.yaml"
     path.write_text("about: mine\nuser: What is this?\nanswer: text\n")
@@ -93,7 +93,7 @@ def test_braces_of_json_stay_and_the_fingerprint_is_that_of_the_words(tmp_path: 
     )
     with pytest.raises(KeyError):
         fill("{facts}", {})
-    # The fingerprint is that of the words.
+    # The fingerprint depends only on the texts.
     own = {"type": "string"}
     texts = [
         GOOD, "about: for people\n" + GOOD, GOOD.replace("Describe", "Tell"),
@@ -121,7 +121,7 @@ def test_text_of_unknown_origin_is_data(text: str, wanted: str) -> None:
 
 
 def test_every_placeholder_is_explained() -> None:
-    """Pins the comment in the prompt that users copy; `candidate` is for judges alone."""
+    """Pins the comment in the prompt that users copy; only judges use `candidate`."""
     lines = (prompt_folder() / "describe.yaml").read_text().splitlines()
     explained = placeholders(" ".join(line for line in lines if line.startswith("#")))
     used = set()

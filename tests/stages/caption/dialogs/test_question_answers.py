@@ -1,4 +1,4 @@
-"""Questions and answers for post-training: what follows from what, and where each is from."""
+"""Questions and answers for post-training, and the origin of each answer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -70,7 +70,7 @@ def told(made: Mapping[str, QuestionAnswer]) -> dict[str, tuple[str, str]]:
 
 
 def test_metadata_stands_above_the_model_and_without_both_nothing_is_asked() -> None:
-    """Pins each answer and its origin where both say something."""
+    """Pins each answer and its origin if metadata and model both answer."""
     made = asked(ANSWER, known("collision", event("collision"), weather="rain", ego_brakes=False))
     assert told(made) == {
         "caption.short": ("A van cuts in.", "tiny"),
@@ -85,14 +85,14 @@ def test_metadata_stands_above_the_model_and_without_both_nothing_is_asked() -> 
     reasoned = made["reasoning.reasoning"]
     assert (reasoned.reasoning, reasoned.reasoning_origin) == ("The van comes close.", "tiny")
     assert made["choice.class"].reasoning_origin is None
-    # Nothing is marked as known that is not.
+    # Only known answers are marked as known.
     made = told(asked(ANSWER, known(None, lists_all=False)))
     assert made.pop("caption.metadata") == ("Known.", "metadata")
     assert {origin for _, origin in made.values()} == {"tiny"}
     assert made["choice.class"] == ("collision", "tiny")
     assert made["yes_no.near_collision"] == ("No", "tiny")
     assert not [name for name in made if "time_of" in name]
-    # A window whose model failed, with metadata and without; metadata may not list all.
+    # Windows without a model's answer, with and without metadata; metadata may be incomplete.
     assert set(asked(None, known("normal"))) == {
         "caption.metadata", "choice.class", "yes_no.collision", "yes_no.near_collision",
     }  # fmt: skip
@@ -103,16 +103,16 @@ def test_metadata_stands_above_the_model_and_without_both_nothing_is_asked() -> 
 
 
 def test_answers_fit_each_other_in_recipes_of_all_kinds() -> None:
-    """Pins that reasoning to another class is left out, and that no question has two answers."""
+    """Pins that reasoning for another class is left out, and that questions have one answer."""
     assert "reasoning.reasoning" not in asked(ANSWER, known("near_collision"))
     know = known("collision", event("collision"), event("collision", 13.0))
     assert "open.time_of_collision" not in asked(ANSWER, know)
-    # A trainer, who is given the whole clip, knows what is meant.
+    # Training uses the whole clip, so questions name the span of a window.
     for one in asked(ANSWER, known("collision", event("collision")), span=PIECE).values():
         assert one.question.startswith("Between 1.0 s and 3.0 s: ")
     for one in asked(ANSWER, known("collision", event("collision"))).values():
         assert "Between" not in one.question
-    # Letters differ from clip to clip, and are the same in each run.
+    # Letters differ between clips, and stay the same in each run.
     letters = []
     for i in range(30):
         one = asked(ANSWER, known("collision"), clip=f"clip-{i}")["choice.class"]
@@ -122,7 +122,7 @@ def test_answers_fit_each_other_in_recipes_of_all_kinds() -> None:
         assert f"{letter}. {name} (contact)" in one.question
         letters.append(letter)
     assert set(letters) == {"A", "B", "C"}
-    # What any model's annotation gives; captions from metadata are not said twice.
+    # Questions from any model's annotation; captions from metadata occur once.
     plain: dict[str, Any] = {"events": {}, "no_event": None, "content_types": ("indoor", "outdoor")}
     config = CaptionConfig(**(CONFIG.model_dump() | plain))
     made = told(asked(Answer(short="A cat.", content_type="indoor"), None, config))
@@ -135,7 +135,7 @@ def test_answers_fit_each_other_in_recipes_of_all_kinds() -> None:
 
 @pytest.mark.parametrize("mark", ["<video>", "<image>", "<|im_end|>", "</think>"])
 def test_no_mark_of_a_trainer_stands_in_an_answer(mark: str) -> None:
-    """Pins answers of models and reasoning."""
+    """Pins the origin of models' answers and of reasoning."""
     said = {"short": f"a {mark} b", "content_type": "collision", "extra": {"reasoning": mark}}
     for one in asked(Answer(**said), known("collision")).values():  # type: ignore[arg-type]
         assert mark not in one.answer + one.reasoning
