@@ -428,7 +428,7 @@ def check_language(language: str) -> None:
     labels = _identifier().labels
     if _SAME_MODEL_NAME.get(language, language) not in labels:
         names = ", ".join(sorted(name for name in labels if len(name) == 2))
-        raise RecipeError(f"caption.language {language!r} is not recognized; known: {names}")
+        raise RecipeError(f"caption.language is {language!r}, which is unknown; known: {names}")
 
 
 def other_language(text: str, language: str) -> str | None:
