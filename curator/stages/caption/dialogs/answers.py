@@ -52,8 +52,8 @@ class BadAnswerError(ValueError):
 def answer_schema(config: CaptionConfig, prompt: Prompt) -> dict[str, Any] | None:
     """Returns the JSON Schema of the answer about a window, or None for plain text.
 
-    Custom fields of the prompt come last. Other fields use only keywords that guided decoding
-    supports: type, properties, required, additionalProperties, enum, items.
+    Custom fields of the prompt come last. Other fields use descriptions, and only keywords that
+    guided decoding supports: type, properties, required, additionalProperties, enum, items.
 
     Raises:
         RecipeError: The prompt answers in plain text, and the recipe requests more than a caption.

@@ -90,7 +90,7 @@ class _Questions:
     def yes_no(self) -> Iterator[QuestionAnswer]:
         config, metadata, answer = self._config, self._metadata, self._answer
         labels = [event.label for event in metadata.events] if metadata is not None else []
-        # The answer no needs metadata that lists all events.
+        # `No` for an unlisted event is known only if metadata lists all events.
         is_complete = metadata is not None and metadata.label is not None and metadata.lists_all
         for name, meaning in config.events.items():
             if name == config.no_event:
