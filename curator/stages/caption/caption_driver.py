@@ -1,6 +1,6 @@
 """The driver of captions: finds windows without annotation, and gets their frames and replies.
 
-Unless answers may reject clips, windows are annotated while clips are cut. Workers store replies
+Windows are annotated before, during or after the cut (`CaptionStage.wait`). Workers store replies
 every second, so a run that resumes after a crash repeats few requests.
 """
 
@@ -213,7 +213,7 @@ class Captioning:
         }
 
     def close(self) -> None:
-        """Cancels running requests, and packs this run's replies into one part."""
+        """Cancels running requests, and merges small parts of replies."""
         self._stream.close()
         self._replies.pack()
 

@@ -159,7 +159,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         return type(self)(config, prompts=self._prompts)
 
     def preflight(self) -> None:
-        """Sends a service a trial request with grey frames; checks files and packages of models.
+        """Checks prompts, and a service by a trial request, or the packages and files of models.
 
         Raises a `UsageError` if the captioner cannot be used; the message gives the remedy.
         """
