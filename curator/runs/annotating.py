@@ -36,17 +36,18 @@ def annotate(
     short_caption: Callable[[Clip], str | None] | None,
     in_tars: Mapping[str, pa.Table],
 ) -> Callable[[Clip], Sequence[StoredMember]]:
-    """Makes what annotators have not made yet; rejects clips on which a required one fails.
+    """Makes missing values of annotators, and rejects clips for which a required annotator fails.
 
     Args:
-        run: Its log gets CPU-seconds, values that were made, and clips that lack some.
-        clips: The kept ones are annotated, and get values in columns.
-        locations: Their MP4s.
-        vectors: Gives vectors of kept clips, `clip` or `scene`.
-        short_caption: Gives the short caption of a clip; None without a captioner.
-        in_tars: From `stored_values`.
+        run: The run; its log gets CPU-seconds, and counts of values made and of values lacking.
+        clips: Clips of the run. Kept clips get values in columns.
+        locations: MP4s of the kept clips, by clip id.
+        vectors: Returns vectors of kept clips of a kind, `clip` or `scene`.
+        short_caption: Returns the short caption of a clip; None without a captioner.
+        in_tars: Stored values, from `stored_values`.
 
-    Returns what gives the members of a clip.
+    Returns:
+        A function that returns the members of a clip.
     """
     store = FamilyStore(run.store, in_tars)
     scheduler = Scheduler(store, run.engine, run.log.progress)
@@ -62,7 +63,7 @@ def annotate(
         written = _ClipsToAnnotate(clips, locations, sorted(columns), given)
         made = scheduler.annotate(stages, written)
         all_members.append(made.members)
-        # Not by |=, which drops what is zero.
+        # |= would drop zero counts.
         run.log.counts.update({f"{name}_made": n for name, n in made.n_made.items()})
         run.log.counts.update({f"{name}_lacking": n for name, n in made.lacking.items()})
         run.log.cpu_s.update(made.cpu_s)
@@ -71,7 +72,7 @@ def annotate(
                 name, error = made.rejected[clip.clip_id]
                 reject(clip, f"{name}_failed", detail=error)
         for column, of in made.columns:
-            # By the clips' numbers: what rejected ones had is cleared.
+            # Sets the whole column, and clears the values of rejected clips.
             rows = np.full(len(clips), -1, np.int32)
             rows[written.numbers] = of
             rows[pc.not_equal(clips.column("decision"), "kept").to_numpy()] = -1
@@ -84,20 +85,20 @@ def annotate(
 def stored_values(
     store: Store, previous: Mapping[str, Any], reusable: ReusableShards
 ) -> dict[str, pa.Table]:
-    """Returns the values that the tars of a finished run hold; none for an empty summary."""
+    """Returns the annotators' values in the tars of a finished run; none for an empty summary."""
     if not previous:
         return {}
     try:
         declared = declared_families(find_json(store, MANIFEST))
     except (DamagedError, ShardError) as error:
-        # The commit writes it again; until then the tars' values are made anew.
-        logger.warning("values in tars are not used again: %s", error)
+        # This run makes the values again, and its commit writes the manifest again.
+        logger.warning("this run does not reuse values in tars: %s", error)
         return {}
     return values_in_tars(store, previous, declared, reusable.sizes)
 
 
 class _ClipsToAnnotate:
-    """The kept clips as annotators see them; `numbers` are those of their rows."""
+    """The kept clips as annotators see them; `numbers` are the numbers of their rows."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ def _vector_in(vectors: Vectors | None) -> Callable[[Clip], Any]:
 
 
 def _rounds(stages: Sequence[AnyAnnotator]) -> Iterator[list[AnyAnnotator]]:
-    """Yields stages that run together: those that read columns of others come after these."""
+    """Yields groups of stages that run together; readers of a column come after its writer."""
     together: list[AnyAnnotator] = []
     for stage in stages:
         if any(set(stage.columns) & set(other.writes_columns()) for other in together):

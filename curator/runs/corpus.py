@@ -1,7 +1,7 @@
-"""The clips of a run while it goes on: candidates first, then rows with decisions.
+"""Holds the clips of a run: candidates at first, rows with decisions later.
 
-What the rules reject, and columns that no later stage changes, are on the local disk as soon as
-they exceed a share of the memory.
+Rejected clips, and columns that no later stage changes, move to the local disk when they exceed
+their share of the memory.
 """
 
 import json
@@ -47,24 +47,24 @@ logger = logging.getLogger(__name__)
 CLIP_ORDER = ("source_id", "start_pts", "end_pts")
 SHOT_ORDER = ("source_id", "shot")
 _N_HELD = 8
-"""Things that share the memory: candidates, clips of either kind, shots, vectors of two models, and
-what is put together of them."""
+"""Number of tables that share the memory: candidates, kept clips, rejected clips, shots, vectors of
+two models, and tables that join them."""
 _MAX_ROOM_BYTES = 1 << 30
-"""An Arrow array of texts ends at 2 GiB."""
+"""An Arrow array of strings holds at most 2 GiB."""
 
 _PUBLIC_NAME = r"[a-z][a-z0-9_]{0,63}"
 _PUBLIC = "lower case letters, digits and _, at most 64"
 _MAX_LEFT_BYTES = 8 << 20
 RULES = "rules"
-"""Family: each rule as applied, with its counts, as `summary.json` has it."""
+"""Family of the rules: each rule as applied, with its counts. `summary.json` has the same rows."""
 _PART_OF = ("clip_id", "source_id", "shot", "start_frame", "end_frame")
-"""Columns of the clip of a part; the row of a part has `part_start_s` and `part_end_s`, too."""
+"""Columns that the row of a part copies from its clip, before `part_start_s` and `part_end_s`."""
 _RESERVED = frozenset({"stamp", "generation"})
-"""Names that no family of a stage has: a run leaves these."""
+"""Names that the run itself writes; a stage may not use them."""
 
 
 def memory_budget_of(memory_bytes: int) -> int:
-    """Returns the share of the memory that each of the things may take that are held at a time."""
+    """Returns how much of the memory each of `_N_HELD` tables may take, in bytes."""
     return min(_MAX_ROOM_BYTES, memory_bytes // _N_HELD)
 
 
@@ -73,28 +73,28 @@ def _no_footage() -> Footage:
 
 
 def _nothing(family: str) -> None:
-    """Is left where no earlier generation counts."""
+    """Returns the values of a family if no earlier generation counts: None."""
 
 
 class DecidedClips:
-    """Clips that stages decide about, one stage after the other.
+    """Clips about which stages decide, one stage after the other.
 
     Args:
-        clips: Candidates in the order of source and time; or rows, which rules have decided about.
-        memory_budget_bytes: Memory for each of the tables that are held.
-        vectors: Gives vectors by the name of their table.
-        earlier: Gives what an earlier generation left of a family.
-        tables: Of earlier runs; None for none.
-        writes: Whether new tables are stored.
+        clips: Candidates in the order of source and time, or rows with the decisions of the rules.
+        memory_budget_bytes: Memory for each table.
+        vectors: Returns the vectors of a table, by its name.
+        earlier: Returns the values of a family that an earlier generation left.
+        tables: Tables that stages of earlier runs left; None for none.
+        writes: Whether to store the tables that stages leave.
         ready: Names of stages that are set up; None for none.
-        footage: Gives the footage of the clips.
-        elsewhere: Gives clips that stay whatever is decided.
-        marks: Of clips, by id.
+        footage: Returns the footage of the clips.
+        elsewhere: Returns clips outside of these, which stay for certain.
+        marks: Marks by clip id.
 
     Attributes:
-        left: What stages left, by family; tables are stored.
-        warnings: Lines of stages.
-        parts: Parts of clips that are to be clips, by the stage that decided last; None for none.
+        left: JSON values that stages left, by family. Tables are in `tables` instead.
+        warnings: Warnings of stages, a line each.
+        parts: Parts of clips that the last stage turns into clips; None for none.
     """
 
     def __init__(
@@ -129,17 +129,17 @@ class DecidedClips:
 
     @property
     def clips(self) -> ClipStore:
-        """All clips, from the first decision on."""
+        """All clips; available after the first decision."""
         assert self._store is not None, "no stage has decided"
         return self._store
 
     @property
     def rows(self) -> ClipRows:
-        """The clips that the rules keep."""
+        """Rows of the clips that the rules keep."""
         return self.clips.rows if self._rows is None else self._rows
 
     def marked(self, verdict: Verdict, ids: pa.ChunkedArray) -> NDArray[np.bool_]:
-        """Returns which clips are marked so, bool [N]."""
+        """Returns which of some clips have a mark with this verdict, bool [N]."""
         if not len(self._marked[verdict]):
             return np.zeros(len(ids), np.bool_)
         is_marked = pc.is_in(ids, value_set=self._marked[verdict])
@@ -148,7 +148,7 @@ class DecidedClips:
     def decide(self, stage: AnyCorpusStage, work: Work) -> None:
         """Runs a stage.
 
-        Raises `CuratorError` where a custom stage raised, or leaves what another one does.
+        Raises `CuratorError` if a custom stage raises, or leaves a value that a run cannot store.
         """
         candidates, self._candidates, self.parts = self._candidates, None, None
         corpus = (
@@ -179,23 +179,24 @@ class DecidedClips:
             if type(stage).__module__.startswith("curator."):
                 raise
             raise CuratorError(
-                f"stage {stage.name} of the recipe's `stages` fails: {in_one_line(error)}; nothing "
-                "was changed"
+                f"stage {stage.name} of the recipe's `stages` fails: {in_one_line(error)}; the run "
+                "changed nothing"
             ) from error
 
     def _leave(self, stage: str, left: Left) -> None:
         if isinstance(left.rows, pa.Table):
             if left.family not in OWN_FOLDERS:
                 raise CuratorError(
-                    f"stage {stage}: {left.family!r} is a table, for which an output root has no "
-                    "folder; leave values that JSON can hold"
+                    f"stage {stage}: {left.family!r} is a table, and an output root has no folder "
+                    "of this name; leave values that JSON can hold"
                 )
             if self._tables is not None and self._writes:
                 self._tables.write(left.family, left.rows)
             return
         if left.family in _RESERVED or left.family in self.left:
             raise CuratorError(
-                f"stage {stage}: {left.family!r} is left twice, by this stage or another one"
+                f"stage {stage} leaves {left.family!r}, a name that the run or a stage uses "
+                "already; expected another name"
             )
         if re.fullmatch(_PUBLIC_NAME, left.family) is None:
             raise CuratorError(f"stage {stage} leaves {left.family!r}; expected {_PUBLIC}")
@@ -203,25 +204,25 @@ class DecidedClips:
             n_bytes = len(json.dumps(left.rows, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise CuratorError(
-                f"stage {stage}: {left.family!r} is left with what JSON cannot hold: {error}; "
-                "expected dicts with texts as keys, lists, texts, numbers that are finite, or None"
+                f"stage {stage}: JSON cannot hold the value of {left.family!r}: {error}; expected "
+                "dicts with texts as keys, lists, texts, finite numbers, or None"
             ) from error
         if n_bytes > _MAX_LEFT_BYTES:
             raise CuratorError(
                 f"stage {stage}: {left.family!r} takes {n_bytes} bytes as JSON; expected at most "
-                f"{_MAX_LEFT_BYTES}, because each snapshot holds it"
+                f"{_MAX_LEFT_BYTES}, because each snapshot holds these bytes"
             )
         self.left[left.family] = left.rows
 
     def add_decided(self, decided: pa.Table) -> None:
-        """Adds the next clips, with decisions."""
+        """Adds clips with decisions; clips come in order."""
         if self._store is None:
             self._store = ClipStore(decided.schema, self._memory_budget_bytes)
         self._store.add(decided)
 
 
 class _Shared:
-    """What a stage finds besides the columns of its clips."""
+    """Gives a stage what it reads besides the columns of its clips."""
 
     def __init__(self, of: DecidedClips) -> None:
         self._of = of
@@ -230,7 +231,7 @@ class _Shared:
 
 
 class _CandidateClips(_Shared):
-    """Candidates: what is decided about a block goes to the clips before the next one is read."""
+    """The candidates: the corpus stores decisions about a block before it reads the next block."""
 
     def __init__(self, of: DecidedClips, candidates: SortedRows | pa.Table) -> None:
         super().__init__(of)
@@ -250,7 +251,7 @@ class _CandidateClips(_Shared):
 
     def blocks(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
         blocks = in_blocks(self._all) if isinstance(self._all, pa.Table) else self._all.blocks()
-        # Of no clips there is one block, without rows.
+        # Without clips, there is one empty block.
         for block in blocks if self.num_rows else [self._block]:
             self._block = block
             yield block if names is None else block.select(names)
@@ -289,7 +290,7 @@ class _KeptClips(_Shared):
 
     def blocks(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
         start = 0
-        # Of no clips there is one block, without rows.
+        # Without clips, there is one empty block.
         schema = self._rows.schema if names is None else fields_of(self._rows.schema, names)
         none = self._rows.slice(0, 0, schema)
         for block in self._rows.blocks(names) if len(self._rows) else [none]:
@@ -306,7 +307,7 @@ class _KeptClips(_Shared):
             self._rows.scatter(self._numbers[decisions.rows], pa.table(columns))
 
     def _with_marks(self, decisions: Decisions) -> Decisions:
-        """Takes back what stages of this package decide against clips marked `keep`."""
+        """Takes back rejections of clips marked `keep`, for the reasons in `OVERRIDDEN`."""
         reason = decisions.columns["reason"].cast(pa.string())
         is_taken_back = pc.is_in(reason, value_set=pa.array(sorted(OVERRIDDEN)))
         if not pc.any(is_taken_back).as_py():
@@ -322,7 +323,7 @@ class _KeptClips(_Shared):
         return Decisions(decisions.rows, pa.table(columns))
 
     def parts(self, remainders: Remainders) -> pa.Table:
-        # What is marked `keep` stays whole.
+        # A clip marked `keep` stays whole.
         stays = pc.equal(self["decision"], "kept").to_numpy(zero_copy_only=False)
         is_gone = ~(stays & self.marked("keep", self["clip_id"]))[remainders.rows]
         remainders = Remainders(
@@ -330,14 +331,14 @@ class _KeptClips(_Shared):
         )
         numbers = pa.array(self._numbers[remainders.rows])
         columns = {name: self._rows.column(name).take(numbers) for name in _PART_OF}
-        # Rounded, so that the same parts have the same name.
+        # Rounding gives equal parts equal names.
         columns["part_start_s"] = pa.array(np.round(remainders.start_s, 3))
         columns["part_end_s"] = pa.array(np.round(remainders.end_s, 3))
         return pa.table(columns)
 
 
 def _check(decisions: Decisions, is_decided: NDArray[np.bool_]) -> None:
-    """Refuses decisions that are not what `Decisions` says; `is_decided` is bool [clips]."""
+    """Raises `ValueError` unless decisions are as `Decisions` says; `is_decided` is bool [N]."""
     rows, n_clips = np.asarray(decisions.rows), len(is_decided)
     if not rows.size and not decisions.columns.num_rows:
         return
@@ -356,7 +357,7 @@ def _check(decisions: Decisions, is_decided: NDArray[np.bool_]) -> None:
             f"clips numbered from {rows.min()} to {rows.max()}; expected 0 to {n_clips - 1}"
         )
     if len(np.unique(rows)) < len(rows) or is_decided[rows].any():
-        raise ValueError("a clip is decided about twice; expected once by a stage")
+        raise ValueError("a stage decides twice about a clip; expected one decision")
     reason = decisions.columns["reason"]
     is_text = pa.types.is_string(reason.type) or pa.types.is_large_string(reason.type)
     if not (is_text or pa.types.is_null(reason.type)):
@@ -367,14 +368,14 @@ def _check(decisions: Decisions, is_decided: NDArray[np.bool_]) -> None:
 
 
 def _decided(decisions: Decisions) -> dict[str, pa.ChunkedArray]:
-    """Returns columns with `decision`."""
+    """Returns the columns of decisions, and the column `decision`."""
     columns = dict(zip(decisions.columns.column_names, decisions.columns.columns, strict=True))
     is_rejected = pc.is_valid(columns["reason"])
     return columns | {"decision": pc.if_else(is_rejected, "rejected", "kept")}
 
 
 def _lists(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns a list for each reason; an empty one for none."""
+    """Returns a list for each clip: with its reason, or empty if the reason is null."""
     ends = np.cumsum(pc.is_valid(reasons).to_numpy())
     offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
     values = reasons.drop_null().combine_chunks()
@@ -382,7 +383,7 @@ def _lists(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _parents(clips: pa.Table, parts: pa.Table) -> Iterator[str]:
-    """Yields the clip of which each clip is a part."""
+    """Yields for each of `clips` the id of the clip that contained it."""
     by_source: dict[str, list[tuple[int, int, str]]] = {}
     for name, source_id, _, start, end in zip(
         *(parts[n].to_pylist() for n in _PART_OF), strict=True
@@ -397,12 +398,12 @@ class ClipCorpus(DecidedClips):
     """Shots, clips and vectors of all sources.
 
     Args:
-        formed: Gives candidates the size, rate and length that they are written with, and the
-            metadata of their sources.
-        memory_bytes: What may be held in memory; the rest is on the local disk.
+        formed: Adds to candidates their size, rate and length in the output, and the metadata of
+            their sources.
+        memory_bytes: Memory for all tables; the rest is on the local disk.
         scores: Names of the scores that candidates have.
-        tables: Of earlier runs; None for none.
-        propose: Makes candidates of parts of clips; None where these do not become clips.
+        tables: Tables that stages of earlier runs left; None for none.
+        propose: Makes candidates from parts of clips; None if parts do not become clips.
         compared: `earlier`, `footage`, `elsewhere` and `marks` of `DecidedClips`.
     """
 
@@ -418,13 +419,13 @@ class ClipCorpus(DecidedClips):
     ) -> None:
         self._formed, self._propose, budget = formed, propose, memory_budget_of(memory_bytes)
         self._rules: list[AnyCorpusStage] = []
-        """Stages that have decided, and that decide about parts of clips too."""
+        """Stages that have decided, and will decide about parts of clips."""
         self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, budget)
         self.stored_vectors = {
             name: StoredVectors(embeddings_schema(1).empty_table(), budget)
             for name in ("embeddings", "clip_embeddings")
         }
-        """Vectors of all clips: of what they show; and by the CLIP model, none without one."""
+        """Scene vectors of all clips, and CLIP vectors if the recipe names a CLIP model."""
         self._over = partial(
             DecidedClips,
             memory_budget_bytes=budget,
@@ -437,7 +438,7 @@ class ClipCorpus(DecidedClips):
         super().__init__(candidates, tables=tables, **self._over.keywords)
 
     def add(self, proposed: ProposedUnit) -> pa.Table:
-        """Takes the candidates of some sources; returns them as they would be written."""
+        """Adds the candidates of some sources; returns them with their form in the output."""
         clips = self._formed(proposed.clips)
         assert isinstance(self._candidates, SortedRows), "a stage has decided"
         self._candidates.add(clips)
@@ -450,7 +451,7 @@ class ClipCorpus(DecidedClips):
         self.stored_vectors["clip_embeddings"].add(proposed.clip_vectors)
 
     def decide(self, stage: AnyCorpusStage, work: Work) -> None:
-        """Lets a stage decide about all clips; the first one gets the candidates."""
+        """Lets a stage decide about all clips; the first stage gets the candidates."""
         n_known = len(self.warnings)
         super().decide(stage, work)
         for line in self.warnings[n_known:]:
@@ -461,14 +462,14 @@ class ClipCorpus(DecidedClips):
             self._rules.append(stage)
 
     def alone(self, stages: Iterable[AnyCorpusStage], clips: pa.Table) -> ClipRows:
-        """Returns candidates of some sources that pass stages, none of which needs other clips."""
+        """Returns those candidates of some sources that pass stages without needing other clips."""
         some = self._over(clips=clips)
         for stage in stages:
             some.decide(stage, CorpusWork(stage.name))
         return some.rows
 
     def _add_parts(self, parts: pa.Table, proposed: ProposedUnit) -> None:
-        """Adds clips that are parts of others: the rules judge them by the bounds of all clips."""
+        """Adds clips that are parts of others; the rules filter them by the bounds of all clips."""
         candidates = self._formed(proposed.clips)
         order = pc.sort_indices(candidates, [(name, "ascending") for name in CLIP_ORDER])
         some = self._over(clips=candidates.take(order), earlier=self.left.get)

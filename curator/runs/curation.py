@@ -1,6 +1,6 @@
-"""One run: listing, scan and identity, then a pass for each generation that needs one.
+"""One run: listing, scan and content ids, then a pass for each generation that needs a pass.
 
-docs/design/generations.md says what generations are.
+docs/design/generations.md explains generations.
 """
 
 import logging
@@ -43,16 +43,16 @@ from curator.tables.source_table import SourceTable
 logger = logging.getLogger(__name__)
 
 PLANNED = "clips", "cpu_s", "stage_s"
-"""What a summary says of a plan."""
+"""Keys of a plan that the summary keeps."""
 SMALL_BYTES = 64 << 20
-"""Bytes of sources that are likely small work; what they hold is not known before the scan."""
+"""Up to this size, sources are likely small work. Before the scan, only their size is known."""
 
 
 class Run:
     """A run of one recipe over some sources, into an output root.
 
-    `check` raises if this run may not write there any more. `memory_bytes` is what the columns of
-    clips may take; None for a share of this machine.
+    `check` raises if this run may not write there any more. `memory_bytes` limits the memory for
+    columns of clips; None for a share of this machine's memory.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Run:
     ) -> None:
         self._sources = SourceTable()
         self.log = RunLog(progress=progress, sources=self._sources.sums)
-        """What the run took and did until now."""
+        """Time and work of the run until now."""
         self.context = RunContext(
             store=store,
             recipe=recipe,
@@ -78,8 +78,8 @@ class Run:
             check=check,
             removals=finished_removals(store),
         )
-        """What its passes share."""
-        # Hashes hold again when a removal is finished.
+        """The state that passes share."""
+        # Hashes match now: `finished_removals` has refused an output with an unfinished removal.
         repair_objects(store, check=check)
         self._previous = earlier_state(store)
         log_older(store, self._previous)
@@ -94,16 +94,16 @@ class Run:
     def execute(
         self, arguments: Sequence[str], *, limit: int | None, replace: bool = False
     ) -> dict[str, Any]:
-        """Runs the stages of the graph; returns what `summary.json` holds.
+        """Runs the stages of the graph; returns the contents of `summary.json`.
 
         Args:
             arguments: Sources as the user named them.
-            limit: Most sources.
-            replace: Whether OUT is to hold these sources alone; else they are added to those of
-                earlier runs.
+            limit: Maximum number of sources; None for all.
+            replace: Whether these sources replace the sources of earlier runs; else the run adds
+                them.
 
         Raises:
-            UsageError: Clips would be lost that may not.
+            UsageError: The shards would lose clips that must stay.
         """
         run = self.context
         run.check()
@@ -114,7 +114,7 @@ class Run:
         earlier = earlier_sources(run.store, self._previous)
         if not replace:
             drop_check.refuse_unread(self._sources)
-            # Sources of earlier runs that this one does not name stay.
+            # Sources of earlier runs stay if this run does not name them.
             run.log.counts[CARRIED] = carry(earlier, self._sources, run.metadata)
         self._check_metadata()
         generations = Generations.of(self._sources, earlier, run.recipe.run)
@@ -124,13 +124,13 @@ class Run:
         return self._whole(generations)
 
     def scanned(self, arguments: Sequence[str], *, limit: int | None) -> SourceTable:
-        """Lists and probes sources alone; arguments as of `execute`."""
+        """Lists and probes sources, and stops there; takes the arguments of `execute`."""
         self._scan(arguments, limit)
         self._check_metadata()
         return self._sources
 
     def _whole(self, generations: Generations) -> dict[str, Any]:
-        """Decides about everything up to each new generation."""
+        """For each new generation, decides about all clips up to this generation."""
         previous = self._previous
         numbers = generations.new or (generations.last_earlier,)
         for number, after in zip_longest(numbers, numbers[1:]):
@@ -139,7 +139,7 @@ class Run:
         return previous
 
     def _grown(self, generations: Generations, earlier: pa.Table) -> dict[str, Any]:
-        """Decides about each new generation alone, and about all of them if that must be."""
+        """Decides about each new generation alone, and about earlier ones too if they are stale."""
         previous, run = self._previous, self.context
         scope = self._scope(previous, sources=self._sources)
         before: Results | None = None
@@ -164,7 +164,7 @@ class Run:
         numbers = (*carried, *generations.new) or (last + 1,)
         for number, after in zip_longest(numbers, numbers[1:]):
             if number > last:
-                # Of what is new there are no clips yet.
+                # A new generation has no clips yet.
                 scope = changed(scope, reuses={}, reusable=ReusableShards(run.store, {}))
             scope = changed(
                 scope,
@@ -184,7 +184,7 @@ class Run:
     def _scope(
         self, previous: Mapping[str, Any], *, sources: SourceTable, ahead: int | None = None
     ) -> PassScope:
-        """Returns the scope of a pass that may use again what the newest snapshot holds."""
+        """Returns the scope of a pass that may reuse results of the newest snapshot."""
         return PassScope(
             sources=sources,
             candidates=self.context.candidates(previous),
@@ -196,17 +196,17 @@ class Run:
         )
 
     def _ahead(self, number: int, previous: Mapping[str, Any]) -> Ahead:
-        """Returns the analysis of a generation during the pass before it."""
+        """Returns the analysis of a generation that runs during the pass before it."""
         sources = list(self._sources.to_analyze(number))
         return Ahead(self.context, sources, self.context.candidates(previous))
 
     def _passed(self, scope: PassScope, number: int, generations: Generations) -> Results:
-        """Runs a pass, and waits for what it measured ahead."""
+        """Runs a pass, and waits for the analysis ahead."""
         self.log.progress.generation(number, generations.last)
         try:
             results = Pass(self.context, scope).execute()
         except DamagedError:
-            # The run starts over: two analyses of the same sources must not write at once.
+            # The run starts over, and two analyses of the same sources must not write at once.
             if scope.ahead is not None:
                 scope.ahead.join(self.log)
             raise
@@ -232,7 +232,7 @@ class Run:
         n_bytes = sum(source.n_bytes for source in new or ())
         is_small = n_bytes <= SMALL_BYTES and run.engine.is_small(len(new or ()), 0)
         if not self._previous and new and is_small:
-            # The process for small work loads the modules of the analysis ahead.
+            # The process for small work loads modules now that the analysis needs later.
             run.engine.preload(("torch", "cv2", "curator.stages.analyze.stage"))
         Identifying(
             run.store,

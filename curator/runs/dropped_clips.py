@@ -1,8 +1,8 @@
-"""Finds clips that a run would take out of the shards; logs them, and refuses without `replace`.
+"""Finds clips that a run would drop from the shards, logs them, and refuses without `replace`.
 
-What the shards hold comes from the tables of the last finished run, or, where its summary is lost,
-from `shards/dataset.parquet`. A source counts as still there if its content is in the run, under
-any address.
+The tables of the last finished run list the clips in the shards. If its summary is lost,
+`shards/dataset.parquet` lists them. A source is still there if the run has its content, under any
+address.
 """
 
 import logging
@@ -31,31 +31,31 @@ from curator.tables.source_table import SourceTable
 logger = logging.getLogger(__name__)
 
 _MAX_REPAIRED = 0.1
-"""Share of the clips in the shards that may be lost without `replace` because their sources have
-other content now: repairing a few files is normal work."""
+"""Share of the clips in the shards that a run may drop without `replace` because their sources have
+other content, or because a stage failed. Users often replace a few files."""
 _INDEXES = (f"{SHARDS}/{DATASET}", MANIFEST)
 _SHARD_CLIPS_SCHEMA = columns_schema(
     ("clip_id source_id source_uri", pa.string()), ("seconds", pa.float64())
 )
 
 Contents = Callable[[Sequence[str]], Mapping[str, str | None]]
-"""Gives the content id of those of the URIs that are in a run; None of one that cannot be read."""
+"""Returns content ids by URI, for those URIs that are in a run; None if a source is unreadable."""
 
 
 class Why(StrEnum):
-    """Why clips leave the shards, in words for people."""
+    """Reasons why clips leave the shards, as messages name them."""
 
-    NOT_NAMED = "whose sources are not in this run"
-    REPLACED = "whose sources have other content now"
-    UNREADABLE = "whose sources cannot be read"
-    CUT_FAILED = "which could not be cut again"
-    STAGE_FAILED = "on which a stage failed"
-    RECIPE = "which the recipe or a mark does not keep"
+    NOT_NAMED = "from sources that are not in this run"
+    REPLACED = "from sources with other content now"
+    UNREADABLE = "from sources that cannot be read or analyzed"
+    CUT_FAILED = "that could not be cut again"
+    STAGE_FAILED = "for which a stage failed"
+    RECIPE = "that the recipe or a mark rejects"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedClips:
-    """Clips that leave the shards for one reason: `cause` says what failed, if anything did."""
+    """Clips that leave the shards for one reason; `cause` is the first error, if there is any."""
 
     why: Why
     clips: pa.Table
@@ -72,12 +72,12 @@ class DroppedClips:
 
 
 class DropCheck:
-    """Compares what the shards hold with what a run is about to keep.
+    """Compares the clips in the shards with the clips that a run is about to keep.
 
     Args:
         store: Output root.
         previous: Summary of the last finished run; empty without one.
-        replace: Whether the user allows all clips to be dropped.
+        replace: Whether the user allows the run to drop any clips.
         unlisted: Addresses that could not be listed or read.
     """
 
@@ -87,22 +87,21 @@ class DropCheck:
         self._store, self._previous = store, previous
         self._replace, self._unlisted = replace, unlisted
         self._n_in_shards = 0
-        """Clips in the shards."""
         self._accepted = pa.chunked_array([], pa.string())
-        """Contents whose loss was allowed after the scan."""
+        """Contents that the check after the scan allowed to drop."""
 
     def after_scan(self, sources: SourceTable) -> None:
-        """Logs clips whose content is not in a run; raises `UsageError` if they must stay."""
+        """Logs clips whose content is not in the run; raises `UsageError` if they must stay."""
         missing = self.missing(sources.contents())
         self._accepted = missing["source_id"]
         self._judge(by_source(missing, sources.contents_of), sources)
 
     def refuse_unread(self, sources: SourceTable) -> None:
-        """Raises `UsageError` for a run whose misnamed sources add nothing to a finished one."""
+        """Raises `UsageError` if no source can be read, and OUT has clips of an earlier run."""
         if not len(sources.contents()) and self._shard_clips.num_rows:
             first = f" (the first: {sources.first_error()})" if len(sources) else ""
             raise UsageError(
-                f"no source of {len(sources)} can be read{first}; nothing was changed in "
+                f"no source of {len(sources)} can be read{first}; the run changed nothing in "
                 f"{self._store.uri}: name sources that can be read"
             )
 
@@ -113,10 +112,10 @@ class DropCheck:
         generation: int | None = None,
         failures: Collection[str] = (),
     ) -> None:
-        """Logs what else is lost once clips are cut; raises `UsageError` if it must stay.
+        """Logs other clips that the run drops after the cut; raises `UsageError` if they must stay.
 
-        `clips` are those of one generation, or of all. `failures` are the reasons that say that an
-        annotator failed.
+        `clips` are the clips of `generation`, or of all generations. `failures` are the reasons
+        that mean that an annotator failed.
         """
         if not self._n_in_shards:
             return
@@ -145,12 +144,12 @@ class DropCheck:
         self._judge([lost for lost in dropped if lost.clips.num_rows], sources)
 
     def missing(self, contents: pa.ChunkedArray, unread: Sequence[str] = ()) -> pa.Table:
-        """Returns the clips in the shards whose content is not in a run.
+        """Returns the clips in the shards whose content is not in the run.
 
-        Clips of `unread` addresses, whose content is not known, are left out.
+        Clips of `unread` addresses, whose content is unknown, are not among them.
 
         Raises:
-            UsageError: What the shards hold cannot be known, and the run may not replace it.
+            UsageError: No table lists the clips in the shards, and `replace` is False.
         """
         in_shards = self._shard_clips
         self._n_in_shards = in_shards.num_rows
@@ -158,7 +157,7 @@ class DropCheck:
         return _without(missing, "source_uri", pa.chunked_array([unread], pa.string()))
 
     def problem(self, dropped: Sequence[DroppedClips]) -> str | None:
-        """Says why a run may not go on, and what to do; None if it may."""
+        """Returns why the run must stop, and a remedy; None if it may continue."""
         dropped = [lost for lost in dropped if lost.why is not Why.RECIPE]
         if not dropped:
             return None
@@ -167,21 +166,21 @@ class DropCheck:
         folder = next((uri for uri in self._unlisted if os.path.isdir(uri)), None)
         if self._replace and folder is not None:
             remedy = (
-                f"nothing is removed while a part of the sources cannot be listed: make {folder} "
-                "readable, or leave it out of SOURCE"
+                f"a run removes nothing while it cannot list all sources: make {folder} readable, "
+                "or leave it out of SOURCE"
             )
         elif self._replace or (is_repair and n_lost <= _MAX_REPAIRED * self._n_in_shards):
             return None
         else:
             failed = [clips for clips in dropped if clips.why in (Why.CUT_FAILED, Why.STAGE_FAILED)]
-            mend = "mend what failed" if failed else ""
+            repair = "fix the failure" if failed else ""
             if len(failed) < len(dropped):
-                mend = f"{mend} and mend what is wrong with the sources".removeprefix(" and ")
-            remedy = f"{mend}, or name another OUT; if the clips are to be removed, add --replace"
+                repair = f"{repair} and repair the sources".removeprefix(" and ")
+            remedy = f"{repair}, or name another OUT; to remove the clips, add --replace"
         return (
             f"{n_lost} of {amount(self._n_in_shards, 'clip')} would leave the shards of "
-            f"{self._store.uri}: {'; '.join(map(str, dropped))}; nothing was removed, and all work "
-            f"is kept; {remedy}"
+            f"{self._store.uri}: {'; '.join(map(str, dropped))}; the run removed nothing, and kept "
+            f"its work; {remedy}"
         )
 
     def _judge(self, dropped: Sequence[DroppedClips], sources: SourceTable) -> None:
@@ -198,14 +197,14 @@ class DropCheck:
 
     @cached_property
     def _shard_clips(self) -> pa.Table:
-        """The clips whose tars exist, with `_SHARD_CLIPS_SCHEMA`; about 150 bytes each."""
+        """Rows of `_SHARD_CLIPS_SCHEMA` for the clips whose tars exist; about 150 bytes each."""
         tars = pa.array(
             [info.key for info in self._store.list(f"{SHARDS}/") if info.key.endswith(".tar")],
             pa.string(),
         )
         parts = self._previous.get("tables", {}).get("clips")
         if not len(tars) or (parts is None and not any(map(self._store.exists, _INDEXES))):
-            # Tars that no index names are those of a first run that was broken off.
+            # Tars without an index come from a first run that did not finish.
             return _SHARD_CLIPS_SCHEMA.empty_table()
         names = ["clip_id", "source_id", "source_uri", "shard"]
         if parts is not None:
@@ -226,17 +225,17 @@ class DropCheck:
             if self._replace:
                 return _SHARD_CLIPS_SCHEMA.empty_table()
             raise UsageError(
-                f"{self._store.uri}/{SHARDS} has {len(tars)} tars, and neither the tables of the "
-                f"run that wrote them nor {_INDEXES[0]} can be read ({error}), so it is unknown "
-                "which of their clips this run would remove: name another OUT, or add --replace to "
-                "keep the clips of this run alone"
+                f"{self._store.uri}/{SHARDS} has {len(tars)} tars, but neither the tables of the "
+                f"run that wrote them nor {_INDEXES[0]} can be read ({error}), so nothing says "
+                "which clips this run would remove: name another OUT, or add --replace to keep "
+                "only the clips of this run"
             ) from error
 
 
 def by_source(missing: pa.Table, contents_of: Contents) -> list[DroppedClips]:
-    """Sorts clips from `DropCheck.missing` by what became of their sources.
+    """Groups clips from `DropCheck.missing` by the reason why their sources are missing.
 
-    `contents_of` says what addresses of the run hold.
+    `contents_of` returns the contents of addresses in the run.
     """
     sources = missing.group_by(["source_uri", "source_id"]).aggregate([])
     uris, ids = (sources[name].to_pylist() for name in ("source_uri", "source_id"))
@@ -260,7 +259,7 @@ def by_source(missing: pa.Table, contents_of: Contents) -> list[DroppedClips]:
 def _rows_in_tars(
     table: pa.Table, shards: pa.ChunkedArray, seconds: pa.ChunkedArray, tars: pa.Array
 ) -> pa.Table:
-    """Returns rows of `_SHARD_CLIPS_SCHEMA` of the clips in `tars`."""
+    """Returns rows of `_SHARD_CLIPS_SCHEMA` for the clips in `tars`."""
     in_shards = table.select(_SHARD_CLIPS_SCHEMA.names[:3]).append_column("seconds", seconds)
     return in_shards.filter(pc.is_in(shards, value_set=tars)).cast(_SHARD_CLIPS_SCHEMA)
 

@@ -1,4 +1,4 @@
-"""What a run would do and remove, from the listing and from what is stored; writes nothing."""
+"""Tells what a run would do and remove, by the listing and stored state; writes nothing."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +22,10 @@ from curator.tables.output_format import read_summary
 from curator.tables.track_parts import TrackParts
 
 MAX_NAMED = 5
-"""Most sources that a dry run names as not readable."""
+"""Maximum number of unreadable sources that a dry run names."""
 _LAST = ("uri", "version", "source_id", "error_stage", "error_code")
 _UNREAD = ""
-"""Stands for a content that no run knows."""
+"""Content id of a source whose content no run has read."""
 
 _WORDS = {
     "analyzed": "analyzed already",
@@ -36,15 +36,15 @@ _WORDS = {
     "unlisted": "not readable",
     "skipped": "skipped by name",
 }
-"""What the counts of sources say."""
+"""Words after each count of sources."""
 
 
 def dry_run(
     sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None, replace: bool
 ) -> tuple[str, str | None]:
-    """Says what a run would do, as far as clips are not judged and sources not read for it.
+    """Tells what a run would do, without reading sources or filtering clips.
 
-    Returns the text, and why the run would be refused; None where it would not, or may not.
+    Returns a text, and why the run would be refused; None if it would not, or if that is unknown.
     """
     previous = read_summary(store)
     last = {row["uri"]: row for row in last_sources(store, previous).select(_LAST).to_pylist()}
@@ -106,7 +106,8 @@ def dry_run(
     lines += [f"clips would leave the shards: {change}" for change in dropped]
     problem = drop_check.problem(dropped)
     if problem is not None and unread:
-        lines.append(f"{problem}; unless sources that no run has read hold them: {len(unread)}")
+        unread_sources = amount(len(unread), "source")
+        lines.append(f"{problem}; unless {unread_sources} that no run has read hold these clips")
         problem = None
     return "\n  ".join(lines), problem
 
@@ -114,10 +115,10 @@ def dry_run(
 def _contents(
     listed: Iterator[SourceRef], store: Store, recipe: Recipe, last: Mapping[str, Any]
 ) -> dict[str, str | None]:
-    """Returns the content id of each address; None where a probe failed, `_UNREAD` without one.
+    """Returns the content id of each address: None after a failed probe, `_UNREAD` without a probe.
 
-    Stored probes have the id. A run stores no probes of young files, so their ids come from the
-    rows of the last run.
+    Stored probes have the id. A run stores no probes of recently changed files, so their ids come
+    from the table `sources` of the last run.
     """
     decided = decided_sources(store).select(["uri", "version", "source_id"]).to_pylist()
     own_id = {(row["uri"], row["version"]): row["source_id"] for row in decided}

@@ -1,7 +1,7 @@
-"""Footage that stays away: of clips elsewhere that stay, and what `curate remove` took out of OUT.
+"""Finds footage that a run must not keep: footage of clips elsewhere, and removed footage.
 
-Clips elsewhere are those of earlier generations, of other outputs, and removed ones: a clip whose
-footage one of them has is rejected.
+Clips elsewhere are clips of earlier generations, clips of other outputs, and removed clips. A run
+rejects a clip if a clip elsewhere has the same footage.
 """
 
 import itertools
@@ -33,7 +33,7 @@ from curator.tables.removal_records import Removals
 from curator.tables.source_table import SourceTable
 
 EXCLUDED_CLIPS = "clips_of_removed_footage"
-"""Count in `work` of the summary: new candidates that were dropped."""
+"""Key of `work` in the summary: number of new candidates that were dropped."""
 
 
 def elsewhere_of(
@@ -41,7 +41,7 @@ def elsewhere_of(
 ) -> list[Elsewhere]:
     """Returns all clips elsewhere.
 
-    `before` is the summary of the generations before; None where all clips are decided about.
+    `before` is the summary of earlier generations; None if the run decides about all clips.
 
     Raises:
         UsageError: `dedup.against` names an output that cannot be used.
@@ -72,22 +72,22 @@ def elsewhere_of(
 
 
 def other_output(out: str, own: Store) -> tuple[Store, Mapping[str, Any], list[str]]:
-    """Opens another output; returns its newest summary, and the objects of its footage.
+    """Opens another output; returns its store, its newest summary, and the names of its footage.
 
     Raises:
-        UsageError: It is this output, has no finished run, or has nothing to compare clips by.
+        UsageError: The output is this run's own, has no finished run, or has no stored footage.
     """
     store = open_store(out)
     if os.path.realpath(store.uri) == os.path.realpath(own.uri):
-        raise UsageError(f"--against {out}: that is this run's own output; name others")
+        raise UsageError(f"--against {out} is this run's own output; name another output")
     summary = read_current_summary(store, None)
     names = sorted(stored_candidates(store, summary, "footage"))
     lost = [name for name in names if not store.exists(name)]
     if summary["counts"]["kept"] and (lost or not names):
         why = f"{lost[0]} is missing" if lost else "an older version wrote it"
         raise UsageError(
-            f"--against {out}: {why}, so there is nothing to compare clips by; run its recipe "
-            "again with this version, or leave it out"
+            f"--against {out}: {why}, so this run has no footage to compare clips with; run "
+            "`curate run` into this output again with this version, or leave the output out"
         )
     return store, summary, names
 
@@ -102,7 +102,7 @@ def _kept_ids(store: Store, summary: Mapping[str, Any]) -> pa.Array:
 
 
 def exclude_removed_sources(sources: SourceTable, removals: Removals) -> None:
-    """Fails sources whose content was removed, by the ids that they have after the scan."""
+    """Marks sources with removed content as failed, by their ids after the scan."""
     if removals.sources:
         failed = {"source_id": None, "outcome": "failed"}
         refused = filter(None, itertools.starmap(removals.refusal, sources.ids()))
@@ -112,10 +112,10 @@ def exclude_removed_sources(sources: SourceTable, removals: Removals) -> None:
 def without_removed(
     store: Store, unit: ProposedUnit, removals: Removals
 ) -> tuple[ProposedUnit, int]:
-    """Returns candidates without those that share more than a frame with removed footage.
+    """Drops candidates that share more than a frame with removed footage.
 
-    That is a removed clip of the same source, or the same decoded frames in any other file. The
-    second value is the number of clips that were dropped.
+    Removed footage is a removed clip of the same source, or equal decoded frames of another file.
+    Returns the remaining candidates, and the number of dropped candidates.
     """
     if not removals:
         return unit, 0
@@ -136,9 +136,10 @@ def without_removed(
 
 
 def reject_removed(clips: ClipRows, removals: Removals) -> None:
-    """Rejects clips whose MP4 has the bytes of a removed one.
+    """Rejects clips whose MP4 has the bytes of a removed MP4.
 
-    Frames exclude most of them before they are cut; records of older versions have none.
+    `without_removed` drops most such clips before the cut, by hashes of frames. Removal records of
+    older versions have no hashes of frames.
     """
     if not removals.mp4:
         return
@@ -150,7 +151,7 @@ def reject_removed(clips: ClipRows, removals: Removals) -> None:
 
 
 def fewer(sources: pa.Table, column: str, lost: Mapping[str, int]) -> pa.Table:
-    """Returns rows of `sources` with clips taken off where they were counted."""
+    """Returns rows of `sources`, and subtracts `lost` clips, by source id, from `column`."""
     rows = zip(sources["source_id"].to_pylist(), sources[column].to_pylist(), strict=True)
     now = [max(0, count - lost.get(name, 0)) if count else count for name, count in rows]
     return with_column(sources, column, pa.array(now, pa.int32()))

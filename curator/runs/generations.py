@@ -1,4 +1,4 @@
-"""Generations: groups of sources that go the whole way together, and what makes them current."""
+"""Numbers generations, which are groups of sources with one pass, and tells when they are stale."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,15 +25,15 @@ from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable, without_copies
 
 CARRIED = "sources_of_earlier_runs"
-"""Count in `work` of the summary: sources that stay although the run does not name them."""
+"""Key of `work` in the summary: number of sources that stay although the run does not name them."""
 STAMP, GENERATION = "stamp", "generation"
-"""Fields of `judged`: fingerprint, number of the last generation."""
+"""Fields of `judged`: a fingerprint, and the number of the last generation."""
 _CAPTIONS = "captions"
 _CAPTIONERS = "captioners"
 _WITH_WORDS = frozenset({"caption", "caption_alignment", "shard", "commit"})
 """Stages whose fingerprints change with captions."""
 _SHORT = 0.5
-"""Share of a generation below which the last sources join the generation before."""
+"""If the last sources fill less than this share of a generation, they join the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Generations:
     """The numbers of the generations of a run, ascending.
 
     Attributes:
-        earlier: Those of earlier runs that still have sources.
-        new: Those that begin with this run; in `exact` mode also one that gets more sources.
+        earlier: Generations of earlier runs that still have sources.
+        new: Generations that get new sources. In `exact` mode, the first may also be in `earlier`.
     """
 
     earlier: tuple[int, ...]
@@ -50,17 +50,17 @@ class Generations:
 
     @property
     def last_earlier(self) -> int:
-        """The last one of earlier runs; 0 for none."""
+        """The last generation of earlier runs; 0 for none."""
         return max(self.earlier, default=0)
 
     @property
     def last(self) -> int:
-        """The last one; 0 for none."""
+        """The last generation; 0 for none."""
         return max((*self.earlier, *self.new), default=0)
 
     @classmethod
     def of(cls, sources: SourceTable, earlier: pa.Table, config: RunConfig) -> "Generations":
-        """Numbers the sources of a run; `earlier` are rows of `sources` of the run before."""
+        """Numbers the sources of a run; `earlier` has the rows of `sources` of the last run."""
         contents = sources.by_content()
         numbers = numbered(contents, earlier, config)
         sources.set_generations(numbers)
@@ -73,11 +73,11 @@ class Generations:
 
 
 def last_sources(store: Store, previous: Mapping[str, Any]) -> pa.Table:
-    """Returns the rows of `sources`, by the summary of the newest snapshot."""
+    """Returns the rows of `sources` that the newest summary names."""
     parts = [read_parquet(store, name) for name in existing(store, previous, "sources")]
     if not parts:
         return SOURCES_SCHEMA.empty_table()
-    # Older versions had no generations.
+    # Tables of older versions have no column `generation`.
     return pa.concat_tables([*parts, SOURCES_SCHEMA.empty_table()], promote_options="default")
 
 
@@ -88,7 +88,7 @@ def earlier_sources(store: Store, previous: Mapping[str, Any]) -> pa.Table:
 
 
 def carry(earlier: pa.Table, sources: SourceTable, metadata: SourceMetadata) -> int:
-    """Adds earlier sources that are not in a run by address or content; returns their number."""
+    """Adds earlier sources unless a run has their address or content; returns how many it added."""
     rows = sources.carry(earlier)
     names = [name for name in rows.column_names if name.startswith(PREFIX)]
     if names:
@@ -107,16 +107,16 @@ def why_stale(
     reusable: ReusableShards,
     judged: Mapping[str, Any],
 ) -> str | None:
-    """Says why the clips of earlier runs must be decided about again; None if they need not be.
+    """Returns why the run must decide again about clips of earlier runs; None if it need not.
 
     Args:
         store: Output root.
         previous: Summary of the newest snapshot.
-        sources: Of the run.
-        metadata: Of the sources.
-        earlier: Rows of `sources` of the run before.
-        reusable: The tars that are there.
-        judged: What decisions and captions follow from now.
+        sources: Sources of the run.
+        metadata: Metadata of the sources.
+        earlier: Rows of `sources` of the last run.
+        reusable: Tars that exist.
+        judged: Fingerprints of this run, from `judged_by`.
     """
     before = previous.get(JUDGED, {})
     if before.get(STAMP) != judged[STAMP]:
@@ -141,7 +141,7 @@ def why_stale(
 
 
 def _described_otherwise(contents: pa.Table, earlier: pa.Table) -> list[str]:
-    """Returns addresses of earlier sources whose metadata is another now; each content once."""
+    """Returns addresses of earlier sources whose metadata changed; each content once."""
     place = pc.index_in(earlier["source_id"], value_set=contents["source_id"].combine_chunks())
     is_other = np.zeros(earlier.num_rows, bool)
     for name in filter(is_metadata, contents.column_names):
@@ -160,20 +160,20 @@ def judged_by(
     extensions: Sequence[Mapping[str, Any]],
     metadata: pa.Schema,
 ) -> dict[str, Any]:
-    """Returns what decisions and shards follow from, but for the sources and their grouping.
+    """Returns fingerprints of all that decides about clips and shards, except the sources.
 
-    `extensions` are the classes from outside this package, `metadata` the columns of metadata.
+    `extensions` are classes from outside this package, `metadata` has the columns of metadata.
     """
     left_out = {"run", "about", "caption"}
     if recipe.suitability.model is None:
-        # As in outputs of versions without it.
+        # Older versions have no such section, and fingerprints must stay equal to theirs.
         left_out.add("suitability")
     settings = recipe.model_dump(mode="json", exclude=left_out)
     others = [extension for extension in extensions if extension["kind"] != _CAPTIONERS]
     stage_fingerprints = {
         name: value for name, value in fingerprints.items() if name not in _WITH_WORDS
     }
-    # With another captioner, which is no reason of its own, there is no alignment.
+    # A change of the captioner adds or removes this stage, and is no reason to decide again.
     versions = {stage.name: stage.version for stage in graph if stage.name != "caption_alignment"}
     columns = sorted((field.name, str(field.type)) for field in metadata)
     return {
@@ -185,7 +185,7 @@ def judged_by(
 def _of_captions(
     recipe: Mapping[str, Any], extensions: Sequence[Mapping[str, Any]]
 ) -> tuple[Any, list[dict[str, Any]]]:
-    """Returns what captions follow from, which `curate recaption` changes alone."""
+    """Returns what determines captions; `curate recaption` changes nothing else."""
     own = [dict(extension) for extension in extensions if extension["kind"] == _CAPTIONERS]
     return recipe.get("caption"), own
 
@@ -193,12 +193,13 @@ def _of_captions(
 def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Table:
     """Puts contents into generations; returns `source_id` and `generation` of each, from 1.
 
-    Those of earlier runs keep theirs. New ones come in the order of their ids, which are hashes.
+    Contents of earlier runs keep their generation. New contents are in the order of their ids,
+    which are hashes, so the order is random.
 
     Args:
-        contents: Each once, with `source_id` and `seconds`.
+        contents: Each content once, with `source_id` and `seconds`.
         earlier: `source_id` and `generation` of contents of earlier runs; null counts as 1.
-        config: How long a generation is.
+        config: Sets the mode and the length of a generation.
     """
     contents = contents.sort_by("source_id")
     ids, seconds = contents["source_id"].combine_chunks(), contents["seconds"].to_numpy()
@@ -214,7 +215,7 @@ def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Tab
     lengths[0] = 0.0
 
     def limit_s(number: int) -> float:
-        """Length at which a generation is full."""
+        """Returns the length at which a generation is full."""
         least = config.generation_hours * 3600.0
         return least if is_growing else max(least, float(lengths[:number].sum()))
 

@@ -126,7 +126,7 @@ class Holder:
 
 
 def this_process(command: str, expires_s: float) -> Holder:
-    """Describes this process as a holder that has just begun."""
+    """Describes this process as a holder that begins now."""
     user = ""
     with suppress(KeyError, OSError, ImportError):
         user = getpass.getuser()
@@ -147,7 +147,7 @@ def this_process(command: str, expires_s: float) -> Holder:
 
 
 def read_holder(data: bytes) -> Holder | None:
-    """Reads `lease.json`; None where it is cut off, damaged or of another form."""
+    """Reads `lease.json`; None if it is truncated, damaged, or has other fields."""
     try:
         load_bounded(data)
         content: Any = opened_json(data, LEASE)
@@ -161,9 +161,9 @@ def read_holder(data: bytes) -> Holder | None:
 
 
 def utc_now() -> str:
-    """Returns the time for messages, and for a first guess whether a holder is alive.
+    """Returns the time, for messages and for a first guess whether a holder is alive.
 
-    No run takes over because of this time.
+    A takeover does not depend on this time.
     """
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
@@ -409,9 +409,9 @@ def _abandoned(store: Store) -> str | None:
 
 
 def _patience_s(holder: Holder | None) -> float:
-    """How long the object has to stay unchanged before it is taken over."""
+    """Returns how long the object must stay unchanged before a run takes it over."""
     if holder is None:
-        # The object is being written, or is damaged.
+        # Another run is writing the object, or the object is damaged.
         return EXPIRES_S
     if holder.is_dead():
         return 0.0
@@ -421,7 +421,7 @@ def _patience_s(holder: Holder | None) -> float:
 
 
 def _lives(holder: Holder, *, has_changed: bool) -> bool:
-    """Whether a holder is alive.
+    """Returns whether a holder is alive.
 
     The holder is surely alive if its object has changed. It is likely alive if its last sign of
     life is recent, by the clocks of both machines.

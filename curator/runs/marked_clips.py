@@ -1,4 +1,7 @@
-"""What marks change of kept clips, and the counts of marks; verdicts are among the decisions."""
+"""Writes captions and columns of marks into kept clips, and counts the marks.
+
+The verdicts of marks apply earlier, among the decisions.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -23,22 +26,22 @@ _FAMILY = Family("marks", Scope.CLIP, Columns(dict.fromkeys(MARK_COLUMNS, "text"
 
 
 def honoured_marks(store: Store, recipe: Recipe) -> dict[str, Mark]:
-    """Returns the marks that a run of a recipe honours, by clip id."""
+    """Returns the marks that a run of this recipe honours, by clip id."""
     return read_marks(store) if recipe.run.marks == "override" else {}
 
 
 class MarkedClips:
-    """The marks of a run; `before` is the summary of generations whose rows stay as they are."""
+    """The marks of a run; `before` is the summary of earlier generations, whose rows stay."""
 
     def __init__(self, marks: Mapping[str, Mark], before: Mapping[str, Any] | None = None) -> None:
         self._marks, self._before = marks, before
         self._has_columns = any(_values(mark) for mark in marks.values())
         if before is not None:
-            # All rows of `clips` have the same columns.
+            # The rows of all generations must have the same columns.
             self._has_columns = before.get(SUMMARY_KEY, {}).get("columns", False)
 
     def columns(self) -> list[pa.Field]:
-        """Returns the columns of `clips` that hold marks; none where no mark has a value."""
+        """Returns the columns of `clips` for marks; none if no mark has a value for them."""
         version = FamilyVersion(_FAMILY, fingerprint("marks", _FAMILY.version))
         return declared_fields([version]) if self._has_columns else []
 
@@ -56,9 +59,9 @@ class MarkedClips:
                     clips.change(number, name, value)
 
     def facts(self, clips: ClipColumns, store: Store) -> dict[str, Any]:
-        """Counts marks for the summary, and warns of those without effect; empty without any.
+        """Returns counts of marks for the summary, and warns of marks without effect.
 
-        `clips` are all of the pass; `store` has the rows of earlier generations.
+        `clips` are all clips of the pass; `store` has the rows of earlier generations.
         """
         if not self._marks:
             return {}
@@ -66,7 +69,7 @@ class MarkedClips:
         parts = self._before["tables"]["clips"] if self._before is not None else ()
         n_old, old = self._without_effect(read_parquet(store, part, names) for part in parts)
         n_new, new = self._without_effect(clips.blocks(names))
-        why = "run.mode is growing: `curate remove` takes clips out, run.mode=exact decides anew"
+        why = "run.mode is growing: `curate remove` takes clips out, run.mode=exact decides again"
         for lost, reason in ((old, why), (new, "`curate explain` says why")):
             if lost:
                 logger.warning(
@@ -83,7 +86,7 @@ class MarkedClips:
         }
 
     def _without_effect(self, blocks: Iterable[pa.Table]) -> tuple[int, list[str]]:
-        """Returns the number of marked clips, and the ids of those whose mark has no effect."""
+        """Returns the number of marked clips, and ids of the clips whose mark has no effect."""
         ids = pa.array(self._marks, pa.string())
         own = (block.filter(pc.is_in(block["clip_id"], value_set=ids)) for block in blocks)
         rows = [row for block in own for row in block.to_pylist()]
@@ -93,7 +96,7 @@ class MarkedClips:
 
 
 def has_effect(mark: Mark, row: Mapping[str, Any]) -> bool:
-    """Returns whether a row of `clips` is as a mark of its clip says."""
+    """Returns whether a row of `clips` agrees with the mark of its clip."""
     is_kept = row["decision"] == "kept"
     if not is_kept or mark.verdict == "drop":
         return is_kept == (mark.verdict == "keep") or mark.verdict is None
@@ -102,7 +105,7 @@ def has_effect(mark: Mark, row: Mapping[str, Any]) -> bool:
 
 
 def _values(mark: Mark) -> dict[str, str]:
-    """Returns what the columns of a kept clip hold."""
+    """Returns the values of a mark that the columns of a kept clip hold, without empty ones."""
     verdict = "keep" if mark.verdict == "keep" else None
     values = zip(MARK_COLUMNS, (verdict, mark.label, mark.note), strict=True)
     return {name: value for name, value in values if value is not None}

@@ -1,8 +1,8 @@
-"""Gives sources tracks and stored candidates, for a pass that is about to begin or a later one.
+"""Makes tracks and candidates of sources, for the current pass or ahead for the next pass.
 
-While the clips of a generation are cut and committed, the next one is analyzed in a thread. All
-that comes of it is stored state, which the next pass finds as if an earlier run had left it:
-nothing depends on whether it was done ahead.
+While a pass cuts and commits its clips, a thread analyzes the next generation. The thread only
+writes stored state, which the next pass reads like the state of an earlier run. Results are the
+same without the analysis ahead.
 """
 
 import io
@@ -39,16 +39,16 @@ def measure(
     all_: bool = True,
     is_ahead: bool = False,
 ) -> None:
-    """Analyzes sources that have no candidates yet, and proposes clips in the same processes.
+    """Analyzes sources without candidates, and proposes clips in the same processes.
 
     Args:
         run: The run.
-        sources: Each content once.
-        candidates: Where they are stored.
-        take: Called with what is stored of them and what is new.
-        log: Gets the counts, and has the display.
-        all_: Whether no other sources count.
-        is_ahead: Whether another chain runs at the same time.
+        sources: Sources, each content once.
+        candidates: The store of candidates.
+        take: Gets stored candidates first, and new ones when they are made.
+        log: Gets the counts, and shows the progress.
+        all_: Whether these are all sources of the run.
+        is_ahead: Whether a pass works at the same time.
     """
     analyzing = _analyzing(run, log, is_ahead=is_ahead)
 
@@ -78,10 +78,10 @@ def measure(
 def remainders(
     run: RunContext, sources: Mapping[str, SourceRef], candidates: Candidates, parts: pa.Table
 ) -> ProposedUnit:
-    """Returns the clips that parts of clips are, scored from stored tracks.
+    """Returns candidates made from parts of clips, scored from stored tracks.
 
     `parts` has a row per part, with the columns of its clip, `part_start_s` and `part_end_s`;
-    `sources` are those of the clips by id.
+    `sources` has the sources of these clips by id.
     """
 
     def propose() -> list[ProposedUnit]:
@@ -125,28 +125,31 @@ def _propose_step(
 
 
 class Ahead:
-    """Measures sources, each content once, in a thread for a later pass; it has own candidates."""
+    """Analyzes sources in a thread for the next pass.
+
+    `sources` has each content once. The pass under way must not use the same `candidates`.
+    """
 
     def __init__(
         self, run: RunContext, sources: Sequence[SourceRef], candidates: Candidates
     ) -> None:
         self._run_context, self._sources, self._candidates = run, sources, candidates
-        # The display shows the pass that is under way.
+        # The display shows the pass under way, so this progress is invisible.
         self._log = RunLog(progress=Progress(io.StringIO(), live=False))
         self._thread = threading.Thread(target=self._run, name="ahead", daemon=True)
         self._is_begun = False
 
     def begin(self) -> None:
-        """Starts, unless it was started before.
+        """Starts the thread at the first call.
 
-        Without Ray it does not: the only process for work is that of the pass under way.
+        Without Ray, the thread never starts: the pass under way uses the only worker process.
         """
         if not self._is_begun and self._run_context.engine.is_started:
             self._is_begun = True
             self._thread.start()
 
     def join(self, log: RunLog) -> None:
-        """Waits for the end, and adds what was done to a log."""
+        """Waits for the end, and adds the counts to a log."""
         if self._is_begun:
             self._thread.join()
             log.counts.update(self._log.counts)
@@ -160,5 +163,5 @@ class Ahead:
                 run, self._sources, self._candidates, lambda _: None, log, all_=False, is_ahead=True
             )
         except Exception:
-            # The pass that needs these sources meets it again, and reports it.
+            # The pass that needs these sources meets the error again, and reports it.
             logger.debug("a generation was not analyzed ahead", exc_info=True)

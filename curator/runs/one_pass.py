@@ -1,7 +1,7 @@
-"""One pass from analysis to commit: over everything, or over one generation.
+"""One pass from analysis to commit, over all sources or over one generation.
 
-What an earlier run stored and is still valid is read, not made again. Nothing that readers see
-changes before `commit`, which adds a snapshot and then removes what no longer counts.
+A pass reuses valid results of earlier runs. Readers see no change before `commit`, which adds a
+snapshot and then removes objects that no snapshot names.
 """
 
 import json
@@ -67,19 +67,19 @@ if TYPE_CHECKING:
 STAMPED = {"scan": "scan", "tracks": "analyze", "candidates": "propose", "cuts": "cut"}
 """Stages whose fingerprints a summary has, by the folder of their results."""
 UNDECIDED = ("undecided", "")
-"""Stands for decision and reason of a candidate before all of them are there."""
+"""Decision and reason that the log counts for a candidate before the stages decide."""
 _ANALYZED = frozenset({"segments", "candidates", "tracks", "scan", INDEX})
-"""Folders in which the analysis of another generation may be writing."""
+"""Folders into which the analysis of the next generation may write during a pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """What a pass left.
+    """The results of a pass.
 
     Attributes:
-        summary: With the tables and shards of all generations so far.
-        shards: Gives the shards, for a commit that adds to them.
-        n_kept: Clips kept of each source id.
+        summary: Names the tables and shards of all generations so far.
+        shards: Returns the shards, for a commit that adds to them.
+        n_kept: Number of kept clips by source id.
     """
 
     summary: Mapping[str, Any]
@@ -89,20 +89,20 @@ class Results:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassScope:
-    """What a pass is over.
+    """The input of a pass.
 
     Attributes:
-        sources: Those whose rows are in the table `sources`, up to this generation.
+        sources: Sources of the table `sources`, up to this generation.
         candidates: Stored clips with their scores.
         previous: Summary of the newest snapshot; empty without one.
-        reuses: Summary whose clips, tars and answers may be used again; empty for none.
-        reusable: Its tars.
-        generation: Number of the generation whose clips are decided about; None for all sources.
-        before: Results of the generations before it; None for all sources.
+        reuses: Summary whose clips, tars and replies the pass may reuse; empty for none.
+        reusable: Tars that `reuses` names.
+        generation: Number of the generation whose clips the pass decides about; None for all.
+        before: Results of the earlier generations; None without any.
         publishes: Whether readers see the results.
-        ahead: What is measured while clips of this pass are cut; None for nothing.
-        drop_check: Checks that no clips are lost that may not; None where they may.
-        snapshot: What stands for the stages that the graph leaves out; None where it has all.
+        ahead: Analysis of the next generation while this pass cuts clips; None for nothing.
+        drop_check: Refuses the loss of clips that must stay; None if the pass may drop any clip.
+        snapshot: Replaces the stages that the graph leaves out; None if the graph has all stages.
     """
 
     sources: SourceTable
@@ -119,7 +119,7 @@ class PassScope:
 
     @property
     def folders(self) -> Sequence[str]:
-        """Folders of which what no snapshot names may go once the pass is committed."""
+        """Folders from which the commit may remove objects that no snapshot names."""
         if self.snapshot is not None:
             return self.snapshot.folders
         return [name for name in LAYOUT if self.ahead is None or name not in _ANALYZED]
@@ -147,11 +147,11 @@ class Pass:
         self._results: Results | None = None
         self._n_passed = 0
         self._ahead: Mapping[str, SourceRef] | None = None
-        """Sources whose clips are cut before others are measured; None for no such."""
+        """Sources by id, if their clips are cut while other sources are analyzed; else None."""
 
     @cached_property
     def _left(self) -> CorpusTables:
-        """Tables that stages left."""
+        """Tables that stages leave."""
         earlier = frozenset(self._scope.previous.get(EARLIER, ()))
         return CorpusTables(self._run.fenced, self._run.fingerprints["propose"], earlier=earlier)
 
@@ -170,9 +170,9 @@ class Pass:
         )
 
     def execute(self) -> Results:
-        """Runs the stages of the graph behind the scan.
+        """Runs the stages of the graph after the scan.
 
-        Raises `UsageError` if clips would be lost that must stay.
+        Raises `UsageError` if the shards would lose clips that must stay.
         """
         work: dict[Phase, Callable[..., None]] = {
             Phase.MEASURE: self._measure,
@@ -191,12 +191,12 @@ class Pass:
         return self._results
 
     def _formed(self, clips: pa.Table) -> pa.Table:
-        """Candidates as they would be written, with metadata, and columns for annotators."""
+        """Returns candidates with their form in the output, metadata, and columns of annotators."""
         formed = as_written(clips, self._recipe.cut, self._recipe.shard)
         return with_declared(self._run.metadata.joined(formed, "source_uri"), self._columns)
 
     def _measure(self, *_: AnyStage) -> None:
-        """Analyzes what has no candidates yet, and proposes clips in the same processes."""
+        """Analyzes sources without candidates, and proposes clips in the same processes."""
         self._log.clips = {}
         if self._is_whole:
             self._sources.count_anew()
@@ -221,7 +221,7 @@ class Pass:
             self._cutting.ahead(passing, self._ahead)
 
     def _scored(self, proposed: ProposedUnit) -> ProposedUnit:
-        """Gives candidates the score that is learned, which is not stored with them."""
+        """Adds the learned score to candidates, which are stored without this score."""
         learned = self._run.learned
         if learned is None:
             return proposed
@@ -230,14 +230,14 @@ class Pass:
         return replace(proposed, clips=clips.select(names))
 
     def _may_cut_ahead(self, sources: Sequence[SourceRef]) -> bool:
-        """Returns whether clips are cut as their sources are analyzed.
+        """Returns whether a pass cuts clips while it analyzes other sources.
 
-        On a single machine without a GPU the analysis takes all cores. Frames for questions about
-        clips are taken while they are cut, which is after all of them are known.
+        On a single machine without a GPU, analysis uses all cores. A captioner's frames are sampled
+        during the cut, so this cut has to wait until all decisions are made.
         """
         engine = self._run.engine
         frames = sum(source.work for source in sources)
-        # A GPU of this machine may analyze while Ray runs other work.
+        # While a GPU of this machine analyzes, Ray can run other work on the cores.
         leaves_cores = engine.joins or (
             device_of(self._recipe.analyze.device, engine.n_gpus()) == "gpu"
             and not engine.is_small(len(sources), frames)
@@ -265,11 +265,11 @@ class Pass:
             self._log.clips = clip_outcomes(self._corpus.clips)
 
     def _earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
-        """Returns what the generations before left of a family; None where none count."""
+        """Returns the values of a family that earlier generations left; None if none count."""
         return None if self._before is None else self._before[JUDGED].get(family)
 
     def _propose(self, parts: pa.Table) -> ProposedUnit:
-        """Returns the clips that parts of clips are."""
+        """Returns candidates made from parts of clips."""
         sources = self._sources.find(parts["source_id"].to_pylist())
         return self._scored(remainders(self._run, sources, self._candidates, parts))
 
@@ -290,9 +290,10 @@ class Pass:
         return cutting
 
     def _write(self, *_: AnyStage) -> None:
-        """Writes and captions clips: captions first where answers decide which clips are cut.
+        """Cuts and captions clips.
 
-        Else clips that are not written yet give their frames on the way.
+        If captions decide which clips stay, captions come first. Else the captioner gets its frames
+        from clips while they are cut.
         """
         log, clips, caption = self._log, self._corpus.rows, self._graph["caption"].config
         is_written = self._scope.snapshot is not None
@@ -309,17 +310,17 @@ class Pass:
         with log.timed("caption"):
             if captioning is not None and not decides:
                 captioning.after_cut(self._locations)
-            # A caption tells the length, and a copy may be shorter than its candidate.
+            # A caption states the length, and a copied clip may be shorter than its candidate.
             measured_captions(clips, caption)
             self._marks.write(clips)
         if captioning is not None:
             captioning.close()
-            # Not by |=, which drops what is zero.
+            # |= would drop zero counts.
             log.counts.update(captioning.counts)
             log.cpu_s.update(captioning.cpu_s)
 
     def _captions(self, config: Any) -> "Captioning":  # noqa: ANN401 - a section of the recipe
-        # Imported here: runs that ask no model need nothing of it.
+        # Imported here, because other runs do not need it.
         from curator.stages.caption.caption_driver import Captioning
 
         at = self._scope.snapshot
@@ -329,7 +330,7 @@ class Pass:
             self._run.engine,
             self._log.progress,
             self._corpus.rows,
-            # Without a finished run the server was asked before all work.
+            # The first run into an output checked the server before all work.
             checks=bool(self._scope.previous),
             pixels=self._graph.pixels_fingerprint(),
             snapshot=at.summary["tables"] if at is not None else None,
@@ -341,11 +342,11 @@ class Pass:
         return self._sources.find(kept_by_source(self._corpus.rows))
 
     def _write_clips(self, captioning: "Captioning | None") -> None:
-        """Cuts clips; what was sampled of them goes to captions, and sources are measured ahead."""
+        """Cuts clips, gives sampled frames to the captioner, and starts the analysis ahead."""
         log, cutting, clips = self._log, self._cutting, self._corpus.rows
         begin = self._scope.ahead.begin if self._scope.ahead is not None else lambda: None
         if self._run.engine.joins:
-            # There is room for both; on one machine the cut takes its cores first.
+            # A cluster has cores for both. On one machine, the cut takes its cores first.
             begin()
         order = captioning.order if captioning is not None else None
         for unit in cutting.cut(clips, self._kept_sources(), order):
@@ -366,7 +367,7 @@ class Pass:
         return self._corpus.stored_vectors[name].some(self._corpus.rows.kept_ids())
 
     def _annotate(self, *_: AnyStage) -> None:
-        """Runs all annotators: those that look at frames of the same clips share a decode."""
+        """Runs all annotators; annotators that read frames of the same clips share a decode."""
         run, scope = self._run, self._scope
         short = self._captioning.short_caption if self._captioning is not None else None
         with self._log.timed("annotate"):
@@ -377,7 +378,7 @@ class Pass:
 
     def _pack(self, stage: Any) -> None:  # noqa: ANN401 - a stage with its config
         log, recipe, clips, scope = self._log, self._recipe, self._corpus.rows, self._scope
-        # Clips that could not be cut or annotated are rejected by now.
+        # By now, the pass has rejected clips that it could not cut or annotate.
         self._note_outcomes()
         with log.timed("shard"):
             if scope.drop_check is not None and scope.reuses:
@@ -440,7 +441,7 @@ class Pass:
         )
 
     def _decided(self) -> dict[str, Any]:
-        """Returns the fields of the summary that the stages before `caption` make."""
+        """Returns the fields of the summary that come from the stages before `caption`."""
         corpus, run = self._corpus, self._run
         left = dict(corpus.left)
         rules = left.pop(RULES)
@@ -455,7 +456,7 @@ class Pass:
         }
 
     def _tables(self) -> Iterator[tuple[str, Rows]]:
-        """Yields the tables that this pass makes, but for `sources` and `clips`."""
+        """Yields the tables of this pass except `sources` and `clips`."""
         corpus, captioning = self._corpus, self._captioning
         if self._scope.snapshot is None:
             tables: dict[str, SortedRows | StoredVectors] = {
@@ -463,7 +464,7 @@ class Pass:
                 "embeddings": corpus.stored_vectors["embeddings"],
             }
             if self._recipe.analyze.clip is not None:
-                # A separate table: the length of a vector is part of a column's type.
+                # A separate table, because the length of a vector is part of a column's type.
                 tables["clip_embeddings"] = corpus.stored_vectors["clip_embeddings"]
             yield from ((n, (rows.blocks(), rows.schema)) for n, rows in tables.items())
         if captioning is not None:
@@ -475,7 +476,7 @@ class Pass:
 
 
 def _summed(before: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds numbers, and the numbers of each kind."""
+    """Returns the sums of two nested mappings of numbers, key by key."""
     sums = dict(before)
     for name, value in facts.items():
         if isinstance(value, Mapping):
@@ -486,7 +487,7 @@ def _summed(before: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, An
 
 
 def earlier_results(store: Store, summary: Mapping[str, Any], n_kept: Counter[str]) -> Results:
-    """Returns what the runs before left, by the newest snapshot and the clips kept by source."""
+    """Returns the results of earlier runs, by the newest summary and kept clips by source."""
 
     def shards() -> EarlierShards:
         indexes = summary[INDEXES]

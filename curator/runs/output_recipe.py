@@ -1,4 +1,4 @@
-"""Which recipe a run into an output uses, and what changes against the one that made the output."""
+"""Chooses the recipe of a run into an output, and lists its changes to the output's recipe."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,46 +17,47 @@ logger = logging.getLogger(__name__)
 _AGAIN = "clips are judged again, and those that are newly kept are cut"
 CONSEQUENCES: Mapping[str, str] = {
     "scan": "metadata of the sources is read again",
-    "analyze": "sources are decoded again for what depends on it",
-    "propose": "clips are proposed and scored again, and new ones are cut",
-    "measures": "sources are decoded again for what depends on it",
+    "analyze": "sources are decoded again for measurements that depend on this key",
+    "propose": "clips are proposed and scored again, and new clips are cut",
+    "measures": "sources are decoded again for measurements that depend on this key",
     "suitability": _AGAIN,
     "scores": _AGAIN,
     "filters": _AGAIN,
-    "dedup": "which of the duplicates stay is decided again",
+    "dedup": "the run decides again which duplicates stay",
     "cluster": _AGAIN,
     "select": _AGAIN,
     "caption": "captions are made again, and tars whose texts change are packed again",
     "cut": "clips are cut again",
     "shard": "clips are packed again where tars change",
     "semantic": _AGAIN,
-    "run": "it applies to this run's new sources",
+    "run": "this key applies to the new sources of this run",
     "run.marks": _AGAIN,
-    "run.mode": "all clips are decided about again, unless it becomes growing without clusters",
-    "stages": "clips are judged, cut or annotated again, as the stages that differ need",
-    "models": "weights are read from there",
+    "run.mode": "all clips are decided about again, except after a change to growing without "
+    "clusters",
+    "stages": "changed stages judge, cut or annotate clips again",
+    "models": "weights are read from this place",
 }
-"""What a run does about a change, by section or key of a recipe."""
+"""Effects of a change on the next run, by section or key of the recipe."""
 
 
 def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Recipe:
-    """Returns the recipe of a run: the one named, or that of the output, or the default one.
+    """Returns the recipe of a run: the named recipe, else the output's recipe, else the default.
 
-    Logs what changes against the recipe that made the output. `name` is as `load_recipe` takes it;
-    None keeps the recipe of the output. `overrides` are `key=value` each, on top of it.
+    Logs the changes to the recipe of the output. `load_recipe` explains `name`; None keeps the
+    recipe of the output. `overrides` are changes to this recipe, `key=value` each.
 
     Raises:
         RecipeError: A key or value is wrong.
-        UsageError: The recipe of the output is to be kept, and cannot be read.
+        UsageError: `name` is None, and the recipe of the output cannot be read.
     """
     before = None
     try:
-        # Before the other one: a process uses the measures of the recipe that it read last.
+        # The output's recipe is read first: a process uses the measures of the last recipe read.
         before = _stored_recipe(store)
     except UsageError as error:
         if name is None:
             raise
-        logger.warning("what changes in the recipe cannot be said: %s", error)
+        logger.warning("the changes to the recipe are unknown: %s", error)
     if name is None and before is not None:
         recipe = with_changes(before, overrides)
     else:
@@ -75,14 +76,14 @@ def _stored_recipe(store: Store) -> Recipe | None:
     if not is_there:
         return None
     if "recipe" not in settings:
-        raise UsageError(f"{store.uri} has shards, and no record of their recipe: {remedy}")
+        raise UsageError(f"{store.uri} has shards, but no record of their recipe: {remedy}")
     return recipe_used(settings, store.uri)
 
 
 def _settings(store: Store) -> Mapping[str, Any]:
-    """Returns what has the recipe of the last commit: its summary, or a copy if that is lost."""
+    """Returns the summary of the last commit or, if the summary is lost, `config.json`."""
     for read in (read_summary, lambda store: find_json(store, CONFIG) or {}):
-        # The run makes it again.
+        # The run writes a damaged object again.
         with suppress(DamagedError):
             if settings := read(store):
                 return settings
@@ -90,7 +91,7 @@ def _settings(store: Store) -> Mapping[str, Any]:
 
 
 def log_changes(uri: str, before: Recipe, recipe: Recipe) -> None:
-    """Logs what changes in the recipe of an output, and what a run does about it."""
+    """Logs the changes to the recipe of an output, and their effects on a run."""
     changes = list(recipe_changes(before, recipe))
     if changes:
         lines = "".join(f"\n  {change}" for change in changes)
@@ -98,9 +99,9 @@ def log_changes(uri: str, before: Recipe, recipe: Recipe) -> None:
 
 
 def recipe_changes(before: Recipe, recipe: Recipe) -> Iterator[str]:
-    """Says which keys have other values, in their order, and what a run does about each.
+    """Yields a line for each key with another value: the change, and its effect on a run.
 
-    `about` says nothing to a run.
+    The key `about` has no effect.
     """
     old, new = (dict(_leaves(version.model_dump(mode="json"))) for version in (before, recipe))
     for key in {**new, **old}:
@@ -118,7 +119,7 @@ def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 
 
 def _shown(value: object) -> str:
-    """Returns a value as a recipe has it: entries of `stages` without what they leave out."""
+    """Returns a value as a recipe writes it; entries of `stages` without null and empty keys."""
     if value is None:
         return "null"
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""How far a run is, and what it is expected to take: `progress.json` and `plan.json` under OUT.
+"""Reads and writes the progress and the plan of a run: `progress.json` and `plan.json` under OUT.
 
-A run that has finished removes it; one that broke off leaves the error in it, and one that was
-killed its last report.
+A run removes `progress.json` when it finishes. A failed run leaves its error there, and a killed
+run leaves its last report.
 """
 
 import json
@@ -24,11 +24,11 @@ from curator.tables.output_format import read_summary
 from curator.tables.removal_records import read_removals
 
 REPORT_EVERY_S, PATIENCE_S = 10.0, 10.0
-"""Time between reports; most time that the end of a run waits for one that is being written."""
+"""Time between reports; longest time that the end of a run waits for a report under way."""
 SILENT_S = 120.0
-"""Time without a sign of life after which a run is likely gone: that of a lease."""
+"""Time without a sign of life after which a run is likely gone; a lease expires after as long."""
 FORMAT = 1
-"""Of `plan.json`."""
+"""Version of the format of `plan.json`."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def reported(store: Store, progress: Progress, check: Callable[[], None] = alone
             check()
             store.write(PROGRESS, json.dumps(report).encode())
         except CuratorError as error:
-            # A report must not end a run.
+            # The failure of a report must not end the run.
             logger.debug("progress was not reported: %s", error)
 
     def report() -> None:
@@ -70,7 +70,7 @@ def reported(store: Store, progress: Progress, check: Callable[[], None] = alone
     finally:
         end.set()
         thread.join(PATIENCE_S)
-        # A run that is refused changes nothing.
+        # A run with a `UsageError` leaves no trace.
         if failure is None or isinstance(failure, UsageError):
             remove()
         else:
@@ -83,8 +83,8 @@ def reported(store: Store, progress: Progress, check: Callable[[], None] = alone
 def run_status(store: Store) -> dict[str, Any]:
     """Returns the last report of a run, with `state`: running, silent, failed, finished or none.
 
-    A running or silent run has its `holder` and `silent_s`, a finished one its `summary` and the
-    names of `unfinished_removals`.
+    While a lease exists, the status has `holder` and `silent_s`. The status of a finished run has
+    its `summary`, and the names of `unfinished_removals`.
     """
     lease, progress = store.read_versioned(LEASE), store.read_versioned(PROGRESS)
     status: dict[str, Any] = {"out": store.uri}
@@ -104,7 +104,7 @@ def run_status(store: Store) -> dict[str, Any]:
 
 
 def write_plan(store: Store, plan: Mapping[str, Any], recipe: Recipe) -> None:
-    """Writes `plan.json`, of a run by a recipe."""
+    """Writes `plan.json`, the plan of a run by a recipe."""
     plan = {**plan, "recipe": fingerprint(recipe.model_dump(mode="json"))}
     store.write(PLAN, json.dumps(plan, indent=1).encode() + b"\n")
 
@@ -119,7 +119,7 @@ def read_plan(store: Store, recipe: Recipe) -> dict[str, Any]:
 
 
 def expected_of(plan: Mapping[str, Any], previous: Mapping[str, Any]) -> Expected:
-    """Returns what stages are expected to take: by the plan, the last run, or the defaults."""
+    """Returns the expected time of each stage: by the plan, by the last run, or the default."""
     if plan and not previous:
         return Expected(seconds=plan["stage_s"], is_planned=True)
     if previous.get("work", {}).get("sources_analyzed"):

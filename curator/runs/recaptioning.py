@@ -1,8 +1,8 @@
-"""Annotates the clips of a finished run anew: a pass over a snapshot, from `caption` on.
+"""Captions and annotates the clips of a finished run again: a pass over a snapshot from `caption`.
 
-What the snapshot holds stands for what the stages before leave: its clips stay as they are, and
-rejected ones stay so. Pictures come out of the written MP4s, tars whose captions change are put
-together anew from the same bytes, and all other tables and tracks stay.
+The snapshot replaces the results of earlier stages, so clips keep their decisions. Frames come from
+the written MP4s. The pass packs tars with changed captions again, from the same MP4s. All other
+tables and tracks stay.
 """
 
 from collections import Counter
@@ -50,7 +50,7 @@ from curator.tables.source_table import SourceTable
 
 SECTION = "caption"
 UNASKED = frozenset({"captioner", "enabled", "embedding"})
-"""Keys of `caption` that say something where no model is asked."""
+"""Keys of `caption` that have an effect without a model."""
 _MADE_AGAIN = frozenset(
     {"caption", "caption_model", "caption_failure", "caption_alignment"}
     | {"shard", "key", "mp4_offset", "bucket"}
@@ -60,13 +60,13 @@ _PLACE = ("clip_id", "shard", "mp4_offset", "mp4_bytes")
 
 
 class Recaption:
-    """New annotations for the clips that a finished run kept.
+    """New captions and annotations for the clips that a finished run kept.
 
-    `changes` are `key=value` each, keys of the section `caption` alone; `check` and `memory_bytes`
-    are as for `Run`.
+    `changes` are `key=value` each, with keys of the section `caption`. `Run` explains `check` and
+    `memory_bytes`.
 
     Raises:
-        UsageError: There is no finished run, or a change is not one of `caption`.
+        UsageError: OUT has no finished run, or a change is outside `caption` or without effect.
         RecipeError: A change is wrong.
     """
 
@@ -83,7 +83,7 @@ class Recaption:
         for change in changes:
             if change.split("=")[0].strip().split(".")[0] != SECTION:
                 raise UsageError(
-                    f"--set {change!r}: only keys of {SECTION} can change without touching clips; "
+                    f"--set {change!r}: `curate recaption` takes only keys of {SECTION}; "
                     "`curate run` takes all keys"
                 )
         self._store = store
@@ -116,7 +116,7 @@ class Recaption:
         mark_processes()
 
     def execute(self) -> dict[str, Any]:
-        """Does it; returns what `summary.json` holds.
+        """Runs the pass; returns the contents of `summary.json`.
 
         Raises `UsageError` if a tar is missing or damaged.
         """
@@ -138,7 +138,7 @@ class Recaption:
 class SnapshotSources(SourceTable):
     """The sources of a snapshot: all are analyzed, and some may lose clips.
 
-    `parts` are those of the table `sources`, `n_kept` the clips kept of each source id.
+    `parts` are the parts of the table `sources`; `n_kept` has the number of kept clips by source.
     """
 
     def __init__(self, store: Store, parts: Sequence[str], n_kept: Counter[str]) -> None:
@@ -152,7 +152,7 @@ class SnapshotSources(SourceTable):
             yield fewer(as_runs_write(read_parquet(self._store, part)), "n_kept", lost)
 
     def generation_of(self) -> dict[str, int] | None:
-        """Returns the generation of each content; None where older versions set none."""
+        """Returns the generation of each content; None if an older version wrote the tables."""
         schema = fields_of(SOURCES_SCHEMA, ("source_id", "outcome", "generation"))
         by_source: dict[str, int | None] = {}
         for part in self._parts:
@@ -166,14 +166,14 @@ class SnapshotSources(SourceTable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a snapshot holds.
+    """The contents of a snapshot.
 
     Attributes:
-        summary: As the commit wrote it.
-        reusable: Its tars.
-        corpus: Its clips and vectors.
-        locations: Of the MP4s of its kept clips.
-        n_kept: Clips kept of each source id.
+        summary: The summary that the commit wrote.
+        reusable: Tars of the snapshot.
+        corpus: Clips and vectors of the snapshot.
+        locations: Locations of the MP4s of kept clips.
+        n_kept: Number of kept clips by source id.
     """
 
     summary: Mapping[str, Any]
@@ -184,11 +184,11 @@ class Snapshot:
     n_kept: Counter[str]
 
     folders = (*TABLES, SHARDS, "frames", VALUES)
-    """Folders of which a pass over a snapshot removes what no snapshot names."""
+    """Folders in which a pass over a snapshot removes objects that no snapshot names."""
 
     @classmethod
     def of(cls, run: RunContext, summary: Mapping[str, Any]) -> "Snapshot":
-        """Reads a snapshot, as far as the stages of a run from `caption` on need it.
+        """Reads the parts of a snapshot that the stages from `caption` on need.
 
         Raises `UsageError` if a tar is missing or damaged.
         """
@@ -222,12 +222,12 @@ class Snapshot:
 
     @property
     def parts(self) -> dict[str, list[str]]:
-        """Parts of the tables that `caption` and the stages behind it do not write."""
+        """Parts of the tables that `caption` and later stages do not write."""
         written = ("sources", "clips", "annotations", MEMBERS)
         return {n: parts for n, parts in self.summary["tables"].items() if n not in written}
 
     def facts(self, recipe: Recipe) -> dict[str, Any]:
-        """Returns the fields of the summary that stay; its captioner may be a user's own."""
+        """Returns the fields of the summary that stay; `extensions` names the new captioner."""
         facts = {name: value for name, value in self.summary.items() if name not in FACTS}
         extensions = [e for e in facts.get("extensions", ()) if e["kind"] != "captioners"]
         extensions += map(named, captioner_extensions(recipe.caption.captioner))
@@ -239,8 +239,8 @@ def _locations(places: pa.Table, store: Store, reusable: ReusableShards) -> Loca
     gone = places.filter(pc.invert(pc.is_in(places["shard"], value_set=there)))
     for row in gone.slice(0, 1).to_pylist():
         raise UsageError(
-            f"{store.uri}/{row['shard']} is missing or damaged, which has clip {row['clip_id']}; "
-            "`curate run` cuts it again, `curate verify` tells more"
+            f"{store.uri}/{row['shard']} is missing or damaged, so clip {row['clip_id']} cannot be "
+            "read; `curate run` cuts the clip again, and `curate verify` lists all damage"
         )
     return Locations(
         pa.table(

@@ -1,8 +1,8 @@
-"""Repairs damaged objects from equal copies, and removes others, so that a run makes them again.
+"""Repairs damaged objects from equal copies, and removes others for the run to make them again.
 
-A snapshot has its own parts of tables and its own indexes, and the same bytes are at fixed paths:
-each is the copy of the other. What was changed is known by size and version, as the store gave it
-when the snapshot was made, so that nothing is read that did not change.
+Each index and each part of a table exists twice: under the newest snapshot, and at a fixed path.
+Each is the copy of the other. The summary records sizes and versions of objects at the time of the
+commit, so the check reads only objects with another size or version.
 """
 
 import logging
@@ -38,24 +38,24 @@ ALL = frozenset(LAYOUT) - {SHARDS, "report", *_FOR_GOOD} | {SUMMARY, CONFIG}
 CACHES = frozenset(
     name for name, life in LAYOUT.items() if life is FolderLifetime.CACHE and name != "tracks"
 ) | {"frames"}
-"""Folders that `curate recaption` makes again, which has no sources."""
+"""Folders that `curate recaption` makes again. It does not read sources."""
 _ROUNDS = 2 * len(ALL)
-"""Kinds of damage that one command repairs; more is a store that cannot be trusted."""
+"""Maximum number of repairs in one command; a store with more damage cannot be trusted."""
 
 
 def with_repair(
     store: Store, work: Callable[[], T], kinds: frozenset[str], *, check: Callable[[], None] = alone
 ) -> T:
-    """Does some work, again after each removal of what it found damaged.
+    """Does some work; after damage, removes the damaged objects and starts the work again.
 
     Args:
         store: Output root.
-        work: Can be done again at any time: it goes on from what is stored.
-        kinds: Folders and objects that it makes again: `ALL` or `CACHES`.
-        check: Raises if nothing may be removed any more.
+        work: The work, which resumes from stored state.
+        kinds: Folders and objects that the work makes again: `ALL` or `CACHES`.
+        check: Raises if this run may not remove objects any more.
 
     Raises:
-        DamagedError: An object of another kind is damaged, or one that is missing is needed.
+        DamagedError: An object of another kind is damaged, or a repair did not help.
     """
     for _ in range(_ROUNDS):
         try:
@@ -70,22 +70,22 @@ def with_repair(
 def _remove(
     store: Store, error: DamagedError, kinds: frozenset[str], check: Callable[[], None]
 ) -> bool:
-    """Removes the damaged objects of the kind that an error names; says whether there were any.
+    """Removes all damaged objects of the kind that an error names; returns whether there are any.
 
-    Those of which the newest snapshot has an equal copy are written again.
+    If the newest snapshot has an equal copy of an object, it restores the object instead.
     """
     if error.name.split("/")[0] not in kinds:
         return False
     folder = error.name.rpartition("/")[0]
-    # An object at the root is a kind of its own.
+    # An object at the root is its own kind.
     prefix = f"{folder}/" if folder else error.name
     names = [info.key for info in store.list(prefix) if is_own(info.key)]
     damaged = those(partial(is_damaged, store), names)
     if not damaged:
         return False
     logger.warning(
-        "damaged objects in %s/%s: %d of %d, such as %s (%s); they are removed, and what they held "
-        "is made again",
+        "damaged objects in %s/%s: %d of %d, such as %s (%s); this command removes these objects, "
+        "and makes their contents again",
         store.uri, folder or error.name, len(damaged), len(names),
         error.name if error.name in damaged else damaged[0], error.why,
     )  # fmt: skip
@@ -97,10 +97,10 @@ def _remove(
 def repair_objects(
     store: Store, *, check: Callable[[], None] = alone, makes_again: bool = True
 ) -> None:
-    """Writes what is damaged again from an equal copy, and removes what has no equal copy.
+    """Restores damaged objects of the newest snapshot from equal copies, and removes the others.
 
-    Nothing is removed without `makes_again`, which says that a run with the sources follows.
-    `check` raises if nothing may be written any more.
+    `makes_again` says that a run with the sources follows; else the function removes nothing.
+    `check` raises if this run may not write any more.
     """
     fenced = FencedStore(store, check)
     numbers = snapshot_numbers(store)
@@ -126,14 +126,14 @@ def repair_objects(
     if lost and makes_again:
         fenced.delete(lost)
         logger.warning(
-            "lost objects of snapshot %d in %s: %d, such as %s, of which no whole copy is left; "
-            "they are made again as far as their sources are there",
+            "lost objects of snapshot %d in %s: %d, such as %s, without a valid copy; the run "
+            "makes these objects again if their sources exist",
             summary[NUMBER], store.uri, len(lost), lost[0],
         )  # fmt: skip
 
 
 def restored(store: FencedStore, names: Collection[str]) -> frozenset[str]:
-    """Writes damaged objects of the newest snapshot again from equal copies; returns those."""
+    """Restores damaged objects of the newest snapshot from equal copies; returns their names."""
     summary = _newest(store)
     objects, whole = objects_of(summary), set()
     for own, fixed in copies_of(summary).items():
@@ -145,7 +145,7 @@ def restored(store: FencedStore, names: Collection[str]) -> frozenset[str]:
                 whole.add(name)
     if whole:
         logger.warning(
-            "damaged objects in %s: %d, such as %s; they are written again from equal copies",
+            "damaged objects in %s: %d, such as %s; this command restores them from equal copies",
             store.uri, len(whole), min(whole),
         )  # fmt: skip
     return frozenset(whole)
@@ -154,38 +154,38 @@ def restored(store: FencedStore, names: Collection[str]) -> frozenset[str]:
 def _repair_snapshot(
     store: FencedStore, summary: Mapping[str, Any], numbers: Collection[int]
 ) -> None:
-    """Writes the newest snapshot again from `summary.json`, and says which others are gone."""
+    """Restores the newest snapshot from `summary.json`, and warns of lost earlier snapshots."""
     number, head = summary[NUMBER], summary[HEAD]
     name, sha256 = snapshot_name(number), head["sha256"]
     gone = set(range(head["first"], number)).difference(numbers)
     if gone:
         logger.warning(
-            "lost snapshots of %s: %s; their tars and tables stay, and only `curate clean` removes "
-            "them", store.uri, ", ".join(map(str, sorted(gone))),
+            "lost snapshots of %s: %s; only `curate clean` removes their tars and tables",
+            store.uri, ", ".join(map(str, sorted(gone))),
         )  # fmt: skip
     if number in numbers and Digest.of_object(store, name).sha256 == sha256:
         return
     logger.warning(
-        "%s/%s is damaged or gone; it is written again from %s", store.uri, name, SUMMARY
+        "%s/%s is damaged or gone; this command restores it from %s", store.uri, name, SUMMARY
     )
     data = sealed_json(archived(summary), to_json, name)
     store.write(name, data)
-    # A later run that changed nothing may have written a summary with other times.
+    # The hash may differ: a later run without changes may have written other times.
     renewed = {**summary, HEAD: {**head, "sha256": Digest.of(data).sha256}}
     store.write(SUMMARY, sealed_json(renewed, to_json, SUMMARY))
 
 
 def _newest(store: Store) -> dict[str, Any]:
-    """Returns the newest summary; empty without one that can be read."""
+    """Returns the newest summary; empty if there is no readable summary."""
     try:
         return read_summary(store)
     except DamagedError:
-        # The run meets it too.
+        # The run meets the same error, and reports it.
         return {}
 
 
 def _has(store: Store, name: str, digest: Digest) -> bool:
-    """Returns whether an object is there with these bytes."""
+    """Returns whether an object exists with these bytes."""
     try:
         return Digest.of_object(store, name) == digest
     except StorageError:

@@ -1,4 +1,4 @@
-"""What the passes of a run share, and what the run took and did, for the summary."""
+"""The state that the passes of a run share, and the log of a run for the summary."""
 
 import time
 from collections import Counter
@@ -32,20 +32,21 @@ from curator.tables.source_metadata import SourceMetadata
 
 @dataclass(slots=True, kw_only=True)
 class RunLog:
-    """Collects what the stages of a run report.
+    """Collects times and counts that the stages of a run report.
 
     Attributes:
         seconds: Wall time by stage.
-        cpu_s: CPU-seconds of the workers, by what they went into.
+        cpu_s: CPU-seconds of the workers, by kind of work.
         counts: Counts of work, by name.
-        listed_ns: Unix time before the listing: versions of files that were young then say nothing.
-        n_skipped_names: Objects that the listing passed over by their names.
-        long_whole: Long sources that were analyzed whole, by reason.
-        cut: How clips were written.
-        sources: `SourceTable.sums`.
-        clips: Numbers and seconds of clips so far, by decision and reason.
-        is_watched: Whether somebody reads `clips` during the run.
-        plan: What a plan expected of this run; empty without one.
+        listed_ns: Unix time before the listing, in nanoseconds. If a file changed just before, a
+            later change may leave its version as it is.
+        n_skipped_names: Number of objects that the listing skipped by name.
+        long_whole: Number of long sources that were not analyzed in segments, by reason.
+        cut: Facts about how clips were written.
+        sources: The sums of `SourceTable.sums`.
+        clips: Number and seconds of clips so far, by decision and reason.
+        is_watched: Whether telemetry reads `clips` during the run.
+        plan: Expected values of the plan for this run; empty without a plan.
     """
 
     progress: Progress
@@ -63,14 +64,14 @@ class RunLog:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Shows a stage, and adds the time of the block to its seconds."""
+        """Shows a stage in the progress, and adds the time of the block to its seconds."""
         self.progress.stage(stage)
         start = time.monotonic()
         yield
         self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.monotonic() - start, 3)
 
     def facts(self) -> dict[str, Any]:
-        """Returns the fields of the summary that say what the run took and did until now."""
+        """Returns the fields of the summary with times and counts of the run until now."""
         return {
             **({"plan": dict(self.plan)} if self.plan else {}),
             "listed_ns": self.listed_ns,
@@ -84,14 +85,14 @@ class RunLog:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """What all passes of a run share.
+    """The state that all passes of a run share.
 
     Attributes:
         store: Output root.
-        memory_bytes: What the columns of clips may take.
+        memory_bytes: Memory for columns of clips.
         check: Raises if this run may not write to the root any more.
-        removals: What may not come back.
-        metadata: Of the sources.
+        removals: Removed footage, which may not come back.
+        metadata: Metadata of the sources.
     """
 
     store: Store
@@ -106,7 +107,7 @@ class RunContext:
 
     @cached_property
     def fenced(self) -> FencedStore:
-        """The output root, for what snapshots name."""
+        """The output root, for writing objects that snapshots name."""
         return FencedStore(self.store, self.check)
 
     @cached_property
@@ -116,7 +117,7 @@ class RunContext:
 
     @cached_property
     def marks(self) -> dict[str, Mark]:
-        """Marks by hand that count, by clip id: those of the time when the run asks first."""
+        """Marks that the run honours, by clip id, as read at the first use."""
         return honoured_marks(self.store, self.recipe)
 
     @cached_property
@@ -131,7 +132,7 @@ class RunContext:
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """Of each stage, by its name."""
+        """Fingerprints of the stages, by name."""
         return self.graph.fingerprints()
 
     @cached_property
@@ -143,7 +144,7 @@ class RunContext:
 
     @cached_property
     def judged(self) -> dict[str, Any]:
-        """What decisions and captions follow from, once all metadata is known."""
+        """Fingerprints of all that decides about clips; read them when all metadata is known."""
         fingerprints = dict(self.fingerprints)
         if self.learned is not None:
             fingerprints[SUITABILITY] = self.learned.fingerprint
@@ -151,7 +152,7 @@ class RunContext:
         return judged_by(self.recipe, self.graph, fingerprints, self.extensions, columns)
 
     def candidates(self, previous: Mapping[str, Any]) -> Candidates:
-        """Stored candidates, without objects that only snapshots before `previous` name."""
+        """Returns stored candidates, without objects that only snapshots before `previous` name."""
         return Candidates(
             self.fenced,
             self.fingerprints["propose"],

@@ -1,4 +1,4 @@
-"""How a run starts, from the command line and from Python: all checks, then the run itself."""
+"""Starts a run for the command line and for Python: all checks first, then the run."""
 
 import json
 import logging
@@ -48,16 +48,17 @@ def check_run(
     shared_out: bool,
     writes: bool = True,
 ) -> tuple[Store, Recipe]:
-    """Checks recipe, places, models and servers, before any work.
+    """Checks recipe, places, models and servers before any work.
 
     Args:
-        sources: As the user named them.
+        sources: Sources as the user named them.
         out: Output root.
-        recipe: Name, or path of a YAML file; None for that of the output, or `quickstart`.
-        overrides: `key=value` each.
-        ray_address: Cluster to run on, or None for this machine alone.
-        shared_out: The user says that all nodes see the same folders.
-        writes: Whether something will be written.
+        recipe: Name, or path of a YAML file. None for the recipe of the output; `quickstart` if the
+            output has no recipe.
+        overrides: Changes to the recipe, `key=value` each.
+        ray_address: Cluster to run on; None for this machine.
+        shared_out: Whether the user says that all nodes see the same folders.
+        writes: Whether the run writes.
 
     Raises:
         RecipeError: A key or value of the recipe is wrong.
@@ -72,7 +73,7 @@ def check_run(
     store = check_places(sources, out, writes=writes)
     for other in loaded.dedup.against:
         other_output(other, store)
-    # A rerun may have nothing to decode or ask: its GPU or server may be gone.
+    # A rerun may have nothing to decode or caption, so its GPU or server may be gone.
     is_first = not store.exists(SUMMARY)
     if is_first and ray_address is None and loaded.analyze.device == "gpu":
         device_here("gpu", available_gpus())
@@ -93,14 +94,15 @@ def start_run(
     memory_bytes: int | None = None,
     watch: Callable[[RunLog], None] = lambda log: None,
 ) -> dict[str, Any]:
-    """Runs in a root that is held; returns what `summary.json` holds.
+    """Runs in a root that `lease` holds; returns the contents of `summary.json`.
 
-    `memory_bytes` is what columns of clips may take; None for a share of this machine. `watch` gets
-    what the run does, before it begins and again where it starts over after a repair.
+    `memory_bytes` limits the memory for columns of clips; None for a share of this machine's
+    memory. `watch` gets the log of the run when the run begins, and again when it starts over
+    after a repair.
     """
     lease.follow(engine.heartbeat)
     if not store.exists(SUMMARY):
-        # A first run has something to probe; the process for it loads while this one does.
+        # A first run has sources to probe. The worker loads while this process loads.
         engine.preload(("curator.stages.scan.stage",))
     from curator.runs.curation import Run
 
@@ -117,10 +119,10 @@ def start_run(
 
 
 def check_places(sources: Sequence[str], out: str, *, writes: bool) -> Store:
-    """Returns the output root; `writes` says that something will be written there.
+    """Checks sources and output root; returns the output root.
 
-    Raises `UsageError` for a place that does not exist, for one that cannot be written, and for
-    originals where outputs go.
+    Raises `UsageError` if a place does not exist, if `writes` and the root cannot be written, or if
+    originals are where outputs go.
     """
     store = open_store(out)
     _check_apart(sources, store.uri)
@@ -132,13 +134,13 @@ def check_places(sources: Sequence[str], out: str, *, writes: bool) -> Store:
 
 
 def check_shared(places: Sequence[str], *, ray_address: str | None, shared_out: bool) -> None:
-    """Raises `UsageError` where a cluster may not see a folder of this machine that a run names."""
+    """Raises `UsageError` if a cluster may not see a folder of this machine that a run names."""
     if ray_address is None or shared_out:
         return
     local = [place for place in places if scheme_of(place) is None]
     if local:
         raise UsageError(
-            f"{local[0]!r} is on this machine and the cluster {ray_address!r} may not see it; "
+            f"{local[0]!r} is on this machine, and the cluster {ray_address!r} may not see it; "
             "use s3://bucket/prefix, or add --shared-out if every node has the same path"
         )
 
@@ -156,8 +158,8 @@ def _check_apart(sources: Sequence[str], out: str) -> None:
         place = _place(source)
         if place == root and (is_pattern(source) or not os.path.isfile(source)):
             raise UsageError(
-                f"OUT {out!r} is the folder of the source {source!r}; outputs would lie among the "
-                f"originals: choose another OUT, such as {out.rstrip('/') + '-out'!r}"
+                f"OUT {out!r} is the folder of the source {source!r}, so the run would write among "
+                f"the originals: choose another OUT, such as {out.rstrip('/') + '-out'!r}"
             )
         if place.startswith(f"{root.rstrip('/')}/"):
             folder = place[len(root.rstrip("/")) + 1 :].split("/")[0]
@@ -167,16 +169,16 @@ def _check_apart(sources: Sequence[str], out: str) -> None:
 
 def _inside(source: str, folder: str, out: str) -> UsageError:
     return UsageError(
-        f"the source {source!r} lies in {folder!r} of OUT {out!r}, where outputs go and old ones "
-        "are deleted: choose another OUT, or move the source"
+        f"the source {source!r} is in {folder!r} of OUT {out!r}, where runs write and delete "
+        "results: choose another OUT, or move the source"
     )
 
 
 def _check_foreign(sources: Sequence[str], store: Store) -> None:
-    """Refuses an output root where results would lie among what others put there.
+    """Refuses an output root with objects of other programs in the folders for results.
 
-    Once a run has finished there, such objects are let be, unless one is a source: that is looked
-    for in the whole listing, which few outputs need.
+    After a finished run, only sources among these objects are refused. The check then lists all
+    sources, which few outputs need.
     """
     others = foreign_objects(store)
     is_finished = _is_ours(store, SUMMARY, "curate_version")
@@ -184,9 +186,9 @@ def _check_foreign(sources: Sequence[str], store: Store) -> None:
         _is_ours(store, CONFIG, "fingerprints")
         if others:
             raise UsageError(
-                f"OUT {store.uri!r} has {amount(len(others), 'object')} that curate did not write "
-                f"in folders for results, such as {others[0]!r}: choose another OUT, or move them "
-                "elsewhere"
+                f"the folders for results in OUT {store.uri!r} have {amount(len(others), 'object')}"
+                f" that curate did not write, such as {others[0]!r}: choose another OUT, or move "
+                "these objects elsewhere"
             )
     if not others:
         return
@@ -200,9 +202,9 @@ def _check_foreign(sources: Sequence[str], store: Store) -> None:
 
 
 def _is_ours(store: Store, name: str, key: str) -> bool:
-    """Whether an object that a run writes is there; refuses one that another program wrote.
+    """Returns whether an object that a run writes exists; refuses one of another program.
 
-    Between results of runs it may be damaged.
+    If OUT has results of runs, the object may be damaged.
     """
     entry = store.read_versioned(name)
     if entry is None:
@@ -213,14 +215,14 @@ def _is_ours(store: Store, name: str, key: str) -> bool:
         value = None
     if (not isinstance(value, dict) or key not in value) and not has_results(store):
         raise UsageError(
-            f"OUT {store.uri!r} has a {name} that curate did not write, and that a run would write "
-            "over: choose another OUT, or move it elsewhere"
+            f"OUT {store.uri!r} has a {name} that curate did not write, and a run would overwrite "
+            "this file: choose another OUT, or move the file elsewhere"
         )
     return True
 
 
 def _place(named: str) -> str:
-    """Where something lies, links followed; of a pattern the folder before its first mark."""
+    """Returns a place with links resolved; for a pattern, the folder before its first wildcard."""
     segments = named.split("/")
     marks = [i for i, segment in enumerate(segments) if is_pattern(segment)]
     if marks and (has_scheme(named) or not os.path.lexists(named)):
@@ -229,11 +231,11 @@ def _place(named: str) -> str:
 
 
 def check_captions(recipe: Recipe, *, asks_server: bool) -> None:
-    """Checks that the captioner that a recipe names can be asked.
+    """Checks that the captioner of a recipe works.
 
-    A server is asked a first question now with `asks_server`; else it is before the first of the
-    run, which may have none. Raises `UsageError` where a server does not answer or has no such
-    model, files or a package are missing, or a prompt cannot be read.
+    With `asks_server`, a server gets a first request now; else before the first caption of the run,
+    if there is any. Raises `UsageError` if a server does not answer or lacks the model, if files or
+    a package are missing, or if a prompt cannot be read.
     """
     name = recipe.caption.embedding
     if name is not None:
@@ -244,16 +246,16 @@ def check_captions(recipe: Recipe, *, asks_server: bool) -> None:
             models = ModelStore.at(recipe.models)
             models.find(models.catalogue.find(name, "text"))
     if recipe.caption.asks:
-        # Imported here: recipes that ask no model need nothing of it.
+        # Imported here, because other recipes do not need it.
         from curator.stages.caption.stage import check_captioner
 
         check_captioner(recipe.caption, asks_service=asks_server)
 
 
 def check_measured(recipe: Recipe) -> None:
-    """Checks that what the recipe's rules ask for will be measured, and that its models are here.
+    """Checks that the run measures the scores of the recipe's rules, and that its models are here.
 
-    Raises `UsageError` for bounds of a score that is switched off, and for a model that is missing.
+    Raises `UsageError` if a rule has bounds of a score that is off, or a model is missing.
     """
     learned_score_of(recipe)
     for name, score in recipe.filters.rejecting().items():
@@ -263,13 +265,13 @@ def check_measured(recipe: Recipe) -> None:
         section, _, leaf = key.partition(".")
         if not getattr(getattr(recipe, section), leaf):
             raise UsageError(
-                f"filters.{name} asks for a score that is not measured with {key} = false; add "
+                f"filters.{name} needs a score that a run with {key} = false does not measure; add "
                 f"--set {key}=true, or leave the rule out"
             )
     if recipe.dedup.enabled and not recipe.analyze.scenes:
         logger.warning(
-            "analyze.scenes is false, so no duplicates are found; add --set analyze.scenes=true, "
-            "or --set dedup.enabled=false to leave duplicates in"
+            "analyze.scenes is false, so the run finds no duplicates; add --set "
+            "analyze.scenes=true, or --set dedup.enabled=false to keep duplicates"
         )
     with raised_as(UsageError, ModelError):
         if recipe.analyze.text:
@@ -279,7 +281,7 @@ def check_measured(recipe: Recipe) -> None:
 
 
 def check_cpu_scores(recipe: Recipe, *, ray_address: str | None) -> None:
-    """Raises `UsageError` for rules by a score that CPUs alone give, where a GPU may decode.
+    """Raises `UsageError` if a rule needs a score that only CPUs give, and a GPU may decode.
 
     A cluster at `ray_address` may have GPUs.
     """
@@ -295,16 +297,16 @@ def check_cpu_scores(recipe: Recipe, *, ray_address: str | None) -> None:
     may_decode = asked == "gpu" or ray_address is not None
     if may_decode or device_here(asked, available_gpus())[0] == "gpu":
         raise UsageError(
-            f"{absent[0]} asks for a score that a GPU's video engine does not give, and "
-            f"analyze.device is {asked}, so that a GPU may decode; add --set analyze.device=cpu, "
-            "or leave it out"
+            f"{absent[0]} needs a score that a GPU's video engine does not give, and a GPU may "
+            f"decode because analyze.device is {asked}; add --set analyze.device=cpu, or leave "
+            f"{absent[0]} out"
         )
 
 
 def check_models(recipe: Recipe) -> None:
-    """Checks that the recipe's models are here, and that each score it asks for is made.
+    """Checks that the recipe's models are here, and that the run makes each score of the recipe.
 
-    Raises `UsageError`, which says which key to set, or which model to pull.
+    Raises `UsageError`, which names the key to set or the model to pull.
     """
     with raised_as(UsageError, ModelError):
         semantics = semantics_of(recipe)
@@ -314,6 +316,6 @@ def check_models(recipe: Recipe) -> None:
             check_content(recipe.semantic, recipe.analyze.clip, key="shard.by_content_type")
     if recipe.shard.embedding == "clip" and recipe.analyze.clip is None:
         raise UsageError(
-            "shard.embedding=clip asks for embeddings of a CLIP model; set analyze.clip, or "
+            "shard.embedding=clip needs embeddings of a CLIP model; set analyze.clip, or "
             "shard.embedding=scene"
         )

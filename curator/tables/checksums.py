@@ -1,15 +1,15 @@
-"""Checksums in the objects that runs read back, and readers that find damage by them.
+"""Writes objects with checksums, and finds damage when it reads them.
 
-A Parquet object carries SHA-256 of its body and of its footer as a value in its footer, an object
-of JSON SHA-256 of its bytes as the field `checksum`. Each digest is of the bytes with zeros in its
-own place, so that all readers of Parquet and JSON open these objects. Objects of older versions
-have none and are read as they are.
+A Parquet object has SHA-256 of its body and of its footer as a value in the footer. A JSON object
+has SHA-256 of its bytes in the field `checksum`. A digest covers the bytes with zeros in its own
+place, so all readers of Parquet and JSON can open these objects. Objects of older versions have no
+checksum, and are read without a check.
 
-Inside of what the checksum covers each object has its own name, so that a whole object in the place
-of another is found too. A copy has the name of its original: `snapshots/clips/…` that of `clips/…`,
-the manifest of a snapshot that of `shards/manifest.json`.
+The checksum also covers the object's name, so readers notice two objects that changed places. A
+copy has the name of its original: `snapshots/clips/…` that of `clips/…`, and the manifest of a
+snapshot that of `shards/manifest.json`.
 
-Rows that are read singly, such as encoded video, are covered by the checksums of Parquet's pages.
+Checksums of Parquet pages cover rows that are read alone, such as encoded video.
 """
 
 import hashlib
@@ -33,19 +33,19 @@ CHECKSUM = b"curate.checksum"
 FIELD = "checksum"
 """Field of an object of JSON."""
 NAME, NAME_FIELD = b"curate.object", "object"
-"""Where an object has its own name: key of the value in a footer, and field of JSON."""
+"""Places of the object's own name: key of the value in a footer, and field of JSON."""
 _BY_CONTENT = re.compile("~+")
 """Part of a name that `sealed_parquet` replaces by as many digits of a digest."""
 TRIES = 3
-"""Reads of an object before it counts as damaged: over plain HTTP bits may flip on the way."""
+"""Attempts to read an object before it counts as damaged. Plain HTTP may flip bits."""
 _READERS = 8
 _HALF = 32
 _NOT_YET = "0" * 2 * _HALF
 _MAGIC = b"PAR1"
 _END = 8
-"""Bytes behind a Parquet footer: its length, and a mark."""
+"""Number of bytes after a Parquet footer: its length, and `_MAGIC`."""
 _COPIES = re.compile(r"snapshots/(manifest|dataset|removed)-([0-9a-f]{16})(\.json|\.parquet)")
-"""Copies in snapshots, which are named by their bytes."""
+"""Copies in snapshots; a hash of their bytes names them."""
 _OF_SHARDS = {
     "shards/manifest.next.json": "shards/manifest.json",
     "manifest.next.json": "shards/manifest.json",
@@ -57,18 +57,18 @@ _OF_SHARDS = {
 def sealed_parquet(
     write: Callable[[pq.ParquetWriter], object], schema: pa.Schema, name: str, **options: object
 ) -> tuple[str, bytes]:
-    """Returns a name, and Parquet bytes with a checksum to be stored under it.
+    """Returns a name, and Parquet bytes with a checksum to store under this name.
 
-    The name is `name` with digits of a digest of the content, in hex, in the place of `~`.
-    `options` are those of `ParquetWriter`.
+    The name is `name` with hexadecimal digits of a digest of the content in place of each `~`.
+    `options` are options of `ParquetWriter`.
     """
     sink = pa.BufferOutputStream()
-    # Rows that were read bring name and checksum of where they were.
+    # The schema of rows from another object has the name and checksum of that object.
     schema = schema.with_metadata(_without_seal(schema) or None)
     with pq.ParquetWriter(sink, schema, write_page_checksum=True, **options) as writer:
         write(writer)
         writer.add_key_value_metadata({NAME: _original(name), CHECKSUM: _NOT_YET})
-    # Views, because a part of a table has hundreds of megabytes.
+    # A view copies nothing: a part of a table may have hundreds of megabytes.
     data = memoryview(sink.getvalue())
     start = len(data) - _footer_bytes(bytes(data[-_END:]))
     body, footer = hashlib.sha256(data[:start]), bytes(data[start:])
@@ -80,23 +80,23 @@ def sealed_parquet(
 def sealed_json(
     value: Mapping[str, Any], dump: Callable[[dict[str, Any]], bytes], name: str
 ) -> bytes:
-    """Returns an object of JSON with a checksum, as `dump` encodes it, to be stored as `name`."""
+    """Returns the bytes of a JSON object with a checksum, encoded by `dump`, to store as `name`."""
     sealed = {**value, NAME_FIELD: _original(name), FIELD: _NOT_YET}
     return _sealed(dump(sealed), hashlib.sha256())
 
 
 def to_json(value: object) -> bytes:
-    """Returns JSON in this package's format for people and programs."""
+    """Returns indented JSON, as this package writes it."""
     return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def read_json(store: Store, name: str) -> dict[str, Any]:
-    """Reads an object of JSON; raises `DamagedError` where it is missing, cut off or changed."""
+    """Reads a JSON object; raises `DamagedError` if it is missing, truncated or changed."""
     return read_json_bytes(store, name)[0]
 
 
 def read_json_bytes(store: Store, name: str) -> tuple[dict[str, Any], bytes]:
-    """Returns an object of JSON as `read_json` does, and its bytes as they are stored."""
+    """Reads a JSON object as `read_json` does; returns the object and its stored bytes."""
 
     def read() -> tuple[dict[str, Any], bytes]:
         data = store.read(name)
@@ -106,12 +106,12 @@ def read_json_bytes(store: Store, name: str) -> tuple[dict[str, Any], bytes]:
 
 
 def find_json(store: Store, name: str) -> dict[str, Any] | None:
-    """Reads an object of JSON as `read_json` does, by one request; None if it is missing."""
+    """Reads a JSON object as `read_json` does, by one request; None if it is missing."""
     return _find(store, name, lambda data: opened_json(data, name))
 
 
 def opened_json(data: bytes, name: str) -> dict[str, Any]:
-    """Returns an object of JSON that was read as `name`; `ValueError` if it is not whole."""
+    """Parses and checks a JSON object that was read as `name`; raises `ValueError` for damage."""
     value = json.loads(data)
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, found {type(value).__name__}")
@@ -123,7 +123,7 @@ def opened_json(data: bytes, name: str) -> dict[str, Any]:
 
 
 def read_parquet(store: Store, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Reads a Parquet object whole, and returns some columns; raises as `read_json`."""
+    """Reads all bytes of a Parquet object, and returns some columns; raises as `read_json`."""
     return _tried(store, name, lambda: _opened_parquet(store.read(name), name, columns))
 
 
@@ -133,7 +133,7 @@ def find_parquet(store: Store, name: str, columns: Sequence[str]) -> pa.Table | 
 
 
 def read_rows(store: Store, name: str, read: Callable[[pq.ParquetFile], T]) -> T:
-    """Reads rows or columns of a Parquet object, whose pages are checked; raises as `read_json`."""
+    """Reads rows or columns of a Parquet object, and checks their pages; raises as `read_json`."""
 
     def opened() -> T:
         with store.open(name) as stream:
@@ -157,7 +157,7 @@ def read_footer(store: Store, name: str) -> dict[bytes, bytes]:
 
 
 def is_damaged(store: Store, name: str) -> bool:
-    """Returns whether an object of Parquet or JSON is missing, cut off or changed."""
+    """Returns whether an object of Parquet or JSON is missing, truncated or changed."""
     try:
         if name.endswith(".json"):
             read_json(store, name)
@@ -169,7 +169,7 @@ def is_damaged(store: Store, name: str) -> bool:
 
 
 def those(is_so: Callable[[str], bool], names: Iterable[str]) -> list[str]:
-    """Returns the names for which a function, run in threads, says so."""
+    """Returns the names for which a function returns True; calls it in threads."""
     names = list(names)
     with ThreadPoolExecutor(_READERS) as pool:
         return [name for name, yes in zip(names, pool.map(is_so, names), strict=True) if yes]
@@ -181,7 +181,7 @@ def _find(store: Store, name: str, opened: Callable[[bytes], T]) -> T | None:
         if entry is None:
             return None
         info, data = entry
-        # A large object comes in several requests.
+        # The first request returns only the begin of a large object.
         return opened(data if len(data) == info.bytes else store.read(name))
 
     return _tried(store, name, read)
@@ -192,7 +192,7 @@ def _opened_parquet(data: bytes, name: str, columns: Sequence[str] | None) -> pa
     if start < len(_MAGIC):
         raise ValueError("its footer is cut off")
     _metadata(data[start:], name, hashlib.sha256(memoryview(data)[:start]))
-    # Not `pq.read_table`, which makes a dataset of the file: a small one takes twice as long.
+    # `pq.read_table` would make a dataset of the file, and take twice as long for a small file.
     table = pq.ParquetFile(pa.BufferReader(data)).read(columns=columns)
     table = table if columns is None else table.select(list(columns))
     return table.replace_schema_metadata(_without_seal(table.schema))
@@ -203,7 +203,7 @@ def _without_seal(schema: pa.Schema) -> dict[bytes, bytes]:
 
 
 def _tried(store: Store, name: str, read: Callable[[], T]) -> T:
-    """Calls `read` until what it reads is what was written; some times."""
+    """Calls `read` until the object is valid, at most `TRIES` times."""
     for _ in range(TRIES):
         try:
             return read()
@@ -219,10 +219,10 @@ def _tried(store: Store, name: str, read: Callable[[], T]) -> T:
 
 
 def _sealed(part: bytes, body: Any) -> bytes:  # noqa: ANN401 - a hash of hashlib
-    """Returns the footer or the JSON with the digests of body and part."""
+    """Returns `part`, which is a footer or JSON, with the digests of body and part."""
     empty = _NOT_YET.encode()
     if part.count(empty) != 1:
-        # Some value looks like it: rather none than a wrong one.
+        # A value looks like the placeholder. No checksum is better than a wrong one.
         return part
     at = part.index(empty)
     part = part[:at] + body.hexdigest()[:_HALF].encode() + part[at + _HALF :]
@@ -231,17 +231,17 @@ def _sealed(part: bytes, body: Any) -> bytes:  # noqa: ANN401 - a hash of hashli
 
 
 def _check(part: bytes, checksum: bytes, body: Any) -> None:  # noqa: ANN401
-    """Checks the footer or the JSON, and the body before it; None for a body that is not read."""
+    """Checks a footer or JSON, and the hash of the body before it; None for an unread body."""
     at = part.find(checksum) + _HALF
     zeros = b"0" * _HALF
     digest = hashlib.sha256(part[:at] + zeros + part[at + _HALF :]).hexdigest()[:_HALF].encode()
     is_whole = at >= _HALF and len(checksum) == 2 * _HALF and checksum[_HALF:] == digest
     if not is_whole or (body is not None and checksum[:_HALF] != body.hexdigest()[:_HALF].encode()):
-        raise ValueError("its checksum is another")
+        raise ValueError("its checksum does not match")
 
 
 def _metadata(footer: bytes, name: str, body: Any = None) -> pq.FileMetaData:  # noqa: ANN401
-    """Parses a footer with the 8 bytes behind it, and checks it; None for an unread body."""
+    """Parses and checks a footer with the 8 bytes after it; `body` is None for an unread body."""
     metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
     values = metadata.metadata or {}
     checksum = values.get(CHECKSUM, _NOT_YET.encode())
@@ -254,16 +254,16 @@ def _metadata(footer: bytes, name: str, body: Any = None) -> pq.FileMetaData:  #
 
 
 def _of_both(body: Any, footer: bytes) -> str:  # noqa: ANN401
-    """Returns the digest of a body, whose hash is given, and the footer behind it."""
+    """Returns the digest of a body, given by its hash, and the footer after it."""
     whole = body.copy()
     whole.update(footer)
     return str(whole.hexdigest())
 
 
 def _original(name: str) -> str:
-    """Returns the name that an object and its copies have inside."""
+    """Returns the name that an object and its copies contain."""
     if name in _OF_SHARDS:
-        # The folder of the shards may be copied alone.
+        # Users may copy the folder of the shards alone.
         return _OF_SHARDS[name]
     if (copied := _COPIES.fullmatch(name)) is not None:
         return f"shards/{copied[1]}{copied[3]}"
@@ -271,12 +271,12 @@ def _original(name: str) -> str:
 
 
 def _check_name(name: str, stored_name: object, digest: Callable[[], str] | None) -> None:
-    """Checks that an object is the one of a name; `digest` is None if it is not read whole."""
+    """Checks that an object belongs to a name; `digest` is None if only a part was read."""
     if stored_name is None:
         return
     copied = _COPIES.fullmatch(name)
     is_of_bytes = copied is None or digest is None or digest().startswith(copied[2])
-    # The bytes say which record it is a copy of.
+    # The name of a record's copy follows from its bytes alone.
     is_record = (
         copied is not None and copied[1] == "removed" and str(stored_name).startswith("removed/")
     )
@@ -285,7 +285,7 @@ def _check_name(name: str, stored_name: object, digest: Callable[[], str] | None
 
 
 def _footer_bytes(end: bytes) -> int:
-    """Returns the length of a footer with the 8 bytes behind it, which are `end`."""
+    """Returns the length of a footer, plus the 8 bytes `end` after it."""
     if len(end) < _END or end[4:] != _MAGIC:
-        raise ValueError("it does not end as Parquet does")
+        raise ValueError("it does not end like Parquet")
     return int.from_bytes(end[:4], "little") + _END

@@ -1,4 +1,4 @@
-"""Rows by key, and locations of written clips, in columns: some bytes for each of very many."""
+"""Finds rows by key and locations of written clips, in compact columns for millions of clips."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,11 @@ class Location:
     """The location of a member's bytes under the output root."""
 
     name: str
-    """Part, or tar."""
+    """Name of a part or a tar."""
     row: int | None = None
-    """Row of a part, whose row groups have the same size but for the last; None where `offset`
-    counts."""
+    """Row of a part, with row groups of equal size except the last; None in a tar."""
     offset: int | None = None
-    """First byte within a tar."""
+    """First byte in a tar; None in a part."""
     n_bytes: int = 0
     column: str = "mp4"
     """Column of the part."""
@@ -48,7 +47,7 @@ def located_bytes(store: Store, where: Location) -> bytes:
 
 
 class KeyRows:
-    """Finds the row of a key: 12 bytes per key in addition to the column."""
+    """Finds the row of a key; takes 12 bytes per key in addition to the column."""
 
     def __init__(self, keys: pa.ChunkedArray) -> None:
         joined = keys.combine_chunks()
@@ -65,7 +64,7 @@ class KeyRows:
 
     def find(self, key: str) -> int | None:
         """Returns the row of a key, or None."""
-        # Most callers that look for many keys do so in the order of the rows.
+        # Most callers look for many keys in the order of the rows.
         for row in (self._last, self._last + 1):
             if row < len(self._keys) and self._keys[row].as_py() == key:
                 self._last = row
@@ -88,7 +87,7 @@ class KeyRows:
         return rows
 
     def keys(self) -> Iterator[str]:
-        """Returns all keys, in the order of their rows."""
+        """Yields all keys in the order of their rows."""
         for keys in self._pieces():
             yield from keys.to_pylist()
 
@@ -97,14 +96,14 @@ class KeyRows:
 
 
 class LocationColumns:
-    """N locations by number, 24 bytes each; all are missing until they are filled in."""
+    """N locations by number, 24 bytes each; a location is missing until it is set."""
 
     def __init__(self, n: int, column: str = "mp4") -> None:
         self._column = column
         self.names: list[str] = []
         self._codes: dict[str, int] = {}
         self.code = np.full(n, -1, np.int32)
-        """int32 [N], number of each name; -1 for no location."""
+        """Number of each name, int32 [N]; -1 for no location."""
         self.row = np.full(n, -1, np.int32)
         self._offset = np.full(n, -1, np.int64)
         self._n_bytes = np.zeros(n, np.int64)
@@ -128,7 +127,7 @@ class LocationColumns:
         self._n_bytes[number] = where.n_bytes
 
     def fill(self, numbers: NDArray[np.int64], table: pa.Table) -> None:
-        """Takes the locations of some numbers, in columns of `LOCATION_SCHEMA`."""
+        """Sets the locations of some numbers from columns of `LOCATION_SCHEMA`."""
         coded = table["name"].dictionary_encode().combine_chunks()
         codes = np.array(list(map(self._code, coded.dictionary.to_pylist())), np.int32)
         self.code[numbers] = codes[coded.indices.to_numpy()]
@@ -167,5 +166,5 @@ class Locations(Mapping[str, Location]):
 
 
 LOCATION_SCHEMA = columns_schema(("clip_id name", pa.string()), ("row offset n_bytes", pa.int64()))
-"""Fields of `Location`, for one clip each."""
+"""A row per clip, with fields of its `Location`."""
 _AT_ONCE = 16_384

@@ -1,4 +1,4 @@
-"""Which of some clips is the best, by columns of `clips`."""
+"""Ranks clips by columns of `clips`."""
 
 from collections.abc import Sequence
 
@@ -8,18 +8,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 PREFERENCES = ("pixels", "bits_per_pixel", "length")
-"""More pixels, less compression, more frames."""
+"""More pixels, less compression, and more frames are better."""
 LEAST = "-"
-"""Before the name of a criterion of which less is better."""
+"""Prefix of a criterion whose lowest value is the best."""
 
 
 def criterion(clips: pa.Table, name: str) -> NDArray[np.float64]:
     """Returns how good clips are by a criterion, float64 [N]; higher is better.
 
     Args:
-        clips: A table of them, or a corpus, which has columns by name too.
-        name: `pixels`, `length`, or a column of numbers, times or texts, whose values are ordered;
-            after `LEAST` the lowest is the best. A clip without a value is the worst.
+        clips: A table of clips, or a corpus, which also has columns by name.
+        name: `pixels`, `length`, or a column of numbers, times or texts; the highest value is the
+            best, and after `LEAST` the lowest. A clip without a value is the worst.
     """
 
     def numbers(column: str) -> NDArray[np.float64]:
@@ -44,10 +44,10 @@ def criterion(clips: pa.Table, name: str) -> NDArray[np.float64]:
 
 
 def rank_order(criteria: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
-    """Returns the numbers of clips from best to worst, int64 [N]; `ValueError` for no finite value.
+    """Returns the numbers of clips from best to worst, int64 [N].
 
-    Of `criteria`, float64 [N] each, higher is better, and the first one counts most; of equals the
-    first of the input is better.
+    Each of `criteria` is float64 [N]; higher is better, and the first criterion counts most. Equal
+    clips keep their order. Raises `ValueError` if a value is not finite.
     """
     for values in criteria:
         if not np.isfinite(values).all():

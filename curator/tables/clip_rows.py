@@ -1,8 +1,7 @@
-"""Clips in Arrow columns, read and changed as typed rows a few blocks at a time.
+"""Clips in Arrow columns, which code reads and changes as typed rows.
 
-A clip's 90 values take 5 KB as Python objects, about 1 KB in Arrow. A loop over the rows in order
-loads each block once, and only the columns that it reads; a single column of all rows is loaded
-whole.
+The 90 values of a clip take 5 KB as Python objects, and about 1 KB in Arrow, so few blocks of rows
+are Python objects at a time. A loop in order loads each block once, and only the columns in use.
 """
 
 from collections import OrderedDict, defaultdict
@@ -33,15 +32,15 @@ from curator.tables.schemas import (
 BLOCK = 512
 """Rows whose values become Python objects together."""
 HELD = 16
-"""Blocks that are held as such at a time."""
+"""Maximum number of blocks that are Python objects at a time."""
 _ROWS_PER_CHUNK = 128 * BLOCK
-"""Of a column that was changed: an Arrow array of texts ends at 2 GiB."""
+"""Rows per chunk of a changed column: an Arrow array of strings holds at most 2 GiB."""
 
 
 class ClipRow(Clip):
-    """A clip whose values are in a table; setting a field changes the table.
+    """A clip with its values in a table; setting a field changes the table.
 
-    The fields that `Clip` declares are made below, each a property over its column.
+    The loop below makes a property over its column for each field of `Clip`.
     """
 
     __slots__ = ("number", "rows")
@@ -56,7 +55,7 @@ class ClipRow(Clip):
     def declared(self) -> dict[str, Any]:
         """Returns the values in columns that families declare.
 
-        Those of single precision have the fewest digits that mean them.
+        Values of single precision have the fewest digits that identify them.
         """
         return self.rows.declared_at(self.number)
 
@@ -97,7 +96,7 @@ class _Scores(Mapping[str, float | None]):
         return len(self._row.rows.scores)
 
     def items(self) -> ItemsView[str, float | None]:
-        """Returns all scores: several times as fast as one by one."""
+        """Returns all scores, several times as fast as one by one."""
         rows, number = self._row.rows, self._row.number
         return {name: rows.value_at(number, score_column(name)) for name in rows.scores}.items()
 
@@ -117,21 +116,21 @@ for _name in columns_of(Clip):
 
 
 class _Block:
-    """Rows whose values become Python objects together, from number `first` on."""
+    """Rows with their values as Python objects, from number `first` on."""
 
     def __init__(self, number: int, n_rows: int) -> None:
         self.number, self.first = number, number * BLOCK
         self.end = min(self.first + BLOCK, n_rows)
         self.values: dict[str, list[Any]] = {}
-        """By column."""
+        """Values by column."""
         self.changed: set[str] = set()
-        """Columns with values that the table has not."""
+        """Columns with changes that the table lacks."""
 
 
 class ClipRows(Sequence[ClipRow]):
-    """The rows of a table in the columns of a schema, null where it lacks one, and further ones.
+    """The rows of a table, with the columns of a schema, metadata, and columns of families.
 
-    Those are metadata, and columns that families declare. `scores` names the scores in `schema`.
+    Columns that the table lacks are null. `scores` names the scores in `schema`.
     """
 
     def __init__(self, table: pa.Table, schema: pa.Schema) -> None:
@@ -144,9 +143,9 @@ class ClipRows(Sequence[ClipRow]):
         self._declared = list(declared_columns(self.schema))
         self._base = dict(zip(table.column_names, table.columns, strict=True))
         self._own: defaultdict[str, dict[int, pa.Array]] = defaultdict(dict)
-        """Of columns, single blocks that have changed since."""
+        """Changed blocks of columns, by column and number."""
         self._held: OrderedDict[int, _Block] = OrderedDict()
-        """The blocks that were read last."""
+        """The last blocks in use, by number."""
         self._block = _Block(0, 0)
 
     def __len__(self) -> int:
@@ -167,7 +166,7 @@ class ClipRows(Sequence[ClipRow]):
         return ClipRow(self, selected)
 
     def value_at(self, number: int, name: str) -> Any:  # noqa: ANN401
-        """Returns the value of a row in a column; `KeyError` where there is no such column."""
+        """Returns the value of a row in a column; raises `KeyError` for an unknown column."""
         block = self._block
         if not block.first <= number < block.end:
             block = self._open(number // BLOCK)
@@ -177,13 +176,13 @@ class ClipRows(Sequence[ClipRow]):
         return values[number - block.first]
 
     def change(self, number: int, name: str, value: object) -> None:
-        """Sets a value of a row; `KeyError` where there is no such column."""
+        """Sets a value of a row; raises `KeyError` for an unknown column."""
         self.value_at(number, name)
         self._block.changed.add(name)
         self._block.values[name][number - self._block.first] = value
 
     def metadata_at(self, number: int) -> dict[str, Any]:
-        """Returns metadata of a row's source by its name without `meta.`."""
+        """Returns the metadata of a row's source, by names without `meta.`."""
         return {name.removeprefix(PREFIX): self.value_at(number, name) for name in self._metadata}
 
     def declared_at(self, number: int) -> dict[str, Any]:
@@ -200,7 +199,7 @@ class ClipRows(Sequence[ClipRow]):
         return list(self.column(name).to_pylist())
 
     def floats(self, name: str) -> NDArray[np.float64]:
-        """Returns a column as float64 [N], NaN where a row has no value."""
+        """Returns a column as float64 [N]; NaN for null."""
         return np.asarray(self.column(name).cast(pa.float64()).to_numpy(), np.float64)
 
     def kept(self) -> list[ClipRow]:
@@ -224,7 +223,7 @@ class ClipRows(Sequence[ClipRow]):
         return ClipRows(pa.table(columns, schema=self.schema), self.schema)
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Returns a column of all rows; null where a row has no value."""
+        """Returns a column of all rows."""
         self._settle()
         base, own = self._base.get(name), self._own.pop(name, {})
         if base is not None and not own:
@@ -236,7 +235,7 @@ class ClipRows(Sequence[ClipRow]):
             parts: list[pa.Array] = []
             for block, start in enumerate(range(0, self._n, BLOCK)):
                 parts += [own[block]] if block in own else base.slice(start, BLOCK).chunks
-            # Many small chunks become few.
+            # Joins many small chunks into few.
             changed, chunks = pa.table([pa.chunked_array(parts, kind)], ["it"]), []
             for start in range(0, self._n, _ROWS_PER_CHUNK):
                 chunks += changed.slice(start, _ROWS_PER_CHUNK).combine_chunks()["it"].chunks
@@ -252,7 +251,7 @@ class ClipRows(Sequence[ClipRow]):
             block.values.pop(name, None)
 
     def append(self, table: pa.Table) -> None:
-        """Adds rows at the end, null in columns that the table lacks."""
+        """Adds rows at the end; columns that the table lacks are null."""
         self._settle()
         stored = {*self._base, *table.column_names, *self._own}
         schema = fields_of(self.schema, [name for name in self.schema.names if name in stored])
@@ -263,7 +262,7 @@ class ClipRows(Sequence[ClipRow]):
         self._block = _Block(0, 0)
 
     def scatter(self, numbers: NDArray[np.int64], table: pa.Table) -> None:
-        """Sets columns of some rows, numbered once each, from a table in the same order."""
+        """Sets columns of some rows from a table in the order of `numbers`, which are distinct."""
         index = np.arange(self._n, dtype=np.int64)
         index[numbers] = self._n + np.arange(len(numbers))
         taken = pa.array(index)
@@ -274,7 +273,7 @@ class ClipRows(Sequence[ClipRow]):
             self.set_column(name, both.take(taken)[name])
 
     def slice(self, start: int, n_rows: int, schema: pa.Schema | None = None) -> pa.Table:
-        """Returns rows from number `start` as `table` does."""
+        """Returns rows from number `start` on, with columns as in `table`."""
         schema = schema or self.schema
         n_rows = min(n_rows, self._n - start)
         self._settle()
@@ -306,7 +305,7 @@ class ClipRows(Sequence[ClipRow]):
         return self._block
 
     def _load(self, block: _Block, name: str) -> list[Any]:
-        """Loads a column's values of a block."""
+        """Loads the values of a block in a column."""
         own = self._own.get(name, {}).get(block.number)
         n = block.end - block.first
         if own is not None:
@@ -316,7 +315,7 @@ class ClipRows(Sequence[ClipRow]):
         elif name in self.schema.names:
             values = [None] * n
         else:
-            raise KeyError(f"{name!r} is no column of {self.schema.names}")
+            raise KeyError(f"unknown column {name!r}; expected one of {self.schema.names}")
         return block.values.setdefault(name, values)
 
     def _store(self, block: _Block) -> None:
@@ -331,11 +330,10 @@ class ClipRows(Sequence[ClipRow]):
 
 
 class ClipStore:
-    """All clips of a run, in their order: those that pass the rules as rows, others on the disk.
+    """All clips of a run, in order: `rows` has clips that pass the rules, the disk has the others.
 
-    Later stages look only at clips that passed. What the rules reject is final: it waits in a
-    temporary file until tables and report are written. `memory_budget_bytes` of either kind are
-    held in memory.
+    Later stages read only clips that pass. The others are final, and wait in a temporary file
+    for tables and report. Each kind takes at most `memory_budget_bytes` of memory.
     """
 
     def __init__(self, schema: pa.Schema, memory_budget_bytes: int) -> None:
@@ -346,14 +344,14 @@ class ClipStore:
         self._masks: list[NDArray[np.bool_]] = []
 
     def add(self, decided: pa.Table) -> None:
-        """Adds the next clips, with decisions; before any rows are asked for."""
+        """Adds the next clips, with decisions; call it before any use of `rows`."""
         is_kept = pc.equal(decided["decision"], "kept")
         self._passed.add(decided.filter(is_kept))
         self._out.add(decided.filter(pc.invert(is_kept)))
         self._masks.append(is_kept.to_numpy())
 
     def append(self, decided: pa.Table) -> None:
-        """Adds clips behind all others, among `rows` whatever was decided about them."""
+        """Adds clips after all others; `rows` gets them with any decision."""
         self.rows.append(decided)
         self._masks.append(np.ones(len(decided), np.bool_))
         self.__dict__.pop("_is_passed", None)
@@ -385,7 +383,7 @@ class ClipStore:
         self._passed.forget()
 
     def floats(self, name: str) -> NDArray[np.float64]:
-        """Returns a column as float64 [N], NaN where a clip has no value."""
+        """Returns a column as float64 [N]; NaN for null."""
         values = np.full(len(self), np.nan)
         values[self._is_passed] = self.rows.floats(name)
         if name in self._out.schema.names:
@@ -404,17 +402,17 @@ class ClipStore:
 
 
 ClipColumns = ClipRows | ClipStore
-"""Clips that are read column by column: some in memory, or more than memory holds."""
+"""Clips to read column by column, in memory or on the disk."""
 
 
 def _in_order(out: pa.Table, passed: pa.Table, is_passed: NDArray[np.bool_]) -> pa.Table:
     """Returns the rows of two tables in order, with one chunk per column.
 
-    `is_passed` is bool [N]: of which table each row is the next one.
+    `is_passed` is bool [N]: whether the next row comes from `passed`.
     """
-    # Of each row, its number where those that are out come first.
+    # Number of each row in the concatenation of `out` and `passed`.
     order = pa.array(np.argsort(np.argsort(is_passed, kind="stable")))
-    # Put together first: from a column in pieces, Arrow takes slowly.
+    # One chunk per column, because Arrow takes slowly from many chunks.
     both = pa.concat_tables([out, passed])
     columns = [column.combine_chunks().take(order) for column in both.columns]
     return pa.table(columns, schema=both.schema)
@@ -426,7 +424,7 @@ def fields_of(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 def candidates_table(candidates: Iterable[Candidate], measured: Iterable[str]) -> pa.Table:
-    """Returns candidates as rows of `candidates_schema`, with the scores that were measured."""
+    """Returns candidates as rows of `candidates_schema`, with the measured scores."""
     names = [name for name in columns_of(Candidate) if name != "scores"]
     rows = (
         {score: value for score, value in candidate.scores.items() if score != "fps"}
@@ -437,7 +435,7 @@ def candidates_table(candidates: Iterable[Candidate], measured: Iterable[str]) -
 
 
 def reject(clip: Clip, reason: str, *, detail: str | None = None) -> None:
-    """Turns a kept clip into a rejected one."""
+    """Marks a kept clip as rejected."""
     clip.decision = "rejected"
     clip.reason = str(reason)
     clip.reasons = [*clip.reasons, str(reason)]

@@ -1,7 +1,4 @@
-"""Vectors of clips in columns.
-
-Shape letters: N clips, D embedding dimensions.
-"""
+"""Vectors of clips in columns. Shape letters: N clips, D embedding dimensions."""
 # ruff: noqa: N806 - shape letters
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +14,7 @@ from curator.tables.schemas import embeddings_schema
 
 
 class Vectors:
-    """Vectors of clips by id; they stay where the rows of `embeddings` are, such as in a file."""
+    """Vectors of clips by id: views of rows of `embeddings`, which may be in a file."""
 
     def __init__(self, table: pa.Table) -> None:
         self._rows = KeyRows(table["clip_id"])
@@ -25,7 +22,7 @@ class Vectors:
         self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)
 
     def get(self, clip_id: str) -> NDArray[np.float32] | None:
-        """Returns a vector, float32 [D], or None for a clip that could not be described."""
+        """Returns the vector of a clip, float32 [D]; None for a clip without a vector."""
         if (row := self._rows.find(clip_id)) is None:
             return None
         at = int(np.searchsorted(self._ends, row, "right"))
@@ -34,9 +31,9 @@ class Vectors:
 
 
 class StoredVectors:
-    """Vectors of all clips: `memory_budget_bytes` in memory, others on the local disk.
+    """Vectors of all clips: at most `memory_budget_bytes` in memory, others on the local disk.
 
-    The length of vectors is that of `empty` if none is added.
+    Without any vectors, the schema is that of the table `empty`.
     """
 
     def __init__(self, empty: pa.Table, memory_budget_bytes: int) -> None:
@@ -85,7 +82,7 @@ class StoredVectors:
         return matrix_ND
 
     def some(self, ids: pa.Array) -> Vectors:
-        """Returns the vectors of some clips, on the local disk where they are many."""
+        """Returns the vectors of some clips, on the local disk if they exceed the budget."""
         chosen = DiskTable(self.schema, self._memory_budget_bytes)
         for _, table, rows in self._rows.find(ids):
             for start in range(0, len(rows), BLOCK_ROWS):
@@ -106,7 +103,7 @@ def vectors_table(
     model: str | None = SCENE_MODEL,
     least_dim: int = SCENE_DIM,
 ) -> pa.Table:
-    """Returns rows of `embeddings` for vectors by clip id, or none of length `least_dim`."""
+    """Returns rows of `embeddings` for vectors with clip ids; without any, D is `least_dim`."""
     dim = len(vectors[0][1]) if vectors else least_dim
     flat = np.concatenate([vector for _, vector in vectors]) if vectors else np.zeros(0, np.float32)
     return pa.table(
@@ -120,7 +117,7 @@ def vectors_table(
 
 
 def like_vectors(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Gives tables of `embeddings` one schema; empty ones may have another vector length."""
+    """Gives tables of `embeddings` one schema; drops empty tables, which may have another D."""
     filled = [table for table in tables if table.num_rows] or tables[:1]
     schema = embeddings_schema(filled[0]["vector"].type.list_size)
     # Parquet uses other names for the elements of lists.

@@ -1,4 +1,4 @@
-"""Tables of families of scope corpus under the output root, one object each."""
+"""Stores tables of families with the scope corpus, one object per family."""
 # ruff: noqa: N803 - shape letters
 
 from collections.abc import Collection
@@ -13,13 +13,13 @@ from curator.tables.checksums import read_parquet
 from curator.tables.parts import parquet_by_content
 
 FOLDER = "alike"
-"""Folder of pairs, and of vectors on their way to workers."""
+"""Folder of pairs of similar clips, and of vectors for workers."""
 
 
 def write_vectors(store: Store, vectors_ND: NDArray[np.float32]) -> str:
-    """Writes vectors alone for workers; returns the object's name.
+    """Writes vectors for workers; returns the object's name.
 
-    Whoever writes them removes them; else the next commit does.
+    The caller removes the object. If it does not, the next commit does.
     """
     flat = pa.array(vectors_ND.astype(np.float32, copy=False).ravel())
     table = pa.table({"vector": pa.FixedSizeListArray.from_arrays(flat, vectors_ND.shape[1])})
@@ -30,9 +30,9 @@ def write_vectors(store: Store, vectors_ND: NDArray[np.float32]) -> str:
 
 
 class CorpusTables:
-    """The table of each family that runs leave for later ones.
+    """The tables of families that a run leaves for later runs.
 
-    `fingerprint` is that of the candidates; `earlier` are objects that only earlier snapshots name.
+    `fingerprint` is the fingerprint of candidates; only earlier snapshots name `earlier` objects.
     """
 
     def __init__(self, store: Store, fingerprint: str, *, earlier: Collection[str] = ()) -> None:
@@ -40,7 +40,7 @@ class CorpusTables:
         self._names: dict[str, str] = {}
 
     def names(self, family: str) -> set[str]:
-        """Returns the valid object, if any; it stays through a run that does not need it."""
+        """Returns the name of the valid object, if any, which a commit keeps even if unused."""
         name = self._names.get(family) or self._newest(family)
         return {name} if name else set()
 
@@ -52,13 +52,13 @@ class CorpusTables:
         return read_parquet(self._store, name)
 
     def write(self, family: str, table: pa.Table) -> None:
-        """Replaces the table of a family, whose name is that of a folder of the output root."""
+        """Replaces the table of a family; its name is also a folder of the output root."""
         name = f"{family}/{self._fingerprint}-{'~' * 16}.parquet"
         self._names[family], data = parquet_by_content([table], table.schema, name)
         self._store.write(self._names[family], data)
 
     def _newest(self, family: str) -> str | None:
-        # Two only after a run that was killed before it removed the older one.
+        # There are two objects if a run was killed before it removed the older object.
         listed = self._store.list(f"{family}/{self._fingerprint}-")
         stored = [(info.bytes, info.key) for info in listed if info.key not in self._earlier]
         return max(stored)[1] if stored else None

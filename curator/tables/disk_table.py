@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from curator.tables.spill_file import Spill
 
 BLOCK_ROWS = 65_536
-"""Rows that are worked on at a time: about 50 MB of `clips`."""
+"""Maximum number of rows per block: about 50 MB of `clips`."""
 N_RANGES = 64
 """Ranges of keys that are sorted one after the other."""
 _ALIGNED = 64
 
 
 class TableBuffer:
-    """Tables of one schema in memory; many small ones become one.
+    """Tables of one schema in memory; many small tables become one.
 
     Each table takes some KB of its own. So tables are joined as soon as there are `PACK_TABLES` of
     them, or `PACK_ROWS` rows in them.

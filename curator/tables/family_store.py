@@ -1,10 +1,11 @@
-"""Values of families under an output root: stored by key, found again, read one by one.
+"""Stores values of families under an output root, and finds them by key.
 
-    values/<family>/<fingerprint>-<keys>.parquet      until the commit: then they are in tars
-    families/<family>/<fingerprint>-<keys>.parquet    for good, where the family says so
+    values/<family>/<fingerprint>-<keys>.parquet      until the commit: then the values are in tars
+    families/<family>/<fingerprint>-<keys>.parquet    permanently, if the family declares it
 
-A part has a row group for each value, or for some small ones, so that a value is read without all
-others; one of a family of columns has these, and is read whole. Parts are immutable.
+A part of a family of members has a row group for each value, or for some small values, so that
+readers can read a value alone. Readers read a part of a family of columns whole. Parts never
+change.
 """
 
 import time
@@ -36,31 +37,31 @@ from curator.tables.schemas import family_fields
 _OF_CLIP = columns_schema(("key clip_id source_id", pa.string()))
 _OF_MEMBER = [("n_bytes", pa.int64()), (VALUE, pa.binary())]
 _OF_SOURCE = ("uri", "bytes", "version")
-"""Columns that stay of a source that was removed."""
+"""Columns that the row of a removed source keeps."""
 _READERS = 16
 FIRST_WINDOW, WINDOW = 512, 16_384
-"""Items that are looked up together: few at first, so that work begins soon, and more and more, so
-that a part that holds neighbours is read once."""
+"""First and largest number of items per lookup. Small lookups let work begin soon; large lookups
+read a part with many neighbouring items once."""
 ItemT = TypeVar("ItemT")
 GROUP_BYTES = 64 << 10
-"""Values that are read together where they are small: each row group costs 700 bytes of footer."""
+"""Target size of a row group of small values: each row group costs 700 bytes of footer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewValue:
-    """A value that is not stored yet: of a clip, made from what `key` names."""
+    """A value of a clip that is not stored yet; `key` is a digest of the value's inputs."""
 
     key: str
     clip_id: str
     source_id: str
     data: bytes | Row = field(repr=False)
-    """Of a member, or a row of columns."""
+    """Bytes of a member, or a row of columns."""
 
 
 class FamilyStore:
     """Families under one output root.
 
-    `in_tars` are values that tars of the last snapshot hold, as `values_in_tars` returns them.
+    `in_tars` has the values in tars of the last snapshot, as `values_in_tars` returns them.
     """
 
     def __init__(self, store: Store, in_tars: Mapping[str, pa.Table] | None = None) -> None:
@@ -68,7 +69,7 @@ class FamilyStore:
         self._in_tars = in_tars or {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the root alone: workers write."""
+        """Pickles only the root, because workers only write."""
         return FamilyStore, (self.store,)
 
     def put(self, version: FamilyVersion, values: Sequence[NewValue]) -> list[StoredMember]:
@@ -97,7 +98,7 @@ class FamilyStore:
         ]
 
     def find(self, version: FamilyVersion, keys: pa.ChunkedArray) -> MemberColumn:
-        """Finds the values of some keys: in tars of the last snapshot, or in parts."""
+        """Finds the values of some keys, in tars of the last snapshot or in parts."""
         members, rows = MemberColumn(version, keys), KeyRows(keys)
 
         def fill(table: pa.Table) -> None:
@@ -138,11 +139,11 @@ class FamilyStore:
 
 
 class FamilyRows(Generic[ItemT]):
-    """The rows of a stage about sources: a part for each unit, found again by key.
+    """The rows of a stage about sources, with a part for each unit.
 
-    The first family that the stage writes names the folder. Its rows have `uri`, `version`,
-    `source_id` and `error_code`, as those of `sources`. Sources in `removals` may not come back;
-    only the process of a run `may_write` the index of keys.
+    The folder has the name of the first family that the stage writes. Rows have the columns `uri`,
+    `version`, `source_id` and `error_code` of `sources`. Sources in `removals` become failures.
+    Only the process of a run `may_write` the index of keys.
     """
 
     def __init__(
@@ -159,10 +160,10 @@ class FamilyRows(Generic[ItemT]):
         self._since_ns = time.time_ns()
 
     def put(self, items: Sequence[ItemT], results: Sequence[Any]) -> pa.Table:
-        """Stores the rows of a unit; returns them, with failures in place of removed sources.
+        """Stores the rows of a unit; returns the rows, with failures in place of removed sources.
 
-        The next run makes again what failed for the moment, and rows of a file that was being
-        written: a later write may have left the same version.
+        The next run repeats failures that may be temporary, and items of recently changed files: a
+        later write may have left their version as it was.
         """
         table = self.stage.rows(items, results)
         facts = ("uri", "version", "error_code", "source_id")
@@ -204,7 +205,7 @@ class FamilyRows(Generic[ItemT]):
             with ThreadPoolExecutor(_READERS) as pool:
                 tables = pool.map(lambda name: self._parts.read(name, columns), stored)
                 for places, table in zip(stored.values(), tables, strict=True):
-                    # A part also has rows that it does not complete.
+                    # A part also has rows of keys that it does not complete.
                     wanted = pa.array([keys[place] for place in places], pa.large_string())
                     has = row_keys(table, self.stage.key)
                     on_stored(table.filter(pc.is_in(has, value_set=wanted)))
@@ -224,10 +225,10 @@ def values_in_tars(
     declared: Mapping[str, Mapping[str, Any]],
     sizes: Mapping[str, int],
 ) -> dict[str, pa.Table]:
-    """Returns `key`, `name`, `offset` and `n_bytes` of values in tars of a snapshot.
+    """Returns `key`, `name`, `offset` and `n_bytes` of values in tars, by fingerprint of a family.
 
-    They are by the fingerprint under which its manifest declares members: `declared` has their
-    declarations by suffix, `sizes` the bytes of each tar that is what was written.
+    `summary` is that of a snapshot. `declared` has the declarations of members in its manifest, by
+    suffix. `sizes` has the size of each valid tar.
     """
     names = summary.get("tables", {})
     parts = [read_parquet(store, name) for name in names.get(MEMBERS, ())]

@@ -1,8 +1,8 @@
-"""An output root that only the holder of its lease writes to, and that remembers what it wrote.
+"""An output root that checks the lease before each write and removal, and records its writes.
 
-Before each write and removal the lease is checked. An object with a fixed path is written over only
-if it is still the one that was there when the lease was last known to be held: a writer that was
-stopped in the middle of a write, and lost the lease meanwhile, changes nothing of its successor.
+An object with a fixed path is overwritten only if it has not changed since the last check of the
+lease. So a writer that stalls in the middle of a write, and loses the lease, cannot overwrite
+objects of the next holder.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ from curator.storage import Store
 from curator.tables.out_layout import has_fixed_path
 
 _TRIES = 4
-"""Writes of an object before it counts as one that something else writes all the time."""
+"""Attempts to write an object. After these, another program writes it all the time."""
 _CONDITIONAL_BYTES = 64 << 20
-"""Larger objects go in several requests, which have no condition."""
+"""Maximum size of a conditional write; larger objects need several requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,23 +31,23 @@ class Digest:
 
     @classmethod
     def of(cls, data: bytes) -> "Digest":
-        """Returns those of some bytes."""
+        """Returns the digest of bytes."""
         return cls(n_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
     @classmethod
     def of_object(cls, store: Store, name: str) -> "Digest":
-        """Reads an object."""
+        """Reads an object, and returns its digest."""
         with store.open(name) as stream:
             digest = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]
             return cls(n_bytes=stream.tell(), sha256=digest.hexdigest())
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as a snapshot has it."""
+        """Returns the form of a digest in a snapshot."""
         return {"bytes": self.n_bytes, "sha256": self.sha256}
 
 
 def _passed_on(name: str, *, checks: bool = False) -> Callable[..., Any]:
-    """Returns a method that the store itself has, perhaps with a check of the lease before."""
+    """Returns a method that calls the store's own method; `checks` the lease before."""
 
     def call(self: "FencedStore", *args: Any, **options: Any) -> Any:  # noqa: ANN401 - of any method
         if checks:
@@ -58,19 +58,19 @@ def _passed_on(name: str, *, checks: bool = False) -> Callable[..., Any]:
 
 
 class FencedStore(Store):
-    """A store whose writes are checked; a pickled one is the store itself, for workers.
+    """A store that calls `check` before writes; `check` raises if this process may not write.
 
-    `check` raises if this process may not write any more.
+    Pickling gives the plain store, for workers.
     """
 
     def __init__(self, store: Store, check: Callable[[], None]) -> None:
         self._store, self._check = store, check
         self._has_conditions = True
         self.written: dict[str, Digest] = {}
-        """What `write` wrote, by name."""
+        """Digests of the objects that `write` wrote, by name."""
 
     def __reduce__(self) -> tuple[Callable[[Store], Store], tuple[Store]]:
-        """Returns the store alone: the lease is this process's."""
+        """Returns the plain store, because the lease belongs to this process."""
         return copy_of, (self._store,)
 
     @property
@@ -83,17 +83,17 @@ class FencedStore(Store):
         """The root."""
         return self._store.uri
 
-    # Reading needs no lease.
+    # Reads need no lease.
     list, read, open = _passed_on("list"), _passed_on("read"), _passed_on("open")
     read_range, read_versioned = _passed_on("read_range"), _passed_on("read_versioned")
     find, check_writable = _passed_on("find"), _passed_on("check_writable")
-    # What the store does at once needs one check before.
+    # An atomic operation needs one check before.
     write_new, replace = _passed_on("write_new", checks=True), _passed_on("replace", checks=True)
     copy = _passed_on("copy", checks=True)
     clean_temporary = _passed_on("clean_temporary", checks=True)
 
     def write(self, key: str, data: bytes) -> None:
-        """Writes a whole object, if the lease is held."""
+        """Writes a whole object if this process has the lease."""
         is_small = len(data) <= _CONDITIONAL_BYTES
         if not (has_fixed_path(key) and is_small and self._written_if_same(key, data)):
             self._check()
@@ -101,9 +101,9 @@ class FencedStore(Store):
         self.written[key] = Digest.of(data)
 
     def _written_if_same(self, key: str, data: bytes) -> bool:
-        """Writes over what was there when the lease was held; False without conditions."""
+        """Overwrites the object from before the check; returns False without conditional writes."""
         for _ in range(_TRIES if self._has_conditions else 0):
-            # In this order: what replaces the object after the check has another version.
+            # Look up before the check: a later writer gives the object another version.
             info = self._store.find(key)
             self._check()
             try:
@@ -120,20 +120,20 @@ class FencedStore(Store):
             return False
         self._check()
         raise StorageError(
-            f"{self.uri}/{key} was changed by something else while it was written; run again when "
-            "nothing else writes there"
+            f"another program changed {self.uri}/{key} during a write; run again when no other "
+            "program writes there"
         )
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
-        """Opens a stream, whose object appears at the end if the lease is held then."""
+        """Opens a stream; the object appears at the end if this process still has the lease."""
         self._check()
         with self._store.create(key) as stream:
             yield stream
             self._check()
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Removes objects, as long as the lease is held."""
+        """Removes objects; checks the lease before each object."""
 
         def checked() -> Iterator[str]:
             for key in keys:

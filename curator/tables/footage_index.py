@@ -1,13 +1,13 @@
-"""The index of the vectors of clips' pictures, of one output and of places with other clips.
+"""An index of the vectors of pictures, for the clips of one output and of other places.
 
-Of few clips it is made in memory. Of many, a run stores it under the output root, and adds to it
-what is new:
+A run makes the index of few clips in memory. It stores the index of many clips under the output
+root, and adds new clips later:
 
-    vectors/footage.json       which parts of footage it has, and where their vectors are
+    vectors/footage.json       parts of footage in the index, and the numbers of their vectors
     vectors/cells-*.npz        projection and centroids
     vectors/segment-*.bin      codes, by cell
 
-It is made again where it is lost, or where the footage grew beyond its cells.
+A run makes the index again if it is lost, or if the footage outgrows its cells.
 
 Shape letters: N vectors, E dimensions of codes, O owners.
 """
@@ -39,46 +39,46 @@ logger = logging.getLogger(__name__)
 FOLDER = "vectors"
 LIST = f"{FOLDER}/footage.json"
 STORED_FROM_CLIPS = 25_000
-"""Fewer are indexed in seconds, and take 30 MB."""
+"""Minimum number of clips for a stored index; fewer clips take seconds and 30 MB."""
 _SAMPLE = 100_000
-"""Vectors from which the cells of an index are made."""
+"""Number of vectors that train the cells of an index."""
 _OUTGROWN = 8
-"""The index is made anew when it has so many times the vectors that its cells were made for."""
+"""A run makes the index again if its vectors are more than this multiple of `n_trained`."""
 _MOST_SEGMENTS = 4
-"""Beyond them cells are merged."""
+"""Maximum number of segments; a run merges more segments into one."""
 _BATCH_CLIPS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedPart:
-    """A part of footage of an index: its clips and vectors are numbered in their order.
-
-    `n_bytes` is its size: a part that was written again has another. Its first clip has the number
-    `first_owner`, its first vector `first_number`; it has `n` vectors.
-    """
+    """A part of footage in an index, which numbers its clips and vectors in order."""
 
     uri: str
-    """Of the store that has it; empty for the output's own."""
+    """Address of its store; empty for the store of the output."""
     name: str
-    """Without folders."""
+    """Name without folders."""
     n_bytes: int
+    """Size; it differs if the part was written again."""
     first_owner: int
+    """Number of its first clip."""
     n_clips: int
     first_number: int
+    """Number of its first vector."""
     n: int
+    """Number of its vectors."""
 
 
 @dataclass(slots=True)
 class PlacedPart:
-    """A part of the place with a number, with the ids of its clips, string[N]."""
+    """A part of a place, by the place's number, with the ids of its clips, string[N]."""
 
     facts: IndexedPart
     place: int
     ids: pa.Array
     store: Store | None = None
-    """None where `seconds` are in memory."""
+    """Store that has the part; None if `seconds` are in memory from the begin."""
     seconds: NDArray[np.float32] | None = None
-    """float32 [N], of its vectors, from each clip's first frame; None until needed."""
+    """Times of its vectors from each clip's first frame, float32 [N]; None until needed."""
 
     @property
     def owners(self) -> slice:
@@ -87,11 +87,11 @@ class PlacedPart:
 
 
 class FootageIndex:
-    """Vectors of the clips of several places, which are its owners.
+    """Vectors of the clips of several places; the clips are the owners of the vectors.
 
-    The first place may have an index under its output root. That is read, and written if the place
-    allows it. `work` codes vectors; `n_clips` is the number of clips, about. `index` is None where
-    there are no vectors. Of the numbers of owners, `n_owners`, some may have no clip any more.
+    The first place may have a stored index under its output root, which is read, and written if the
+    place allows it. `work` codes vectors; `n_clips` is the approximate number of clips. `index` is
+    None without vectors. Some of the `n_owners` numbers may have lost their clip.
     """
 
     def __init__(self, footages: Sequence[Footage], work: Work, *, n_clips: int) -> None:
@@ -106,9 +106,9 @@ class FootageIndex:
             self._add_blocks(place, footage, indexed, n_clips)
 
     def mask(self, place: int, wanted: pa.Array | None) -> NDArray[np.bool_]:
-        """Returns which owners are clips of a place with some ids, bool [O]; None for all.
+        """Returns which owners are clips of a place with `wanted` ids, bool [O]; None for all.
 
-        Of a clip that two parts have, because its source was measured again, one counts.
+        If two parts have a clip, because its source was measured again, only the last one counts.
         """
         mask = np.zeros(self.n_owners, np.bool_)
         for part in self.parts:
@@ -123,7 +123,7 @@ class FootageIndex:
         return mask
 
     def first_number(self, asking: NDArray[np.bool_]) -> int:
-        """Returns a number below which no vector is of these owners, bool [O]."""
+        """Returns a number below which no vector belongs to the owners `asking`, bool [O]."""
         numbers = [part.facts.first_number for part in self.parts if asking[part.owners].any()]
         return min(numbers, default=self.index.n_vectors if self.index is not None else 0)
 
@@ -137,13 +137,13 @@ class FootageIndex:
         ]
 
     def seconds(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Returns the second of vectors, from their clip's first frame, float32 [N]."""
+        """Returns the times of vectors in seconds from their clip's first frame, float32 [N]."""
         parts = _last_at([part.facts.first_number for part in self.parts], numbers)
         seconds = np.zeros(len(numbers), np.float32)
         for at in np.unique(parts).tolist():
             part, is_own = self.parts[at], parts == at
             if part.seconds is None:
-                assert part.store is not None, "what is in memory has them"
+                assert part.store is not None, "parts in memory have seconds"
                 part.seconds = _seconds(_columns(part.store, part.facts.name, "second"))
             seconds[is_own] = part.seconds[numbers[is_own] - part.facts.first_number]
         return seconds
@@ -151,7 +151,7 @@ class FootageIndex:
     def _add_blocks(
         self, place: int, footage: Footage, indexed: Collection[str], n_clips: int
     ) -> None:
-        """Adds what is not stored, in memory."""
+        """Adds parts that the stored index lacks, in memory."""
         if isinstance(footage, FootageStore):
             left = tuple(name for name in footage.parts if name not in indexed)
             footage = replace(footage, parts=left)
@@ -181,7 +181,7 @@ class FootageIndex:
         self.n_owners = max(self.n_owners, part.facts.first_owner + part.facts.n_clips)
 
     def _add_stored(self, own: FootageStore, footages: Sequence[Footage], work: Work) -> None:
-        """Takes the index under the output root, with what is new, if it may be written."""
+        """Reads the stored index, and adds new parts if the index may be written."""
         places = [(k, of) for k, of in enumerate(footages) if isinstance(of, FootageStore)]
         sizes: dict[tuple[str, str], int] = {}
         for _, of in places:
@@ -193,7 +193,7 @@ class FootageIndex:
             listed = _grown(own.store, listed, wanted, sizes, work)
         if listed is None:
             return
-        # Numbers of parts that are gone are given to nothing else.
+        # Numbers of lost parts are never used again.
         self.index, self.n_owners = listed.index, listed.n_owners
         for place, of in places:
             for name in of.parts:
@@ -205,21 +205,22 @@ class FootageIndex:
 
 @dataclass(slots=True)
 class _StoredIndex:
-    """An index under an output root, and its parts by the address of their store and their name."""
+    """An index under an output root, and its parts by address of their store and name."""
 
     index: VectorIndex
-    """Its vectors, of parts that are gone too."""
+    """All vectors, including those of lost parts."""
     parts: dict[tuple[str, str], IndexedPart]
     n_owners: int
-    """Numbers of owners that were given."""
+    """Number of owners so far, including those of lost parts."""
     n_trained: int
-    """Vectors that its cells were made for."""
+    """Number of vectors at the training of the cells."""
 
     @classmethod
     def read(cls, store: Store, sizes: Mapping[tuple[str, str], int]) -> "_StoredIndex | None":
-        """Reads it, with the parts that did not change.
+        """Reads the index with its unchanged parts.
 
-        None for an output without one, if something of it is lost, or if most of its vectors are.
+        Returns None for an output without an index, if a part of the index is damaged, or if most
+        of its vectors belong to changed or lost parts.
         """
         try:
             listed = find_json(store, LIST)
@@ -231,7 +232,7 @@ class _StoredIndex:
                 if there.get(segment.facts.key) != segment.facts.n_bytes or not segment.is_whole():
                     raise DamagedError(store.uri, segment.facts.key, "it is missing or was changed")
         except (StorageError, ValueError, KeyError, TypeError, BadZipFile) as error:
-            logger.warning("the stored index of vectors is damaged, and is not used: %s", error)
+            logger.warning("this run does not use the stored index of vectors: %s", error)
             return None
         every = {(facts["uri"], facts["name"]): IndexedPart(**facts) for facts in listed["parts"]}
         parts = {at: part for at, part in every.items() if sizes.get(at) == part.n_bytes}
@@ -241,7 +242,7 @@ class _StoredIndex:
 
     @classmethod
     def trained(cls, parts: Sequence[tuple[Store, str]], n_vectors: int) -> "_StoredIndex":
-        """Returns one without vectors, whose cells are made of a sample of parts."""
+        """Returns an index without vectors; a sample of `parts` trains its cells."""
         share = _SAMPLE / n_vectors
 
         def sample(file: pq.ParquetFile) -> NDArray[np.float16]:
@@ -257,7 +258,7 @@ class _StoredIndex:
         return cls(index, {}, n_owners=0, n_trained=n_vectors)
 
     def write(self, store: Store) -> None:
-        """Writes it, and removes what it does not name."""
+        """Writes the index, and removes objects that it does not name."""
         index = self.index.stored(store, FOLDER)
         value = {
             "index": index,
@@ -271,7 +272,7 @@ class _StoredIndex:
 
 
 def _address(footage: FootageStore, own: FootageStore) -> str:
-    """Returns the address of a store; none of the output's own, which may be moved or copied."""
+    """Returns the address of a store; empty for the output's own, which users may move or copy."""
     return "" if footage.store.uri == own.store.uri else footage.store.uri
 
 
@@ -282,7 +283,7 @@ def _grown(
     sizes: Mapping[tuple[str, str], int],
     work: Work,
 ) -> _StoredIndex | None:
-    """Returns a stored index with the parts that it lacks; None if there are no vectors."""
+    """Adds missing parts to a stored index; returns the index, None if there are no vectors."""
     counts: dict[tuple[str, str], tuple[int, int]] = {}
     for at, place in wanted.items():
         if stored is None or at not in stored.parts:
@@ -293,7 +294,7 @@ def _grown(
         return stored
     is_new = stored is None
     if stored is None:
-        # What is damaged would stay: names follow from content.
+        # Removed first: a damaged object would stay, because names follow from content.
         store.delete([info.key for info in store.list(f"{FOLDER}/")])
         sampled = [(wanted[at], at[1]) for at, (_, n) in counts.items() if n]
         stored = _StoredIndex.trained(sampled, n_new)
@@ -330,7 +331,7 @@ def _merge(index: VectorIndex, work: Work, store: Store) -> None:
 
 
 def _last_at(firsts: Sequence[int], values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns for each value the place of the largest of `firsts` that is no larger."""
+    """Returns for each value the position of the largest of `firsts` that is at most the value."""
     order = np.argsort(firsts, kind="stable")
     places: NDArray[np.int64] = np.searchsorted(np.array(firsts)[order], values, "right") - 1
     return order[places]

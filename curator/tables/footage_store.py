@@ -1,13 +1,13 @@
-"""What clips are compared by: vectors of pictures, pictures or their keypoints, and luma.
+"""Stores the footage of clips for comparison: vectors of pictures, pictures or keypoints, and luma.
 
-Of candidates, vectors are read whole, an object at a time. Pictures are read by the ids of clips, a
-row group at a time, and also on workers.
+Readers of candidates read all vectors, an object at a time. They read pictures by the ids of clips,
+a row group at a time, also on workers.
 
     removed/footage-<hash>.parquet   a row per clip that one removal took out
 
-By such a row removed footage is known when it comes back: it has vectors and keypoints of pictures
-and the luma of frames. Pictures and captions cannot be read from it, and no id or address. `curate
-remove --forget` writes none.
+Such a row identifies removed footage that comes back: it has vectors and keypoints of pictures, and
+the luma of frames. It has no picture, caption, id or address. `curate remove --forget` writes no
+such rows.
 """
 
 import logging
@@ -51,11 +51,11 @@ class FootageStore:
     parts: tuple[str, ...]
     """Names of parts, without folders."""
     writes_index: bool = False
-    """Whether an index of its vectors may be written under the output root."""
+    """Whether a run may write an index of the vectors under the output root."""
 
     @classmethod
     def of(cls, store: Store, names: Collection[str]) -> "FootageStore":
-        """Returns the footage in parts, which objects of any kind of candidates name."""
+        """Returns the footage of parts; `names` are objects of any kind of candidates."""
         return cls(store, tuple(sorted({name.rpartition("/")[2] for name in names})))
 
     def blocks(self) -> Iterator[pa.Table]:
@@ -64,12 +64,12 @@ class FootageStore:
             yield read_parquet(self.store, footage_object(part))
 
     def sizes(self) -> dict[str, int]:
-        """Returns the bytes of each part of vectors that is there, by its name."""
+        """Returns the size of each existing part of vectors in bytes, by name."""
         prefix = footage_object("")
         return {i.key.removeprefix(prefix): i.bytes for i in self.store.list(prefix)}
 
     def clips(self, clip_ids: Collection[str]) -> dict[str, ClipFootage]:
-        """Reads the footage of the clips that it stores, by id."""
+        """Reads the footage of clips that this store has, by id."""
         missing, clips = set(clip_ids), dict[str, ClipFootage]()
         for part in self.parts:
             if not missing:
@@ -90,7 +90,7 @@ class FootageStore:
 
 
 class RemovedFootage:
-    """Footage of removed clips, in memory; `key` changes with the clips."""
+    """Footage of removed clips in memory; another set of clips has another `key`."""
 
     def __init__(self, key: str, clips: Iterable[ClipFootage]) -> None:
         self.key = key
@@ -102,12 +102,12 @@ class RemovedFootage:
         yield pa.Table.from_pylist(rows, FOOTAGE_SCHEMA)
 
     def clips(self, clip_ids: Collection[str]) -> dict[str, ClipFootage]:
-        """Returns clips by such ids."""
+        """Returns the footage of clips by these ids."""
         return {name: self._clips[name] for name in clip_ids if name in self._clips}
 
 
 def write_removed_footage(store: Store, clips: Sequence[ClipFootage]) -> str | None:
-    """Writes what clips are known by; returns the object's name, None for no clips."""
+    """Writes the footage of removed clips; returns the object's name, None for no clips."""
     if not clips:
         return None
     rows = [_removed_row(clip, number) for number, clip in enumerate(clips)]
@@ -119,9 +119,9 @@ def write_removed_footage(store: Store, clips: Sequence[ClipFootage]) -> str | N
 
 
 def read_removed_footage(store: Store, names: Collection[str]) -> RemovedFootage | None:
-    """Reads objects that records of removals name; None for none.
+    """Reads footage that removal records name; None for none.
 
-    One that is lost has no copy, and nothing can make it again: a warning says what that means.
+    A lost object has no copy, and no run can make it again. A warning names the consequence.
     """
     clips = []
     for name in sorted(names):
@@ -129,8 +129,8 @@ def read_removed_footage(store: Store, names: Collection[str]) -> RemovedFootage
             table = read_parquet(store, name)
         except DamagedError as error:
             logger.warning(
-                "%s/%s (%s): edited copies of the footage that a removal took are not known by it "
-                "any more; copies with the same frames are; restore it from a copy of OUT",
+                "%s/%s (%s): runs recognise removed footage with the same frames, but no longer "
+                "edited copies of it; restore this object from a copy of OUT",
                 store.uri,
                 name,
                 error.why,
@@ -143,14 +143,14 @@ def read_removed_footage(store: Store, names: Collection[str]) -> RemovedFootage
 
 
 def footage_object(part: str) -> str:
-    """Returns the object with the vectors of a part."""
+    """Returns the name of the object with the vectors of a part."""
     return f"{FOLDER}/footage/{part}"
 
 
 def read_groups(
     store: Store, name: str, clip_ids: Collection[str], columns: Sequence[str] | None = None
 ) -> list[pa.Table]:
-    """Reads the rows of clips, no row group that has none of them."""
+    """Reads the rows of some clips, and only row groups that have any of these clips."""
     wanted = pa.array(sorted(clip_ids), pa.string())
 
     def read(file: pq.ParquetFile) -> list[pa.Table]:
@@ -168,7 +168,7 @@ def read_groups(
 
 
 def block_vectors(table: pa.Table) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Returns all vectors of rows of `FOOTAGE_SCHEMA`, float32 [V, D], and the row of each [V]."""
+    """Returns vectors of rows of `FOOTAGE_SCHEMA`, float32 [V, D], and their rows, int64 [V]."""
     table = table.combine_chunks()
     seconds, vectors = (table[name].combine_chunks() for name in ("second", "vector"))
     n_of_row = pc.list_value_length(seconds).to_numpy(zero_copy_only=False).astype(np.int64)

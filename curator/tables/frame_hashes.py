@@ -27,7 +27,7 @@ STRIDE = 16
 STEP = 2.0**-16
 """Rounding step of luma, which is 0 to 1; another processor changes it by some 1e-7."""
 _LEAST_CHANGES = 4
-"""Fewest changes from frame to frame with which a window counts."""
+"""Minimum number of changes from frame to frame in a window that counts."""
 _COLUMNS = ("source_id", "luma_mean", "luma_spread")
 Floats = NDArray[np.float32]
 Regions = NDArray[np.int64]
@@ -73,7 +73,7 @@ def stored_luma(
     for name in (i.key for i in store.list(f"tracks/{FRAMES}/")) if parts is None else parts:
         table: pa.Table = read_rows(store, name, lambda file: file.read([*_COLUMNS]))
         if set(table.column_names) != set(_COLUMNS):
-            # Older versions measured no luma.
+            # Parts of older versions have no luma.
             continue
         for number, source_id in enumerate(table["source_id"].to_pylist()):
             mean, spread = (table[column][number].values for column in _COLUMNS[1:])
@@ -93,14 +93,14 @@ def frame_regions(
 def shares_frames(
     regions: Regions, start_N: NDArray[np.int64], end_N: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Returns bool [N]: which half-open spans share more than a frame with a region."""
+    """Returns which half-open spans share more than a frame with a region, bool [N]."""
     first = np.searchsorted(regions[:, 1], start_N + 1, "right")
     padded = np.append(regions[:, 0], np.iinfo(np.int64).max)
     return padded[first] < end_N - 1
 
 
 def overlapping_regions(clips: pa.Table, regions: Mapping[str, Regions]) -> NDArray[np.bool_]:
-    """Returns bool [N]: which clips share more than a frame with a region of their source."""
+    """Returns which clips share more than a frame with a region of their source, bool [N]."""
     is_overlapping = np.zeros(clips.num_rows, bool)
     if not regions or not clips.num_rows:
         return is_overlapping

@@ -1,16 +1,15 @@
-"""Which part has a key, without reading the footers of all parts that earlier runs stored.
+"""Finds the part that has a key, without reading the footers of all stored parts.
 
-    index/<fingerprint>-<hash of a folder>.parquet    a row per part: its version, hashes of its
-    keys
+    index/<fingerprint>-<hash of a folder>.parquet    a row per part: version, and hashes of keys
 
-The index repeats footers, and no result depends on it. A run lists a folder of parts. The index
-counts for parts that still have the version that it names; the footers of all others are read.
-`curate remove` writes parts over, and so gives them other versions, whatever their size. Where OUT
-was copied to another folder, all versions are others, and all footers are read once more.
+The index repeats the footers, and results do not depend on it. A run lists the parts of a folder.
+It uses the index for parts with the version in the index, and reads the footers of all others.
+`curate remove` overwrites parts, and so changes their versions. If OUT was copied to another
+folder, all versions differ, and a run reads all footers once more.
 
-A run that had to read more than `FEW_FOOTERS` writes the index at once, before its work. So each
-part costs one request in the first run after the one that made it, which is in proportion to what
-was new then. Only the index grows with history: by 17 bytes per key, read and written in one piece.
+A run that had to read more than `FEW_FOOTERS` footers writes the index before its work. So each
+part costs one request, in the first run after its own. Only the index grows with history, by 17
+bytes per key; a run reads and writes it in one piece.
 """
 
 import hashlib
@@ -34,10 +33,10 @@ from curator.tables.parts import Parts, columns_schema, to_parquet
 logger = logging.getLogger(__name__)
 
 FEW_FOOTERS = 8
-"""Footers that are read sooner than an index is read or written."""
+"""Up to this number, reading footers is faster than reading or writing an index."""
 _STAMP = fingerprint("keys of parts", 1)
 _SCHEMA = columns_schema(("part version", pa.string()), ("keys failed", pa.large_binary()))
-"""Row of an index: `_HASH_BYTES` per key of the part, and a byte that is 1 if the key failed."""
+"""Row of an index: `_HASH_BYTES` per key of the part, and a byte that is 1 for a failed key."""
 _HASH_BYTES = 16
 _THREADS = 16
 
@@ -45,7 +44,7 @@ _THREADS = 16
 class KnownKeys:
     """Finds the parts that have a key, by rows of an index: 21 bytes per key in memory.
 
-    Keys are held as 128 bits of their hash, as many as the id of a source has.
+    Each key is 128 bits of its hash, as many as a source id has.
     """
 
     def __init__(self, rows: pa.Table) -> None:
@@ -53,7 +52,7 @@ class KnownKeys:
         hash_N2 = _halves(b"".join(rows["keys"].to_pylist()))  # noqa: N806
         n_keys = pc.binary_length(rows["failed"]).to_numpy()
         part = np.repeat(np.arange(len(n_keys), dtype=np.int32), n_keys)
-        # Stable, so that parts with the same key stay in the order of their names.
+        # A stable sort keeps parts with the same key in the order of their names.
         order = np.argsort(hash_N2[:, 0], kind="stable")
         self._first_half, self._second_half = hash_N2[order, 0], hash_N2[order, 1]
         self._part = part[order]
@@ -81,7 +80,7 @@ class KnownKeys:
                 index = find_parquet(store, name, _SCHEMA.names)
             except StorageError as error:
                 is_damaged = True
-                logger.warning("%s; only time is lost: footers are read in its place", error)
+                logger.warning("%s; the run reads footers instead, which takes more time", error)
         index = _SCHEMA.empty_table() if index is None else index
         pairs = zip(index["part"].to_pylist(), index["version"].to_pylist(), strict=True)
         index = index.filter(pa.array([listed.get(p) == v for p, v in pairs], pa.bool_()))
@@ -103,7 +102,7 @@ class KnownKeys:
         return len(self._part)
 
     def find(self, keys: Sequence[str]) -> list[str | None]:
-        """Returns the part of each key, of several the first by name; None where no part has it."""
+        """Returns the first part, by name, of each key; None for a key in no part."""
         parts: list[str | None] = [None] * len(keys)
         for row, part, _ in self.matches(keys):
             parts[row] = parts[row] or part
@@ -112,7 +111,7 @@ class KnownKeys:
     def matches(self, keys: Sequence[str]) -> Iterable[tuple[int, str, bool]]:
         """Finds all parts of each key, in the order of keys and then of parts.
 
-        Returns the key's place in `keys`, the part, and whether the key failed permanently.
+        Returns the position in `keys`, the part, and whether the key failed permanently.
         """
         sought_N2 = _halves(_digests(keys))  # noqa: N806
         row, at = equal_hashes(self._first_half, sought_N2[:, 0])
@@ -130,7 +129,10 @@ def part_versions(store: Store, folder: str) -> dict[str, str]:
 def equal_hashes(
     stored: NDArray[np.uint64], wanted: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns places of equal hashes, int64 [N] each: in `wanted`, and in `stored`, ascending."""
+    """Returns positions of equal hashes in `wanted` and in `stored`, int64 [N] each; both ascend.
+
+    `stored` is sorted.
+    """
     first = np.searchsorted(stored, wanted, "left")
     n_equal = np.searchsorted(stored, wanted, "right") - first
     places = np.repeat(np.arange(len(wanted)), n_equal)
@@ -143,10 +145,10 @@ def hashes(keys: Sequence[str]) -> NDArray[np.uint64]:
 
 
 def _digests(keys: Sequence[str], n_bytes: int = _HASH_BYTES) -> bytes:
-    """Returns bytes of each key's hash, one after the other."""
+    """Returns the concatenated hashes of keys, `n_bytes` each."""
     return b"".join(hashlib.blake2b(key.encode(), digest_size=n_bytes).digest() for key in keys)
 
 
 def _halves(hashes: bytes) -> NDArray[np.uint64]:
-    """Returns uint64 [N, 2]: the halves of N hashes."""
+    """Returns the halves of N hashes, uint64 [N, 2]."""
     return np.frombuffer(hashes, np.uint64).reshape(-1, 2)

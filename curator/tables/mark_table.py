@@ -104,7 +104,7 @@ class MarkWriter:
     def __init__(self, store: Store) -> None:
         self._store, self._name = store, f"{MARKS}/{secrets.token_hex(8)}.parquet"
         self._removals = self._removal_objects()
-        # Finishing it changes the list.
+        # The end of an unfinished removal changes `_removal_objects`.
         self._unfinished = read_removals(store).unfinished
 
     def put(self, *marks: Mark) -> None:

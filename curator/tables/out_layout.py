@@ -1,9 +1,9 @@
-"""Which objects under an output root are this package's: it removes and writes over no others.
+"""Names the objects of this package under an output root; it removes and overwrites no others.
 
-An output root may hold what others put there: originals, notes, indexes of other programs. What a
-run writes has names that nothing else has by chance, with hashes of settings and contents, except
-for some that readers expect, such as `shards/README.md`. Whatever has another name is not of
-this package, wherever it lies.
+An output root may have objects of users and other programs, such as originals and notes. Objects of
+a run have names with hashes of settings and contents, so others do not have such names by chance.
+Some have fixed names that readers expect, such as `shards/README.md`. An object with any other
+name does not belong to this package, in any folder.
 """
 
 import logging
@@ -21,46 +21,45 @@ logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 LEASE = "lease.json"
-"""Names the run that is writing; gone when that has ended."""
+"""Names the run that is writing. The run removes it at its end."""
 PLAN, PROGRESS = "plan.json", "progress.json"
-"""What `curate plan` expects of a run; how far the run is that is writing, or that broke off."""
+"""The estimate of `curate plan` for a run; the progress of a run that is writing or has failed."""
 SHARDS, SNAPSHOTS = "shards", "snapshots"
 REMOVED, LEARNED, MARKS = "removed", "learned", "marks"
-"""Folders of records of what `curate remove` took out, of what `curate learn` made of marks, and of
-what people decided about clips by hand."""
+"""Folders of removal records, of the model of `curate learn`, and of marks by hand."""
 LEARNED_MODEL = f"{LEARNED}/suitability.json"
 VALUES, FAMILIES = "values", "families"
-"""Folders of values of families: until a commit, and for good."""
+"""Folders of values of families: until a commit, and permanently."""
 INDEX = "index"
-"""Folder of the keys of parts, an object for each folder of parts."""
+"""Folder with the keys of parts, one object per folder of parts."""
 MANIFEST, DATASET = f"{SHARDS}/manifest.json", f"{SHARDS}/dataset.parquet"
-"""What the shards hold, and the table of their samples."""
+"""The list of shards, and the table of their samples."""
 NEXT_MANIFEST = f"{SHARDS}/manifest.next.json"
-"""The manifest of a commit that is under way, or was broken off."""
+"""The manifest of a commit that is under way, or did not finish."""
 
 ENERGON_SPLITS, ENERGON_COUNTS = ".nv-meta/split.yaml", ".nv-meta/.info.json"
-"""Of the shards below their parent folder: the tars of each split, and the samples of each tar."""
+"""Paths below the parent folder of shards: the tars of each split, and the samples of each tar."""
 
 
 class FolderLifetime(StrEnum):
     """How long the objects of a folder stay."""
 
     TABLE = "table"
-    """While the newest snapshot has them: they are its copies for readers of a whole folder."""
+    """While the newest snapshot has them. They are its copies for readers of a whole folder."""
     NAMED = "named"
     """While a snapshot names them."""
     FINGERPRINTED = "fingerprinted"
-    """While their fingerprint is the run's."""
+    """While the run has the same fingerprint."""
     RUN = "run"
     """Until a run has finished."""
     CACHE = "cache"
-    """Until somebody removes them: another recipe may need them again."""
+    """Until a user removes them, because another recipe may need them again."""
     FIXED = "fixed"
-    """They are written over."""
+    """Until a run overwrites them."""
     KEPT = "kept"
     """Until `curate clean` removes them."""
     RECORD = "record"
-    """For good."""
+    """Permanently."""
 
 
 TABLES = (
@@ -80,17 +79,17 @@ _FOLDERS = {
     FolderLifetime.RECORD: (REMOVED, MARKS, LEARNED),
 }  # fmt: skip
 LAYOUT = {name: life for life, names in _FOLDERS.items() for name in names}
-"""All folders of an output root, and how long their objects stay."""
+"""All folders of an output root, with the lifetime of their objects."""
 OWN_FOLDERS = frozenset(LAYOUT)
 _CLEARED = tuple(map(FolderLifetime, ("table", "named", "fingerprinted", "run")))
 _NO_PARTS = {
     *TABLES, "candidates", "vectors", "report", SHARDS, SNAPSHOTS, REMOVED, MARKS, LEARNED,
 }  # fmt: skip
 _STAGES = tuple(name for name in LAYOUT if name not in _NO_PARTS)
-"""Folders of parts, which are named by two hashes."""
+"""Folders of parts; the name of a part has two hashes."""
 
 _FEW_OBJECTS = 10_000
-"""Objects that are listed in fewer requests than there are folders."""
+"""A listing of this many objects takes fewer requests than a listing of each folder."""
 _TWO_HASHES = r"[0-9a-f]{16}-[0-9a-f]{16}"
 _TEMPORARY = r"\.tmp-(?:check-)?[0-9a-f]{16}"
 _BUCKET = r"\d+p_\d+-\d+_\d+f(?:_[^/]+)?"
@@ -112,7 +111,7 @@ _HASHED = _any_of(
     rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
     r"vectors/(?:cells-[0-9a-f]{16}\.npz|segment-[0-9a-f]{16}\.bin)",
     rf"(?:{SNAPSHOTS}/)?(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",
-    # Older versions named no split.
+    # Names of older versions have no split.
     rf"{SHARDS}/[^/]+/(?:(?:train|val)-)?\d{{6,}}-[0-9a-f]{{8}}\.(?:tar(?:\.idx)?|meta\.jsonl)",
     rf"(?:(?:{'|'.join(sorted(OWN_FOLDERS))})/(?:[^/]+/)*)?{_TEMPORARY}",
 )
@@ -128,29 +127,30 @@ _FIXED = _any_of(
 
 
 def is_own(key: str) -> bool:
-    """Says whether an object, finished or not, has a name that this package gives."""
+    """Returns whether an object, finished or not, has a name of this package."""
     return _HASHED.fullmatch(key) is not None or _FIXED.fullmatch(key) is not None
 
 
 def is_unfinished(key: str) -> bool:
-    """Says whether a file has the name that this package gives to one that it is writing."""
+    """Returns whether a file has the name of a file that this package is writing."""
     return re.fullmatch(_TEMPORARY, key.rpartition("/")[2]) is not None
 
 
 def has_fixed_path(key: str) -> bool:
-    """Says whether an object of this package has a name that follows from no content."""
+    """Returns whether an object has a fixed name of this package, without a hash."""
     return _FIXED.fullmatch(key) is not None
 
 
 def leftovers(
     store: Store, current: Collection[str], folders: Iterable[str], fingerprints: Mapping[str, str]
 ) -> list[str]:
-    """Objects in some folders that a finished run does not need, as it does not name them.
+    """Returns objects in some folders that a finished run does not need.
 
-    `fingerprints` has the current fingerprint of each folder that goes by them.
+    `current` has the names that the run needs; `fingerprints` has the current fingerprint of each
+    folder with the lifetime `FINGERPRINTED`.
     """
     old: list[str] = []
-    # Others are not listed: nothing is to be found there.
+    # Other folders have no leftovers, so the function does not list them.
     cleared = [name for name in folders if LAYOUT[name] in _CLEARED or name == "tracks"]
     for folder, keys in listed(store, cleared).items():
         match LAYOUT[folder]:
@@ -162,7 +162,7 @@ def leftovers(
             case FolderLifetime.RUN:
                 old += keys
             case FolderLifetime.CACHE if folder == "tracks":
-                # Older versions stored all of a track in one object.
+                # Older versions stored a track in one object.
                 old += [key for key in keys if key.count("/") == 1]
     return old
 
@@ -178,7 +178,7 @@ def listed(store: Store, folders: Iterable[str]) -> dict[str, list[str]]:
 def listed_objects(store: Store, folders: Collection[str]) -> dict[str, ObjectInfo]:
     """Returns the objects in some folders of an output root, by name.
 
-    In a bucket with few objects that is one listing of all: most folders have none or few.
+    In a bucket with few objects, one listing of all objects replaces a listing per folder.
     """
     few = list(islice(store.list(), _FEW_OBJECTS + 1)) if not store.is_local else None
     if few is None or len(few) > _FEW_OBJECTS:
@@ -188,9 +188,9 @@ def listed_objects(store: Store, folders: Collection[str]) -> dict[str, ObjectIn
 
 
 def remove(store: Store, keys: Iterable[str]) -> None:
-    """Removes objects of older runs; those that are not of this package stay, with a warning.
+    """Removes objects of older runs; warns of objects of others, which stay.
 
-    Objects with fixed names are removed before tars, so that no index names a tar that is gone.
+    Objects with fixed names go first, so that no index names a tar that is gone.
     """
     others: list[str] = []
 
@@ -204,8 +204,8 @@ def remove(store: Store, keys: Iterable[str]) -> None:
     store.delete(own())
     if others:
         logger.warning(
-            "%d objects in folders of results are not of curate and stay, such as %s/%s; a reader "
-            "of these folders may take them for results: move them elsewhere",
+            "%d objects in folders of results are not of curate and stay, such as %s/%s; readers "
+            "of these folders may mistake these objects for results: move them elsewhere",
             len(others),
             store.uri,
             others[0],
@@ -213,9 +213,9 @@ def remove(store: Store, keys: Iterable[str]) -> None:
 
 
 def foreign_objects(store: Store) -> list[str]:
-    """Objects in folders of results that are not of this package, sorted; not hidden ones.
+    """Returns objects in folders of results that are not of this package, without hidden objects.
 
-    Where no run has begun, that is whatever is there, but for summary and settings of a run.
+    If no run has begun, all objects in these folders count as foreign.
     """
     objects = chain.from_iterable(listed(store, sorted(OWN_FOLDERS)).values())
     keys = [key for key in objects if not _has_hidden_name(key)]
@@ -224,7 +224,7 @@ def foreign_objects(store: Store) -> list[str]:
 
 
 def has_results(store: Store) -> bool:
-    """Whether a run has written anything under an output root."""
+    """Returns whether a run has written any results under an output root."""
     objects = chain.from_iterable(store.list(f"{folder}/") for folder in OWN_FOLDERS)
     return any(_HASHED.fullmatch(info.key) for info in objects)
 

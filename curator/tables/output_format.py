@@ -4,11 +4,11 @@ Objects of an older version are never converted:
 
     shards                       `verify`, `export` and the loader read them as they are
     scan, tracks, candidates     have other fingerprints: sources are scanned and analyzed again
-    clips in `cuts` and shards   are used again where their fingerprint is the same
-    replies, annotations         are used again where the request to the model is the same
+    clips in `cuts` and shards   are reused if their fingerprint is the same
+    replies, annotations         are reused if the request to the model is the same
     tables, summary, settings    `run` replaces them; `explain`, `tune` and `recaption` refuse them
 
-An output of a newer version is refused.
+All commands refuse an output of a newer version.
 """
 
 import logging
@@ -37,8 +37,8 @@ FORMAT = 2
 def read_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:
     """Reads the summary of a snapshot, None for the newest; empty without a run.
 
-    A summary of an older version is read as it is. Raises `UsageError` where a newer version wrote
-    it, or where there is no such snapshot.
+    Returns a summary of an older version unchanged. Raises `UsageError` if a newer version wrote
+    the summary, or if the snapshot does not exist.
     """
     if snapshot is not None:
         summary = read_snapshot(store, snapshot)
@@ -46,7 +46,7 @@ def read_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:
         summary = find_json(store, SUMMARY) or {}
         newest = max(snapshot_numbers(store), default=0)
         if newest > summary.get(NUMBER, 0):
-            # A commit was broken off behind its snapshot, or the summary is lost.
+            # A commit ended early, after its snapshot, or the summary is lost.
             summary = with_fixed_paths(read_json(store, snapshot_name(newest)))
     if _format(summary) > FORMAT:
         raise UsageError(
@@ -57,17 +57,17 @@ def read_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:
 
 
 def earlier_state(store: Store) -> dict[str, Any]:
-    """Reads what a run goes on from: the summary of the last finished run, empty without a run.
+    """Reads the state that a run resumes: the summary of the last finished run, or empty.
 
-    Where the summary is lost and the shards are not, the settings of that run and the tables that
-    are there take its place. Raises as `read_summary`.
+    If the summary is lost but the shards exist, the settings of that run and the existing tables
+    replace it. Raises as `read_summary`.
     """
     summary = read_summary(store)
     if summary or not store.exists(MANIFEST):
         return summary
     if not store.exists(NEXT_MANIFEST):
         logger.warning(
-            "%s/%s is missing: the run goes on from its shards and tables", store.uri, SUMMARY
+            "%s/%s is missing: the run resumes from shards and tables", store.uri, SUMMARY
         )
     settings = find_json(store, CONFIG) or {}
     tables = {name: [info.key for info in store.list(f"{name}/")] for name in TABLES}
@@ -75,20 +75,20 @@ def earlier_state(store: Store) -> dict[str, Any]:
 
 
 def existing(store: Store, previous: Mapping[str, Any], table: str) -> list[str]:
-    """Returns the parts of a table of the last finished run that are there; warns of others."""
+    """Returns the existing parts of a table of the last finished run; warns of missing parts."""
     named = previous.get("tables", {}).get(table, ())
     there = {info.key for info in store.list(f"{table}/")}
     lost = [name for name in named if name not in there]
     if lost:
         logger.warning(
-            "missing parts of the table %s: %d, such as %s/%s; what they said is made again",
+            "missing parts of the table %s: %d, such as %s/%s; the run makes their rows again",
             table, len(lost), store.uri, lost[0],
         )  # fmt: skip
     return [name for name in named if name in there]
 
 
 def read_current_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:
-    """Reads the summary of a snapshot, None for the newest, whose tables this version reads.
+    """Reads the summary of a snapshot with tables of this version; None for the newest.
 
     Raises:
         UsageError: OUT has no finished run or no such snapshot, or another version wrote it.
@@ -101,8 +101,8 @@ def read_current_summary(store: Store, snapshot: int | None = None) -> dict[str,
         )
     if _format(summary) < FORMAT:
         raise UsageError(
-            f"{_made_by(store, summary)}; expected {FORMAT}: `curate run SOURCE... OUT` brings it "
-            "up to date, and its shards can be loaded, verified and exported as they are"
+            f"{_made_by(store, summary)}; expected {FORMAT}: `curate run SOURCE... OUT` updates "
+            "this output; its shards can be loaded, verified and exported without an update"
         )
     return summary
 

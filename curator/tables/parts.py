@@ -1,8 +1,8 @@
 """Parquet objects under the output root: parts that make a run resumable, and tables for readers.
 
-A part holds the results of one unit of work, which may be many sources. Its name carries its
-fingerprint, its footer the keys that are done, so that a listing and the footers show the remaining
-work. A table is for readers: each finished run rewrites it whole.
+A part has the results of one unit of work, which may be many sources. Its name has a fingerprint,
+and its footer has the keys that are done. So a listing and the footers show the remaining work. A
+finished run writes tables for readers.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_footer, read_parquet, read_rows, sealed_parquet
 
 SUMMARY = "summary.json"
-"""Written last: it makes a run a finished one."""
+"""Written last; a run with a summary is finished."""
 KEYS = b"curate.keys"
 FAILED = b"curate.failed"
 FINGERPRINT = b"curate.fingerprint"
@@ -32,10 +32,10 @@ _JUDGED_VALUES = 16_384
 
 
 def leave_pandas_out() -> None:
-    """Stops pyarrow from importing pandas for arrays in this process, which must be our own.
+    """Stops pyarrow from importing pandas for arrays; call it only in a process of this package.
 
-    It imports an installed pandas for the first list that it makes an array of, and checks once.
-    `to_pandas` and its like still import it.
+    When pyarrow makes the first array of a list, it imports pandas if it is installed. pyarrow
+    tries this import once. `to_pandas` and similar methods still import pandas.
     """
 
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -60,11 +60,11 @@ class Parts:
         self._prefix = f"{stage}/{fingerprint}-"
 
     def names(self) -> list[str]:
-        """Returns the names of this fingerprint's parts, sorted."""
+        """Returns the names of the parts with this fingerprint, sorted."""
         return [info.key for info in self.store.list(self._prefix)]
 
     def of(self, names: Iterable[str]) -> list[str]:
-        """Returns those of some objects in the folder that are this fingerprint's parts."""
+        """Returns those of `names` that are parts with this fingerprint."""
         return [name for name in names if name.startswith(self._prefix)]
 
     def name_of(self, keys: Iterable[str]) -> str:
@@ -81,11 +81,11 @@ class Parts:
         one_row_groups: bool = False,
         rows_per_group: int | None = None,
     ) -> str:
-        """Writes one part, whole, and returns its name, which follows from fingerprint and keys.
+        """Writes one part; returns its name, which follows from fingerprint and keys.
 
-        The part completes `keys`, of which those in `failed` failed permanently; rows of other keys
-        are for this run's reader only. With `one_row_groups` each row, or some small ones
-        (`rows_per_group`), can be read by itself, and nothing is compressed: for encoded video.
+        The part completes `keys`; those in `failed` failed permanently. Only this run reads rows of
+        other keys. `one_row_groups` is for encoded video: readers can read each row alone, or
+        `rows_per_group` rows together, and nothing is compressed.
         """
         name = self.name_of(keys)
         meta = {KEYS: json.dumps(list(keys)), FINGERPRINT: self.fingerprint}
@@ -97,11 +97,11 @@ class Parts:
         return name
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads a part's rows, as `read_parquet` does."""
+        """Reads the rows of a part as `read_parquet` does."""
         return read_parquet(self.store, name, columns)
 
     def read_columns(self, name: str, columns: Sequence[str]) -> pa.Table:
-        """Reads some columns of a part that holds much in others; else as `read`."""
+        """Reads some columns like `read`, but without the bytes of the other columns."""
         return read_rows(self.store, name, lambda file: file.read(list(columns)))
 
     def keys(self, name: str) -> list[str]:
@@ -109,7 +109,7 @@ class Parts:
         return self.footer(name)[0]
 
     def footer(self, name: str) -> tuple[list[str], list[str]]:
-        """Returns the keys that a part completes, and those of them that failed permanently."""
+        """Returns the keys that a part completes, and the keys that failed permanently."""
         values = read_footer(self.store, name)
         keys, failed = (json.loads(values.get(key, b"[]")) for key in (KEYS, FAILED))
         return keys, failed
@@ -118,10 +118,9 @@ class Parts:
 def to_parquet(
     table: pa.Table, name: str, *, one_row_groups: bool = False, rows_per_group: int | None = None
 ) -> bytes:
-    """Returns Parquet bytes of a table, to be stored as `name`; the same table gives the same.
+    """Returns Parquet bytes of a table, to store as `name`; equal tables give equal bytes.
 
-    `rows_per_group` can be read without the others; they and `one_row_groups` are as in
-    `Parts.write`.
+    `Parts.write` explains `one_row_groups` and `rows_per_group`.
     """
     rows = rows_per_group or (1 if one_row_groups else _ROWS_PER_GROUP)
     options: dict[str, Any] = (
@@ -138,16 +137,16 @@ def to_parquet(
 def parquet_by_content(
     tables: Iterable[pa.Table], schema: pa.Schema, name: str
 ) -> tuple[str, bytes]:
-    """Returns a name with digits of the content for `~`, and bytes of concatenated tables.
+    """Returns a name with digits of the content for `~`, and Parquet bytes of concatenated tables.
 
-    The bytes are those that `to_parquet` makes of the whole; few rows are held at a time.
+    The bytes equal those of `to_parquet`, with one row group in memory at a time.
     """
     groups = _row_groups(tables, schema)
     first = [next(groups)]
     encodings = _encodings(first[0])
 
     def write(writer: pq.ParquetWriter) -> None:
-        # Held by nothing else then, so that it goes when it is written.
+        # `pop` drops the only reference, so the group is freed when it is written.
         writer.write_table(first.pop(), row_group_size=_ROWS_PER_GROUP)
         for group in groups:
             writer.write_table(group, row_group_size=_ROWS_PER_GROUP)
@@ -156,7 +155,7 @@ def parquet_by_content(
 
 
 def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yields concatenated tables by row groups; an empty one if there are no rows."""
+    """Yields the rows of tables as row groups; one empty group without rows."""
     waiting = [schema.empty_table()]
     is_first = True
     for table in tables:
@@ -171,10 +170,10 @@ def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Ta
 
 
 def _encodings(table: pa.Table) -> dict[str, list[str]]:
-    """Returns options of the writer: dictionaries for all columns but floats that mostly differ.
+    """Returns options of the writer: dictionaries for all columns except mostly distinct floats.
 
-    Their dictionary would hold each value and add its key. They are stored byte by byte instead,
-    which compresses as well as their exponents repeat. The first values of a column decide.
+    A dictionary of distinct floats would hold each value, plus its key. Byte-stream split instead
+    compresses the exponents, which repeat. The first values of a column decide.
     """
     repeating: list[str] = []
     differing: list[str] = []
@@ -197,8 +196,8 @@ def write_tables(
 ) -> list[str]:
     """Writes tables of one schema, in their final order, in parts of bounded size.
 
-    Holds a row group at a time. Returns the names of the table's objects, first those of `before`,
-    which stay as they are.
+    Holds a row group at a time. Returns the names of all parts of the table: the unchanged parts in
+    `before`, then the new parts.
     """
     names = list(before)
     for at, pieces in itertools.groupby(_pieces(tables), itemgetter(0)):
@@ -231,9 +230,9 @@ def write_table_part(
 
 
 def as_runs_write(table: pa.Table) -> pa.Table:
-    """Returns a table that was read with the names that lists have before they are written.
+    """Returns a table from Parquet with list types as runs write them.
 
-    Parquet gives their elements another name, which would make other bytes of the same rows.
+    Parquet renames the elements of lists, so equal rows would give other bytes.
     """
     fields = []
     for field in table.schema:
@@ -245,7 +244,7 @@ def as_runs_write(table: pa.Table) -> pa.Table:
 
 
 def columns_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
-    """Returns a schema of columns; those of one type may be named together, between spaces."""
+    """Returns a schema; a string may name several columns of one type, separated by spaces."""
     return pa.schema([(name, kind) for names, kind in columns for name in names.split()])
 
 
@@ -259,10 +258,7 @@ def rows_to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table
 
 
 def with_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Returns a table with other values in a column, which keeps its place and type.
-
-    A column that is new comes last.
-    """
+    """Returns a table with new values in a column, which keeps its place and type, or is new."""
     at = table.schema.get_field_index(name)
     if at < 0:
         return table.append_column(name, values)

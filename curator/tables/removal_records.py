@@ -1,16 +1,16 @@
-"""Records of footage that `curate remove` took out: they prove it, and keep it from coming back.
+"""Records of removed footage: they prove the removal, and keep the footage from coming back.
 
     removed/00000002.json             one record per removal, written before anything else changes
     removed/00000002.finished.json    says that the removal is finished
     snapshots/removed-<hash>.json     the same bytes as the record with this hash
 
-A record holds no id, address, picture, frame or caption, only hashes of them, so that it can be
-compared and not read. Clips are named by their span in the source too, because another recipe gives
-the same footage another id. A removal that was broken off is finished by the record alone.
+A record has only hashes of ids, addresses, pictures, frames and captions, so it reveals none of
+them. A record also has the spans of clips, because another recipe gives the same footage another
+id. To finish an interrupted removal, `curate remove` needs only the record.
 
-Records are a chain to which removals only add: each one names the one before and its SHA-256, and
-each snapshot those of all. So a record that is lost or was changed is noticed, and is written again
-from its copy. Records of older versions name no other; the next commit names them.
+Records form a chain to which removals only add. A record names the record before it with SHA-256,
+and a snapshot names all records. So readers notice a lost or changed record, and restore it from
+its copy. Records of older versions do not name the record before; the next commit names them.
 """
 
 import base64
@@ -42,15 +42,15 @@ from curator.tables.snapshot_store import REMOVALS, created, listed_snapshots, r
 logger = logging.getLogger(__name__)
 
 PREVIOUS = "previous"
-"""Field of a record: name and SHA-256 of the one before; null for the first."""
+"""Field of a record: name and SHA-256 of the record before; null for the first."""
 HASHES = "frames"
 """Field of a record: hashes of decoded frames."""
 KNOWN_BY = "known_by"
-"""Field of a record: the object of `tables.footage_store`; null where none was written."""
+"""Field of a record: the object of `tables.footage_store` with the removed footage, or null."""
 LOST = "lost"
-"""Field of a record: earlier ones that were given up."""
+"""Field of a record: lost earlier records that the user gave up."""
 LEAST_CAPTION = 16
-"""Characters below which a text is too common to be found by its hash."""
+"""Minimum length of a caption in characters; shorter texts are too common to search by hash."""
 CAPTION_COLUMNS = {"clips": ("caption",), "annotations": ("short", "medium", "long")}
 """Tables that hold captions, and their columns."""
 _NAME = re.compile(rf"{REMOVED}/(\d{{8}})\.json")
@@ -59,12 +59,12 @@ _SETS = ("uris", "clip_ids", "mp4", "captions", "pictures")
 
 
 def removal_hash(text: str) -> str:
-    """Returns the hash by which records name an id or an address."""
+    """Returns the hash of an id or an address, as records have it."""
     return hashlib.sha256(f"curate remove {text}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def caption_hash(text: str) -> str | None:
-    """Returns the hash of a text, whatever its case and spaces; None for one that is too short."""
+    """Returns the hash of a text without regard to case and spaces; None if it is too short."""
     plain = " ".join(text.split()).casefold()
     return removal_hash(plain) if len(plain) >= LEAST_CAPTION else None
 
@@ -81,14 +81,20 @@ class RemovedSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class Removals:
-    """What all records of an output root name, by hash.
+    """The footage that the records of an output root name, by hash.
 
-    `sources` has when each was removed whole, `spans` the removed spans of other sources, `uris`
-    the addresses that held nothing but removed sources. Of removed clips there are `clip_ids`,
-    SHA-256 of their files (`mp4`) and thumbnails (`pictures`), `captions` that no other clip
-    shares, and hashes of decoded `frames`, ascending. `unfinished` records are of removals that
-    were begun and not finished; `footage` names objects with what removed footage is known by in
-    other files.
+    Attributes:
+        sources: Time of removal of each source that was removed as a whole.
+        spans: Removed spans of other sources.
+        uris: Addresses that had only removed sources.
+        clip_ids: Ids of removed clips.
+        mp4: SHA-256 of their MP4 files.
+        captions: Their captions that no other clip shares.
+        pictures: SHA-256 of their thumbnails.
+        frames: Hashes of their decoded frames, ascending.
+        unfinished: Records of removals that began and did not finish.
+        footage: Objects with vectors, keypoints and luma, to recognise edited copies.
+        n_records: Number of records.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -114,13 +120,13 @@ class Removals:
         return self.clip_ids | self.sources.keys()
 
     def refusal(self, uri: str, source_id: str | None) -> Failure | None:
-        """Returns why a source may not be used; None for one that was not removed."""
+        """Returns why a run may not use a source; None if the source was not removed."""
         date = self.sources.get(removal_hash(source_id)) if source_id and self.sources else None
         if date is None:
             return None
         message = (
-            f"{uri}: `curate remove` took it out of this OUT at {date}; it stays out: leave it out "
-            "of the sources, or use another OUT"
+            f"{uri}: `curate remove` took this source out of OUT at {date}, so a run does not use "
+            "it: leave it out of the sources, or use another OUT"
         )
         return Failure(uri=uri, stage="scan", code=ErrorCode.REMOVED, message=message)
 
@@ -129,7 +135,7 @@ class Removals:
         return self.spans.get(removal_hash(source_id), ()) if self.spans else ()
 
     def named(self, column: pa.ChunkedArray, hashes: Iterable[str]) -> NDArray[np.bool_]:
-        """Returns bool [N]: which values of a column have one of some hashes."""
+        """Returns which values of a column have one of `hashes`, bool [N]."""
         wanted = frozenset(hashes)
         if not wanted or not len(column):
             return np.zeros(len(column), bool)
@@ -138,17 +144,17 @@ class Removals:
         return _truth(pc.is_in(column, value_set=pa.array(values, column.type)))
 
     def overlapping(self, clips: pa.Table) -> NDArray[np.bool_]:
-        """Returns bool [N]: which clips share more than a frame with a removed span."""
+        """Returns which clips share more than a frame with a removed span, bool [N]."""
         return self._sharing(clips, "s", lambda clip: 1.001 / (clip["fps"] or 25.0))
 
     def sharing_frames(self, clips: pa.Table) -> NDArray[np.bool_]:
-        """Returns bool [N]: which clips have a frame of a removed span, by numbers of frames."""
+        """Returns which clips share a frame with a removed span, by frame numbers, bool [N]."""
         return self._sharing(clips, "frame", lambda _: 0)
 
     def _sharing(
         self, clips: pa.Table, unit: str, least: Callable[[Mapping[str, Any]], float]
     ) -> NDArray[np.bool_]:
-        """Returns bool [N]: which clips share more than `least` with a removed span, in a unit."""
+        """Returns which clips share more than `least` (in `unit`) with a removed span, bool [N]."""
         shares = self.named(clips["source_id"], self.spans)
         rows, start, end = np.flatnonzero(shares), f"start_{unit}", f"end_{unit}"
         names = {"source_id", start, end, "fps"}.intersection(clips.column_names)
@@ -163,20 +169,20 @@ class Removals:
         return shares
 
     def rows(self, table: pa.Table) -> NDArray[np.bool_]:
-        """Returns bool [N]: which rows of any table are of removed footage."""
+        """Returns which rows of any table are of removed footage, bool [N]."""
         names = set(table.column_names)
         is_removed = np.zeros(table.num_rows, bool)
         if "clip_id" in names:
             is_removed |= self.named(table["clip_id"], self.clip_ids)
             if {"source_id", "start_s", "end_s", "fps"} <= names:
                 is_removed |= self.overlapping(table)
-        # An address counts only where no content says what it held.
+        # An address counts only in rows without a content id.
         unknown = np.ones(table.num_rows, bool)
         if "source_id" in names:
             is_removed |= self.named(table["source_id"], self.sources)
             unknown = _truth(pc.is_null(table["source_id"]))
         if "error_code" in names:
-            # A row that accounts for a refused source holds nothing of the source.
+            # The row of a refused source has no footage of this source.
             unknown &= ~_truth(pc.equal(table["error_code"], str(ErrorCode.REMOVED)))
         for name in {"uri", "source_uri"} & names:
             is_removed |= unknown & self.named(table[name], self.uris)
@@ -188,21 +194,21 @@ def _truth(mask: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def read_removals(store: Store, *, repair: bool = False) -> Removals:
-    """Reads all records; of one that is lost or damaged its copy, with a warning.
+    """Reads all records; replaces a lost or damaged record by its copy, with a warning.
 
-    To `repair` is to write these again, and copies that are missing. Raises `UsageError` where
-    neither a record nor its copy can be read: nothing may go on without it.
+    With `repair`, also writes such records again, and missing copies. Raises `UsageError` if
+    neither a record nor its copy can be read, because a run without it may use removed footage.
     """
     return _whole_chain(store, repair=repair).removals()
 
 
 def finished_removals(store: Store) -> Removals:
-    """Reads and repairs all records; raises `UsageError` where one is lost or not finished."""
+    """Reads and repairs all records; raises `UsageError` if a record is lost or not finished."""
     removals = read_removals(store, repair=True)
     if removals.unfinished:
         raise UsageError(
-            f"a removal from {store.uri} was begun and not finished ({removals.unfinished[0]}): "
-            f"run `curate remove {store.uri} --finish` first; nothing was changed"
+            f"a removal from {store.uri} is not finished ({removals.unfinished[0]}): run "
+            f"`curate remove {store.uri} --finish` first; this command changed nothing"
         )
     return removals
 
@@ -216,7 +222,7 @@ def head_of_records(store: Store) -> dict[str, str]:
 def _whole_chain(store: Store, *, repair: bool) -> "RecordChain":
     chain = RecordChain.read(store)
     for name, why in chain.damaged.items():
-        logger.warning("%s/%s %s; its copy in %s/ is used", store.uri, name, why, SNAPSHOTS)
+        logger.warning("%s/%s %s; its copy in %s/ replaces it", store.uri, name, why, SNAPSHOTS)
     chain.require_whole()
     if repair:
         for name in chain.damaged:
@@ -229,7 +235,7 @@ def _whole_chain(store: Store, *, repair: bool) -> "RecordChain":
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A record as it is stored, and its content."""
+    """The bytes and the content of a record."""
 
     name: str
     data: bytes
@@ -237,7 +243,7 @@ class Record:
 
     @cached_property
     def sha256(self) -> str:
-        """Of its bytes."""
+        """SHA-256 of the bytes."""
         return hashlib.sha256(self.data).hexdigest()
 
 
@@ -247,15 +253,15 @@ class RecordChain:
 
     uri: str
     records: Mapping[str, Record]
-    """Whole ones by name, in order; some are those of a copy."""
+    """Valid records by name, in order; a copy may replace its record."""
     finished: frozenset[str]
     """Names of records whose removal is finished."""
     copies: frozenset[str]
     """Whole copies."""
     damaged: Mapping[str, str]
-    """Why a record could not be read whose copy is whole, by name."""
+    """Why records could not be read, by name; they have valid copies."""
     lost: Mapping[str, str]
-    """The same of records that have no whole copy."""
+    """Why records could not be read, by name; they have no valid copy."""
 
     @classmethod
     def read(cls, store: Store) -> "RecordChain":
@@ -266,7 +272,7 @@ class RecordChain:
         copies: dict[str, Record] = {}
         for name in [info.key for info in store.list(_COPIES)]:
             same = whole.get(name)
-            # A copy of a whole record is not parsed: a record may be large.
+            # A copy with the bytes of a valid record need not be parsed; records may be large.
             is_known = same is not None and store.read(name) == same.data
             copy = same if is_known else _read(store, name)
             if isinstance(copy, Record) and record_copy(copy.sha256) == name:
@@ -307,21 +313,21 @@ class RecordChain:
         )
 
     def require_whole(self) -> None:
-        """Raises `UsageError`, with what can be done, where a record is lost."""
+        """Raises `UsageError`, with a remedy, if a record is lost."""
         for name, why in self.lost.items():
             raise UsageError(
-                f"{self.uri}/{name} {why}, and it has no whole copy: what it names would come "
-                f"back; {restore_remedy(self.uri)}; nothing was changed"
+                f"{self.uri}/{name} {why}, and it has no whole copy, so removed footage could "
+                f"come back; {restore_remedy(self.uri)}; this command changed nothing"
             )
 
     def removals(self) -> Removals:
-        """Returns what all records name."""
+        """Returns the footage that all records name."""
         removals = removals_of([record.value for record in self.records.values()])
         return replace(removals, unfinished=tuple(sorted(self.records.keys() - self.finished)))
 
 
 def removals_of(records: Sequence[Mapping[str, Any]]) -> Removals:
-    """Returns what some records name."""
+    """Returns the footage that some records name."""
     sources: dict[str, str] = {}
     spans: defaultdict[str, list[RemovedSpan]] = defaultdict(list)
     for record in records:
@@ -333,7 +339,7 @@ def removals_of(records: Sequence[Mapping[str, Any]]) -> Removals:
     sets: dict[str, Any] = {
         name: frozenset().union(*(record[name] for record in records)) for name in _SETS
     }
-    # Older versions recorded no frames.
+    # Records of older versions have no hashes of frames.
     packed = b"".join(base64.b64decode(record.get(HASHES, "")) for record in records)
     return Removals(
         sources=sources,
@@ -351,15 +357,15 @@ def packed_hashes(hashes: NDArray[np.uint64]) -> str:
 
 
 def restore_remedy(out: str) -> str:
-    """Returns what can be done about a record that is lost with its copy."""
+    """Returns the remedy for a record that is lost with its copy."""
     return (
-        "restore it from a copy of OUT, or remove the footage again after "
-        f"`curate remove {out} --give-up-lost`, which goes on without it"
+        "restore the record from a copy of OUT, or give it up with "
+        f"`curate remove {out} --give-up-lost` and remove the footage again"
     )
 
 
 def record_bytes(record: Mapping[str, Any], name: str) -> bytes:
-    """Returns a record as it is stored as `name`."""
+    """Returns the bytes of a record that is stored as `name`."""
     return sealed_json(record, lambda value: json.dumps(value, indent=1).encode() + b"\n", name)
 
 
@@ -376,7 +382,7 @@ def _now() -> str:
 def add_record(store: Store, record: Mapping[str, Any]) -> str:
     """Adds a record to the chain, and its copy; returns its name.
 
-    Raises `CuratorError` where another removal began meanwhile, and as `RecordChain.require_whole`.
+    Raises `CuratorError` if another removal began meanwhile, and as `RecordChain.require_whole`.
     """
     chain = RecordChain.read(store)
     if not record.get(LOST):
@@ -395,7 +401,7 @@ def add_record(store: Store, record: Mapping[str, Any]) -> str:
 
 
 def mark_finished(store: Store, names: Iterable[str]) -> None:
-    """Says of records that their removals are finished."""
+    """Records that the removals of some records are finished."""
     for name in names:
         store.write(_mark(name), record_bytes({"finished": _now()}, _mark(name)))
 
@@ -414,10 +420,10 @@ def _read(store: Store, name: str) -> Record | str:
 
 
 def _expected(store: Store, copies: Mapping[str, Record]) -> dict[str, str]:
-    """Returns SHA-256 of the records that there must be, by name.
+    """Returns SHA-256 of the records that must exist, by name.
 
-    The newest snapshot names those that were there when it was written, or the summary if there is
-    no snapshot. A copy is written after its record.
+    The newest snapshot names the records of its time; without snapshots, the summary names them.
+    The existence of a copy proves that its record was written before.
     """
     expected = {
         f"{REMOVED}/{copy.value['number']:08d}.json": copy.sha256

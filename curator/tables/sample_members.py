@@ -1,7 +1,7 @@
-"""Members of samples that families declare: where their bytes are, and the table that says so.
+"""Members of samples that families declare: the locations of their bytes, and a table of them.
 
-Places are relative to the clip's MP4, so that a tar may be put together anew from whole samples,
-and the table still holds. Families of columns have rows in parts instead, and the table `clips`.
+Locations are relative to the clip's MP4, so the table stays valid if a run packs whole samples into
+a new tar. The values of families of columns are in parts and in the table `clips` instead.
 """
 
 from dataclasses import dataclass
@@ -15,23 +15,23 @@ from curator.tables.clip_locations import KeyRows, Location, LocationColumns
 from curator.tables.parts import columns_schema
 
 VALUE = "value"
-"""Column of a part that has the values."""
+"""Column of a part with the values."""
 MEMBERS = "members"
 """Name of the table."""
 MEMBERS_SCHEMA = columns_schema(
     ("clip_id member family fingerprint key", pa.string()), ("mp4_distance bytes", pa.int64())
 )
-"""A row per member that a family declares: `key` names what the value was made from, the value
-begins `mp4_distance` bytes behind the first byte of the clip's MP4, in the same tar."""
+"""A row per member that a family declares. `key` is a digest of the value's inputs. In the same tar,
+the value begins `mp4_distance` bytes after the first byte of the clip's MP4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMember:
-    """A member of a sample, or a row of columns: a value that is stored under the output root."""
+    """A stored value of a family: a member of a sample, or a row of columns."""
 
     version: FamilyVersion
     key: str
-    """Digest of what it was made from."""
+    """Digest of the value's inputs."""
     where: Location
 
     @property
@@ -46,12 +46,12 @@ class StoredMember:
 
     @property
     def digest(self) -> str:
-        """Names the value in names of tars, by what it was made from: a stored value stays."""
+        """Identifies the value by its inputs, for the names of tars."""
         return f"{self.version.fingerprint} {self.key}"
 
 
 class MemberColumn:
-    """The values of one family for N distinct keys: their locations, and the keys."""
+    """Keys and locations of the values of one family, for N distinct keys."""
 
     def __init__(self, version: FamilyVersion, keys: pa.ChunkedArray) -> None:
         self.version, self._keys = version, keys
@@ -77,7 +77,7 @@ class Members:
         self._columns: list[tuple[MemberColumn, NDArray[np.int32]]] = []
 
     def add(self, column: MemberColumn, of: NDArray[np.int32]) -> None:
-        """Takes the values of a family; `of` is int32 [clips], each clip's value, -1 for none."""
+        """Adds the values of a family; `of` is the value number of each clip, int32 [N], or -1."""
         self._columns.append((column, of))
 
     def of(self, clip_id: str) -> list[StoredMember]:

@@ -1,4 +1,4 @@
-"""Schemas of the tables that readers see. Public: columns may be added, never changed."""
+"""Schemas of the public tables. New versions may add columns, but never change a column."""
 
 import types
 from collections.abc import Iterable, Mapping
@@ -21,11 +21,11 @@ _TYPES = {
 }  # fmt: skip
 
 _DECLARATION = b"curate.family"
-"""Metadata of a column that a family declares: its declaration, so that any table says it."""
+"""Key in the Arrow metadata of a column: the declaration of the family that declares the column."""
 
 
 def family_fields(family: Family) -> list[pa.Field]:
-    """Returns the columns that a family declares; none for one of members."""
+    """Returns the columns that a family declares; none for a family of members."""
     if not family.columns:
         return []
     struct = family.content.feature("")["struct"]
@@ -53,7 +53,7 @@ def declared_columns(schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
 
 
 def with_declared(table: pa.Table, fields: Iterable[pa.Field]) -> pa.Table:
-    """Returns a table with these columns of families, all null, in place of those that it had."""
+    """Returns a table with these columns of families, all null, in place of its own ones."""
     table = table.drop_columns(list(declared_columns(table.schema)))
     for field in fields:
         table = table.append_column(field, pa.nulls(table.num_rows, field.type))
@@ -66,7 +66,7 @@ def metadata_fields(schema: pa.Schema) -> list[pa.Field]:
 
 
 def further_fields(schema: pa.Schema) -> list[pa.Field]:
-    """Returns the columns of `clips` that not every output has: metadata, and those of families."""
+    """Returns the optional columns of `clips`: metadata, and columns of families."""
     declared = declared_columns(schema)
     return [*metadata_fields(schema), *(field for field in schema if field.name in declared)]
 
@@ -77,13 +77,13 @@ def score_column(score: str) -> str:
 
 
 def scores_in(schema: pa.Schema) -> list[str]:
-    """Returns names of scores: this package's own, then the others that a table of clips has."""
+    """Returns names of scores: those of this package, then others in a table of clips."""
     columns = {*SCORES, *FACT_COLUMNS, *declared_columns(schema)}
     return [*SCORES, *(n for n in schema.names if n not in columns and not is_metadata(n))]
 
 
 def schema_of(record: type, scores: Iterable[str] = ()) -> pa.Schema:
-    """Returns columns of a record, in the order of `columns_of`; `scores` is a column per score."""
+    """Returns the columns of a record, in the order of `columns_of`, with a column per score."""
     columns: list[tuple[str, pa.DataType]] = []
     for name, annotation in columns_of(record).items():
         if name == "scores":
@@ -103,7 +103,7 @@ def _arrow_type(annotation: Any) -> pa.DataType:  # noqa: ANN401
 
 
 SOURCES_SCHEMA = schema_of(Source)
-"""A row per input, whatever became of it."""
+"""A row per source, done or failed."""
 
 _SCANNED = (
     "uri", "bytes", "version", "source_id", "container", "codec", "pixel_format", "width", "height",
@@ -114,7 +114,7 @@ SCAN_SCHEMA = pa.schema(
     (n, pa.string() if n in ("time_base", "fps") else SOURCES_SCHEMA.field(n).type)
     for n in _SCANNED
 )
-"""Row of `scan`: the result of a probe, or its error, in columns of `sources`; rates are exact."""
+"""Row of `scan`: the result or error of a probe, in columns of `sources`, with exact rates."""
 
 SHOTS_SCHEMA = columns_schema(
     ("source_id", pa.string()),
@@ -126,10 +126,10 @@ SHOTS_SCHEMA = columns_schema(
 """A row per shot: frames [start_frame, end_frame) in decode order; seconds from the first frame."""
 
 CUT_SCHEMA = pa.schema([("clip_id", pa.string()), *schema_of(Written), ("mp4", pa.binary())])
-"""Row of `cuts`: one row group per clip, so that one can be read without the others."""
+"""Row of `cuts`, with one row group per clip, so that readers can read a clip alone."""
 
 SIDECARS_SCHEMA = columns_schema(("source_uri uri json", pa.string()))
-"""A row per source of a kept clip that has metadata beside it: where, and what it says."""
+"""A row per source of a kept clip with a sidecar: the sidecar's address and content."""
 
 ANNOTATIONS_SCHEMA = columns_schema(
     ("clip_id source_id", pa.string()),
@@ -144,19 +144,17 @@ ANNOTATIONS_SCHEMA = columns_schema(
     ("clip_start_s clip_end_s", pa.float64()),
     ("prompt_fingerprint judge_prompt_fingerprint label known questions", pa.string()),
 )
-"""A row per window of a clip that a model was asked about: its answer, or `failure`, one of
-`captions.records.Unanswered`. `start_frame`, `end_frame` (half-open) and `shown` count the frames
-of the clip as it was asked about: as written, or as proposed where answers may reject clips before
-they are cut; `clip_start_frame` to `clip_end_s` are where that lies in the source.
-`structured`, `answers`, `extra`, `set_aside` (answers that were not taken, by reason), `lost`
-(candidates that failed where another is whole, by reason) and `candidates` (all answers with the
-judge's scores) are JSON. `n_unscored` counts candidates that the judge gave no score that can be
-read. `request_keys` name the rows of `replies` that it came from,
-`annotation_key` what makes it. `label` is the class of events
-that metadata gives the window, `known` (JSON) what else it says: the caption made of it, events,
-values and what could not be used. `questions` (JSON) are questions that metadata or the model
-answers, each with the origin of its answer. `label` and `known` are null where the recipe takes
-nothing from metadata."""
+"""A row per window of a clip that a model described: its answer, or `failure`, one of
+`captions.records.Unanswered`. `start_frame`, `end_frame` (half-open) and `shown` count frames of
+the clip as written, or as proposed if answers may reject clips before the cut. `clip_start_frame`
+to `clip_end_s` are the clip's span in the source. JSON columns are `structured`, `answers`,
+`extra`, `set_aside` (rejected answers by reason), `lost` (failed candidates by reason, if another
+candidate is valid) and `candidates` (all answers with the judge's scores). `n_unscored` is the
+number of candidates without a readable score of the judge. `request_keys` name rows of `replies`;
+`annotation_key` is a hash of everything that determines the row. `label` is the class of events of
+the window by metadata. `known` (JSON) has the other metadata: a caption made from it, events,
+values, and unusable entries. `questions` (JSON) are questions that metadata or the model answers,
+with the origin of each answer. `label` and `known` are null if the recipe uses no metadata."""
 
 PICTURES_SCHEMA = columns_schema(
     ("clip_id", pa.string()),
@@ -165,18 +163,18 @@ PICTURES_SCHEMA = columns_schema(
     ("jpeg", pa.list_(pa.binary())),
     ("luma_mean luma_spread", pa.list_(pa.float16())),
 )
-"""Pictures of a clip, each with its second from the clip's first frame, and the mean and standard
-deviation of luma at `LUMA_HZ`: what two clips of the same footage are compared by."""
+"""Data for the comparison of clips: pictures with their times in seconds from the first frame, and
+the mean and standard deviation of luma at `LUMA_HZ`."""
 LUMA_HZ = 25
-"""Rate of the luma in `PICTURES_SCHEMA`."""
+"""Sampling rate of the luma in `PICTURES_SCHEMA`, in Hz."""
 FOOTAGE_SCHEMA = columns_schema(
     ("clip_id", pa.string()), ("second", pa.list_(pa.float32())), ("vector", pa.list_(pa.float16()))
 )
-"""Vectors of pictures of a clip, one after the other, each with its second from the first frame."""
+"""Concatenated vectors of a clip's pictures, with their times in seconds from the first frame."""
 
 
 def clips_schema(scores: Iterable[str]) -> pa.Schema:
-    """Returns the schema of `clips`: a row per candidate, with a column for each of some scores."""
+    """Returns the schema of `clips`: a row per candidate, with a column per score."""
     return schema_of(Clip, scores)
 
 
@@ -186,5 +184,5 @@ def candidates_schema(scores: Iterable[str]) -> pa.Schema:
 
 
 def embeddings_schema(dim: int) -> pa.Schema:
-    """Returns the schema of `embeddings`: one vector per clip that could be described."""
+    """Returns the schema of `embeddings`: one vector of length `dim` per clip."""
     return columns_schema(("clip_id model", pa.string()), ("vector", pa.list_(pa.float32(), dim)))

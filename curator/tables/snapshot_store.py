@@ -1,4 +1,4 @@
-"""Snapshots of an output root: each commit adds one, and no run changes or removes an earlier one.
+"""Snapshots of an output root: a commit adds a snapshot, and no run changes an earlier snapshot.
 
     snapshots/00000007.json                   the summary of a commit, created exclusively
     snapshots/<table>/part-<number>-<hash>    its tables
@@ -6,16 +6,16 @@
     snapshots/dataset-<hash>.parquet          its table of the samples
     snapshots/removed-<hash>.json             a copy of a record of `curate remove`
 
-A snapshot names every object that reading it takes, with its size and SHA-256; those of tars are in
-its manifest. It names the SHA-256 of the snapshot before it, too, so that all of them are a chain,
-whose newest link `summary.json` has. The files at fixed paths (`summary.json`, the folders of the
-tables, the indexes of the shards, the report) follow the newest snapshot and are written after it:
-if a commit breaks off between the two, the next run writes them again.
+A snapshot names all objects that its readers need, with size and SHA-256. Tars have theirs in the
+manifest. A snapshot also names the SHA-256 of the snapshot before it, and `summary.json` that of
+the newest, so snapshots form a chain. A commit writes the files at fixed paths (`summary.json`, the
+folders of the tables, the indexes of the shards, the report) after its snapshot. If a commit breaks
+off between the two, the next run writes these files again.
 
-Objects that only earlier snapshots name are listed in the newest one as `earlier`, so that a commit
-knows what may not be removed without reading all of them.
+The newest snapshot lists objects that only earlier snapshots name as `earlier`. So a commit need
+not read earlier snapshots to know which objects must stay.
 
-`curate remove` alone writes over snapshots: footage that was taken out must not be in an old one.
+Only `curate remove` overwrites snapshots, because removed footage must not stay in old ones.
 """
 
 import re
@@ -47,21 +47,21 @@ NUMBER, MADE, EARLIER = "snapshot", "made", "earlier"
 INDEXES = "indexes"
 """Field of a summary: names of the snapshot's own `manifest` and `dataset`."""
 OBJECTS = "objects"
-"""Field of a summary: size and SHA-256 of each object that it names, but for those of the shards.
-Older versions named none."""
+"""Field of a summary: size and SHA-256 of each object that it names, except objects of the shards.
+Summaries of older versions lack it."""
 BEFORE = "previous"
 """Field of a summary: number and SHA-256 of the snapshot before; None for the first."""
 HEAD = "head"
 """Field of `summary.json` alone: SHA-256 of its snapshot, number of the first snapshot that
-`curate clean` left, and the versions that the store gave objects after they were written."""
+`curate clean` left, and the versions of written objects in the store."""
 JUDGED = "judged"
-"""Field of a summary: what decisions follow from, and what stages left for later generations."""
+"""Field of a summary: fingerprints that decisions depend on, and values that stages left."""
 CANDIDATES = "candidates"
-"""Field of a summary: objects of stored candidates, and of what was found by comparing them."""
+"""Field of a summary: objects of stored candidates and of their comparisons."""
 REMOVALS = "removals"
 """Field of a summary: SHA-256 of each record of `curate remove`, by name, in order."""
 _CONTENT = ("recipe", "tables", "fingerprints", CANDIDATES, INDEXES, REMOVALS)
-"""Fields in which a commit differs from the one before; others tell how it was made."""
+"""Fields whose change makes a commit a new snapshot; other fields have times and counts."""
 _CHAIN = (NUMBER, MADE, OBJECTS, BEFORE)
 _CLEANED = (FolderLifetime.NAMED, FolderLifetime.KEPT)
 _FIXED_INDEXES = {"manifest": MANIFEST, "dataset": DATASET}
@@ -70,7 +70,7 @@ _NAME = re.compile(rf"{SNAPSHOTS}/(\d{{8}})\.json")
 
 
 def snapshot_name(number: int) -> str:
-    """Returns the object of a snapshot."""
+    """Returns the object name of a snapshot."""
     return f"{SNAPSHOTS}/{number:08d}.json"
 
 
@@ -81,7 +81,7 @@ def snapshot_numbers(store: Store) -> list[int]:
 
 
 def require_snapshots(store: Store) -> list[int]:
-    """Returns the numbers of all snapshots, ascending; raises `UsageError` where there are none."""
+    """Returns the numbers of all snapshots, ascending; raises `UsageError` without any."""
     numbers = snapshot_numbers(store)
     if not numbers:
         raise UsageError(f"{store.uri} has no snapshots; `curate run SOURCE... OUT` makes one")
@@ -89,19 +89,19 @@ def require_snapshots(store: Store) -> list[int]:
 
 
 def read_snapshot(store: Store, number: int) -> dict[str, Any]:
-    """Reads the summary that a commit made; raises as `read_json`, and `UsageError` without one."""
+    """Reads a snapshot; raises `UsageError` if it does not exist, and else as `read_json`."""
     numbers = snapshot_numbers(store)
     if number not in numbers:
         there = ", ".join(map(str, numbers[-8:])) or "none"
         raise UsageError(
             f"{store.uri} has no snapshot {number}; there are {there}: `curate snapshots` lists "
-            "them all"
+            "all snapshots"
         )
     return read_json(store, snapshot_name(number))
 
 
 def archived(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a summary as a snapshot has it, which names the snapshot's own parts of tables."""
+    """Returns a summary in the form of a snapshot, which names its own parts of tables."""
     return {name: value for name, value in _renamed(summary, own_part).items() if name != HEAD}
 
 
@@ -120,7 +120,7 @@ def _parts(summary: Mapping[str, Any]) -> list[str]:
 
 
 def put_in_place(store: Store, summary: Mapping[str, Any]) -> None:
-    """Copies the snapshot's own parts of tables to the tables' folders, where they are not."""
+    """Copies the snapshot's own parts of tables into the folders of tables that lack them."""
     there = {i.key for t in summary["tables"] for i in store.list(f"{t}/")}
     for part in _parts(summary):
         if _fixed_part(part) not in there:
@@ -133,18 +133,18 @@ def _fixed_part(part: str) -> str:
 
 
 def own_part(part: str) -> str:
-    """Returns the name of a part of a table that a snapshot has for itself."""
+    """Returns the name of a part of a table among the snapshots."""
     return f"{SNAPSHOTS}/{_fixed_part(part)}"
 
 
 def named_objects(summary: Mapping[str, Any]) -> set[str]:
-    """Returns the objects that reading a snapshot takes, but itself."""
+    """Returns the objects that readers of a snapshot need besides the snapshot itself."""
     names = {*_parts(summary), *summary.get(CANDIDATES, ()), *summary.get(INDEXES, {}).values()}
     return names.union(_of_shards(summary), map(record_copy, summary.get(REMOVALS, {}).values()))
 
 
 def record_copy(sha256: str) -> str:
-    """Returns the name of the copy of a record of `curate remove`, by the hash of its bytes."""
+    """Returns the name of the copy of a removal record, by the hash of its bytes."""
     return f"{SNAPSHOTS}/removed-{sha256[:16]}.json"
 
 
@@ -153,11 +153,11 @@ class Committed:
     """A summary with the number of its snapshot."""
 
     summary: dict[str, Any]
-    """With `snapshot`, `made` and `earlier`, and the fixed paths of the tables."""
+    """Has `snapshot`, `made` and `earlier`, and the fixed paths of the tables."""
     is_new: bool
-    """Whether the snapshot must be added: the commit changes what readers see."""
+    """Whether the commit adds a snapshot, because it changes results for readers."""
     named: frozenset[str]
-    """Objects that this snapshot or an earlier one names, and those with fixed paths."""
+    """Objects that this or an earlier snapshot names, and objects with fixed paths."""
 
 
 def number_commit(
@@ -168,10 +168,9 @@ def number_commit(
     manifest: bytes,
     dataset: bytes,
 ) -> Committed:
-    """Writes a snapshot's own indexes and parts of tables, and gives it its number.
+    """Writes a snapshot's own indexes and parts of tables, and gives the snapshot its number.
 
-    `previous` is the newest summary, which a version that made no snapshots may have written; empty
-    without one.
+    `previous` is the newest summary, possibly of a version without snapshots; empty for none.
     """
     numbers = snapshot_numbers(store)
     summary = {**summary, INDEXES: index_names(manifest, dataset)}
@@ -183,7 +182,7 @@ def number_commit(
             store.write(name, data)
     for part in _parts(archive):
         if part not in listed:
-            # Of a version that made no snapshots.
+            # A version without snapshots wrote this part.
             store.copy(_fixed_part(part), part)
     is_new = not (numbers and previous.get(NUMBER) in numbers and _is_same(summary, previous))
     facts: dict[str, Any]
@@ -202,7 +201,7 @@ def number_commit(
     folders = {name.split("/")[0] for name in earlier - named}
     stored = {info.key for folder in folders for info in store.list(f"{folder}/")}
     earlier = (earlier - named) & stored
-    # A summary may be that of the snapshot before, with changes.
+    # The summary may have values of the snapshot before, which `facts` replaces.
     first = {name: facts[name] for name in (NUMBER, MADE)}
     numbered = first | with_fixed_paths(summary) | {EARLIER: sorted(earlier)} | facts
     objects = named | earlier | named_objects(numbered)
@@ -214,8 +213,8 @@ def digests(
 ) -> dict[str, dict[str, Any]]:
     """Returns size and SHA-256 of objects.
 
-    They are known of what this process wrote and of what the snapshot before named; other objects,
-    which a run that was broken off left, are read.
+    The function reads only objects that this process did not write and `previous` does not name,
+    such as objects of an interrupted run.
     """
     by_name = dict(previous.get(OBJECTS, {}))
     by_name |= {name: digest.as_dict() for name, digest in store.written.items()}
@@ -227,17 +226,17 @@ def digests(
 
 
 def renew_links(store: FencedStore, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes a snapshot again with the hashes that its objects, and the one before, have now.
+    """Writes a snapshot again with new hashes of its objects and of the snapshot before.
 
-    For `curate remove`, from the oldest on. Candidates, which it rewrites under their names, are
-    read if this process did not write them. Snapshots of older versions stay without hashes.
-    Returns the summary.
+    `curate remove` calls it for all snapshots, the oldest first. `curate remove` rewrites
+    candidates under their names, so it reads candidates that this process did not write. Snapshots
+    of older versions stay without hashes. Returns the summary.
     """
     if OBJECTS not in summary:
         return dict(summary)
     kept = {n: facts for n, facts in summary[OBJECTS].items() if n not in summary[CANDIDATES]}
     there = listed_objects(store, {name.split("/")[0] for name in summary[CANDIDATES]})
-    # Damaged ones were removed: later runs make them again.
+    # Damaged candidates were removed, and later runs make them again.
     summary = {**summary, CANDIDATES: [name for name in summary[CANDIDATES] if name in there]}
     names = named_objects(summary) - _of_shards(summary)
     before = summary[BEFORE]
@@ -253,7 +252,7 @@ def renew_links(store: FencedStore, summary: Mapping[str, Any]) -> dict[str, Any
 def head_of(
     store: Store, summary: Mapping[str, Any], previous: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns what `summary.json` has in addition to its snapshot, which is stored by now."""
+    """Returns the field `head` of `summary.json`; the snapshot must be stored already."""
     names = sorted(objects_of(summary))
     objects = listed_objects(store, {name.split("/")[0] for name in names})
     return {
@@ -264,7 +263,7 @@ def head_of(
 
 
 def own_objects(summary: Mapping[str, Any]) -> dict[str, Digest]:
-    """Returns the objects of a snapshot whose size and SHA-256 it names."""
+    """Returns the objects of a snapshot with a recorded size and SHA-256."""
     return {
         name: Digest(n_bytes=facts["bytes"], sha256=facts["sha256"])
         for name, facts in summary.get(OBJECTS, {}).items()
@@ -274,14 +273,15 @@ def own_objects(summary: Mapping[str, Any]) -> dict[str, Digest]:
 def objects_of(summary: Mapping[str, Any]) -> dict[str, Digest]:
     """Returns the objects that a summary of the newest snapshot names, also at fixed paths.
 
-    Those of the shards are in the manifest; of a snapshot of an older version there are none.
+    Objects of the shards are not among them: the manifest names them. A summary of an older version
+    names no objects.
     """
     objects, parts = own_objects(summary), _parts(summary)
     return objects | {_fixed_part(p): objects[own_part(p)] for p in parts if own_part(p) in objects}
 
 
 def copies_of(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the object at a fixed path that has the same bytes, by a snapshot's own object."""
+    """Returns for each own object of a snapshot the object at a fixed path with the same bytes."""
     copies = {own_part(part): _fixed_part(part) for part in _parts(summary)}
     return copies | {name: _FIXED_INDEXES[n] for n, name in summary.get(INDEXES, {}).items()}
 
@@ -303,20 +303,20 @@ def index_names(manifest: bytes, dataset: bytes) -> dict[str, str]:
 
 
 def add_snapshot(store: Store, number: int, data: bytes) -> None:
-    """Commits a snapshot; raises `CuratorError` where another run added one of that number."""
+    """Commits a snapshot; raises `CuratorError` if another run has added one with this number."""
     name = snapshot_name(number)
     if not created(store, name, data):
         raise CuratorError(
-            f"{store.uri}/{name} is there already: another run committed to this "
-            "OUT meanwhile; nothing of it was changed"
+            f"{store.uri}/{name} exists already: another run committed to this OUT meanwhile; this "
+            "run changed nothing of that commit"
         )
 
 
 def created(store: Store, name: str, data: bytes) -> bool:
-    """Creates an object; returns whether it did not exist before.
+    """Creates an object; returns False if the object exists already.
 
-    In a store without conditional writes that is only as sure as a look before: whoever took the
-    lease has logged a warning.
+    A store without conditional writes needs a separate check, so two processes may both succeed.
+    The process that took the lease has logged a warning.
     """
     try:
         return store.write_new(name, data) is not None
@@ -328,7 +328,7 @@ def created(store: Store, name: str, data: bytes) -> bool:
 
 
 def listed_snapshots(store: Store) -> Iterator[tuple[int, dict[str, Any] | DamagedError]]:
-    """Yields number and summary of each snapshot, the newest first; of a damaged one the error."""
+    """Yields number and summary of each snapshot, newest first; for a damaged one, the error."""
     for number in reversed(snapshot_numbers(store)):
         try:
             yield number, read_json(store, snapshot_name(number))
@@ -337,7 +337,7 @@ def listed_snapshots(store: Store) -> Iterator[tuple[int, dict[str, Any] | Damag
 
 
 def follows(summary: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
-    """Returns whether `summary.json` is that of a snapshot, or of a later run that changed none."""
+    """Returns whether `summary.json` comes from a snapshot, or a later run without changes."""
     is_linked = all(summary.get(name) == snapshot.get(name) for name in _CHAIN)
     return is_linked and _is_same(summary, snapshot)
 
@@ -354,7 +354,7 @@ def _content(summary: Mapping[str, Any]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What was removed, or would be: snapshots, the newest first, and what only they name."""
+    """What `clean` removes: snapshots, newest first, and the objects that only they name."""
 
     kept: list[int]
     removed: list[int]
@@ -370,12 +370,12 @@ def clean(
     dry_run: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> Cleaned:
-    """Removes snapshots and what only they name; with `dry_run` it only counts.
+    """Removes snapshots, and objects that only they name; with `dry_run`, only counts them.
 
-    The newest stay in any case, `keep` of them and at least one, and those younger than
-    `older_than`. `check` is called before anything is removed, and raises where it may not be.
-    Raises `DamagedError` where a snapshot that is to stay cannot be read, so that what it names is
-    not known, and as `require_snapshots`.
+    The newest `keep` snapshots stay, at least one, and so do snapshots younger than `older_than`.
+    `check` is called before the first removal, and raises if this process may not remove objects.
+    Raises `DamagedError` if a snapshot that stays cannot be read, because its objects are unknown;
+    and as `require_snapshots`.
     """
     require_snapshots(store)
     newest = None if older_than is None else datetime.now(UTC) - older_than
@@ -403,10 +403,10 @@ def clean(
         check()
         head = find_json(store, SUMMARY) or {}
         if HEAD in head:
-            # Where the chain begins, before anything is removed: what is missing later is lost.
+            # Records the begin of the chain first: a later snapshot that is missing is lost.
             head[HEAD]["first"] = min(kept)
             FencedStore(store, check).write(SUMMARY, sealed_json(head, to_json, SUMMARY))
-        # First the snapshots themselves, so that none names an object that is gone.
+        # Snapshots are removed first, so that no snapshot names an object that is gone.
         snapshots = {snapshot_name(number) for number in removed} & old.keys()
         store.delete(sorted(snapshots))
         remove(store, old.keys() - snapshots)

@@ -1,8 +1,8 @@
 """Metadata of sources from manifests and sidecars, as typed columns `meta.*`.
 
-Values come row by row and the type of a column is known only at the end: until then they are held
-as text. A column is bool, int64, float64, string or list of string; where values disagree it is
-string, and whole numbers among fractions are float64.
+Values arrive row by row, and are text in memory until the type of their column is known. A column
+is bool, int64, float64, string or list of string. If the types of values differ, the column is
+string; integers and fractions together make a float64 column.
 """
 
 import json
@@ -24,7 +24,7 @@ _TYPES = {
 }  # fmt: skip
 _PACK_ROWS = 4096
 _JOIN_ROWS = 1 << 16
-"""Rows that are joined at a time: an Arrow array of texts ends at 2 GiB."""
+"""Number of rows to join at a time: an Arrow array of strings holds at most 2 GiB."""
 _INT = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INT64_END = 1 << 63
@@ -37,7 +37,7 @@ class SourceMetadata:
 
     def __init__(self) -> None:
         self._kinds: dict[str, set[str]] = {}
-        """Kinds of values by column, in the order in which columns came."""
+        """Kinds of values by column, in the order of arrival."""
         self._rows: list[dict[str, str]] = []
         self._packed: list[pa.Table] = []
         self._whole: pa.Table | None = None
@@ -68,7 +68,7 @@ class SourceMetadata:
             self._pack()
 
     def schema(self) -> pa.Schema:
-        """Returns the columns, in the order in which they came."""
+        """Returns the columns in the order of arrival."""
         return pa.schema([(name, _TYPES[_kind(kinds)]) for name, kinds in self._kinds.items()])
 
     def joined(self, table: pa.Table, key: str) -> pa.Table:
@@ -86,7 +86,7 @@ class SourceMetadata:
         return table
 
     def check(self, numbers: Iterable[str], others: Iterable[str]) -> None:
-        """Raises `UsageError` where a column is missing, or one of `numbers` has none to bound."""
+        """Raises `UsageError` if a column is missing, or a column of `numbers` has other values."""
         schema, numbers = self.schema(), list(numbers)
         for name in (*numbers, *others):
             if name not in schema.names:
@@ -106,8 +106,8 @@ class SourceMetadata:
                 logger.warning("%s has values of types %s: it is text", name, sorted(kinds))
         if self._n_cut:
             logger.warning(
-                "%d values of metadata are longer than %d bytes: texts are cut there, lists are "
-                "left out", self._n_cut, MAX_VALUE_BYTES,
+                "%d values of metadata are longer than %d bytes: texts are truncated, and lists "
+                "are left out", self._n_cut, MAX_VALUE_BYTES,
             )  # fmt: skip
         for name, uri in list(self._left_out.items())[:1]:
             logger.warning(
@@ -132,7 +132,7 @@ class SourceMetadata:
 
 
 def _as_text(value: object) -> tuple[str, str] | None:
-    """Returns the kind of a value, and its text; None for one that is no metadata, or missing."""
+    """Returns the kind and the text of a value; None for a missing or unsupported value."""
     if isinstance(value, CsvText):
         return _of_csv(value)
     if isinstance(value, bool):
@@ -142,7 +142,7 @@ def _as_text(value: object) -> tuple[str, str] | None:
     if isinstance(value, float):
         return ("float", repr(value)) if math.isfinite(value) else None
     if isinstance(value, str):
-        # JSON can hold lone surrogates, which no table can.
+        # JSON can hold lone surrogates, but tables cannot.
         return "text", value.encode("utf-8", "replace").decode()
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return "list", json.dumps(value)
@@ -163,7 +163,7 @@ def _of_csv(text: str) -> tuple[str, str] | None:
 
 
 def _kind(kinds: set[str]) -> str:
-    """Returns the kind of a column with values of some kinds."""
+    """Returns the kind of a column, by the kinds of its values."""
     if len(kinds) > 1:
         return "float" if kinds == {"int", "float"} else "text"
     (kind,) = kinds

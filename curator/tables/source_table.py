@@ -1,7 +1,7 @@
-"""The sources of a run: a row each in Arrow columns, a few hundred bytes per source.
+"""The sources of a run as rows of Arrow columns, a few hundred bytes per source.
 
-A row of Python objects takes some 3 KB, and a run may have a million. Rows come in any order and
-their measurements later; both are joined and sorted when readers' rows are made, a batch at a time.
+A row of Python objects would take 3 KB, and a run may have a million sources. Rows arrive in any
+order, and measurements later. `rows` joins and sorts both, a batch at a time.
 """
 
 from collections import Counter, defaultdict
@@ -25,10 +25,10 @@ _HELD = {
          "error_code"),
         pa.dictionary(pa.int32(), pa.string()),
     ),
-    # Columns that may have more than 2 GiB of text together.
+    # These columns may have more than 2 GiB of text.
     **dict.fromkeys(("uri", "error_message"), pa.large_string()),
 }  # fmt: skip
-"""Types in memory of columns that have others in the table."""
+"""Types in memory of columns with another type in the written table."""
 _HEADER = (
     *(name for name in SCAN_SCHEMA.names if name not in ("time_base", "fps")),
     "generation", "outcome",
@@ -39,9 +39,9 @@ _MEASURED = (
     "outcome", "error_stage", "error_code", "error_message",
 )  # fmt: skip
 MEASURED_SCHEMA = pa.schema([SOURCES_SCHEMA.field(name) for name in ("source_id", *_MEASURED)])
-"""What analysis finds of a source."""
+"""The results of analyzing a source."""
 _OWN = ("uri", "bytes", "version")
-"""What sources with the same bytes do not share."""
+"""Columns that sources with the same bytes do not share."""
 _REF = (
     "uri", "bytes", "version", "source_id", "header_duration_s", "header_n_frames", "width",
     "height", "codec", "pixel_format",
@@ -50,11 +50,11 @@ _REF_ROWS = 4096
 _NO_LEADER = -1
 
 MAX_SHOWN = 24
-"""Failed sources of each error code that the report shows."""
+"""Maximum number of failed sources per error code in the report."""
 
 
 class _BufferedColumns(TableBuffer):
-    """Some columns of `sources`, in the form in which they are held."""
+    """Some columns of `sources`, with their types in memory."""
 
     def __init__(self, names: Iterable[str]) -> None:
         fields = map(SOURCES_SCHEMA.field, names)
@@ -72,7 +72,7 @@ class _BufferedColumns(TableBuffer):
         return self._tables[0] if self._tables else self.schema.empty_table()
 
     def replace(self, table: pa.Table) -> None:
-        """Puts rows in the place of all."""
+        """Replaces all rows."""
         self.take()
         super().add(table.combine_chunks())
 
@@ -85,7 +85,7 @@ class SourceTable:
         self._measured = _BufferedColumns(_MEASURED)
         self._places: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         self.sums = defaultdict[str, float](float)
-        """Sources so far that are `done` or `failed`, each content once, and `video_s` of them."""
+        """Number of `done` and `failed` sources so far, each content once, and their `video_s`."""
 
     def __len__(self) -> int:
         return self._header.n_rows
@@ -97,7 +97,7 @@ class SourceTable:
         self._add(probes.append_column("outcome", outcome))
 
     def add_failed(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Adds sources that failed before a probe: `uri`, what is known, and error columns."""
+        """Adds sources that failed before a probe: `uri`, error columns, other known columns."""
         schema = pa.schema([SOURCES_SCHEMA.field(name) for name in _HEADER])
         failed = [{**row, "outcome": "failed"} for row in rows]
         self._add(pa.Table.from_pylist(failed, schema=schema))
@@ -108,7 +108,7 @@ class SourceTable:
         self._places = None
 
     def carry(self, earlier: pa.Table) -> pa.Table:
-        """Adds rows of `sources` whose address and content are not here yet; returns them."""
+        """Adds rows of `sources` with a new address and new content; returns these rows."""
         header = self._header.whole()
         ids = header["source_id"].filter(pc.is_null(header["outcome"])).combine_chunks()
         uris = earlier["uri"].cast(header["uri"].type)
@@ -121,7 +121,7 @@ class SourceTable:
         return rows
 
     def measured(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> None:
-        """Adds results of analysis by `uri`, with `outcome`; a later row of the same URI counts."""
+        """Adds results of analysis by `uri`, with `outcome`; the last row of a URI counts."""
         if not isinstance(rows, pa.Table):
             rows = pa.Table.from_pylist(list(rows), schema=MEASURED_SCHEMA)
         self._measured.add(rows)
@@ -130,18 +130,18 @@ class SourceTable:
         self.sums["video_s"] += pc.sum(rows["duration_s"]).as_py() or 0.0
 
     def count_anew(self) -> None:
-        """Lets `sums` begin anew, for results that come once more: with what failed before."""
+        """Resets `sums` to the failures before analysis, for results that arrive once more."""
         outcomes = self._header.whole()["outcome"]
         self.sums.update(done=0, failed=len(outcomes) - outcomes.null_count, video_s=0.0)
 
     def sampled(self) -> pa.Table:
-        """Returns uri, bytes, version and id of the sources whose id is of samples alone."""
+        """Returns uri, bytes, version and id of large sources, whose ids hash only samples."""
         rows = self._usable()
         is_large = pc.fill_null(pc.greater(rows["bytes"], WHOLE_BYTES), False)
         return rows.filter(is_large).select(["uri", "bytes", "version", "source_id"])
 
     def revise(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Replaces facts of sources by `uri`, such as their ids: the same columns in each row."""
+        """Replaces columns of sources by `uri`, such as ids; all rows have the same columns."""
         if not rows:
             return
         header = self._header.whole()
@@ -158,7 +158,7 @@ class SourceTable:
         self._places = None
 
     def to_analyze(self, generation: int | None = None) -> Iterator[SourceRef]:
-        """Returns sources of a generation, or of all, that have not failed: one of each content."""
+        """Yields sources that have not failed, one per content, of a generation or of all."""
         first = self._first()
         if generation is not None:
             numbers = self._header.whole()["generation"].fill_null(0).to_numpy()
@@ -167,14 +167,14 @@ class SourceTable:
             yield from self._refs(first[start : start + _REF_ROWS])
 
     def first_error(self) -> str:
-        """Returns the message of the first source that failed; empty for none."""
+        """Returns the error message of the first failed source; empty for none."""
         for rows in (self._header.whole(), self._measured.whole()):
             for message in rows["error_message"].drop_null().slice(0, 1):
                 return str(message)
         return ""
 
     def contents(self) -> pa.ChunkedArray:
-        """Returns the ids of the contents whose sources have not failed, nor their analysis."""
+        """Returns the ids of contents that have not failed, before or during analysis."""
         rows = self.by_content()
         is_failed = pc.equal(self._results(rows["uri"])["outcome"].cast(pa.string()), "failed")
         return rows["source_id"].filter(pc.invert(pc.fill_null(is_failed, False)))
@@ -182,15 +182,15 @@ class SourceTable:
     def by_content(self) -> pa.Table:
         """Returns the contents that have not failed before analysis.
 
-        They have `source_id`, `uri` of the source that is analyzed, `seconds` by its header (0 if
-        that does not say), and `generation`, null where none is set.
+        Columns are `source_id`; `uri` of the analyzed source; `seconds` by its header, 0 if
+        unknown; and `generation`, null if it is not set.
         """
         rows = self._header.whole().take(pa.array(self._first()))
         seconds = pc.fill_null(rows["header_duration_s"], 0.0)
         return rows.select(["source_id", "uri", "generation"]).append_column("seconds", seconds)
 
     def last_generation(self) -> int:
-        """Returns the number of the last generation that has a source; 0 for none."""
+        """Returns the number of the last generation with a source that is done; 0 for none."""
         rows = self.by_content()
         done = pc.is_in(rows["source_id"], value_set=self.contents().combine_chunks())
         return pc.max(rows["generation"].filter(done)).as_py() or 0
@@ -203,7 +203,7 @@ class SourceTable:
         self._header.replace(with_column(header, "generation", column))
 
     def generation_of(self) -> dict[str, int] | None:
-        """Returns the generation of each content; None where there is one."""
+        """Returns the generation of each content; None if all are in the first generation."""
         rows = self._header.whole().filter(pc.field("generation") > 0)
         if pc.max(rows["generation"]).as_py() in (None, 1):
             return None
@@ -211,7 +211,7 @@ class SourceTable:
         return dict(zip(*columns, strict=True))
 
     def up_to(self, generation: int) -> "SourceTable":
-        """Returns the sources up to a generation and those that failed; shares what is measured."""
+        """Returns the sources up to a generation and failed sources; shares the measurements."""
         header = self._header.whole()
         wanted = pc.fill_null(pc.less_equal(header["generation"], generation), True)
         table = SourceTable()
@@ -220,7 +220,7 @@ class SourceTable:
         return table
 
     def settle(self, earlier: pa.Table) -> Counter[str]:
-        """Takes measurements from rows of an earlier run; returns its kept clips by content."""
+        """Adds measurements of an earlier run; returns its number of kept clips by content."""
         earlier = without_copies(earlier)
         now = self.by_content()
         place = pc.index_in(earlier["source_id"], value_set=now["source_id"].combine_chunks())
@@ -236,7 +236,7 @@ class SourceTable:
         yield from zip(rows["uri"].to_pylist(), rows["source_id"].to_pylist(), strict=True)
 
     def contents_of(self, uris: Sequence[str]) -> dict[str, str | None]:
-        """Returns the content ids of those of the URIs that are here; None where a scan failed."""
+        """Returns content ids by URI, for those URIs that are here; None after a failed scan."""
         header = self._header.whole()
         wanted = pa.array(uris, header.schema.field("uri").type)
         rows = header.filter(pc.is_in(header["uri"], value_set=wanted))
@@ -246,7 +246,7 @@ class SourceTable:
         return dict(zip(rows["uri"].to_pylist(), ids.to_pylist(), strict=True))
 
     def find(self, source_ids: Iterable[str]) -> dict[str, SourceRef]:
-        """Returns the source that is analyzed for each content."""
+        """Returns the analyzed source of each content, by id."""
         first = self._first()
         wanted = pa.array(sorted(set(source_ids)), pa.string())
         ids = self._header.whole()["source_id"].take(pa.array(first))
@@ -254,7 +254,7 @@ class SourceTable:
         return {str(ref.source_id): ref for ref in self._refs(rows)}
 
     def rows(self, n_kept: Mapping[str, int]) -> Iterator[pa.Table]:
-        """Yields rows of `sources`, by URI, in tables of the size of a part; at least one table."""
+        """Yields rows of `sources` sorted by URI, in tables of the size of a part; at least one."""
         order, leaders = self._sorted()
         header = self._header.whole()
         kept = pa.array(sorted(n_kept), pa.string())
@@ -275,12 +275,12 @@ class SourceTable:
             yield _counted(batch, is_copy=leads != rows, kept=kept, counts=counts)
 
     def _usable(self) -> pa.Table:
-        """Returns headers of sources with an id that have not failed."""
+        """Returns the headers of sources that have an id and have not failed."""
         is_usable = pc.is_null(pc.field("outcome")) & pc.is_valid(pc.field("source_id"))
         return self._header.whole().filter(is_usable)
 
     def _results(self, uris: pa.ChunkedArray) -> pa.Table:
-        """Returns the last results of the analysis of sources, null where there are none."""
+        """Returns the last results of analysis by URI; null for sources without results."""
         measured = self._measured.whole()
         last = pa.array(np.arange(measured.num_rows)[::-1])
         lookup = measured["uri"].take(last)
@@ -292,15 +292,15 @@ class SourceTable:
             yield SourceRef(n_bytes=row.pop("bytes"), n_pixels=n_pixels, **row)
 
     def _first(self) -> NDArray[np.int64]:
-        """Returns the numbers of the rows that are analyzed, by URI."""
+        """Returns the row numbers of analyzed sources, sorted by URI."""
         order, leaders = self._sorted()
         first: NDArray[np.int64] = order[leaders[order] == order]
         return first
 
     def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns row numbers by URI, and for each row the one that is analyzed for its content.
+        """Returns row numbers sorted by URI, and for each row the analyzed row of its content.
 
-        That is the first usable row by URI of those with the same content.
+        The analyzed row is the first usable row with this content, by URI.
         """
         if self._places is None:
             header = self._header.whole()
@@ -314,7 +314,7 @@ class SourceTable:
 
 
 class SourceTotals:
-    """Sums over the rows of `sources`, and some failed ones to show."""
+    """Sums over the rows of `sources`, and some failed sources for the report."""
 
     def __init__(self) -> None:
         self.n_sources = 0
@@ -324,10 +324,10 @@ class SourceTotals:
         self.by_error: Counter[str] = Counter()
         self.by_note: Counter[str] = Counter()
         self.failed: list[Source] = []
-        """The first by URI of each error code, as many as a report shows."""
+        """The first `MAX_SHOWN` failed sources of each error code, by URI."""
 
     def add(self, rows: pa.Table) -> None:
-        """Adds the next rows by URI."""
+        """Adds the next rows in the order of URIs."""
         failed = rows.filter(pc.equal(rows["outcome"], "failed"))
         self.n_sources += rows.num_rows
         self.n_failed += failed.num_rows
@@ -342,7 +342,7 @@ class SourceTotals:
 
 
 def without_copies(rows: pa.Table) -> pa.Table:
-    """Returns rows of `sources` without those of the same bytes as another, whose clips count."""
+    """Returns rows of `sources` without copies: sources with the bytes of another source."""
     notes = rows["notes"].combine_chunks()
     is_copy = pc.equal(pc.list_flatten(notes), str(Note.SAME_BYTES))
     copies = pc.list_parent_indices(notes).filter(is_copy)
@@ -363,9 +363,9 @@ def value_counts(column: pa.ChunkedArray | pa.Array) -> dict[str, int]:
 def _counted(
     table: pa.Table, *, is_copy: NDArray[np.bool_], kept: pa.Array, counts: pa.Array
 ) -> pa.Table:
-    """Adds the number of kept clips, and marks copies, whose clips count elsewhere.
+    """Adds the number of kept clips, marks copies, and clears the generation of failed sources.
 
-    A failed source has no generation.
+    The clips of a copy count for the analyzed source.
     """
     copies, outcome = pa.array(is_copy), table["outcome"]
     done = pc.equal(outcome, "done")

@@ -1,4 +1,4 @@
-"""Bytes on the local disk that are needed again, and records there by key."""
+"""Temporary files on the local disk: bytes by offset, and records by key."""
 
 import mmap
 import os
@@ -17,7 +17,7 @@ from curator.tables.key_index import hashes
 
 _BUFFER_BYTES = 1 << 20
 _CACHE_KB = 65_536
-"""Memory for pages of the file of records."""
+"""Memory for cached pages of the file of records."""
 _RECORDS_AT_ONCE = 256
 
 
@@ -31,7 +31,7 @@ class Spill:
         self._mapped: mmap.mmap | None = None
 
     def add(self, data: bytes) -> int:
-        """Adds bytes; returns their offset. Raises `StorageError` where the local disk is full."""
+        """Adds bytes; returns their offset. Raises `StorageError` if the local disk is full."""
         with self._lock:
             begin = self._n_bytes
             try:
@@ -50,22 +50,22 @@ class Spill:
         return os.pread(file, n_bytes, begin)
 
     def view(self, begin: int, n_bytes: int) -> memoryview:
-        """Returns bytes at an offset without reading them: the system does when they are used."""
+        """Returns a view of bytes at an offset; the system reads them on use."""
         with self._lock:
             file = self._flushed(begin + n_bytes)
             if self._mapped is None or begin + n_bytes > len(self._mapped):
-                # Views of an older map keep it.
+                # Views of an older map keep that map alive.
                 self._mapped = mmap.mmap(file, self._n_flushed, access=mmap.ACCESS_READ)
             return memoryview(self._mapped)[begin : begin + n_bytes]
 
     def forget(self) -> None:
-        """Gives back the memory of what views have read; it is read again when it is used."""
+        """Frees the memory of pages that views have read; the system reads them again on use."""
         with self._lock:
             if self._mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
                 self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def _flushed(self, end: int) -> int:
-        """Returns the descriptor of the file, which holds all bytes up to an offset."""
+        """Flushes all bytes up to `end` to the file; returns its descriptor."""
         assert self._file is not None, "bytes were added"
         if end > self._n_flushed:
             try:
@@ -78,14 +78,14 @@ class Spill:
 
 def _explained(why: object) -> StorageError:
     return StorageError(
-        f"{tempfile.gettempdir()}: {why}; a run keeps some KB for each clip in a temporary file "
-        "there; make room, or set TMPDIR to another folder"
+        f"{tempfile.gettempdir()}: {why}; a run needs some KB for each clip in a temporary file "
+        "there; free some space, or set TMPDIR to another folder"
     )
 
 
 @contextmanager
 def _disk_errors() -> Iterator[None]:
-    """Explains errors of SQLite: to read may write too, as pages make room for others."""
+    """Explains errors of SQLite. Reads can fail too, because they may write cached pages."""
     try:
         yield
     except sqlite3.Error as error:
@@ -93,19 +93,19 @@ def _disk_errors() -> Iterator[None]:
 
 
 class Keyed:
-    """Records on the local disk by key; the latest of a key counts.
+    """Records on the local disk by key; the latest record of a key counts.
 
-    The place of a record may be known before the record is read, as a number of the owner's:
-    `fetch` reads the object behind it, and returns its records with their keys. Keys are held as 64
-    bits of their hash: callers must check that a record is the right one.
+    `expect_all` names the object of a record by a number, before the record is read. `fetch` reads
+    the object with a number, and yields keys and records. Each key is 64 bits of its hash, so
+    callers must check that a record belongs to their key.
     """
 
     def __init__(self, fetch: Callable[[int], Iterator[tuple[str, bytes]]]) -> None:
         self._fetch, self._lock = fetch, threading.RLock()
         try:
-            # Stays open without a name: nothing of it is left behind, whatever ends the process.
+            # The file stays open without a name, so it vanishes when the process ends.
             with tempfile.NamedTemporaryFile() as file:
-                # Without locks: only this process opens it, and some file systems have none.
+                # No locks, because only this process opens it, and some file systems lack locks.
                 address = f"{Path(file.name).as_uri()}?nolock=1"
                 self._rows = sqlite3.connect(
                     address, uri=True, isolation_level=None, check_same_thread=False
@@ -128,7 +128,7 @@ class Keyed:
         return self._row(key) is not None
 
     def expect_all(self, keys: Sequence[Sequence[str]], begin: int = 0) -> None:
-        """Notes the places of records: the object of each number from `begin` has some keys."""
+        """Notes which objects have which keys; their numbers ascend from `begin`."""
         rows = ((key, number) for number, some in enumerate(keys, begin) for key in _numbers(some))
         self._change("REPLACE INTO records VALUES (?, ?, NULL)", rows)
 
@@ -137,7 +137,7 @@ class Keyed:
         self._change("REPLACE INTO records VALUES (?, NULL, ?)", [(*_numbers([key]), record)])
 
     def get(self, key: str) -> bytes | None:
-        """Returns the record that is almost surely of a key, or None."""
+        """Returns the record of a key, or of another key with the same hash; None for none."""
         with self._lock:
             number, record = self._row(key) or (None, None)
             if number is not None and record is None:
@@ -168,7 +168,7 @@ class Keyed:
             return row
 
     def _read(self, number: int) -> None:
-        """Takes over the whole object behind an owner's number, which is read once."""
+        """Stores all records of the object with a number, so that it is read once."""
         rows = ((record, *_numbers([key]), number) for key, record in self._fetch(number))
         self._change("UPDATE records SET record = ? WHERE key = ? AND number = ?", rows)
 

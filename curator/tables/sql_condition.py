@@ -1,4 +1,4 @@
-"""Clips for which a SQL condition holds, by DuckDB, which is an optional package."""
+"""Selects clips by a SQL condition, with the optional package DuckDB."""
 
 import importlib
 from threading import Timer
@@ -13,19 +13,20 @@ _FORBIDDEN = (
     "python_enable_replacements",
 )  # fmt: skip
 _SETTINGS = dict.fromkeys(_FORBIDDEN, "false") | {"lock_configuration": "true"}
-"""No condition may open a file, load an extension, or read a variable of this program."""
+"""With these settings, a condition cannot open files, load extensions, or read variables of Python.
+"""
 LIMIT_S = 60.0
-"""Longest time that a condition may take; over 10^6 clips one takes less than a second."""
+"""Time limit of a condition, which takes less than a second over 10^6 clips."""
 
 
 def matching_clips(clips: pa.Table, condition: str, *, example: str, instead: str) -> list[str]:
-    """Returns the ids of the clips for which a condition, SQL as behind WHERE, holds, sorted.
+    """Returns the ids of clips that meet a condition, sorted; the condition is SQL after WHERE.
 
-    `example` is a condition, and `instead` what works without DuckDB, for messages. Raises
-    `UsageError` where DuckDB is not installed, or the condition is wrong or takes too long.
+    Messages name `example`, a condition, and `instead`, an option that works without DuckDB. Raises
+    `UsageError` if DuckDB is not installed, or if the condition is wrong or takes too long.
     """
     try:
-        # Loaded by name: it is an optional package.
+        # Loaded by name, because the package is optional.
         duckdb: Any = importlib.import_module("duckdb")
     except ImportError as error:
         raise UsageError(

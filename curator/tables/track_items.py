@@ -1,6 +1,6 @@
-"""What stages take that make tracks or read them, and the families that tracks are stored in.
+"""Items of the stages that make or read tracks, and the families in which tracks are stored.
 
-Sandboxes import this, and nothing else of how tracks are stored.
+Sandboxes import this module, and no other module about stored tracks.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from curator.records.tracks import Track
 from curator.storage import NO_HASHES, ContentHashes
 
 FRAMES = "frames"
-"""The family whose rows have the failures too, and the fields of a `SourceFrames`."""
+"""The family whose rows have the failures, and the fields of a `SourceFrames`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,19 +30,19 @@ PartsByFamily = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfSource:
-    """What is done for one source."""
+    """An item of one source."""
 
     source: SourceRef
 
     @property
     def uri(self) -> str:
-        """For messages."""
+        """Address of the source, for messages."""
         return self.source.uri
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceItem(_OfSource):
-    """A source to analyze; `parts` has those of families that are not measured."""
+    """A source to analyze; `parts` has the stored parts of families that need no measurement."""
 
     families: frozenset[str]
     parts: PartsByFamily = field(default_factory=dict)
@@ -57,13 +57,13 @@ class SegmentItem(_OfSource):
 
     @property
     def key(self) -> str:
-        """Key under which it counts as done."""
+        """Key of the stored segment."""
         return f"{self.source.source_id} {self.source.version} {self.segment.key}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashItem(_OfSource):
-    """A source in segments, whose hashes no segment can compute by itself."""
+    """A source in segments to hash as a whole, which no segment can do."""
 
 
 AnalyzeItem = SourceItem | SegmentItem | HashItem
@@ -71,9 +71,9 @@ AnalyzeItem = SourceItem | SegmentItem | HashItem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinItem(SourceItem):
-    """A source whose segments are complete; `tracks` are filled in once `segments` are read.
+    """A source with complete segments; `tracks` are empty until the worker reads `segments`.
 
-    `segments` are parts in order; `hashes`, of the whole source, are empty where they are known.
+    `segments` are parts in order. `hashes` are of the whole source, and empty if already stored.
     """
 
     segments: tuple[str, ...]
@@ -83,7 +83,7 @@ class JoinItem(SourceItem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackItem(_OfSource):
-    """A track, or the failure in its place; one that is not stored has no `frames_part`."""
+    """A track, or the failure of its source; `frames_part` is None if it is not stored."""
 
     track: Track | Failure
     frames_part: str | None

@@ -107,7 +107,7 @@ class TrackParts:
         if not source_ids:
             # Saves the requests that list and read parts.
             return parts_of, failed
-        # Users' measures share a folder.
+        # Custom measures share a folder.
         listed: defaultdict[str, dict[str, str]] = defaultdict(dict)
         for name, version in part_versions(self._store, TRACKS).items():
             listed[name.rpartition("/")[0]][name] = version
@@ -117,7 +117,7 @@ class TrackParts:
             for name in parts.of(listed[parts.stage]):
                 by_hash[name.rpartition("-")[2]][family] = name
         units = sorted(by_hash.values(), key=lambda names: FRAMES not in names)
-        # All parts of a unit have the same keys, so one part is looked up.
+        # All parts of a unit have the same keys, so the search reads one part.
         sought: defaultdict[str, dict[str, int]] = defaultdict(dict)
         for number, names in enumerate(units):
             family = FRAMES if FRAMES in names else next(iter(names))
@@ -131,7 +131,7 @@ class TrackParts:
                 if has_failed:
                     failed.add(ids[row])
         for number in sorted(matches):
-            # By `id()`, which is valid while the dictionaries exist: until the loop ends.
+            # Keys are `id()`s, which stay valid because the values hold the dictionaries.
             merged: dict[int, tuple[PartsByFamily, PartsByFamily]] = {}
             names = units[number]
             for key in matches[number]:
@@ -155,7 +155,7 @@ class TrackParts:
             if rows:
                 table = tracks_to_table(rows, self._families[family].columns)
                 if family == FRAMES:
-                    # Of a file that was being written, a later write may keep the version.
+                    # If a file is young, a later write may leave its version as it is.
                     origins = (
                         (s.uri, None if is_racy(s.uri, s.version, self._since_ns) else s.version)
                         for s, _ in sources
@@ -243,7 +243,7 @@ class TrackParts:
                 self._write_segment(item, result)
                 segments.append(SegmentDone(source=item.source))
             elif isinstance(item, SourceItem):
-                # Frames that were decoded before show that a failure is not for good.
+                # If an earlier run decoded the frames, the failure is not permanent.
                 is_for_good = FRAMES in item.families
                 if isinstance(result, Failure) and (result.code in RETRIED or not is_for_good):
                     failed.append((item.source, result))
@@ -284,8 +284,8 @@ class TrackParts:
             uri=item.uri,
             stage="analyze",
             code=ErrorCode.CHANGED,
-            message=f"{item.uri}: it decodes to {result.n_frames} frames that are not those which "
-            "were measured before, as another version of FFmpeg may do; use the versions that "
+            message=f"{item.uri} decodes to {result.n_frames} frames that differ from the frames "
+            "measured before, perhaps because of another FFmpeg version; use the versions that "
             "summary.json names, or delete OUT/tracks to measure all sources again",
         )
 
@@ -298,7 +298,7 @@ def shown_frames(
     frames_N: NDArray[np.int32],  # noqa: N803
     spans: Iterable[RemovedSpan],
 ) -> NDArray[np.bool_]:
-    """Returns bool [N]: which frames are in no removed span."""
+    """Returns which frames are outside all removed spans, bool [N]."""
     shown = np.ones(len(frames_N), bool)
     for span in spans:
         shown &= (frames_N < span.start_frame) | (frames_N >= span.end_frame)

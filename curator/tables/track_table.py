@@ -1,7 +1,7 @@
-"""Tracks as Arrow rows: one row per source, in tables that each have some of the columns.
+"""Tracks as Arrow rows: one row per source, in one table per family.
 
-The columns of a track are those of its fields, and one for each of its signals. A track
-is made of rows of several tables, which have the columns of one family each.
+A track has a column for each of its fields and signals. Each table has the columns of one family,
+so a track needs rows of several tables.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ from curator.records.sources import Failure, Note
 from curator.records.tracks import SourceFrames, Track
 
 ORIGIN = ("uri", "version")
-"""Columns of the family `frames` that say what was read; no fields of a track."""
+"""Columns of the family `frames` with the origin of the bytes. A track has no such fields."""
 PLACES = (
     "sha256", "time_base", "end_pts", "width", "height", "rotation_deg", "pixel_aspect",
     "is_interlaced", "is_hdr", "notes", "n_decode_errors", "frame_pts", "frame_bytes",
     "frame_flags", "sample_frame", "sample_pair_frame",
 )  # fmt: skip
-"""What every decode knows, whichever families it measures; joins of segments need it."""
+"""Columns that each decode measures, for any families. Joins of segments need them."""
 
 _SCALARS: dict[str, pa.DataType] = {
     "sha256": pa.string(), "block_hashes": pa.binary(), "time_base": pa.string(),
@@ -46,7 +46,7 @@ _ARRAYS: dict[str, pa.DataType] = {
         pa.int32(),
     ),
 }  # fmt: skip
-"""Types of the elements; all other lists are float32."""
+"""Types of the elements of lists; all other lists are float32."""
 _WIDE: dict[str, tuple[pa.DataType, int]] = {
     "look_edges": (pa.uint8(), EDGE_BYTES),
     "look_lines": (pa.float32(), len(LINE_COLUMNS)),
@@ -57,13 +57,13 @@ _WIDE: dict[str, tuple[pa.DataType, int]] = {
     "clip_embedding": (pa.float16(), 0),
     "scene_vector": (pa.float16(), SCENE_DIM),
 }
-"""Two-dimensional arrays, row by row, and how wide their rows are."""
+"""Two-dimensional arrays, flattened by rows: type and row width; 0 if a model decides the width."""
 _ROWS_OF = {
     "descriptor": "sample_frame",
     "clip_embedding": "clip_frame",
     "scene_vector": "scene_frame",
 }
-"""Column with as many entries as an array has rows, where a model says how wide these are."""
+"""Columns whose length is the number of rows of an array."""
 _FAILURE = ("error_stage", "error_code", "error_message")
 _DECODE_NOTES = (
     Note.TRUNCATED, Note.DECODE_ERRORS, Note.CORRUPT_FRAMES, Note.TIMESTAMPS_REPAIRED,
@@ -82,7 +82,7 @@ def _type_of(name: str) -> pa.DataType:
 def tracks_to_table(
     results: Sequence[tuple[str, Track | Failure]], columns: Sequence[str]
 ) -> pa.Table:
-    """Returns rows with some columns of tracks, or the error, by source id."""
+    """Returns a row per source id, with some columns of its track, or with its error."""
     rows = [
         {"source_id": source_id}
         | (
@@ -111,9 +111,9 @@ def _value(track: Track, name: str) -> object:
 def table_to_tracks(
     tables: Sequence[pa.Table], uris: Mapping[str, str]
 ) -> list[tuple[str, Track | Failure]]:
-    """Returns records of rows that `tracks_to_table` made, for source ids with a URI.
+    """Returns the records of rows from `tracks_to_table`, for the source ids in `uris`.
 
-    The first of the tables, which have a family each, has the fields of a `SourceFrames`.
+    `tables` has a table per family; the first table has the fields of a `SourceFrames`.
     """
     results: list[tuple[str, Track | Failure]] = []
     frames, *others = tables
@@ -146,7 +146,7 @@ def table_to_tracks(
 
 
 def table_to_source_frames(table: pa.Table, source_id: str) -> SourceFrames:
-    """Reads the frame times of a source of the family `frames`; raises `KeyError` without any."""
+    """Reads the frame times of a source from the family `frames`; raises `KeyError` for none."""
     row = table.slice(_indices(table)[source_id], 1)
     if row["error_code"][0].as_py() is not None:
         raise KeyError(f"{source_id} could not be decoded")
@@ -158,7 +158,7 @@ def _indices(table: pa.Table) -> dict[str, int]:
 
 
 def _columns(row: pa.Table) -> dict[str, Any]:
-    """Returns values of a row by column; lists as arrays."""
+    """Returns the values of a row by column, with lists as arrays."""
     values: dict[str, Any] = {}
     for name in row.column_names:
         cell = row[name][0]
@@ -174,10 +174,10 @@ def _columns(row: pa.Table) -> dict[str, Any]:
 
 
 def _fields(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns values of columns as a record has them."""
+    """Returns values of columns in the form of a record."""
     for name in ("time_base", "pixel_aspect"):
         values[name] = Fraction(values[name])
-    # As in one decode: notes on what decodes, on audio, on the header's claims.
+    # The order of one decode: notes on decoding, on audio, on the header.
     notes, of_audio = (map(Note, values.pop(name, ())) for name in ("notes", "audio_notes"))
     others = sorted(notes, key=lambda note: note not in _DECODE_NOTES)
     n_first = sum(note in _DECODE_NOTES for note in others)

@@ -119,7 +119,7 @@ def test_fewer_sources_add_and_only_replace_leaves_the_others_out(
     assert settled.code("--replace", sources=only_a) == EXIT_OK
     assert settled.clips() == {"a": 10}
     assert "5 clips (5.0 s of 2 sources, such as" in caplog.text
-    assert "whose sources are not in this run" in caplog.text
+    assert "from sources that are not in this run" in caplog.text
     # What the first snapshot names is still there.
     tars = {path for path in before if path.endswith(".tar")}
     assert {path: settled.objects().get(path) for path in tars} == {p: before[p] for p in tars}
@@ -129,7 +129,7 @@ def test_fewer_sources_add_and_only_replace_leaves_the_others_out(
     shutil.copy(settled.film("a"), settled.film("b"))
     assert settled.code() == EXIT_OK
     assert "1 clip (1.0 s of 1 source" in caplog.text
-    assert "whose sources have other content now" in caplog.text
+    assert "from sources with other content now" in caplog.text
     assert settled.clips() == {"a": 10, "c": 4}
 
 
@@ -155,7 +155,7 @@ def test_a_dry_run_prints_what_a_run_would_remove(
     assert settled.code("--dry-run", "--replace", sources=str(manifest)) == EXIT_OK
     said = capsys.readouterr().out
     assert "clips would leave the shards: 1 clip (1.0 s of 1 source, such as" in said
-    assert f"{settled.film('b')}) whose sources are not in this run" in said
+    assert f"{settled.film('b')}) from sources that are not in this run" in said
 
 
 def test_the_clips_of_a_source_that_is_gone_stay(settled: Place) -> None:
@@ -170,12 +170,14 @@ def test_the_clips_of_a_source_that_is_gone_stay(settled: Place) -> None:
 @pytest.mark.parametrize(
     ("film", "more", "said", "clips"),
     [
-        ("b", (), "1 of 15 clips would leave the shards|whose sources cannot be read|"
-         "nothing was removed, and all work is kept|--replace", {"a": 10, "c": 4}),
+        ("b", (), "1 of 15 clips would leave the shards|"
+         "from sources that cannot be read or analyzed|"
+         "the run removed nothing, and kept its work|--replace", {"a": 10, "c": 4}),
         # Other content at an address, above a tenth of the clips.
-        ("c", (), "4 clips (4.0 s of 1 source|whose sources have other content now", SECONDS),
+        ("c", (), "4 clips (4.0 s of 1 source|from sources with other content now", SECONDS),
         # A source whose analysis fails now.
-        ("", ("--set", "analyze.max_frames=60"), "14 clips (|whose sources cannot be read", None),
+        ("", ("--set", "analyze.max_frames=60"),
+         "14 clips (|from sources that cannot be read or analyzed", None),
     ],
 )  # fmt: skip
 def test_clips_of_sources_that_failed_or_changed_need_replace(
@@ -238,7 +240,7 @@ def test_what_the_recipe_rejects_is_printed_and_goes(
     assert settled.code("--set", "select.max_per_group=3", "--set", "select.by=[]") == EXIT_OK
     assert sum(settled.clips().values()) == 3
     assert "12 clips (12.0 s of" in caplog.text
-    assert "which the recipe or a mark does not keep" in caplog.text
+    assert "that the recipe or a mark rejects" in caplog.text
 
 
 STAGE = """
@@ -278,8 +280,8 @@ def test_clips_that_cannot_be_cut_again_need_replace(
     before = settled.objects()
     assert settled.code(*changed) == EXIT_USAGE
     error = capsys.readouterr().err.splitlines()[-1]
-    for words in ("1 clip (", "which could not be cut again (", "this one not",
-                  "mend what failed, or name another OUT"):  # fmt: skip
+    for words in ("1 clip (", "that could not be cut again (", "this one not",
+                  "fix the failure, or name another OUT"):  # fmt: skip
         assert words in error
     assert settled.objects() == before
     assert settled.code(*changed, "--replace") == EXIT_OK

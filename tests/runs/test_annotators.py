@@ -464,7 +464,7 @@ def test_a_clip_on_which_it_fails_is_rejected_or_lacks_the_value(
     if required:
         capsys.readouterr()
         assert place.code(failing) == EXIT_USAGE
-        assert "on which a stage failed" in capsys.readouterr().err
+        assert "for which a stage failed" in capsys.readouterr().err
         more = ["--replace"]
     summary = place.run(failing, *more)
     rows = place.table("clips")

@@ -157,14 +157,14 @@ def decisions(rows: list[int], **columns: list[Any]) -> Decisions:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (Left("bounds", {}), "stage early: 'bounds' is left twice"),
-        (Left("stamp", {}), "'stamp' is left twice, by this stage or another one"),
+        (Left("bounds", {}), "stage early leaves 'bounds', a name that the run"),
+        (Left("stamp", {}), "stage early leaves 'stamp', a name that the run"),
         (Left("early", pa.table({})), "'early' is a table, for which an output root has no folder"),
         (
             Decisions(np.zeros(1, np.int64), pa.table({"reason": ["x"], "wron": [1]})),
             "columns \\['reason', 'wron'\\]; expected reason, and perhaps",
         ),
-        (decisions([0, 0]), "a clip is decided about twice"),
+        (decisions([0, 0]), "a stage decides twice about a clip"),
         (decisions([-1]), "clips numbered from -1 to -1; expected 0 to 4"),
         (decisions([5]), "clips numbered from 5 to 5; expected 0 to 4"),
         (decisions([True, False]), "rows are bool \\[2\\]; expected int64"),
@@ -174,7 +174,7 @@ def decisions(rows: list[int], **columns: list[Any]) -> Decisions:
         (decisions([0], reason=[5]), "reason is int64; expected string"),
         (decisions([0], clip_id=["other"]), "columns \\['reason', 'clip_id'\\]; expected reason"),
         (5, "decide yields 5; expected Decisions, Left, or a text"),
-        (Left("early", {"a": object()}), "'early' is left with what JSON cannot hold"),
+        (Left("early", {"a": object()}), "JSON cannot hold the value of 'early'"),
         (Left("early", "a" * (9 << 20)), "takes 9437186 bytes as JSON; expected at most"),
         (Left("../early", 1), "leaves '../early'; expected lower case letters"),
     ],

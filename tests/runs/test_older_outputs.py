@@ -22,7 +22,7 @@ from curator.loading import ClipDataset
 from curator.tables.output_format import FORMAT
 
 OLD_STAMP = "0123456789abcdef"
-REMEDY = f"in output format 1; expected {FORMAT}: `curate run SOURCE... OUT` brings it up to date"
+REMEDY = f"in output format 1; expected {FORMAT}: `curate run SOURCE... OUT` updates this"
 
 
 @pytest.fixture(scope="module")

@@ -147,7 +147,7 @@ def test_changes_that_cannot_be_made_or_seen_are_refused(
     """Pins also that measured captions ask no model: another prompt would be no other caption."""
     before = alone.files("")
     for changes, said in {
-        ("cut.crf=30",): "only keys of caption",
+        ("cut.crf=30",): "takes only keys of caption",
         ("caption.promt=cosmos",): "prompt",
         ("caption.prompt=nothing",): "nothing",
         ("caption.captioner=measured", "caption.prompt=cosmos"): (

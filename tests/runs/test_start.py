@@ -42,7 +42,7 @@ def test_the_folder_of_the_originals_is_no_output_root(
     assert main(["run", source, out]) == EXIT_USAGE
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "outputs would lie among the originals: choose another OUT, such as" in error
+    assert "the run would write among the originals: choose another OUT, such as" in error
     assert sorted(os.listdir(data)) == before
 
 

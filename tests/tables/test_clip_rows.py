@@ -75,7 +75,7 @@ def test_columns_of_the_schema_are_set_for_all_and_for_some_rows() -> None:
     rows, _ = made()
     row = rows[1]
     assert (row.caption, row.value("caption"), row.scores["luma"]) == (None, None, None)
-    with pytest.raises(KeyError, match="'lost' is no column of"):
+    with pytest.raises(KeyError, match="unknown column 'lost'"):
         row.value("lost")
     with pytest.raises(AttributeError, match="lost"):
         row.lost = 1  # type: ignore[attr-defined]

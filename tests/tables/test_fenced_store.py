@@ -101,7 +101,7 @@ def test_something_else_that_writes_all_the_time_is_an_error(
 ) -> None:
     store.write(FIXED, b"old")
     monkeypatch.setattr(LocalStore, "replace", lambda *_: None)
-    with pytest.raises(StorageError, match="changed by something else"):
+    with pytest.raises(StorageError, match="another program changed"):
         store.write(FIXED, b"new")
 
 
