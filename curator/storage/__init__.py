@@ -1,4 +1,4 @@
-"""Where outputs are written and sources are read: folders and object stores."""
+"""Reads sources and writes outputs in folders and object stores."""
 
 import os
 
@@ -30,7 +30,7 @@ def open_store(uri: str) -> Store:
     """Returns the store of a folder or `scheme://bucket/prefix`; creates and checks nothing.
 
     Raises:
-        UsageError: The address is of another kind or names no bucket, or a package is missing.
+        UsageError: The address is not supported or names no bucket, or a package is missing.
     """
     service = service_of(uri)
     if service is not None:

@@ -15,11 +15,11 @@ TEMPORARY_PREFIX = ".tmp-"
 """Last key segments with this prefix are unfinished objects: never listed, never valid keys."""
 
 STALE_AFTER_S = 24 * 3600.0
-"""Age from which an unfinished object counts as left over; longer than any one object takes."""
+"""Age at which an unfinished object counts as abandoned; writing an object takes less time."""
 
 TRAFFIC = Counter[str]()
-"""Requests to S3 by this process and those sent again; bytes received from it, and sent to it or to
-a folder."""
+"""Counts of this process: `requests` to S3, `retries`, `received_bytes` from S3, and `sent_bytes`
+to S3 or a folder."""
 
 IsOwn = Callable[[str], bool]
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -30,8 +30,8 @@ class ObjectInfo:
     """One object of a store or a bucket.
 
     `key` is relative to the root of the store or the bucket, with `/` between its segments.
-    `version` changes whenever the content is replaced: the ETag on S3, without its quotes; size,
-    times and inode on a file system.
+    `version` changes with each replacement of the content. It is the ETag without quotes on object
+    stores; size, times and inode on a file system.
     """
 
     key: str
@@ -40,15 +40,15 @@ class ObjectInfo:
 
 
 def is_md5(etag: str) -> bool:
-    """Returns whether an ETag may be the MD5 of the object; that of parts has a dash."""
+    """Returns whether an ETag may be the MD5 of the object; not so after an upload in parts."""
     return re.fullmatch("[0-9a-f]{32}", etag) is not None
 
 
 class Store(ABC):
     """Whole objects under one root.
 
-    A store holds only its address, so that it can be pickled; each process makes its own client.
-    Every method raises `StorageError` with the object, the cause and the remedy.
+    A store holds only its address, so it can be pickled; each process makes its own client. All
+    methods raise `StorageError`, which names the object, the cause and the remedy.
     """
 
     is_local: ClassVar[bool]
@@ -57,11 +57,11 @@ class Store(ABC):
     @property
     @abstractmethod
     def uri(self) -> str:
-        """The root: an absolute path, or `s3://bucket/prefix`; without a slash at the end."""
+        """The root, without a slash at the end: an absolute path, or `s3://bucket/prefix`."""
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yields the finished objects whose key starts with `prefix`, sorted by key.
+        """Yields the finished objects with keys that start with `prefix`, sorted by key.
 
         `prefix` is a plain string prefix: `clips` also matches `clips-old/x`. A root that does not
         exist has no objects.
@@ -73,28 +73,28 @@ class Store(ABC):
 
     @abstractmethod
     def open(self, key: str) -> BinaryIO:
-        """Opens an object for seeking and reading; S3 fetches only the parts that are read."""
+        """Opens an object as a seekable stream; object stores send only the parts that are read."""
 
     @abstractmethod
     def read_range(self, key: str, start: int, end: int) -> bytes:
-        """Returns bytes [`start`, `end`), at least one; fewer at the end; thread-safe."""
+        """Returns bytes [`start`, `end`), or fewer at the end of the object; thread-safe."""
 
     def write(self, key: str, data: bytes) -> None:
-        """Writes a whole object; a reader sees the old or the new one."""
+        """Writes a whole object; readers see the old or the new object."""
         with self.create(key) as stream:
             stream.write(data)
 
     @abstractmethod
     def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
-        """Returns a whole small object with the version of these bytes; None if it is missing."""
+        """Returns a small object with the version of its bytes; None if it is missing."""
 
     @abstractmethod
     def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
-        """Writes and returns a whole small object; None if there is one already, left unchanged.
+        """Creates and returns a small object; returns None if the object exists, and keeps it.
 
-        Of several writers at once, in any processes on any machines, one succeeds. A power failure
-        may undo this, and `replace`, in a folder. No other writer may write the same data: when a
-        response was lost, the content is how a writer finds out that the object is its own.
+        If several processes on any machines call this at once, only one succeeds. In a folder, a
+        power failure may undo this and `replace`. Each writer must write different data: if a
+        response is lost, a writer recognises its object by the content.
 
         Raises:
             UnconditionalStoreError: The store cannot do this.
@@ -102,9 +102,9 @@ class Store(ABC):
 
     @abstractmethod
     def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
-        """Writes over a small object, and returns it; None if it is gone or has another version.
+        """Overwrites and returns a small object; None if it is gone or has another version.
 
-        `version` is from `read_versioned`, `write_new` or `replace`; for `data` see `write_new`.
+        `version` is from `read_versioned`, `write_new` or `replace`. `write_new` explains `data`.
 
         Raises:
             UnconditionalStoreError: The store cannot do this.
@@ -112,10 +112,10 @@ class Store(ABC):
 
     @abstractmethod
     def create(self, key: str) -> AbstractContextManager[BinaryIO]:
-        """Opens an append-only stream whose object appears when the block ends without error."""
+        """Opens an append-only stream; the object appears when the block ends without error."""
 
     def copy(self, source: str, target: str) -> None:
-        """Makes an independent copy of an object under another key; on S3 the server does it."""
+        """Copies an object to another key; S3 copies on the server."""
         self.write(target, self.read(source))
 
     @abstractmethod
@@ -127,14 +127,14 @@ class Store(ABC):
         """Returns size and version of a finished object; None if it does not exist."""
 
     def exists(self, key: str) -> bool:
-        """Returns whether there is a finished object under the key."""
+        """Returns whether a finished object has this key."""
         return self.find(key) is not None
 
     def holds(self, info: ObjectInfo | None, data: bytes) -> bool:
-        """Returns whether an object, None for a missing one, has these bytes.
+        """Returns whether an object has these bytes; `info` is None for a missing object.
 
-        It is read only where its version does not say so: on S3, the ETag of what was written by
-        one request is the MD5 of its bytes.
+        The method reads the object only if its version does not prove the bytes. On S3, the ETag of
+        an object that one request wrote is the MD5 of its bytes.
         """
         if info is None or info.bytes != len(data):
             return False
@@ -149,39 +149,39 @@ class Store(ABC):
     def clean_temporary(
         self, folders: Iterable[str], is_own: IsOwn, *, older_than_s: float = STALE_AFTER_S
     ) -> int:
-        """Removes objects that killed writers left unfinished, and returns their number.
+        """Removes unfinished objects of killed writers; returns their number.
 
-        None where the service itself does: Azure after a week, Google by a rule of the bucket.
+        The number is 0 if the service removes them: Azure after a week, Google by a bucket rule.
 
         Args:
-            folders: Where to look, without subfolders for the root (an empty string).
-            is_own: Whether a key is the caller's: on S3 the key of the object that was to be
-                written, in a folder that of the unfinished file.
-            older_than_s: Younger ones stay, because their writer may be alive. 0 removes all.
+            folders: Folders to search; an empty string is the root without its subfolders.
+            is_own: Returns whether a key belongs to the caller. On S3 it gets the key of the
+                object, in a folder the key of the unfinished file.
+            older_than_s: Younger objects stay, because their writer may be alive. 0 removes all.
         """
         return 0
 
 
 def checked_key(key: str) -> str:
-    """Returns the key, if it names an object below a root on every kind of store.
+    """Returns the key if it is valid on every kind of store.
 
     Raises:
-        StorageError: It is absolute, has an empty, `.`, `..` or temporary segment, or a NUL.
+        StorageError: The key is absolute, or has an empty, `.`, `..` or temporary segment, or NUL.
     """
     segments = key.split("/")
     if "\0" in key or any(segment in ("", ".", "..") for segment in segments) or is_temporary(key):
         raise StorageError(
-            f"{key!r} is not a valid object key: expected relative segments joined by '/', none "
-            f"of them empty, '.', '..' or starting with {TEMPORARY_PREFIX!r}"
+            f"{key!r} is not a valid object key: expected relative segments joined by '/'; a "
+            f"segment must not be empty, '.' or '..', or start with {TEMPORARY_PREFIX!r}"
         )
     return key
 
 
 def is_temporary(key: str) -> bool:
-    """Returns whether any segment of the key is that of an unfinished object."""
+    """Returns whether a segment of the key has the prefix of unfinished objects."""
     return any(segment.startswith(TEMPORARY_PREFIX) for segment in key.split("/"))
 
 
 def has_scheme(uri: str) -> bool:
-    """Returns whether this is an address such as `https://…`, and so no path."""
+    """Returns whether this is an address such as `https://…`, and not a path."""
     return _SCHEME.match(uri) is not None

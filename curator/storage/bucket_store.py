@@ -20,7 +20,7 @@ SINGLE_REQUEST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class BucketStore(Store):
-    """Objects below `scheme://bucket/prefix`; a reader sees each object whole or not at all."""
+    """Objects below `scheme://bucket/prefix`; readers see only complete objects."""
 
     is_local = False
     bucket: str
@@ -38,7 +38,7 @@ class BucketStore(Store):
         return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yields the objects whose key starts with `prefix`, sorted by key."""
+        """Yields the objects with keys that start with `prefix`, sorted by key."""
         root = len(self._full(""))
         with self._explained("list", prefix):
             for item in self.service.list(self.bucket, self._full(prefix)):
@@ -51,7 +51,7 @@ class BucketStore(Store):
             return stream.read()
 
     def open(self, key: str) -> BinaryIO:
-        """Opens an object; the first request fetches its end, where Parquet has its footer."""
+        """Opens an object; the first request fetches its end, which is the footer of Parquet."""
         return self._open(key, probe="tail", first_bytes=FIRST_BYTES)
 
     def read_range(self, key: str, start: int, end: int) -> bytes:
@@ -94,7 +94,7 @@ class BucketStore(Store):
             self._remove(probe)
 
     def _own(self, key: str, data: bytes) -> ObjectInfo | None:
-        """Returns the object if an earlier try of a refused request wrote it; else None."""
+        """Returns the object if an earlier attempt of a refused request wrote it; else None."""
         entry = self.read_versioned(key)
         return entry[0] if entry is not None and entry[1] == data else None
 

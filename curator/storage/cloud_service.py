@@ -1,7 +1,7 @@
 """Requests to Google Cloud Storage (`gs://`) and Azure Blob Storage (`az://`), by obstore.
 
-obstore's paths are stricter than these services: it cannot name a key with an empty segment, `.`,
-`..` or a control character, and it lists the mark of a folder (`name/`, empty) as `name`.
+obstore's paths are stricter than these services: a key cannot have an empty segment, `.`, `..` or a
+control character. A listing names the empty object `name/`, which stands for a folder, `name`.
 """
 
 import os
@@ -59,12 +59,12 @@ _CREDENTIALS = {
 
 
 def service(scheme: str) -> ObjectService:
-    """Requests to the account that the environment names."""
+    """Returns the service of `gs` or `az`, for the account that the environment names."""
     return _CloudService(scheme)
 
 
 class _CloudService(ObjectService):
-    """Requests to one of the two; the account and its credentials come from the environment."""
+    """Requests to Google or Azure; account and credentials come from the environment."""
 
     errors = (BaseError, OSError, ValueError)
 
@@ -89,10 +89,10 @@ class _CloudService(ObjectService):
         return _info(obstore.head(self.bucket(bucket), key))
 
     def list(self, bucket: str, prefix: str) -> Iterator[ObjectInfo]:
-        """Yields the objects whose key starts with `prefix`, sorted by the keys' UTF-8.
+        """Yields the objects with keys that start with `prefix`, sorted by the UTF-8 of keys.
 
-        Google lists in that order. Azure with a hierarchical namespace does not, so there the names
-        of all objects are held in memory.
+        Google lists in this order. Azure with a hierarchical namespace does not, so for Azure the
+        method holds the names of all objects in memory.
         """
         folder = prefix.rpartition("/")[0]
         pages = obstore.list(self.bucket(bucket), folder or None, chunk_size=_PAGE)
@@ -102,7 +102,7 @@ class _CloudService(ObjectService):
         return _without_marks(sorted(wanted, key=lambda item: item.key.encode()))
 
     def page(self, bucket: str, prefix: str, after: str) -> tuple[dict[str, int], bool] | None:
-        """Returns sizes by key of at most a thousand next keys; None for Azure, which cannot."""
+        """Returns sizes of at most a thousand next keys; None for Azure, which lacks an offset."""
         if self.scheme != "gs":
             return None
         pages = obstore.list(
@@ -129,12 +129,12 @@ class _CloudService(ObjectService):
             raise NoRangeError(f"the object has {head.bytes} bytes") from error
         first, last = answer.range
         size, version_read = answer.meta["size"], bare(answer.meta["e_tag"])
-        # Checked here because not all servers support a condition.
+        # Checked here, because some servers ignore conditions.
         if version and version_read and version_read != version:
             raise ObjectChangedError("the object was replaced while it was read")
         data = bytes(answer.bytes())
         if len(data) != last - first:
-            raise ShortBodyError(f"{len(data)} bytes came of {last - first}")
+            raise ShortBodyError(f"the response has {len(data)} bytes; expected {last - first}")
         return ObjectRange(first, data, size, version_read or version)
 
     def explain(self, error: Exception, bucket: str) -> tuple[Cause, str]:
@@ -163,9 +163,9 @@ class _CloudStore(BucketStore):
         return self._put_if(checked_key(key), data, "create")
 
     def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
-        """Puts an object with the condition that Google's generation or Azure's ETag is as before.
+        """Puts an object if Google's generation or Azure's ETag has not changed.
 
-        Google has conditions on generations alone, so that the version is first looked up.
+        Google has only conditions on generations, so the method first looks up the generation.
         """
         try:
             current = obstore.head(self._client, self._full(checked_key(key)))
@@ -197,7 +197,7 @@ class _CloudStore(BucketStore):
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
-        """Opens an append-only stream to a temporary file, which is sent when the block ends."""
+        """Opens an append-only stream to a temporary file; sends the file when the block ends."""
         checked_key(key)
         with unnamed_file(".object") as (_, file):
             with AppendFile(os.dup(file.fileno()), "wb") as stream:
@@ -228,7 +228,7 @@ class _CloudStore(BucketStore):
 
 
 def _without_marks(objects: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Leaves out the empty objects `name/` that consoles make and obstore lists as `name`."""
+    """Leaves out empty objects `name/`, which consoles make, and which obstore lists as `name`."""
     before: ObjectInfo | None = None
     for item in chain(objects, [None]):
         if before is not None and (

@@ -1,4 +1,4 @@
-"""Identifies sources by their bytes: a quick id for the scan, and hashes while reading."""
+"""Identifies sources by their bytes: by a quick id for the scan, and by hashes of all bytes."""
 
 import hashlib
 import io
@@ -15,7 +15,7 @@ WHOLE_BYTES = 8 << 20
 """Up to this size, `content_id` reads every byte."""
 
 BLOCK_BYTES = 1 << 20
-"""What one of the hashes of blocks is taken of; the last block may be shorter."""
+"""Size of a hashed block; the last block may be shorter."""
 BLOCK_HASH_BYTES = 16
 
 SAMPLES = 16
@@ -34,7 +34,7 @@ _GAP_BYTES = 4 << 20
 class ContentHashes:
     """Hashes of all bytes of an object: `sha256` in hex, and BLAKE2b of its blocks, in order.
 
-    Each block of `BLOCK_BYTES` has `BLOCK_HASH_BYTES` in `blocks`.
+    `blocks` has `BLOCK_HASH_BYTES` per block of `BLOCK_BYTES`.
     """
 
     sha256: str
@@ -42,21 +42,21 @@ class ContentHashes:
 
 
 NO_HASHES = ContentHashes(sha256="", blocks=b"")
-"""Of what is not read as a whole."""
+"""Hashes of a source that is not read as a whole."""
 
 
 def content_id(reader: BinaryIO, size: int) -> str:
-    r"""Identifies content by 32 hexadecimal digits, reading at most 8 MiB of it.
+    r"""Identifies content by 32 hexadecimal digits; reads at most 8 MiB.
 
-    They are the first 32 digits of a SHA-256 over, with size = `size` in bytes:
+    The digits are the first 32 of a SHA-256 over these bytes, with size = `size` in bytes:
 
     - size ≤ 8 MiB: the 23 bytes `curate content 1 whole\n`, then all bytes;
     - above: the 25 bytes `curate content 1 sampled\n`, then the size as 8 bytes little-endian,
-      then 16 blocks of 65,536 bytes; block i begins at floor(i x (size - 65,536) / 15), so that
-      the first block is the beginning and the last is the end.
+      then 16 blocks of 65,536 bytes; block i begins at floor(i x (size - 65,536) / 15), so the
+      first block is the beginning and the last is the end.
 
     Raises:
-        SourceError: CHANGED, if there are not exactly the bytes that the size promises.
+        SourceError: CHANGED, if the content does not have `size` bytes.
     """
     if size <= WHOLE_BYTES:
         reader.seek(0)
@@ -83,7 +83,7 @@ def block_hash(data: bytes) -> bytes:
 
 
 class _BlockHashes:
-    """Hashes of blocks, of bytes that come in order and in pieces of any size."""
+    """Hashes blocks of bytes that arrive in order, in pieces of any size."""
 
     def __init__(self) -> None:
         self._done = bytearray()
@@ -108,16 +108,16 @@ class _BlockHashes:
 
 
 def full_content_id(sha256: str) -> str:
-    r"""Identifies content by all of its bytes, where samples of it do not tell it from another.
+    r"""Identifies content by all of its bytes, if samples do not distinguish it from other content.
 
-    The id is the first 32 digits of a SHA-256 over the 22 bytes `curate content 1 full\n`, then the
+    The id is the first 32 digits of a SHA-256 over the 22 bytes `curate content 1 full\n`, and the
     SHA-256 of the content as 64 hexadecimal digits.
     """
     return hashlib.sha256(_TAG_FULL + sha256.encode()).hexdigest()[:_ID_DIGITS]
 
 
 class Positioned:
-    """The part of readers that says where they are, and that they can move."""
+    """The methods of a seekable reader that return its abilities and its position."""
 
     _position: int
 
@@ -135,11 +135,11 @@ class Positioned:
 
 
 class HashingReader(Positioned, io.BufferedIOBase, BinaryIO):
-    """Passes reads through, and hashes the bytes that continue the hashed part; not thread-safe.
+    """Reads from another reader, and hashes bytes that follow the hashed part; not thread-safe.
 
-    A read at most `gap_bytes` ahead of the hashed part (a demuxer skips the audio) first reads the
-    gap, because otherwise one skip would leave all the rest to `finish`. With `closes`, closing or
-    deleting this object closes the reader too.
+    Before a read at most `gap_bytes` ahead of the hashed part, such as after skipped audio, the
+    reader reads the gap. Otherwise one skip would leave all later bytes to `finish`. With `closes`,
+    closing or deleting this object closes the other reader too.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class HashingReader(Positioned, io.BufferedIOBase, BinaryIO):
 
     @property
     def hashed_bytes(self) -> int:
-        """How many bytes from the start are hashed."""
+        """Number of hashed bytes from the start."""
         return self._hashed_bytes
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
@@ -177,7 +177,7 @@ class HashingReader(Positioned, io.BufferedIOBase, BinaryIO):
         return data
 
     def read1(self, size: int = -1, /) -> bytes:
-        """Reads like `read`, at most a buffer where no size is given."""
+        """Reads like `read`, but at most one buffer without a size."""
         return self.read(_BUFFER_BYTES if size < 0 else size)
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
@@ -189,14 +189,14 @@ class HashingReader(Positioned, io.BufferedIOBase, BinaryIO):
         return count
 
     def finish(self) -> ContentHashes:
-        """Hashes the rest, keeps the position, and returns the hashes of the whole object."""
+        """Hashes the rest, restores the position, and returns the hashes of the whole object."""
         position = self._position
         self._hash_up_to(None)
         self.seek(position)
         return ContentHashes(sha256=self._digest.hexdigest(), blocks=self._blocks.digest())
 
     def close(self) -> None:
-        """Closes the wrapped stream too, if `closes` was set."""
+        """Closes the wrapped stream too if `closes` is set."""
         if not self.closed and self._closes:
             self._reader.close()
         super().close()
@@ -233,6 +233,6 @@ def _other_size(reader: BinaryIO, size: int) -> SourceError:
         n_bytes = reader.seek(0, io.SEEK_END)
     return SourceError(
         ErrorCode.CHANGED,
-        f"{str(getattr(reader, 'name', 'the object'))!r} has {n_bytes} bytes and not {size}, as "
-        "when it was listed; wait until it is complete and run again",
+        f"{str(getattr(reader, 'name', 'the object'))!r} has {n_bytes} bytes, but had {size} when "
+        "it was listed; wait until it is complete and run again",
     )

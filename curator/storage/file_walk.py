@@ -16,14 +16,14 @@ _MAGIC = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkedPath:
-    """A path with its `info` after links, or with the error that hides it."""
+    """A path, and the `info` of its target, or the error that hides it."""
 
     path: str
     info: os.stat_result | OSError
 
     @classmethod
     def of(cls, path: str) -> "WalkedPath":
-        """Looks a path up."""
+        """Looks up a path."""
         try:
             return cls(path=path, info=os.stat(path))
         except OSError as error:
@@ -31,12 +31,12 @@ class WalkedPath:
 
 
 def is_pattern(text: str) -> bool:
-    """Returns whether a path or a segment of it has one of the characters of patterns."""
+    """Returns whether a path or segment has a wildcard."""
     return not _MAGIC.isdisjoint(text)
 
 
 DOTS = (".", "..")
-"""Segments of a key that programs resolve as folders, to the key of another object."""
+"""Segments of a key that programs resolve like folders, and so reach another object."""
 
 
 def is_hidden(name: str) -> bool:
@@ -45,11 +45,10 @@ def is_hidden(name: str) -> bool:
 
 
 def walk(root: str) -> Iterator[WalkedPath]:
-    """Yields everything below a folder but folders, sorted; leaves out hidden names.
+    """Yields all paths below a folder except folders, sorted; leaves out hidden names.
 
-    Links to files and folders are followed. A folder that several ways lead to is listed once: by
-    its own path where that is below `root`, else by the first way to it. A folder that cannot be
-    listed is yielded with its error.
+    The walk follows links, and lists a folder once: by its own path if this is below `root`, else
+    by the first path to it. It yields a folder that cannot be listed with the error.
     """
     for entry in _tree(root):
         if isinstance(entry.info, OSError) or not stat.S_ISDIR(entry.info.st_mode):
@@ -59,9 +58,9 @@ def walk(root: str) -> Iterator[WalkedPath]:
 def expand(pattern: str) -> list[str]:
     """Returns the paths that match an absolute pattern, sorted.
 
-    `*`, `?` and `[…]` match within a name, `**` any number of folders; hidden names match only
-    where the pattern has the dot. A folder that cannot be listed is returned itself, so that what
-    it may hold is not missed without a word.
+    `*`, `?` and `[…]` match within a name, `**` matches any number of folders. Hidden names match
+    only if the pattern has the dot. A folder that cannot be listed is among the results, so that
+    callers notice it.
     """
     segments = pattern.rstrip("/").split("/")
     literal = next(i for i, segment in enumerate(segments) if is_pattern(segment))
@@ -103,7 +102,7 @@ def _matches(base: str, segments: list[str]) -> Iterator[str]:
 
 
 def _tree(root: str) -> Iterator[WalkedPath]:
-    """Yields everything below a folder, each folder before its contents."""
+    """Yields all paths below a folder, each folder before its contents."""
     real_root = os.path.realpath(root)
     try:
         seen = {_identity(os.stat(root))}
@@ -133,7 +132,7 @@ def _tree(root: str) -> Iterator[WalkedPath]:
 
 
 def _entries(folder: str) -> list[tuple[str, bool, str]]:
-    """Lists a folder: name (with a slash if it is a folder), whether it is a link, path."""
+    """Returns the entries of a folder: name (with a slash for a folder), whether a link, path."""
     with os.scandir(folder) as entries:
         return sorted(
             (entry.name + "/" if _is_folder(entry) else entry.name, entry.is_symlink(), entry.path)
@@ -160,14 +159,14 @@ def _identity(info: os.stat_result) -> tuple[int, int]:
 
 
 def find_objects(service: ObjectService, bucket: str, key: str) -> Iterator[ObjectInfo]:
-    """Yields the objects below a folder `key`, or those that match if it is a pattern.
+    """Yields the objects below a folder `key`, or the objects that match a pattern `key`.
 
-    Patterns work as for files: `*` stays within a segment, `**` is any number of them, hidden names
-    need the dot in the pattern, and a folder that matches is listed whole. A segment `.` or `..`,
-    which no file can have, hides nothing: the caller has to refuse the key.
+    Patterns work as for files: `*` matches within a segment, `**` matches any number of segments,
+    hidden names need the dot in the pattern, and all objects of a matching folder match. A segment
+    `.` or `..` does not hide an object, and the caller must refuse such keys.
 
     Raises:
-        StorageError: The listing failed or broke off.
+        StorageError: The listing failed.
     """
     segments = key.strip("/").split("/")
     literal = next((i for i, name in enumerate(segments) if is_pattern(name)), len(segments))
@@ -189,9 +188,9 @@ def find_objects(service: ObjectService, bucket: str, key: str) -> Iterator[Obje
 
 
 def _key_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Returns whether a key matches, or a folder above it without hidden names in between.
+    """Returns whether a key, or a folder above it, matches; names below the folder are not hidden.
 
-    Without patterns every key without hidden names matches.
+    Without patterns, all keys without hidden names match.
     """
     if not patterns:
         return not any(map(is_hidden, names))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES = 256 << 10
 _UNLOCKED_S = 2.0
-"""Age until which an unfinished file may not be locked yet."""
+"""Age up to which an unfinished file may not have its lock yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class LocalStore(Store):
     def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
         """Gives a finished temporary file its name by a hard link, which replaces no file.
 
-        Where the file system has no hard links (FAT, some network mounts), the name is taken by
-        exclusive creation and then written, so that for a moment a reader sees an unfinished
-        object, and a killed writer leaves it.
+        If the file system has no hard links (FAT, some network mounts), the method creates the file
+        exclusively and then writes it. Readers may then see an unfinished object for a moment, and
+        a killed writer leaves it behind.
         """
         path = self._path(key)
         with _unfinished(path, data) as file, _explained("write", path):
@@ -99,15 +99,15 @@ class LocalStore(Store):
                 if error.errno not in _NO_LINKS:
                     raise
                 return _written_exclusively(key, path, data)
-            # Each link is a change of status, and so of the version.
+            # Each link changes the status of the file, and so its version.
             os.unlink(file.name)
             return _info(key, os.fstat(file.descriptor)) if is_new else None
 
     def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
-        """Compares and renames under a lock of the old file, which ends with its holder.
+        """Compares versions and renames under a lock of the old file.
 
-        Who gets the lock after another writer holds a file that has lost its name, and gives up.
-        On a network mount the lock is as good as that mount's `flock`.
+        A writer that gets the lock after another writer has a file without a name, and gives up.
+        The lock ends with its process. A network mount must support `flock` across machines.
         """
         path = self._path(key)
         with _explained("write", path), _locked(path) as lock:
@@ -119,7 +119,7 @@ class LocalStore(Store):
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
-        """Opens an append-only stream to a file that is synced and renamed into place."""
+        """Opens an append-only stream to a temporary file; syncs and renames it at the end."""
         path = self._path(key)
         with _unfinished(path) as file:
             yield file.stream
@@ -128,7 +128,7 @@ class LocalStore(Store):
                 file.rename(path)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Removes files; folders stay, because another writer may be about to use them."""
+        """Removes files; keeps folders, because another writer may be about to use them."""
         for key in keys:
             path = self._path(key)
             with _explained("delete", path), suppress(FileNotFoundError, NotADirectoryError):
@@ -143,7 +143,7 @@ class LocalStore(Store):
         return _info(key, info) if stat.S_ISREG(info.st_mode) else None
 
     def check_writable(self) -> None:
-        """Makes the folder, and writes, syncs and removes a file in it."""
+        """Creates the folder, and writes, syncs and removes a file in it."""
         path = os.path.join(self.root, f"{TEMPORARY_PREFIX}check-{secrets.token_hex(8)}")
         data = b"written to see whether this folder can be written\n"
         with _unfinished(path, data) as file, _explained("write", path):
@@ -154,9 +154,9 @@ class LocalStore(Store):
     def clean_temporary(
         self, folders: Iterable[str], is_own: IsOwn, *, older_than_s: float = STALE_AFTER_S
     ) -> int:
-        """Removes temporary files that were last written longer ago than this.
+        """Removes temporary files that were last written at least `older_than_s` ago.
 
-        Younger ones go too if their writer has ended: it holds a lock of them while it lives.
+        Also removes younger files of ended writers: a writer locks its files while it lives.
         """
         now = time.time()
         removed = 0
@@ -171,7 +171,7 @@ class LocalStore(Store):
         return removed
 
     def _unfinished(self, folder: str) -> Iterator[tuple[str, str]]:
-        """Yields key and path of temporary files in a folder, and below any but the root."""
+        """Yields key and path of temporary files below a folder; not below folders of the root."""
         files = _files(os.path.join(self.root, folder), folder) if folder else _beside(self.root)
         return ((key, path) for key, path in files if is_temporary(key))
 
@@ -180,14 +180,14 @@ class LocalStore(Store):
 
 
 class AppendFile(io.FileIO):
-    """A file that can only grow, as objects of buckets do."""
+    """A file that can only grow, like objects in buckets."""
 
     def seekable(self) -> bool:
         """False."""
         return False
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Refused."""
+        """Raises `io.UnsupportedOperation`."""
         raise io.UnsupportedOperation("an object that is being created cannot seek")
 
     def write(self, data: "ReadableBuffer", /) -> int:
@@ -199,16 +199,16 @@ class AppendFile(io.FileIO):
 
 
 class _UnfinishedFile:
-    """A file under a temporary name, in the folder of its object, locked until its writer ends."""
+    """A file with a temporary name in the folder of its object, locked until its writer ends."""
 
     def __init__(self, path: str) -> None:
         self._folder = os.path.dirname(path)
         os.makedirs(self._folder, exist_ok=True)
         self.name = os.path.join(self._folder, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
         raw = AppendFile(self.name, "xb")
-        # What errors name.
+        # Errors name this path.
         raw.name = path
-        # Stays open where a writer closes the stream.
+        # Stays open if a writer closes the stream.
         self.descriptor = os.dup(raw.fileno())
         self.stream = io.BufferedWriter(raw, _BUFFER_BYTES)
         with suppress(OSError):
@@ -237,7 +237,7 @@ class _UnfinishedFile:
 
 @contextmanager
 def _unfinished(path: str, data: bytes | None = None) -> Iterator[_UnfinishedFile]:
-    """Opens an unfinished file, which the block renames, or it is removed; synced with `data`."""
+    """Opens an unfinished file; writes and syncs `data`. Removes the file if not renamed."""
     with _explained("write", path):
         file = _UnfinishedFile(path)
     try:
@@ -254,14 +254,14 @@ def _sync(descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some file systems cannot sync a folder, or anything.
+        # Some file systems cannot sync folders, or do not sync at all.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
 
 
 def _is_abandoned(path: str) -> bool:
     try:
-        # Network mounts grant an exclusive lock only to those who may write.
+        # Network mounts grant an exclusive lock only to processes that may write.
         descriptor = os.open(path, os.O_RDWR)
     except PermissionError:
         return False
@@ -275,11 +275,11 @@ def _is_abandoned(path: str) -> bool:
 
 
 def _linked(temporary: str, path: str) -> bool:
-    """Links a file to a free name; returns whether it is there now."""
+    """Links a file to a free name; returns whether the name now belongs to this file."""
     try:
         os.link(temporary, path)
     except FileExistsError:
-        # A network mount may have lost the answer to a request that succeeded.
+        # A network mount may have lost the response to a request that succeeded.
         return os.stat(temporary).st_nlink == 2
     return True
 
@@ -297,10 +297,10 @@ def _written_exclusively(key: str, path: str, data: bytes) -> ObjectInfo | None:
 
 @contextmanager
 def _locked(path: str) -> Iterator[int | None]:
-    """Opens and locks a file; gives None if it is missing or was replaced meanwhile."""
+    """Opens and locks a file; yields None if it is missing or was replaced meanwhile."""
     try:
         try:
-            # Network mounts grant an exclusive lock only to those who may write.
+            # Network mounts grant an exclusive lock only to processes that may write.
             descriptor = os.open(path, os.O_RDWR)
         except PermissionError:
             descriptor = os.open(path, os.O_RDONLY)
@@ -335,14 +335,14 @@ def _files(
 ) -> Iterator[tuple[str, str]]:
     """Yields (key, path) of the files below a folder, sorted by key.
 
-    The folder's own `key` is empty for the root. `above` are the folders on the way here, so that a
-    loop of links ends; names in this folder, not below, must begin with `begin`.
+    `key` is the folder's own key, empty for the root. `above` are the folders on the way here, to
+    end a loop of links. Names directly in this folder must begin with `begin`.
     """
     with _explained("list", folder):
         try:
             info = os.stat(folder)
             with os.scandir(folder) as scan:
-                # A folder sorts as `name/`, as the keys below it do.
+                # A folder sorts as `name/`, like the keys below it.
                 entries = sorted(
                     (entry.name + "/" if entry.is_dir() else entry.name, entry.path)
                     for entry in scan
@@ -367,9 +367,9 @@ def _beside(folder: str) -> Iterator[tuple[str, str]]:
 
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
-"""What file systems without hard links answer."""
+"""Errors of file systems without hard links."""
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL})
-"""What file systems without locks answer."""
+"""Errors of file systems without locks."""
 
 _REMEDIES = {
     errno.EACCES: "grant this user the permission, or choose another output folder",
@@ -377,10 +377,10 @@ _REMEDIES = {
     errno.EROFS: "the file system is mounted read-only; choose another output folder",
     errno.ENOSPC: "free some space, or choose another output folder",
     errno.EDQUOT: "the quota is used up; free some space, or choose another output folder",
-    errno.ENOENT: "something else removed it, or it was never written; start the run again",
-    errno.ENOTDIR: "a file stands where a folder is needed; choose another output folder",
-    errno.EEXIST: "a file stands where a folder is needed; choose another output folder",
-    errno.EISDIR: "a folder stands where an object is to be written; remove it",
+    errno.ENOENT: "another program removed it, or it was never written; start the run again",
+    errno.ENOTDIR: "a file is in the place of a folder; choose another output folder",
+    errno.EEXIST: "a file is in the place of a folder; choose another output folder",
+    errno.EISDIR: "a folder is in the place of an object; remove the folder",
     errno.ENAMETOOLONG: "choose an output folder with a shorter path",
 }
 

@@ -1,4 +1,4 @@
-"""Names and limits of source metadata: columns of manifests, keys of sidecars."""
+"""Names and limits of source metadata, from columns of manifests and keys of sidecars."""
 
 import logging
 import re
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from curator.errors import UsageError
 
 PREFIX = "meta."
-"""What its columns in `sources` and `clips` begin with."""
+"""Prefix of metadata columns in `sources` and `clips`."""
 MAX_COLUMNS = 64
 MAX_VALUE_BYTES = 4096
 
@@ -15,27 +15,27 @@ logger = logging.getLogger(__name__)
 
 
 class CsvText(str):
-    """A field of a CSV, whose type only its text shows."""
+    """A field of a CSV file; only its text shows its type."""
 
     __slots__ = ()
 
 
 def is_metadata(name: str) -> bool:
-    """Whether a column can be one of metadata."""
+    """Returns whether a name is that of a metadata column."""
     return name.startswith(PREFIX) and column_name(name) == name
 
 
 def column_name(name: str) -> str | None:
-    """Returns `meta.` with a-z, 0-9 and _; None where nothing is left of the name."""
+    """Returns `meta.` and the name reduced to a-z, 0-9 and _; None if nothing of it is left."""
     clean = re.sub(r"[^a-z0-9_]+", "_", name.strip().lower().removeprefix(PREFIX)).strip("_")
     return PREFIX + clean if clean else None
 
 
 def column_names(names: Iterable[str], manifest: str) -> dict[str, str]:
-    """Returns metadata columns by the names that a manifest gives them.
+    """Returns metadata columns by their names in a manifest.
 
     Raises:
-        UsageError: Two names become one, or there are more than `MAX_COLUMNS`.
+        UsageError: Two names give one column, or there are more than `MAX_COLUMNS`.
     """
     columns: dict[str, str] = {}
     nameless = []

@@ -1,7 +1,7 @@
-"""Object stores by the scheme of their addresses, in one table.
+"""The table of object stores, by the scheme of their addresses.
 
-To add one, add a line to `_MODULES`, and a module with a function `service` that returns an
-`ObjectService`. Stores, sources, listings, sidecars and models all use this table.
+To add an object store, add a line to `_MODULES`, and a module with a function `service` that
+returns an `ObjectService`. Stores, sources, listings, sidecars and models use this table.
 """
 
 import importlib
@@ -19,7 +19,7 @@ _MODULES = {
     "az": "curator.storage.cloud_service",
 }
 ADDRESSES = "s3://bucket/prefix (or gs://, az://)"
-"""For messages."""
+"""Supported addresses, for messages."""
 
 
 class Cause(StrEnum):
@@ -48,7 +48,7 @@ class NoRangeError(ValueError):
 
 
 class ObjectRange(NamedTuple):
-    """Bytes of an object from `start`, and its whole size and version."""
+    """Bytes of an object from `start` on, and the object's size and version."""
 
     start: int
     data: bytes
@@ -57,14 +57,14 @@ class ObjectRange(NamedTuple):
 
 
 class ObjectService(ABC):
-    """Requests to one kind of object store, which may raise `errors`; thread-safe."""
+    """Requests to one kind of object store, thread-safe; methods may raise `errors`."""
 
     scheme: str
     errors: tuple[type[Exception], ...]
 
     @property
     def is_plain(self) -> bool:
-        """Whether requests go over plain HTTP, where nothing proves that bytes came unchanged."""
+        """Whether requests use plain HTTP, which does not protect bytes from changes."""
         return False
 
     @abstractmethod
@@ -73,31 +73,31 @@ class ObjectService(ABC):
 
     @abstractmethod
     def head(self, bucket: str, key: str) -> ObjectInfo:
-        """Asks for the size and version of one object."""
+        """Returns the size and version of one object."""
 
     @abstractmethod
     def list(self, bucket: str, prefix: str) -> Iterator[ObjectInfo]:
-        """Yields the objects whose key starts with `prefix`, sorted by the keys' UTF-8.
+        """Yields the objects with keys that start with `prefix`, sorted by the UTF-8 of keys.
 
-        Leaves out the empty objects by which consoles show folders.
+        Leaves out the empty objects that stand for folders in consoles.
         """
 
     @abstractmethod
     def page(self, bucket: str, prefix: str, after: str) -> tuple[dict[str, int], bool] | None:
-        """Returns sizes of the next keys, and whether more follow; None if it cannot do so."""
+        """Returns sizes by key of the next keys, and whether more follow; None if unsupported."""
 
     @abstractmethod
     def get_range(
         self, bucket: str, key: str, start: int, end: int, version: str = ""
     ) -> ObjectRange:
-        """Fetches bytes from `start` to before `end`, or to the end of the object.
+        """Fetches bytes [`start`, `end`), or fewer at the end of the object.
 
-        A negative `start` counts from the end of the object, and `end` is ignored. An empty
-        `version` accepts any.
+        A negative `start` counts from the end of the object, and ignores `end`. An empty `version`
+        accepts any version.
 
         Raises:
             NoRangeError: The object has no such bytes.
-            ObjectChangedError: It has another version.
+            ObjectChangedError: The object has another version.
         """
 
     @abstractmethod
@@ -123,18 +123,18 @@ def service_of(place: str) -> ObjectService | None:
 
 @cache
 def service_named(scheme: str) -> ObjectService:
-    """Requests to the object stores of a scheme, as `service_of`."""
+    """Returns the service of a scheme; raises as `service_of`."""
     module = importlib.import_module(_MODULES[scheme])
     service: ObjectService = module.service(scheme)
     return service
 
 
 def bare(etag: str | None) -> str:
-    """Returns an ETag without its quotes, which only some responses have."""
+    """Returns an ETag without quotes, which some responses have."""
     return (etag or "").strip('"')
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Splits `scheme://bucket/key` at the first slash; everything after it is the key, verbatim."""
+    """Splits `scheme://bucket/key` at the first slash after the bucket; keeps the key verbatim."""
     bucket, _, key = uri.partition("://")[2].partition("/")
     return bucket, key

@@ -1,12 +1,11 @@
-"""Readers that prove bytes: by the hashes of the analysis, or by what the storage says of them.
+"""Readers that verify bytes, by hashes of the analysis or by the MD5 of the storage.
 
-`open_blocks` reads a source by whole blocks; each must have the hash that the analysis took of it.
+`open_blocks` reads a source in whole blocks, and compares each block with its hash from analysis.
 
-`read_proven` reads all of a source; over plain HTTP only bytes that are proven to be the object's.
-Bytes that are read in order are hashed, and at the end compared with the MD5 that the storage
-stored the object under: they cross the network once. Bytes that are read out of order, such as an
-index at the end of a file, are read until two reads agree. Where the MD5 differs, or is not known,
-everything is read that way.
+`read_proven` reads all of a source, and verifies its bytes over plain HTTP. It hashes bytes that
+are read in order, and compares the hash with the MD5 of the stored object at the end, so these
+bytes cross the network once. It reads other bytes, such as an index at the end of a file, until two
+reads agree. If the MD5 differs or is unknown, it reads all bytes until two reads agree.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ from curator.storage.range_reader import BUFFER_BYTES, SeekableReader
 from curator.storage.source_reader import open_source, stored_md5
 
 _CACHED_BLOCKS = 4
-"""Video, audio and index may be read in turn."""
+"""A demuxer may read video, audio and index in turn."""
 _CHUNK_BYTES = 1 << 20
 
 logger = logging.getLogger(__name__)
@@ -33,10 +32,10 @@ _Made = TypeVar("_Made")
 def open_blocks(
     reopen: Callable[[], BinaryIO], uri: str, *, n_bytes: int, hashes: bytes
 ) -> BinaryIO:
-    """Opens a source as a buffered, seekable stream, checked by `ContentHashes.blocks`.
+    """Opens a source as a buffered, seekable stream, and checks it by `ContentHashes.blocks`.
 
-    `reopen` opens it, and is called again for a block that differs, so that nothing between here
-    and the storage gives the same bytes from a buffer.
+    `reopen` opens the source. It is called again after a block that differs, so that no buffer on
+    the way returns the same bytes again.
 
     Raises:
         SourceError: CHANGED, from a read of the stream: a block differs twice.
@@ -80,9 +79,9 @@ class _BlockReader(SeekableReader):
         if block_hash(data) != expected:
             raise SourceError(
                 ErrorCode.CHANGED,
-                f"{self.name!r} has other bytes from {number * BLOCK_BYTES} on than those that "
-                "were analyzed; restore it from a copy, or `touch` it (write an object anew) so "
-                "that it is analyzed again, and run again",
+                f"{self.name!r} differs from the analyzed bytes from byte {number * BLOCK_BYTES} "
+                "on; restore it from a copy, or `touch` it (write an object again) for a new "
+                "analysis, and run again",
             )
         self._blocks[number] = memoryview(data)
         if len(self._blocks) > _CACHED_BLOCKS:
@@ -95,9 +94,9 @@ class _BlockReader(SeekableReader):
 
 
 def read_proven(uri: str, version: str, use: Callable[[BinaryIO], _Made]) -> _Made:
-    """Gives a source to what reads all of it, and returns what that makes of the right bytes.
+    """Calls `use` with a reader of a source; returns its result for verified bytes.
 
-    `use` is called again where the first bytes were not those of the object.
+    `use` must read all bytes. It is called again if the first bytes cannot be verified.
 
     Raises:
         SourceError: As `open_source` and `use` do.
@@ -113,9 +112,9 @@ def read_proven(uri: str, version: str, use: Callable[[BinaryIO], _Made]) -> _Ma
                     if raw.md5() == md5:
                         return made
             except SourceError as error:
-                logger.warning("%s; its bytes are not proven, and are read again", error)
+                logger.warning("%s; its bytes cannot be verified, and are read again", error)
             else:
-                logger.warning("%r was changed on its way here, over http://: read again", uri)
+                logger.warning("the network changed %r over http://; it is read again", uri)
     with open_source(uri, expected_version=version) as agreeing:
         return use(agreeing)
 
@@ -131,7 +130,7 @@ class _ProvenReader(SeekableReader):
     def _at_position(self, most: int) -> bytes:
         if self._position == self._hashed_bytes:
             return self._next(most)
-        # What is hashed is not read again beyond its end, so that the rest stays in order.
+        # A read stops at the end of the hashed bytes, so that the later bytes stay in order.
         ahead = self._hashed_bytes - self._position
         self._agreeing.seek(self._position)
         return self._agreeing.read(min(most, ahead) if ahead > 0 else most)

@@ -1,14 +1,14 @@
-"""Reads an object by ranges, ahead of the reader, as a seekable stream.
+"""Reads an object by ranges, and ahead, as a seekable stream.
 
-The first request also returns size and version, so that opening costs one round trip. A fetch after
-a jump is small (256 KiB). Each fetch that continues the previous one is four times as large, up to
-8 MiB; from the third in a row on, a thread fetches the next one ahead. Thus probing a header or
-sampling a large object moves little, and sequential reading runs at the connection's speed. Two
-positions read in turn (an MP4 with separate audio) each keep their blocks and their growth.
+The first request also returns size and version, so opening an object takes one round trip. A fetch
+after a jump is small (256 KiB). Each fetch that continues the previous fetch is four times as
+large, up to 8 MiB. From the third fetch in a row on, a thread fetches the next block ahead. So the
+probe of a header transfers little, and sequential reads run at the connection's speed. Two
+positions that are read in turn (an MP4 with separate audio) keep their own blocks and growth.
 
-Over plain HTTP nothing protects the bytes but TCP's weak sum. There each range is read until two
-reads agree, or all bytes have the MD5 that is the object's ETag, unless the caller compares what it
-reads with a hash of its own.
+Over plain HTTP, only the weak checksum of TCP protects bytes. Then the reader repeats each request
+until two responses agree, or until a response with the whole object has the MD5 in its ETag. It
+does not if the caller compares the bytes with a hash.
 """
 
 import hashlib
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 AGREEING_READS = 6
-"""Reads of a range after which no two agreed."""
+"""Maximum number of reads of a range until two agree."""
 FIRST_BYTES = 256 << 10
 BLOCK_BYTES = 8 << 20
 CACHED_BLOCKS = 3
 _GROWTH = 4
 _AHEAD_RUN = 2
 BUFFER_BYTES = 64 << 10
-"""Of a buffer around a reader."""
+"""Size of a buffer around a reader."""
 
 
 class SeekableReader(Positioned, io.RawIOBase):
-    """A raw stream of `size` bytes; a subclass gives those at its position."""
+    """A raw stream of `size` bytes; a subclass returns the bytes at the position."""
 
     def __init__(self, name: str, size: int = 0) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class SeekableReader(Positioned, io.RawIOBase):
         self._position = 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Moves; nothing is read.
+        """Moves without reading.
 
         Raises:
             ValueError: The position would be before the start.
@@ -78,7 +78,7 @@ class SeekableReader(Positioned, io.RawIOBase):
 
     @abstractmethod
     def _at_position(self, most: int) -> bytes | memoryview:
-        """Returns up to `most` bytes from the position on; none at the end."""
+        """Returns at most `most` bytes at the position; none at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class _FetchedBlock:
     start: int
     data: bytes
     run: int
-    """How many fetched blocks in a row it continues."""
+    """Number of fetched blocks in a row before this block."""
 
     @property
     def end(self) -> int:
@@ -97,14 +97,14 @@ class RangeReader(SeekableReader):
     """An object as a raw stream, for a buffer around it.
 
     Args:
-        uri: `s3://bucket/key`, or of another object store.
-        failure: Makes the error for a failed request, here and in every read.
-        expected_version: ETag that the object must have; otherwise that of the first answer.
-        expected_bytes: Size that it must have; None for any.
+        uri: Address in an object store, such as `s3://bucket/key`.
+        failure: Makes the error for a failed request, here and in reads.
+        expected_version: ETag that the object must have; None for the ETag of the first response.
+        expected_bytes: Size that the object must have; None for any.
         checks: Whether the caller compares the bytes with a hash.
         probe: Which end of the object the first request fetches.
-        first_bytes: Size of the first fetch, and of one after a jump.
-        block_bytes: Largest fetch. At most `CACHED_BLOCKS` times this is held.
+        first_bytes: Size of the first fetch, and of a fetch after a jump.
+        block_bytes: Size of the largest fetch; the reader holds at most `CACHED_BLOCKS` of these.
     """
 
     def __init__(
@@ -132,14 +132,13 @@ class RangeReader(SeekableReader):
         self._blocks: OrderedDict[int, _FetchedBlock] = OrderedDict()
         self._ahead: tuple[int, int, Future[_FetchedBlock]] | None = None
         self.expected_end: int | None = None
-        """Where the caller expects to stop: large fetches end there, later ones are small."""
+        """Expected end of the caller's reads: large fetches end there, later ones are small."""
         self._pool: ThreadPoolExecutor | None = None
         try:
             self._probe(probe)
             if expected_bytes not in (None, self.size):
                 raise ObjectChangedError(
-                    f"the object has {self.size} bytes and not {expected_bytes}, as when it was "
-                    "listed"
+                    f"the object has {self.size} bytes, but had {expected_bytes} when it was listed"
                 )
         except self._service.errors as error:
             raise failure(error, uri) from error
@@ -179,7 +178,7 @@ class RangeReader(SeekableReader):
         try:
             answer = self._get(start, self._first_bytes)
         except NoRangeError as error:
-            # No range of an empty object can be satisfied.
+            # An empty object satisfies no range.
             object_head = self._service.head(self._bucket, self._key)
             if object_head.bytes or self.version not in ("", object_head.version):
                 raise ObjectChangedError("the object was replaced while it was opened") from error
@@ -242,7 +241,7 @@ class RangeReader(SeekableReader):
         self._ahead = start, end, self._pool.submit(self._fetch, start, end, run)
 
     def _collect(self) -> None:
-        """Stores the block fetched ahead; after an error, the read that needs it tries again."""
+        """Stores the block fetched ahead; after an error, the next read fetches it again."""
         assert self._ahead is not None
         underway = self._ahead[2]
         self._ahead = None
@@ -275,8 +274,8 @@ def _agreed(get: Callable[[], ObjectRange]) -> ObjectRange:
             return answer
         seen.append(answer)
     raise OSError(
-        f"{AGREEING_READS} reads of the same bytes all differ, so that the network changes them: "
-        "use https, or repair it"
+        f"{AGREEING_READS} reads of the same bytes all differ, so the network changes bytes: use "
+        "https, or repair the network"
     )
 
 

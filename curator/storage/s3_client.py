@@ -1,4 +1,4 @@
-"""Requests to S3 by this process's client of boto3, and the meaning of its errors."""
+"""Sends requests to S3 by a boto3 client of this process, and explains its errors."""
 
 import os
 import random
@@ -36,11 +36,11 @@ from curator.storage.object_service import (
 )
 
 ATTEMPTS = 6
-"""Tries of one request, with growing pauses in between."""
+"""Attempts of one request, with growing pauses."""
 
 S3Errors = (BotoCoreError, ClientError, ResponseParserError, OSError, ValueError)
-"""What a call can raise; ValueError is a key that cannot be encoded, or a server
-without range requests."""
+"""Errors of a call. A ValueError means a key that cannot be encoded, or a server without range
+requests."""
 
 _ANSWERS = 3
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
@@ -50,11 +50,10 @@ _lock = threading.Lock()
 
 
 def client() -> Any:  # noqa: ANN401 - boto3's clients are classes made at run time
-    """Returns this process's client; it is thread-safe.
+    """Returns this process's client, which is thread-safe.
 
-    boto3 reads the endpoint, credentials and region from the environment and its files
-    (`AWS_ENDPOINT_URL`, `AWS_PROFILE`, …). A fork, or a change of these variables, gets a new
-    client.
+    boto3 reads endpoint, credentials and region from the environment (`AWS_ENDPOINT_URL`,
+    `AWS_PROFILE`, …) and its files. A fork, or a change of these variables, gets a new client.
     """
     settings = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
     identity = (os.getpid(), settings)
@@ -74,8 +73,8 @@ def _new_client() -> Any:  # noqa: ANN401
         "read_timeout": 60,
         "max_pool_connections": 32,
     }
-    # Many S3 servers other than Amazon's refuse the checksums that newer clients add by default.
-    # Without them the request signature covers a SHA-256 of the body.
+    # Many S3 servers refuse the checksums that newer clients add by default. Without checksums, the
+    # signature of a request covers a SHA-256 of the body.
     if "AWS_REQUEST_CHECKSUM_CALCULATION" not in os.environ:
         options["request_checksum_calculation"] = "when_required"
     if "AWS_RESPONSE_CHECKSUM_VALIDATION" not in os.environ:
@@ -142,7 +141,7 @@ def _cause(error: Exception) -> Cause:
 
 
 def code_of(error: Exception) -> str:
-    """Returns the server's code of an error; empty without one."""
+    """Returns the server's code of an error; empty without a code."""
     if isinstance(error, ClientError):
         return str(error.response.get("Error", {}).get("Code", ""))
     return ""
@@ -172,7 +171,7 @@ def words_of(error: Exception) -> str:
 
 
 def service(scheme: str) -> ObjectService:
-    """Requests to the S3 server that the environment names."""
+    """Returns the service for the S3 server that the environment names."""
     return S3Service()
 
 
@@ -188,39 +187,39 @@ class S3Service(ObjectService):
         return str(client().meta.endpoint_url).startswith("http://")
 
     def store(self, bucket: str, prefix: str) -> Store:
-        """The store below a prefix."""
+        """Returns the store below a prefix."""
         from curator.storage.s3_store import S3Store
 
         return S3Store(bucket, prefix)
 
     def head(self, bucket: str, key: str) -> ObjectInfo:
-        """Asks for the size and version of one object."""
+        """Returns the size and version of one object."""
         answer = client().head_object(Bucket=bucket, Key=key)
         version = bare(answer.get("ETag"))
         return ObjectInfo(key=key, bytes=answer["ContentLength"], version=version)
 
     def list(self, bucket: str, prefix: str) -> Iterator[ObjectInfo]:
-        """Yields the objects whose key starts with `prefix`, without the marks of folders."""
+        """Yields the objects with keys that start with `prefix`, except marks of folders."""
         after, more = "", True
         while more:
             objects, more = _listed(bucket, prefix, after, is_plain=self.is_plain)
             last = objects[-1].key if objects else ""
             if more and last.encode() <= after.encode():
-                raise ValueError(f"the server does not list on after the key {after!r}")
+                raise ValueError(f"the server does not continue its listing after {after!r}")
             after = last
             yield from (item for item in objects if item.bytes or not item.key.endswith("/"))
 
     def page(self, bucket: str, prefix: str, after: str) -> tuple[dict[str, int], bool]:
-        """Sizes by key of the next thousand keys at most, and whether more follow."""
+        """Returns sizes of at most a thousand next keys, and whether more follow."""
         objects, more = _listed(bucket, prefix, after, is_plain=self.is_plain)
         return {item.key: item.bytes for item in objects}, more
 
     def get_range(
         self, bucket: str, key: str, start: int, end: int, version: str = ""
     ) -> ObjectRange:
-        """Fetches bytes by one request.
+        """Fetches bytes by one request; repeats the request if the body breaks off.
 
-        boto3 repeats a request that fails, but not one whose body breaks off; this method does.
+        boto3 itself repeats only failed requests.
         """
         byte_range = f"bytes={start}" if start < 0 else f"bytes={start}-{end - 1}"
         condition = {"IfMatch": f'"{version}"'} if version else {}
@@ -242,7 +241,7 @@ class S3Service(ObjectService):
         raise AssertionError("the last attempt returns or raises")
 
     def explain(self, error: Exception, bucket: str) -> tuple[Cause, str]:
-        """Returns the cause of a failed call, and a message with its remedy."""
+        """Returns the cause of a failed call, and a message with the remedy."""
         cause, what = _cause(error), words_of(error)
         if code_of(error) == "InvalidObjectState":
             return cause, f"{what}; the object is archived: restore it first"
@@ -254,9 +253,9 @@ def _listed(
 ) -> tuple[list[ObjectInfo], bool]:
     """Lists the next objects.
 
-    Over plain HTTP bits may flip in names, sizes and marks too. There the listing is that of
-    two answers that are the same, or has what two of three answers have. An answer that makes no
-    sense is asked for again.
+    Over plain HTTP, bits may flip in names and sizes too. Then the listing is the first of two
+    equal responses, or the entries that two of three responses have. The function repeats a request
+    with an invalid response.
     """
     answers: list[tuple[list[ObjectInfo], bool]] = []
     n_broken = 0
@@ -268,7 +267,7 @@ def _listed(
                 for item in page.get("Contents", ())
             ]
         except (ResponseParserError, ValueError, KeyError):
-            # Of a mark, of a number or a time, and of the name of a mark.
+            # Flipped bits in markup, in a number or time, or in the name of a tag.
             n_broken += 1
             if n_broken == ATTEMPTS:
                 raise
@@ -285,9 +284,9 @@ def _listed(
 
 def _body(answer: dict[str, Any], expected: str) -> ObjectRange:
     version = bare(answer.get("ETag"))
-    # `with` on the body itself gives the stream below it, whose errors are not those of botocore.
+    # `with` on the body itself would give the inner stream, which does not raise botocore's errors.
     with closing(answer["Body"]) as body:
-        # A server that ignores conditions must not mix two objects.
+        # Checked here, because some servers ignore conditions.
         if expected and version and version != expected:
             raise ObjectChangedError("the object was replaced while it was read")
         placed = _CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
@@ -299,5 +298,5 @@ def _body(answer: dict[str, Any], expected: str) -> ObjectRange:
         start, last, size = (int(number) for number in placed.groups())
         data: bytes = body.read()
     if len(data) != last + 1 - start:
-        raise ShortBodyError(f"{len(data)} bytes came of {last + 1 - start}")
+        raise ShortBodyError(f"the response has {len(data)} bytes; expected {last + 1 - start}")
     return ObjectRange(start, data, size, version or expected)

@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 PART_BYTES = 16 << 20
-"""Size of a part of a multipart upload, and so the memory that `create` takes."""
+"""Size of a part of a multipart upload, which is the memory that `create` takes."""
 
 _DELETE_BATCH = 1000
 _BUFFER_BYTES = 256 << 10
 _FLIPPED = frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch"})
-"""Codes of a server that got other bytes than were sent; boto3 does not send them again."""
+"""Codes of a server that received other bytes than were sent; boto3 does not repeat the request."""
 
 _UNMET = frozenset({"412", "PreconditionFailed", "404", "NoSuchKey"})
-"""Codes of a condition that does not hold; the object that `If-Match` names may be gone."""
+"""Codes of a false condition; 404 means that the object of `If-Match` is gone."""
 _CONFLICT = frozenset({"409", "ConditionalRequestConflict", "OperationAborted"})
 _CONFLICT_PAUSE_S = 0.2
 _NO_CONDITIONS = frozenset({"501", "NotImplemented", "InvalidArgument", "InvalidRequest"})
 """Codes of servers that refuse conditions."""
 _IF_NONE = {"IfNoneMatch": "*"}
 _FORMS = ('"{}"', "{}")
-"""ETags with quotes, as the standard has it, and without, as Ceph 16 compares them."""
+"""ETags with quotes, as the standard demands, and without quotes, for Ceph 16."""
 _forms: dict[tuple[object, str], str] = {}
-"""The accepted form by client and bucket, where conditional writes were checked."""
+"""The accepted form of an ETag, by client and bucket, after a check of conditional writes."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class S3Store(BucketStore):
-    """Objects below `s3://bucket/prefix`: a PUT, or a multipart upload when it is completed."""
+    """Objects below `s3://bucket/prefix`, each written by a PUT or a multipart upload."""
 
     def check_writable(self) -> None:
-        """Lists under the prefix, and checks conditional writes, which writes and removes."""
+        """Lists the prefix, and checks conditional writes with an object, which it removes."""
         for _ in islice(self.list(), 1):
             pass
         try:
@@ -60,7 +60,7 @@ class S3Store(BucketStore):
             super(S3Store, self).check_writable()
 
     def write(self, key: str, data: bytes) -> None:
-        """Puts a whole object: in one request, or in parts where it is large."""
+        """Puts a whole object in one request; a large object in parts."""
         if len(data) > SINGLE_REQUEST_BYTES:
             super(S3Store, self).write(key, data)
         else:
@@ -84,7 +84,7 @@ class S3Store(BucketStore):
         return ObjectInfo(key=key, bytes=len(data), version=etag)
 
     def _etag_if(self, key: str, data: bytes, condition: dict[str, str]) -> str | None:
-        """Puts an object on a condition; returns its ETag, or None if that does not hold."""
+        """Puts an object on a condition; returns its ETag, or None if the condition is false."""
         target = {"Bucket": self.bucket, "Key": self._full(key)}
         try:
             answer = _sent(client().put_object, data, **target, **condition)
@@ -95,15 +95,15 @@ class S3Store(BucketStore):
         return bare(answer.get("ETag"))
 
     def _form(self) -> str:
-        """How the server wants the ETag of `If-Match`; checked once by each process and bucket."""
+        """Returns the form of the ETag in `If-Match`; checks it once per client and bucket."""
         if (client(), self.bucket) not in _forms:
             _forms[client(), self.bucket] = self._checked_form()
         return _forms[client(), self.bucket]
 
     def _checked_form(self) -> str:
-        """Checks on an object of its own that the server refuses what it should, and no more.
+        """Checks with a temporary object that the server honours conditions; returns the form.
 
-        Servers that do not know a condition ignore it, and write over another's object.
+        A server without support for a condition ignores it, and overwrites the object.
         """
         probe = f"{TEMPORARY_PREFIX}check-{secrets.token_hex(8)}"
         text = f"{probe}: written to see whether this server refuses to write over it\n".encode()
@@ -129,17 +129,17 @@ class S3Store(BucketStore):
         if form is None or broken:
             raise UnconditionalStoreError(
                 f"the server of {self.uri} does not support conditional writes "
-                f"({', '.join(broken) or 'If-Match never holds'}): expected a PUT with "
-                "If-None-Match or If-Match to be refused where another object is there, as Amazon "
-                "S3, Cloudflare R2 and current versions of MinIO and Ceph do"
+                f"({', '.join(broken) or 'If-Match never holds'}): it must refuse a PUT with "
+                "If-None-Match or If-Match if another object exists, as Amazon S3, Cloudflare R2 "
+                "and current versions of MinIO and Ceph do"
             )
         return form
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
-        """Opens an append-only stream into a multipart upload; memory is one part.
+        """Opens an append-only stream into a multipart upload, with one part in memory.
 
-        An object of at most one part is sent by one PUT. 10,000 parts make 156 GiB at most.
+        One PUT sends an object of at most one part. The limit of 10,000 parts is 156 GiB.
         """
         raw = _Upload(self, checked_key(key), PART_BYTES)
         try:
@@ -153,7 +153,7 @@ class S3Store(BucketStore):
             raise
 
     def copy(self, source: str, target: str) -> None:
-        """Lets the server copy it."""
+        """Copies an object on the server."""
         with self._explained("copy", source):
             client().copy_object(
                 Bucket=self.bucket,
@@ -162,7 +162,7 @@ class S3Store(BucketStore):
             )
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Removes objects, a thousand per request where the server supports that."""
+        """Removes objects, a thousand per request if the server supports batches."""
         remaining = iter(keys)
         while batch := [checked_key(key) for key in islice(remaining, _DELETE_BATCH)]:
             with self._explained("delete", batch[0]):
@@ -171,9 +171,9 @@ class S3Store(BucketStore):
     def clean_temporary(
         self, folders: Iterable[str], is_own: IsOwn, *, older_than_s: float = STALE_AFTER_S
     ) -> int:
-        """Aborts multipart uploads under the prefix that began before the given age.
+        """Aborts multipart uploads under the prefix that are older than `older_than_s`.
 
-        A refusal of the server is logged and is no error: leftovers cost space, not correctness.
+        Logs a refusal of the server and raises nothing, because leftovers only take space.
         """
         newest = time.time() - older_than_s
         removed = 0
@@ -190,7 +190,7 @@ class S3Store(BucketStore):
                         removed += 1
         except S3Errors as error:
             logger.warning(
-                "unfinished uploads under %s were not all removed: %s",
+                "some unfinished uploads under %s could not be removed: %s",
                 self.uri,
                 self.service.explain(error, self.bucket)[1],
             )
@@ -215,7 +215,7 @@ class S3Store(BucketStore):
         except ClientError as error:
             if self.service.explain(error, self.bucket)[0] is not Cause.OTHER:
                 raise
-            # Some servers support no batches, or require another checksum.
+            # Some servers do not support batches, or require another checksum.
             for item in objects:
                 client().delete_object(Bucket=self.bucket, Key=item["Key"])
             return
@@ -227,10 +227,9 @@ class S3Store(BucketStore):
 def _sent(
     request: Callable[..., dict[str, Any]], body: bytes | bytearray, **options: object
 ) -> dict[str, Any]:
-    """Sends bytes with their MD5, which every server checks; again where it got others.
+    """Sends bytes with their MD5, which the server checks; repeats a request with flipped bits.
 
-    Again, too, at a conflict, which is another write of the same key at the same time: it decides
-    nothing.
+    Also repeats a request after a conflict, which is a write of the same key at the same time.
     """
     md5 = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
     for attempt in range(1, ATTEMPTS + 1):
@@ -245,7 +244,7 @@ def _sent(
 
 
 class _Upload(io.RawIOBase):
-    """Collects bytes into parts, and sends each when it is full."""
+    """Collects bytes into parts, and sends each full part."""
 
     def __init__(self, store: S3Store, key: str, part_bytes: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Temporary files that do not outlive a killed process for good.
+"""Temporary files and folders that a killed process does not leave behind permanently.
 
-A file that only FFmpeg and this process use has no name; a sandboxed worker, which may create none,
-gets its files from its parent. Folders are locked by the process that
-made them; the next process that makes one of that kind removes those of ended processes.
+A file for FFmpeg and this process alone has no name. A sandboxed worker may not create files, and
+gets files from its parent. A process locks each folder that it makes. The next process that makes
+a folder of this kind removes the folders of ended processes.
 """
 
 import errno
@@ -22,33 +22,33 @@ import av.error
 from curator.errors import FullDiskError
 
 LOCK = "curate.lock"
-"""File in a folder; locked as long as the process that made it lives."""
+"""File in a folder, locked while the process that made the folder lives."""
 STALE_AFTER_S = 86_400.0
-"""Age at which a folder without a lock goes: one that is being made has none for a moment."""
+"""Age at which a folder without a lock is removed; a new folder has no lock for a moment."""
 ROOM_BYTES = 64 << 20
-"""Free space from which a disk does not count as full: some file systems keep a little."""
+"""Free space at which a disk is not full; some file systems reserve a little space."""
 
 
 _files: dict[str, str] = {}
-"""Paths of files that this process may write where it can make none, by their suffixes."""
+"""Paths of files for a process that cannot create files, by suffix."""
 
 
 def use_files(paths: Iterable[str]) -> None:
-    """Lets `unnamed_file` and `given_file` take these files from now on."""
+    """Makes `unnamed_file` and `given_file` use these files from now on."""
     _files.update({Path(path).suffix: path for path in paths})
 
 
 def given_file(suffix: str) -> str | None:
-    """Returns the file with a suffix that this process was given; None if it makes its own."""
+    """Returns the file with this suffix from `use_files`; None if this process creates files."""
     return _files.get(suffix)
 
 
 @contextmanager
 def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
-    """Opens a temporary file, and returns it with a path for this process.
+    """Opens a temporary file; yields a path for this process, and the file.
 
-    On Linux it has no name in any folder, so that it vanishes however the process ends. What writes
-    there raises `FullDiskError` when the disk is full.
+    On Linux the file has no name in any folder, so it vanishes when the process ends. The block
+    raises `FullDiskError` if the disk is full.
     """
     with full_disk_named():
         if (path := _files.pop(suffix, None)) is not None:
@@ -68,11 +68,11 @@ def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
 
 @contextmanager
 def full_disk_named() -> Iterator[None]:
-    """Raises `FullDiskError` for a full disk, which would else count as an error of the film."""
+    """Raises `FullDiskError` for a full disk, which would otherwise be an error of the source."""
     try:
         yield
     except (OSError, av.error.FFmpegError) as error:
-        # A film must not end the run by an error of FFmpeg that has the same number.
+        # FFmpeg may raise an error with the same number for a bad source, which must not end a run.
         if error.errno != errno.EDQUOT and (error.errno != errno.ENOSPC or has_room()):
             raise
         raise FullDiskError(tempfile.gettempdir()) from error
@@ -86,9 +86,9 @@ def has_room() -> bool:
 
 
 class ScratchFolder:
-    """A temporary folder, removed by `close` or by a later process after this one has died.
+    """A temporary folder; `close` removes it, or a later process if this process dies.
 
-    Folders whose name begins with `prefix` too are removed if they have no lock.
+    Old folders without a lock are removed too if their name begins with `prefix`.
     """
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
@@ -111,7 +111,7 @@ class ScratchFolder:
 
 def hold(folder: Path) -> BinaryIO:
     """Locks a folder for as long as the returned file is open."""
-    # Under another name until it is locked, so that no process takes the folder for a dead one.
+    # The file gets its name when it is locked, so that no process removes the folder before.
     begun = folder / f"{LOCK}.{os.getpid()}"
     file = begun.open("wb")
     fcntl.flock(file, fcntl.LOCK_EX)
@@ -120,7 +120,7 @@ def hold(folder: Path) -> BinaryIO:
 
 
 def remove_dead(parent: Path, prefix: str, *, without_lock: bool = False) -> None:
-    """Removes this user's folders of ended processes; ignores those that cannot be removed."""
+    """Removes this user's folders of ended processes; ignores folders that cannot be removed."""
     with suppress(OSError):
         for folder in parent.glob(f"{prefix}*"):
             with suppress(OSError):
@@ -133,6 +133,6 @@ def remove_dead(parent: Path, prefix: str, *, without_lock: bool = False) -> Non
                         shutil.rmtree(folder, ignore_errors=True)
                     continue
                 with lock.open("rb") as file:
-                    # Raises where its process lives.
+                    # Raises if the process of the folder lives.
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)

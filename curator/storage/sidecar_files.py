@@ -1,13 +1,12 @@
-"""Finds and reads the `.json` of a source: `video.mp4.json`, or `video.json`.
+"""Finds and reads sidecars, the JSON files of sources: `video.mp4.json`, or `video.json`.
 
-In a bucket both names are looked up in listings that begin at a source: a page of a thousand keys
-covers every source in its range, and the next page begins at the first source that is left. So
-neighbouring sources cost a thousandth of a request each, and none costs more than one. Where a
-listing cannot begin at a key, each name is requested.
+In a bucket, a listing begins at a source. A page of a thousand keys covers all sources in its
+range, and the next page begins at the first source after them. So neighbouring sources take about
+a thousandth of a request each. If a listing cannot begin at a key, each name takes a request.
 
-Sidecars are untrusted: whoever sent a folder may have put a link in it to a file of this machine,
-whose contents would reach a captioner and a table. A link is followed only within the folder of
-its source. Sizes and forms are limited.
+Sidecars are untrusted. A folder from outside may have a link to a file of this machine, whose
+contents would reach a captioner and a table. So links are followed only within the folder of their
+source, and sizes and nesting are limited.
 """
 
 import json
@@ -42,15 +41,15 @@ class SidecarCode(StrEnum):
     """Why a sidecar is not used. Public: written to reports."""
 
     TOO_LARGE = "too_large"
-    """More than 256 KiB."""
+    """The file has more than 256 KiB."""
     NOT_JSON = "not_json"
-    """It is not JSON in UTF-8, or nested deeper than 64 levels."""
+    """The file is not JSON in UTF-8, or is nested deeper than 64 levels."""
     NOT_AN_OBJECT = "not_an_object"
-    """It is JSON, but not an object with keys and values."""
+    """The file is JSON, but not an object with keys and values."""
     OUTSIDE = "outside"
-    """A link that leads out of the folder of its source."""
+    """The file is a link that leads out of the folder of its source."""
     UNREADABLE = "unreadable"
-    """Permission, I/O or network error, also of a listing: then there may be a sidecar or not."""
+    """Permission, I/O or network error; if a listing failed, a file may exist or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +65,14 @@ _Place = FoundSidecar | SidecarProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sidecar:
-    """The contents of a sidecar, as they stand there."""
+    """The unchanged contents of a sidecar."""
 
     uri: str
     data: Mapping[str, Any]
 
 
 def sidecar_uris(uri: str) -> tuple[str, ...]:
-    """Returns the possible addresses of a source's sidecar; the first that exists counts."""
+    """Returns the possible addresses of a source's sidecar; the first existing one counts."""
     stem = _stem(uri)
     names = dict.fromkeys((uri + _SUFFIX, stem + _SUFFIX))
     return tuple(name for name in names if name != uri)
@@ -93,7 +92,7 @@ def find_sidecars(uris: Iterable[str]) -> dict[str, _Place]:
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecar") as pool:
         jobs = []
         for root, some in places.items():
-            # Neighbours, in as many parts as there are threads.
+            # Each thread gets neighbouring sources.
             size = -(-len(some) // _THREADS)
             parts = (some[begin : begin + size] for begin in range(0, len(some), size))
             jobs += [pool.submit(_in_bucket if root else _each, root, part) for part in parts]
@@ -128,8 +127,8 @@ def _looked_up(uri: str) -> _Place | None:
         if scheme_of(uri) is None and os.path.islink(name) and _leads_out(name):
             message = (
                 f"{name!r} is a link to {os.path.realpath(name)!r}, outside the folder of its "
-                "source, and is not followed; put a copy of the file there if it belongs to the "
-                "source"
+                "source, and is not followed; put a copy of the file there if the file belongs to "
+                "the source"
             )
             return SidecarProblem(SidecarCode.OUTSIDE, message)
         return FoundSidecar(uri=name, bytes=n_bytes)
@@ -142,7 +141,7 @@ def _leads_out(link: str) -> bool:
 
 
 def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, _Place]:
-    """Returns sidecars of sources in one bucket; the sources are sorted by name."""
+    """Returns the sidecars of sources in one bucket; `uris` are sorted by `_start`."""
     service, bucket = service_of(root), split_uri(root)[0]
     assert service is not None, root
     sidecars: dict[str, _Place] = {}
@@ -174,7 +173,7 @@ def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, _Place]:
             if there is not None:
                 sidecars[uris[index]] = FoundSidecar(uri=root + there, bytes=sizes[there])
             elif not covered:
-                # More than a page of names begin with this one.
+                # More than a page of keys begin with this name.
                 sidecars |= _each(root, [uris[index]])
             index += 1
     return sidecars
@@ -184,8 +183,8 @@ def read_sidecars(uris: Iterable[str]) -> dict[str, Sidecar | SidecarProblem]:
     """Reads the sidecars of many sources.
 
     Returns:
-        By the source's URI, sorted; sources without a sidecar are left out. A file that cannot be
-        used raises nothing.
+        Sidecars by URI of their source, sorted; leaves out sources without a sidecar. A file that
+        cannot be used gives a `SidecarProblem`.
     """
     sidecars = find_sidecars(uris)
     places = {place.uri: place for place in sidecars.values() if isinstance(place, FoundSidecar)}

@@ -1,13 +1,13 @@
-"""Reads a manifest, a `.txt`, `.csv` or `.parquet` file, as a stream.
+"""Reads a manifest, which is a `.txt`, `.csv` or `.parquet` file, as a stream.
 
-- `.txt`: a URI per line, verbatim; blank lines and those that start with `# ` are skipped.
-- `.csv`: with a header, the column `uri`; `.parquet`: the column `uri`. Empty and missing values
-  are skipped. Other columns are metadata of the sources.
+- `.txt`: a URI per line, verbatim; blank lines and lines that start with `# ` are skipped.
+- `.csv` with a header, or `.parquet`: the column `uri` has the URIs. Empty and missing values are
+  skipped. Other columns are metadata of the sources.
 
 A relative path starts at the manifest's folder. Text is UTF-8, with or without a byte order mark.
 
-A manifest in a bucket may be someone else's: it names objects, relative ones within its bucket, and
-never files of this machine. A manifest on this machine may name both.
+A manifest in a bucket is untrusted: it may name objects, but no files of this machine; relative
+paths stay in its bucket. A manifest on this machine may name files and objects.
 """
 
 import csv
@@ -35,31 +35,31 @@ class ManifestRow(NamedTuple):
 
 
 _Entry = tuple[str, str, Mapping[str, Any]]
-"""Where it stands (`line 3`), what it says, and metadata."""
+"""Place in the manifest (such as `line 3`), URI as written, and metadata."""
 SUFFIXES = (".txt", ".csv", ".parquet")
 COLUMN = "uri"
 _LINE_BYTES = 64 << 10
 _BATCH_ROWS = 8192
 _ROWS_PER_BYTE = 100
-"""Most rows of a Parquet file for each of its bytes. A million numbered names in Parquet's densest
-encoding and compression have 20; where there are more, most rows repeat others."""
+"""Maximum number of rows per byte of a Parquet file. A million numbered names in Parquet's densest
+encoding and compression have 20 rows per byte; with more, most rows repeat others."""
 _MOST_ROWS = 100_000_000
-"""Of a Parquet file: five minutes of reading."""
+"""Maximum number of rows of a Parquet file: five minutes of reading."""
 _MARK = b"\xef\xbb\xbf"
 
 
 def is_manifest(uri: str) -> bool:
-    """Returns whether a name is that of a manifest."""
+    """Returns whether a name has the suffix of a manifest."""
     return uri.lower().endswith(SUFFIXES)
 
 
 def manifest_rows(manifest: str) -> Iterator[ManifestRow]:
-    """Yields the absolute URIs of a manifest in its order, repeated ones too, with their metadata.
+    """Yields the absolute URIs of a manifest with metadata, in order, including repeated URIs.
 
     Raises:
-        UsageError: It has no column `uri`, its content does not match its suffix, or it lies in a
-            bucket and an entry leads out of it.
-        SourceError: It cannot be read.
+        UsageError: The manifest has no column `uri`, its content does not match its suffix, or it
+            is in a bucket and an entry leads out of the bucket.
+        SourceError: The manifest cannot be read.
     """
     suffix = manifest.lower().rpartition(".")[2]
     read = {"txt": _lines, "csv": _csv_rows, "parquet": _parquet_rows}[suffix]
@@ -102,7 +102,7 @@ def resolve(written: str, manifest: str) -> str:
 def absolute_path(path: str) -> str:
     """Returns an absolute path without `.`, `..` and doubled slashes; keeps links."""
     path = os.path.abspath(path)
-    # POSIX lets exactly two slashes at the start mean something else; here they do not.
+    # In POSIX, exactly two slashes at the start may have another meaning, but not here.
     return path[1:] if path.startswith("//") else path
 
 
@@ -112,8 +112,8 @@ def _lines(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
         number += 1
         if len(line) == _LINE_BYTES and not line.endswith(b"\n"):
             raise UsageError(
-                f"manifest {manifest!r}, line {number}: longer than {_LINE_BYTES} bytes; expected "
-                "a URI per line"
+                f"manifest {manifest!r}, line {number} is longer than {_LINE_BYTES} bytes; "
+                "expected a URI per line"
             )
         if number == 1:
             line = line.removeprefix(_MARK)
@@ -177,18 +177,18 @@ def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
 
 
 def _check_rows(footer: "pq.FileMetaData", n_bytes: int, manifest: str) -> None:
-    # Not the total that the footer names, which readers do not use.
+    # The footer also names a total, but readers do not use it.
     n_rows = sum(footer.row_group(at).num_rows for at in range(footer.num_row_groups))
     if n_rows > min(_ROWS_PER_BYTE * n_bytes, _MOST_ROWS):
         raise UsageError(
-            f"manifest {manifest!r} promises {n_rows} rows in {n_bytes} bytes; expected at most "
-            f"{_MOST_ROWS} rows, and {_ROWS_PER_BYTE} for each byte, because more must repeat "
-            "others: write a manifest that names each source once, or several manifests"
+            f"manifest {manifest!r} declares {n_rows} rows in {n_bytes} bytes; expected at most "
+            f"{_MOST_ROWS} rows, and at most {_ROWS_PER_BYTE} per byte, because more rows must "
+            "repeat others: write a manifest that names each source once, or several manifests"
         )
 
 
 def _plain_type(kind: "pa.DataType") -> "pa.DataType | None":
-    """Returns the type in which a column is read; None for one that is no metadata."""
+    """Returns the type to read a column as; None for a type that metadata cannot have."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):

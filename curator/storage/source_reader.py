@@ -1,7 +1,7 @@
 """Opens sources for reading.
 
-A source's URI is a plain string: an absolute path, or `scheme://bucket/key` with the key verbatim.
-It is neither quoted nor parsed further, so that any name works.
+The URI of a source is an absolute path, or `scheme://bucket/key` with the key verbatim. URIs are
+not quoted or parsed further, so any name works.
 """
 
 import errno
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 MAX_HOLES_BYTES = 1 << 30
-"""Bytes that were never written, which a file may have in any case."""
+"""Size of holes (bytes that were never written) that any file may have."""
 RACY_NS = 2_000_000_000
-"""Coarsest time stamps of file systems in use: two writes within it may leave the same version."""
+"""Coarsest resolution of file times: two writes within this time may leave the same version."""
 
 
 Opener = Callable[[str, str | None, bool], BinaryIO]
@@ -32,23 +32,23 @@ _opener: Opener | None = None
 
 
 def open_through(opener: Opener) -> None:
-    """Lets this process open sources by asking another one; it opens none itself any more."""
+    """Makes this process open all sources through `opener`, which asks another process."""
     global _opener
     _opener = opener
 
 
 def open_source(uri: str, *, expected_version: str | None = None, checks: bool = False) -> BinaryIO:
-    """Opens a source, an absolute path or `scheme://bucket/key`, as a buffered, seekable stream.
+    """Opens a source as a buffered, seekable stream.
 
     Args:
-        uri: Its address.
-        expected_version: From `stat_source` or the listing; None accepts any.
-        checks: Whether the caller compares the bytes with a hash; else they are read twice over
-            plain HTTP.
+        uri: Absolute path, or `scheme://bucket/key`.
+        expected_version: Version from `stat_source` or the listing; None accepts any.
+        checks: Whether the caller compares the bytes with a hash; else, over plain HTTP, bytes are
+            read until two reads agree.
 
     Raises:
-        SourceError: VANISHED, UNREADABLE or CHANGED; here, and from every read of the stream, which
-            notices a replaced object at once and a changed file at its end.
+        SourceError: VANISHED, UNREADABLE or CHANGED, here and from reads of the stream. Reads
+            notice a replaced object at once, and a changed file at its end.
     """
     if _opener is not None:
         return _opener(uri, expected_version, checks)
@@ -80,8 +80,8 @@ def open_source(uri: str, *, expected_version: str | None = None, checks: bool =
 def file_version(info: os.stat_result) -> str:
     """Returns the version of a local file: `size-mtime_ns-ctime_ns-inode`.
 
-    The times alone would not do: programs that copy set the modification time, and a change of the
-    file's status is the one time that they cannot set.
+    Programs that copy files set the modification time. They cannot set the time of the last change
+    of status, `ctime`.
     """
     return f"{info.st_size}-{info.st_mtime_ns}-{info.st_ctime_ns}-{info.st_ino}"
 
@@ -92,11 +92,11 @@ def object_version(stored: ObjectInfo) -> str:
 
 
 def is_racy(uri: str, version: str, since_ns: int) -> bool:
-    """Returns whether a file that was read since `since_ns` (Unix time) may have changed unnoticed.
+    """Returns whether a later write may leave a file's version as it is.
 
-    A file whose last write is younger than the resolution of its times can be written again without
-    a change of its version. A modification time in the future is one that somebody set: the next
-    write changes it. Objects are never racy.
+    `since_ns` (Unix time) is a time before the file was read. A file with a last write younger than
+    the resolution of its times can change without a change of its version. A modification time in
+    the far future was set by a program, and the next write changes it. Objects are never racy.
     """
     if has_scheme(uri):
         return False
@@ -106,15 +106,15 @@ def is_racy(uri: str, version: str, since_ns: int) -> bool:
 
 
 def stored_md5(reader: BinaryIO) -> str | None:
-    """Returns the MD5, in hex, under which an object is stored that came over plain HTTP.
+    """Returns the stored MD5, in hex, of an object that is read over plain HTTP.
 
-    It is empty if it is not known; None for a stream of `open_source` that needs no proof.
+    Returns an empty string for an unknown MD5, and None for a stream that needs no verification.
     """
     return getattr(getattr(reader, "raw", None), "stored_md5", None)
 
 
 def expect_end(reader: BinaryIO, end: int) -> None:
-    """Announces that reading will probably stop at byte `end`: objects fetch no further ahead."""
+    """Announces that reads will probably stop at byte `end`, so that the reader fetches no more."""
     raw = getattr(reader, "raw", None)
     if raw is not None and hasattr(raw, "expected_end"):
         raw.expected_end = end
@@ -149,11 +149,11 @@ class _LocalFile(io.FileIO):
         self._refuse_holes(info.st_size)
 
     def _refuse_holes(self, n_bytes: int) -> None:
-        """Refuses a file that is mostly holes: hashing and searching them would take hours."""
+        """Refuses a file that is mostly holes, because hashing holes would take hours."""
         n_data, at = 0, 0
         if n_bytes > MAX_HOLES_BYTES:
             with suppress(OSError):
-                # ENXIO: there is no data any more.
+                # ENXIO means that no data follows.
                 while at < n_bytes and n_data < n_bytes - MAX_HOLES_BYTES:
                     begin = os.lseek(self.fileno(), at, os.SEEK_DATA)
                     at = os.lseek(self.fileno(), begin, os.SEEK_HOLE)
@@ -162,8 +162,8 @@ class _LocalFile(io.FileIO):
             if n_data < n_bytes - max(MAX_HOLES_BYTES, n_bytes // 2):
                 raise SourceError(
                     ErrorCode.TOO_LARGE_TO_PROBE,
-                    f"{self.name!r} has {n_bytes} bytes, of which {n_data} are on the disk and the "
-                    "others are holes: an incomplete download or copy? fetch it again",
+                    f"{self.name!r} has {n_bytes} bytes, but only {n_data} are on the disk, and "
+                    "the others are holes: an incomplete download or copy? fetch it again",
                 )
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
@@ -210,7 +210,7 @@ def _shown(name: str, value: str) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    # A pipe that has meanwhile replaced the file must not block the worker.
+    # If a pipe has replaced the file meanwhile, it must not block the worker.
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 

@@ -21,8 +21,8 @@ MEMBERS = "members"
 MEMBERS_SCHEMA = columns_schema(
     ("clip_id member family fingerprint key", pa.string()), ("mp4_distance bytes", pa.int64())
 )
-"""A row per member that a family declares. `key` is a digest of the value's inputs. In the same tar,
-the value begins `mp4_distance` bytes after the first byte of the clip's MP4."""
+"""A row per member that a family declares. `key` is a digest of the value's inputs. The value is in
+the clip's tar, and begins `mp4_distance` bytes after the first byte of the clip's MP4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -228,7 +228,7 @@ def test_a_limit_and_a_folder_that_cannot_be_listed_remove_nothing(
     for sources in (settled.sources, f"{settled.sources}/**/*.mp4", f"{settled.sources}/m*/*.mp4"):
         assert settled.code("--replace", sources=str(sources)) == EXIT_USAGE
         error = capsys.readouterr().err.splitlines()[-1]
-        assert f"cannot be listed: make {folder} readable" in error
+        assert f"cannot list all sources: make {folder} readable" in error
     assert settled.objects() == before
     assert settled.code() == EXIT_OK
     assert settled.clips() == SECONDS
@@ -305,7 +305,7 @@ def test_what_the_shards_hold_must_be_known(
     before = settled.objects()
     assert settled.code() == EXIT_USAGE
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "it is unknown which of their clips this run would remove" in error
+    assert "nothing says which clips this run would remove" in error
     assert settled.objects() == before
     assert settled.code("--replace") == EXIT_OK
     assert settled.clips() == SECONDS

@@ -159,7 +159,7 @@ def decisions(rows: list[int], **columns: list[Any]) -> Decisions:
     [
         (Left("bounds", {}), "stage early leaves 'bounds', a name that the run"),
         (Left("stamp", {}), "stage early leaves 'stamp', a name that the run"),
-        (Left("early", pa.table({})), "'early' is a table, for which an output root has no folder"),
+        (Left("early", pa.table({})), "'early' is a table, and an output root has no folder"),
         (
             Decisions(np.zeros(1, np.int64), pa.table({"reason": ["x"], "wron": [1]})),
             "columns \\['reason', 'wron'\\]; expected reason, and perhaps",

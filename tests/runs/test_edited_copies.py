@@ -150,7 +150,7 @@ def test_an_output_is_not_compared_with_itself(
     first: Copies, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert first.code(f"--against={first.out}") == EXIT_USAGE
-    assert "that is this run's own output" in capsys.readouterr().err
+    assert "is this run's own output" in capsys.readouterr().err
 
 
 def test_edited_copies_of_removed_footage_stay_out(first: Copies, tmp_path: Path) -> None:

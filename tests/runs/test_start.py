@@ -64,7 +64,7 @@ def test_other_places_are_taken(
 ) -> None:
     monkeypatch.chdir(data.parent)
     if out == "data":
-        with pytest.raises(UsageError, match=r"did not write in folders .* 'clips/a.mp4'"):
+        with pytest.raises(UsageError, match=r"did not write, such as 'clips/a.mp4'"):
             checked(source, out)
         (data / "clips/a.mp4").unlink()
     checked(source, out)

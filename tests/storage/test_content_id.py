@@ -70,7 +70,7 @@ def test_large_content_is_sampled_as_documented_and_ids_stay() -> None:
 @pytest.mark.parametrize("difference", [-1, 1])
 def test_another_size_than_listed_is_a_change(size: int, difference: int) -> None:
     with pytest.raises(
-        SourceError, match=f"has {size + difference} bytes and not {size}"
+        SourceError, match=f"has {size + difference} bytes, but had {size} when"
     ) as caught:
         content_id(io.BytesIO(bytes(size + difference)), size)
     assert caught.value.code is ErrorCode.CHANGED

@@ -134,7 +134,7 @@ def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
         open_store(str(tmp_path / "out")).check_writable()
     store = open_store(str(tmp_path / "in"))
     store.write("a/b", b"")
-    with pytest.raises(StorageError, match="a folder stands where"):
+    with pytest.raises(StorageError, match="a folder is in the place of an object"):
         store.write("a", b"")
     assert [path.name for path in (tmp_path / "in").iterdir()] == ["a"]
     assert not store.exists("a")

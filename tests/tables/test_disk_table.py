@@ -233,9 +233,9 @@ def test_no_file_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 def test_errors_of_the_local_disk_are_explained_where_records_are_read() -> None:
     keyed = Keyed(lambda _: iter(()))
     keyed._rows.execute("PRAGMA max_page_count = 100")
-    with pytest.raises(StorageError, match="make room"):
+    with pytest.raises(StorageError, match="free some space"):
         keyed.add("1", b"y" * 1_000_000)
     keyed._rows.close()
     for read in (keyed.__len__, lambda: keyed.get("1"), lambda: list(keyed.records())):
-        with pytest.raises(StorageError, match="make room"):
+        with pytest.raises(StorageError, match="free some space"):
             read()

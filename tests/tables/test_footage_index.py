@@ -141,7 +141,7 @@ def test_a_lost_or_damaged_object_makes_it_anew(
     store.write(name, bytes(data[: len(data) - cut]))
     opened = FootageIndex([footage(store, range(2), writes=False)], WORK, n_clips=80)
     assert pairs(opened) == expected
-    assert "not used" in caplog.text
+    assert "does not use the stored index" in caplog.text
     assert pairs(FootageIndex([footage(store, range(2))], WORK, n_clips=80)) == expected
     caplog.clear()
     FootageIndex([footage(store, range(2))], WORK, n_clips=80)

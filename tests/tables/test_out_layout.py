@@ -140,7 +140,7 @@ def test_a_first_run_begins_nothing_among_the_files_of_others(
     assert code(place / "in", out) == EXIT_USAGE
     error = capsys.readouterr().err
     assert f"have 1 object that curate did not write, such as {name!r}" in (error)
-    assert "choose another OUT, or move them elsewhere" in error
+    assert "choose another OUT, or move these objects elsewhere" in error
     assert files(out) == {name, "raw/film.mp4", "clips/.DS_Store"}
     (out / name).unlink()
     assert code(place / "in", out, "--dry-run") == EXIT_OK
