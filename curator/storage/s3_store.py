@@ -129,9 +129,9 @@ class S3Store(BucketStore):
         if form is None or broken:
             raise UnconditionalStoreError(
                 f"the server of {self.uri} does not support conditional writes "
-                f"({', '.join(broken) or 'If-Match never holds'}): it must refuse a PUT with "
-                "If-None-Match or If-Match if another object exists, as Amazon S3, Cloudflare R2 "
-                "and current versions of MinIO and Ceph do"
+                f"({', '.join(broken) or 'If-Match never holds'}): expected the server to refuse a "
+                "PUT with If-None-Match or If-Match if another object exists, as Amazon S3, "
+                "Cloudflare R2 and current versions of MinIO and Ceph do"
             )
         return form
 

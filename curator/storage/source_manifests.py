@@ -181,9 +181,9 @@ def _check_rows(footer: "pq.FileMetaData", n_bytes: int, manifest: str) -> None:
     n_rows = sum(footer.row_group(at).num_rows for at in range(footer.num_row_groups))
     if n_rows > min(_ROWS_PER_BYTE * n_bytes, _MOST_ROWS):
         raise UsageError(
-            f"manifest {manifest!r} declares {n_rows} rows in {n_bytes} bytes; expected at most "
-            f"{_MOST_ROWS} rows, and at most {_ROWS_PER_BYTE} per byte, because more rows must "
-            "repeat others: write a manifest that names each source once, or several manifests"
+            f"manifest {manifest!r} promises {n_rows} rows in {n_bytes} bytes; expected at most "
+            f"{_MOST_ROWS} rows, and {_ROWS_PER_BYTE} for each byte, because more rows must repeat "
+            "others: write a manifest that names each source once, or several manifests"
         )
 
 

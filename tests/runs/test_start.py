@@ -51,7 +51,7 @@ def test_originals_in_a_folder_of_outputs_would_be_deleted(
     data: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     monkeypatch.chdir(data.parent)
-    with pytest.raises(UsageError, match=r"lies in 'clips' of OUT .* choose another OUT"):
+    with pytest.raises(UsageError, match=r"is in 'clips' of OUT .* choose another OUT"):
         checked(source, "data")
 
 

@@ -60,7 +60,7 @@ def test_a_block_of_other_bytes_is_an_error(position: int) -> None:
         assert reader.read(100) == DATA[other * BLOCK_BYTES :][:100]
         reader.seek(block * BLOCK_BYTES)
         with pytest.raises(
-            SourceError, match=f"from {block * BLOCK_BYTES} on .* `touch`"
+            SourceError, match=f"from byte {block * BLOCK_BYTES} on.* `touch`"
         ) as caught:
             reader.read(1)
     assert caught.value.code is ErrorCode.CHANGED

@@ -121,7 +121,7 @@ def test_fields_of_csv_and_parquet_may_be_quoted_empty_or_missing(folder: Path) 
         ("m.csv", b"uri\n" + b"x" * 200_000, r"line 2: not valid CSV: field larger"),
         ("m.parquet", b"not parquet at all", r"not valid Parquet"),
         ("m.parquet", b"", r"not valid Parquet"),
-        ("m.txt", b"x" * 100_000, r"line 1: longer than 65536 bytes"),
+        ("m.txt", b"x" * 100_000, r"line 1 is longer than 65536 bytes"),
     ],
 )
 def test_what_is_no_manifest_is_told(

@@ -192,7 +192,7 @@ def test_an_original_among_the_results_is_refused_by_name_on_whatever_way(
     assert code(place / "in", place / source, place / "out") == EXIT_USAGE
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "lies in 'clips' of OUT" in error
+    assert "is in 'clips' of OUT" in error
     assert "choose another OUT, or move the source" in error
     named = error.split("'")[1]
     assert (place / source == Path(named)) or Path(named).resolve() == original
@@ -226,7 +226,7 @@ def test_on_s3_originals_among_the_results_are_refused_and_stay(
     for source in (root, f"{root}/**/*.mp4", f"s3://{s3_bucket}/a*", place / "list.txt"):
         assert code(source, store.uri) == EXIT_USAGE
         error = capsys.readouterr().err
-        assert f"the source '{store.uri}/clips/film.mp4' lies in 'clips' of OUT" in error
+        assert f"the source '{store.uri}/clips/film.mp4' is in 'clips' of OUT" in error
     assert code(f"{root}/in", store.uri, "--set", "filters.motion.min=3.9") == EXIT_OK
     assert {info.key for info in store.list() if info.bytes == len(film)} == {
         "clips/film.mp4", "frames/1.png",
