@@ -1,4 +1,4 @@
-"""Gives the written clips of a run, or of a snapshot, to the scheduler for its annotators."""
+"""Runs annotators on the written clips of a run or of a snapshot, by the scheduler."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -222,7 +222,7 @@ class DecidedClips:
 
 
 class _Shared:
-    """Gives a stage what it reads besides the columns of its clips."""
+    """The data that a stage reads besides the columns of its clips."""
 
     def __init__(self, of: DecidedClips) -> None:
         self._of = of
@@ -267,7 +267,7 @@ class _CandidateClips(_Shared):
 
 
 class _KeptClips(_Shared):
-    """The rows that were kept when the stage began."""
+    """The kept rows at the begin of a stage."""
 
     def __init__(self, of: DecidedClips, rows: ClipRows) -> None:
         super().__init__(of)

@@ -91,7 +91,7 @@ class DropCheck:
         """Contents that the check after the scan allowed to drop."""
 
     def after_scan(self, sources: SourceTable) -> None:
-        """Logs clips whose content is not in the run; raises `UsageError` if they must stay."""
+        """Logs clips of contents outside the run; raises `UsageError` if these clips must stay."""
         missing = self.missing(sources.contents())
         self._accepted = missing["source_id"]
         self._judge(by_source(missing, sources.contents_of), sources)
@@ -144,9 +144,9 @@ class DropCheck:
         self._judge([lost for lost in dropped if lost.clips.num_rows], sources)
 
     def missing(self, contents: pa.ChunkedArray, unread: Sequence[str] = ()) -> pa.Table:
-        """Returns the clips in the shards whose content is not in the run.
+        """Returns the clips in the shards from contents outside the run.
 
-        Clips of `unread` addresses, whose content is unknown, are not among them.
+        Leaves out clips of `unread` addresses, because their content is unknown.
 
         Raises:
             UsageError: No table lists the clips in the shards, and `replace` is False.
@@ -197,7 +197,7 @@ class DropCheck:
 
     @cached_property
     def _shard_clips(self) -> pa.Table:
-        """Rows of `_SHARD_CLIPS_SCHEMA` for the clips whose tars exist; about 150 bytes each."""
+        """Rows of `_SHARD_CLIPS_SCHEMA` for the clips in existing tars; about 150 bytes each."""
         tars = pa.array(
             [info.key for info in self._store.list(f"{SHARDS}/") if info.key.endswith(".tar")],
             pa.string(),

@@ -1,4 +1,4 @@
-"""Tells what a run would do and remove, by the listing and stored state; writes nothing."""
+"""Describes the work and removals of a run, by the listing and stored state; writes nothing."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ MAX_NAMED = 5
 """Maximum number of unreadable sources that a dry run names."""
 _LAST = ("uri", "version", "source_id", "error_stage", "error_code")
 _UNREAD = ""
-"""Content id of a source whose content no run has read."""
+"""Content id of a source that no run has read."""
 
 _WORDS = {
     "analyzed": "analyzed already",
@@ -42,9 +42,9 @@ _WORDS = {
 def dry_run(
     sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None, replace: bool
 ) -> tuple[str, str | None]:
-    """Tells what a run would do, without reading sources or filtering clips.
+    """Describes the work of a run, without reading sources or filtering clips.
 
-    Returns a text, and why the run would be refused; None if it would not, or if that is unknown.
+    Returns the description, and the reason of a refusal; None if the run may start.
     """
     previous = read_summary(store)
     last = {row["uri"]: row for row in last_sources(store, previous).select(_LAST).to_pylist()}

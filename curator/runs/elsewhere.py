@@ -136,7 +136,7 @@ def without_removed(
 
 
 def reject_removed(clips: ClipRows, removals: Removals) -> None:
-    """Rejects clips whose MP4 has the bytes of a removed MP4.
+    """Rejects clips with the MP4 bytes of a removed clip.
 
     `without_removed` drops most such clips before the cut, by hashes of frames. Removal records of
     older versions have no hashes of frames.

@@ -31,7 +31,7 @@ STAMP, GENERATION = "stamp", "generation"
 _CAPTIONS = "captions"
 _CAPTIONERS = "captioners"
 _WITH_WORDS = frozenset({"caption", "caption_alignment", "shard", "commit"})
-"""Stages whose fingerprints change with captions."""
+"""Stages with fingerprints that depend on captions."""
 _SHORT = 0.5
 """If the last sources fill less than this share of a generation, they join the one before."""
 
@@ -82,7 +82,7 @@ def last_sources(store: Store, previous: Mapping[str, Any]) -> pa.Table:
 
 
 def earlier_sources(store: Store, previous: Mapping[str, Any]) -> pa.Table:
-    """Returns the rows of `last_sources` that did not fail."""
+    """Returns the rows of `last_sources` without failed sources."""
     table = last_sources(store, previous)
     return table.filter(pc.equal(table["outcome"], "done"))
 
@@ -141,7 +141,7 @@ def why_stale(
 
 
 def _described_otherwise(contents: pa.Table, earlier: pa.Table) -> list[str]:
-    """Returns addresses of earlier sources whose metadata changed; each content once."""
+    """Returns addresses of earlier sources with changed metadata; each content once."""
     place = pc.index_in(earlier["source_id"], value_set=contents["source_id"].combine_chunks())
     is_other = np.zeros(earlier.num_rows, bool)
     for name in filter(is_metadata, contents.column_names):
@@ -185,7 +185,7 @@ def judged_by(
 def _of_captions(
     recipe: Mapping[str, Any], extensions: Sequence[Mapping[str, Any]]
 ) -> tuple[Any, list[dict[str, Any]]]:
-    """Returns what determines captions; `curate recaption` changes nothing else."""
+    """Returns the settings that determine captions; `curate recaption` changes only these."""
     own = [dict(extension) for extension in extensions if extension["kind"] == _CAPTIONERS]
     return recipe.get("caption"), own
 
@@ -193,8 +193,7 @@ def _of_captions(
 def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Table:
     """Puts contents into generations; returns `source_id` and `generation` of each, from 1.
 
-    Contents of earlier runs keep their generation. New contents are in the order of their ids,
-    which are hashes, so the order is random.
+    Contents of earlier runs keep their generation. New contents follow in the order of their ids.
 
     Args:
         contents: Each content once, with `source_id` and `seconds`.

@@ -51,7 +51,7 @@ _PATIENCE_S = 10.0
 """Longest wait for a release. If the network is gone, the release may never end."""
 
 IN_THIS_PROCESS: set[str] = set()
-"""Ids of the holders whose runs are active in this process. A holder with the PID of this process
+"""Ids of the holders with active runs in this process. A holder with the PID of this process
 and an id outside this set is dead: its run in this process has ended, or an earlier process had the
 same PID."""
 

@@ -1,7 +1,4 @@
-"""Writes captions and columns of marks into kept clips, and counts the marks.
-
-The verdicts of marks apply earlier, among the decisions.
-"""
+"""Writes captions and columns of marks into kept clips, and counts marks. Stages apply verdicts."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -31,7 +28,7 @@ def honoured_marks(store: Store, recipe: Recipe) -> dict[str, Mark]:
 
 
 class MarkedClips:
-    """The marks of a run; `before` is the summary of earlier generations, whose rows stay."""
+    """The marks of a run; `before` is the summary of earlier generations, which do not change."""
 
     def __init__(self, marks: Mapping[str, Mark], before: Mapping[str, Any] | None = None) -> None:
         self._marks, self._before = marks, before
@@ -86,7 +83,7 @@ class MarkedClips:
         }
 
     def _without_effect(self, blocks: Iterable[pa.Table]) -> tuple[int, list[str]]:
-        """Returns the number of marked clips, and ids of the clips whose mark has no effect."""
+        """Returns the number of marked clips, and the ids of clips that contradict their mark."""
         ids = pa.array(self._marks, pa.string())
         own = (block.filter(pc.is_in(block["clip_id"], value_set=ids)) for block in blocks)
         rows = [row for block in own for row in block.to_pylist()]

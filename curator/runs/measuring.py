@@ -47,7 +47,7 @@ def measure(
         candidates: The store of candidates.
         take: Gets stored candidates first, and new ones when they are made.
         log: Gets the counts, and shows the progress.
-        all_: Whether these are all sources of the run.
+        all_: Whether `candidates` may drop candidates of all other sources.
         is_ahead: Whether a pass works at the same time.
     """
     analyzing = _analyzing(run, log, is_ahead=is_ahead)

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from curator.stages.caption.caption_driver import Captioning
 
 STAMPED = {"scan": "scan", "tracks": "analyze", "candidates": "propose", "cuts": "cut"}
-"""Stages whose fingerprints a summary has, by the folder of their results."""
+"""Stages with a fingerprint in the summary, by the folder of their results."""
 UNDECIDED = ("undecided", "")
 """Decision and reason that the log counts for a candidate before the stages decide."""
 _ANALYZED = frozenset({"segments", "candidates", "tracks", "scan", INDEX})
@@ -95,9 +95,9 @@ class PassScope:
         sources: Sources of the table `sources`, up to this generation.
         candidates: Stored clips with their scores.
         previous: Summary of the newest snapshot; empty without one.
-        reuses: Summary whose clips, tars and replies the pass may reuse; empty for none.
+        reuses: Summary with clips, tars and replies to reuse; empty for none.
         reusable: Tars that `reuses` names.
-        generation: Number of the generation whose clips the pass decides about; None for all.
+        generation: Number of the generation to decide about; None for all sources.
         before: Results of the earlier generations; None without any.
         publishes: Whether readers see the results.
         ahead: Analysis of the next generation while this pass cuts clips; None for nothing.

@@ -32,8 +32,7 @@ CONSEQUENCES: Mapping[str, str] = {
     "semantic": _AGAIN,
     "run": "this key applies to the new sources of this run",
     "run.marks": _AGAIN,
-    "run.mode": "all clips are decided about again, except after a change to growing without "
-    "clusters",
+    "run.mode": "all clips are decided about again, except in mode growing without clusters",
     "stages": "changed stages judge, cut or annotate clips again",
     "models": "weights are read from this place",
 }

@@ -55,7 +55,7 @@ def with_repair(
         check: Raises if this run may not remove objects any more.
 
     Raises:
-        DamagedError: An object of another kind is damaged, or a repair did not help.
+        DamagedError: An object of another kind is damaged, or a needed object is missing.
     """
     for _ in range(_ROUNDS):
         try:

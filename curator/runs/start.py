@@ -53,8 +53,7 @@ def check_run(
     Args:
         sources: Sources as the user named them.
         out: Output root.
-        recipe: Name, or path of a YAML file. None for the recipe of the output; `quickstart` if the
-            output has no recipe.
+        recipe: Name, or path of a YAML file; None for the output's recipe, else `quickstart`.
         overrides: Changes to the recipe, `key=value` each.
         ray_address: Cluster to run on; None for this machine.
         shared_out: Whether the user says that all nodes see the same folders.
@@ -97,8 +96,7 @@ def start_run(
     """Runs in a root that `lease` holds; returns the contents of `summary.json`.
 
     `memory_bytes` limits the memory for columns of clips; None for a share of this machine's
-    memory. `watch` gets the log of the run when the run begins, and again when it starts over
-    after a repair.
+    memory. `watch` gets the log of the run when the run begins, and again after a repair.
     """
     lease.follow(engine.heartbeat)
     if not store.exists(SUMMARY):

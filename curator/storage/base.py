@@ -12,7 +12,7 @@ from typing import BinaryIO, ClassVar
 from curator.errors import StorageError
 
 TEMPORARY_PREFIX = ".tmp-"
-"""Last key segments with this prefix are unfinished objects: never listed, never valid keys."""
+"""Prefix of the last key segment of unfinished objects, which are never listed or valid keys."""
 
 STALE_AFTER_S = 24 * 3600.0
 """Age at which an unfinished object counts as abandoned; writing an object takes less time."""
@@ -144,7 +144,7 @@ class Store(ABC):
 
     @abstractmethod
     def check_writable(self) -> None:
-        """Writes and removes a small object, so that a run fails before its work."""
+        """Writes and removes a small object, so that a run without access fails before its work."""
 
     def clean_temporary(
         self, folders: Iterable[str], is_own: IsOwn, *, older_than_s: float = STALE_AFTER_S

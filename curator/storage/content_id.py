@@ -122,11 +122,11 @@ class Positioned:
     _position: int
 
     def readable(self) -> bool:
-        """True."""
+        """Returns True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
+        """Returns True."""
         return True
 
     def tell(self) -> int:

@@ -47,7 +47,7 @@ class LocalStore(Store):
         return self.root
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yields the finished files whose key starts with `prefix`, sorted by key."""
+        """Yields the finished files with keys that start with `prefix`, sorted by key."""
         folder, _, begin = prefix.rpartition("/")
         if folder:
             checked_key(folder)
@@ -183,7 +183,7 @@ class AppendFile(io.FileIO):
     """A file that can only grow, like objects in buckets."""
 
     def seekable(self) -> bool:
-        """False."""
+        """Returns False."""
         return False
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
@@ -191,7 +191,7 @@ class AppendFile(io.FileIO):
         raise io.UnsupportedOperation("an object that is being created cannot seek")
 
     def write(self, data: "ReadableBuffer", /) -> int:
-        """Appends."""
+        """Appends bytes; counts them in `TRAFFIC`."""
         with _explained("write", str(self.name)):
             n_bytes = super().write(data)
         TRAFFIC["sent_bytes"] += n_bytes

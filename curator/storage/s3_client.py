@@ -160,7 +160,7 @@ _CODE_WORDS = {
 
 
 def words_of(error: Exception) -> str:
-    """Returns the error in words."""
+    """Returns the error as words for a message."""
     code = code_of(error)
     if code in _CODE_WORDS:
         return _CODE_WORDS[code]

@@ -4,9 +4,9 @@ In a bucket, a listing begins at a source. A page of a thousand keys covers all 
 range, and the next page begins at the first source after them. So neighbouring sources take about
 a thousandth of a request each. If a listing cannot begin at a key, each name takes a request.
 
-Sidecars are untrusted. A folder from outside may have a link to a file of this machine, whose
-contents would reach a captioner and a table. So links are followed only within the folder of their
-source, and sizes and nesting are limited.
+Sidecars are untrusted. A folder from outside may have a link to a file of this machine, and the
+contents of this file would reach a captioner and a table. So links are followed only within the
+folder of their source, and sizes and nesting are limited.
 """
 
 import json
@@ -79,7 +79,7 @@ def sidecar_uris(uri: str) -> tuple[str, ...]:
 
 
 def find_sidecars(uris: Iterable[str]) -> dict[str, _Place]:
-    """Finds sidecars of many sources, by the source's URI; leaves out sources without one."""
+    """Finds the sidecars of many sources, by URI of the source; leaves out sources without any."""
     wanted = sorted(set(uris), key=lambda uri: _start(uri).encode("utf-8", "surrogateescape"))
     places: defaultdict[str, list[str]] = defaultdict(list)
     for uri in wanted:
@@ -189,9 +189,9 @@ def read_sidecars(uris: Iterable[str]) -> dict[str, Sidecar | SidecarProblem]:
     sidecars = find_sidecars(uris)
     places = {place.uri: place for place in sidecars.values() if isinstance(place, FoundSidecar)}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecar") as pool:
-        told = dict(zip(places, pool.map(_read, places.values()), strict=True))
+        contents = dict(zip(places, pool.map(_read, places.values()), strict=True))
     return {
-        uri: told[place.uri] if isinstance(place, FoundSidecar) else place
+        uri: contents[place.uri] if isinstance(place, FoundSidecar) else place
         for uri, place in sorted(sidecars.items())
     }
 

@@ -79,8 +79,7 @@ def resolve(written: str, manifest: str) -> str:
     """Returns the absolute URI of a manifest's entry.
 
     Raises:
-        ValueError: The entry of a manifest in a bucket is a file of this machine or leads out of
-            the bucket.
+        ValueError: The manifest is in a bucket, and the entry is a file or leads out of the bucket.
     """
     if has_scheme(written):
         return written

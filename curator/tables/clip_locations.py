@@ -63,7 +63,7 @@ class KeyRows:
         return len(self._keys)
 
     def find(self, key: str) -> int | None:
-        """Returns the row of a key, or None."""
+        """Returns the row of a key; None for an unknown key."""
         # Most callers look for many keys in the order of the rows.
         for row in (self._last, self._last + 1):
             if row < len(self._keys) and self._keys[row].as_py() == key:
@@ -76,7 +76,7 @@ class KeyRows:
         return row
 
     def find_all(self, keys: Sequence[str]) -> NDArray[np.int64]:
-        """Returns the rows of keys, int64 [N], -1 for missing ones."""
+        """Returns the rows of keys, int64 [N]; -1 for an unknown key."""
         places, at = equal_hashes(self._hashes, hashes(keys))
         stored = self._keys.take(pa.array(self._order[at])).to_pylist()
         rows = np.full(len(keys), -1, np.int64)

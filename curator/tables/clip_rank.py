@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 PREFERENCES = ("pixels", "bits_per_pixel", "length")
 """More pixels, less compression, and more frames are better."""
 LEAST = "-"
-"""Prefix of a criterion whose lowest value is the best."""
+"""Prefix of a criterion for which the lowest value is the best."""
 
 
 def criterion(clips: pa.Table, name: str) -> NDArray[np.float64]:

@@ -30,7 +30,7 @@ from curator.tables.schemas import (
 )
 
 BLOCK = 512
-"""Rows whose values become Python objects together."""
+"""Number of rows per block; the values of a block become Python objects together."""
 HELD = 16
 """Maximum number of blocks that are Python objects at a time."""
 _ROWS_PER_CHUNK = 128 * BLOCK
@@ -49,7 +49,7 @@ class ClipRow(Clip):
         self.rows, self.number = rows, number
 
     def value(self, column: str) -> Any:  # noqa: ANN401
-        """Returns the value of a column whose name comes from a recipe or a measure."""
+        """Returns the value of a column with a name from a recipe or a measure."""
         return self.rows.value_at(self.number, column)
 
     def declared(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class ClipRow(Clip):
         return self.rows.declared_at(self.number)
 
     def changed(self, values: Mapping[str, Any]) -> "ClipRow":
-        """Returns this clip with other values in some columns; the table stays as it is."""
+        """Returns a copy of this clip with other values; the table does not change."""
         return ClipRow(_Changed(self, dict(values)), 0)
 
 
@@ -358,7 +358,7 @@ class ClipStore:
 
     @cached_property
     def rows(self) -> ClipRows:
-        """The clips that passed the rules."""
+        """Rows of the clips that passed the rules, and of appended clips."""
         return ClipRows(self._passed.whole(), self._of_clips)
 
     @cached_property

@@ -71,7 +71,7 @@ class StoredVectors:
         return np.isin(np.arange(len(ids)), np.concatenate(positions))
 
     def matrix(self, ids: pa.Array) -> NDArray[np.float32]:
-        """Returns the vectors of clips that all have one, float32 [N, D]."""
+        """Returns the vectors of clips, float32 [N, D]; each clip must have a vector."""
         matrix_ND = np.empty((len(ids), self.schema.field("vector").type.list_size), np.float32)
         for positions, table, rows in self._rows.find(ids):
             begin = 0

@@ -45,7 +45,7 @@ class CorpusTables:
         return {name} if name else set()
 
     def read(self, family: str) -> pa.Table | None:
-        """Reads the table of a family; None for none."""
+        """Reads the table of a family; None if there is no valid table."""
         if (name := self._newest(family)) is None:
             return None
         self._names[family] = name

@@ -129,10 +129,7 @@ def part_versions(store: Store, folder: str) -> dict[str, str]:
 def equal_hashes(
     stored: NDArray[np.uint64], wanted: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns positions of equal hashes in `wanted` and in `stored`, int64 [N] each; both ascend.
-
-    `stored` is sorted.
-    """
+    """Returns positions of equal hashes in `wanted` and in the sorted `stored`, int64 [N] each."""
     first = np.searchsorted(stored, wanted, "left")
     n_equal = np.searchsorted(stored, wanted, "right") - first
     places = np.repeat(np.arange(len(wanted)), n_equal)

@@ -145,7 +145,7 @@ class MarkWriter:
 
 
 def take_out_removed(store: Store, name: str, removals: Removals) -> None:
-    """Takes marks of removed clips, and of others that show removed frames, out of an object."""
+    """Removes marks of removed clips, and of clips with removed frames, from an object."""
     table = read_parquet(store, name)
     is_gone = removals.rows(table) | removals.sharing_frames(table)
     if is_gone.any():

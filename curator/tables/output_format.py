@@ -31,7 +31,7 @@ from curator.tables.snapshot_store import (
 logger = logging.getLogger(__name__)
 
 FORMAT = 2
-"""Raised when a column or an object changes its name or its meaning. Format 1 has no number."""
+"""Increases when a column or an object changes its name or meaning. Format 1 has no number."""
 
 
 def read_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:

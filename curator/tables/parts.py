@@ -68,7 +68,7 @@ class Parts:
         return [name for name in names if name.startswith(self._prefix)]
 
     def name_of(self, keys: Iterable[str]) -> str:
-        """Returns the name of the part that completes some keys."""
+        """Returns the name of the part that completes these keys."""
         digits = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:16]
         return f"{self._prefix}{digits}.parquet"
 
@@ -249,7 +249,7 @@ def columns_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
 
 
 def rows_to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Makes a table of rows; a missing key is null, an unknown key an error."""
+    """Returns a table of rows; a missing key is null, and an unknown key raises `KeyError`."""
     listed = list(rows)
     unknown = set().union(*listed) - set(schema.names)
     if unknown:

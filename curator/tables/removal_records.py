@@ -249,15 +249,15 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordChain:
-    """All records of an output root, checked against each other and the newest snapshot."""
+    """All records of an output root, checked by their chain and by the newest snapshot."""
 
     uri: str
     records: Mapping[str, Record]
     """Valid records by name, in order; a copy may replace its record."""
     finished: frozenset[str]
-    """Names of records whose removal is finished."""
+    """Names of records of finished removals."""
     copies: frozenset[str]
-    """Whole copies."""
+    """Names of valid copies."""
     damaged: Mapping[str, str]
     """Why records could not be read, by name; they have valid copies."""
     lost: Mapping[str, str]
@@ -352,7 +352,7 @@ def removals_of(records: Sequence[Mapping[str, Any]]) -> Removals:
 
 
 def packed_hashes(hashes: NDArray[np.uint64]) -> str:
-    """Returns hashes of frames as records have them: 8 bytes each, in base64."""
+    """Returns hashes of frames in the form of records: 8 bytes each, in base64."""
     return base64.b64encode(hashes.astype("<u8").tobytes()).decode()
 
 
@@ -370,7 +370,7 @@ def record_bytes(record: Mapping[str, Any], name: str) -> bytes:
 
 
 def empty_record(named_by: str) -> dict[str, Any]:
-    """Returns a record that names nothing yet."""
+    """Returns a record without footage."""
     lists: dict[str, Any] = {name: [] for name in ("sources", "clips", *_SETS)}
     return {"made": _now(), "named_by": named_by, **lists}
 

@@ -43,7 +43,7 @@ from curator.tables.out_layout import (
 from curator.tables.parts import SUMMARY
 
 NUMBER, MADE, EARLIER = "snapshot", "made", "earlier"
-"""Fields of a summary."""
+"""Fields of a summary: number, time, and objects that only earlier snapshots name."""
 INDEXES = "indexes"
 """Field of a summary: names of the snapshot's own `manifest` and `dataset`."""
 OBJECTS = "objects"
@@ -61,7 +61,7 @@ CANDIDATES = "candidates"
 REMOVALS = "removals"
 """Field of a summary: SHA-256 of each record of `curate remove`, by name, in order."""
 _CONTENT = ("recipe", "tables", "fingerprints", CANDIDATES, INDEXES, REMOVALS)
-"""Fields whose change makes a commit a new snapshot; other fields have times and counts."""
+"""A commit adds a snapshot if one of these fields changes; other fields have times and counts."""
 _CHAIN = (NUMBER, MADE, OBJECTS, BEFORE)
 _CLEANED = (FolderLifetime.NAMED, FolderLifetime.KEPT)
 _FIXED_INDEXES = {"manifest": MANIFEST, "dataset": DATASET}

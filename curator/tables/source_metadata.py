@@ -72,7 +72,7 @@ class SourceMetadata:
         return pa.schema([(name, _TYPES[_kind(kinds)]) for name, kinds in self._kinds.items()])
 
     def joined(self, table: pa.Table, key: str) -> pa.Table:
-        """Appends the columns of metadata to a table whose column `key` has the sources' URIs."""
+        """Appends the columns of metadata to a table with the URIs of sources in column `key`."""
         if not self._kinds:
             return table
         whole = self._table()

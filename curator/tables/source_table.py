@@ -135,7 +135,7 @@ class SourceTable:
         self.sums.update(done=0, failed=len(outcomes) - outcomes.null_count, video_s=0.0)
 
     def sampled(self) -> pa.Table:
-        """Returns uri, bytes, version and id of large sources, whose ids hash only samples."""
+        """Returns uri, bytes, version and id of large sources, because their ids hash samples."""
         rows = self._usable()
         is_large = pc.fill_null(pc.greater(rows["bytes"], WHOLE_BYTES), False)
         return rows.filter(is_large).select(["uri", "bytes", "version", "source_id"])

@@ -12,7 +12,7 @@ from curator.records.tracks import Track
 from curator.storage import NO_HASHES, ContentHashes
 
 FRAMES = "frames"
-"""The family whose rows have the failures, and the fields of a `SourceFrames`."""
+"""The family with the failures, and with the fields of a `SourceFrames`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

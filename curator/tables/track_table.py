@@ -63,7 +63,7 @@ _ROWS_OF = {
     "clip_embedding": "clip_frame",
     "scene_vector": "scene_frame",
 }
-"""Columns whose length is the number of rows of an array."""
+"""Column with as many entries as the array has rows."""
 _FAILURE = ("error_stage", "error_code", "error_message")
 _DECODE_NOTES = (
     Note.TRUNCATED, Note.DECODE_ERRORS, Note.CORRUPT_FRAMES, Note.TIMESTAMPS_REPAIRED,
