@@ -267,7 +267,7 @@ class _CandidateClips(_Shared):
 
 
 class _KeptClips(_Shared):
-    """The kept rows at the begin of a stage."""
+    """The kept rows at the start of a stage."""
 
     def __init__(self, of: DecidedClips, rows: ClipRows) -> None:
         super().__init__(of)

@@ -1,7 +1,7 @@
 """Requests to Google Cloud Storage (`gs://`) and Azure Blob Storage (`az://`), by obstore.
 
 obstore's paths are stricter than these services: a key cannot have an empty segment, `.`, `..` or a
-control character. A listing names the empty object `name/`, which stands for a folder, `name`.
+control character. A listing names the empty object `name/`, which represents a folder, `name`.
 """
 
 import os

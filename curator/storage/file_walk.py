@@ -48,7 +48,7 @@ def walk(root: str) -> Iterator[WalkedPath]:
     """Yields all paths below a folder except folders, sorted; leaves out hidden names.
 
     The walk follows links, and lists a folder once: by its own path if this is below `root`, else
-    by the first path to it. It yields a folder that cannot be listed with the error.
+    by the first path to the folder. A folder that cannot be listed comes with its error.
     """
     for entry in _tree(root):
         if isinstance(entry.info, OSError) or not stat.S_ISDIR(entry.info.st_mode):
@@ -188,7 +188,7 @@ def find_objects(service: ObjectService, bucket: str, key: str) -> Iterator[Obje
 
 
 def _key_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Returns whether a key, or a folder above it, matches; names below the folder are not hidden.
+    """Returns whether a key matches, or a folder above the key without hidden names in between.
 
     Without patterns, all keys without hidden names match.
     """

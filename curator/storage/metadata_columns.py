@@ -26,7 +26,7 @@ def is_metadata(name: str) -> bool:
 
 
 def column_name(name: str) -> str | None:
-    """Returns `meta.` and the name reduced to a-z, 0-9 and _; None if nothing of it is left."""
+    """Returns `meta.` and the name reduced to a-z, 0-9 and _; None if the result is empty."""
     clean = re.sub(r"[^a-z0-9_]+", "_", name.strip().lower().removeprefix(PREFIX)).strip("_")
     return PREFIX + clean if clean else None
 

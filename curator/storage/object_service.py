@@ -79,7 +79,7 @@ class ObjectService(ABC):
     def list(self, bucket: str, prefix: str) -> Iterator[ObjectInfo]:
         """Yields the objects with keys that start with `prefix`, sorted by the UTF-8 of keys.
 
-        Leaves out the empty objects that stand for folders in consoles.
+        Leaves out empty objects that represent folders in consoles.
         """
 
     @abstractmethod

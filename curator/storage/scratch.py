@@ -111,7 +111,7 @@ class ScratchFolder:
 
 def hold(folder: Path) -> BinaryIO:
     """Locks a folder for as long as the returned file is open."""
-    # The file gets its name when it is locked, so that no process removes the folder before.
+    # The lock comes before the name, so that no other process removes a folder without a lock.
     begun = folder / f"{LOCK}.{os.getpid()}"
     file = begun.open("wb")
     fcntl.flock(file, fcntl.LOCK_EX)

@@ -181,7 +181,7 @@ def _find(store: Store, name: str, opened: Callable[[bytes], T]) -> T | None:
         if entry is None:
             return None
         info, data = entry
-        # The first request returns only the begin of a large object.
+        # The first request returns only the first bytes of a large object.
         return opened(data if len(data) == info.bytes else store.read(name))
 
     return _tried(store, name, read)

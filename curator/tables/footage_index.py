@@ -76,7 +76,7 @@ class PlacedPart:
     place: int
     ids: pa.Array
     store: Store | None = None
-    """Store that has the part; None if `seconds` are in memory from the begin."""
+    """Store that has the part; None for a part in memory."""
     seconds: NDArray[np.float32] | None = None
     """Times of its vectors from each clip's first frame, float32 [N]; None until needed."""
 

@@ -403,7 +403,7 @@ def clean(
         check()
         head = find_json(store, SUMMARY) or {}
         if HEAD in head:
-            # Records the begin of the chain first: a later snapshot that is missing is lost.
+            # Records where the chain starts first: a missing snapshot after this start is lost.
             head[HEAD]["first"] = min(kept)
             FencedStore(store, check).write(SUMMARY, sealed_json(head, to_json, SUMMARY))
         # Snapshots are removed first, so that no snapshot names an object that is gone.
