@@ -38,7 +38,7 @@ NEXT_MANIFEST = f"{SHARDS}/manifest.next.json"
 """The manifest of a commit that is under way, or did not finish."""
 
 ENERGON_SPLITS, ENERGON_COUNTS = ".nv-meta/split.yaml", ".nv-meta/.info.json"
-"""Paths below the parent folder of shards: the tars of each split, and the samples of each tar."""
+"""Paths below a folder of shards: the tars of each split, and the sample count of each tar."""
 
 
 class FolderLifetime(StrEnum):
