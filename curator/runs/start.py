@@ -263,7 +263,7 @@ def check_measured(recipe: Recipe) -> None:
         section, _, leaf = key.partition(".")
         if not getattr(getattr(recipe, section), leaf):
             raise UsageError(
-                f"filters.{name} needs a score that a run with {key} = false does not measure; add "
+                f"filters.{name} needs a score that is not measured with {key} = false; add "
                 f"--set {key}=true, or leave the rule out"
             )
     if recipe.dedup.enabled and not recipe.analyze.scenes:
