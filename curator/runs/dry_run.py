@@ -106,8 +106,8 @@ def dry_run(
     lines += [f"clips would leave the shards: {change}" for change in dropped]
     problem = drop_check.problem(dropped)
     if problem is not None and unread:
-        unread_sources = amount(len(unread), "source")
-        lines.append(f"{problem}; unless {unread_sources} that no run has read hold these clips")
+        where = f"{amount(len(unread), 'source')} that no run has read"
+        lines.append(f"{problem}; unless these clips are in {where}")
         problem = None
     return "\n  ".join(lines), problem
 
