@@ -1,1 +1,1 @@
-"""Turns measurements into shots and candidate clips with scores."""
+"""Makes shots and scored candidate clips from tracks."""

@@ -1,4 +1,4 @@
-"""Makes a candidate clip: span, timing, size, scores, and what its footage is compared by."""
+"""Makes the rows of a candidate clip: span, timing, size, scores, and data to find duplicates."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,10 +30,10 @@ def candidate_of(
     heads: Heads | None = None,
     measures: Measures = BUILT_IN,
 ) -> Candidate:
-    """One candidate clip, before any rule.
+    """Returns a candidate clip with its scores; no rule has judged it yet.
 
-    `aggregates` says how samples become scores, where not as their `ScoreSpec` says, and `heads`
-    reads CLIP embeddings. `crop_borders` cuts black borders away.
+    `aggregates` overrides, by score, how a `ScoreSpec` combines samples. `heads` makes scores from
+    CLIP embeddings. With `crop_borders`, the clip gets a crop without black borders.
     """
     start_pts = int(track.frame_pts[span.start_frame])
     end_pts = track.pts_of_end(span.end_frame)
@@ -43,7 +43,7 @@ def candidate_of(
     width, height = upright_size(*own, 0, track.pixel_aspect)
     scores = measures.score_clip(track, span, aggregates, heads)
     if crop is not None:
-        # Rules on size and shape are on what will be written.
+        # Rules on size and aspect ratio apply to the cropped picture.
         scores |= {"short_side_px": float(min(width, height)), "aspect": width / height}
     view = ClipView(track, span, heads)
     return Candidate(
@@ -74,10 +74,7 @@ def candidate_of(
 
 
 def footage_row(view: ClipView) -> dict[str, Any]:
-    """Returns the columns of `FOOTAGE_SCHEMA` without the id.
-
-    Pictures without structure have no vector.
-    """
+    """Returns the columns of `FOOTAGE_SCHEMA` except the id; leaves out vectors of only zeros."""
     track = view.track
     shown = np.flatnonzero(view.holds(track.scene_frame))
     shown = shown[np.any(track.scene_vector[shown] != 0, axis=1)]
@@ -88,7 +85,7 @@ def footage_row(view: ClipView) -> dict[str, Any]:
 
 
 def pictures_row(view: ClipView) -> dict[str, Any]:
-    """Returns the columns of `PICTURES_SCHEMA` without the id."""
+    """Returns the columns of `PICTURES_SCHEMA` except the id."""
     track = view.track
     shown = np.flatnonzero(view.holds(track.thumbnail_frame))
     frames = np.arange(view.span.start_frame, view.span.end_frame)

@@ -1,18 +1,18 @@
-"""Candidate clips with their scores as earlier runs stored them, so that a rerun only judges.
+"""Stores candidate clips with their scores, so a rerun with other bounds only applies its rules.
 
-They have the fingerprint of `ProposeStage`, of which bounds of rules are no part. A few large
-objects hold the candidates of thousands of tracks:
+Object names contain the fingerprint of `ProposeStage`, which does not depend on bounds of rules. A
+few large objects hold the candidates of thousands of tracks:
 
-    candidates/sources   what was found of each source, and which part of `tracks` it came from
+    candidates/sources   measured facts of each source, and its part of `tracks`
     candidates/clips     candidates_schema
     candidates/shots     SHOTS_SCHEMA
     candidates/vectors   embeddings_schema
-    candidates/clip_vectors  embeddings_schema, where the recipe names a CLIP model
-    candidates/footage   FOOTAGE_SCHEMA: duplicates are looked for among these
-    candidates/pictures  PICTURES_SCHEMA, by id in small row groups: few are looked at
+    candidates/clip_vectors  embeddings_schema; only if the recipe names a CLIP model
+    candidates/footage   FOOTAGE_SCHEMA: vectors among which duplicates are searched
+    candidates/pictures  PICTURES_SCHEMA: small row groups, because few pictures are read
 
-`sources` is written last. Its row of a source is valid as long as the part of `tracks` with the
-source's frames is there with the same size; else the source's clips are proposed again.
+`sources` is written last. The row of a source is valid while its part of `tracks` exists with the
+same size. If the row is not valid, the clips of the source are proposed again.
 """
 
 import hashlib
@@ -40,23 +40,23 @@ from curator.tables.track_parts import TRACKS
 logger = logging.getLogger(__name__)
 
 FOLDER = "candidates"
-FLUSH_CLIPS = 50_000  # clips that are held until they are written
-PACK_UNITS = 256  # units held until they become one: a table takes KB besides its rows
-SMALL_CLIPS = FLUSH_CLIPS // 2  # fewer clips of known sources make a part small
-MAX_PARTS = 16  # small parts beyond which they are put together
-ROWS_PER_GROUP = {"footage": 64, "pictures": 8}  # clips of a row group that is read by ids
+FLUSH_CLIPS = 50_000  # clips that are collected before a write
+PACK_UNITS = 256  # units that are merged into one, because each table takes KB besides its rows
+SMALL_CLIPS = FLUSH_CLIPS // 2  # a part is small if it has fewer valid clips
+MAX_PARTS = 16  # with more small or unused parts, small parts are merged
+ROWS_PER_GROUP = {"footage": 64, "pictures": 8}  # clips per row group, for reads by clip id
 
 _KINDS = ("clips", "shots", "vectors", "clip_vectors", "footage", "pictures", "sources")
 _VECTORS = ("vectors", "clip_vectors")
 _READ_BY_ID = {"footage": FOOTAGE_SCHEMA, "pictures": PICTURES_SCHEMA}
-"""Kinds that no pass reads whole into memory."""
+"""Kinds that are read by clip id, and not when a part is loaded."""
 _PLACE = ("source_id", "track_part", "track_bytes")
 
 
 class Candidates:
-    """The candidates of a run: those that were stored, and those that are new.
+    """The candidates of a run, stored and new.
 
-    `earlier` are objects that only earlier snapshots name: what they hold stands elsewhere too.
+    Objects in `earlier`, which only older snapshots use, are ignored, or written again.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Candidates:
         self.fingerprint = fingerprint
         self._earlier = earlier
         self._kinds = [kind for kind in _KINDS if kind != "clip_vectors" or has_clip]
-        self._used: set[str] = set()  # parts with clips of sources asked for or added
-        self._places: dict[str, pa.Table] = {}  # sources of each part, and where their tracks are
-        self._parts: list[str] = []  # names without folders of the parts that count
-        self._remainders: list[str] = []  # the part that has the parts of clips, if any
+        self._used: set[str] = set()  # parts with clips of sources that were loaded or added
+        self._places: dict[str, pa.Table] = {}  # by part: its sources and their parts of `tracks`
+        self._parts: list[str] = []  # names, without folders, of the current parts
+        self._remainders: list[str] = []  # names of the parts that hold remainders of clips
         self._new: list[ProposedUnit] = []
         self._n_new = self._n_loose = 0
         self.track_part: dict[str, str] = {}  # the part of `tracks` with each source's frames
 
     @classmethod
     def of_snapshot(cls, store: Store, summary: Mapping[str, Any]) -> "Candidates":
-        """Returns those that a snapshot names, for their pictures."""
+        """Returns the candidates that a snapshot names; only their pictures can be read."""
         candidates = cls(store, summary["fingerprints"].get(FOLDER, ""), has_clip=False)
         names = stored_candidates(store, summary, "pictures")
         candidates._parts = [name.rpartition("/")[2] for name in names]
@@ -84,20 +84,20 @@ class Candidates:
         return candidates
 
     def load(self, uris: Mapping[str, str], *, all_: bool = True) -> Iterator[ProposedUnit]:
-        """Reads what is stored of some sources, by their ids, a part at a time.
+        """Reads the stored rows of some sources, one part at a time.
 
-        With `all_` no other sources count: what is stored of those may be let go.
+        `uris` has the current address of each source id. With `all_`, small parts may be merged,
+        which drops rows of other sources.
 
         Yields:
-            Their rows, under these addresses; `track_part` has their sources then.
+            Rows with the current addresses, after `track_part` got their sources.
         """
         self._parts, self._used = self._whole_parts(), set()
         if not self._parts or not uris:
             return
         sizes = self._track_sizes()
         seen: set[str] = set()
-        # Which sources of small parts are valid, and the number of their clips.
-        small: dict[str, tuple[pa.Array, int]] = {}
+        small: dict[str, tuple[pa.Array, int]] = {}  # by part: valid sources, number of clips
         for part in list(self._parts):
             sources = None
             if part not in self._places:
@@ -124,7 +124,7 @@ class Candidates:
             self._put_together(small)
 
     def add(self, unit: ProposedUnit) -> None:
-        """Takes new candidates, and writes them when there are many."""
+        """Adds new candidates; writes all new candidates if there are many."""
         source_ids = unit.sources["source_id"].drop_null().to_pylist()
         if not source_ids:
             return
@@ -139,7 +139,7 @@ class Candidates:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what was added."""
+        """Writes the candidates that were added since the last write."""
         if not self._new:
             return
         sizes = self._track_sizes()
@@ -150,9 +150,9 @@ class Candidates:
     def remainders(
         self, parts: pa.Table, uris: Mapping[str, str], propose: Callable[[], list[ProposedUnit]]
     ) -> ProposedUnit:
-        """Returns clips that are `parts` of others, which are stored together.
+        """Returns clips that are `parts` of other clips; all parts are stored together.
 
-        `uris` has the address of each source id; `propose` makes them where others are stored.
+        `uris` has the address of each source id. Calls `propose` if these parts are not stored.
         """
         wanted = fingerprint(parts.to_pylist())
         part = f"{remainders_fingerprint(self.fingerprint)}-{wanted}.parquet"
@@ -164,31 +164,31 @@ class Candidates:
         return _moved(self._unit(part), uris)
 
     def keep_remainders(self, summary: Mapping[str, Any]) -> None:
-        """Lets the parts of clips count that a snapshot names, whose clips stay as they are."""
+        """Keeps the remainders that a snapshot names, for a run that reuses their clips."""
         names = stored_candidates(self._store, summary, "clips")
         own = remainders_fingerprint(self.fingerprint)
         parts = (name.rpartition("/")[2] for name in names)
         self._remainders = [part for part in parts if part.startswith(own)]
 
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
-        """Thumbnails of some clips; a clip may have none."""
+        """Returns a thumbnail of each clip; leaves out clips without thumbnails."""
         parts = [part for part in self._parts if part in self._used]
         names = [f"{FOLDER}/pictures/{part}" for part in (*parts, *self._remainders)]
         return read_pictures(self._store, names, clip_ids)
 
     def footage(self) -> FootageStore:
-        """Returns what clips are compared by; workers can read it too."""
+        """Returns the vectors by which duplicates are found; workers can read them too."""
         self.flush()
         parts = sorted(part for part in self._parts if part in self._used)
         return FootageStore(self._store, tuple(parts), writes_index=True)
 
     def names(self) -> set[str]:
-        """Objects that count."""
+        """Returns the names of all current objects."""
         parts = (*self._parts, *self._remainders)
         return {f"{FOLDER}/{kind}/{part}" for part in parts for kind in self._kinds}
 
     def _whole_parts(self) -> list[str]:
-        """Returns the names of the parts of which the objects of all kinds are there."""
+        """Returns the names of complete parts: an object of each kind exists."""
         there = {info.key for info in self._store.list(f"{FOLDER}/")}.difference(self._earlier)
         prefix = f"{FOLDER}/sources/{self.fingerprint}-"
         stored = [key.rpartition("/")[2] for key in there if key.startswith(prefix)]
@@ -214,7 +214,7 @@ class Candidates:
     def _unit(
         self, part: str, valid: pa.Array | None = None, sources: pa.Table | None = None
     ) -> ProposedUnit:
-        """What is stored of valid sources, without what is read by the ids of clips."""
+        """Reads the rows of valid sources, except the kinds in `_READ_BY_ID`."""
         tables = {} if sources is None else {"sources": sources}
         for kind in self._kinds:
             if kind not in tables and kind not in _READ_BY_ID:
@@ -228,7 +228,7 @@ class Candidates:
         return ProposedUnit(**tables, **{k: s.empty_table() for k, s in _READ_BY_ID.items()})
 
     def _put_together(self, small: Mapping[str, tuple[pa.Array, int]]) -> None:
-        """Writes small parts as fewer; what no source needs is let go."""
+        """Merges small parts into larger ones; leaves out rows of sources that are not valid."""
         groups = pack(
             list(small),
             max_items=len(small),
@@ -262,14 +262,14 @@ class Candidates:
 
 
 def remainders_fingerprint(fingerprint_of_candidates: str) -> str:
-    """Returns the fingerprint in the names of objects that have parts of clips."""
+    """Returns the fingerprint in the names of objects that hold remainders of clips."""
     return fingerprint("remainders", fingerprint_of_candidates)
 
 
 def stored_candidates(store: Store, summary: Mapping[str, Any], kind: str) -> list[str]:
     """Returns the objects of one kind, such as `pictures`, that a snapshot names.
 
-    Of an output of a version without snapshots, those that are there.
+    For an output of a version without snapshots, returns all such objects of its fingerprint.
     """
     if CANDIDATES in summary:
         return [name for name in summary[CANDIDATES] if name.startswith(f"{FOLDER}/{kind}/")]
@@ -278,7 +278,7 @@ def stored_candidates(store: Store, summary: Mapping[str, Any], kind: str) -> li
 
 
 def read_pictures(store: Store, names: Sequence[str], clip_ids: Iterable[str]) -> dict[str, bytes]:
-    """Reads a thumbnail of each clip from objects of `candidates/pictures`: the middle one."""
+    """Reads the middle thumbnail of each clip from objects of `candidates/pictures`."""
     pictures = read_all_pictures(store, names, clip_ids)
     return {clip_id: jpegs[len(jpegs) // 2] for clip_id, jpegs in pictures.items() if jpegs}
 
@@ -286,7 +286,7 @@ def read_pictures(store: Store, names: Sequence[str], clip_ids: Iterable[str]) -
 def read_all_pictures(
     store: Store, names: Sequence[str], clip_ids: Iterable[str]
 ) -> dict[str, list[bytes]]:
-    """Reads all thumbnails of clips, no more of each object than it must."""
+    """Reads all thumbnails of clips; of each object, reads only the row groups with these clips."""
     missing = set(clip_ids)
     pictures: dict[str, list[bytes]] = {}
     for name in names:
@@ -299,25 +299,25 @@ def read_all_pictures(
 
 
 def pictures_of(table: pa.Table) -> list[list[bytes]]:
-    """Returns the thumbnails of each row; older versions stored one."""
+    """Returns the thumbnails of each row. Older versions stored one thumbnail per clip."""
     jpegs = table["jpeg"].to_pylist()
     return jpegs if pa.types.is_list(table["jpeg"].type) else [[jpeg] for jpeg in jpegs]
 
 
 def _placed(unit: ProposedUnit, sizes: Mapping[str, int]) -> ProposedUnit:
-    """The unit with what holds for good, and the part of `tracks` that it came from."""
+    """Returns the unit with sources that can be stored, and adds their parts of `tracks`."""
     rows = unit.sources.filter(pc.is_valid(unit.sources["source_id"]))
     parts = [unit.track_parts[source_id] for source_id in rows["source_id"].to_pylist()]
     rows = rows.append_column("track_part", pa.array(parts, pa.string()))
     n_bytes = pa.array([sizes[part] for part in parts], pa.int64())
     rows = rows.append_column("track_bytes", n_bytes)
-    # Columns of `sources` that propose does not know are null.
+    # Columns of `sources` that other stages fill are null.
     all_columns = [SOURCES_SCHEMA.empty_table(), rows]
     return replace(unit, sources=pa.concat_tables(all_columns, promote_options="default"))
 
 
 def _merged(units: Sequence[ProposedUnit]) -> ProposedUnit:
-    """The rows of several units, whose columns stay in pieces: nothing is copied."""
+    """Concatenates the tables of several units without copying data."""
     if len(units) == 1:
         return units[0]
 
@@ -336,12 +336,12 @@ def _packed(units: Sequence[ProposedUnit]) -> ProposedUnit:
 
 
 def _only(table: pa.Table, column: str, of: pa.Table) -> pa.Table:
-    """Rows whose value of a column another table has too."""
+    """Returns the rows of a table with a value of `column` that the table `of` also has."""
     return table.filter(pc.is_in(table[column], value_set=of[column].combine_chunks()))
 
 
 def _moved(unit: ProposedUnit, uris: Mapping[str, str]) -> ProposedUnit:
-    """The rows under the addresses that the sources have now."""
+    """Returns the unit with the current addresses of its sources."""
     rows = []
     for table in (unit.sources, unit.clips):
         ids = table["source_id"].combine_chunks().unique()

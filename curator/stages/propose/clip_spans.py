@@ -1,4 +1,4 @@
-"""Turns shots into candidate clips. Arithmetic only."""
+"""Divides shots into the spans of candidate clips."""
 
 import hashlib
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from curator.records.tracks import Track
 from curator.stages.propose.config import ProposeConfig
 
 _EPSILON_S = 1e-4
-MAX_KEY_SHARE = 0.1  # share of key frames up to which one at a cut is no coincidence
+MAX_KEY_SHARE = 0.1  # with a larger share of key frames, a key frame at a cut proves nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class ClipPart:
     end_s: float
 
     def span(self, track: Track) -> Span:
-        """Returns the frames that are shown in the part, so that it is not shorter."""
+        """Returns all frames that are visible in the part, also those visible only partly."""
         first = self.clip.start_frame
         pts = track.frame_pts[first : self.clip.end_frame]
         at_s = (pts - pts[0]).astype(np.float64) * float(track.time_base)
@@ -39,10 +39,10 @@ class ClipPart:
 
 
 def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> list[Span]:
-    """Candidate clips of each shot in order: guarded, and split evenly where too long.
+    """Returns the spans of the candidate clips of all shots, in order.
 
-    Those shorter than `config.min_s` are among them, for the filter to reject. A shot that its
-    guards use up gives its whole span.
+    Drops guard frames beside transitions, but keeps a shot that has no other frames whole. Splits
+    long shots evenly. Keeps clips shorter than `config.min_s`, which the filter rejects.
     """
     spans = []
     for number, shot in enumerate(shots):
@@ -57,14 +57,14 @@ def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> lis
 
 
 def _is_confirmed(track: Track, shot: Shot) -> bool:
-    """Whether a shot begins with a cut at a key frame, where the source's encoder saw it too."""
+    """Whether a shot begins with a cut at a key frame: the source's encoder also found the cut."""
     is_key = track.frame_flags & 1
     is_rare = np.count_nonzero(is_key) <= MAX_KEY_SHARE * track.n_frames
     return shot.transition_in == "cut" and bool(is_key[shot.start_frame]) and bool(is_rare)
 
 
 def _pieces(track: Track, start: int, end: int, max_s: float) -> list[tuple[int, int]]:
-    """Frames of even pieces; a frame that stands longer than `max_s` is a piece of its own."""
+    """Splits frames into equal pieces; a frame shown for longer than `max_s` is its own piece."""
     times = np.append(track.frame_pts[start:end], track.pts_of_end(end))
     stands = np.flatnonzero(np.diff(times) * float(track.time_base) > max_s) + start
     edges = sorted({start, end, *stands.tolist(), *(stands + 1).tolist()})
@@ -77,7 +77,7 @@ def _even_pieces(track: Track, start: int, end: int, max_s: float) -> list[tuple
     n_pieces = max(1, ceil(duration_s(track, start, end) / max_s - 1e-9))
     edges = _even_edges(track, start, end, n_pieces)
     if any(duration_s(track, a, b) > max_s + 1e-6 for a, b in pairwise(edges)):
-        # An edge that moved to the next frame made a piece too long.
+        # Edges move to the next frame, which can make a piece too long.
         edges = _even_edges(track, start, end, n_pieces + 1)
     return [(a, b) for a, b in pairwise(edges) if b > a]
 
@@ -90,5 +90,5 @@ def _even_edges(track: Track, start: int, end: int, pieces: int) -> list[int]:
 
 
 def clip_id(source_id: str, start_pts: int, end_pts: int) -> str:
-    """Id of a clip from its source's content and its span: 24 hex digits."""
+    """Returns the id of a clip, 24 hex digits, made from the source id and the span."""
     return hashlib.sha256(f"{source_id}:{start_pts}:{end_pts}".encode()).hexdigest()[:24]

@@ -1,11 +1,11 @@
-"""Finds shots in a track: where boundaries are, and which frames belong to none.
+"""Finds the shots in a track, and the frames that belong to no shot.
 
-The head of `curator.models.shot_head` gives each frame the probability that the middle of a
-boundary is at it, and that it is inside of a transition; `curator.measures.boundaries` makes
-boundaries of both, and here the likely ones part shots. Where the recipe says so, shots are joined
-whose pictures next to their boundary show one scene.
+`curator.models.shot_head` gives each frame two probabilities: that it is the middle of a boundary,
+and that it is inside a transition. `curator.measures.boundaries` makes boundaries from both. This
+module splits the track at probable boundaries. If the recipe sets `join_similarity`, neighbouring
+shots with similar scene vectors are joined.
 
-Shape letters: V pictures that have a scene vector.
+Shape letters: V pictures with a scene vector.
 """
 
 from dataclasses import replace
@@ -19,19 +19,19 @@ from curator.records.clips import Shot, Transition
 from curator.records.tracks import Track
 from curator.stages.propose.config import ProposeConfig
 
-Gap = tuple[int, int]  # half-open frames in no shot; of an empty one, a cut, the place counts
-Run = tuple[int, int]  # first and last frame, inclusive, of neighbours
+Gap = tuple[int, int]  # half-open interval of frames in no shot; an empty gap is a cut
+Run = tuple[int, int]  # first and last frame, inclusive, of consecutive frames
 
-FLAT_SPREAD = 0.012  # of a frame that shows nothing: 3 levels of 255, noise of a black frame
+FLAT_SPREAD = 0.012  # below it a frame shows nothing: 3 levels of 255, noise of a black frame
 
-BLACK_LUMA, BLACK_SPREAD = 0.02, 0.03  # of a black frame, with a line of small print
+BLACK_LUMA, BLACK_SPREAD = 0.02, 0.03  # below both a frame is black; it may have small print
 
 
 def find_shots(track: Track, config: ProposeConfig) -> list[Shot]:
-    """Shots in order.
+    """Returns the shots in order.
 
-    Frames of gradual transitions and of black or flat stretches belong to none; a film that is flat
-    throughout has no shot.
+    Frames of gradual transitions and of black or flat stretches belong to no shot. A film of only
+    such frames has no shot.
     """
     is_network = config.shots == "network"
     marked = track.transition_probability if is_network else track.inside_probability
@@ -45,17 +45,17 @@ def find_shots(track: Track, config: ProposeConfig) -> list[Shot]:
 
 
 def _head_gaps(track: Track, config: ProposeConfig) -> list[Gap]:
-    """Boundaries of the head, each with the frames that it marks as inside of a transition."""
+    """Returns boundaries of the head, each with its frames inside the transition."""
     candidates = boundaries(track, inside=config.transition_threshold)
     return [(b.start, b.end) for b in candidates if b.probability > config.boundary_threshold]
 
 
 def _network_gaps(track: Track, config: ProposeConfig, spans: list[Run]) -> list[Gap]:
-    """Transitions by the network alone.
+    """Returns transitions that the shot network finds without the head.
 
-    The first head of TransNetV2 peaks on the last frame before a cut, or in the middle of a gradual
-    transition; the second marks all frames of a transition. A transition is a run of the first
-    head widened to the run of the second that it touches.
+    The first output of TransNetV2 peaks on the last frame before a cut, or in the middle of a
+    gradual transition. The second output marks all frames of a transition. A gap is a run of the
+    first output, widened to the runs of the second output that touch it.
     """
     peaks = _runs(track.shot_probability > config.shot_threshold)
     widened = (_widened(first, last, spans) for first, last in peaks)
@@ -63,7 +63,7 @@ def _network_gaps(track: Track, config: ProposeConfig, spans: list[Run]) -> list
 
 
 def _flat_gaps(track: Track, config: ProposeConfig, spans: list[Run]) -> list[Gap]:
-    """Black and flat stretches, with the fades to and from them."""
+    """Returns black and flat stretches, with the fades to and from them."""
     is_black = (track.luma_mean < BLACK_LUMA) & (track.luma_spread < BLACK_SPREAD)
     least_ticks = config.flat_s / float(track.time_base)
     gaps: list[Gap] = []
@@ -75,14 +75,14 @@ def _flat_gaps(track: Track, config: ProposeConfig, spans: list[Run]) -> list[Ga
 
 
 def _widened(first: int, last: int, spans: list[Run]) -> Run:
-    """A run of frames together with those that touch it."""
+    """Widens a run of frames to all runs that touch it."""
     touching = [span for span in spans if span[0] <= last + 1 and span[1] >= first - 1]
     firsts, lasts = zip((first, last), *touching, strict=True)
     return min(firsts), max(lasts)
 
 
 def _between(gaps: list[Gap], n_frames: int) -> list[Shot]:
-    """Shots between gaps, which may touch and overlap."""
+    """Returns the shots between gaps; gaps may touch and overlap."""
     merged: list[Gap] = []
     for start, end in sorted(gaps):
         if merged and start <= merged[-1][1]:
@@ -103,7 +103,7 @@ def _between(gaps: list[Gap], n_frames: int) -> list[Shot]:
 
 
 def _joined(track: Track, shots: list[Shot], flat: list[Gap], similarity: float) -> list[Shot]:
-    """Shots without the boundaries at which both sides have vectors that show one scene."""
+    """Joins neighbouring shots with similar scene vectors, but not across a flat stretch."""
     joined = shots[:1]
     for before, after in pairwise(shots):
         is_flat = any(before.end_frame <= a and b <= after.start_frame for a, b in flat)
@@ -118,7 +118,7 @@ def _joined(track: Track, shots: list[Shot], flat: list[Gap], similarity: float)
 
 
 def _scene_cosine(track: Track, before: Shot, after: Shot) -> float | None:
-    """Cosine of the last scene vector of a shot and the first of the next; None without both."""
+    """Compares a shot's last scene vector with the next shot's first; None if one is missing."""
     frames_V = track.scene_frame
     last = int(np.searchsorted(frames_V, before.end_frame)) - 1
     first = int(np.searchsorted(frames_V, after.start_frame))

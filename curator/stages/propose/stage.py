@@ -1,4 +1,4 @@
-"""The stage that makes shots, candidate clips and their scores of tracks."""
+"""The stage that makes shots, candidate clips and their scores from tracks."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -31,23 +31,24 @@ from curator.tables.track_items import TrackItem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedUnit:
-    """Shots, candidate clips and measured facts of some sources."""
+    """Tables of shots, candidate clips and measured facts of some sources."""
 
-    # Of each source id, the part of `tracks` that has its frames; empty where `sources` has them.
+    # By source id, the part of `tracks` with the frames of the source. Empty if the unit was read
+    # from the store: `sources` has the column `track_part` then.
     track_parts: Mapping[str, str] = field(default_factory=dict)
-    # Columns of `sources`; rows with a `source_id` hold for good, others for this run.
+    # Columns of `sources`. Rows without a `source_id` are failures, which the next run tries again.
     sources: pa.Table
     shots: pa.Table  # rows of `SHOTS_SCHEMA`
     clips: pa.Table  # rows of `candidates_schema`
     vectors: pa.Table  # rows of `embeddings_schema`
-    # The same by the CLIP model; none without one.
+    # Vectors of the CLIP model; no rows without a CLIP model.
     clip_vectors: pa.Table = field(default_factory=lambda: embeddings_schema(1).empty_table())
     footage: pa.Table  # rows of `FOOTAGE_SCHEMA`
     pictures: pa.Table  # rows of `PICTURES_SCHEMA`
 
 
 Rows = list[dict[str, Any]]
-Vectors = list[tuple[str, NDArray[np.float32]]]  # vectors by clip id, float32 [D] each
+Vectors = list[tuple[str, NDArray[np.float32]]]  # pairs of clip id and vector, float32 [D]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,10 +65,10 @@ class ProposedRows:
 
 
 class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
-    """Finds shots in tracks, cuts them into candidate clips, and scores these.
+    """Finds the shots in tracks, divides shots into candidate clips, and scores the clips.
 
-    `aggregates` says how samples become scores, where not as their `ScoreSpec` says;
-    `heads_fingerprint` is that of the heads that `with_heads` gets.
+    `aggregates` overrides, by score, how a `ScoreSpec` combines samples. `heads_fingerprint`
+    identifies the heads that `with_heads` gets.
     """
 
     name = "propose"
@@ -76,10 +77,10 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     scope = Scope.SOURCE
     reads = ("tracks",)
     writes = ("candidates", "shots", "embeddings")
-    # Shorter spans are proposed too, and rejected by a rule.
+    # The stage also proposes shorter clips; a rule rejects them.
     results_ignore = frozenset({"min_s"})
     config_type = ProposeConfig
-    # Parts are waited for.
+    # A worker mostly waits for parts of tracks.
     resources = Resources(cpus=0.5)
 
     def __init__(
@@ -98,28 +99,28 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         self.measures = measures
 
     def with_heads(self, heads: Heads | None) -> Self:
-        """Returns a copy that reads CLIP embeddings by these heads, for workers."""
+        """Returns a copy for workers, which makes scores from CLIP embeddings by these heads."""
         stage = copy(self)
         stage._heads = heads
         return stage
 
     def with_parts(self, parts: Mapping[str, Sequence[ClipPart]]) -> Self:
-        """Returns a copy that makes clips of parts of clips alone, by the id of their source."""
+        """Returns a copy that only makes clips from `parts`, which are listed by source id."""
         stage = copy(self)
         stage._parts = parts
         return stage
 
     def models(self) -> tuple[object, ...]:
-        """How scores are made, and what reads embeddings."""
+        """Returns the aggregates, and the fingerprints of heads and measures."""
         return self._aggregates, self._heads_fingerprint, self.measures.fingerprint()
 
     def process(self, unit: TrackItem) -> ProposedRows:
-        """Makes the rows of a source."""
+        """Makes the rows of one source."""
         track, uri = unit.track, unit.uri
         if self._parts is not None:
             return self._remainders(track, uri, self._parts)
         if isinstance(track, Failure):
-            # A failure that is not stored has no id, and is tried again.
+            # A failure that is not stored gets no id, so the next run tries the source again.
             ids = {} if unit.frames_part is None else {"source_id": unit.source.source_id}
             return ProposedRows(sources=[_failed_source(track) | ids])
         shots = find_shots(track, self.config)
@@ -164,19 +165,19 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         made.pictures.append({"clip_id": clip.clip_id} | pictures_row(view))
 
     def failed(self, unit: TrackItem, failure: Failure) -> ProposedRows:
-        """The row of a source from which nothing can be proposed; it is tried again."""
+        """Returns the row of a source that failed in this stage; the next run tries it again."""
         return ProposedRows(sources=[_failed_source(failure)])
 
 
 @dataclass(frozen=True)
 class KeepProposed:
-    """Turns the rows of a unit into tables; `clip` is the name of the CLIP model, None for none."""
+    """Makes tables from the rows of a unit; `clip` is the name of the CLIP model, if any."""
 
     clip: str | None
     measures: Measures = BUILT_IN
 
     def __call__(self, items: Sequence[TrackItem], results: Sequence[ProposedRows]) -> ProposedUnit:
-        """Tables of the rows of all sources."""
+        """Returns the tables of all sources of the unit."""
         rows = ProposedRows()
         for result in results:
             for name in field_names(ProposedRows):
@@ -195,7 +196,7 @@ class KeepProposed:
 
 
 def _mean_direction(vectors_ND: NDArray[np.float16]) -> NDArray[np.float32] | None:
-    """Returns the mean of vectors at unit length, float32 [D]; None where none says anything."""
+    """Returns the unit mean of the vectors, float32 [D]; None if all vectors are zero."""
     described = vectors_ND[np.any(vectors_ND != 0, axis=1)] if len(vectors_ND) else vectors_ND
     if not len(described):
         return None

@@ -1,1 +1,1 @@
-"""Probes sources without decoding them."""
+"""Lists sources and reads their headers, without decoding frames."""

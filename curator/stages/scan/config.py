@@ -1,11 +1,11 @@
-"""Settings of the listing and the scan. Probes depend on the bytes alone, and on no setting."""
+"""Settings of the listing and the scan. No setting changes the result of a probe."""
 
 from curator.stage import StageConfig
 
 
 class ScanConfig(StageConfig):
-    """Settings for reading about sources."""
+    """Settings of the listing."""
 
     sidecar_meta: bool = False
-    """keys of the `.json` next to a source (video.mp4.json, or video.json) become columns meta.* of
-    `sources` and `clips`, as columns of a manifest do: bool, number, text, or list of texts"""
+    """read the `.json` next to a source (video.mp4.json or video.json); its keys become columns
+    meta.* of `sources` and `clips`, like columns of a manifest: bool, number, text, list of text"""

@@ -1,4 +1,4 @@
-"""Probes each source without decoding: identity, container, size, timing, audio."""
+"""Reads the id and the header of each source: container, codec, size, timing, audio."""
 
 from fractions import Fraction
 from typing import Any, BinaryIO
@@ -17,18 +17,15 @@ from curator.records.sources import Failure
 from curator.records.tracks import varies
 from curator.storage import content_id, open_source
 
-_CODECS = {"libdav1d": "av1", "libvpx": "vp8", "libvpx-vp9": "vp9"}
-"""Codecs of decoders with other names."""
-
-
+_CODECS = {"libdav1d": "av1", "libvpx": "vp8", "libvpx-vp9": "vp9"}  # by the decoder's name
 ScanRow = dict[str, str | int | float | bool | None]  # a row of `SCAN_SCHEMA`
 
 
 def scan_source(uri: str, n_bytes: int, version: str) -> ScanRow:
-    """Probes one source, of the size and version that the listing gave.
+    """Probes one source. `n_bytes` and `version` come from the listing.
 
     Returns:
-        A row, with the error of a source that cannot be used.
+        The row of the source. If the source cannot be used, the row has the error.
     """
     row: ScanRow = {"uri": uri, "bytes": n_bytes, "version": version}
     try:
@@ -47,14 +44,15 @@ def scan_source(uri: str, n_bytes: int, version: str) -> ScanRow:
 
 
 def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
-    """Reads what a container says of its first video stream, without decoding.
+    """Reads the container's description of its first video stream, without decoding.
 
     Returns:
-        Columns of `SCAN_SCHEMA`, with fractions as such. Width and height are after rotation, as is
-        the pixel aspect; `header_*` are claims.
+        Columns of `SCAN_SCHEMA`; fractions are of type `Fraction`. Width, height and pixel aspect
+        apply to the rotated picture. The frames may contradict `header_*`.
 
     Raises:
-        SourceError: EMPTY_FILE, NOT_A_VIDEO, NO_VIDEO_STREAM or UNSUPPORTED_CODEC.
+        SourceError: EMPTY_FILE, NOT_A_VIDEO, TOO_LARGE_TO_PROBE, NO_VIDEO_STREAM,
+            UNSUPPORTED_CODEC, or NO_FRAMES if the stream has no picture size.
     """
     with open_container(reader, uri, n_bytes=n_bytes) as container:
         stream = video_stream(container, uri)
@@ -82,8 +80,8 @@ def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
         if stream.width < 1 or stream.height < 1:
             raise SourceError(
                 ErrorCode.NO_FRAMES,
-                f"{uri}: its {facts['codec']} stream names no picture size, so none of it decodes; "
-                "fetch the file again or leave it out",
+                f"{uri}: its {facts['codec']} stream gives no picture size, so no frame can be "
+                "decoded; fetch the file again or leave it out",
             )
         aspect = pixel_aspect_of(stream, 0)
     rotation_deg = header_rotation_deg(reader, n_bytes) or 0

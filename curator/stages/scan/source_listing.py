@@ -1,8 +1,8 @@
-"""Turns the user's arguments (files, folders, patterns, prefixes, manifests) into sources.
+"""Lists the sources that a user's arguments name: files, folders, patterns, buckets, manifests.
 
-Everything is a stream in a fixed order, so that a bucket of millions of objects neither waits nor
-takes memory. Nothing found is dropped silently: it is a source, a name that is clearly no video, or
-an entry that counts as failed.
+A listing is a stream in a fixed order. The scan of a bucket with millions of objects begins at once
+and needs little memory. Each file or object is listed as a source, counted as a skipped name, or
+listed as failed.
 """
 
 import hashlib
@@ -31,9 +31,9 @@ from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
 
 _SKIPPED = {
-    "images, and what cameras put beside videos": "jpg jpeg png webp bmp tif tiff svg heic heif "
+    "images, and files that cameras add to videos": "jpg jpeg png webp bmp tif tiff svg heic heif "
     "ico psd exr dpx thm xmp",
-    "sound alone": "wav mp3 flac aac opus wma aif aiff mid midi",
+    "audio": "wav mp3 flac aac opus wma aif aiff mid midi",
     "subtitles": "srt vtt ass ssa sub idx sup lrc ttml sbv",
     "text and documents": "txt md rst nfo log html htm pdf doc docx xls xlsx ppt pptx",
     "data and settings": "json jsonl ndjson csv tsv parquet arrow feather xml yaml yml toml ini "
@@ -44,18 +44,18 @@ _SKIPPED = {
 }
 logger = logging.getLogger(__name__)
 SKIPPED_SUFFIXES = frozenset(f".{end}" for ends in _SKIPPED.values() for end in ends.split())
-"""Endings of names that are clearly no video.
+"""Suffixes of files that are clearly not videos.
 
-GIF can be one; so can .m4a and .ogg, whose containers also hold video.
+GIF files can be videos. Files named .m4a and .ogg can contain video streams.
 """
 
 _THREADS = 16
 _BATCH = 16
-_SIDECARS = 512  # sources whose sidecars are looked for together
+_SIDECARS = 512  # sources whose sidecars are looked up together
 _DIGEST_BYTES = 16
 _ROWS_PER_SOURCE, _FREE_ROWS = 1_000, 100_000
-"""Most rows of a manifest for each different source, and rows that are not counted. A film of two
-hours that has a row for each of its clips of 5 s has 1,440."""
+"""A manifest may have `_FREE_ROWS` rows, plus `_ROWS_PER_SOURCE` for each different source. With a
+row for each clip of 5 s, a film of two hours has 1,440 rows."""
 _Item = TypeVar("_Item")
 _Named = TypeVar("_Named", "ManifestRow", "Listed")
 Metadata = Mapping[str, Any]  # of a source, by column; see `storage.metadata_columns`
@@ -64,7 +64,7 @@ _NOTHING: Metadata = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedSource:
-    """A source to read; `version` is for `open_source(expected_version=…)`."""
+    """A source to read; `open_source(expected_version=…)` takes its `version`."""
 
     uri: str
     bytes: int
@@ -74,14 +74,14 @@ class ListedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedName:
-    """A file whose name is clearly not that of a video; it is counted, and gets no row."""
+    """A file whose suffix is not that of a video. A run counts it; no table has a row for it."""
 
     uri: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnlistedSource:
-    """An entry that was named or found and cannot be read; it gets a row as failed."""
+    """A source that cannot be listed. The table `sources` has a row for it, as failed."""
 
     uri: str
     code: ErrorCode
@@ -95,31 +95,31 @@ Listed = ListedSource | SkippedName | UnlistedSource
 def list_sources(
     arguments: Sequence[str], *, limit: int | None = None, sidecar_meta: bool = False
 ) -> Iterator[Listed]:
-    """Lists the sources that the arguments name, each URI once, in the arguments' order.
+    """Lists the sources that the arguments name, each URI once, in the order of the arguments.
 
     An argument is one of:
 
-    - a file: a source of any name, or a manifest if it ends in .txt, .csv or .parquet;
-    - a folder: everything below it, sorted; names that start with a dot are left out;
-    - a pattern with `*`, `?`, `[…]` or `**`, unless something has just that name;
-    - `s3://bucket/…`, or on another object store: an object, a folder (`s3://b/a` is not
-      `s3://b/ab`), or a pattern. A folder that a pattern matches is listed like a folder, so
-      `s3://b/a*` is a plain prefix.
+    - a file: a manifest if its name ends in .txt, .csv or .parquet, otherwise a source;
+    - a folder: all files below it, sorted, except those with a name that starts with a dot;
+    - a pattern with `*`, `?`, `[…]` or `**`, unless a file or folder has exactly this name;
+    - `s3://bucket/…`, or the same in another object store: an object, a folder (`s3://b/a` is not
+      `s3://b/ab`), or a pattern. If a pattern matches a folder, all objects of the folder are
+      listed, so `s3://b/a*` lists every key that begins with `a`.
 
-    The URIs are absolute paths, with links kept, and `scheme://bucket/key`.
+    URIs are absolute paths, or `scheme://bucket/key`. Symbolic links are not resolved.
 
     Args:
         arguments: At least one.
-        limit: Most sources, readable or not; skipped names do not count.
-        sidecar_meta: Whether to read metadata from the `.json` of a source.
+        limit: Maximum number of sources, readable or not; skipped names do not count.
+        sidecar_meta: Whether to read metadata from the `.json` file of a source.
 
     Returns:
-        A stream; all arguments are looked up first.
+        A stream. Before this function returns, it looks up every argument.
 
     Raises:
-        UsageError: An argument names nothing, or a manifest is not valid; the latter may come from
-            the stream.
-        StorageError: A listing broke off; from the stream.
+        UsageError: An argument names nothing, or a manifest is not valid. The stream may raise the
+            error for a manifest.
+        StorageError: A listing broke off; raised by the stream.
     """
     if not arguments:
         raise UsageError("no inputs: name files, folders, patterns, s3://… or a manifest")
@@ -133,7 +133,7 @@ def list_sources(
 
 
 def _looked_up(argument: str, seen: set[bytes], *, may_repeat: bool) -> Iterator[Listed]:
-    """The list of one argument; its first item is fetched already, to see that it is not empty."""
+    """Lists one argument. Fetches the first items, and refuses an argument that names no video."""
 
     def once(listed: Iterator[Listed]) -> Iterator[Listed]:
         return _without_repeats(listed, seen) if may_repeat else listed
@@ -158,7 +158,7 @@ def _looked_up(argument: str, seen: set[bytes], *, may_repeat: bool) -> Iterator
         if is_pattern(argument):
             listed = _with_a_video(_pattern_files(path), argument, "matches no files")
             return _without_repeats(listed, seen)
-        what = "is a link to nothing" if os.path.islink(path) else "does not exist"
+        what = "is a broken link" if os.path.islink(path) else "does not exist"
         raise UsageError(f"input {argument!r} {what} (looked for {path!r})") from error
     except (OSError, ValueError) as error:
         raise UsageError(f"input {local_failure(path, error).message}") from error
@@ -169,7 +169,7 @@ def _looked_up(argument: str, seen: set[bytes], *, may_repeat: bool) -> Iterator
             raise UsageError(f"input {local_failure(path, error).message}") from error
         return once(_with_a_video(map(_by_name, walk(path)), argument, "has no files in it"))
     if not stat.S_ISREG(info.st_mode):
-        raise UsageError(f"input {argument!r} is no file and no folder")
+        raise UsageError(f"input {argument!r} is neither a file nor a folder")
     if is_manifest(path):
         return of_manifest(path)
     return once(iter([_local(WalkedPath(path=path, info=info))]))
@@ -219,7 +219,7 @@ def _failed(uri: str, error: SourceError, metadata: Metadata = _NOTHING) -> List
 
 
 def _checked_text(listed: Listed) -> Listed:
-    """Replaces entries whose name is not UTF-8: neither Parquet nor JSON takes that."""
+    """Makes a source fail if its name is not UTF-8; Parquet and JSON cannot store such a name."""
     try:
         listed.uri.encode()
     except UnicodeEncodeError:
@@ -240,7 +240,7 @@ def _is_skipped(uri: str) -> bool:
 
 
 def _described(rows: Iterable[ManifestRow]) -> Iterator[Listed]:
-    """Looks URIs up in several threads, and yields them in their order."""
+    """Looks up the URIs of rows in several threads; yields results in the order of the rows."""
     remaining = iter(rows)
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="list")
     underway: deque[Future[list[Listed]]] = deque()
@@ -256,7 +256,7 @@ def _described(rows: Iterable[ManifestRow]) -> Iterator[Listed]:
 
 
 def _bucket_objects(service: ObjectService, argument: str) -> Iterator[Listed] | None:
-    """The list of an address in a bucket; None of a manifest."""
+    """Lists an address in a bucket; returns None if the address is a manifest."""
     bucket, key = split_uri(argument)
     if not bucket:
         raise UsageError(
@@ -267,7 +267,7 @@ def _bucket_objects(service: ObjectService, argument: str) -> Iterator[Listed] |
             info = service.head(bucket, key)
         except service.errors as error:
             cause, words = service.explain(error, bucket)
-            # Without the right to list, a server may answer 403 for missing objects.
+            # If the user may not list the bucket, a server may answer 403 for a missing object.
             if cause not in (Cause.MISSING, Cause.NO_BUCKET, Cause.FORBIDDEN):
                 raise UsageError(f"input {argument!r} cannot be read: {words}") from error
         else:
@@ -275,7 +275,7 @@ def _bucket_objects(service: ObjectService, argument: str) -> Iterator[Listed] |
                 return None
             version = object_version(info)
             return iter([ListedSource(uri=argument, bytes=info.bytes, version=version)])
-    otherwise = "has no objects under it; for a plain prefix of keys append *"
+    otherwise = "has no objects under it; if it is a prefix of keys and not a folder, append *"
     if is_pattern(key):
         otherwise = "matches no objects"
     return _with_a_video(_objects(service, bucket, key), argument, otherwise)
@@ -288,8 +288,8 @@ def _objects(service: ObjectService, bucket: str, key: str) -> Iterator[Listed]:
             yield SkippedName(uri=uri)
         elif any(name in DOTS for name in stored.key.split("/")):
             message = (
-                f"{uri!r}: a segment of the key is '.' or '..', which programs resolve to another "
-                "object; copy it to a key without one"
+                f"{uri!r}: a segment of the key is '.' or '..', and programs resolve such a key to "
+                "another object; copy the object to a key without this segment"
             )
             yield UnlistedSource(uri=uri, code=ErrorCode.UNSAFE_KEY, message=message)
         else:
@@ -305,7 +305,7 @@ def _at_least_one(items: Iterator[_Item], argument: str, otherwise: str) -> Iter
 
 
 def _with_a_video(items: Iterator[Listed], argument: str, otherwise: str) -> Iterator[Listed]:
-    """Returns the same items, of which the first that may be a video was fetched already."""
+    """Returns the same items. Refuses a list in which every item is a skipped name."""
     skipped: list[Listed] = []
     for item in _at_least_one(items, argument, otherwise):
         if not isinstance(item, SkippedName):
@@ -331,13 +331,13 @@ def _without_repeats(
             unused = [*unused[:1], item.uri]
         if n_items > _FREE_ROWS + _ROWS_PER_SOURCE * len(seen):
             raise UsageError(
-                f"input {argument!r}: its first {n_items} rows name {len(seen)} sources; expected "
-                f"at most {_ROWS_PER_SOURCE} rows for each: write a manifest that names each once"
+                f"input {argument!r}: the first {n_items} rows name {len(seen)} sources; expected "
+                f"at most {_ROWS_PER_SOURCE} rows for each source; name each source once"
             )
     if unused:
         logger.warning(
-            "some sources are named more than once, such as %s: what is said of a source where it "
-            "is named first counts", unused[0],
+            "some sources are named more than once, such as %s: only the metadata of the first "
+            "mention of a source is used", unused[0],
         )  # fmt: skip
 
 
@@ -353,10 +353,10 @@ def _limited(listed: Iterable[Listed], limit: int | None) -> Iterator[Listed]:
 
 
 class ListedSources:
-    """Yields sources to scan; notes all else of a listing as it passes.
+    """Yields the sources to scan, and records the other results of a listing.
 
-    `sources` gets what could not be listed, `metadata` what the listing says of sources, and
-    `unreadable` addresses that could not be read. `list_s` are seconds of waiting for the listing.
+    Sources that cannot be listed go to `sources` as failed, and metadata goes to `metadata`. URIs
+    that failed as UNREADABLE go to `unreadable`. `list_s` counts seconds of waiting for listings.
     """
 
     def __init__(
@@ -371,9 +371,9 @@ class ListedSources:
         self.n_skipped_names, self.list_s = 0, 0.0
 
     def __iter__(self) -> Iterator[SourceRef]:
-        """Adds what could not be listed to the table."""
+        """Yields the readable sources; adds failed ones to the table."""
         begun = monotonic()
-        # In batches: checking the clock for each would take as long as a quick listing.
+        # The clock is read once per batch. Once per item would take as long as a quick listing.
         while batch := list(islice(self._listed, 64)):
             self.list_s += monotonic() - begun
             for item in batch:
@@ -399,7 +399,7 @@ class ListedSources:
 
 
 def _with_sidecars(listed: Iterator[Listed]) -> Iterator[Listed]:
-    """Adds metadata of sidecars; a manifest's value of the same column counts."""
+    """Adds metadata of sidecars; if a manifest has the same column, its value stays."""
     n_unread, first = 0, ""
     while window := list(islice(listed, _SIDECARS)):
         sidecars = read_sidecars(item.uri for item in window if isinstance(item, ListedSource))
@@ -416,7 +416,7 @@ def _with_sidecars(listed: Iterator[Listed]) -> Iterator[Listed]:
 
 
 def _plain_values(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values by column, without nested ones; of keys that become one, the first counts."""
+    """Returns the values that are not nested, by column; the first key of a column counts."""
     values: dict[str, Any] = {}
     for name, value in data.items():
         column = column_name(name)

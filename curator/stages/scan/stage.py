@@ -1,4 +1,4 @@
-"""The stage that probes sources. It imports little, so that its process starts soon."""
+"""The stage that probes sources. This module imports little, so a worker starts quickly."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,12 +12,12 @@ from curator.stages.scan.probe import ScanRow, scan_source
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_PROBE_S = 30.0  # CPU-seconds: the longest index, of a day at 120 frames/s, takes 5
-MAX_PROBE_BYTES = 768 << 20  # an index of a day at 120 frames/s takes 500 MB
+MAX_PROBE_S = 30.0  # CPU-seconds; the index of a day at 120 frames/s takes 5
+MAX_PROBE_BYTES = 768 << 20  # the index of a day at 120 frames/s takes 500 MB
 
 
 class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
-    """Probes sources without decoding them."""
+    """Reads ids and headers of sources, without decoding frames."""
 
     name = "scan"
     version = 1
@@ -31,11 +31,11 @@ class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
     sandboxed = True
     memory_code = ErrorCode.TOO_LARGE_TO_PROBE
     limit_bytes = MAX_PROBE_BYTES
-    # Reading headers is mostly waiting.
+    # A worker mostly waits for the storage.
     resources = Resources(cpus=0.5)
 
     def limit_s(self, unit: SourceRef) -> float:
-        """CPU-seconds for a header."""
+        """Returns the limit for one source, in CPU-seconds."""
         return MAX_PROBE_S
 
     def process(self, unit: SourceRef) -> ScanRow:
@@ -43,7 +43,7 @@ class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
         return scan_source(unit.uri, unit.n_bytes, unit.version)
 
     def failed(self, unit: SourceRef, failure: Failure) -> ScanRow:
-        """Returns the row of a source that cannot be probed."""
+        """Returns the row of a source that could not be probed."""
         return _names(unit) | failure.columns()
 
     def rows(self, items: Sequence[SourceRef], results: Sequence[ScanRow]) -> "pa.Table":
@@ -56,5 +56,5 @@ class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
 
 
 def _names(source: SourceRef) -> ScanRow:
-    """Returns what names a source; never out of a sandbox."""
+    """Returns the columns that identify a source; they never come from a sandbox."""
     return {"uri": source.uri, "bytes": source.n_bytes, "version": source.version}

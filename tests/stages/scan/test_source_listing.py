@@ -190,8 +190,8 @@ def test_a_folder_without_permission_is_listed_as_failed(tree: Path) -> None:
         ("none.mp4", "does not exist"),
         ("*.none", "matches no files"),
         ("empty", "has no files"),
-        ("link", "is a link to nothing"),
-        ("pipe", "is no file and no folder"),
+        ("link", "is a broken link"),
+        ("pipe", "is neither a file nor a folder"),
         ("empty.txt", "names no sources"),
     ],
 )
@@ -328,7 +328,7 @@ def test_keys_that_no_file_can_have_are_listed_as_failed(
         item = found[key]
         assert isinstance(item, UnlistedSource)
         assert item.code is ErrorCode.UNSAFE_KEY
-        assert "copy it to a key without one" in item.message
+        assert "copy the object to a key without this segment" in item.message
 
 
 def test_many_uris_are_described_in_their_order(
