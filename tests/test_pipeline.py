@@ -167,7 +167,7 @@ def test_without_quantiles_and_duplicates_only_the_order_of_a_run_holds_clips_ba
     for name in ("filter", "cut"):
         assert found[name].why.startswith("only because a run takes stages in turn")
     assert found["shard"].on == "every kept clip to be cut"
-    words = "on a cluster or a machine with a GPU, clips are cut as they are decided about"
+    words = "on a cluster or a machine with a GPU, cutting begins before all are decided"
     assert found["cut"].why.endswith(words)
     asks = waits_of("dedup.enabled=false", "select.keep_fraction=null", recipe="cosmos")
     assert words not in asks["cut"].why
@@ -179,7 +179,7 @@ def test_answers_and_stages_that_reject_clips_come_before_the_cut() -> None:
     assert asked["cut"].on == "the decisions about all clips"
     asked = waits_of("caption.failed=reject", recipe="cosmos")
     assert asked["caption"].on == "the decisions about all clips"
-    assert str(asked["cut"]) == "every kept clip to be annotated: answers may reject it"
+    assert str(asked["cut"]) == "every kept clip to be annotated: annotations may reject it"
     assert waits_of()["caption"].on == "every kept clip to be cut"
     # Own stages that reject clips get all of them.
     found = waits_of(*OFF, "stages=[blocklist:Blocklist]")

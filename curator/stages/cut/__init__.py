@@ -1,1 +1,1 @@
-"""Writes the clips that survived."""
+"""Writes the kept clips."""

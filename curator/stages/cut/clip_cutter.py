@@ -1,11 +1,11 @@
-"""Writes the clips that survived: exactly the frames of their spans, verified by decoding.
+"""Writes clips with exactly the frames of their spans, and verifies them.
 
-A clip whose source has the form that the recipe accepts is copied: its packets are written
-unchanged, from the first key frame in the span on. All others are encoded.
+If the recipe accepts a copy of the source's stream, the packets are written unchanged, from the
+first key frame in the span on. All other clips are encoded.
 
-Each clip seeks to the key frame before its span. The decoded frames are compared with the analyzed
-timestamps: a frame that is missing, extra or damaged sends the clip to an earlier seek, and in the
-end to the start of the file.
+To decode a clip, the cutter seeks to the key frame before the span, and compares the timestamps of
+decoded frames with those of the analysis. If a frame is missing, extra or damaged, the cutter seeks
+to an earlier key frame. The last attempt decodes from the start of the file.
 """
 
 import hashlib
@@ -54,31 +54,31 @@ from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_copy, check_encoded, give_up_ticks, refuse_request
 
 EARLIER_S = (0.0, 2.0, 10.0)
-"""How long before a span seeks aim, one after the other, before the file is read from its start."""
+"""Distances before a span to which attempts seek; the last attempt begins at the file's start."""
 SMALL_BYTES = 1 << 16
-"""A clip this small may be large beside its source: its index counts for more than its pictures."""
+"""Smaller clips are not encoded again, because the index can take more bytes than the pictures."""
 MAX_COARSER = 10
-"""Most that the guard against large clips adds to the CRF: a third of the size."""
+"""Maximum increase of the CRF for a clip that is too large; it divides the size by about three."""
 
 MakeSampler = Callable[[int, int], FrameSampler]
 """Makes the sampler of a clip from its number of frames and its first frame within the request."""
 
 _Made = TypeVar("_Made")
 _Pictures = tuple[Upright, Iterator[av.video.frame.VideoFrame]]
-"""What knows the size of a clip's frames, and the frames in their written form."""
+"""The converter of a clip's frames, which knows their size, and the frames for the encoder."""
 
 
 @dataclass
 class ClipCutter:
-    """Cuts the clips of one source; a context manager, which closes the container.
+    """Cuts the clips of one source; a context manager that closes the container.
 
-    After an error the demuxer's position is unknown: the cutter is closed then, and not used again.
+    The container stays open for the next clip. After wrong frames or damage, it is opened again.
 
     Attributes:
-        max_pixels: Largest frame, in pixels.
+        max_pixels: Largest accepted frame, in pixels.
         decoder_threads: Threads of the decoder; changes no result.
         pixels: Stages that change pixels.
-        n_from_start: Clips for which no seek gave the right frames.
+        n_from_start: Number of clips that had to be decoded from the start of the file.
     """
 
     reader: BinaryIO
@@ -91,7 +91,7 @@ class ClipCutter:
     n_from_start: int = 0
 
     def __post_init__(self) -> None:
-        """Refuses an encoder that is not there."""
+        """Refuses an encoder that is not available."""
         self._container: av.container.InputContainer | None = None
         self._stack = ExitStack()
         encoder = self.config.encoder
@@ -105,7 +105,6 @@ class ClipCutter:
         self._close()
 
     def _opened(self) -> av.container.InputContainer:
-        """Opens the container, which stays open for the next clip until an error."""
         if self._container is None:
             self._container = self._stack.enter_context(
                 open_container(self.reader, self.uri, n_bytes=self.n_bytes)
@@ -117,13 +116,13 @@ class ClipCutter:
         self._stack.close()
 
     def cut(self, request: CutRequest, make_sampler: MakeSampler | None = None) -> CutClip:
-        """Writes one clip: a copy if the recipe wants one and it holds, else encoded.
+        """Copies one clip if the recipe and the source allow a copy; otherwise encodes the clip.
 
-        `make_sampler` makes what samples frames on the way; None for none.
+        `make_sampler` makes a sampler of the clip's frames.
 
         Raises:
-            CutError: The frames of the span cannot be decoded again, or the written clip does not
-                decode to them.
+            CutError: The frames of the span cannot be decoded again, or the written clip differs
+                from the request.
             SourceError: The source is no longer readable.
         """
         cannot: CannotCopyError | None = None
@@ -209,7 +208,7 @@ class ClipCutter:
     def _with_audio(
         self, mp4: bytes, start: Fraction, n_frames: int, fps: Fraction
     ) -> tuple[bytes, AudioMode]:
-        """Adds the audio that the recipe requests to a clip."""
+        """Adds audio to a clip, if the recipe requests it and the source has it."""
         if self.config.audio == "drop":
             return mp4, "dropped"
         container = self._opened()
@@ -230,15 +229,16 @@ class ClipCutter:
     def _packets_from(
         self, stream: av.video.stream.VideoStream, request: CutRequest
     ) -> Iterator[VideoPacket]:
-        """Yields packets from a place before which no copy of the span can begin."""
+        """Yields packets from a position at or before the first key frame of the span."""
         container = self._opened()
         for earlier_s in EARLIER_S:
             target = request.start_pts - round(earlier_s / request.time_base)
             container.seek(target, stream=stream, backward=True)
             packets = demuxed(container, [stream])
             first = next(packets, None)
-            # MPEG-TS seeks by decoding time, which may be after the span's first key frame.
-            # Everything after an IDR picture is shown after it.
+            # In MPEG-TS, a seek uses decoding times and may miss the first key frame of the span.
+            # Packets after an IDR picture are shown after it. So if the first packet is shown at or
+            # before the start of the span, the seek did not miss a key frame.
             if first is not None and first.pts is not None and first.pts <= request.start_pts:
                 break
         if first is not None:
@@ -246,7 +246,7 @@ class ClipCutter:
         yield from packets
 
     def _encoded(self, request: CutRequest, make_sampler: MakeSampler | None) -> CutClip:
-        """Encodes the clip, and once more if it is large compared to its source."""
+        """Encodes the clip. Encodes it again if it is large compared with the source."""
         encoded = self._at_quality(request, self.config.crf, make_sampler)
         factor, density = self.config.max_size_factor, request.source_bits_per_pixel
         if factor is None or density is None:
@@ -264,7 +264,7 @@ class ClipCutter:
     def _at_quality(
         self, request: CutRequest, crf: int, make_sampler: MakeSampler | None
     ) -> CutClip:
-        """Encodes the clip, without its audio."""
+        """Encodes the clip without audio."""
 
         def encode(pictures: _Pictures) -> CutClip:
             upright, frames = pictures
@@ -295,7 +295,7 @@ class ClipCutter:
         return self._trying(request, encode)
 
     def _trying(self, request: CutRequest, make: Callable[[_Pictures], _Made]) -> _Made:
-        """Returns the result of `make` for the first seek that gives the right frames."""
+        """Returns the result of `make` for the first attempt that gives the right frames."""
         for earlier_s in (*EARLIER_S, None):
             try:
                 made = make(self._pictures(request, earlier_s))
@@ -306,7 +306,7 @@ class ClipCutter:
                 raise CutError(f"{self.uri}: clip {request.clip_id}: {wrong}") from wrong
             except av.error.FFmpegError as error:
                 raise CutError(
-                    f"{self.uri}: clip {request.clip_id}: FFmpeg cannot write it: {error}"
+                    f"{self.uri}: clip {request.clip_id}: FFmpeg cannot write the clip: {error}"
                 ) from error
             if earlier_s is None:
                 self.n_from_start += 1
@@ -329,7 +329,7 @@ class ClipCutter:
             try:
                 container.seek(target, stream=stream, backward=True)
             except av.error.FFmpegError as error:
-                raise WrongFramesError(f"no seek to {target}") from error
+                raise WrongFramesError(f"cannot seek to {target}") from error
         exact = exact_frames(frames, request, tolerant=earlier_s is None)
         first = next(exact)
         aspect = pixel_aspect_of(stream, request.rotation_deg)
@@ -342,7 +342,7 @@ class ClipCutter:
         if min(request.size or size) < 2:
             raise CutError(
                 f"{self.uri}: clip {request.clip_id} is {size[0]}x{size[1]} px; video in 4:2:0 "
-                "takes 2x2 at least; reject it by filters.short_side_px.min"
+                "takes 2x2 at least; reject the clip with filters.short_side_px.min"
             )
         upright = Upright(
             *size,
@@ -373,20 +373,20 @@ class ClipCutter:
 
 
 _BT709, _LIMITED, _FULL = 1, 1, 2
-"""FFmpeg's numbers of the matrix and of the ranges."""
+"""FFmpeg's numbers for the colour matrix and the ranges."""
 
 
 class WrongFramesError(Exception):
-    """Decoding gave other frames than the analysis."""
+    """The decoded frames are not those of the analysis."""
 
 
 def exact_frames(
     frames: FrameReader, request: CutRequest, *, tolerant: bool
 ) -> Iterator[DecodedFrame]:
-    """Yields the span's frames and no other, or raises `WrongFramesError`.
+    """Yields the frames of the span, and raises `WrongFramesError` if they are not exact.
 
-    `frames` is positioned before the span. `tolerant` takes damaged frames too: from the start of
-    the file they are the analyzed ones.
+    `frames` begins at or before the span. `tolerant` accepts damaged frames: if decoding begins at
+    the start of the file, they equal those of the analysis.
     """
     wanted = request.frame_pts
     position = 0
@@ -396,15 +396,14 @@ def exact_frames(
             is_anchored |= bool(frame.picture.key_frame)
             if frame.pts < wanted[0]:
                 continue
-            # Streams with gradual refresh give incomplete frames after a seek.
+            # After a seek, a stream with gradual refresh gives incomplete frames.
             if not is_anchored:
                 raise WrongFramesError(f"no key frame at or before {frame.pts}")
             if frame.pts != wanted[position]:
                 raise WrongFramesError(
-                    f"frame at {frame.pts}, where {int(wanted[position])} was analyzed"
+                    f"frame at {frame.pts}; expected the analyzed frame at {int(wanted[position])}"
                 )
-            # A frame before the span counts too: frames that refer to a concealed one show its
-            # damage.
+            # Damage before the span also counts, because frames of the span may refer to it.
             if not tolerant and frames.report.is_damaged:
                 raise WrongFramesError(f"damage at or before {frame.pts}")
             yield frame
@@ -415,20 +414,20 @@ def exact_frames(
         if error.code == ErrorCode.TOO_MANY_PIXELS:
             raise
         raise WrongFramesError(str(error)) from error
-    raise WrongFramesError(f"{position} of {len(wanted)} frames decode")
+    raise WrongFramesError(f"only {position} of {len(wanted)} frames can be decoded")
 
 
 def at_constant_rate(
     upright: Upright, frames: Iterable[DecodedFrame], plan: NDArray[np.int64]
 ) -> Iterator[VideoFrame]:
-    """Yields each source frame as often as the plan names it."""
+    """Yields each source frame as often as the plan contains its number."""
 
     def ready() -> Iterator[VideoFrame]:
         for frame in frames:
             yield from upright.push(frame.picture)
         yield from upright.flush()
 
-    # All frames are read, also behind the last one of the plan: they are checked then.
+    # Also reads the frames after the last one of the plan, because reading checks them.
     for picture, times in zip(ready(), chain(np.bincount(plan).tolist(), repeat(0)), strict=False):
         yield from repeat(picture, times)
 
@@ -436,10 +435,10 @@ def at_constant_rate(
 def changed_pixels(
     stage: PixelStage[Any], pictures: Iterator[VideoFrame], clip_id: str, fps: Fraction
 ) -> Iterator[VideoFrame]:
-    """Yields upright frames (yuv420p, BT.709, limited range) as a stage changes them.
+    """Yields upright frames (yuv420p, BT.709, limited range) after a stage changed them.
 
     Raises:
-        CutError: The stage yields another number of frames, or frames of another form.
+        CutError: The stage changes the number, shape or type of frames.
     """
     sizes: list[tuple[int, int]] = []
 
@@ -458,7 +457,7 @@ def changed_pixels(
         if not is_expected or frame_HWC.dtype != np.uint8:
             raise CutError(
                 f"clip {clip_id}: stage {stage.name} yields frame {n_changed} as {frame_HWC.dtype} "
-                f"{list(frame_HWC.shape)}; expected one uint8 RGB frame for each, of its size"
+                f"{list(frame_HWC.shape)}; expected a uint8 RGB frame of the same size per frame"
             )
         n_changed += 1
         rgb = VideoFrame.from_ndarray(np.ascontiguousarray(frame_HWC), format="rgb24")
@@ -468,5 +467,5 @@ def changed_pixels(
         )  # fmt: skip
     if n_changed != len(sizes):
         raise CutError(
-            f"clip {clip_id}: stage {stage.name} yields {n_changed} frames of {len(sizes)}"
+            f"clip {clip_id}: stage {stage.name} yields {n_changed} frames for {len(sizes)}"
         )

@@ -13,54 +13,54 @@ class CutConfig(StageConfig):
     """Settings for writing clips."""
 
     mode: Literal["auto", "encode"] = setting("auto", unit="name")
-    """auto copies the stream where that loses nothing, else encodes; encode always encodes"""
+    """auto copies the packets of a clip if the copy is exact, and encodes all other clips; encode
+    encodes all clips"""
     copy_codecs: tuple[Literal["h264"], ...] = setting(("h264",), unit="names")
-    """codecs that may be copied, in 8-bit 4:2:0 of limited range"""
-    # 1 s: half of the shortest clip's 2 s; phones and x264's defaults put key frames 1 to 10 s
-    # apart, so that more would seldom find another one.
+    """codecs that may be copied, if the video is 8-bit 4:2:0 of limited range"""
+    # 1 s: half of the shortest clip, 2 s. Phones and x264's defaults place key frames 1 to 10 s
+    # apart, so a higher limit would rarely reach another key frame.
     copy_give_up_s: float = setting(1.0, ge=0, unit="s")
-    """most time that a copy may leave out at both ends together, to begin at a key frame;
-    copy_give_up_share must hold too"""
+    """maximum time that a copy may omit at both ends together; copy_give_up_share also applies"""
     copy_give_up_share: float = setting(0.1, ge=0, lt=1, unit="share")
-    """most of a clip's time that a copy may leave out at both ends together; copy_give_up_s must
-    hold too"""
+    """maximum share of a clip that a copy may omit at both ends together; copy_give_up_s also
+    applies"""
 
-    # 20: near-transparent with x264's veryfast; a constant rate would starve or bloat clips. 0 is
-    # lossless, which H.264 High is not.
+    # 20: near-transparent with x264's veryfast; a constant bit rate is too low for some clips and
+    # too high for others. 0 is lossless, which H.264 High does not support.
     crf: int = setting(20, ge=1, le=51, unit="x264 CRF")
-    """quality on the scale of x264's constant rate factor, with vp9 too, whose own number differs;
-    for NVENC the constant QP; lower is better and larger"""
+    """quality on x264's CRF scale, which is converted for vp9; the constant QP for nvenc; a lower
+    number means better quality and larger files"""
     preset: Literal[
         "ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower"
     ] = setting("veryfast", unit="name")
-    """x264 preset, for vp9 the speed that takes about as long: time against size at the same
-    quality"""
+    """x264 preset: a slower preset makes smaller files of the same quality; vp9 uses the speed that
+    takes about as long"""
     encoder: Literal["auto", "x264", "vp9", "nvenc"] = setting("auto", unit="name")
-    """auto is x264 on every machine, so that the same clips have the same bytes on like CPUs; vp9
-    is for those who cannot use x264, which is GPL; nvenc is the GPU's encoder, whose bytes depend
-    on the GPU and its driver"""
-    # 3: users of other tools complain of clips of 4 times the source; at 2 more clips would lose
-    # quality (benchmarks/results/cutting.md).
+    """auto is x264 on every machine, so CPUs of the same model write the same bytes; vp9 avoids
+    x264, which has the GPL license; nvenc is the GPU's encoder, and its bytes depend on GPU and
+    driver"""
+    # 3: users of other tools complain about clips of 4 times the source's size; at 2, more clips
+    # would lose quality (benchmarks/results/cutting.md).
     max_size_factor: float | None = setting(3.0, gt=0, unit="times the source")
-    """an encoded clip with more than this many times the source's bits per pixel is encoded again,
-    once, as coarse as it takes; null for never"""
+    """an encoded clip with more than this many times the source's bits per pixel is encoded once
+    more, with a CRF that is up to 10 higher; null to keep such clips"""
     hdr: Literal["reject", "tonemap"] = setting("reject", unit="name")
-    """clips of PQ and HLG: reject them, or map their light into BT.709"""
+    """for PQ and HLG clips: reject rejects them; tonemap converts them to BT.709"""
     audio: Literal["drop", "copy", "aac"] = setting("drop", unit="name")
-    """drop leaves audio out; copy takes AAC as it is where it begins within half a frame of the
-    clip, else encodes; aac always encodes"""
+    """drop writes clips without audio; copy copies AAC packets that begin within half a frame of
+    the clip, and encodes other audio; aac encodes all audio"""
     size: tuple[int, int] | Literal["bucket"] | None = setting(None, unit="px, multiples of 16")
-    """[width, height] of all clips, or bucket for that of each clip's bucket; the picture is scaled
-    to cover it and its middle kept; null for the source's own"""
+    """[width, height] of all clips, or bucket for the size of each clip's bucket; pictures are
+    scaled to cover this size and cropped around the centre; null keeps the source's size"""
     fps: str | None = setting(None, unit="frames/s")
-    """frame rate of all clips, such as 24 or 30000/1001: each output time shows what the source
-    showed then; null for the source's own"""
+    """frame rate of all clips, such as 24 or 30000/1001: each output frame is the source frame
+    shown at its time; null keeps the source's rate"""
     length_frames: int | None = setting(None, ge=2, unit="frames")
-    """frames of all clips, from the start of each; shorter ones are rejected; null for all
-    frames"""
+    """number of frames of all clips; longer clips are cut at this length, shorter clips are
+    rejected; null keeps all frames"""
     verify_share: float = setting(1.0, ge=0, le=1, unit="share")
-    """share of encoded clips, by the hash of their ids, that are decoded again to check them; of
-    the others only packets are counted; each copy is checked"""
+    """share of encoded clips that are decoded again as a check, chosen by a hash of their ids; for
+    the other clips, only packets are checked; every copy is checked"""
 
     @field_validator("fps", mode="before")
     @classmethod
@@ -87,7 +87,7 @@ class CutConfig(StageConfig):
 
     @property
     def rate(self) -> Fraction | None:
-        """`fps` as a number; decimals such as 29.97 become the broadcast fraction."""
+        """`fps` as a number; decimals such as 29.97 become broadcast fractions."""
         if self.fps is None:
             return None
         rate = Fraction(self.fps)
@@ -97,5 +97,5 @@ class CutConfig(StageConfig):
 
     @property
     def has_form(self) -> bool:
-        """Whether clips are written in another form than their source's."""
+        """Whether the recipe sets the size, frame rate or length of clips."""
         return not (self.size is None and self.fps is None and self.length_frames is None)

@@ -1,7 +1,7 @@
 """Decides whether a clip may be copied, and checks written clips.
 
-A copy is checked by its packets where the analysis decoded the same ones, and decoded otherwise; an
-encoded clip is decoded: see docs/design/clips.md for both.
+If the analysis decoded the packets of a copy, the check compares packets, and decodes the first
+frames. Otherwise the check decodes all frames. docs/design/clips.md explains the checks.
 """
 
 import io
@@ -26,15 +26,15 @@ from curator.models.transnet import needs_smoothing, tiny_luma, tiny_scaler
 from curator.records.cuts import CutRequest, NotCopied
 
 EDGE_FRAMES = 4
-"""Frames at each end whose luma is compared with what the analysis measured."""
+"""Number of frames at each end whose luma is compared with the luma in the track."""
 LUMA_TOLERANCE = 0.01
-"""Of 0 to 1. The same bits decode to the same luma; this leaves room for another scaler."""
+"""Of 0 to 1. The same bits decode to the same luma, but scalers may differ."""
 NEIGHBOUR_TOLERANCE = 0.001
-"""How much better the luma of neighbouring frames must fit for a copy to be off by one."""
+"""If luma fits neighbouring frames better by more than this, the copy is off by one frame."""
 
 
 def refuse_request(request: CutRequest, stream: av.video.stream.VideoStream) -> None:
-    """Refuses clips that cannot be copied according to the analysis.
+    """Refuses to copy a clip if the request or the analysis rules out a copy.
 
     Raises:
         CannotCopyError: SHAPE, BORDERS, INTERLACED, HIGH_DYNAMIC_RANGE, VARIABLE_RATE, FIXED_RATE
@@ -55,7 +55,7 @@ def refuse_request(request: CutRequest, stream: av.video.stream.VideoStream) -> 
 
 
 def give_up_ticks(request: CutRequest, *, at_most_s: float, at_most_share: float) -> int:
-    """Returns the most time that a copy may omit at both ends together, in `time_base`."""
+    """Returns the maximum time that a copy may omit at both ends together, in `time_base`."""
     share = int((request.end_pts - request.start_pts) * at_most_share)
     return min(int(at_most_s / request.time_base), share)
 
@@ -72,19 +72,19 @@ def check_copy(
 ) -> bool:
     """Compares a copy of the frames in `span` with the request.
 
-    Where the source's packets are those of uniform frames, the copy's packets are compared with
-    them, and its first frames are decoded; otherwise all frames are.
+    If the analysis found all frames of the span uniform, compares the copy's packets with the
+    source's, and decodes the first frames. Otherwise, or for a sampler, decodes all frames.
 
-    `span` has packets of the source, whose header has `extradata`; `max_pixels` is of the largest
-    frame; `sampler` samples all frames of the copy as they pass.
+    `extradata` is from the header of the source. Frames may have up to `max_pixels`. `sampler` gets
+    all frames of the copy.
 
     Returns:
         Whether all frames were decoded.
 
     Raises:
-        CannotCopyError: CHECK_FAILED, for another number of frames or other times, a first frame
-            that is no key frame, damage or concealment, another form, or other pictures at the
-            ends; SHAPE, for a picture that is mirrored.
+        CannotCopyError: CHECK_FAILED if the copy has another number of frames, other timestamps, a
+            first frame that is not a key frame, damage, another pixel format, or other luma at the
+            ends; SHAPE if a picture is mirrored.
     """
     decodes = sampler is not None or not _are_known(request, span)
     n_decoded = span.n_frames + 1 if decodes else EDGE_FRAMES
@@ -106,7 +106,7 @@ def check_copy(
 
 
 def _are_known(request: CutRequest, span: PacketSpan) -> bool:
-    """Returns whether the analysis decoded the packets of a span, by their times and sizes."""
+    """Returns whether the packets of a span have the sizes of those that the analysis decoded."""
     if request.packet_bytes is None:
         return False
     n_bytes = [packet.size for packet in span.packets]
@@ -116,7 +116,7 @@ def _are_known(request: CutRequest, span: PacketSpan) -> bool:
 def _compare_packets(
     container: av.container.InputContainer, fps: Fraction, span: PacketSpan, extradata: bytes | None
 ) -> None:
-    """Compares parameter sets, NAL units and times of a copy's packets with those of the source.
+    """Compares the parameter sets, NAL units and timestamps of a copy with those of the source.
 
     Raises:
         CannotCopyError: CHECK_FAILED.
@@ -147,10 +147,10 @@ def _checked_luma(
     max_pixels: int,
     sampler: FrameSampler | None,
 ) -> NDArray[np.float32]:
-    """Decodes up to `n_decoded` frames of a copy of `n_frames`; raises for faults.
+    """Decodes and checks up to `n_decoded` frames of a copy of `n_frames`.
 
     Returns:
-        Luma of decoded frames at the edges, NaN for the others.
+        Mean luma [n_frames]; NaN for frames that are not at an end or not decoded.
     """
     stream = container.streams.video[0]
     frames = FrameReader(
@@ -174,7 +174,7 @@ def _checked_luma(
         if not is_right:
             raise CannotCopyError(NotCopied.CHECK_FAILED)
         if side_data_of(picture, SideData.DISPLAYMATRIX) is not None:
-            # A mirrored picture has one, though its rotation is 0.
+            # A mirrored picture has a display matrix, though its rotation is 0.
             raise CannotCopyError(NotCopied.SHAPE)
         if frame.index in edges:
             luma[frame.index], _ = tiny_luma(scaler.rgb_HWC(picture))
@@ -189,9 +189,9 @@ def _checked_luma(
 
 
 def is_same_luma(luma: NDArray[np.float32], meant: NDArray[np.float32], at: range) -> bool:
-    """Returns whether mean luma [n] of a copy, compared `at` some frames, is that of the analysis.
+    """Returns whether mean luma [n] of a copy equals that of the analysis `at` some frames.
 
-    It must fit no neighbouring frames better.
+    Returns False if the copy fits better when shifted by one frame.
     """
     here = np.array(at)
     if not np.all(np.abs(luma[here] - meant[here]) <= LUMA_TOLERANCE):
@@ -208,15 +208,15 @@ def is_same_luma(luma: NDArray[np.float32], meant: NDArray[np.float32], at: rang
 def check_encoded(
     mp4: bytes, *, n_frames: int, size: tuple[int, int], fps: Fraction, decodes: bool, threads: int
 ) -> str | None:
-    """Returns the first difference of an encoded clip from the request, or None.
+    """Returns how an encoded clip differs from the request, or None.
 
-    Frame `i` is at `i / fps`. Packets are counted unless `decodes` is set.
+    Frame `i` must be at `i / fps`. Without `decodes`, only the packets are checked.
     """
     try:
         with av.open(io.BytesIO(mp4), mode="r") as container:
             stream = container.streams.video[0]
             stream.codec_context.thread_count = threads
-            # A quarter of the decode, which changes neither the number of frames nor errors.
+            # Saves a quarter of the time, and changes neither frame count nor errors.
             stream.codec_context.options = {"skip_loop_filter": "all"}
             if (stream.width, stream.height) != size:
                 return f"is {stream.width}x{stream.height}, expected {size[0]}x{size[1]}"

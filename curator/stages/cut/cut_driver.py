@@ -1,4 +1,4 @@
-"""The driver's side of cutting: finds survivors without a written clip, and locates the others."""
+"""The driver's side of cutting: finds written clips of earlier runs, and cuts the other clips."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,9 +36,9 @@ from curator.tables.track_table import table_to_source_frames
 CUT_UNIT_S = 30.0
 CUT_UNIT_CLIPS = 16
 UNITS_PER_WORKER = 4
-"""Few clips make smaller units, so that no core waits for another one's last unit."""
+"""Few clips are divided into smaller units, so that all workers finish at about the same time."""
 CUT_FACTS = tuple(name for name in CUT_SCHEMA.names if name not in ("clip_id", "mp4"))
-"""Columns of `clips` that say what was written."""
+"""Columns of `clips` that describe the written clip."""
 HOW_SCHEMA = pa.schema(
     [("worker_s", pa.float64()), ("not_copied", pa.string()), ("is_decoded", pa.bool_())]
 )
@@ -49,18 +49,18 @@ WRITTEN_SCHEMA = pa.schema(
         *HOW_SCHEMA,
     ]
 )
-"""Row of a written clip: facts, its place, and how it was made if this run made it."""
+"""Row of a written clip: its facts and location, and `HOW_SCHEMA` if this run wrote the clip."""
 _FORM = ("width", "height", "n_frames", "fps_fraction")
 _ROWS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutUnit:
-    """What became of the clips of a unit.
+    """The results of the clips of a unit.
 
     Attributes:
         written: Rows of `WRITTEN_SCHEMA`.
-        failures: Of clips that could not be written, by id.
+        failures: Failures by clip id.
         frames: Stored frames of clips.
     """
 
@@ -69,21 +69,21 @@ class CutUnit:
     frames: Sequence[StoredFrames] = ()
 
     def facts(self) -> dict[str, dict[str, Any]]:
-        """Returns the facts of written clips by id."""
+        """Returns the facts of written clips by clip id."""
         rows = self.written.select(["clip_id", *CUT_FACTS]).to_pylist()
         return {row.pop("clip_id"): row for row in rows}
 
 
 class TrackLoader:
-    """Reads the frame times of a unit's sources; those of a long source serve its next units."""
+    """Reads the frame times of sources; keeps those of the last source for the next unit."""
 
     def __init__(self, store: Store) -> None:
         self._tracks = Parts(store, "tracks", "")
         self._last: tuple[tuple[str, str], SourceFrames] | None = None
-        """Part, id and frame times of the source read last."""
+        """Part, id and frame times of the source that was read last."""
 
     def __call__(self, unit: Sequence[ClipToCut]) -> list[CutItem]:
-        """Returns the clips of the unit with their tracks."""
+        """Returns the clips of the unit with the frame times of their sources."""
         items = []
         for clip in unit:
             part, source_id = place = clip.track_part, str(clip.source.source_id)
@@ -95,7 +95,7 @@ class TrackLoader:
 
 @dataclass(frozen=True, slots=True)
 class CutKeeper:
-    """Stores written clips as one part of `cuts`, and by `keep` what was sampled of clips."""
+    """Stores the written clips of a unit as one part of `cuts`; `keep` stores sampled frames."""
 
     parts: Parts
     keep: Callable[[Sequence[ClipSample]], list[StoredFrames]] | None = None
@@ -106,7 +106,7 @@ class CutKeeper:
         samples: list[ClipSample] = []
         failures: dict[str, Failure] = {}
         for item, result in zip(unit, results, strict=True):
-            # What names a clip is that of the unit, whatever a decoder answers.
+            # The id comes from the unit, because a result may come from a sandbox.
             clip_id, choice, written = item.clip.clip_id, item.clip.frames, result.written
             if result.failure is not None:
                 failures[clip_id] = result.failure
@@ -115,7 +115,7 @@ class CutKeeper:
                 rows.append(asdict(written) | how | {"clip_id": clip_id, "mp4": result.mp4})
             if choice is not None and result.sampled is not None:
                 samples.append((choice, result.sampled, written))
-        # Frames first: a clip that is found written is not decoded again for them.
+        # Stores frames first: a written clip is not decoded again to sample missing frames.
         frames = self.keep(samples) if self.keep is not None else ()
         if not rows:
             return CutUnit(failures=failures, frames=frames)
@@ -127,14 +127,14 @@ class CutKeeper:
 
 @dataclass
 class Cutting:
-    """Cuts the kept clips of a pass that have no written clip.
+    """Cuts the kept clips of a pass, unless a written clip can be reused.
 
     Attributes:
-        track_part: Part of `tracks` of each source id; it may grow.
+        track_part: Part of `tracks` by source id; other code may add sources.
         min_s: `propose.min_s`.
-        buckets: Section `shard`.
+        buckets: Section `shard` of the recipe.
         previous: Summary of the last finished run.
-        reusable: Gives the bytes of each object of the shards that is what was written.
+        reusable: Returns the size in bytes of each intact object of the shards.
     """
 
     stage: CutStage
@@ -148,26 +148,25 @@ class Cutting:
     reusable: Callable[[], Mapping[str, int]]
 
     def __post_init__(self) -> None:
-        """Has no clips yet."""
         self._config = self.stage.config.cut
         self.fingerprint = self.stage.fingerprint({})
         self._parts = Parts(self.store, "cuts", self.fingerprint)
         self._runner = UnitRunner(self.engine, self.progress)
         self.cpu_s = self._runner.cpu_s
-        """CPU-seconds of the workers, by what they did."""
+        """CPU-seconds of the workers, by kind of work."""
         self._earlier: list[pa.Table] = []
-        """Written clips of earlier runs."""
+        """Clips that earlier runs wrote."""
         self._made: list[pa.Table] = []
-        """Those that are written now."""
+        """Clips that this run wrote."""
         self._failures: dict[str, Failure] = {}
         self._waiting: list[ClipRow] = []
         self._pool: Fleet | None = None
 
     def ahead(self, clips: ClipRows, sources: Mapping[str, SourceRef]) -> None:
-        """Begins to cut kept clips of some sources while others are not decided about.
+        """Begins to cut the kept clips of some sources before other sources are decided.
 
-        It does not wait; `cut` finds what is written, and tries again what failed. Workers of a
-        cluster come and go with the work.
+        Does not wait for results. `cut` later finds the written clips, and retries failures. On a
+        cluster, the number of workers follows the amount of work.
         """
         if self._pool is None:
             self._pool = self.engine.pool([self._step(CutStage, 1, None)], keeps=False)
@@ -182,9 +181,9 @@ class Cutting:
     def cut(
         self, clips: ClipRows, sources: Mapping[str, SourceRef], order: FrameOrder | None = None
     ) -> Iterator[CutUnit]:
-        """Cuts the kept clips that no part or shard has yet, and yields what became of them.
+        """Cuts the kept clips that no part of `cuts` and no shard has; yields the results.
 
-        `order` has the frames that another stage wants of clips that are written now.
+        `order` chooses the frames that another stage needs of the clips that are cut.
         """
         self.refuse_hdr(clips)
         while self._pool is not None and self._pool.n_open:
@@ -202,7 +201,7 @@ class Cutting:
             yield unit
 
     def finish(self, clips: ClipRows) -> Mapping[str, Location]:
-        """Gives kept clips the facts of their written clips, or rejects those that have none.
+        """Sets the facts of written clips, and rejects clips that could not be written.
 
         Returns:
             The location of each clip.
@@ -210,7 +209,7 @@ class Cutting:
         tables = [WRITTEN_SCHEMA.empty_table(), *self._earlier, *self._made]
         table = pa.concat_tables(tables).combine_chunks()
         at = pc.index_in(table["clip_id"], value_set=clips.kept_ids()).fill_null(-1).to_numpy()
-        # A clip that was written twice is where it was found last.
+        # If a clip was written twice, the last location is used.
         places, last = np.unique(at[::-1], return_index=True)
         last = len(at) - 1 - last[places >= 0]
         numbers, table = clips.kept_numbers()[places[places >= 0]], table.take(pa.array(last))
@@ -228,34 +227,34 @@ class Cutting:
 
     @property
     def n_cut(self) -> int:
-        """Clips that had to be cut."""
+        """Number of clips that this run cut, or failed to cut."""
         return sum(map(len, self._made)) + len(self._failures)
 
     @property
     def work(self) -> dict[str, Any]:
-        """How they were written, for the summary."""
+        """Facts for the summary about the clips that this run cut."""
         return cut_facts(self._made, self._config.crf)
 
     def look(
         self, clips: Sequence[ClipRow], order: FrameOrder, sources: Mapping[str, SourceRef]
     ) -> Iterator[Sequence[StoredFrames]]:
-        """Samples frames of proposed clips before they are cut, and encodes nothing."""
+        """Samples frames of clips before they are cut, without encoding."""
         for unit in self._run(LookStage, clips, sources, order):
             yield unit.frames
 
     def refuse_hdr(self, clips: ClipRows) -> None:
-        """Rejects PQ and HLG where the recipe does not map them."""
+        """Rejects PQ and HLG clips if `cut.hdr` is reject."""
         if self._config.hdr == "reject":
             for number in np.flatnonzero(np.nan_to_num(clips.floats("hdr"))).tolist():
                 if clips[number].decision == "kept":
                     reject(clips[number], Reason.HIGH_DYNAMIC_RANGE, detail="cut.hdr is reject")
 
     def has_written(self) -> bool:
-        """Returns whether there are written clips of an earlier run."""
+        """Returns whether an earlier run finished or wrote clips."""
         return bool(self.previous) or bool(self._parts.names())
 
     def close(self) -> None:
-        """Ends workers that cut ahead."""
+        """Ends the workers that `ahead` started."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
@@ -273,7 +272,7 @@ class Cutting:
         order: FrameOrder | None,
         n_before: int = 0,
     ) -> Iterator[CutUnit]:
-        """Runs a stage over some clips; the work begins when the first result is asked for."""
+        """Runs a stage over some clips; the work begins when the caller requests a result."""
         if not clips:
             return
         engine = self.engine
@@ -282,13 +281,13 @@ class Cutting:
         units = list(self._units(clips, sources, order, unit_s))
         self.progress.work(len(clips), total_s, n_before=n_before)
         pixels = sum(clip.n_frames * clip.width * clip.height for clip in clips)
-        # Frames of 1080p to decode, and to encode, which takes twice as long.
+        # The work in frames of 1080p: encoding a frame takes twice as long as decoding it.
         small = engine.is_small(len(clips), 3.0 * float(pixels) / FULL_HD)
         step = self._step(kind, 1 if small else engine.n_workers(len(units)), order)
         if step.resources.gpus and not engine.may_have_gpus():
             raise UsageError(
-                "cut.encoder is nvenc, and neither driver nor Ray shows a GPU here; `curate "
-                "doctor` says why, --set cut.encoder=x264 does without"
+                "cut.encoder is nvenc, and neither the driver nor Ray finds a GPU; `curate doctor` "
+                "shows the reason; --set cut.encoder=x264 needs no GPU"
             )
         yield from self._runner.run([step], units, small=small)
 
@@ -299,7 +298,7 @@ class Cutting:
         order: FrameOrder | None,
         unit_s: float,
     ) -> Iterator[list[ClipToCut]]:
-        """Divides clips, in the order of their sources, into units of about `unit_s` seconds."""
+        """Divides clips, in their order, into units of about `unit_s` seconds."""
         for unit in pack(clips, max_items=CUT_UNIT_CLIPS, weight=_seconds, max_weight=unit_s):
             yield [self._to_cut(clip, sources, order) for clip in unit]
 
@@ -322,20 +321,20 @@ class Cutting:
             span=Span(start_frame=clip.start_frame, end_frame=clip.end_frame, shot=clip.shot),
             min_frames=self._least(*(getattr(clip, name) for name in _FORM)),
             crop=_crop_of(clip),
-            # The row has the size that the recipe wants.
+            # With `cut.size`, the row already has the size to write.
             size=None if self._config.size is None else (clip.width, clip.height),
             frames=order.of(clip) if order is not None else None,
         )
 
     def _least(self, width: int, height: int, n_frames: int, fps: str) -> int:
-        """Returns the fewest frames of a copy: all requested ones, which an encoded clip has."""
+        """Returns the minimum number of frames of a copy; `cut.length_frames` if it is set."""
         least = self._config.length_frames
         return least or least_frames(
             width, height, n_frames, fps, min_s=self.min_s, shard=self.buckets
         )
 
     def _written(self, clips: ClipRows) -> list[pa.Table]:
-        """Returns written clips that serve: in parts of `cuts`, or in shards of the last run."""
+        """Returns written clips to reuse, from parts of `cuts` or from shards of the last run."""
         columns = ("clip_id", *_FORM, *CROP_COLUMNS)
         kept = clips.table(fields_of(clips.schema, columns))
         kept = kept.take(pa.array(clips.kept_numbers())).combine_chunks()
@@ -353,19 +352,19 @@ class Cutting:
         return own_tables
 
     def _stored(self) -> Iterator[pa.Table]:
-        """Yields all written clips of earlier runs."""
+        """Yields written clips of earlier runs with the same fingerprint."""
         columns = ("clip_id", *CUT_FACTS)
         for name in self._parts.names():
             yield _in_part(self._parts.read_columns(name, columns), name)
         if self.previous.get("fingerprints", {}).get("cuts") != self.fingerprint:
-            # Written with other settings, and perhaps before these columns existed.
+            # The last run had other settings, or was of a version without these columns.
             return
         columns, reusable = (*columns, "shard", "mp4_offset", "cut_fingerprint"), self.reusable()
         for name in existing(self.store, self.previous, "clips"):
             table = Parts(self.store, "clips", "").read(name, columns)
             if not set(columns) <= set(table.column_names):
                 continue
-            # A tar may have been removed or damaged since.
+            # A tar may have been removed or damaged since the last run.
             sizes = [reusable.get(shard, -1) for shard in table["shard"].to_pylist()]
             ends = pc.add(table["mp4_offset"], table["mp4_bytes"])
             is_whole = pc.less_equal(ends, pa.array(sizes, pa.int64()))
@@ -375,10 +374,10 @@ class Cutting:
             yield _placed(table, name=table["shard"], offset=table["mp4_offset"])
 
     def still_valid(self, clips: pa.Table, stored: pa.Table) -> pa.Array:
-        """Returns which clips would be written the same way now, as they are stored.
+        """Returns which stored clips equal those that this run would write.
 
-        `min_frames` and the crop come from settings that are in no fingerprint of `cuts`: otherwise
-        each change of them would cut everything anew.
+        `min_frames` and the crop depend on settings outside of the fingerprint of `cuts`, so a
+        change of these settings repeats only the clips that it affects.
         """
         same = CROP_COLUMNS if self._config.size is None else (*CROP_COLUMNS, "width", "height")
         is_same = np.logical_and.reduce(
@@ -389,7 +388,7 @@ class Cutting:
         least = np.array([least_of[form] for form in forms])
         is_copy = pc.equal(stored["cut_mode"], "copy").to_numpy()
         is_long = _filled(stored["n_frames"]) >= least
-        # -1: nothing was to be copied.
+        # -1 means that the clip cannot be copied, whatever the minimum.
         is_short = _filled(stored["copy_frames"]) < least
         return pa.array(is_same & np.where(is_copy, is_long, is_short))
 
@@ -404,14 +403,14 @@ def _in_part(table: pa.Table, name: str) -> pa.Table:
 
 
 def _placed(table: pa.Table, **place: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Returns rows of `WRITTEN_SCHEMA`, null in columns that are not given."""
+    """Returns rows of `WRITTEN_SCHEMA`; missing columns are null."""
     given = dict(zip(table.column_names, table.columns, strict=True)) | place
     columns = [given.get(field.name, pa.nulls(len(table), field.type)) for field in WRITTEN_SCHEMA]
     return pa.table(columns, names=WRITTEN_SCHEMA.names).cast(WRITTEN_SCHEMA)
 
 
 def _filled(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Returns a column of numbers from 0, -1 for none."""
+    """Returns a column of non-negative numbers, with -1 for null."""
     return np.asarray(column.fill_null(-1).to_numpy(), np.int64)
 
 
@@ -423,7 +422,7 @@ def _crop_of(clip: Borders) -> Crop | None:
 
 
 def cut_facts(written: Sequence[pa.Table], crf: int) -> dict[str, Any]:
-    """Returns facts about clips that a run wrote, rows of `WRITTEN_SCHEMA`, for the summary."""
+    """Returns facts for the summary about `written` clips, rows of `WRITTEN_SCHEMA`."""
     table = pa.concat_tables([WRITTEN_SCHEMA.empty_table(), *written])
     is_copy = pc.equal(table["cut_mode"], "copy")
     seconds = pc.subtract(table["end_s"], table["start_s"])

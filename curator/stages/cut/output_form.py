@@ -1,4 +1,4 @@
-"""The form that a recipe requests of clips: size, frame rate and length, and their frames."""
+"""The size, frame rate and length that a recipe sets for all clips."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -20,10 +20,10 @@ def formed(
     fps: Fraction | None = None,
     n_frames: int | None = None,
 ) -> CutRequest:
-    """Returns the request for a clip in a certain form; None leaves that to the source.
+    """Returns the request with another size, frame rate or length; None keeps the source's.
 
-    The picture is scaled to cover `size` (width and height), and its middle kept. The first
-    `n_frames` are taken, which the clip must have.
+    The picture is scaled to cover `size` (width and height), and cropped around its centre. The
+    clip is cut after `n_frames`, and must not have fewer.
     """
     if fps is not None and fps != request.fps:
         request = replace(request, fps=fps, is_resampled=True)
@@ -35,7 +35,7 @@ def formed(
 def _first_frames(request: CutRequest, n_frames: int) -> CutRequest:
     plan = frame_plan(request)
     if len(plan) < n_frames:
-        raise ValueError(f"clip {request.clip_id} has {len(plan)} frames of {n_frames} wanted")
+        raise ValueError(f"clip {request.clip_id} has {len(plan)} frames; expected {n_frames}")
     if len(plan) == n_frames:
         return replace(request, min_frames=n_frames)
     n_source = int(plan[n_frames - 1]) + 1
@@ -54,13 +54,13 @@ def _first_frames(request: CutRequest, n_frames: int) -> CutRequest:
 
 
 def as_written(clips: "pa.Table", cut: CutConfig, shard: BucketClasses) -> "pa.Table":
-    """Returns candidates with the size, rate and number of frames that they would be written with.
+    """Returns candidates with the size, frame rate and number of frames of the written clips.
 
-    Rules still judge the source's picture; buckets are those of the written clip.
+    Buckets depend on these columns. Scores, which the rules judge, stay those of the source.
     """
     if not cut.has_form:
         return clips
-    # A sandbox imports this module, and needs no Arrow.
+    # A sandbox imports this module without Arrow.
     import pyarrow as pa
 
     from curator.tables.clip_rows import ClipRows

@@ -1,4 +1,4 @@
-"""The stages that write clips of the survivors, and that sample frames of clips before."""
+"""The stages that write kept clips, and that sample frames of clips before they are written."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -43,14 +43,14 @@ class CutStageConfig(StageConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipToCut:
-    """A clip that survived and is not written yet.
+    """A clip to write, or of which to sample frames.
 
     Attributes:
-        min_frames: Fewest frames with which a copy of it is of use.
-        track_part: Part of `tracks` that has the source's timestamps.
-        crop: The picture inside its borders, as it was proposed; None to keep all of it.
-        size: Width and height that the recipe wants; None for the picture's own.
-        frames: Frames that another stage wants of it.
+        min_frames: Minimum number of frames of a copy; a shorter copy is not used.
+        track_part: Part of `tracks` with the timestamps of the source.
+        crop: The picture without its black borders, as proposed; None keeps the whole picture.
+        size: Width and height to write; None keeps those of the picture.
+        frames: Chooses the frames that another stage needs; None for no frames.
     """
 
     source: SourceRef
@@ -65,7 +65,7 @@ class ClipToCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutItem:
-    """A clip to cut, and when the frames of its source are shown."""
+    """A clip to cut, and the timestamps of its source."""
 
     clip: ClipToCut
     track: SourceFrames
@@ -78,9 +78,9 @@ class CutItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOutcome:
-    """A clip that was written or looked at, or why it was not.
+    """The result for one clip: the written clip, sampled frames, or a failure.
 
-    The span is the one that was written: the clip's own, or for a copy one within it.
+    A copy may be shorter than the proposed clip; `written` has the span of the copy.
     """
 
     clip_id: str
@@ -90,26 +90,26 @@ class CutOutcome:
     video_s: float = 0.0
     not_copied: NotCopied | None = None
     is_decoded: bool = True
-    """Whether all frames of a copy were decoded as a check."""
+    """Whether the check of a copy decoded all frames."""
     mp4: bytes = field(default=b"", repr=False)
     """The clip, until it is stored."""
     sampled: SampledFrames | None = None
-    """Frames that another stage wants, until they are stored."""
+    """Frames for another stage, until they are stored."""
 
 
 MAX_CUT_BYTES = 6 << 30
-"""Memory for a clip, which is held as an MP4: 8K takes 1.5 GB, more with each decoder thread."""
+"""Memory for one clip and its MP4. 8K takes 1.5 GB, and more with each decoder thread."""
 NVENC_GPUS = 1 / 8
-"""Share of a GPU for one encoder. A GeForce opens eight sessions at a time (since driver 551; other
-GPUs more), and each worker decodes on a core: eight cores keep no NVENC engine waiting for long."""
+"""Share of a GPU for one encoder. A GeForce opens at most eight sessions (since driver 551; other
+GPUs open more). Each worker decodes on one core, and eight cores are enough to use NVENC well."""
 PIXELS_PER_CUT_S = 1e6
-"""A twentieth of what x264 encodes on one core at its slowest preset in use."""
+"""A twentieth of the speed of x264 on one core with the slowest preset of `cut.preset`."""
 
 
 class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
-    """Writes clips: copies packets where that loses nothing, encodes otherwise.
+    """Writes clips: copies packets if the copy is exact, and otherwise encodes.
 
-    A source stays open for its next clips.
+    A source stays open for its next clip.
 
     Args:
         pixels: Stages that change pixels before the encoder.
@@ -135,26 +135,26 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         self._opened: tuple[str, ExitStack, ClipCutter] | None = None
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """What may still reject a clip comes first."""
+        """Waits for the stages that may still reject clips."""
         if any(wait.on == DECISIONS for wait in before):
-            return self.waits_for("every kept clip to be annotated", "answers may reject it")
+            return self.waits_for("every kept clip to be annotated", "annotations may reject it")
         wait = self.waits_for_decisions(before)
         asks = any(
             wait.stage == "caption" and wait.granularity != OFF and not wait.on for wait in before
         )
         if wait.is_needed or asks:
             return wait
-        where = "on a cluster or a machine with a GPU, clips are cut as they are decided about"
+        where = "on a cluster or a machine with a GPU, cutting begins before all are decided"
         return replace(wait, why=f"{wait.why}; {where}")
 
     @property
     def resources(self) -> Resources:
-        """A core, and a share of a GPU where that encodes."""
+        """A core, and a share of a GPU if the encoder is NVENC."""
         return Resources(gpus=NVENC_GPUS if self._is_on_gpu else 0.0)
 
     @property
     def limit_bytes(self) -> int | None:
-        """Memory for a clip; none on a GPU, whose driver maps more than it uses."""
+        """Memory limit for a clip; no limit with a GPU, whose driver maps more than it uses."""
         return None if self._is_on_gpu else MAX_CUT_BYTES
 
     @property
@@ -162,24 +162,24 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         return self.config.cut.encoder == "nvenc"
 
     def models(self) -> tuple[object, ...]:
-        """The encoder's version, and the stages that change pixels."""
+        """Returns the version of libavcodec, and the fingerprints of stages that change pixels."""
         return (av.library_versions["libavcodec"], *self.pixel_fingerprints())
 
     def pixel_fingerprints(self) -> list[tuple[str, str, str]]:
-        """Module, class and fingerprint of each stage that changes pixels."""
+        """Returns module, class and fingerprint of each stage that changes pixels."""
         return [
             (type(stage).__module__, type(stage).__qualname__, stage.fingerprint({}))
             for stage in self.pixels
         ]
 
     def settings(self) -> dict[str, object]:
-        """Settings that results depend on: crop and form are those of each clip."""
+        """Returns the settings that change results."""
         return self.config.cut.model_dump(mode="json", exclude={"verify_share"})
 
     def setup(self) -> None:
         """Sets up the stages that change pixels.
 
-        NVENC is opened once, so that a run ends where it does not open, and loses no clip.
+        Tests NVENC: if it does not open, the run ends here, instead of failing clip by clip.
         """
         for stage in self.pixels:
             stage.setup()
@@ -193,19 +193,19 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
             self._opened = None
 
     def files(self) -> tuple[str, ...]:
-        """Those of the stages that change pixels."""
+        """Returns the files of the stages that change pixels."""
         return tuple(file for stage in self.pixels for file in stage.files())
 
     def limit_s(self, unit: CutItem) -> float:
-        """CPU-seconds for a clip: in the worst case its source is decoded from its start."""
+        """Returns CPU-seconds for a clip; the worst case decodes the source from its start."""
         pixels = unit.clip.span.n_frames * unit.track.width * unit.track.height
         return decode_limit_s(unit.clip.source) + pixels / PIXELS_PER_CUT_S
 
     @contextmanager
     def _cutter(self, unit: CutItem) -> Iterator[ClipCutter]:
-        """Opens a source; it stays open unless something goes wrong.
+        """Opens a source, which stays open until an error or a clip of another source.
 
-        Its bytes must be those that were analyzed: spans and scores are of these.
+        Refuses a source with other bytes than the analysis read.
         """
         source = unit.clip.source
         if self._opened is None or self._opened[0] != source.uri:
@@ -294,16 +294,16 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         )
 
     def failed(self, unit: CutItem, failure: Failure) -> CutOutcome:
-        """The outcome of a clip that could not be written."""
+        """Returns the outcome of a clip that could not be written."""
         return CutOutcome(clip_id=unit.clip.clip_id, failure=failure)
 
     def video_s(self, result: CutOutcome) -> float:
-        """Length of the clip as proposed."""
+        """Returns the duration of the clip as proposed, in seconds."""
         return result.video_s
 
 
 class LookStage(CutStage):
-    """Samples frames of clips that are not written yet, and encodes nothing."""
+    """Samples frames of clips before they are written, without encoding."""
 
     name = "look"
 
@@ -320,5 +320,5 @@ class LookStage(CutStage):
             return CutOutcome(clip_id=unit.clip.clip_id, sampled=cutter.look(request, make_sampler))
 
     def failed(self, unit: CutItem, failure: Failure) -> CutOutcome:
-        """The outcome of a clip whose frames could not be sampled."""
+        """Returns the outcome of a clip whose frames could not be sampled."""
         return CutOutcome(clip_id=unit.clip.clip_id, sampled=SampledFrames(error=failure.message))

@@ -346,9 +346,9 @@ def test_frames_that_are_not_as_analyzed_or_not_of_a_usable_size_make_no_clip(
     track = framed(path)
     gap = np.delete(track.frame_pts, 12)
     for times, end, message in (
-        (track.frame_pts + 7, track.end_pts + 7, "was analyzed"),
-        (track.frame_pts + 10**9, track.end_pts + 10**9, "0 of 6 frames decode"),
-        (gap, track.end_pts, "where 6656 was analyzed"),
+        (track.frame_pts + 7, track.end_pts + 7, "expected the analyzed frame"),
+        (track.frame_pts + 10**9, track.end_pts + 10**9, "only 0 of 6 frames can be decoded"),
+        (gap, track.end_pts, "expected the analyzed frame at 6656"),
     ):
         wrong = made_track(len(times), time_base=track.time_base, frame_pts=times, end_pts=end)
         with pytest.raises(CutError, match=rf"cfr\.mp4: clip clip: .*{message}"):
