@@ -1,11 +1,12 @@
-"""The driver's side of analysis: which families of which sources are missing, and their units.
+"""The driver's side of analysis: finds missing families of sources, and plans units of work.
 
-Sources that lack the same families are decoded together, once each. Long sources are cut into
-segments, which are units of their own; when all of a source's segments are there they are joined. A
-source that cannot be joined is analyzed whole, and counted by reason.
+The sources of a unit lack the same families. Long sources are divided into segments, one per unit,
+and the tracks of the segments are joined. A source that cannot be joined is analyzed whole, and
+counted by reason.
 
-Beside a GPU, sources that its engines do not decode, and short ones, are left to workers without
-one: they are the last units, which these workers take first. A GPU gets them when it has no others.
+On nodes with a GPU, workers without the GPU take short sources and sources that its video engines
+cannot decode. These sources are the last units, and such workers take the last unit first. A worker
+with the GPU takes these units when no others are left.
 """
 
 import math
@@ -40,19 +41,19 @@ from curator.tables.track_items import (
 )
 from curator.tables.track_parts import AnalyzedUnit, StoredTrack, TrackParts
 
-INLINE_UNITS = 64  # stored units for which arithmetic runs in the driver, sooner than in Ray
+INLINE_UNITS = 64  # up to so many units, work without decoding runs in the driver instead of in Ray
 ANALYZE_UNIT_FRAMES = 1800
 ANALYZE_UNIT_SOURCES = 32
 STORE_S = 15.0
-"""Seconds after which a worker stores what it has of a unit: a run that is killed then loses little
-more than the sources, or segments, that were being decoded."""
+"""Interval at which a worker stores finished items of a unit. A killed run then loses little more
+than the sources or segments that were being decoded."""
 
 
 class Analyzing:
-    """Measures what is missing of each source, and hands on what is made of its track.
+    """Measures the missing families of sources, and passes tracks to the next stage.
 
-    `stage` is that of the graph. No thumbnails are stored of the footage of `removals`; `is_ahead`
-    says that another chain runs at the same time. `gpu` is asked where GPUs decode.
+    `stage` is the stage of the graph. Thumbnails of footage in `removals` are not stored. With
+    `is_ahead`, another chain runs at the same time. `gpu` gives facts about the GPUs.
     """
 
     def __init__(
@@ -69,16 +70,16 @@ class Analyzing:
         self._stage, self._engine, self._progress = stage, engine, progress
         self._is_ahead = is_ahead
         self._gpu = gpu or GpuProbe(engine)
-        self._facts = GpuFacts()  # of GPUs; none where none is used
-        self._why_cpu: str | None = None  # why a GPU of this machine is left idle
+        self._facts = GpuFacts()  # empty unless a GPU decodes
+        self._why_cpu: str | None = None  # the reason why a GPU of this machine is not used
         families = stage.stored_families()
         self._families = frozenset(family.name for family in families)
         self.tracks = TrackParts(store, families, removals)
         self.runner = UnitRunner(engine, progress)  # has CPU-seconds and counts of workers
         self.counts = Counter(sources_analyzed=0, segments_analyzed=0, sources_joined=0)
-        """What was done, by name."""
+        """Numbers for the summary."""
         self.whole = Counter[str]()  # long sources that were analyzed whole, by reason
-        # Why sources in segments must be analyzed whole, and their hashes, by address.
+        # By address: why a source in segments must be analyzed whole, and its hashes.
         self._not_joined: dict[str, WholeReason] = {}
         self._hashes: dict[str, ContentHashes] = {}
 
@@ -90,13 +91,13 @@ class Analyzing:
         *,
         n_known: int = 0,
     ) -> None:
-        """Gives every source a track, and hands on what the next stage makes of it.
+        """Makes the track of every source, and runs the next stage on the tracks.
 
         Args:
-            sources: Each content once, with its id.
-            then: The next stage: takes an `AnalyzedUnit`, in the process that measured.
-            take: Called with each of its results.
-            n_known: Further sources, of which everything is stored: they are shown as done.
+            sources: Sources with their ids, without duplicates.
+            then: The next stage. It gets an `AnalyzedUnit`, in the process that measured.
+            take: Called with each result of the next stage.
+            n_known: Number of other sources, which the progress shows as done.
         """
         self._then, self._take = then, take
         stored, pending = self._sorted(list(sources))
@@ -125,7 +126,7 @@ class Analyzing:
     def _sorted(
         self, sources: Sequence[SourceRef]
     ) -> tuple[dict[int, list[StoredTrack]], list[SourceItem]]:
-        """Sources whose tracks are whole, by what is stored together, and the others."""
+        """Returns sources with complete tracks, grouped by stored unit, and all other sources."""
         ids = {str(source.source_id) for source in sources}
         parts_of, failed = self.tracks.stored(ids, may_write=True)
         stored: dict[int, list[StoredTrack]] = {}
@@ -138,7 +139,7 @@ class Analyzing:
                 parts = {FRAMES: parts[FRAMES]}
             elif missing := self._families.difference(parts):
                 if FRAMES not in parts:
-                    # Other families were placed by frames that are not stored any more.
+                    # Stored values of other families refer to frames that are no longer stored.
                     missing, parts = self._families, nothing
                 pending.append(SourceItem(source=source, families=missing, parts=parts))
                 continue
@@ -149,7 +150,7 @@ class Analyzing:
     def _planned(
         self, pending: Sequence[SourceItem]
     ) -> tuple[list[list[AnalyzeItem]], list[JoinItem]]:
-        """Returns units of what is missing of long sources, and what is joined then."""
+        """Returns the units of missing segments of long sources, and the items to join later."""
         config = self._stage.config
         long = [item for item in pending if (item.source.header_duration_s or 0) > config.segment_s]
         if not long:
@@ -176,15 +177,15 @@ class Analyzing:
                 JoinItem(source=source, families=families, parts=item.parts, segments=names)
             )
         self.counts["segments_analyzed"] = len(units)
-        # Hashing is short: it fills the gaps at the end.
+        # Hashing is quick, so at the end it keeps workers busy that have no segment left.
         return units + hashed, joins
 
     def _units(self, items: Sequence[SourceItem]) -> list[list[AnalyzeItem]]:
-        """Units of whole sources, the longest first, so that none is left alone at the end."""
+        """Returns units of whole sources, longest first, so workers finish at about one time."""
         groups: dict[tuple[frozenset[str], bool], list[SourceItem]] = {}
         for item in sorted(items, key=lambda item: (-item.source.weight, item.uri)):
             groups.setdefault((item.families, self._leaves(item)), []).append(item)
-        # Enough units to keep all workers busy, few enough to make few objects.
+        # Many units keep all workers busy; few units make few objects.
         per_worker = len(items) // (4 * self._engine.n_workers(max(1, len(items))))
         return [
             list(group)
@@ -202,7 +203,7 @@ class Analyzing:
             return
         engine, items = self._engine, [item for unit in units for item in unit]
         wholes = [item for item in items if isinstance(item, SourceItem)]
-        # Segments are never small.
+        # Work with segments is never small.
         frames = sum(item.source.work for item in wholes) if len(wholes) == len(items) else math.inf
         small = engine.is_small(len(items), frames)
         families = frozenset().union(
@@ -214,7 +215,7 @@ class Analyzing:
         left = [self._leaves(unit[0]) for unit in units]
         if any(left) and self._stage.config.device == "auto":
             devices = ["gpu", "cpu"]
-            # A CPU takes the last one first, which is the longest of them.
+            # CPU workers take the last unit first, so the longest of their units comes last.
             units = [*compress(units, map(not_, left)), *reversed([*compress(units, left)])]
         n_units = 1 if small else len(units)
         chains = [[self._measure_step(device, families, n_units), self._then] for device in devices]
@@ -229,7 +230,7 @@ class Analyzing:
             self._note(result)
 
     def _decide_devices(self, pending: Sequence[SourceItem]) -> None:
-        """Decides where sources are decoded; small work is done before a GPU has answered."""
+        """Chooses the devices that decode; probes the GPU, unless the work is small."""
         config, engine = self._stage.config, self._engine
         self._why_cpu = None
         if not engine.joins:
@@ -246,7 +247,7 @@ class Analyzing:
                 self._stage = self._stage.with_config(workers_per_gpu=self._gpu.workers())
 
     def _leaves(self, item: AnalyzeItem) -> bool:
-        """Returns whether an item is better left to a worker without a GPU."""
+        """Returns whether a worker without a GPU should take an item."""
         return self._devices[0] == "gpu" and self._facts.leaves(item.source)
 
     def _measure_step(self, device: str, families: frozenset[str], n_units: int) -> Step:
@@ -257,7 +258,7 @@ class Analyzing:
         return stage_step(stage, keeps_state=True, keep=keep, store_s=STORE_S, rest="decode")
 
     def _run(self, steps: Sequence[Step], units: Sequence[object]) -> Iterator[Any]:
-        """Runs arithmetic: few units in this process."""
+        """Runs steps that decode nothing; few units run in this process."""
         return self.runner.run(steps, units, here=len(units) <= INLINE_UNITS)
 
     def _join(self, items: Sequence[JoinItem]) -> None:
@@ -273,7 +274,7 @@ class Analyzing:
             self._note(result)
 
     def _note(self, result: Any) -> None:  # noqa: ANN401
-        """Takes what the next stage made; of a segment, notes what is known now."""
+        """Passes on a result of the next stage; of segments, keeps hashes and failures to join."""
         if not isinstance(result, AnalyzedUnit):
             self._take(result)
             return
@@ -287,7 +288,7 @@ class Analyzing:
 def _kept(
     keep: Callable[..., Any], facts: GpuFacts, items: Sequence[AnalyzeItem], results: Sequence[Any]
 ) -> Any:  # noqa: ANN401
-    """Stores results; tracks say if a GPU would have refused their source."""
+    """Stores results; if a GPU would refuse a source, its track gets a note."""
     noted = []
     for item, result in zip(items, results, strict=True):
         note = facts.refusal(item.source)

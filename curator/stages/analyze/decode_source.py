@@ -1,4 +1,4 @@
-"""Decodes each source once and stores its track."""
+"""Decodes a source once, and makes its track."""
 
 import logging
 from collections.abc import Callable, Iterator, Set
@@ -28,40 +28,40 @@ from curator.stages.analyze.measurer import AnalysisModels, AnyFrame, Measurer, 
 from curator.storage import ContentHashes, HashingReader
 
 FEWER = 0.95
-"""Share of what a header promises below which a file counts as truncated; headers of sound files
-miss by a frame or two."""
+"""A source with a smaller share of the frames, or of the time, in its header counts as truncated.
+Headers of intact files are wrong by a frame or two."""
 
-AHEAD, AHEAD_BYTES = 4, 64 << 20  # frames decoded before they are asked for: of 8K one
+AHEAD, AHEAD_BYTES = 4, 64 << 20  # limits of frames that are decoded in advance: one frame of 8K
 
 _AROUND_CELLS = 60 * CELLS_PER_S
-"""How far from the pictures in the same part of a file its audio may be, in cells of the grid."""
+"""Largest distance in time between audio and pictures in one part of a file, in grid cells."""
 
 logger = logging.getLogger(__name__)
 
 
 class AnalysisOptions(TypedDict):
-    """What is to be known of a source besides its bytes, and how it is measured."""
+    """Facts of a source, and options of its analysis."""
 
     source_id: str
     n_bytes: int
-    analysis_models: AnalysisModels  # those of this worker
+    analysis_models: AnalysisModels  # models of this worker
     config: AnalyzeConfig
-    # Threads of the decoder; with more than one the networks run at the same time. The number
-    # changes no result: a damaged source is decoded again with one thread.
+    # Threads of the decoder. With more than one thread, the networks run in the background. The
+    # number changes no result, because a damaged source is decoded again with one thread.
     decoder_threads: int
-    families: NotRequired[Set[str] | None]  # None for all that the models can measure
-    spent: NotRequired[dict[str, float] | None]  # takes the CPU-seconds of measurements, by name
+    families: NotRequired[Set[str] | None]  # None for all families that the models can measure
+    spent: NotRequired[dict[str, float] | None]  # gets the CPU-seconds of measurements, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderClaims:
-    """What a container promises of its video."""
+    """Number of frames and duration of the video, from the header."""
 
     n_frames: int | None
     duration_s: float | None
 
     def notes(self, track: Track) -> tuple[Note, ...]:
-        """The notes of a track, with those on promises that were not kept."""
+        """Returns the notes of a track, and notes on differences from the header."""
         n_frames, duration_s = self.n_frames, self.duration_s
         notes = list(track.notes)
         if n_frames is not None:
@@ -79,7 +79,7 @@ class HeaderClaims:
 
 
 class SourceDecode:
-    """One decode of a source, or of a segment of it, and what is measured on the way."""
+    """One decode of a source, or of a segment of a source, with its measurements."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class SourceDecode:
             begins_within = segment is not None and segment.number > 0
             self._audio = level_meter(container, stream, begins_within=begins_within)
         self.frames = self._reader(container, uri, threads)
-        # Matroska has only a duration of the whole file.
+        # Matroska stores only the duration of the file.
         claimed_s = container.duration / 1_000_000 if container.duration else None
         if stream.duration:
             claimed_s = float(stream.duration * self.frames.time_base)
@@ -140,9 +140,9 @@ class SourceDecode:
 
     @contextmanager
     def decoding(self) -> Iterator[Iterator[AnyFrame]]:
-        """The frames, some ahead where there are cores for it.
+        """Provides the frames; with several threads, decodes some frames in advance.
 
-        At its end, and after an error, nothing reads the container any more.
+        When the context ends, also after an error, no thread reads the container.
         """
         with ExitStack() as closed:
             frames: Iterator[AnyFrame] = closed.enter_context(closing(iter(self.frames)))
@@ -161,7 +161,7 @@ class SourceDecode:
         self.measurer.add(frame)
 
     def account(self) -> None:
-        """Adds the CPU-seconds of the measurements to those that were spent."""
+        """Adds the CPU-seconds of the measurements to the option `spent`."""
         spent = self._options.get("spent")
         if spent is None or self.measurer is None:
             return
@@ -171,7 +171,7 @@ class SourceDecode:
         spent.update({name: spent.get(name, 0.0) + seconds for name, seconds in cpu_s.items()})
 
     def track(self, hashes: ContentHashes) -> Track:
-        """The track of what was taken; its notes say nothing of the header's claims."""
+        """Returns the track of all frames so far, without notes on differences from the header."""
         report, measurer = self.frames.report, self.measurer
         assert measurer is not None
         assert report.end_pts is not None
@@ -201,31 +201,30 @@ class SourceDecode:
         )
 
     def _audio_levels(self, start_pts: int, end_pts: int) -> tuple[int, NDArray[np.float32]]:
-        """First cell and levels of the audio beside the frames, and in a segment around them."""
+        """Returns first cell and levels of the audio of the frames; of a segment, a minute more."""
         if self._audio is None:
             return 0, np.zeros(0, np.float32)
         time_base = self.frames.time_base
         first, end = first_cell(start_pts * time_base), end_cell(end_pts * time_base)
-        # Audio of a segment may lie before or behind the pictures of its time.
+        # In the file, audio may be some way before or after the pictures of the same time.
         around = 0 if self._segment is None else _AROUND_CELLS
         return self._audio.levels(first - around, end + around)
 
 
 def analyze_source(reader: BinaryIO, uri: str, **options: Unpack[AnalysisOptions]) -> Track:
-    """Decodes a source once and measures it.
+    """Decodes and measures a source; if several threads find damage, decodes it again with one.
 
     Args:
-        reader: The source, seekable; read once, and what the demuxer skips a second time for the
-            hashes.
+        reader: The source, seekable; ranges that the demuxer skips are read too, for the hashes.
         uri: Name for messages.
         options: See `AnalysisOptions`.
 
     Raises:
-        SourceError: With the code under which the source fails.
+        SourceError: The source fails; the error has the code.
     """
 
     def measured(models: AnalysisModels, threads: int = options["decoder_threads"]) -> Track:
-        # The reader is the caller's, who may decode from it again.
+        # Does not close the reader, because the caller may decode the source again.
         hashing = HashingReader(reader, closes=False)
         with open_container(hashing, uri, n_bytes=options["n_bytes"]) as container:
             measuring = SourceDecode(container, uri, models, options, threads=threads)
@@ -242,8 +241,8 @@ def analyze_source(reader: BinaryIO, uri: str, **options: Unpack[AnalysisOptions
             promised = measuring.header.n_frames
             raise DecodeError(
                 ErrorCode.NO_FRAMES,
-                f"{uri}: no frame decodes ({report.n_errors} of its packets are damaged, "
-                f"{promised if promised is not None else 'an unknown number'} were promised); "
+                f"{uri}: no frame can be decoded ({report.n_errors} packets are damaged; frames "
+                f"according to the header: {promised if promised is not None else 'unknown'}); "
                 "fetch the file again or leave it out",
             )
         track = measuring.track(hashing.finish())
@@ -256,9 +255,9 @@ def analyze_source(reader: BinaryIO, uri: str, **options: Unpack[AnalysisOptions
 def with_cpu_to_fall_back_on(
     models: AnalysisModels, measured: Callable[[AnalysisModels], Track]
 ) -> Track:
-    """Measures on the GPU, or on the CPU what the GPU must not decode, with a note that says why.
+    """Measures on the GPU; if the GPU refuses the source, measures all of it again on the CPU.
 
-    Pixels that the engine gave before it turned out so are decoded twice: they are not the CPU's.
+    The track then has a note with the reason.
 
     Raises:
         DeviceError: The device fails.
@@ -285,7 +284,7 @@ def with_cpu_to_fall_back_on(
 
 
 def _fitting(frame: AnyFrame) -> int:
-    """How many such frames fit in `AHEAD_BYTES`."""
+    """Returns how many frames of this size fit in `AHEAD_BYTES`."""
     assert isinstance(frame, DecodedFrame)
     return AHEAD_BYTES // max(1, sum(plane.buffer_size for plane in frame.picture.planes))
 

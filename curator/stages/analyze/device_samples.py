@@ -1,13 +1,13 @@
-"""What measurements need of frames on a device: computed there, and copied once per batch.
+"""Computes on a GPU the pictures and signals that measurements need of decoded frames.
 
-A program of `media.device_frames`. Three batches are on their way at a time: of the newest,
-pictures and what borders are found by are being computed; of the one before, the host finds the
-borders, and the device measures what is inside of them; the oldest is handed on. So every copy has
-ended when it is needed.
+Three batches are in progress at a time. For the newest batch, the device computes pictures and the
+rows and columns that show borders. For the batch before, the host finds the borders, and the device
+measures the pictures within the borders. The oldest batch is passed on. So a copy to the host has
+usually ended when the host needs it.
 
-`device_signals` imports torch, and so is imported in functions.
+`device_signals` imports torch, so functions import `device_signals`.
 
-Shape letters: B frames of a batch, S samples, H, W height and width, C channels.
+Shape letters: B frames of a batch, S samples, H height, W width, C channels.
 """
 
 from collections import defaultdict, deque
@@ -63,33 +63,34 @@ def _none() -> NDArray[Any]:
 
 @dataclass(slots=True, kw_only=True)
 class DeviceView:
-    """What was computed of one frame; arrays are the host's. Sizes are those of `HostView`.
+    """Views and signals of one frame, with the sizes of `HostView`; arrays are on the host.
 
-    Of pictures that are too small for the device's way, the host makes maps and descriptor.
+    If pictures are too small for the device's algorithms, the host computes maps and descriptor.
     """
 
     # The shot network's pictures of all frames of a batch, uint8 [B, 27, 48, 3] on the device, and
     # this frame's row.
     tiny: "tuple[Tensor, int]"
     tiny_luma: NDArray[Any] = field(default_factory=_none)  # mean and spread of luma, 0 to 1
-    # Luma of 320 px, of samples and of frames that end a pair. All that follows is of samples.
+    # Luma of 320 px, for samples and for frames that end a pair.
     small_gray: _Pixels = field(default_factory=_none)
+    # Other fields are for samples only.
     small: _Pixels = field(default_factory=_none)  # RGB of 320 px
     gray: _Pixels = field(default_factory=_none)  # luma of 640 px
-    picture: _Pixels = field(default_factory=_none)  # RGB of 640 px, where a host looks at it
-    # The picture of full size, and its luma of full range, where a user's measure looks at it: of a
-    # sample, and of the frame after it where pairs are asked for.
+    picture: _Pixels = field(default_factory=_none)  # RGB of 640 px, if CLIP or a measure needs it
+    # Picture of full size, or its luma in full range, if a user's measure needs it. With pairs, the
+    # frame after a sample has these too.
     full_rgb: _Pixels | None = None
     full_luma: _Pixels | None = None
-    text_map: NDArray[Any] | None = None  # probabilities of text, of a look
-    edges: _Pixels | None = None  # cells with edges of a look
-    lines: NDArray[Any] = field(default_factory=_none)  # straight lines of a look
-    standing: _Pixels | None = None  # lines that stood since the look before
-    moved: _Pixels = field(default_factory=_none)  # codes of what moved since then
+    text_map: NDArray[Any] | None = None  # probabilities of text, for a look
+    edges: _Pixels | None = None  # cells with edges, for a look
+    lines: NDArray[Any] = field(default_factory=_none)  # straight lines, for a look
+    standing: _Pixels | None = None  # lines that did not move since the look before
+    moved: _Pixels = field(default_factory=_none)  # codes of the motion since the look before
     described: NDArray[np.float32] | None = None  # the perceptual descriptor
-    signals: dict[str, float] = field(default_factory=dict)  # without those not measured
+    signals: dict[str, float] = field(default_factory=dict)  # only the measured ones
 
-    is_whole = True  # an engine smooths the blocks of all frames
+    is_whole = True  # a video engine applies the loop filter to all frames
 
     def full(self, kind: Full) -> _Pixels:
         """The picture of full size, for users' measures."""
@@ -108,17 +109,17 @@ class DeviceView:
         return np.packbits(self.edges), self.lines
 
     def maps_since(self, before_HW: _Pixels) -> tuple[_Pixels, _Pixels]:
-        """Lines that stood and what moved since a look with this luma."""
+        """Returns the lines that did not move, and the motion, since a look with this luma."""
         if self.standing is None:
             return standing_lines(before_HW, self.gray), moved_map(before_HW, self.gray)
         return np.packbits(self.standing), packed_codes(self.moved)
 
     def native_signals(self) -> dict[str, float]:
-        """All signals but quantisers, which an engine is not asked for."""
+        """All signals except quantisers, which video engines do not report."""
         return self.signals
 
     def picture_signals(self) -> dict[str, float]:
-        """Nothing: they are among the others."""
+        """Nothing, because `native_signals` returns these too."""
         return {}
 
 
@@ -129,7 +130,7 @@ class _Underway:
     tiny: "Tensor"
     samples: list[int] = field(default_factory=list)
     small_rows: list[int] = field(default_factory=list)
-    # What is copied: a tensor's name, which attribute of views it is, and of which frames.
+    # Tensors of the first copy: the attribute of views that gets the values, and the frames.
     fills: list[tuple[str, Sequence[int]]] = field(default_factory=list)
     tensors: "dict[str, Tensor]" = field(default_factory=dict)
     first: HostCopy | None = None
@@ -138,18 +139,18 @@ class _Underway:
     small_gray: "Tensor | None" = None
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     sides: list[Sides] = field(default_factory=list)
-    # Of the second copy, tensor by tensor: its signals, None for descriptors, and of which samples.
+    # Tensors of the second copy: names of signals, None for descriptors, and the samples.
     inside: list[tuple[Sequence[str] | None, list[int]]] = field(default_factory=list)
     second: HostCopy | None = None
 
     def copies(self, name: str, rows: Sequence[int], tensor: "Tensor") -> None:
-        """Lets an attribute of the views of some frames be copied."""
+        """Adds a tensor to the first copy, for an attribute of the views of some frames."""
         if rows:
             self.tensors[name] = tensor
             self.fills.append((name, rows))
 
     def measured(self, signals: Sequence[str] | None, members: list[int], tensor: "Tensor") -> None:
-        """Lets values of some samples be copied."""
+        """Adds a tensor to the second copy, with values of some samples."""
         self.tensors[str(len(self.inside))] = tensor
         self.inside.append((signals, members))
 
@@ -162,10 +163,10 @@ class _FrameRow(NamedTuple):
 
 
 class DeviceSampler:
-    """Computes what `Measurer` measures with, for the frames of one source.
+    """Computes the views that `Measurer` needs, for the frames of one source.
 
-    `nvdec` counts batches that are halved; `aspect_of` gives the width of a pixel by its height, by
-    the rotation in degrees.
+    `nvdec` counts halved batches. `aspect_of` returns the pixel aspect ratio after a rotation in
+    degrees.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class DeviceSampler:
         self._families, self._graphs = of.families, of.models.graphs
         text = of.models.detector if "text" in of.families else None
         self._maps_text = text.maps if text is not None else None
-        # Whether something on the host looks at pictures of 640 px in colour.
+        # Whether a measure or CLIP needs pictures of 640 px in colour on the host.
         self._with_pictures = bool(of.models.measures) or "clip" in of.families
         self._full = full_sizes(of.measures.values())
         self._follows_sample = False
@@ -186,7 +187,7 @@ class DeviceSampler:
     def __call__(
         self, batches: Iterator[DeviceBatch]
     ) -> Iterator[tuple[Sequence[FrameTime], Sequence[DeviceView]]]:
-        """Yields places and views of the frames of batches."""
+        """Yields times and views of the frames of each batch."""
         underway: deque[_Underway] = deque()
         for batch in batches:
             for newest in self._begun(batch, self._roles(batch)):
@@ -227,7 +228,7 @@ class DeviceSampler:
         )
 
     def _begun(self, batch: DeviceBatch, roles: list[_FrameRow]) -> Iterator[_Underway]:
-        """Queues the first part; in halves where the device's memory is too small."""
+        """Queues the first part of a batch; halves the batch if the device lacks memory."""
         import torch
 
         looked = self._looked
@@ -242,7 +243,7 @@ class DeviceSampler:
         else:
             yield begun
             return
-        # Outside of the handler, whose error holds on to what was allocated.
+        # Outside of the handler, because the error keeps the allocated memory alive.
         self._nvdec.n_halved += 1
         self._graphs.give_up()
         torch.cuda.empty_cache()
@@ -251,7 +252,7 @@ class DeviceSampler:
             yield from self._begun(batch.part(rows), roles[rows])
 
     def _first(self, batch: DeviceBatch, roles: list[_FrameRow]) -> _Underway:
-        """Scales frames, and copies what the host needs of them."""
+        """Scales frames, and begins to copy the views that the host needs."""
         tiny, luma = self._scaled(_tiny_of, self._tiny, batch.planes, batch.form)
         begun = _Underway(places=batch.places, form=batch.form, tiny=tiny)
         begun.copies("tiny_luma", range(len(batch)), luma)
@@ -281,7 +282,7 @@ class DeviceSampler:
         return begun
 
     def _of_full_size(self, planes: "Tensor", form: Form, kind: Full) -> "Tensor":
-        """Pictures at the source's own size, upright; those of a CPU, of 8 bits to the bit."""
+        """Returns upright pictures of full size; 8-bit RGB of even size has the bits of a CPU."""
         import torch
 
         if kind == "luma":
@@ -304,7 +305,7 @@ class DeviceSampler:
         return self._graphs(function, *scaler.scaled(planes, form), colours=scaler.colours(form))
 
     def _see_samples(self, begun: _Underway, batch: DeviceBatch, is_look: Sequence[bool]) -> None:
-        """Computes what is asked of samples before their borders are known."""
+        """Computes views and maps of samples that do not depend on borders."""
         samples = begun.samples
         kept = batch.taken(samples)
         picture, gray, exposure = self._scaled(_sample_of, self._picture, kept, batch.form)
@@ -341,7 +342,7 @@ class DeviceSampler:
             begun.copies("moved", [samples[at] for at in after], moved)
 
     def _measure_inside(self, batch: _Underway) -> None:
-        """Finds the borders of samples, and queues the measures of what is inside of them."""
+        """Finds the borders of samples, and queues the measures of pictures within the borders."""
         import torch
 
         from curator.measures import device_signals as signals
@@ -382,7 +383,7 @@ class DeviceSampler:
         batch.second, batch.tensors = HostCopy(batch.tensors), {}
 
     def _views(self, batch: _Underway) -> list[DeviceView]:
-        """What was computed of each frame; waits for the last of it."""
+        """Returns the views of all frames of a batch; waits for the second copy."""
         from curator.measures import device_signals
 
         views = [DeviceView(tiny=(batch.tiny, row)) for row in range(len(batch.places))]
@@ -439,7 +440,7 @@ def _change_of(before_SHW: "Tensor", after_SHW: "Tensor") -> "tuple[Tensor, Tens
 
 
 def _rows(pictures_SXY: "Tensor", rows: Sequence[int]) -> "Tensor":
-    """Some pictures, without a list of numbers that would have to cross to the device."""
+    """Selects pictures without a tensor of indices, which would need a copy to the device."""
     import torch
 
     if len(rows) == len(pictures_SXY):

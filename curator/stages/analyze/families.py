@@ -1,8 +1,8 @@
-"""Families: columns of a track that one measure makes of the decoded frames.
+"""Families: groups of track columns that are measured and stored together.
 
-Each family has a fingerprint and objects of its own, so that a run measures the families that its
-recipe needs and that are not stored yet. `frames` has what all others are placed by, and the
-failures.
+Each family has its own fingerprint and objects. A run measures only the families that its recipe
+needs and that are not stored. The family `frames` has timestamps, which place the values of other
+families, and failures of sources.
 """
 
 from collections.abc import Sequence
@@ -21,21 +21,21 @@ from curator.models.transnet import transnet_model_name
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.tables.track_items import FRAMES, StoredFamily
 
-DECODE_VERSION = 1  # raised when a decode would give others: all is measured anew
+DECODE_VERSION = 1  # raised when decoding gives other frames, so all families are measured again
 _MEASURE = "measure "
 
 
 class TrackFamily(NamedTuple):
-    """What one measure makes."""
+    """A family, and the settings and models that its values depend on."""
 
     name: str
-    version: int  # raised when the same frames and settings would give other values
-    columns: tuple[str, ...]  # its columns in `track_table`
-    keys: tuple[str, ...] = ()  # keys of `AnalyzeConfig` that it depends on
-    models: tuple[object, ...] = ()  # names or hashes of weights that it depends on
+    version: int  # raised when the same frames and settings give other values
+    columns: tuple[str, ...]  # columns in `track_table`
+    keys: tuple[str, ...] = ()  # keys of `AnalyzeConfig`
+    models: tuple[object, ...] = ()  # names or hashes of weights
 
     def stored(self, config: AnalyzeConfig) -> StoredFamily:
-        """How it is stored: under the fingerprint of its values."""
+        """Returns the folder and the fingerprint under which the family is stored."""
         settings = {key: getattr(config, key) for key in self.keys}
         digest = fingerprint(
             "analyze", self.name, self.version, DECODE_VERSION, settings, self.models
@@ -48,7 +48,7 @@ SIGNALS_OF = {
     "pictures": (*(name for name in SIGNALS if name not in {*PAIR_SIGNALS, "noise"}), NATIVE_NOISE),
     "motion": (*PAIR_SIGNALS, FULL_FRAME_NOISE),
 }
-"""Signals of samples, by the family that makes them."""
+"""Signals of samples, by family."""
 _GRID = ("samples_per_s", "motion_pair_s")
 BUILT_IN = (
     TrackFamily(
@@ -87,16 +87,16 @@ BUILT_IN = (
     ),
     TrackFamily("audio", 1, ("audio_notes", "audio_rms_first", "audio_rms_db")),
 )  # fmt: skip
-"""Those that are measured unless the recipe leaves them out, but for CLIP and users' measures."""
+"""All families except CLIP and users' measures."""
 _CLIP = ("clip_frame", "clip_embedding")
 
 
 def families_of(
     config: AnalyzeConfig, clip_fingerprint: str | None = None, users: Sequence[Measure] = ()
 ) -> tuple[StoredFamily, ...]:
-    """The families that a recipe needs, `frames` first.
+    """Returns the families that a recipe needs, `frames` first.
 
-    `clip_fingerprint` is that of CLIP's weights, `users` are users' measures.
+    `clip_fingerprint` identifies the weights of the CLIP model; `users` are users' measures.
     """
     left_out = {name for name in ("text", "audio", "scenes") if not getattr(config, name)}
     families = [family for family in BUILT_IN if family.name not in left_out]
@@ -112,10 +112,10 @@ def families_of(
 
 
 def tracks_fingerprint(families: Sequence[StoredFamily]) -> str:
-    """Fingerprint of tracks that have some families."""
+    """Returns the fingerprint of tracks with these families."""
     return fingerprint("tracks", {family.name: family.fingerprint for family in families})
 
 
 def measure_family(measure: Measure) -> str:
-    """Name of the family of a user's measure."""
+    """Returns the name of the family of a user's measure."""
     return f"{_MEASURE}{measure.fingerprint()}"

@@ -1,8 +1,8 @@
-"""What the video engines of a GPU decode, and how many workers share the GPU.
+"""Finds out what the video engines of a GPU decode, and how many workers share the GPU.
 
-A process of its own asks the GPU, once per run: a CUDA context takes hundreds of MB of the GPU's
-memory, and a driver that does not work may end the process. `python -m
-curator.stages.analyze.gpu_engines` prints the answer.
+A separate process queries the GPU once per run, because a CUDA context takes hundreds of MB of GPU
+memory, and a broken driver may end the process. `python -m curator.stages.analyze.gpu_engines`
+prints the facts as JSON.
 """
 
 import functools
@@ -29,34 +29,32 @@ from curator.stage import Resources
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_ENGINES = 4  # where a GPU does not say: those of an L4; a T4 has less, an H100 more
+DEFAULT_ENGINES = 4  # used if a GPU reports no number: an L4 has 4, a T4 fewer, an H100 more
 
 WORKER_GPU_BYTES = 5 << 29
-"""Memory of the GPU that a worker takes: the CUDA context, the networks, surfaces and batches, as
-measured with 1080p on an H200."""
+"""GPU memory of a worker: CUDA context, networks, surfaces and batches. Measured with 1080p on an
+H200."""
 
-SHORT_S = 2.0  # below it making a decoder is believed to cost more than decoding; not measured
+SHORT_S = 2.0  # for shorter sources, creating a decoder may cost more than decoding; not measured
 
 CODECS = ("H264", "HEVC", "VP9", "AV1", "MPEG2")
 DEPTHS = (8, 10)
 
 TIMEOUT_S = 120
-WAIT_S = 60.0  # wait for a worker that asks a GPU of a cluster: others may hold all of them
+WAIT_S = 60.0  # wait for a worker that queries a GPU of a cluster; all GPUs may be in use
 
 
 def workers_per_gpu(*, n_engines: int | None, n_cores: float | None, free_bytes: int | None) -> int:
     """Decides how many workers share a GPU.
 
-    - A decoder keeps one engine busy at most. While a worker waits for its measurements, its engine
-      would be idle, so that two workers share an engine. On the 7 engines of an H200, 8 workers
-      analyzed 2,920 frames of 1080p per second, 12 workers 3,640 and 16 workers 3,790 to 3,890
-      (benchmarks/results/gpu.md).
-    - A worker needs `FEEDER_CPUS` cores. More workers than the cores feed would only wait for each
-      other.
-    - Each worker needs `WORKER_GPU_BYTES` of the GPU's memory.
+    - A decoder uses at most one engine, which is idle while its worker measures. So two workers
+      share an engine. On the 7 engines of an H200, 8 workers analyzed 2,920 frames of 1080p per
+      second, 12 workers 3,640 and 16 workers 3,790 to 3,890 (benchmarks/results/gpu.md).
+    - Each worker needs `FEEDER_CPUS` cores.
+    - Each worker needs `WORKER_GPU_BYTES` of GPU memory.
 
-    `n_engines` and `free_bytes` are None if the GPU did not say, and so is `n_cores`, the cores of
-    its machine divided by its GPUs, if they are not known. The result is at least 1.
+    `n_cores` is the number of cores of the machine per GPU. An argument is None if its value is not
+    known. The result is at least 1.
     """
     n_engines = n_engines or DEFAULT_ENGINES
     n_workers = 2 * n_engines
@@ -69,19 +67,19 @@ def workers_per_gpu(*, n_engines: int | None, n_cores: float | None, free_bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """What a GPU said of itself."""
+    """Facts about a GPU."""
 
-    name: str | None = None  # its model; None if it did not answer
-    n_engines: int | None = None  # video engines
-    free_bytes: int | None = None  # memory that no process has
-    has_mps: bool = False  # whether the daemon of NVIDIA's MPS runs on its machine
-    # Answers of `GetDecoderCaps`, by codec and bits per sample, such as "AV1 10".
+    name: str | None = None  # model of the GPU; None if the query failed
+    n_engines: int | None = None  # number of video engines
+    free_bytes: int | None = None  # free GPU memory
+    has_mps: bool = False  # whether the daemon of NVIDIA's MPS runs on the machine
+    # Results of `GetDecoderCaps`, by codec and bits per sample, such as "AV1 10".
     caps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def refusal(self, source: SourceRef) -> Note | None:
-        """Returns why the engines do not decode a source, by its header; None if they may.
+        """Returns, from the header, why the engines cannot decode a source; None if they may.
 
-        A scan keeps no field order: that a source is interlaced is known once it is opened.
+        The scan stores no field order, so an interlaced source is refused only when it is opened.
         """
         if not self.caps or source.codec is None or source.pixel_format is None:
             return None
@@ -91,7 +89,7 @@ class GpuFacts:
             height=source.height,
         )  # fmt: skip
         stream: Any = SimpleNamespace(codec_context=context)
-        # Stands for PyNvVideoCodec where its answers are there and no GPU is.
+        # Replaces PyNvVideoCodec on a machine without a GPU, with the stored results.
         answers = SimpleNamespace(
             cudaVideoCodec=SimpleNamespace(**{name: name for name in CODECS}),
             GetDecoderCaps=lambda *, codec, bitdepth, **_: self.caps[f"{codec} {bitdepth}"],
@@ -100,24 +98,24 @@ class GpuFacts:
         return Note(f"not_on_gpu_{refused[0]}") if refused is not None else None
 
     def leaves(self, source: SourceRef) -> bool:
-        """Returns whether a source is better decoded on a CPU."""
+        """Returns whether a CPU should decode a source."""
         is_short = source.header_duration_s is not None and source.header_duration_s < SHORT_S
         return is_short or self.refusal(source) is not None
 
 
 class GpuProbe:
-    """Asks a GPU of this machine or of the cluster, once."""
+    """Queries a GPU of this machine or of the cluster, once."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     @functools.cached_property
     def facts(self) -> GpuFacts:
-        """What it said; nothing if it did not answer."""
+        """Facts about the GPU; empty if the query failed."""
         try:
             facts = _asked_on_cluster(self._engine) if self._engine.joins else ask()
         except CuratorError as error:
-            logger.warning("a GPU does not say what its engines are: %s", error)
+            logger.warning("cannot query the video engines of a GPU: %s", error)
             facts = GpuFacts()
         self._engine.counts.gpu |= {
             "name": facts.name, "engines": facts.n_engines, "free_bytes": facts.free_bytes,
@@ -134,10 +132,10 @@ class GpuProbe:
 
 
 def device_here(asked: str, n_gpus: float) -> tuple[str, str | None]:
-    """Returns `cpu` or `gpu`, by `analyze.device`, and why a GPU of this machine is left idle.
+    """Returns `cpu` or `gpu`, and why a GPU of this machine is not used; `asked` is the setting.
 
     Raises:
-        UsageError: The recipe requires a GPU, and none can be used.
+        UsageError: The recipe requires a GPU, and no GPU can be used.
     """
     device = device_of(asked, n_gpus)
     if device == "cpu":
@@ -152,10 +150,10 @@ def device_here(asked: str, n_gpus: float) -> tuple[str, str | None]:
 
 
 def ask() -> GpuFacts:
-    """Asks the first GPU that this process sees.
+    """Queries the first GPU that this process sees, in a separate process.
 
     Raises:
-        CuratorError: It does not answer.
+        CuratorError: The query failed.
     """
     try:
         done = subprocess.run(
@@ -169,7 +167,7 @@ def ask() -> GpuFacts:
         raise CuratorError(f"no answer within {TIMEOUT_S} s") from error
     if done.returncode:
         words = done.stdout.strip() or done.stderr.strip().rpartition("\n")[2]
-        raise CuratorError(words or f"the process that asks it ended with {done.returncode}")
+        raise CuratorError(words or f"the query process ended with exit code {done.returncode}")
     return GpuFacts(**json.loads(done.stdout.strip().rpartition("\n")[2]))
 
 
@@ -179,7 +177,7 @@ def _asking() -> Callable[[None], GpuFacts]:
 
 def _asked_on_cluster(engine: Engine) -> GpuFacts:
     if engine.n_gpus() < 1:
-        raise CuratorError("no node with a GPU is there yet")
+        raise CuratorError("the cluster has no node with a GPU yet")
     resources = Resources(cpus=0, gpus=0.01)
     step = Step(make=_asking, resources=resources, keeps_state=True, name="ask a GPU")
     pool = engine.pool([step], most=1, keeps=False)
@@ -203,7 +201,7 @@ def _caps(module: Any, codec: str, bits: int) -> dict[str, int]:  # noqa: ANN401
 
 
 def _asked() -> GpuFacts:
-    # It says why the package does not start.
+    # Raises an error with the reason if PyNvVideoCodec does not start.
     Nvdec()
     import PyNvVideoCodec as module  # noqa: N813
     import torch

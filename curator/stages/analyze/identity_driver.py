@@ -1,10 +1,10 @@
-"""The driver's side of identity: which large sources have the content that their id stands for.
+"""The driver's side of identity: gives large sources with equal ids but different bytes other ids.
 
-`content_id` samples what is larger than 8 MiB, so two files may share an id. Where an id has stored
-results that were made of another address or version, or where two listed sources share one, the
-files are hashed whole, once for each version. Those with the SHA-256 that the id stands for keep
-it; the others get an id made of their own SHA-256. Of new files that share an id and differ, all
-do, so that no order decides.
+`content_id` reads only samples of files larger than 8 MiB, so different files can get the same id.
+If the stored results of an id come from another address or version, or if two listed sources share
+an id, the files are hashed completely, once per version. Files with the SHA-256 of the stored
+results keep the id. Other files get an id made from their SHA-256. If no results are stored and the
+files differ, all of them get such ids, so their order does not matter.
 """
 
 import logging
@@ -34,9 +34,9 @@ from curator.tables.track_parts import track_origins
 
 logger = logging.getLogger(__name__)
 
-INLINE_BYTES = 1 << 30  # bytes to hash up to which the driver does it: sooner than Ray has started
+INLINE_BYTES = 1 << 30  # the driver hashes up to so many bytes before Ray would have started
 HASHES_SCHEMA = columns_schema(("uri version sha256 source_id", pa.string()))
-"""A row per version of a source that was hashed whole, with the id that it got."""
+"""A row per version of a source that was hashed completely, with the resulting id."""
 _KEY = ("version", "uri")
 
 _Row = Mapping[str, Any]
@@ -44,27 +44,27 @@ _Key = tuple[str, str]  # address and version
 
 
 def hash_parts(store: Store) -> Parts:
-    """Returns the parts that have what was hashed whole."""
+    """Returns the parts that store complete hashes of sources."""
     return Parts(store, "hashes", fingerprint("hashes", 1))
 
 
 def decided_sources(store: Store) -> pa.Table:
-    """Returns rows of `HASHES_SCHEMA`, of all runs."""
+    """Returns the rows of `HASHES_SCHEMA` of all runs."""
     parts = hash_parts(store)
     tables = [HASHES_SCHEMA.empty_table()]
     for name in parts.names():
         try:
             tables.append(parts.read(name))
         except StorageError as error:
-            logger.warning("%s; until then large sources may be hashed again", error)
+            logger.warning("%s; large sources may be hashed again", error)
     return pa.concat_tables(tables)
 
 
 class Identifying:
-    """Gives sources whose content is not what their id stands for an id of their own.
+    """Checks the ids of large sources, and replaces the ids of sources with other content.
 
-    `sources` are those of the run, after the scan; `previous` is the summary of the last finished
-    run, and `since_ns` the Unix time before the listing.
+    `sources` are the sources of the run after the scan. `previous` is the summary of the last
+    finished run. `since_ns` is the Unix time before the listing.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Identifying:
         self._previous, self._since_ns = previous, since_ns
 
     def run(self) -> None:
-        """Checks the ids of large sources."""
+        """Checks the ids; revises the table of sources."""
         listed = self._sources.sampled()
         if not listed.num_rows:
             return
@@ -104,7 +104,10 @@ class Identifying:
         self._decide(members.to_pylist(), self._stored(ids, decided))
 
     def _is_known(self, listed: pa.Table) -> pa.Array:
-        """Returns which sources the last run had in the same version, with the same id."""
+        """Returns which sources the last run had in the same version, with the same id.
+
+        Leaves out files that may have changed without a new version.
+        """
         is_known = pa.array([False] * listed.num_rows, pa.bool_())
         since_ns = self._previous.get("listed_ns")
         if since_ns is None:
@@ -118,7 +121,7 @@ class Identifying:
         return pc.and_not(is_known, racy)
 
     def _stored(self, ids: set[str], decided: pa.Table) -> Iterator[_Row]:
-        """Yields source id, SHA-256, address and version of what is stored under some ids."""
+        """Yields source id, SHA-256, address and version of the stored results of some ids."""
         wanted = pa.array(sorted(ids))
         columns = ("source_id", "sha256", "uri", "version")
         yield from decided.filter(pc.is_in(decided["source_id"], value_set=wanted)).to_pylist()
@@ -127,7 +130,7 @@ class Identifying:
         for before in self._last_sources(columns):
             before = before.filter(pc.is_in(before["source_id"], value_set=wanted))
             for row in before.filter(pc.is_valid(before["sha256"])).to_pylist():
-                # A version says nothing where it is not known how old it was.
+                # The version proves nothing if the file may have changed without a new version.
                 is_sure = since_ns and not is_racy(row["uri"], row["version"], since_ns)
                 yield row if is_sure else row | {"version": None}
 
@@ -136,13 +139,13 @@ class Identifying:
             try:
                 yield Parts(self._store, "sources", "").read(name, columns)
             except StorageError as error:
-                logger.warning("%s: large sources in it may be hashed again", error)
+                logger.warning("%s; large sources in this table may be hashed again", error)
 
     def _decide(self, members: Sequence[_Row], stored: Iterable[_Row]) -> None:
         stands_for: defaultdict[str, set[str]] = defaultdict(set)
         contents: dict[_Key, str] = {}
         for row in stored:
-            # What failed has no SHA-256: it stands for itself alone.
+            # A failed source has no SHA-256, and equals no other source.
             content = row["sha256"] or f"{row['version']} {row['uri']}"
             stands_for[row["source_id"]].add(content)
             if row["version"] is not None:
@@ -189,7 +192,7 @@ class Identifying:
             hash_parts(self._store).write(table, row_keys(table, _KEY).to_pylist())
 
     def _hashed(self, rows: Sequence[_Row]) -> dict[_Key, str | Failure]:
-        """Hashes sources whole: their SHA-256, or why they could not be read."""
+        """Returns the SHA-256 of complete sources, or failures to read them."""
         items = [
             HashItem(source=SourceRef(uri=row["uri"], n_bytes=row["bytes"], version=row["version"]))
             for row in rows

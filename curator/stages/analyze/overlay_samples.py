@@ -1,4 +1,4 @@
-"""Looks for what is drawn over the picture, on a sparse part of the sampling grid."""
+"""Looks for text, logos and other marks drawn over the picture, in some of the samples."""
 
 import time
 from dataclasses import dataclass
@@ -25,24 +25,24 @@ _MAPS: dict[str, tuple[int, type[np.generic]]] = {
     "standing": (LINE_BYTES, np.uint8),
     "moved": (MOVED_BYTES, np.uint8),
 }
-"""Size and type of each map of a look; zeros where a look has none."""
+"""Size and type of each map of a look; a missing map is stored as zeros."""
 
 
 @dataclass(slots=True)
 class _Look:
     index: int
-    gray: NDArray[np.uint8] | None  # until there is a next sample
+    gray: NDArray[np.uint8] | None  # luma, until the next sample
     boxes: NDArray[np.float32]
-    places: NDArray[np.float32]  # `stay` and `around` of each box, and `slide`: NaN until known
+    places: NDArray[np.float32]  # `stay`, `around` and `slide` of each box, NaN until measured
     maps: dict[str, NDArray[Any]]
     next_index: int = -1
 
 
 class OverlaySamples:
-    """What the looks at one source, or at a segment of it, have found.
+    """The looks of one source or segment, and the marks that they found.
 
-    There is one look for `every` so many steps of the sampling grid. `with_overlays`, logos and
-    divided screens are looked for; without a detector, text is left out.
+    Each block of `every` steps of the sampling grid has one look. With `with_overlays`, looks have
+    maps for logos and divided screens. With a detector, looks have lines of text.
     """
 
     def __init__(self, *, every: int, with_overlays: bool, detector: TextDetector | None) -> None:
@@ -54,12 +54,12 @@ class OverlaySamples:
 
     @property
     def _open(self) -> _Look | None:
-        """The look that waits for the sample after it."""
+        """The last look, if it waits for the next sample."""
         last = self._looks[-1] if self._looks else None
         return last if last is not None and last.gray is not None else None
 
     def sample(self, step: int, index: int, view: "View") -> None:
-        """Takes the next sample: completes the look before it, and looks if it is time."""
+        """Takes the next sample: completes the look before it, and begins a look if one is due."""
         begun_s = time.thread_time()
         look = self._open
         if look is not None and look.gray is not None:
@@ -78,7 +78,7 @@ class OverlaySamples:
         self.cpu_s += time.thread_time() - begun_s
 
     def wants_pair(self, index: int) -> bool:
-        """Whether text of a sample is compared with the frame that its motion is measured to."""
+        """Returns whether `pair` must get this sample, because its look has text."""
         look = self._open
         return look is not None and look.index == index and len(look.boxes) > 0
 
@@ -89,9 +89,9 @@ class OverlaySamples:
         flow_HW2: NDArray[np.float32] | None,
         seconds: float,
     ) -> None:
-        """Takes the uint8 luma of a sample that `wants_pair`, and of the frame after it.
+        """Measures how text slides, from the uint8 luma of a sample and of the frame of its motion.
 
-        `flow_HW2` is the dense flow between them, None if they are too small.
+        `flow_HW2` is the dense flow between them; None if the pictures are too small.
         """
         begun_s = time.thread_time()
         look = self._looks[-1]
@@ -99,7 +99,7 @@ class OverlaySamples:
         self.cpu_s += time.thread_time() - begun_s
 
     def columns(self) -> dict[str, Any]:
-        """The columns of a `Track` that begin with `look_`, and those that begin with `text_`."""
+        """Returns the columns of a `Track` that begin with `look_` or `text_`, and `has_text`."""
         looks = self._looks
         frames = np.array([look.index for look in looks], np.int32)
         columns: dict[str, Any] = {}
@@ -124,7 +124,7 @@ class OverlaySamples:
     def _boxes(self, view: "View") -> NDArray[np.float32]:
         if self._detector is not None and view.text_map is not None:
             boxes = lines_of(view.text_map)
-            # After the lines: of a map without any it takes longer than they do.
+            # After `lines_of`, which is quicker than `may_have_text` for a map without text.
             if len(boxes) and may_have_text(view.gray):
                 return boxes
         elif self._detector is not None and may_have_text(view.gray):

@@ -1,4 +1,4 @@
-"""Which frames of a source are samples, and which samples are looked at: by timestamps alone."""
+"""Chooses samples among the frames of a source, and looks among the samples, by timestamps."""
 
 from fractions import Fraction
 from typing import NamedTuple
@@ -7,19 +7,19 @@ from curator.stages.analyze.config import AnalyzeConfig
 
 
 def steps_of(config: AnalyzeConfig, seconds: float) -> int:
-    """Steps of the sampling grid, whole ones, in a number of seconds."""
+    """Returns the number of steps of the sampling grid in some seconds, rounded, at least 1."""
     return max(1, round(seconds * config.samples_per_s))
 
 
 class Role(NamedTuple):
-    """What a frame is for the samples."""
+    """Role of a frame in sampling."""
 
-    step: int | None = None  # step of the grid that begins with this frame; None if it is no sample
+    step: int | None = None  # step of the grid, if the frame is a sample
     ends_pair: bool = False  # whether the motion of the sample before it is measured to this frame
 
 
 class SamplePlan:
-    """The grid of samples, from an anchor on, over the frames of one source, given in order."""
+    """The sampling grid of one source; steps are counted from `anchor_pts`."""
 
     def __init__(
         self, config: AnalyzeConfig, time_base: Fraction, anchor_pts: int, first_pts: int
@@ -31,7 +31,7 @@ class SamplePlan:
         self._pair_pts: int | None = None
 
     def role(self, pts: int) -> Role:
-        """The role of the next frame."""
+        """Returns the role of the next frame; frames must come in order."""
         ends_pair = self._pair_pts is not None and pts >= self._pair_pts
         if ends_pair:
             self._pair_pts = None
@@ -42,7 +42,7 @@ class SamplePlan:
         return Role(step=self.step(pts), ends_pair=ends_pair)
 
     def step(self, pts: int) -> int:
-        """The step of the grid within which a timestamp lies."""
+        """Returns the step of the grid that contains a timestamp."""
         return (pts - self.anchor_pts) // self._ticks
 
     def _after(self, pts: int) -> int:
@@ -50,16 +50,16 @@ class SamplePlan:
 
 
 class LookGrid:
-    """Says which steps of the sampling grid, given in order, are looked at: one for so many."""
+    """Chooses the samples of looks: the first sample in each block of `every` steps."""
 
     def __init__(self, every: int) -> None:
         self._every = every
         self._block: int | None = None
 
     def is_due(self, step: int) -> bool:
-        """Whether there is a look at the next sample."""
+        """Returns whether the next sample is a look; samples must come in order."""
         block, is_first = step // self._every, self._block is None
-        # A segment may begin within a step, which its neighbour has looked at.
+        # A segment may begin within a block whose look the previous segment has.
         is_due = step % self._every == 0 if is_first else block != self._block
         self._block = block
         return is_due

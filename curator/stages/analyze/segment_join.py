@@ -1,10 +1,10 @@
-"""Analyzes a long source in segments, and joins their tracks to the one that a whole decode gives.
+"""Analyzes a long source in segments, and joins their tracks into the track of the whole source.
 
-A segment decodes from its key frame until it has seen twice `CONTEXT` frames of the next one. It
-answers for the frames from the `CONTEXT`-th of its own to the `CONTEXT`-th of the next, so that the
-shot network has seen what it depends on, on both sides, and a last sample the frame its motion is
-measured to. The frames that two segments have both
-decoded must be the same ones: that proves that the seek went where the index said.
+The decode of a segment begins at its first key frame, and ends after at least `OVERLAP` frames of
+the next segment. The track of a segment is used from its own frame `CONTEXT` (the first segment:
+from frame 0) to frame `CONTEXT` of the next segment. So the shot network has its context on both
+sides, and the last sample has the frame to which its motion is measured. Both decodes of an overlap
+must give the same frames, which proves that the seek reached the position in the index.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ from curator.stages.analyze.decode_source import (
 from curator.stages.analyze.measurer import AnalysisModels
 from curator.storage import NO_HASHES, ContentHashes, expect_end
 
-OVERLAP = 2 * CONTEXT  # frames that two neighbours both decode
+OVERLAP = 2 * CONTEXT  # frames that two neighbouring segments both decode
 
-_LUMA_TOLERANCE = 1e-4  # of a frame's mean, on a GPU that scales it in a batch
+_LUMA_TOLERANCE = 1e-4  # of a frame's mean and spread, because a GPU scales frames in batches
 
-_REORDERED = 16  # most frames of H.264 by which decoding is ahead (ITU-T H.264, A.3.1)
+_REORDERED = 16  # maximum number of reordered frames in H.264 (ITU-T H.264, A.3.1)
 _SIGNAL = "signals."
 _PLACED = {
     "sample_frame": ("sample_pair_frame",),
@@ -44,7 +44,7 @@ _PLACED = {
     "clip_frame": ("clip_embedding",),
     "scene_frame": ("scene_vector",),
 }
-"""Columns with a row per sample, thumbnail, look and the like, by that of its frame."""
+"""Columns with a row per sample, thumbnail, look and so on, by the column of frame numbers."""
 _FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "shot_probability", "transition_probability",
            "boundary_probability", "inside_probability", "luma_mean", "luma_spread")  # fmt: skip
 
@@ -52,9 +52,9 @@ _FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "shot_probability", "trans
 def analyze_segment(
     reader: BinaryIO, uri: str, segment: Segment, **options: Unpack[AnalysisOptions]
 ) -> Track:
-    """Decodes and measures one segment, with the frames that it shares with the next.
+    """Decodes and measures one segment, and the frames that it shares with the next segment.
 
-    Of `reader` only what the segment needs is read. For `options`, see `AnalysisOptions`.
+    Reads only the part of `reader` with the segment. For `options`, see `AnalysisOptions`.
 
     Returns:
         A track of the frames from `segment.start_pts` on, without hashes.
@@ -64,7 +64,7 @@ def analyze_segment(
         SourceError: The source cannot be read.
     """
     config, threads = options["config"], options["decoder_threads"]
-    # In these seconds after a frame all that a sample on it needs has come: twice at most.
+    # So many seconds after a frame, a sample on it is complete.
     settled_s = 1 / config.samples_per_s + 2 * config.motion_pair_s
 
     def measured(models: AnalysisModels) -> Track:
@@ -108,10 +108,10 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
     """Joins the tracks of all segments of a source, in order.
 
     Returns:
-        The track that `analyze_source` would give; probabilities within 0.0005.
+        The track of `analyze_source`, except that probabilities may differ by 0.0005.
 
     Raises:
-        NotInSegmentsError: INDEX_LIES, if neighbours did not decode the same frames.
+        NotInSegmentsError: INDEX_LIES, if two neighbours decoded different frames.
     """
     first, last = tracks[0], tracks[-1]
     begins = list(accumulate((_shared_from(*pair) for pair in pairwise(tracks)), initial=0))
@@ -128,7 +128,7 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
     audio_first, levels, is_proved = join_levels(
         [(track.audio_rms_first, track.audio_rms_db) for track in tracks]
     )
-    # Beside the frames of the whole source.
+    # The track of a source has only the audio during its frames.
     start = first_cell(int(first.frame_pts[0]) * first.time_base)
     audio_rms_first, audio_rms_db = within(
         audio_first, levels, start, end_cell(last.end_pts * first.time_base)
@@ -159,7 +159,7 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
 
 
 def _shared_from(left: Track, right: Track) -> int:
-    """Index in the left track of the right one's first frame; both have the same from there."""
+    """Returns the right track's first frame as an index of the left; checks the shared frames."""
     start = int(np.searchsorted(left.frame_pts, right.frame_pts[0]))
     n_shared = left.n_frames - start
     if n_shared < min(OVERLAP, right.n_frames) or n_shared > right.n_frames:
@@ -175,10 +175,10 @@ def _shared_from(left: Track, right: Track) -> int:
 
 
 def _piece(track: Track, begin: int, span: tuple[int, int]) -> dict[str, NDArray[Any]]:
-    """Columns of frames [start, end) of the source, from a track whose first frame is `begin`."""
+    """Returns the columns of frames [start, end) of the source; `begin` is the track's first."""
     start, end = span
     frames = slice(start - begin, end - begin)
-    # What was not measured is empty, and stays so.
+    # Columns that were not measured are empty, and stay empty.
     piece = {name: getattr(track, name)[frames] for name in _FRAMES}
     for placed_by, others in _PLACED.items():
         frame = getattr(track, placed_by) + begin
@@ -196,7 +196,7 @@ def _piece(track: Track, begin: int, span: tuple[int, int]) -> dict[str, NDArray
 
 
 def _uniform_in_all(flags: NDArray[np.uint8], ends: Sequence[int]) -> NDArray[np.uint8]:
-    """Clears the flag of uniform frames behind a segment one of whose last frames lacks it."""
+    """Clears the uniform flag after the first segment whose last frames are not all uniform."""
     is_uniform = (flags & UNIFORM).astype(bool)
     lasts = ((end, is_uniform[max(0, end - _REORDERED) : end]) for end in ends)
     last = next((end for end, frames in lasts if not frames.all()), len(flags))

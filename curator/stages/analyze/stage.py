@@ -1,4 +1,4 @@
-"""The stages that look at sources: one measures what decodes, one joins segments."""
+"""The stages of the analysis: plan segments, decode and measure, join segments, hash sources."""
 
 import ctypes
 import platform
@@ -52,21 +52,21 @@ from curator.tables.track_items import (
 )
 
 Analyzed = Track | Failure | WholeReason | ContentHashes
-"""What was measured, or why not; why a source must be analyzed whole; or its hashes."""
+"""A track, a failure, the reason why a source must be analyzed whole, or the hashes of a source."""
 Plan = list[Segment] | WholeReason  # the segments of a long source, or why it has none
-SLOW_MEASURES = 10.0  # times the limit with a CLIP model or measures of users
-MAX_DECODE_BYTES = 4 << 30  # besides the networks: 8K takes 0.7 GB, more with threads
+SLOW_MEASURES = 10.0  # factor of the CPU limit with a CLIP model or users' measures
+MAX_DECODE_BYTES = 4 << 30  # in addition to the networks; 8K takes 0.7 GB, more with threads
 _KEPT_BYTES = 256 << 20
-"""Memory that was freed and is kept for what comes next: more than a chunk of the shot network
-needs at a time, whose largest tensor has 21 MB."""
+"""Freed memory that the process keeps: more than a chunk of the shot network needs, whose largest
+tensor has 21 MB."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # glibc's numbers for `mallopt`
 
 
 class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
-    """Decodes sources or segments of them, and measures families.
+    """Decodes sources or segments, and measures families.
 
-    `families` are what items may have to be measured. Where items are processed, `device` of the
-    configuration is cpu or gpu. `clip` is the CLIP model, whose weights are in `models`.
+    `families` are all families that items may need. In workers, `device` of the configuration is
+    cpu or gpu. `clip` is the CLIP model, whose weights are in `models`.
     """
 
     name = "analyze"
@@ -97,13 +97,13 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         self._note: Note | None = None
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """Generations are made of all sources."""
+        """Waits for all sources, because their hashes decide how they are grouped."""
         why = "the hashes of their contents put them into generations"
         return self.waits_for("every source of the run to be scanned", why)
 
     @property
     def resources(self) -> Resources:
-        """A core, memory for the networks, and a share of a GPU where there is one."""
+        """A core, memory for the networks, and a share of a GPU if it decodes."""
         memory = super().resources.memory_bytes
         if self._clip is not None and self._models is not None:
             memory += self._models.find(self._clip).stat().st_size
@@ -112,7 +112,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
 
     @property
     def limit_bytes(self) -> int | None:
-        """Memory for one source; none on a GPU, whose driver maps more than it uses."""
+        """Memory limit for a source; no limit with a GPU, whose driver maps more than it uses."""
         return None if self._is_on_gpu else MAX_DECODE_BYTES
 
     @property
@@ -120,29 +120,29 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         return self.config.device == "gpu"
 
     def files(self) -> tuple[str, ...]:
-        """Users' own, and the CLIP model, which is fetched here: a sandbox has no network."""
+        """Returns files of users' measures and of CLIP; downloads CLIP, which a sandbox cannot."""
         files = tuple(file for measure in self._measures.users for file in measure.files)
         if self._clip is None or self._models is None:
             return files
         return (*files, str(self._models.find(self._clip).parent), self._models.folder)
 
     def limit_s(self, unit: AnalyzeItem) -> float:
-        """CPU-seconds for a source, up to `max_decode_s`."""
+        """Returns the limit for a source in CPU-seconds, at most `max_decode_s`."""
         slower = SLOW_MEASURES if self._clip is not None or self._measures.users else 1.0
         return min(self.config.max_decode_s, slower * decode_limit_s(unit.source))
 
     def setup(self) -> None:
-        """Loads the networks and users' measures of the families."""
+        """Loads the networks and users' measures of the families; tests the video engine."""
         self._analysis_models = load_analysis_models(
             self.config, self._families, self._clip, self._models, self._measures.users
         )
         nvdec = self._analysis_models.nvdec
         if nvdec is not None and (problem := nvdec.decodes_nothing()) is not None:
-            # Else each source would go to the CPU for a process that cannot open the engine.
+            # Otherwise this process would decode every source on the CPU.
             raise DeviceLostError(problem)
 
     def process(self, unit: AnalyzeItem) -> Analyzed:
-        """Measures a source or a segment, or takes hashes."""
+        """Measures a source or a segment, or hashes a source."""
         result = self._processed(unit)
         if self._note is None or not isinstance(result, Track):
             return result
@@ -172,19 +172,19 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
                 self.counts[ANALYZED_IN + network.precision] += 1
 
     def failed(self, unit: AnalyzeItem, failure: Failure) -> Analyzed:
-        """The failure of a source; a segment leaves it to the whole source, which meets it too."""
+        """Returns the failure of a source; if a segment fails, the source is analyzed whole."""
         if not isinstance(unit, SourceItem):
             return WholeReason.FAILED
         if failure.code != ErrorCode.WORKER_DIED:
             return failure
         return replace(
             failure,
-            message=f"{failure.message}, decoding: a crash, or too little memory on the machine; "
-            "try it alone with --workers 1",
+            message=f"{failure.message} during decoding: the decoder crashed, or the machine has "
+            "too little memory; run this source alone with --workers 1",
         )
 
     def with_config(self, families: Set[str] | None = None, **changes: object) -> Self:
-        """Returns a new stage with changed settings, for some families or the same."""
+        """Returns a new stage with changed settings; `families` replaces the families."""
         own = self._families if families is None else families
         return type(self)(
             self.config.model_copy(update=changes),
@@ -195,13 +195,13 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         )
 
     def with_threads(self, threads: int) -> Self:
-        """Returns a copy whose decoder has so many threads."""
+        """Returns a copy whose decoder uses some number of threads."""
         stage = copy(self)
         stage._threads = threads
         return stage
 
     def on_cpu(self, note: Note) -> Self | None:
-        """The same stage on a CPU; none where the recipe wants the GPU's own flow."""
+        """Returns the same stage for a CPU; None if the recipe needs the GPU's optical flow."""
         if not self._is_on_gpu or self.config.flow == "hardware":
             return None
         stage = copy(self)
@@ -210,20 +210,20 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         return stage
 
     def video_s(self, result: Analyzed) -> float:
-        """Seconds that were decoded."""
+        """Returns the decoded seconds of video."""
         return result.duration_s if isinstance(result, Track) else 0.0
 
     def work_s(self, result: Analyzed) -> float:
-        """The same, weighted by the size of pictures."""
+        """Returns the decoded seconds of video, weighted by the size of pictures."""
         weight = work_weight(result.width * result.height) if isinstance(result, Track) else 0.0
         return self.video_s(result) * weight
 
     def fingerprint(self, inputs: Mapping[str, str]) -> str:
-        """Fingerprint of tracks with all families of the configuration."""
+        """Returns the fingerprint of tracks with all families of the configuration."""
         return tracks_fingerprint(self.stored_families())
 
     def stored_families(self) -> tuple[StoredFamily, ...]:
-        """All families of the configuration."""
+        """Returns all families of the configuration."""
         clip_fingerprint = None
         if self._clip is not None and self._models is not None:
             clip_fingerprint = self._models.fingerprint(self._clip)
@@ -261,16 +261,16 @@ class PlanStage(Stage[AnalyzeConfig, SourceItem, Plan]):
     config_type = AnalyzeConfig
     sandboxed = True
 
-    # Reading an index is mostly waiting.
+    # A worker mostly waits for the storage.
     resources = Resources(cpus=0.5)
     limit_bytes = MAX_DECODE_BYTES
 
     def limit_s(self, unit: SourceItem) -> float:
-        """CPU-seconds for an index."""
+        """Returns the limit for reading an index, in CPU-seconds."""
         return decode_limit_s(unit.source)
 
     def process(self, unit: SourceItem) -> Plan:
-        """Plans a source."""
+        """Plans the segments of one source."""
         source, most = unit.source, frame_limit(unit.source)
         if source.weight > most:
             return WholeReason.TOO_MANY_FRAMES
@@ -289,12 +289,12 @@ class PlanStage(Stage[AnalyzeConfig, SourceItem, Plan]):
             return error.reason
 
     def failed(self, unit: SourceItem, failure: Failure) -> WholeReason:
-        """Leaves the failure to the whole source, which meets it too and names it."""
+        """Lets the source be analyzed whole, which reports the failure."""
         return WholeReason.FAILED
 
 
 class HashStage(Stage[AnalyzeConfig, HashItem, tuple[SourceRef, str | Failure]]):
-    """Takes the SHA-256 of sources whose ids do not say enough."""
+    """Computes the SHA-256 of sources whose ids may be shared by different files."""
 
     name = "hash"
     version = 1
@@ -305,18 +305,18 @@ class HashStage(Stage[AnalyzeConfig, HashItem, tuple[SourceRef, str | Failure]])
     resources = Resources(cpus=0.5)
 
     def process(self, unit: HashItem) -> tuple[SourceRef, str]:
-        """Reads a source whole."""
+        """Reads and hashes one source completely."""
         source = unit.source
         hashes = read_proven(source.uri, source.version, _hashes)
         return source, hashes.sha256
 
     def failed(self, unit: HashItem, failure: Failure) -> tuple[SourceRef, Failure]:
-        """Returns why a source cannot be read."""
+        """Returns the failure to read a source."""
         return unit.source, failure
 
 
 class JoinStage(Stage[AnalyzeConfig, JoinItem, Analyzed]):
-    """Joins the segments of a source to the track that a whole decode gives."""
+    """Joins the tracks of segments into the track of the whole source."""
 
     name = "join"
     version = 1
@@ -325,11 +325,11 @@ class JoinStage(Stage[AnalyzeConfig, JoinItem, Analyzed]):
     writes = ("tracks",)
     config_type = AnalyzeConfig
 
-    # Parts are waited for.
+    # A worker mostly waits for parts of tracks.
     resources = Resources(cpus=0.5)
 
     def process(self, unit: JoinItem) -> Track | WholeReason:
-        """Joins a source."""
+        """Joins the segments of one source."""
         source = unit.source
         header = HeaderClaims(n_frames=source.header_n_frames, duration_s=source.header_duration_s)
         try:
@@ -338,7 +338,7 @@ class JoinStage(Stage[AnalyzeConfig, JoinItem, Analyzed]):
             return error.reason
 
     def failed(self, unit: JoinItem, failure: Failure) -> WholeReason:
-        """Leaves the failure to the whole source."""
+        """Lets the source be analyzed whole."""
         return WholeReason.FAILED
 
 
@@ -349,7 +349,7 @@ def load_analysis_models(
     models: ModelStore | None,
     users: Sequence[Measure] = (),
 ) -> AnalysisModels:
-    """Loads the networks and users' measures of some families, on the GPU if that analyzes."""
+    """Loads networks and users' measures of some families for the device of the configuration."""
     import cv2
 
     cv2.setNumThreads(1)
@@ -358,7 +358,7 @@ def load_analysis_models(
     if on_gpu:
         import torch
 
-        # On by default for convolutions: measures and lines of text would differ from a CPU's.
+        # By default, convolutions use TF32, and scores and lines of text differ from a CPU's.
         torch.backends.cudnn.allow_tf32 = False
     device: Device = "cuda" if on_gpu else "cpu"
     encoder = network = None
@@ -394,15 +394,15 @@ def load_analysis_models(
 
 
 def keep_freed_memory() -> None:
-    """Lets this process use large blocks of memory again, where the C library is glibc.
+    """Makes glibc reuse large freed blocks of memory; has no effect with another C library.
 
-    It gives each block of some megabytes back when it is freed, so that all pages of the next one
-    are cleared and mapped anew: up to a tenth of the shot network's time. All threads have one
-    heap: with several, each keeps what its threads freed, and workers grow from source to source.
+    By default, glibc returns freed blocks of some megabytes to the system. The kernel then clears
+    and maps new pages, which takes up to a tenth of the shot network's time. All threads share one
+    heap, because each heap keeps freed memory, and workers would grow with each source.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
-        # Where this is more than it takes, the other alone would do harm.
+        # The other options only help if this one is accepted: the value may be too large.
         if libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES):
             libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
             libc.mallopt(_M_ARENA_MAX, 1)

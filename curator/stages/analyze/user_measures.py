@@ -1,7 +1,7 @@
-"""Users' measures: what they see of a sample, and when they are asked.
+"""Collects pictures of samples for users' measures, and calls the measures in batches.
 
-A sample waits for the frames after it that a measure asks for, and for others of its batch.
-Pictures of full size that wait take at most `WAITING_BYTES`, and those of one sample more.
+A sample waits for later frames that a measure needs, and for the other samples of its batch. The
+waiting pictures of full size take at most `WAITING_BYTES`, plus the pictures of one sample.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     from curator.stages.analyze.device_samples import DeviceView
     from curator.stages.analyze.frame_views import HostView
 
-WAITING_BYTES = 256 << 20  # pictures that wait for a batch: 20 pairs of 1080p in RGB
+WAITING_BYTES = 256 << 20  # 20 pairs of RGB pictures in 1080p
 
 Values = dict[str, float]
 
 
 class UserMeasures:
-    """The measures of users, by family, that one source is measured with.
+    """Runs users' measures on one source.
 
-    `device` is where tensors are.
+    `measures` has the measures by family. `device` holds the tensors.
     """
 
     def __init__(self, measures: Mapping[str, Measure], *, device: str) -> None:
         self._measures = tuple(measures.values())
         self._device = device
         self._kinds = full_sizes(self._measures)
-        # The sample under way, and its pictures of full size by kind, each with its time.
+        # The current sample, and its pictures of full size by kind, each with its time.
         self._begun: SamplePictures | None = None
         self._full: dict[Full, list[tuple[float, Any]]] = {}
         self._waiting: list[list[tuple[SamplePictures, Values]]] = [[] for _ in self._measures]
 
     @property
     def signals(self) -> list[str]:
-        """Names of what they measure."""
+        """Names of the signals of all measures."""
         return [name for measure in self._measures for name in measure.signals]
 
     def begin(self, view: "HostView | DeviceView", seconds: float) -> None:
-        """Begins a sample, at a time of the source."""
+        """Begins a sample at `seconds` of the source."""
         if self._measures:
             self._begun = SamplePictures(
                 picture_HWC=view.picture, small_HWC=view.small, seconds=seconds
@@ -51,10 +51,10 @@ class UserMeasures:
             self.see(view, seconds)
 
     def see(self, view: "HostView | DeviceView", seconds: float) -> None:
-        """Takes pictures of full size of the sample's frame, or of one after it.
+        """Adds pictures of full size to the sample, from its own frame or from a later frame.
 
-        A frame that no other refers to may come without the loop filter, and shows blocks that are
-        not in the video: it is passed over.
+        Skips frames for which the decoder may have skipped the loop filter: they show blocks that
+        are not in the video.
         """
         if self._begun is None or not view.is_whole:
             return
@@ -63,9 +63,9 @@ class UserMeasures:
                 seen.append((seconds, view.full(kind)))
 
     def settle(self, values: Values | None) -> None:
-        """Ends the sample: `values` gets what is measured, at the latest at `flush`; None drops it.
+        """Ends the sample. `values` gets its signals, at the latest at `flush`; None drops it.
 
-        A measure that lacks a picture that it asks for is not asked.
+        A measure is not called for a sample without all pictures that the measure needs.
         """
         begun, self._begun = self._begun, None
         if begun is None or values is None:
@@ -83,7 +83,7 @@ class UserMeasures:
             waiting.append((pictures, values))
             if len(waiting) >= measure.batch:
                 self._measure(measure, waiting)
-        # Measures share pictures.
+        # Measures share pictures, so each picture counts once.
         held = {
             id(picture): picture.nbytes
             for waiting in self._waiting
@@ -95,7 +95,7 @@ class UserMeasures:
             self.flush()
 
     def flush(self) -> None:
-        """Measures all samples that wait."""
+        """Measures all waiting samples."""
         for measure, waiting in zip(self._measures, self._waiting, strict=True):
             if waiting:
                 self._measure(measure, waiting)
@@ -118,7 +118,7 @@ class UserMeasures:
 
 
 def full_sizes(measures: Iterable[Measure]) -> dict[Full, int]:
-    """The kinds of pictures of full size that measures see, and of how many frames of a sample."""
+    """Returns the number of frames per sample that measures need in full size, by kind."""
     n_pictures: dict[Full, int] = {}
     for measure in measures:
         if measure.full is not None:
