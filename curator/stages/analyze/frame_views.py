@@ -45,7 +45,7 @@ class HostScalers:
         )
 
     def full(self, frame: VideoFrame, kind: Full) -> Picture:
-        """A full-size frame, upright; pixels keep their aspect ratio.
+        """Returns the upright frame at full size; pixels keep their aspect ratio.
 
         All frames get the size of the first frame for which this method was called.
         """
@@ -69,7 +69,7 @@ class HostView:
         self._frame, self._scalers = frame, scalers
 
     def tiny(self) -> Picture:
-        """The shot network's picture, 48x27."""
+        """Returns the picture for the shot network, 48x27."""
         return self._scalers.tiny.rgb_HWC(self._frame)
 
     @cached_property
@@ -104,15 +104,15 @@ class HostView:
         return self._scalers.smooths_all or self._frame.pict_type != PictureType.B
 
     def full(self, kind: Full) -> Picture:
-        """The picture of full size, for users' measures."""
+        """Returns the picture of full size, for users' measures."""
         return self._scalers.full(self._frame, kind)
 
     def descriptor(self) -> NDArray[np.float32]:
-        """The perceptual descriptor."""
+        """Returns the perceptual descriptor."""
         return describe(self.small)
 
     def look_maps(self) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-        """Edges and straight lines of the larger picture."""
+        """Returns edges and straight lines of the larger picture."""
         return edge_map(self.gray), straight_lines(self.gray)
 
     def maps_since(self, before_HW: Picture) -> tuple[Picture, Picture]:
@@ -123,12 +123,12 @@ class HostView:
         return standing_lines(before_HW, self.gray), moved_map(before_HW, self.gray)
 
     def native_signals(self) -> dict[str, float]:
-        """Signals of full-size luma."""
+        """Returns signals of full-size luma."""
         luma, black, white = luma_plane(self._frame)
         return native_signals(luma, black=black, white=white)
 
     def picture_signals(self) -> dict[str, float]:
-        """Signals of the larger picture, and the quantiser that the decoder reports."""
+        """Returns signals of the larger picture, and the quantiser that the decoder reports."""
         return picture_signals(self.gray) | quantizer_signals(self._frame)
 
 

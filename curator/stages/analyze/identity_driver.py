@@ -104,10 +104,7 @@ class Identifying:
         self._decide(members.to_pylist(), self._stored(ids, decided))
 
     def _is_known(self, listed: pa.Table) -> pa.Array:
-        """Returns which sources the last run had in the same version, with the same id.
-
-        Leaves out files that may have changed without a new version.
-        """
+        """Returns which sources the last run had with this version and id, except racy files."""
         is_known = pa.array([False] * listed.num_rows, pa.bool_())
         since_ns = self._previous.get("listed_ns")
         if since_ns is None:

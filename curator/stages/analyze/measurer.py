@@ -53,7 +53,7 @@ _THUMBNAIL_QUALITY = 80  # of JPEGs: 6.1 KB each over the labelled media
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisModels:
-    """Networks, decoder and measures of a worker; networks that no family needs are None."""
+    """Networks, decoder and measures of a worker; a network that no family needs is None."""
 
     network: ShotNetwork | None = None
     detector: TextDetector | None = None
@@ -61,16 +61,16 @@ class AnalysisModels:
     scenes: SceneNetwork | None = None
     nvdec: Nvdec | None = None  # video engines of a GPU; None decodes on the CPU
     graphs: DeviceGraphs = field(default_factory=DeviceGraphs)  # CUDA graphs of the GPU's work
-    flow: Flow | None = None  # dense flow; None: each source makes its own
-    measures: Mapping[str, Measure] = field(default_factory=dict)  # users', by name of family
+    flow: Flow | None = None  # dense optical flow; None for `DenseFlow`, made per source
+    measures: Mapping[str, Measure] = field(default_factory=dict)  # users' measures, by family
 
     def n_halved(self) -> int:
-        """Batches that did not fit a GPU's memory, and were halved."""
+        """Returns how many batches were halved because GPU memory was too small."""
         kept = (self.network, self.clip, self.scenes, self.detector, self.nvdec, self.graphs)
         return sum(model.n_halved for model in kept if model is not None)
 
     def families(self, *, audio: bool) -> frozenset[str]:
-        """All families that these models can measure, with `audio` or without."""
+        """Returns all families that these models can measure; `audio` adds the family of audio."""
         named = {"shots": self.network, "text": self.detector, "clip": self.clip,
                  "scenes": self.scenes, "audio": audio or None}  # fmt: skip
         able = {name for name, model in named.items() if model is not None}
@@ -79,24 +79,24 @@ class AnalysisModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceMeasuring:
-    """Models and settings with which one source is measured."""
+    """Models and settings for one source."""
 
     models: AnalysisModels
     families: Set[str]  # only what these families need is computed
     config: AnalyzeConfig
     time_base: Fraction  # seconds per tick of the source's timestamps
-    anchor_pts: int | None  # where the sampling grid begins; None for the first frame that comes
+    anchor_pts: int | None  # start of the sampling grid; None for the first frame
     # Whether the decoder applies its loop filter to all frames, or only to reference frames.
     smooths_all: bool
-    in_background: bool  # run the networks in threads of their own
+    in_background: bool  # run the networks in separate threads
 
     @property
     def measures(self) -> dict[str, Measure]:
-        """Users' measures, by the names of their families."""
+        """The measures of users that this source needs, by family."""
         return {n: own for n, own in self.models.measures.items() if n in self.families}
 
     def plan(self, first_pts: int) -> SamplePlan:
-        """The sampling grid over frames; `first_pts` is the timestamp of the first frame."""
+        """Returns the sampling grid; `first_pts` is the timestamp of the first frame."""
         anchor_pts = first_pts if self.anchor_pts is None else self.anchor_pts
         return SamplePlan(self.config, self.time_base, anchor_pts, first_pts)
 
@@ -222,7 +222,7 @@ class Measurer:
             self._shots.push_batch(tiny_BHWC[:n_taken])
 
     def cpu_seconds(self) -> dict[str, float]:
-        """CPU-seconds of scaling for the network, of the networks, of overlays, and of all else."""
+        """Returns CPU-seconds of scaling for the shot network, networks, overlays, and the rest."""
         overlay_s = self.looks.cpu_s if self.looks is not None else 0.0
         measure_s = self._measure_s - overlay_s
         spent = {"scale": self._scale_s, "measure": measure_s, "overlay": overlay_s}
@@ -231,7 +231,7 @@ class Measurer:
         return spent | {name: stream.cpu_s for name, stream in self._pictures.items()}
 
     def columns(self) -> dict[str, Any]:
-        """Ends the source; returns the fields of `Track` that the source's families provide.
+        """Ends the source, and returns the fields of `Track` that its families provide.
 
         Motion is measured between a sample and a later frame. The last sample is dropped if this
         later frame is missing.
@@ -326,7 +326,7 @@ class Measurer:
         self._measure_s -= stream.own_s - before_s
 
     def _complete(self, sample: _PendingSample, frame: AnyFrame, view: View, role: Role) -> None:
-        """Adds to a sample the measurements that need a frame after it."""
+        """Adds the measurements that need a later frame to a sample."""
         self._take_native(sample, view)
         self._users.see(view, self._seconds(frame))
         if not role.ends_pair:

@@ -205,7 +205,8 @@ def test_a_gpu_of_a_cluster_is_asked_by_a_worker(
     monkeypatch.setattr(gpu_engines, "WAIT_S", 0.1)
     with Joined(1.0, ["gpu"]) as engine:
         assert GpuProbe(engine).workers() == 14
-    for n_gpus, why in ((0.0, "the cluster has no node with a GPU yet"), (1.0, "no worker with a GPU")):
+    reasons = (0.0, "the cluster has no node with a GPU yet"), (1.0, "no worker with a GPU")
+    for n_gpus, why in reasons:
         with Joined(n_gpus, []) as engine:
             assert GpuProbe(engine).workers() == 8
         assert why in caplog.text
