@@ -1,1 +1,1 @@
-"""Decodes each source once and stores what was measured."""
+"""Decodes sources and stores the measurements as tracks."""

@@ -1,4 +1,4 @@
-"""Finds out what the video engines of a GPU decode, and how many workers share the GPU.
+"""Finds out which sources the video engines of a GPU decode, and how many workers share the GPU.
 
 A separate process queries the GPU once per run, because a CUDA context takes hundreds of MB of GPU
 memory, and a broken driver may end the process. `python -m curator.stages.analyze.gpu_engines`

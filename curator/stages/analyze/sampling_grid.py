@@ -59,7 +59,7 @@ class LookGrid:
     def is_due(self, step: int) -> bool:
         """Returns whether the next sample is a look; samples must come in order."""
         block, is_first = step // self._every, self._block is None
-        # A segment may begin within a block whose look the previous segment has.
+        # A segment may begin within a block, and the previous segment has the look of this block.
         is_due = step % self._every == 0 if is_first else block != self._block
         self._block = block
         return is_due

@@ -57,8 +57,8 @@ Plan = list[Segment] | WholeReason  # the segments of a long source, or why it h
 SLOW_MEASURES = 10.0  # factor of the CPU limit with a CLIP model or users' measures
 MAX_DECODE_BYTES = 4 << 30  # in addition to the networks; 8K takes 0.7 GB, more with threads
 _KEPT_BYTES = 256 << 20
-"""Freed memory that the process keeps: more than a chunk of the shot network needs, whose largest
-tensor has 21 MB."""
+"""Freed memory that the process keeps. This is more than a chunk of the shot network needs: its
+largest tensor has 21 MB."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # glibc's numbers for `mallopt`
 
 
@@ -112,7 +112,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
 
     @property
     def limit_bytes(self) -> int | None:
-        """Memory limit for a source; no limit with a GPU, whose driver maps more than it uses."""
+        """Memory limit for a source; no limit with a GPU: its driver maps more than it uses."""
         return None if self._is_on_gpu else MAX_DECODE_BYTES
 
     @property
@@ -195,7 +195,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         )
 
     def with_threads(self, threads: int) -> Self:
-        """Returns a copy whose decoder uses some number of threads."""
+        """Returns a copy that decodes with this number of threads."""
         stage = copy(self)
         stage._threads = threads
         return stage
@@ -294,7 +294,7 @@ class PlanStage(Stage[AnalyzeConfig, SourceItem, Plan]):
 
 
 class HashStage(Stage[AnalyzeConfig, HashItem, tuple[SourceRef, str | Failure]]):
-    """Computes the SHA-256 of sources whose ids may be shared by different files."""
+    """Computes the SHA-256 of sources that may share an id with a different file."""
 
     name = "hash"
     version = 1

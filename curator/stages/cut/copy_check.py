@@ -26,7 +26,7 @@ from curator.models.transnet import needs_smoothing, tiny_luma, tiny_scaler
 from curator.records.cuts import CutRequest, NotCopied
 
 EDGE_FRAMES = 4
-"""Number of frames at each end whose luma is compared with the luma in the track."""
+"""Number of frames at each end of which the luma is compared with the track."""
 LUMA_TOLERANCE = 0.01
 """Of 0 to 1. The same bits decode to the same luma, but scalers may differ."""
 NEIGHBOUR_TOLERANCE = 0.001

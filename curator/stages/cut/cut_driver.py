@@ -36,7 +36,7 @@ from curator.tables.track_table import table_to_source_frames
 CUT_UNIT_S = 30.0
 CUT_UNIT_CLIPS = 16
 UNITS_PER_WORKER = 4
-"""Few clips are divided into smaller units, so that all workers finish at about the same time."""
+"""Few clips are divided into smaller units, so all workers finish at about the same time."""
 CUT_FACTS = tuple(name for name in CUT_SCHEMA.names if name not in ("clip_id", "mp4"))
 """Columns of `clips` that describe the written clip."""
 HOW_SCHEMA = pa.schema(

@@ -154,7 +154,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
 
     @property
     def limit_bytes(self) -> int | None:
-        """Memory limit for a clip; no limit with a GPU, whose driver maps more than it uses."""
+        """Memory limit for a clip; no limit with a GPU: its driver maps more than it uses."""
         return None if self._is_on_gpu else MAX_CUT_BYTES
 
     @property

@@ -41,8 +41,8 @@ class ClipPart:
 def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> list[Span]:
     """Returns the spans of the candidate clips of all shots, in order.
 
-    Drops guard frames beside transitions, but keeps a shot that has no other frames whole. Splits
-    long shots evenly. Keeps clips shorter than `config.min_s`, which the filter rejects.
+    Drops guard frames next to transitions, unless a shot has no other frames. Splits long shots
+    evenly. Keeps clips shorter than `config.min_s`, which the filter rejects.
     """
     spans = []
     for number, shot in enumerate(shots):

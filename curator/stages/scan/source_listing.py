@@ -74,7 +74,7 @@ class ListedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedName:
-    """A file whose suffix is not that of a video. A run counts it; no table has a row for it."""
+    """A file with a suffix in `SKIPPED_SUFFIXES`. A run counts it; no table has a row for it."""
 
     uri: str
 
