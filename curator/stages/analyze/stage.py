@@ -120,7 +120,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         return self.config.device == "gpu"
 
     def files(self) -> tuple[str, ...]:
-        """Returns files of users' measures and of CLIP; downloads CLIP, which a sandbox cannot."""
+        """Returns files of users' measures and of CLIP; may copy CLIP from the mirror first."""
         files = tuple(file for measure in self._measures.users for file in measure.files)
         if self._clip is None or self._models is None:
             return files
