@@ -10,47 +10,45 @@ from curator.stage import StageConfig, setting
 class ShardConfig(StageConfig):
     """Settings for grouping and packing clips."""
 
-    # 1 GB: what Megatron-Energon and open_clip recommend for sequential reads from object storage.
+    # Megatron-Energon and open_clip recommend 1 GB for sequential reads from object storage.
     max_bytes: int = setting(1_000_000_000, ge=1 << 16, unit="bytes")
-    """a tar is closed before it would grow beyond this"""
+    """close a tar before it grows beyond this size"""
     # A quarter of 1 GB is near the lower limit in published advice (256 MB).
     min_bytes: int | None = setting(None, ge=0, unit="bytes")
-    """a last tar smaller than this is joined with the one before; null for a quarter of
-    max_bytes"""
+    """a smaller last tar is joined to the tar before it; null: a quarter of max_bytes"""
     seed: int = Field(0, ge=0)
-    """another one shuffles the clips, and splits the sources, otherwise"""
+    """seed of the order of clips, and of the split of sources"""
     val_share: float = setting(0.02, ge=0.0, le=1.0, unit="share of sources")
-    """share of the sources whose clips are for validation, by the hash of their ids"""
+    """share of sources for validation; the hash of a source's id decides"""
     append: bool = True
-    """tars that stand and hold nothing but wanted clips stay as they are, others are added; false
-    packs all clips as a first run would"""
+    """keep each existing tar whose clips are all still kept, and add tars for the other clips;
+    false: pack all clips as a first run would"""
     embedding: Literal["none", "clip", "scene"] = "none"
-    """vector of the clip in the member npy, float32: of the CLIP model, or of the scene
-    network"""
+    """model whose vector of the clip is the member npy (float32): CLIP, or the scene network"""
     # CogVideo's SAT loader looks for this member before it takes caption, fps and duration from
-    # the .meta.jsonl. Readers decode it as a whole number.
+    # the .meta.jsonl. Readers decode the member as a whole number.
     id_member: bool = False
-    """a member id, a whole number made from the clip's id, in each sample: for CogVideo's SAT
+    """add the member id to each sample, a whole number made from the clip's id, for CogVideo's SAT
     loader"""
     resolutions: tuple[int, ...] = setting(
         (240, 360, 480, 720, 1080, 1440, 2160), min_length=1, unit="px"
     )
-    """resolution classes by shorter side; a clip falls into the largest it reaches"""
+    """resolution classes by shorter side; a clip is in the largest class that it reaches"""
     # The strings that Cosmos-Tokenize1's configurations use.
     aspects: tuple[str, ...] = setting(
         ("1,1", "4,3", "3,4", "16,9", "9,16"), min_length=1, unit="width,height"
     )
-    """aspect classes, width,height; a clip falls into the nearest"""
+    """aspect classes, as width,height; a clip is in the nearest class"""
     aspects_strict: bool = False
-    """reject clips that are near no aspect class, by aspects_tolerance"""
+    """reject a clip if a crop to the nearest aspect class loses more than aspects_tolerance"""
     # 16:9 to 1.85:1 is 4%, 4:3 to 5:4 is 6%, 16:9 to 2.39:1 is 26%.
     aspects_tolerance: float = setting(0.1, ge=0.0, lt=1.0, unit="share of the picture")
-    """largest share of the picture that a crop to the nearest class may lose"""
+    """largest share of the picture that a crop to the nearest aspect class may lose"""
     by_content_type: bool = False
-    """a bucket for each content type, named at the end of the bucket"""
-    # 4k+1 grids of causal tokenizers; cosmos-predict2.5 needs one frame more than it asks for.
+    """one bucket per content type, whose name ends the bucket's name"""
+    # Causal tokenizers need 4k+1 frames; cosmos-predict2.5 needs one frame more than it requests.
     lengths: tuple[int, ...] = setting((17, 33, 49, 121), min_length=1, unit="frames")
-    """minimum-length classes; a clip in class N has N+1 frames or more"""
+    """classes of minimum length; a clip in class N has N+1 frames or more"""
 
     @field_validator("aspects")
     @classmethod

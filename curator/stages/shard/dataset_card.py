@@ -1,9 +1,9 @@
-"""The dataset card of the shards, by which Hugging Face `datasets` finds and types them.
+"""The dataset card of the shards: gives Hugging Face `datasets` the tars and their types.
 
-Without one that library goes by suffixes: it takes the indexes of the tars for tars, and guesses
-the types of the JSON from the first samples, where a field that is null in all of them gets a type
-that no later value fits. The card names the tars of each split, so that a tar outside the manifest
-is not read, and the type of each member.
+Without a card, `datasets` reads the indexes of the tars as tars. It also infers the types of the
+JSON from the first samples: a field that is null in all of them gets a type that no later value
+fits. The card names the tars of each split, so that `datasets` reads no tar outside the manifest,
+and declares the type of each member.
 
 Source: `Features` and the packaged module `webdataset` of `datasets` 3.3 and 5.2.
 """
@@ -20,10 +20,10 @@ from curator.measures.score_list import SCORES
 from curator.stages.shard.tar_reader import COLUMNS, Declared, Split
 
 CARD = "README.md"
-"""Its name, in the folder that it speaks of."""
+"""File name of the card, in the folder that it describes."""
 
 SPLIT_NAMES = {"train": "train", "val": "validation"}
-"""What that library calls the splits."""
+"""Names of the splits in `datasets`."""
 
 _TEXTS = (
     "key", "clip_id", "source_id", "source_uri", "source_time_base", "cut_mode", "audio",
@@ -58,25 +58,25 @@ def dataset_card(
     fields: Collection[str] | None = None,
     scores: Iterable[str] = (),
 ) -> bytes:
-    """Returns the card of a folder of tars, Markdown with a YAML header in UTF-8.
+    """Returns the card of a folder of tars: Markdown in UTF-8 with a YAML header.
 
     Args:
         tars: Names relative to the folder, by split; a split without tars is left out.
         with_embedding: Whether samples have the member `npy`.
-        with_id: Whether they have the member `id`.
-        with_annotation: Whether their JSON has a model's annotation of each window; its
-            `structured`, `answers` and `extra` have no fixed fields, and are not typed here.
-        declared: Declarations of families, by member, or by name for those of columns.
-        fields: JSON fields of samples that another version wrote; None for those of this one.
-        scores: Names of the scores in their JSON; those of this package need not be named.
+        with_id: Whether samples have the member `id`.
+        with_annotation: Whether the JSON has a model's annotation of each window. The card types
+            no `structured`, `answers` or `extra`, because their fields vary.
+        declared: Declarations of families, by member, or by name for families of columns.
+        fields: JSON fields to type, if another version wrote the samples; None types all fields.
+        scores: Names of further scores in the JSON, such as those of custom measures.
     """
     families = [Family.from_json(value) for value in declared.values()]
     members = [family for family in families if family.member]
     columns = [f.content.feature("")["struct"] for f in families if not f.member]
     all_fields = [*_json_fields(scores), *(_annotation_fields() if with_annotation else ())]
     all_fields += [_struct(COLUMNS, *chain.from_iterable(columns))] if columns else []
-    told = [field for field in all_fields if fields is None or field["name"] in fields]
-    features = [_plain("mp4", "video"), _plain("txt", "string"), {"name": "json", "struct": told}]
+    typed = [field for field in all_fields if fields is None or field["name"] in fields]
+    features = [_plain("mp4", "video"), _plain("txt", "string"), {"name": "json", "struct": typed}]
     features += [{"name": f.member, **f.content.feature(f.ending)} for f in members]
     if with_embedding:
         features.append({"name": "npy", "sequence": "float32"})
@@ -95,10 +95,10 @@ def dataset_card(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: equal lists are written each."""
+    """Writes YAML without anchors: repeats a list wherever it occurs."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Returns whether a value is written again wherever it comes."""
+        """Returns True: no value becomes an anchor."""
         return True
 
 

@@ -1,7 +1,7 @@
-"""The shards that the last run left, as far as they are still what it wrote.
+"""The shards of the last finished run that are unchanged since.
 
-`summary.json` has the version that the store gave each object of a shard after it was written. An
-object that has another one now is read and compared with the hash in the manifest.
+`summary.json` has the version that the store gave to each object of a shard. If an object has
+another version now, its bytes are hashed and compared with the hash in the manifest.
 """
 
 import logging
@@ -37,18 +37,18 @@ class ReusableShards:
 
     @cached_property
     def tars(self) -> dict[str, DescribedTar]:
-        """The tars with their sizes and hashes, by name; none where the manifest is lost."""
+        """The tars with their sizes and hashes, by name; empty if the manifest cannot be read."""
         try:
             tars = known_tars(find_json(self.store, MANIFEST) or {})
             return {f"{SHARDS}/{name}": tar for name, tar in tars.items()}
         except DamagedError as error:
             where = f"{error.root}/{MANIFEST}"
-            logger.warning("%s is damaged (%s): it is made again", where, error.why)
+            logger.warning("%s is damaged (%s); this run writes it again", where, error.why)
             return {}
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Bytes of each object, without those that are not what was written."""
+        """Bytes of each object; objects that changed since they were written are left out."""
         listed = {info.key: info for info in self.store.list(f"{SHARDS}/")}
         versions: dict[str, str] = {}
         for shard in self.previous.get("shards", ()):
@@ -62,7 +62,7 @@ class ReusableShards:
         )
         if damaged:
             logger.warning(
-                "damaged objects of shards: %d, such as %s/%s; they are made again",
+                "damaged objects of shards: %d, such as %s/%s; this run writes them again",
                 len(damaged),
                 self.store.uri,
                 damaged[0],
@@ -72,7 +72,7 @@ class ReusableShards:
         return {key: info.bytes for key, info in listed.items()}
 
     def keys(self) -> dict[str, list[str]]:
-        """Returns the sample keys of each tar that is there or was lost since."""
+        """Returns the sample keys of each tar of the last run, even of a tar that is lost."""
         rows: Iterable[tuple[str | None, str]]
         if not self.previous:
             return {}

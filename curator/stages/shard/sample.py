@@ -1,6 +1,6 @@
-"""One sample of a shard: a clip's contents of a tar.
+"""One sample of a shard: the members of one clip in a tar.
 
-JSON and caption are most of a sample, some KB; those of many samples are in a temporary file.
+The JSON and the caption take some KB, most of a sample's memory. A temporary file can hold them.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ class Sample:
 
     Args:
         key: Letters and digits.
-        embedding: float32 [D], or None for no member `npy`.
+        embedding: float32 [D]; None for a sample without the member `npy`.
         stored: Members that families declare.
-        has_id: Whether there is a member `id`.
-        generation: Of the clip's source: a tar holds clips of one.
-        spill: Stores JSON and caption, which are most of a sample; None keeps them in memory.
+        has_id: Whether the sample has the member `id`.
+        generation: Generation of the clip's source. A tar has clips of one generation.
+        spill: Temporary file for JSON and caption; None keeps them in memory.
 
     Raises:
-        ValueError: Readers of WebDataset would split or skip the key.
+        ValueError: The key has other characters: readers of WebDataset would split or skip it.
     """
 
     __slots__ = (
@@ -70,16 +70,19 @@ class Sample:
         text = caption.encode()
         self.json_bytes, self._caption_bytes = len(json_text), len(text)
         whole = json_text + text + mp4_sha256.encode()
-        # With the hash, so that one read is enough.
+        # The hash is stored with the texts, so that one read returns all three.
         self._text = whole if spill is None else (spill, spill.add(whole), len(whole))
 
     def __reduce__(self) -> tuple[Callable[[], "Sample"], tuple[()]]:
-        """Pickles the sample with its text."""
+        """Pickles the sample with its texts, without the temporary file."""
         own = {name: getattr(self, name) for name in _ABOUT}
         return partial(Sample, **own), ()
 
     def __eq__(self, other: object) -> bool:
-        """Returns whether the samples are equal, embeddings aside."""
+        """Returns whether texts, MP4, location, split and `has_id` are equal.
+
+        Embeddings, members of families and generations are not compared.
+        """
         if not isinstance(other, Sample):
             return NotImplemented
         names = ("key", "mp4_bytes", "location", "split", "has_id", "json_bytes")
@@ -95,17 +98,17 @@ class Sample:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Contents of the JSON, made anew each time."""
+        """Contents of the JSON, parsed at each access."""
         return cast(Mapping[str, Any], orjson.loads(self.json()))
 
     @property
     def caption(self) -> str:
-        """Text member."""
+        """Contents of the member `txt`."""
         return self.texts()[1].decode()
 
     @property
     def mp4_sha256(self) -> str:
-        """Hash of the MP4, in hex."""
+        """SHA-256 of the MP4, in hex."""
         return self.texts()[2].decode()
 
     @property
@@ -114,7 +117,7 @@ class Sample:
         return sum(BLOCK + padded(size) for _, size in self.members())
 
     def members(self) -> list[tuple[str, int]]:
-        """Returns suffix and size of each member, in order."""
+        """Returns suffix and size in bytes of each member, in the order of the tar."""
         members = [("json", self.json_bytes), ("mp4", self.mp4_bytes), ("txt", self._caption_bytes)]
         if self.embedding is not None:
             members.append(("npy", len(self.npy())))
@@ -124,7 +127,7 @@ class Sample:
         return members
 
     def distances(self) -> Iterator[tuple[StoredMember, int]]:
-        """Yields stored members, and how far behind the first byte of the MP4 each begins."""
+        """Yields members of families, each with its distance in bytes from the MP4's first byte."""
         position = mp4 = 0
         by_suffix = {member.suffix: member for member in self.stored}
         for suffix, size in self.members():
@@ -136,11 +139,11 @@ class Sample:
             position += padded(size)
 
     def json(self) -> bytes:
-        """Returns the sample's metadata as canonical JSON."""
+        """Returns the metadata as JSON with sorted keys."""
         return self.texts()[0]
 
     def id(self) -> bytes:
-        """Returns a whole number below 2**52 made from the key, in decimal."""
+        """Returns a hash of the key, a whole number below 2**52, in decimal digits."""
         return str(int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:8]) >> 12).encode()
 
     def npy(self) -> bytes:
@@ -149,7 +152,7 @@ class Sample:
         return _EMBEDDING.encode(np.asarray(self.embedding, np.float32), "npy")
 
     def texts(self) -> tuple[bytes, bytes, bytes]:
-        """Returns JSON, caption and hash of the MP4 as bytes, by one read."""
+        """Returns JSON, caption and the MP4's SHA-256 in hex as bytes, with one read."""
         whole, end = self._whole(), self.json_bytes + self._caption_bytes
         return whole[: self.json_bytes], whole[self.json_bytes : end], whole[end:]
 
@@ -168,5 +171,5 @@ _ABOUT = (
 
 
 def padded(size: int) -> int:
-    """Returns the size of a member in a tar."""
+    """Returns the size of a member's data in a tar, padded to whole blocks, in bytes."""
     return math.ceil(size / BLOCK) * BLOCK

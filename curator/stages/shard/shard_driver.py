@@ -1,8 +1,8 @@
-"""The driver's side of sharding: plans the samples of written clips, and puts them into shards.
+"""The driver's side of sharding: plans a sample for each kept clip, and has the tars written.
 
-Existing tars stay, with the contents that the last finished run recorded. A tar appears under its
-name only when it is whole, and after its index and metadata; the commit writes the files that
-describe all tars, the manifest last.
+Existing tars stay if they have the contents that the last finished run recorded. A tar appears
+under its name after its index and metadata, and only when the tar is complete. The commit writes
+the files that describe all tars, the manifest last.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ from curator.tables.schemas import declared_columns
 from curator.tables.spill_file import Spill
 
 COPIED_HERE_BYTES = 256 << 20
-"""Clips that the driver puts into tars by itself."""
+"""Up to this size of all clips, the driver writes the tars itself."""
 
 
 @dataclass
@@ -58,12 +58,12 @@ class Sharding:
 
     Attributes:
         fingerprint: Fingerprint of the recipe, for the manifest.
-        reusable: Tars that may stay if their samples are wanted.
-        before: Shards of earlier generations, which stay; None for none.
-        n_written: Tars that had to be written.
-        summary: Facts of each shard, for the summary.
-        members: Gives the rows of `members`; None where families declare none.
-        files: What describes all shards, in the order in which it is to be written.
+        reusable: Tars that stay if all their samples are still wanted.
+        before: Shards of earlier generations, which stay; None without earlier generations.
+        n_written: Number of tars that were missing.
+        summary: Facts about each shard, for the summary.
+        members: Gives the rows of the table `members`; None if no sample has a family's member.
+        files: Files that describe all shards, by name, in the order of writing.
     """
 
     store: Store
@@ -86,11 +86,11 @@ class Sharding:
         annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
         generation_of: Mapping[str, int] | None = None,
     ) -> None:
-        """Writes missing tars; kept rows of `clips` get the position of their samples.
+        """Writes missing tars, and records in kept rows of `clips` where their samples are.
 
-        A clip whose written form fits no bucket is rejected. Samples omit embeddings, members of
-        families or annotations that are None. `generation_of` has the number of each source id,
-        None where all are in one generation.
+        Clips that fit no bucket as they were cut are rejected. Without `vectors`, `stored_of` or
+        `annotation_of`, samples have no embedding, no members of families or no annotation.
+        `generation_of` has the generation of each source id; None if there is only one.
         """
         samples = _samples(
             clips, self.config, locations, vectors, stored_of, annotation_of, generation_of
@@ -132,7 +132,7 @@ class Sharding:
         stage = ShardStage(self.config, TarWriter(self.store))
         step = Step(make=PlainWorker, settings={"stage": stage}, resources=stage.resources)
         n_bytes = sum(s.mp4_bytes for u in units if u.missing for s in u.plan.samples)
-        # Copying little takes less time than starting a process for it.
+        # Copying few bytes takes less time than starting a process.
         is_worth_it = self.engine.is_started and n_bytes > COPIED_HERE_BYTES
         run = self.engine.run if is_worth_it else self.engine.run_here
         return run([step], units)
@@ -142,9 +142,9 @@ _SAME = (
     "clip_id", "source_id", "source_uri", "cut_mode", "audio", "n_frames", "width", "height",
     "content_type", "caption_model", "mp4_sha256",
 )  # fmt: skip
-"""Columns of `clips` that samples have by the same names."""
+"""Columns of `clips` that are JSON fields of the same name."""
 _OF_SOURCE = ("start_frame", "end_frame", "start_pts", "end_pts", "time_base", "is_vfr")
-"""Columns of `clips` that samples have with `source_` before their names."""
+"""Columns of `clips` that are JSON fields with the prefix `source_`."""
 
 
 def _samples(
@@ -156,7 +156,7 @@ def _samples(
     annotation_of: Callable[[Clip], Mapping[str, Any]] | None,
     generation_of: Mapping[str, int] | None,
 ) -> Iterator[tuple[Bucket, Sample]]:
-    """Plans the samples of the kept clips, with their buckets; their texts are on disk."""
+    """Yields the samples of the kept clips, with their buckets; JSON and captions are on disk."""
     spill = Spill()
     splits: dict[str, Split] = {}
     declared = declared_columns(clips.schema)
@@ -203,10 +203,10 @@ def sample_metadata(
 ) -> dict[str, Any]:
     """Returns the JSON fields of a sample; numbers are rounded for readability.
 
-    No field changes with this program's version alone, which would replace existing tars.
+    The version of `curate` is no field: each new version would replace all existing tars.
     """
     fps, columns = Fraction(clip.fps_fraction), clip.declared()
-    # A mark replaces the tar of its clip alone.
+    # Clips without marks have no fields of marks, so a mark replaces only the tar of its clip.
     columns = {n: v for n, v in columns.items() if n not in MARK_COLUMNS or v is not None}
     crop = {name.removeprefix("crop_"): getattr(clip, name) for name in CROP_COLUMNS}
     return {
@@ -244,7 +244,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def place_samples(plans: Sequence[ShardPlan], clips: ClipRows) -> None:
-    """Records in the clips their position in the shards."""
+    """Records in the rows of clips the shard, key and MP4 offset of their samples."""
     keys = pa.array([sample.key for plan in plans for sample in plan.samples], pa.string())
     names = pa.array([plan.name for plan in plans], pa.string())
     codes = np.repeat(np.arange(len(plans)), [len(plan.samples) for plan in plans])

@@ -1,10 +1,10 @@
-"""The indexes of the tars, for each kind of reader.
+"""Makes the indexes of the tars, for each kind of reader.
 
-Next to each tar are `.tar.idx` (Megatron-Energon) and `.meta.jsonl`; under `shards/` are
-`.nv-meta/*` (Megatron-Energon, for all buckets and for each), `wids-<split>.json` (wids),
-`dataset.parquet` (tables of clips, as Open-Sora's loaders take them), `README.md` (Hugging Face
-`datasets`, for all buckets and for each) and `manifest.json`, which is written after them and names
-all others. Names in them are relative to their folder, so that it can be moved.
+Next to each tar are `.tar.idx` (Megatron-Energon) and `.meta.jsonl`. Under `shards/` are
+`wids-<split>.json` (wids), `dataset.parquet` (the table of clips that Open-Sora's loaders read) and
+`manifest.json`, which names all other files and is written last. `shards/` and the folder of each
+bucket have `.nv-meta/*` (Megatron-Energon) and `README.md` (Hugging Face `datasets`). Names in an
+index are relative to its folder, so that the folder can be moved.
 """
 
 import json
@@ -35,7 +35,7 @@ MANIFEST_VERSION = 1
 DATASET = "dataset.parquet"
 
 ENERGON_VERSION = "7.4.1"
-"""The release of Megatron-Energon whose files these are."""
+"""The release of Megatron-Energon whose file format these indexes have."""
 
 DATASET_SCHEMA = columns_schema(
     ("clip_id path shard split bucket", pa.string()),
@@ -48,19 +48,19 @@ DATASET_SCHEMA = columns_schema(
     ("fps duration", pa.float64()),
     ("source_id source_uri sha256", pa.string()),
 )
-"""A row per sample, in the order of the tars. `path` is `<tar>#<key>.mp4`; `offset`, `bytes` and
-`sha256` are those of the MP4 in the tar; `aspect_ratio` is height by width, `resolution` height
-times width, `duration` seconds."""
+"""One row per sample, in the order of the tars. `path` is `<tar>#<key>.mp4`. `offset`, `bytes` and
+`sha256` describe the MP4 in the tar. `aspect_ratio` is height / width, `resolution` is height *
+width in pixels, `duration` is in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTar:
-    """What the files that describe all shards say of a tar, as far as they name it.
+    """The facts about a tar for the files that describe all shards.
 
     Attributes:
         name: Relative to `shards/`.
-        members: Whether its first sample has optional members, by the options of `dataset_card`.
-        md5: For wids, which knows no other hash. All hashes are in hex.
+        members: Whether the first sample has each optional member, by option of `dataset_card`.
+        md5: For wids, which reads no other hash. All hashes are in hex.
     """
 
     name: str
@@ -78,12 +78,12 @@ class DescribedTar:
 
     @classmethod
     def of(cls, plan: ShardPlan, **facts: Any) -> "DescribedTar":  # noqa: ANN401
-        """Returns a written tar, with its size and hashes."""
+        """Returns the facts about a written tar; `facts` has its size and hashes."""
         return cls(**cls.planned(plan), **facts)
 
     @staticmethod
     def planned(plan: ShardPlan) -> dict[str, Any]:
-        """Returns what is known before a tar is written."""
+        """Returns the facts that are known before the tar is written."""
         return {
             "name": plan.name.removeprefix(f"{SHARDS}/"),
             "bucket": plan.bucket,
@@ -95,7 +95,7 @@ class DescribedTar:
         }
 
     def entry(self) -> dict[str, Any]:
-        """Returns its entry in the manifest."""
+        """Returns the tar's entry in the manifest."""
         return {name: getattr(self, name) for name in _ENTRY}
 
 
@@ -112,10 +112,10 @@ class EarlierShards:
     """The shards of earlier generations, which stay as they are.
 
     Attributes:
-        facts: Entries of the summary, by name.
-        tars: For the files that describe all shards, by name.
+        facts: The shards' entries in the summary, sorted by name.
+        tars: The tars, sorted by name.
         dataset: Rows of `dataset.parquet`, in the order of the tars.
-        declared: As the manifest has it.
+        declared: Declarations of families in the manifest.
     """
 
     facts: Sequence[Mapping[str, Any]]
@@ -148,12 +148,12 @@ class EarlierShards:
 
 
 def index_bytes(offsets: Sequence[int]) -> bytes:
-    """Encodes offsets of samples' first headers and of the last one's end, uint64 little-endian."""
+    """Encodes a `TarLayout`'s `offsets` as uint64, little-endian."""
     return struct.pack(f"<{len(offsets)}Q", *offsets)
 
 
 def meta_lines(plan: ShardPlan) -> bytes:
-    """Returns a line per sample: its JSON."""
+    """Returns the JSON of each sample, one line each."""
     return b"".join(sample.json() + b"\n" for sample in plan.samples)
 
 
@@ -167,10 +167,10 @@ def set_files(
     made_by: str,
     scores: Iterable[str] = (),
 ) -> dict[str, bytes]:
-    """Returns the files that describe all shards together, which are sorted by name.
+    """Returns the files that describe all shards, by name under the output root.
 
-    They are by name under the output root, in writing order: the manifest is the last. `columns`
-    has families of columns by name.
+    The files are in the order of writing, the manifest last. `columns` has declarations of families
+    of columns by name.
     """
     plans = {tar.name: plan for plan, tar in shards}
     rows = before.rows() if before is not None else {}
@@ -203,10 +203,16 @@ def described_files(
     made_by: str,
     scores: Iterable[str],
 ) -> dict[str, bytes]:
-    """As `set_files`, for tars of which only the facts are known, sorted by name.
+    """Does the same as `set_files`, from facts about tars instead of plans.
 
-    `dataset` is the table of their samples, `declared` has families by member or name, and `scores`
-    names the scores in the JSON of samples.
+    Args:
+        tars: Sorted by name.
+        dataset: Bytes of `dataset.parquet`.
+        declared: Declarations of families, by member, or by name for families of columns.
+        seed: The seed, for the manifest.
+        fingerprint: Fingerprint of the recipe.
+        made_by: Program and version, for the manifest.
+        scores: Names of the scores in the JSON of samples.
     """
     files = {DATASET: dataset, **dict(_files(tars, declared, scores))}
     by_place: dict[str, dict[str, Any]] = {}
@@ -243,7 +249,10 @@ def _totals(tars: Iterable[DescribedTar]) -> dict[str, Any]:
 
 
 def known_tars(manifest: Mapping[str, Any]) -> dict[str, DescribedTar]:
-    """Returns the tars of a manifest, by name relative to `shards/`; none of another version's."""
+    """Returns the tars of a manifest, by name relative to `shards/`.
+
+    The result is empty if the manifest has another version; it omits incomplete entries.
+    """
     if manifest.get("version") != MANIFEST_VERSION:
         return {}
     return {
@@ -258,11 +267,11 @@ def described_tars(
 ) -> dict[str, DescribedTar]:
     """Returns the tars of a snapshot, by name relative to `shards/`.
 
-    `dataset` is in the order of the tars; `entries` are the summary's, and those of older versions
-    say nothing of some members.
+    `dataset` is in the order of the tars. `entries` are those of the summary; entries that older
+    versions wrote lack some optional members.
     """
     tars, seconds = known_tars(manifest), defaultdict[str, float](float)
-    # Added in the order of the samples.
+    # The order of the samples fixes the rounding of the sums.
     for name, duration in zip(
         *(dataset[n].to_pylist() for n in ("shard", "duration")), strict=True
     ):
@@ -284,7 +293,7 @@ def described_tars(
 
 
 def members_of(sample: Sample) -> dict[str, bool]:
-    """Returns which optional members a sample has, as a dataset card names them."""
+    """Returns whether a sample has each optional member, by option of `dataset_card`."""
     return {
         "with_embedding": sample.embedding is not None,
         "with_id": sample.has_id,
@@ -293,7 +302,7 @@ def members_of(sample: Sample) -> dict[str, bool]:
 
 
 def members_table(plans: Iterable[ShardPlan]) -> Iterator[pa.Table]:
-    """Yields the rows of `members` of some tars, a tar at a time."""
+    """Yields the rows of the table `members`, one table per tar."""
     for plan in plans:
         yield rows_to_table(
             (
@@ -325,9 +334,9 @@ def dataset_table(plan: ShardPlan) -> pa.Table:
 
 
 def sample_row(shard: str, key: str, fields: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Returns the columns of `dataset.parquet` that follow from a sample's JSON and caption.
+    """Returns the columns of `dataset.parquet` that a sample's JSON and caption determine.
 
-    `shard` is the name of its tar, relative to `shards/`.
+    `shard` is the name of the sample's tar, relative to `shards/`; `text` is the caption.
     """
     bucket, _, name = shard.rpartition("/")
     height, width = fields["height"], fields["width"]
@@ -367,7 +376,7 @@ def _files(
 
 
 def by_split(tars: Iterable[DescribedTar], prefix: str) -> dict[Split, list[str]]:
-    """Returns the names of the tars of each split, without a prefix."""
+    """Returns the names of the tars of each split; removes `prefix` from the names."""
     names: dict[Split, list[str]] = {split: [] for split in SPLITS}
     for tar in tars:
         names[tar.split].append(tar.name.removeprefix(prefix))
@@ -375,27 +384,27 @@ def by_split(tars: Iterable[DescribedTar], prefix: str) -> dict[Split, list[str]
 
 
 def wids_file(tars: Iterable[DescribedTar]) -> bytes:
-    """Returns an index for wids of one split's tars, with addresses relative to it."""
+    """Returns the wids index of one split's tars, with addresses relative to the index."""
     fields = {"url": "name", "md5sum": "md5", "nsamples": "samples", "filesize": "bytes"}
     listed = [{field: getattr(tar, name) for field, name in fields.items()} for tar in tars]
     return _json({"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": listed})
 
 
 def energon_files(tars: Sequence[DescribedTar], prefix: str) -> Iterator[tuple[str, bytes]]:
-    """Returns the files of a `.nv-meta` by their names in it.
+    """Yields the name and contents of each file in a folder `.nv-meta`.
 
-    `tars` are all below its parent folder; `prefix` is that folder with a final slash, or empty:
-    names of tars are relative to it.
+    `tars` are all tars below the parent folder of `.nv-meta`. `prefix` is the path of this parent
+    folder under `shards/`, with a final slash, or empty; names in the files are relative to it.
     """
     counts = {tar.name.removeprefix(prefix): tar.samples for tar in tars}
-    # By hand: names of tars need no quotes, and writers of YAML take seconds for many.
+    # A library's YAML writer takes seconds for many tars, and their names need no quotes.
     lines = ["split_parts:"]
     for split, names in by_split(tars, prefix).items():
         lines += [f"  {split}:" if names else f"  {split}: []", *(f"  - {name}" for name in names)]
     yield "split.yaml", "\n".join([*lines, "exclude: []", ""]).encode()
-    # All members unchanged: the trainer defines the sample made of them.
+    # `CrudeWebdataset` passes all members unchanged: the trainer makes its samples from them.
     yield "dataset.yaml", b"__module__: megatron.energon\n__class__: CrudeWebdataset\n"
-    # Last: while the splits change, it has the counts of the old and the new tars.
+    # The counts come after the splits: until then, a commit keeps counts of old and new tars.
     yield ".info.json", _json({"energon_version": ENERGON_VERSION, "shard_counts": counts})
 
 

@@ -1,9 +1,9 @@
-"""Packs written clips into WebDataset tars, one bucket, split and generation per tar.
+"""Packs cut clips into WebDataset tars, with one bucket, split and generation per tar.
 
-The assignment follows from the clips, their sizes, a seed, and the existing tars; not from workers,
-order or crashes. A tar's name ends in the hash of its contents, so that an existing object is never
-rewritten with other content, nor written again. `shard_index.py` makes the files that describe the
-tars to readers.
+The clips, their sizes, a seed and the existing tars determine the tars; the number of workers, the
+order of clips and crashes do not. A tar's name ends in the hash of its contents, so no run writes
+other contents under the name of an existing tar. `shard_index.py` makes the files that describe
+the tars to readers.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ from curator.tables.out_layout import SHARDS
 from curator.tables.sample_members import StoredMember
 
 SHARD_VERSION = 3
-"""Raised when the same clips would give other bytes."""
+"""Raise this number when the same clips give other bytes."""
 
 END_BYTES = 2 * BLOCK
-"""Empty blocks that end a tar."""
+"""Size of the two empty blocks that end a tar."""
 
 _TAR_NAME = re.compile(
     rf"{SHARDS}/(?P<bucket>[^/]+)/(?P<split>train|val)-(?P<number>\d{{6,}})-[0-9a-f]{{8}}\.tar"
@@ -39,8 +39,8 @@ _TAR_NAME = re.compile(
 def split_of(source_id: str, config: ShardConfig) -> Split:
     """Returns whether the clips of a source are for training or validation.
 
-    By source and never by clip, so that no scene is on both sides; by hash, so that the other
-    sources do not matter.
+    All clips of a source are in one split, so that no scene is in both. The hash of the source's id
+    decides, so that adding sources moves no other source.
     """
     digest = hashlib.sha256(f"split {config.seed} {source_id}".encode()).digest()
     share = int.from_bytes(digest[:8], "big") / 2**64
@@ -52,7 +52,7 @@ class TarLayout:
     """The layout of a tar, in bytes from its start."""
 
     offsets: Sequence[int]
-    """Of the first header of each sample, and of the end of the last one."""
+    """Start of each sample's first header, and the end of the last sample."""
     mp4_starts: Sequence[int]
     """First byte of each sample's MP4."""
 
@@ -64,7 +64,7 @@ class TarLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardPlan:
-    """A planned tar, named by its contents."""
+    """A planned tar, whose name ends in the hash of its contents."""
 
     name: str
     bucket: str
@@ -98,7 +98,7 @@ class ShardPlan:
         return TarLayout(offsets=offsets, mp4_starts=mp4_starts)
 
     def missing(self, sizes: Mapping[str, int]) -> frozenset[str]:
-        """Returns which of its objects are missing or have another size."""
+        """Returns the names of its objects that are missing from `sizes` or have another size."""
         meta_bytes = sum(sample.json_bytes + 1 for sample in self.samples)
         wanted = (self.layout.n_bytes, 8 * (len(self.samples) + 1), meta_bytes)
         pairs = zip(self.objects, wanted, strict=True)
@@ -116,15 +116,14 @@ def plan_shards(
     Args:
         samples: In any order; keys are unique.
         config: Sizes, and the seed of the order.
-        reusable: Sample keys of each existing tar of the last finished run, by name. A tar stays as
-            it is if each of its samples is wanted, in the same bucket and split and with the same
-            bytes, if all are of one generation, and if it is not too large; the other samples go
-            into new tars.
+        reusable: Sample keys of each tar of the last finished run, by the tar's name. A tar stays
+            if it is not too large, if its samples are of one generation, and if all of them are
+            wanted with the same bucket, split and bytes. Other samples are put into new tars.
         taken: Names of tars of earlier generations, whose numbers are not used again.
 
     Returns:
-        Plans sorted by name. Within a bucket and split samples are sorted by the hash of seed and
-        key, so that neighbours come from different places of the corpus.
+        Plans sorted by name. The hash of seed and key orders the samples of a tar, so that
+        neighbours come from different parts of the corpus.
     """
     groups: defaultdict[tuple[str, Split], dict[str, Sample]] = defaultdict(dict)
     for bucket, sample in samples:
@@ -139,7 +138,7 @@ def plan_shards(
         use(earlier)
     plans = []
     for name, keys in sorted(reusable.items()) if reusable and config.append else ():
-        # A tar that an older version named is not one of these shards.
+        # A tar whose name an older version chose does not stay.
         if (place := place_of(name)) and (plan := _kept(name, place, keys, groups, config)):
             plans.append(plan)
             use(place)
@@ -162,7 +161,7 @@ def _kept(
     groups: Mapping[tuple[str, Split], Mapping[str, Sample]],
     config: ShardConfig,
 ) -> ShardPlan | None:
-    """Returns the plan of an existing tar that would hold the same bytes now."""
+    """Returns the plan of an existing tar; None if its bytes would differ now."""
     wanted = groups.get(place[:2], {})
     if not keys or not all(key in wanted for key in keys):
         return None
@@ -183,7 +182,7 @@ def _shuffled(samples: Iterable[Sample], seed: int) -> list[Sample]:
 
 
 def _packed(samples: Sequence[Sample], config: ShardConfig) -> list[list[Sample]]:
-    """Groups samples up to `max_bytes`, the last group not below the floor if possible."""
+    """Groups samples up to `max_bytes`; joins a last group below `min_bytes` to the one before."""
     groups: list[list[Sample]] = []
     sizes: list[int] = []
     for sample in samples:
@@ -202,7 +201,7 @@ def _packed(samples: Sequence[Sample], config: ShardConfig) -> list[list[Sample]
 
 
 def place_of(name: str) -> tuple[str, Split, int] | None:
-    """Returns bucket, split and number in a tar's name; None for one of an older version."""
+    """Returns bucket, split and number in a tar's name; None for a name of an older version."""
     match = _TAR_NAME.fullmatch(name)
     if match is None:
         return None
@@ -210,7 +209,7 @@ def place_of(name: str) -> tuple[str, Split, int] | None:
 
 
 def plan_shard(bucket: str, split: Split, number: int, group: Sequence[Sample]) -> ShardPlan:
-    """Plans a tar of samples in their order, and names it."""
+    """Plans a tar of samples in the given order; its name has the hash of their contents."""
     digest = hashlib.sha256(f"shard {SHARD_VERSION}\n".encode())
     for sample in group:
         json_text, text, sha256 = sample.texts()
@@ -238,10 +237,10 @@ def write_shard(
     read_clip: Callable[[Sample], bytes],
     read_member: Callable[[StoredMember], bytes] | None = None,
 ) -> None:
-    """Writes a tar as a stream, with memory for one clip.
+    """Writes a tar as a stream; one sample at a time is in memory.
 
-    `read_clip` returns a sample's MP4, `read_member` a member that a family declares; None where
-    no sample has one.
+    `read_clip` returns a sample's MP4, `read_member` a member that a family declares; it may be
+    None if no sample has such a member.
     """
     for sample in plan.samples:
         json_text, text, _ = sample.texts()
@@ -261,7 +260,7 @@ def write_shard(
 
 
 def tar_header(name: str, size: int) -> bytes:
-    """Returns a header as `tarfile` makes it, in a fifth of the time."""
+    """Returns the same header as `tarfile`, in a fifth of the time."""
     if len(name) > _LONGEST_NAME or not name.isascii() or size >= 8**11:
         info = tarfile.TarInfo(name)
         info.size, info.mode = size, 0o644
@@ -275,4 +274,4 @@ _LONGEST_NAME = 100
 _MODE_AND_OWNER = b"0000644\0" + 2 * b"0000000\0"
 _TIME = b"00000000000\0"
 _REST = (b"0".ljust(101, b"\0") + b"ustar\x0000").ljust(BLOCK - 156, b"\0")
-"""From the type of the member, a file, to the end: no link, no names of owners, no devices."""
+"""Rest of a header, from the type (a file) on: no link, no names of owners, no device numbers."""

@@ -1,4 +1,4 @@
-"""The stage that streams tars of samples into the output root: a tar is too large to return."""
+"""The stage `shard`: streams tars into the output root, because a tar is too large to return."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardUnit:
-    """A tar with missing objects."""
+    """A tar to write, or to read for its hashes."""
 
     plan: ShardPlan
     missing: frozenset[str]
-    """Names of the objects to write: the tar, its index, its metadata."""
+    """Names of the objects to write, out of the tar, its index and its metadata."""
 
 
 class TarWriter:
-    """Writes the missing objects of tars under an output root."""
+    """Writes tars, indexes and metadata under an output root."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -36,12 +36,13 @@ class TarWriter:
         """Writes the missing objects of a tar; reads an existing tar for its hashes.
 
         Raises:
-            ShardError: A clip's bytes are not those that were written.
+            DamagedError: A stored clip has changed, or a member has lost bytes.
+            ShardError: A clip in an existing tar has changed.
         """
         plan = unit.plan
         tar, index, meta = plan.objects
         described = {index: index_bytes(plan.layout.offsets), meta: meta_lines(plan)}
-        # Before the tar, so that no reader finds a tar without its index.
+        # Index and metadata come before the tar: no reader finds a tar without its index.
         for name, data in described.items():
             if name in unit.missing:
                 self._store.write(name, data)
@@ -83,29 +84,25 @@ class TarWriter:
         return value
 
     def read(self, sample: Sample) -> bytes:
-        """Reads the MP4 of a sample.
-
-        Raises:
-            ShardError: Its bytes are not those that were written.
-        """
+        """Reads the MP4 of a sample; raises as `write` does."""
         where = sample.location
         mp4 = located_bytes(self._store, where)
         if len(mp4) != sample.mp4_bytes or hashlib.sha256(mp4).hexdigest() != sample.mp4_sha256:
             if where.row is not None:
                 raise DamagedError(self._store.uri, where.name, f"of its clip {sample.key}")
             raise ShardError(
-                f"{self._store.uri}/{where.name}: clip {sample.key} has {len(mp4)} bytes that are "
-                f"not those written (sha256 {sample.mp4_sha256}); move the object away and run "
-                "again, its clips are cut again"
+                f"{self._store.uri}/{where.name}: clip {sample.key} has {len(mp4)} bytes that "
+                f"differ from the bytes written (sha256 {sample.mp4_sha256}); move the object away "
+                "and run again: the run cuts its clips again"
             )
         return mp4
 
 
 class ShardStage(Stage[ShardConfig, ShardUnit, DescribedTar]):
-    """Assembles tars from written clips, each with its index and metadata.
+    """Assembles tars from cut clips, each with its index and metadata.
 
     Args:
-        tars: Writes them; None if the stage is only described.
+        tars: Writes the tars; None if the stage is only described.
     """
 
     name = "shard"
@@ -127,17 +124,13 @@ class ShardStage(Stage[ShardConfig, ShardUnit, DescribedTar]):
         return Resources(cpus=0.5)
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """A tar has clips of all sources."""
+        """Waits for all clips: a tar has clips of any source."""
         has_captions = any(wait.stage == "caption" and wait.granularity != OFF for wait in before)
         captioned = " and captioned" if has_captions else ""
         why = "a hash orders the clips of each tar, and tars that hold the same clips stay"
         return self.waits_for(f"every kept clip to be cut{captioned}", why)
 
     def process(self, unit: ShardUnit) -> DescribedTar:
-        """Writes the missing objects of a tar; reads an existing tar for its hashes.
-
-        Raises:
-            ShardError: A clip's bytes are not those that were written.
-        """
+        """Writes the missing objects of a tar, as `TarWriter.write` does."""
         assert self._tars is not None, "a stage that is only described writes no tar"
         return self._tars.write(unit)

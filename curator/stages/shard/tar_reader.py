@@ -1,6 +1,6 @@
-"""Shards under an output root: the manifest, and tars read as streams.
+"""Reads shards under an output root: the manifest, and tars as streams.
 
-All input is untrusted: a damaged object gives a `ShardError`, never another exception.
+All input is untrusted: a damaged object raises a `ShardError`, never another exception.
 """
 
 import tarfile
@@ -20,17 +20,18 @@ FOLDER = "shards/"
 MANIFEST = "manifest.json"
 DATASET = "dataset.parquet"
 NEXT_MANIFEST = "manifest.next.json"
-"""Written before the first index of a commit, and removed at its end."""
+"""The manifest of an unfinished commit: written before the first index, removed at the end."""
 Declared = Mapping[str, Mapping[str, Any]]
-"""Declarations of families, with fingerprints: by member, or by name for those of columns."""
+"""Declarations of families, with fingerprints: by member, or by name for families of columns."""
 COLUMNS = "columns"
-"""Field of the manifest with families of columns, and of a sample's JSON with their values."""
+"""Field of the manifest that declares families of columns; the same field of a sample's JSON has
+the values."""
 Split = Literal["train", "val"]
 SPLITS: tuple[Split, ...] = ("train", "val")
 BLOCK = tarfile.BLOCKSIZE
 _CHUNK_BYTES = 1 << 20
 MAX_TEXT_BYTES = 64 << 20
-"""Largest JSON, caption or vector of a sample that is read into memory."""
+"""Largest JSON, caption or vector of a sample that readers load into memory."""
 
 
 def index_name(tar: str) -> str:
@@ -49,12 +50,12 @@ class Member:
 
     name: str
     offset: int
-    """Of its header."""
+    """Offset of the header in the tar, in bytes."""
     bytes: int
 
     @property
     def key(self) -> str:
-        """Name up to the first dot, as readers of WebDataset split it."""
+        """Name before the first dot: readers of WebDataset group members by it."""
         return self.name.partition(".")[0]
 
     @property
@@ -64,7 +65,7 @@ class Member:
 
     @property
     def data_offset(self) -> int:
-        """Of its first byte."""
+        """Offset of the first byte of the data."""
         return self.offset + BLOCK
 
     @property
@@ -80,7 +81,7 @@ class Shard:
     name: str
     """Relative to the shards' folder, such as `720p_16-9_121f/train-000000-0123abcd.tar`."""
     facts: dict[str, Any]
-    """Its entry in the manifest; empty without one."""
+    """The tar's entry in the manifest; empty without a manifest."""
 
     @property
     def bucket(self) -> str:
@@ -94,42 +95,42 @@ class Shard:
 
     @property
     def split(self) -> Split:
-        """`train` or `val`; tars of versions that did not split are for training."""
+        """`train` or `val`; `train` for tars of versions without splits."""
         return "val" if self.stem.startswith("val-") else "train"
 
     @property
     def idx_name(self) -> str:
-        """Object with the offsets of its samples."""
+        """Name of the object with the offsets of the samples."""
         return index_name(self.name)
 
     @property
     def meta_name(self) -> str:
-        """Object with the JSON of its samples, a line each."""
+        """Name of the object with the JSON of the samples, one line each."""
         return meta_name(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSet:
-    """The shards under an output root, or under a folder that they were copied to."""
+    """The shards under an output root, or under a folder to which they were copied."""
 
     store: Store
     prefix: str
-    """`shards/`, or nothing where the tars lie in folders of the root itself."""
+    """`shards/`, or empty if the root itself has the contents of `shards/`."""
     sizes: dict[str, int]
-    """Bytes of each object, by its name relative to the shards' folder."""
+    """Bytes of each object, by name relative to the shards' folder."""
     manifest: dict[str, Any] | None = None
-    """None where there is none, or none that can be read: see `problem`."""
+    """None if the manifest is missing or damaged; `problem` has the reason."""
     problem: str | None = None
     shards: tuple[Shard, ...] = ()
-    """Tars that the manifest names, sorted; without a manifest all that are there."""
+    """Tars that the manifest names, sorted; without a manifest, all tars in the folder."""
     snapshot: int | None = None
-    """Number of the snapshot that was asked for; None for the files at fixed paths."""
+    """Number of the requested snapshot; None for the files at fixed paths."""
     own_dataset: str | None = None
-    """Object with that snapshot's table of the samples."""
+    """Store key of the requested snapshot's table of samples."""
     following: "ShardSet | None" = None
-    """The set of a commit that was begun and is not finished, whose tars are all there, too.
+    """The shards that an unfinished commit publishes; None without an unfinished commit.
 
-    An index is of this set or of that; a first commit replaces the empty set.
+    All tars of both sets exist. Until the commit ends, each index describes one of the two sets.
     """
 
     def key(self, name: str) -> str:
@@ -143,12 +144,12 @@ class ShardSet:
 
     @property
     def declared(self) -> "Declared":
-        """Members that families declare; raises as `declared_families` does."""
+        """Declarations of families by member; raises as `declared_families` does."""
         families = declared_families(self.manifest)
         return {suffix: value for suffix, value in families.items() if value["member"]}
 
     def named(self, manifest: dict[str, Any]) -> "ShardSet":
-        """Returns the shards that a manifest names."""
+        """Returns this set with the shards that a manifest names."""
         listed = sorted(manifest["shards"], key=lambda facts: str(facts["name"]))
         shards = tuple(Shard(name=facts["name"], facts=facts) for facts in listed)
         return replace(self, manifest=manifest, shards=shards)
@@ -162,7 +163,7 @@ def declared_families(manifest: Mapping[str, Any] | None) -> Declared:
     """Returns the declarations in a manifest: by member, and by name for families of columns.
 
     Raises:
-        ShardError: It has something else there.
+        ShardError: The manifest has no valid declarations in these fields.
     """
     families: dict[str, Mapping[str, Any]] = {}
     for kind, named_by in ((MEMBERS, "member"), (COLUMNS, "name")):
@@ -170,20 +171,24 @@ def declared_families(manifest: Mapping[str, Any] | None) -> Declared:
         with raised_as(ShardError, FamilyError, AttributeError, of=f"the manifest's `{kind}`: "):
             for name, value in declared.items():
                 if getattr(Family.from_json(value), named_by) != name:
-                    raise ShardError(f"the manifest's `{kind}` declares {name!r} as another one")
+                    found = getattr(Family.from_json(value), named_by)
+                    raise ShardError(
+                        f"the manifest's `{kind}` declares {found!r} under the name {name!r}"
+                    )
         families |= declared
     return families
 
 
 def open_shards(out: str, snapshot: int | None = None) -> ShardSet:
-    """Finds the shards of a run's output root, or of a folder with the contents of its `shards/`.
+    """Finds the shards of an output root, or of a folder with the contents of its `shards/`.
 
     Args:
         out: The root or the folder.
         snapshot: Number of a snapshot of the root; None for the files at fixed paths.
 
     Raises:
-        UsageError: It has neither, no run was finished there, or there is no such snapshot.
+        UsageError: `out` has no shards, no finished run, or no snapshot of this number.
+        ShardError: The manifest of the snapshot is missing or damaged.
     """
     store = open_store(out)
     if snapshot is not None:
@@ -219,9 +224,9 @@ def open_shards(out: str, snapshot: int | None = None) -> ShardSet:
         return shards.named(manifest)
     if prefix and MANIFEST not in sizes and not store.exists(SUMMARY):
         raise UsageError(
-            f"{store.uri} has no shards yet: no run was finished there, and the tars may be only "
-            "some of its shards; run `curate run` again, or name "
-            f"{store.uri}/{prefix.rstrip('/')} itself to take the tars that are there"
+            f"{store.uri} has no finished run, so its tars may be only some of its shards; run "
+            f"`curate run` again, or name the folder {store.uri}/{prefix.rstrip('/')} to use the "
+            "tars that it has"
         )
     tars = sorted(name for name in sizes if name.endswith(".tar"))
     there = tuple(Shard(name=name, facts={}) for name in tars)
@@ -233,7 +238,7 @@ def _sizes(store: Store, prefix: str) -> dict[str, int]:
 
 
 def _manifest(store: Store, name: str) -> tuple[dict[str, Any] | None, str | None]:
-    """Returns the manifest of a name, or None and the reason."""
+    """Returns the manifest and None, or None and the problem with it."""
     if not store.exists(name):
         return None, "there is none"
     try:
@@ -245,13 +250,13 @@ def _manifest(store: Store, name: str) -> tuple[dict[str, Any] | None, str | Non
     for facts in manifest["shards"]:
         tar = facts.get("name") if isinstance(facts, dict) else None
         if not isinstance(tar, str) or not _is_safe(tar) or not tar.endswith(".tar"):
-            return None, f"it names a shard {tar!r}"
+            return None, f"it names a shard {tar!r}; expected the name of a tar inside its folder"
     files = manifest.get("files", {})
     if not isinstance(files, dict):
-        return None, "its `files` is no object"
+        return None, "its `files` is not a JSON object"
     for name in files:
         if not _is_safe(name):
-            return None, f"it names a file {name!r}"
+            return None, f"it names a file {name!r}; expected a name inside its folder"
     return manifest, None
 
 
@@ -260,12 +265,12 @@ def _is_safe(name: str) -> bool:
 
 
 class TarReader:
-    """Reads a tar of plain files from front to end, one member at a time.
+    """Reads a tar of regular files from start to end, one member at a time.
 
     Args:
-        read: Returns the next bytes, and fewer only at the end.
+        read: Returns the next bytes; returns fewer bytes than requested only at the end.
         n_bytes: Size of the tar.
-        seek: Goes to an offset, to skip data; without it, skipped data is read.
+        seek: Moves to an offset, to skip data; without it, the reader reads the skipped data.
     """
 
     def __init__(
@@ -280,13 +285,13 @@ class TarReader:
         self._n_bytes = n_bytes
         self._unread = 0
         self.end = 0
-        """Offset behind the last member that was seen."""
+        """Offset of the end of the last member that was read."""
 
     def __iter__(self) -> Iterator[Member]:
-        """Yields members; skips unread data.
+        """Yields members; skips data that the caller does not read.
 
         Raises:
-            ShardError: A header is damaged or of another kind, or the tar ends early.
+            ShardError: A header is damaged, a member is no regular file, or the tar ends early.
         """
         while True:
             self._pass_over()
@@ -294,7 +299,7 @@ class TarReader:
             if header == bytes(BLOCK):
                 second = self._take(BLOCK, "the second of two empty blocks at the end")
                 if second != bytes(BLOCK):
-                    raise ShardError(f"at {self.end} is one empty block; expected two at the end")
+                    raise ShardError(f"one empty block at {self.end}; expected two at the end")
                 return
             member = self._parse(header)
             self.end = member.end
@@ -308,18 +313,18 @@ class TarReader:
             raise ShardError(f"the header at {self.end} is damaged ({error})") from error
         if not info.isreg() or info.size < 0:
             raise ShardError(
-                f"the member {info.name!r} at {self.end} is of type {info.type!r}; expected files"
+                f"the member {info.name!r} at {self.end} has type {info.type!r}; expected files"
             )
         member = Member(name=info.name, offset=self.end, bytes=info.size)
         if member.end > self._n_bytes:
             raise ShardError(
-                f"{info.name!r} would end at {member.end}, behind the last byte {self._n_bytes}: "
-                "the tar ends early or the header is damaged"
+                f"{info.name!r} would end at {member.end}, after the end of the tar at "
+                f"{self._n_bytes}: the tar is truncated or the header is damaged"
             )
         return member
 
     def chunks(self, member: Member) -> Iterator[bytes]:
-        """Yields the data of the last member."""
+        """Yields the data of the last member, in chunks of up to 1 MiB."""
         left = member.bytes
         while left:
             data = self._take(min(left, _CHUNK_BYTES), f"data of {member.name!r}")
@@ -344,7 +349,6 @@ class TarReader:
         data = self._read(n_bytes)
         if len(data) != n_bytes:
             raise ShardError(
-                f"it ends within {what}: {len(data)} of {n_bytes} bytes are there; "
-                "the tar is truncated"
+                f"the tar is truncated within {what}: it has {len(data)} of {n_bytes} bytes"
             )
         return data
