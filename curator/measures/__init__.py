@@ -1,7 +1,8 @@
-"""Measures: their signals of a picture, their scores of a clip, their reasons and words.
+"""Measures: signals of pictures, scores of clips, reasons and their documentation.
 
-Pictures are uint8 luma [H, W]: `gray_HW` with a longer side of 640 px, `before_HW` and the later
-`after_HW` of 320 px and one size, or less where the source is smaller; `luma_HW` in the source's
-own size, with its levels of `black` and `white`. `rows_NL` and `columns_NL` are strips of it and of
-it turned. A look is a sample of which more is stored; its maps are packed bits [T, bytes].
+Pictures are uint8 luma [H, W], upright. `gray_HW` has a longer side of 640 px. `before_HW` and the
+later `after_HW` have 320 px. Pictures of smaller sources keep their size. `luma_HW` has the size of
+the source, and its levels of `black` and `white`. `rows_NL` and `columns_NL` are strips of
+`luma_HW` and of its transpose. An overlay sample ("look" in names) is a sample of the detection of
+overlays; its maps are packed bits [T, bytes].
 """

@@ -1,4 +1,4 @@
-"""The source's audio in the time of a clip: whether there is any, its level, and its silence."""
+"""Scores of the source's audio during a clip: coverage, level, silence."""
 
 import math
 
@@ -10,12 +10,12 @@ from curator.measures.measure_contract import ScoreSpec
 from curator.media.audio_level import CELLS_PER_S, FLOOR_DB, MAX_CELLS
 
 SILENCE_DB = -60.0
-"""What FFmpeg's `silencedetect` calls silence; it compares samples, whose peaks lie above their RMS
-(3 dB in a tone)."""
+"""Default bound of FFmpeg's `silencedetect`. That filter compares peaks, which are higher than the
+RMS level (by 3 dB for a tone)."""
 
 
 def _levels_db(clip: ClipView) -> NDArray[np.float64]:
-    """Levels of the tenths of a second whose middle lies in the clip; NaN without audio."""
+    """Returns the level of each 0.1 s with its middle in the clip, in dBFS; NaN without audio."""
     track = clip.track
     end_pts = track.pts_of_end(clip.span.end_frame)
     first, end = (
@@ -54,8 +54,8 @@ SCORES = {
     "audio_coverage": ScoreSpec(
         unit="0 to 1",
         range="0 no audio to 1 throughout; null with analyze.audio off",
-        meaning="share of the clip's time in which the source has audio that decodes, silent or "
-        "not, in steps of 0.1 s",
+        meaning="share of the clip's time for which the source has audio that can be decoded, in "
+        "steps of 0.1 s; silence counts as audio",
         low="too_little_audio",
         high="too_much_audio",
         of=_coverage,
@@ -63,10 +63,10 @@ SCORES = {
     ),
     "audio_rms_db": ScoreSpec(
         unit="dBFS",
-        range="-120 digital silence to 0; about -20 speech and music, a sine of full scale is -3; "
-        "null without audio",
-        meaning="RMS level of the source's audio over the clip, mean of the channels' power, as "
-        "FFmpeg's `volumedetect` measures it",
+        range="-120 digital silence to 0; speech and music about -20, a full-scale sine -3; null "
+        "without audio",
+        meaning="RMS level of the source's audio during the clip, from the mean power of the "
+        "channels, as FFmpeg's `volumedetect` measures it",
         low="too_quiet",
         high="too_loud",
         of=_rms_db,
@@ -75,8 +75,8 @@ SCORES = {
     "silence": ScoreSpec(
         unit="0 to 1",
         range="0 to 1 silent throughout; null without audio",
-        meaning="share of those 0.1 s of the clip that have audio in which its RMS level is below "
-        "a bound in dBFS, by default that of FFmpeg's `silencedetect`",
+        meaning="share of the clip's audio, in steps of 0.1 s, whose RMS level is below a bound in "
+        "dBFS; the default bound is that of FFmpeg's `silencedetect`",
         low="too_little_silence",
         high="silent",
         of=_heard_db,

@@ -1,11 +1,11 @@
-"""Black borders around the picture: where a frame shows them, and what a clip's samples agree on.
+"""Finds black borders around the picture: in each frame, and for a clip from all its samples.
 
-A border is a strip along a side that is nearly black and nearly constant, and that ends in a
-straight line at which most of the picture begins. A dark scene is dark without such a line; there a
-sample says nothing, and the samples of a clip together decide. Text and logos may stand in a border
-as long as most of it stays constant.
+A border is a nearly black and nearly constant strip along a side. It ends in a straight line, where
+most of the picture begins. In a dark scene without such a line, a sample gives no evidence for this
+side; the samples of the clip decide together. A border may contain text and logos if most of it
+is constant.
 
-Shape letters: L lines from a side inwards, A across.
+Shape letters: N lines that are read, L lines from a side inwards, A places along a line.
 """
 
 from typing import NamedTuple
@@ -17,23 +17,23 @@ from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 from curator.records.cuts import Crop
 
-_DEEPEST = 0.48  # share of the picture that one border takes at most
+_DEEPEST = 0.48  # largest border, as a share of the picture
 _BLACKEST = 0.13
-"""Level up to which a border is black, of the range from black to white: analog captures and faulty
-ranges lift it."""
-_STEP = 8  # every so many columns (rows) are looked at
-EVERY = slice(_STEP // 2, None, _STEP)  # the rows and columns that are looked at
-_TOLERANCE = 2.0  # levels by which a border without noise varies, from compression
-_NOISIEST = 14.0  # largest tolerance; a strip that varies more is picture
-_MOST = 0.55  # share of the outermost line that must be constant
-_LEAST = 0.35  # share of any line of a border that is constant: the largest subtitles leave more
-_TYPICAL = 0.93  # share constant of the lines without text, a third of a border or more
-_DROP = 0.3  # fall of the constant share where a border ends: glyphs cover less of a line
-MIN_SHARE = 0.005  # smallest border, of the side: a line or two is not worth an encoding
+"""Highest level of a black border, as a share of the range from black to white. Analog captures and
+faulty ranges raise the level."""
+_STEP = 8  # distance of the columns (rows) that are read
+EVERY = slice(_STEP // 2, None, _STEP)  # the rows and columns that are read
+_TOLERANCE = 2.0  # levels by which compression varies a border without noise
+_NOISIEST = 14.0  # largest tolerance; a strip that varies more is part of the picture
+_MOST = 0.55  # smallest constant share of the outermost line
+_LEAST = 0.35  # smallest constant share of each line of a border; the largest subtitles leave more
+_TYPICAL = 0.93  # constant share of lines without text, which are at least a third of a border
+_DROP = 0.3  # smallest fall of the constant share where a border ends; glyphs cause less
+MIN_SHARE = 0.005  # smallest border, as a share of the side: one or two lines are not worth a crop
 AGREEMENT = 0.75
-"""Share of the samples which must agree on where a border ends, of those that do and those in which
-there is none or a larger one."""
-_WITNESSES = 0.15  # share of all samples that must agree: in the dark a few may see false lines
+"""Smallest share of samples that agree on a border, out of these samples and the samples that show
+no border or a larger border."""
+_WITNESSES = 0.15  # smallest share of all samples that agree: dark samples can show false lines
 _WITHIN_PX = 2.5
 
 
@@ -41,7 +41,7 @@ Box = tuple[int, int, int, int]  # top, bottom, left and right of a part of a pi
 
 
 class Sides(NamedTuple):
-    """Shares of width or height at the sides of a picture; NaN for a side that says nothing."""
+    """Borders as shares of width or height; NaN for a side without evidence."""
 
     left: float
     top: float
@@ -50,14 +50,14 @@ class Sides(NamedTuple):
 
 
 def find_borders(luma_HW: NDArray[np.uint8], *, black: int = 0, white: int = 255) -> Sides:
-    """Where borders end; of the picture, every eighth row and column is read."""
+    """Returns the borders of a picture; reads every eighth row and column."""
     return borders_of(luma_HW[EVERY], luma_HW[:, EVERY].T, black=black, white=white)
 
 
 def borders_of(
     rows_NA: NDArray[np.uint8], columns_NA: NDArray[np.uint8], *, black: int = 0, white: int = 255
 ) -> Sides:
-    """As `find_borders`, of rows 4, 12, 20, ... of a picture and its columns 4, 12, 20, ..."""
+    """Does the same as `find_borders`, from rows and columns 4, 12, 20, ... of a picture."""
     width, height = rows_NA.shape[1], columns_NA.shape[1]
     if min(height, width) < 4 * _STEP:
         return Sides(0.0, 0.0, 0.0, 0.0)
@@ -73,27 +73,27 @@ def borders_of(
 def _inside(
     lines_NA: NDArray[np.uint8], before: int | None, behind: int | None, size: int
 ) -> NDArray[np.uint8]:
-    """Those of the lines 4, 12, 20, ... of a side that lie between its borders, at least one."""
+    """Returns those of the lines 4, 12, 20, ... that are between the borders, at least one."""
     half = _STEP // 2 - 1
     first, end = ((before or 0) + half) // _STEP, (size - (behind or 0) + half) // _STEP
     return lines_NA[first : max(end, first + 1)]
 
 
 def content_of(luma_HW: NDArray[np.uint8], sides: Sides) -> NDArray[np.uint8]:
-    """The picture without its borders, a view; at least a twentieth of each side stays."""
+    """Returns a view of the picture without its borders, at least one pixel each way."""
     top, bottom, left, right = inside(luma_HW.shape[0], luma_HW.shape[1], sides)
     return luma_HW[top:bottom, left:right]
 
 
 def inside(height: int, width: int, sides: Sides) -> Box:
-    """The part of a picture of some size that `content_of` keeps."""
+    """Returns the part of a picture that `content_of` keeps, from the picture's size."""
     left, right = _pixels(sides.left, width), _pixels(sides.right, width)
     top, bottom = _pixels(sides.top, height), _pixels(sides.bottom, height)
     return top, max(top + 1, height - bottom), left, max(left + 1, width - right)
 
 
 def _pixels(share: float, size: int) -> int:
-    """A border and two pixels of the blur along it."""
+    """Returns the size of a border, with two more pixels for the blur along it."""
     return 0 if not share > 0 else int(np.ceil(share * size)) + 2
 
 
@@ -102,12 +102,12 @@ def _both(lines_LA: NDArray[np.uint8], black: int, span: int) -> tuple[int | Non
 
 
 def _depth(lines_LA: NDArray[np.uint8], black: int, span: int) -> int | None:
-    """Lines of the border along the first line; 0 for none, None where nothing says it."""
+    """Returns the lines of the border at the first line; 0 for none, None without evidence."""
     outer = lines_LA[0].astype(np.float32)
     level = float(np.median(outer))
     if level > black + _BLACKEST * span:
         return 0
-    # 1.48: median absolute deviation of a normal distribution to its standard deviation.
+    # The standard deviation of a normal distribution is 1.48 median absolute deviations.
     sigma = 1.48 * float(np.median(np.abs(lines_LA[:4].astype(np.float32) - level)))
     tolerance = _TOLERANCE + 2.5 * sigma
     if tolerance > _NOISIEST or float(np.mean(np.abs(outer - level) <= tolerance)) < _MOST:
@@ -122,8 +122,8 @@ def _depth(lines_LA: NDArray[np.uint8], black: int, span: int) -> int | None:
 
 
 def _fall(share_L: NDArray[np.float64], gap: int) -> int | None:
-    """First line after the border, by the largest fall of the constant share."""
-    # A border ends at the latest where a line has less left than large subtitles leave.
+    """Returns the first line after the border, where the constant share falls most."""
+    # A border ends at the latest at a line with a constant share below `_LEAST`.
     ends = np.flatnonzero(share_L < _LEAST)
     limit = min(int(ends[0]) + 1 if len(ends) else len(share_L), len(share_L) - gap)
     if limit < 2:
@@ -136,7 +136,7 @@ def _fall(share_L: NDArray[np.float64], gap: int) -> int | None:
 
 
 def _refined(excess_LA: NDArray[np.int16], place: int, gap: int, tolerance: float) -> int:
-    """The line at which what is not black has half of its strength: blur and ringing spread it."""
+    """Returns the line where the picture has half its strength: blur and ringing widen the edge."""
     first, last = max(0, place - gap), min(len(excess_LA), place + 3 * gap)
     inside = excess_LA[min(place + gap, last - 1) : last].mean(axis=0)
     bright_A = inside > 2 * tolerance
@@ -148,15 +148,15 @@ def _refined(excess_LA: NDArray[np.int16], place: int, gap: int, tolerance: floa
 
 
 def crop_of(clip: ClipView) -> Crop | None:
-    """The picture inside the borders of a clip; None where there are none to be cut away."""
+    """Returns the picture inside the borders of a clip, upright; None without borders."""
     track = clip.track
-    # Sides as coded that are left, top, right and bottom after a clockwise rotation.
+    # Coded sides that are left, top, right and bottom after the clockwise rotation.
     names = np.roll(Sides._fields, track.rotation_deg // 90)
     sizes = (track.width, track.height, track.width, track.height)
     borders = [_border(clip, name, size) * size for name, size in zip(names, sizes, strict=True)]
     if not any(borders):
         return None
-    # The next even number, but for the error of storing a share in 32 bits.
+    # Rounds up to even numbers; 0.01 px allows for the rounding of shares to 32 bits.
     left, top, right, bottom = (int(np.ceil((border - 0.01) / 2)) * 2 for border in borders)
     width = (track.width - left - right) // 2 * 2
     height = (track.height - top - bottom) // 2 * 2
@@ -164,7 +164,7 @@ def crop_of(clip: ClipView) -> Crop | None:
 
 
 def content_area(clip: ClipView) -> float | None:
-    """Share of the picture inside the borders; None for a clip without samples."""
+    """Returns the share of the picture inside the borders; None for a clip without samples."""
     if not clip.samples.any():
         return None
     crop = crop_of(clip)
@@ -174,16 +174,16 @@ def content_area(clip: ClipView) -> float | None:
 
 
 def _border(clip: ClipView, side: str, size: int) -> float:
-    """The border of a side (as coded) that the samples agree on, as a share; 0 for none."""
+    """Returns the border of a coded side on which the samples agree, as a share; 0 for none."""
     shares = clip.signal(f"border_{side}")
     n_samples = int(clip.samples.sum())
     if not len(shares):
         return 0.0
-    # The values near the one that has most of them near it.
+    # The largest group of values that are near one value.
     near = np.abs(shares[:, None] - shares[None, :]) <= _WITHIN_PX / size
     agreeing = shares[near[int(np.argmax(near.sum(axis=1)))]]
     border = float(np.median(agreeing))
-    # A smaller border that is not none is a line of text within this one.
+    # A smaller border does not contradict: it ends at a line of text within this border.
     contrary = np.count_nonzero((shares < MIN_SHARE) | (shares > border + _WITHIN_PX / size))
     witnesses = max(min(2, n_samples), _WITNESSES * n_samples, len(shares) / 2)
     needed = max(witnesses, AGREEMENT * (len(agreeing) + contrary))
@@ -194,7 +194,7 @@ SCORES = {
     "content_area": ScoreSpec(
         unit="0 to 1",
         range="0 to 1 no borders",
-        meaning="share of the picture that lies inside black borders",
+        meaning="share of the picture inside black borders",
         low="borders_too_large",
         high="borders_too_small",
         of=content_area,

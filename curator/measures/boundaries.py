@@ -1,15 +1,14 @@
-"""Boundaries that the shot head sees in a track, weighed by what both sides of each show.
+"""Finds shot boundaries in a track, by the shot head and by the similarity of both sides.
 
-A boundary separates two pictures that have little in common: the cosine of their perceptual
-descriptors is below 0.4 at 19 of 20, and below 0.7 at 11 of 16 cuts within a take. What flashes,
-banners, insets and jumps of the exposure interrupt is alike on both sides, and one take; where it
-is brighter or darker on one side, the exposure jumped. Where the odds begin to fall, and how fast,
-was chosen by hand, on the tune part of the footage and on development media
-(`benchmarks/results/shots.md`).
+The pictures on both sides of a boundary have little in common: the cosine of their perceptual
+descriptors is below 0.4 at 19 of 20 boundaries, and below 0.7 at 11 of 16 cuts within a take. Both
+sides of a flash, a banner, an inset or a jump of exposure are similar, because they are one take;
+after a jump of exposure, one side is brighter. The bounds and slopes of the odds were chosen by
+hand, on the half `tune` of the footage and on development media (`benchmarks/results/shots.md`).
 
-The score `shot_doubt` says whether a clip may hold a boundary that was not taken for one.
-Transitions are those at a probability of 0.5, whatever the recipe's bound; where the network alone
-finds the shots, any boundary of the head within the clip counts.
+The score `shot_doubt` is the probability that a clip contains a boundary. It always uses
+transitions at a probability of 0.5, not the recipe's bound. If a recipe finds shots with the
+network alone, each boundary of the head inside the clip counts.
 
 Shape letters: F frames, K boundaries.
 """
@@ -24,32 +23,32 @@ from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 from curator.records.tracks import Track
 
-NEAR_FRAMES = 6  # two peaks within so many frames are one boundary; the likelier stands
-INSIDE, LEAST = 0.5, 0.01  # of frames inside of a transition, and of peaks that are looked at
-COMMON_COSINE, ODDS_SLOPE = 0.5, 8.0  # above it the log odds of a boundary fall, for each unit
+NEAR_FRAMES = 6  # peaks within this many frames are one boundary, at the highest peak
+INSIDE, LEAST = 0.5, 0.01  # lower bounds: of frames inside a transition; of peaks
+COMMON_COSINE, ODDS_SLOPE = 0.5, 8.0  # above this cosine, log odds fall by the slope per unit
 EXPOSURE_COSINE, EXPOSURE_STEP, EXPOSURE_ODDS = 0.7, 0.06, 3.0
-"""Above this cosine and this difference in mean luma, of 1, log odds fall by so much more."""
-REACH_S = 1.0  # samples further away say nothing about a boundary
+"""Above this cosine and this difference in mean luma (0 to 1), log odds fall by `EXPOSURE_ODDS`."""
+REACH_S = 1.0  # largest distance of a sample that is compared
 
 _UNLIKE_COSINE, _UNLIKE_ODDS = 0.2, 1.5
-"""Below this cosine both sides have nothing in common, and the log odds of a doubt rise by so much.
+"""Below this cosine, both sides have nothing in common, and the log odds of a doubt rise.
 
-A pan has nothing in common with itself either, so that only doubts rise and no shot is cut for it.
+Pictures before and after a pan also have nothing in common. So only doubts rise: no shot ends.
 """
 
 
 class Boundary(NamedTuple):
-    """A place where a boundary may be."""
+    """A possible boundary."""
 
     frame: int  # the last frame before a cut, or the middle of a gradual transition
-    start: int  # first frame inside of the transition; the first after the boundary at a cut
-    end: int  # frame after its last one; equal to `start` at a cut
-    probability: float  # of a boundary, with what both sides show
-    likeness: float | None  # cosine of both sides; None where one says nothing
+    start: int  # first frame inside the transition; at a cut, the first frame after it
+    end: int  # first frame after the transition; equal to `start` at a cut
+    probability: float  # probability of a boundary, given the similarity of both sides
+    likeness: float | None  # cosine of both sides; None without samples close to it
 
 
 def boundary_peaks(values_F: NDArray[np.floating], least: float = 0.0) -> NDArray[np.int64]:
-    """Frames of peaks above a value, in order, int64 [K]; of several that are near the highest."""
+    """Returns the frames of peaks above `least`, in order, int64 [K]; of near peaks the highest."""
     likely = np.flatnonzero(values_F > least)
     is_near = np.zeros(len(values_F) + NEAR_FRAMES, np.bool_)
     peaks: list[int] = []
@@ -63,15 +62,15 @@ def boundary_peaks(values_F: NDArray[np.floating], least: float = 0.0) -> NDArra
 def boundaries(
     track: Track, span: slice = slice(None), *, inside: float = INSIDE
 ) -> list[Boundary]:
-    """Boundaries in order, of a span of frames, whose peaks are likelier than `LEAST`.
+    """Returns the boundaries in a span of frames whose peaks are above `LEAST`, in order.
 
-    `inside` is the probability above which a frame is inside of a transition.
+    `inside` is the probability above which a frame is inside a transition.
     """
     first, end, _ = span.indices(track.n_frames)
     low, high = _independent(track.boundary_probability, first, end)
     peaks = boundary_peaks(track.boundary_probability[low:high], LEAST) + low
     frames = peaks[(peaks >= first) & (peaks < end)]
-    # The frames outside of transitions nearest to each peak, before and after.
+    # The frames outside transitions that are next to each peak, before and after.
     outside = np.flatnonzero(track.inside_probability <= inside)
     place = np.searchsorted(outside, frames, side="right")
     bounded = np.concatenate([[-1], outside, [track.n_frames]])
@@ -82,7 +81,7 @@ def boundaries(
 
 
 def _independent(probability_F: NDArray[np.float32], first: int, end: int) -> tuple[int, int]:
-    """The least span around another with the same peaks: near peaks decide in a chain."""
+    """Returns the smallest span that includes [first, end) and whole chains of near peaks."""
     likely = np.flatnonzero(probability_F > LEAST)
     parted = np.flatnonzero(np.diff(likely) > NEAR_FRAMES) + 1
     firsts = likely[np.concatenate([[0], parted])] if len(likely) else likely
@@ -94,9 +93,9 @@ def _independent(probability_F: NDArray[np.float32], first: int, end: int) -> tu
 
 
 def _weighed(track: Track, frame: int, first: int, last: int) -> Boundary:
-    """A boundary at a peak in a run [first, last) of frames inside of a transition, or in none."""
-    # A peak is in its middle: one side is at most twice as long as the other, and a frame. What is
-    # left over is a fast move after a cut.
+    """Returns the boundary at a peak; [first, last) are frames inside its transition, if any."""
+    # A peak is near the middle of its transition: one side has at most twice the frames of the
+    # other, plus one. Further frames are a fast movement after a cut.
     before, after = frame + 1 - first, last - frame - 1
     start, end = frame + 1 - min(before, 2 * after + 1), frame + 1 + min(after, 2 * before + 1)
     probability = float(track.boundary_probability[frame])
@@ -111,13 +110,13 @@ def _weighed(track: Track, frame: int, first: int, last: int) -> Boundary:
 
 
 def raised(probability: float, log_odds: float) -> float:
-    """A probability whose log odds rise by a number."""
+    """Returns a probability with log odds increased by `log_odds`."""
     odds = probability / max(1 - probability, 1e-4) * math.exp(log_odds)
     return odds / (1 + odds)
 
 
 def _likeness(track: Track, start: int, end: int) -> float | None:
-    """Cosine of the descriptors of the samples next to a transition; None without one."""
+    """Returns the cosine of the descriptors next to a transition; None without near samples."""
     before = int(np.searchsorted(track.sample_frame, start)) - 1
     after = int(np.searchsorted(track.sample_frame, end))
     if before < 0 or after >= len(track.descriptor):
@@ -146,9 +145,8 @@ SCORES = {
     "shot_doubt": ScoreSpec(
         unit="probability",
         range="0 to 1",
-        meaning="highest probability of a shot boundary within the clip, of those that were not "
-        "taken for one; more where both sides have nothing in common; 0.2 keeps only clips of "
-        "which the head is sure",
+        meaning="highest probability of a shot boundary inside the clip; higher if both sides have "
+        "nothing in common; `max: 0.2` keeps only clips without a doubtful boundary",
         outside="shot_doubt",
         of=_shot_doubt,
     )

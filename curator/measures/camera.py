@@ -1,9 +1,9 @@
-"""What the camera does, what moves apart from it, and tags that say it in words.
+"""Measures the motion of the camera and of objects, and tags clips with the camera's movements.
 
-All values say what the camera does, which is the opposite of what the picture does: a camera that
-pans right sees its picture move left.
+All values describe the camera, which moves opposite to its picture: if a camera pans right, its
+picture moves left.
 
-Shape letters: S samples, W windows of them, L their length.
+Shape letters: S samples, W windows of samples, L length of a window.
 """
 
 import math
@@ -19,32 +19,33 @@ SIGNALS = (
     "pan_rate", "tilt_rate", "zoom_rate", "roll_rate", "camera_motion", "object_motion",
     "camera_share",
 )  # fmt: skip
-"""In the units of the scores of these names. The first four are of the picture's centre: right, up,
-in and clockwise are positive."""
+"""Names of the signals, in the units of the scores with these names. The first four apply to the
+picture's centre: right, up, in and clockwise are positive."""
 MIN_CAMERA_SHARE = 0.3
-"""Share of the textured places that must follow the model; objects of 40% of the picture, with the
-more texture, leave so many."""
-WINDOW_SAMPLES = 4  # 2 s at the usual rate, over which a movement must hold; or the whole clip
-CERTAIN = 2.5  # standard errors by which a window's median rate must differ from nothing
-LEAST_SHARE = 0.25  # share of a clip's windows in which a movement must be seen
-LEAST_PART = 0.2  # share of the faster movement's speed from which a slower one counts too
-KNOWN_SHARE = 0.5  # share of the samples in which the camera's motion must be known
+"""Smallest share of the textured places that follow the model. This share remains if objects with
+stronger texture cover 40% of the picture."""
+WINDOW_SAMPLES = 4  # length of a window in which a movement must last: 2 s at 2 samples/s
+CERTAIN = 2.5  # a window's median rate must differ from 0 by this many standard errors
+LEAST_SHARE = 0.25  # smallest share of a clip's windows with the movement
+LEAST_PART = 0.2  # smallest speed of a movement, as a share of the camera's mean speed
+KNOWN_SHARE = 0.5  # smallest share of samples with known motion of the camera
 STILL = 0.02
-"""Short sides per second: slower pans and tilts are none. A camera on a tripod measures below
-0.005; at 0.02 the picture takes 50 s to leave the frame."""
+"""Smallest speed of pans and tilts, in short sides/s. A camera on a tripod measures below 0.005. At
+0.02, the picture takes 50 s to leave the frame."""
 ZOOM_LEAST = 0.02
-"""1/s: slower zooms are none; it is what `STILL` is to places half a short side off the centre,
-rounded down."""
-ROLL_LEAST = 2.4  # degrees per second: slower rolls are none
-HANDHELD = 0.02  # jitter in short sides per second of a camera in hands, or one that moves as if
-HANDHELD_PART = 0.06  # the same, of the camera's speed: a pan that gathers speed is not shaking
-SHAKY = 0.15  # jitter in short sides per second from which shaking disturbs
+"""Smallest speed of zooms, in 1/s. At 0.04, places half a short side from the centre move by
+`STILL`; the bound is half of this."""
+ROLL_LEAST = 2.4  # smallest speed of rolls, in degrees/s
+HANDHELD = 0.02  # smallest jitter of a hand-held camera, in short sides/s
+HANDHELD_PART = 0.06  # and as a share of the camera's speed: a pan that accelerates is not shaking
+SHAKY = 0.15  # smallest jitter of disturbing shaking, in short sides/s
 
 
 def camera_signals(fit: CameraFit | None, seconds: float) -> dict[str, float]:
-    """Values of `SIGNALS`, NaN where no motion model fits; without texture all of them.
+    """Returns the values of `SIGNALS`; all are NaN without texture.
 
-    `fit` is of pictures that are `seconds` apart. Places without texture count as following it.
+    All but `camera_share` are NaN if too few places follow the model. `fit` is of two pictures,
+    `seconds` apart. Places without texture count as places that follow the model.
     """
     values = dict.fromkeys(SIGNALS, float("nan"))
     if fit is None:
@@ -63,16 +64,16 @@ def camera_signals(fit: CameraFit | None, seconds: float) -> dict[str, float]:
 
 
 def _rate(clip: ClipView, name: str) -> NDArray[np.float64]:
-    """A signal in the clip, float64 [S]; NaN where no model fitted."""
+    """Returns a signal of the clip, float64 [S]; NaN in samples without a fit."""
     return clip.track.signals[name][clip.samples].astype(np.float64)
 
 
 def _unevenness(values_S: NDArray[np.complex128] | NDArray[np.float64]) -> float | None:
-    """Standard deviation of a series, complex for two axes, about a course that changes evenly.
+    """Returns the standard deviation of a series from a linear course; complex is for two axes.
 
-    From the median magnitude of second differences, as if they were normally distributed: their
-    variance is six times that of the series. The median, because a few samples whose flow went
-    wrong do not make a shaking camera. A series of two has only their difference.
+    The estimate uses the median magnitude of second differences. If values are normally
+    distributed, second differences have six times their variance. The median ignores a few samples
+    with wrong flow. A series of two values has only their difference.
     """
     differences, n_fold = values_S[:-2] - 2 * values_S[1:-1] + values_S[2:], 6
     if not np.isfinite(differences).any():
@@ -80,29 +81,28 @@ def _unevenness(values_S: NDArray[np.complex128] | NDArray[np.float64]) -> float
     sizes = np.abs(differences[np.isfinite(differences)])
     if len(sizes) == 0:
         return None
-    # Medians of the Rayleigh and of the half-normal distribution, of unit mean square.
+    # Medians of the Rayleigh and of the half-normal distribution with mean square 1.
     of_one = math.sqrt(math.log(2)) if np.iscomplexobj(values_S) else 0.6745
     return float(np.median(sizes)) / of_one / math.sqrt(n_fold)
 
 
 def camera_jitter(clip: ClipView) -> float | None:
-    """How unevenly the camera moves, in short sides per second; None with fewer than two samples.
+    """Returns the unevenness of the camera's motion, in short sides/s.
 
-    The standard deviation of its velocity, averaged over a pair's 0.1 s, about a course that
-    changes evenly from sample to sample: a steady pan has none, however fast. Faster shaking than
-    the samples' two a second counts in full, because velocities are sampled and not places.
+    The value is the standard deviation of velocity from a course that changes evenly from sample to
+    sample; a steady pan has 0 at any speed. A sample has the mean velocity of 0.1 s, so shaking
+    above the rate of 2 samples per second counts in full. None with fewer than two samples.
     """
     return _unevenness(_rate(clip, "pan_rate") + 1j * _rate(clip, "tilt_rate"))
 
 
 def camera_tags(clip: ClipView) -> list[str]:
-    """What the camera does, in words; several may hold.
+    """Returns tags for the camera's movements; empty if half of the samples have no known motion.
 
-    `static`: it stands still (things may move before it). `pan_left`, `pan_right`, `tilt_up`,
-    `tilt_down`, `zoom_in`, `zoom_out`, `roll`: it does so over `WINDOW_SAMPLES`, in at least
-    `LEAST_SHARE` of the clip, and more surely than shaking would by chance. `handheld`,
-    `shaky`: it moves unevenly; of the two only one holds. In this order; none where the camera's
-    motion is not known in half of the samples.
+    `pan_left`, `pan_right`, `tilt_up`, `tilt_down`, `zoom_in`, `zoom_out`, `roll`: the movement
+    lasts over `WINDOW_SAMPLES` in at least `LEAST_SHARE` of the windows, or over the whole clip,
+    and shaking does not explain it. `handheld` or `shaky`: the camera moves unevenly. `static`: the
+    camera stands still, and no other tag applies; objects may move.
     """
     speed_S = _rate(clip, "camera_motion")
     if len(speed_S) == 0 or np.mean(np.isfinite(speed_S)) < KNOWN_SHARE:
@@ -137,11 +137,11 @@ def _movements(clip: ClipView, speed: float) -> list[str]:
 
 
 def _steady(rate_S: NDArray[np.float64], length: int, unevenness: float) -> NDArray[np.float64]:
-    """Median rate in each window of some samples, 0 where not certain; float64 [W], W >= 1."""
+    """Returns the median rate in each window of `length` samples, float64 [W]; 0 if uncertain."""
     windows_WL = np.lib.stride_tricks.sliding_window_view(rate_S, length)
     windows_WL = windows_WL[np.isfinite(windows_WL).any(axis=1)]
     medians_W = np.nanmedian(windows_WL, axis=1)
-    # The standard error of a median is 1.25 times that of a mean.
+    # The standard error of a median is 1.25 times the standard error of a mean.
     error_W = 1.25 * unevenness / np.sqrt(np.isfinite(windows_WL).sum(axis=1))
     steady_W: NDArray[np.float64] = np.where(np.abs(medians_W) >= CERTAIN * error_W, medians_W, 0.0)
     return steady_W
@@ -159,8 +159,8 @@ _RATES = (
 SCORES = {
     "camera_motion": ScoreSpec(
         unit="short sides/s",
-        range="0 tripod; about 0.05 held in hands; above 1 whip pans",
-        meaning="speed of the picture through the camera's motion alone, mean over its places, "
+        range="0 tripod; about 0.05 hand-held; above 1 whip pans",
+        meaning="speed of the picture that the camera's motion causes, mean over the picture, "
         "median over samples",
         low="camera_too_still",
         high="camera_too_violent",
@@ -168,25 +168,25 @@ SCORES = {
     ),
     "camera_jitter": ScoreSpec(
         unit="short sides/s",
-        range=f"0 tripod or gimbal; {HANDHELD} to {SHAKY} held in hands; above, shaking",
-        meaning="standard deviation of the camera's velocity about an even course",
+        range=f"0 tripod or gimbal; {HANDHELD} to {SHAKY} hand-held; above, shaking",
+        meaning="standard deviation of the camera's velocity from an even course",
         low="jitter_too_low",
         high="camera_too_shaky",
         of=camera_jitter,
     ),
     "camera_share": ScoreSpec(
         unit="share",
-        range="0 to 1; below 0.3 the camera's motion is not known",
-        meaning="part of the textured picture that follows one motion; low where motion is too "
-        "violent for optical flow",
+        range="0 to 1; below 0.3 the camera's motion is unknown",
+        meaning="share of the textured picture that follows one motion; low if motion is too "
+        "fast for optical flow",
         low="camera_unclear",
         high="camera_too_clear",
         aggregate="median",
     ),
     "object_motion": ScoreSpec(
         unit="short sides/s",
-        range="0 nothing moves but the camera upwards",
-        meaning="mean speed over the picture of what moves apart from the camera",
+        range="0 and more; 0 if only the camera moves",
+        meaning="mean speed over the picture of motion that the camera does not cause",
         aggregate="mean",
     ),
     **{

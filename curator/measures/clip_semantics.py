@@ -1,6 +1,6 @@
-"""What clips show, read from the CLIP embeddings that analyze stored.
+"""Scores of the meaning of clips, from the CLIP embeddings that `analyze` stored.
 
-It knows no pixels: another aesthetic head, other prompts or other bounds are a rerun of seconds.
+They need no pixels: a rerun with another aesthetic head, prompts or bounds takes seconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,14 +29,14 @@ from curator.stage import StageConfig, setting
 _HEADS_VERSION = 1
 
 
-Need = Literal["clip", "aesthetic", "content", "safety"]  # what of the recipe a score comes from
+Need = Literal["clip", "aesthetic", "content", "safety"]  # recipe keys on which a score depends
 NEEDS: dict[str, Need] = {
     "aesthetic": "aesthetic",
     "content_probability": "content",
     "nsfw": "safety",
     "consistency": "clip",
 }
-"""Scores that are absent unless the recipe names models."""
+"""Scores that need models which the recipe names."""
 _REMEDY: dict[Need, str] = {
     "clip": "set analyze.clip, such as analyze.clip=openai-vit-b-32 (`curate models pull "
     "openai-vit-b-32`)",
@@ -47,26 +47,26 @@ _REMEDY["content"] = _REMEDY["safety"] = _REMEDY["clip"]
 
 
 class SemanticConfig(StageConfig):
-    """What is read from CLIP embeddings; nothing where `analyze.clip` is null."""
+    """Settings of the scores from CLIP embeddings; without effect if `analyze.clip` is null."""
 
     aesthetic: str | None = setting(None, unit="name")
-    """aesthetic head of `curate models list`, made for the model of analyze.clip; null for none"""
+    """aesthetic head of `curate models list`, for the model of analyze.clip; null for none"""
     content: bool = setting(True, unit="true or false")
-    """tell the content type of each clip, by prompts"""
+    """classify the content type of each clip, by prompts"""
     safety: bool = setting(True, unit="true or false")
-    """score what is not safe for work, by prompts"""
+    """compute the score nsfw (not safe for work), by prompts"""
     prompts: str | None = setting(None, unit="path")
     """YAML file of content types and prompts; null for the packaged 26 types"""
     reject: tuple[str, ...] = setting((), unit="names")
-    """content types whose clips are rejected; to have fewer of a type rather than none, balance by
-    the column content_type"""
-    # Half of the probability: more than all other types together.
+    """content types whose clips are rejected; to keep some clips of a type, use select.by with the
+    column content_type"""
+    # At 0.5, the type is as probable as all other types together.
     reject_from: float = setting(0.5, gt=0, le=1, unit="0 to 1")
-    """probability of the type from which a clip of `reject` is rejected"""
+    """smallest probability of the content type at which `reject` rejects a clip"""
 
 
 class Semantics:
-    """The models of one recipe, by name: checked before the work, read when they are needed."""
+    """The models that one recipe names: checked before a run, loaded on first use."""
 
     def __init__(self, config: SemanticConfig, clip: str | None, store: ModelStore) -> None:
         self.config = config
@@ -77,12 +77,12 @@ class Semantics:
 
     @property
     def weights_fingerprint(self) -> str | None:
-        """What the embeddings depend on: the weights of the CLIP model; None without one."""
+        """Fingerprint of the CLIP weights, on which embeddings depend; None without a model."""
         return self.store.fingerprint(self.clip) if self.clip is not None else None
 
     @property
     def heads_fingerprint(self) -> str | None:
-        """What `heads` depends on: weights, and prompts word by word; None where it gives None.
+        """Fingerprint of the weights and prompts of `heads`; None without a CLIP model.
 
         Raises:
             ModelError: The prompts cannot be read.
@@ -105,12 +105,13 @@ class Semantics:
         )
 
     def check(self, asked: Mapping[str, str], columns: Sequence[str] = ()) -> None:
-        """Checks that what a recipe asks for can be made.
+        """Checks that the models for the scores and columns of a recipe are available.
 
-        `asked` names the score of each rule that rejects clips, `columns` what is selected by.
+        `asked` has the score of each rule that rejects clips, `columns` the columns of `select.by`.
 
         Raises:
-            UsageError: A key or weights are missing; says which key to set, or what to pull.
+            UsageError: A key or weights are missing; the message names the key to set, or the
+                models to pull.
         """
         self.check_keys(asked, columns)
         with raised_as(UsageError, ModelError):
@@ -121,7 +122,7 @@ class Semantics:
                     self.store.find(entry)
 
     def check_keys(self, asked: Mapping[str, str], columns: Sequence[str] = ()) -> None:
-        """The part of `check` that looks at the recipe alone, and at no weights."""
+        """Does the part of `check` that needs only the recipe, not the weights."""
         clip, head = self.clip, self.aesthetic
         name = clip.name if clip is not None else None
         for rule, score in asked.items():
@@ -141,10 +142,10 @@ class Semantics:
             check_content(self.config, name, columns)
 
     def heads(self) -> Heads | None:
-        """What reads the embeddings; None where the recipe asks for none.
+        """Returns the heads that compute scores from embeddings; None without a CLIP model.
 
         Raises:
-            ModelError: Weights are missing or are not what they should be.
+            ModelError: Weights are missing, or differ from the catalogue.
         """
         if self.clip is None:
             return None
@@ -183,12 +184,12 @@ class Semantics:
 def check_content(
     config: SemanticConfig, clip: str | None, columns: Sequence[str] = (), *, key: str | None = None
 ) -> None:
-    """Checks that content types are told where the recipe goes by them, and are known.
+    """Checks that content types are computed if the recipe uses them, and that their names exist.
 
-    Types are asked for where the selection goes by that column, and by another `key` of the recipe.
+    `columns` are the columns of `select.by`. `key` is another recipe key that uses content types.
 
     Raises:
-        UsageError: Naming the key, and the remedy.
+        UsageError: Content types are off, or a type is unknown; names the key and the remedy.
         ModelError: The prompts cannot be read.
     """
     asking = {"semantic.reject": config.reject, "select.by": "content_type" in columns, key: key}
@@ -204,14 +205,14 @@ def check_content(
 
 
 def _class_means(vectors_PD: NDArray[np.float32], texts: Sequence[Sequence[str]]) -> NDArray[Any]:
-    """Unit means of the classes' prompts, float64 [K, D]."""
+    """Returns the mean of each class's prompts at unit length, float64 [K, D]."""
     ends = np.cumsum([len(some) for some in texts])
     means = [part.astype(np.float64).mean(0) for part in np.split(vectors_PD, ends[:-1])]
     return np.stack([mean / np.linalg.norm(mean) for mean in means])
 
 
 def _heads_of(clip: ClipView) -> Heads:
-    """What reads the clip's embeddings; none where it has none."""
+    """Returns the heads for the clip's embeddings; empty heads without embeddings."""
     return clip.heads if clip.heads is not None and len(clip.embeddings_ND) else Heads()
 
 
@@ -226,7 +227,7 @@ def _nsfw(clip: ClipView) -> NDArray[np.float64] | None:
 
 
 def content_of(clip: ClipView) -> tuple[str | None, float | None]:
-    """Content type of a clip and its probability, the mean over its embeddings; None without."""
+    """Returns the content type and its mean probability over embeddings; None without types."""
     content = _heads_of(clip).content
     if content is None:
         return None, None
@@ -238,16 +239,16 @@ def content_of(clip: ClipView) -> tuple[str | None, float | None]:
 SCORES = {
     "aesthetic": ScoreSpec(
         unit="rating",
-        range="about 1 to 10; 4.5 to 5 and above is pleasing (Open-Sora), below 3.5 is dropped by "
-        "Cosmos",
-        meaning="how much people like the picture: an aesthetic head on CLIP embeddings (LAION's "
-        "are trained on ratings of 1 to 10)",
+        range="about 1 to 10; 4.5 to 5 and above is pleasing (Open-Sora); Cosmos drops clips below "
+        "3.5",
+        meaning="rating of the picture that an aesthetic head predicts from CLIP embeddings "
+        "(LAION's heads are trained on ratings of 1 to 10)",
         of=_aesthetic,
         aggregate="mean",
     ),
     "content_probability": ScoreSpec(
         unit="0 to 1",
-        range="1/types undecided to 1 sure",
+        range="1 / number of types undecided to 1 certain",
         meaning="probability of the clip's content type, zero-shot by CLIP",
         outside="content_unclear",
         of=lambda clip: content_of(clip)[1],
@@ -255,8 +256,8 @@ SCORES = {
     "nsfw": ScoreSpec(
         unit="0 to 1",
         range="0 safe to 1",
-        meaning="probability that a sample is sexual or gory, zero-shot by CLIP, the highest of "
-        "the clip",
+        meaning="highest probability that a sample of the clip is sexual or gory, zero-shot by "
+        "CLIP",
         outside="not_safe_for_work",
         of=_nsfw,
         aggregate="max",

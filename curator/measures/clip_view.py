@@ -1,4 +1,4 @@
-"""The part of a track that is one clip, and how its samples become one number."""
+"""The part of a track that is one clip, and the functions that aggregate its samples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ Aggregate = Literal[
 ]
 
 AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)
-"""How the samples of a clip become one score; `spread` is their standard deviation."""
+"""Functions that turn the samples of a clip into one score; `spread` is standard deviation."""
 _MADE_BY: dict[str, Callable[[NDArray[np.float64]], np.floating]] = {
     "mean": np.mean, "median": np.median, "min": np.min, "max": np.max, "spread": np.std,
 }  # fmt: skip
 
-How = Aggregate | float  # an aggregate of measured values, or a bound for the share below it
+How = Aggregate | float  # a name of an aggregate; or a bound, for the share of values below it
 
 
 @dataclass(frozen=True)
 class ClipView:
-    """The part of a track that is one clip; `heads` read its CLIP embeddings, None for nothing."""
+    """The part of a track that is one clip; `heads` computes scores from its CLIP embeddings."""
 
     track: Track
     span: Span
@@ -36,18 +36,18 @@ class ClipView:
 
     @cached_property
     def frames(self) -> slice:
-        """The clip's frames."""
+        """The clip's frames, as a slice of the source's frames."""
         return slice(self.span.start_frame, self.span.end_frame)
 
     @cached_property
     def samples(self) -> NDArray[np.bool_]:
-        """Samples within the clip with both of their frames, bool [S]."""
+        """Whether both frames of each sample are in the clip, bool [S]."""
         pair_is_inside = self.track.sample_pair_frame < self.span.end_frame
         return (self.track.sample_frame >= self.span.start_frame) & pair_is_inside
 
     @cached_property
     def size(self) -> tuple[int, int]:
-        """Width and height, upright with square pixels."""
+        """Width and height in px, upright with square pixels."""
         return upright_size(self.track.width, self.track.height, 0, self.track.pixel_aspect)
 
     @cached_property
@@ -61,11 +61,11 @@ class ClipView:
         return self.track.clip_embedding[self.holds(self.track.clip_frame)]
 
     def holds(self, frames: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Which frames of the source are in the clip, by their index."""
+        """Returns whether each frame, given by its index in the source, is in the clip."""
         return (frames >= self.span.start_frame) & (frames < self.span.end_frame)
 
     def paired_looks(self, most: int) -> NDArray[np.intp]:
-        """Numbers of the looks with both of their frames in the clip; at most `most`, spread."""
+        """Returns numbers of overlay samples with both frames in the clip: up to `most`, spread."""
         follows = self.track.look_next_frame
         first = (self.track.look_frame >= self.span.start_frame) & (follows >= 0)
         looks = np.flatnonzero(first & (follows < self.span.end_frame))
@@ -74,13 +74,13 @@ class ClipView:
         return looks
 
     def signal(self, name: str) -> NDArray[np.float64]:
-        """Values of a signal in the clip, without those that could not be measured."""
+        """Returns the values of a signal in the clip, without missing values."""
         values = self.track.signals[name][self.samples].astype(np.float64)
         return values[np.isfinite(values)]
 
 
 def aggregate(values: NDArray[np.float64], how: How) -> float | None:
-    """One number for the values of a clip; None where nothing was measured."""
+    """Returns the aggregate of the values of a clip; None without values."""
     if not len(values):
         return None
     if not isinstance(how, str):
@@ -91,6 +91,6 @@ def aggregate(values: NDArray[np.float64], how: How) -> float | None:
 
 
 def duration_s(track: Track, start_frame: int, end_frame: int) -> float:
-    """Presentation time of a span, in seconds."""
+    """Returns the presentation time of a span of frames, in seconds."""
     ticks = track.pts_of_end(end_frame) - int(track.frame_pts[start_frame])
     return float(ticks * track.time_base)

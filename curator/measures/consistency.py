@@ -1,4 +1,4 @@
-"""Whether a clip is one scene: how alike its samples are."""
+"""Measures whether a clip is one scene, by the similarity of its samples."""
 
 from typing import Any
 
@@ -10,9 +10,10 @@ from curator.models.embedding_heads import normalised
 
 
 def lowest_similarity(vectors_ND: NDArray[Any], *, with_first: bool = True) -> float | None:
-    """Lowest cosine of vectors [N, D] with the one before and with the first; None for one vector.
+    """Returns the lowest cosine of a vector [D] with the previous vector or with the first vector.
 
-    They are in order of time; zero vectors say nothing and are left out.
+    Vectors are in order of time. Zero vectors are left out; with fewer than two others, the result
+    is None. Without `with_first`, only neighbours are compared.
     """
     unit = normalised(vectors_ND[np.any(vectors_ND != 0, axis=1)])
     if len(unit) < 2:
@@ -25,16 +26,16 @@ SCORES = {
     "layout_consistency": ScoreSpec(
         unit="cosine",
         range="-1 to 1; low after a cut, and in fast camera motion",
-        meaning="lowest similarity of perceptual descriptors of neighbouring samples; needs no "
-        "weights, and sees where things are, not what they are",
+        meaning="lowest similarity of perceptual descriptors of neighbouring samples; descriptors "
+        "need no weights, and compare positions, not meaning",
         outside="not_consistent",
         of=lambda clip: lowest_similarity(clip.track.descriptor[clip.samples], with_first=False),
     ),
     "consistency": ScoreSpec(
         unit="cosine",
-        range="-1 to 1; below 0.8 the clip likely holds two scenes",
-        meaning="lowest similarity of CLIP embeddings of the clip with the one before and with the "
-        "first",
+        range="-1 to 1; below 0.8 the clip likely has two scenes",
+        meaning="lowest similarity of a CLIP embedding of the clip with the previous embedding or "
+        "with the first embedding",
         outside="not_consistent",
         of=lambda clip: lowest_similarity(clip.embeddings_ND),
     ),

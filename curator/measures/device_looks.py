@@ -1,9 +1,10 @@
-"""`drawn_marks` and `look_maps` of pictures on a device, some at a time, without waiting for it.
+"""Computes the maps of `drawn_marks` and `look_maps` for pictures in a device's memory.
 
-Each function gives what the one of the same purpose there gives, before it is packed: to the bit,
-but that where a side of the picture is odd, a code of what moved may be one step off.
+A call only queues work for several pictures; the host does not wait. Each function returns the same
+values as its counterpart in those modules, before packing. Results are equal to the bit, except
+that codes of motion may differ by one if a side of the picture is odd.
 
-Shape letters: S pictures or pairs of them, H, W height and width.
+Shape letters: S pictures or pairs of pictures, H, W height and width.
 """
 
 from typing import TYPE_CHECKING
@@ -34,11 +35,11 @@ from curator.media.device_graphs import constants
 if TYPE_CHECKING:
     from torch import Tensor
 
-LEAST_PX = 2 * max(EDGE_SIDE, LINE_ALONG, MOVED_SIDE)  # sides of smaller pictures are the host's
+LEAST_PX = 2 * max(EDGE_SIDE, LINE_ALONG, MOVED_SIDE)  # the host measures pictures below this size
 
 
 def edges_of(gray_SHW: "Tensor") -> "Tensor":
-    """Cells with strong edges across and down, uint8 0 or 1 [S, 2, 72, 72]; see `edge_map`."""
+    """Returns cells with strong edges, uint8 0 or 1 [S, 2, 72, 72]; see `edge_map`."""
     import torch
 
     gradients = _sobel(gray_SHW.float()).abs()
@@ -48,7 +49,7 @@ def edges_of(gray_SHW: "Tensor") -> "Tensor":
 
 
 def lines_of(gray_SHW: "Tensor") -> "Tensor":
-    """The straightest lines down and across pictures, float32 [S, 4]; see `straight_lines`."""
+    """Returns the straightest lines of pictures, float32 [S, 4]; see `straight_lines`."""
     import torch
 
     both = [_straightest(plane_SHW) for plane_SHW in (gray_SHW, gray_SHW.transpose(1, 2))]
@@ -56,7 +57,7 @@ def lines_of(gray_SHW: "Tensor") -> "Tensor":
 
 
 def standing_of(before_SHW: "Tensor", after_SHW: "Tensor") -> "Tensor":
-    """Where straight edges stand, uint8 0 or 1 [S, 2, 40, 256]; see `standing_lines`."""
+    """Returns places of standing lines, uint8 0 or 1 [S, 2, 40, 256]; see `standing_lines`."""
     import torch
 
     planes = []
@@ -72,13 +73,13 @@ def standing_of(before_SHW: "Tensor", after_SHW: "Tensor") -> "Tensor":
 
 
 def moved_of(before_SHW: "Tensor", after_SHW: "Tensor") -> "Tensor":
-    """How much moved in cells, as codes of 0 to 15, uint8 [S, 32, 32]; see `moved_map`."""
+    """Returns motion of cells as codes from 0 to 15, uint8 [S, 32, 32]; see `moved_map`."""
     import torch
 
     n, height, width = before_SHW.shape
     pair = torch.cat([before_SHW, after_SHW]).float()
     half = _area(pair, height // 2, width // 2)
-    # OpenCV rounds halves up where four pixels make one, else to even.
+    # OpenCV rounds halves up if four pixels become one pixel, else to even numbers.
     half = (half + 0.5).floor() if height % 2 == width % 2 == 0 else half.round()
     gradients = _sobel(half)
     a, b = gradients[:n], gradients[n:]
@@ -104,11 +105,11 @@ def _straightest(gray_SHW: "Tensor") -> "tuple[Tensor, Tensor]":
     x = cover[:, margin:-margin].argmax(dim=1, keepdim=True) + margin
     at_x = cover.gather(1, x)
     neighbours = x + _neighbour_offsets(x.device)
-    # Some may lie beyond the right end.
+    # Some neighbours may be beyond the right end.
     is_there = neighbours < cover.shape[1]
     taken = cover.gather(1, neighbours.clamp(max=cover.shape[1] - 1)) * is_there
     excess = at_x - taken.sum(1, keepdim=True) / is_there.sum(1, keepdim=True)
-    # Sums over the columns left of x - 2, and right of x + 5, in 64 bits: squares are large.
+    # Sums over columns before x - 2, and from x + 5 on; squares need 64 bits.
     columns = torch.stack([values.sum(1), (values * values).sum(1)]).double().cumsum(2)
     left, right = (
         columns.gather(2, (x - 3).expand(2, -1, -1)),
@@ -125,7 +126,7 @@ def _straightest(gray_SHW: "Tensor") -> "tuple[Tensor, Tensor]":
 
 
 def _sobel(gray_SHW: "Tensor") -> "Tensor":
-    """Gradients to the right and down in levels per px, float32 [S, 2, H, W]."""
+    """Returns gradients to the right and downwards, in levels per px, float32 [S, 2, H, W]."""
     import torch
 
     kernels = _sobel_kernels(gray_SHW.device)
@@ -134,7 +135,7 @@ def _sobel(gray_SHW: "Tensor") -> "Tensor":
 
 
 def _area(values_XHW: "Tensor", height: int, width: int) -> "Tensor":
-    """Means of areas of the last two axes."""
+    """Scales the last two axes to a height and width, by means of areas."""
     H, W = values_XHW.shape[-2:]
     down = scaling_matrix_on(H, height, values_XHW.device)
     across = scaling_matrix_on(W, width, values_XHW.device)
@@ -143,7 +144,7 @@ def _area(values_XHW: "Tensor", height: int, width: int) -> "Tensor":
 
 @constants(4)
 def _neighbour_offsets(device: object) -> "Tensor":
-    """Offsets from a line's column to the columns that it is compared with."""
+    """Returns the offsets from a line's column to the columns for comparison."""
     import torch
 
     offsets = np.array([*range(-8, -3), *range(4, 9)])
@@ -161,7 +162,7 @@ def _sobel_kernels(device: object) -> "Tensor":
 
 @constants(64)
 def _gathering(n_places: int, device: object) -> "Tensor":
-    """Which of the places of a line a pixel belongs to, float32 0 or 1 [n_places, 256]."""
+    """Returns the map from pixels to places of lines, float32 0 or 1 [n_places, 256]."""
     import torch
 
     places = places_of(np.eye(n_places, dtype=bool), n_places)

@@ -39,9 +39,9 @@ _keep_short = constants(256)  # keeps a line of places
 
 
 def native_signals_of(luma_SHW: Tensor, *, black: int, white: int) -> Tensor:
-    """Signals of full-size luma inside borders, as `native_signals` measures them.
+    """Returns the signals of full-size luma inside borders, as `native_signals` does.
 
-    `luma_SHW` is uint8, or uint16 of which the upper 8 bits count; a view, if its rows are dense.
+    `luma_SHW` is uint8, or uint16 whose upper 8 bits are read. It may be a view with dense rows.
     `black` and `white` are levels of 255.
 
     Returns:
@@ -74,21 +74,20 @@ def native_signals_of(luma_SHW: Tensor, *, black: int, white: int) -> Tensor:
 
 
 def picture_signals_of(gray_SHW: Tensor) -> Tensor:
-    """Signals of uint8 luma of 640 px inside borders, float32 [S, 2] in the order of `PICTURE`."""
+    """Returns signals of uint8 luma of 640 px inside borders, float32 [S, 2] as in `PICTURE`."""
     return torch.stack((_sharpness(gray_SHW), _stripes(gray_SHW)), 1)
 
 
 def exposure_signals_of(gray_SHW: Tensor) -> Tensor:
-    """Shares of dark and of bright pixels, float32 [S, 2] in the order of `EXPOSURE`."""
+    """Returns the shares of dark and of bright pixels, float32 [S, 2] as in `EXPOSURE`."""
     clipped = torch.stack((gray_SHW <= 16, gray_SHW >= 250), 1)
     return clipped.mean((2, 3), dtype=torch.float32)
 
 
 class _Lines(NamedTuple):
-    """Lines of one direction, or those of both one after the other along the lines.
+    """Lines of one direction, or lines of both directions, joined along the lines.
 
-    Each line is mirrored at its ends, `_PAD_PX` places long. Strips that only few measures read
-    come last.
+    Each line has `_PAD_PX` mirrored places at both ends. Strips that few measures read are last.
     """
 
     levels: Tensor  # float32 [S, N, L]
@@ -97,12 +96,12 @@ class _Lines(NamedTuple):
 
     @property
     def n_few(self) -> int:
-        """Lines in every other strip."""
+        """Number of lines in every other strip."""
         return -(-self.levels.shape[1] // (2 * STRIP_PX)) * STRIP_PX
 
 
 def _lines(luma_SHW: Tensor) -> list[_Lines]:
-    """Rows first, columns last: together where there are as many of them, else one by one."""
+    """Returns rows and columns as one group if their numbers are equal, else as two groups."""
     H, W = luma_SHW.shape[1:]
     device = luma_SHW.device
     of_rows, of_columns = _places_of_lines(H, device), _places_of_lines(W, device)
@@ -125,7 +124,7 @@ def _difference(one: Tensor, other: Tensor) -> Tensor:
 
 @_keep_short
 def _places_of_lines(size: int, device: torch.device) -> Tensor:
-    """Rows that `strips` takes of a picture of this height, every other strip first."""
+    """Returns the rows that `strips` reads in a picture of this height, every other strip first."""
     places: Any = np.arange(size)[:, None]
     chosen = strips.strips(places)[:, 0].reshape(-1, STRIP_PX)
     return _on(device, np.concatenate([chosen[::2], chosen[1::2]]).ravel())
@@ -133,7 +132,7 @@ def _places_of_lines(size: int, device: torch.device) -> Tensor:
 
 @_keep_short
 def _mirrored(size: int, pad: int, device: torch.device) -> Tensor:
-    """Places of a line that gains some at both ends, as OpenCV's BORDER_REFLECT_101."""
+    """Returns places of a line with mirrored ends, as with OpenCV's BORDER_REFLECT_101."""
     return _on(device, np.pad(np.arange(size), pad, mode="reflect"))
 
 
@@ -142,11 +141,11 @@ def _on(device: torch.device, array: NDArray[Any]) -> Tensor:
 
 
 def _line_sums(lines: _Lines, black: int, white: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sums over lines.
+    """Returns sums over lines.
 
     Returns:
-        For `blocking` [S, D, 59], for `banding` [S, D, 8], for the phase of the grid that
-        `resolution` smooths [S, D, 8], for `flattening` [S, 1, 2].
+        For `blocking` [S, D, 59]; for `banding` [S, D, 8]; for the phase of the grid in
+        `resolution` [S, D, 8]; for `flattening` [S, 1, 2].
     """
     steps_SNL, n_directions = lines.steps, len(lines.sizes)
     maps = _line_maps(lines.sizes, steps_SNL.shape[1], steps_SNL.device)
@@ -166,9 +165,9 @@ def _line_sums(lines: _Lines, black: int, white: int) -> tuple[Tensor, Tensor, T
 
 
 def _flat_places(lines: _Lines, black: int, white: int) -> Tensor:
-    """How many lines are flat amid contrast at each place, and how many have contrast [S, 2, L]."""
+    """Returns at each place the numbers of flat lines and of lines amid contrast, [S, 2, L]."""
     few = lines.levels[:, : lines.n_few : 2]
-    # Mirrored places repeat those of a window, and so do not change its extremes.
+    # Mirrored places repeat places of the window, so its extremes do not change.
     contrast = _running_max(torch.stack((few, -few)), strips._CONTRAST_PX).sum(0)
     margin = strips._CONTRAST_PX // 2
     levels = few[..., margin:-margin]
@@ -176,17 +175,17 @@ def _flat_places(lines: _Lines, black: int, white: int) -> Tensor:
     run = strips._FLAT_PX - 1
     above, below = lines.steps[:, : lines.n_few].unflatten(1, (-1, 2)).unbind(2)
     largest = _running_max(above.maximum(below), run)
-    # A place is flat by the steps around the one that leads to it.
+    # The steps around the step to a place decide whether the place is flat.
     first = margin - 1 - run // 2
     flat = largest[..., first : first + levels.shape[2]] == 0
     return torch.stack((counted & flat, counted), 1).sum(2, dtype=torch.float32)
 
 
 def _running_max(values: Tensor, n: int) -> Tensor:
-    """The largest of each `n` values that follow each other along the last axis.
+    """Returns the largest of each `n` consecutive values along the last axis.
 
-    A window's largest value is that of two shorter windows, so a few steps of whole arrays give it;
-    torch's pooling reads each value `n` times.
+    The maximum of a window is the maximum of two shorter windows, so a few operations on whole
+    arrays are enough; torch's pooling reads each value `n` times.
     """
     width = 1
     while width < n:
@@ -197,11 +196,11 @@ def _running_max(values: Tensor, n: int) -> Tensor:
 
 
 class _LineMaps(NamedTuple):
-    """Matrices from places along lines to sums; places that are no step of a line weigh 0."""
+    """Matrices from places along lines to sums; the weight of places that are no step is 0."""
 
     with_surroundings: Tensor  # steps of each direction in turn, mirrored at the ends
-    # For each direction means of the 8 phases of a grid of 8 px, those less the mean of every other
-    # phase, the mean, and real and imaginary parts of waves of enlarged grids.
+    # For each direction: means of the 8 phases of a grid of 8 px; these without the mean of every
+    # other phase; the mean; real and imaginary parts of the waves of enlarged grids.
     profile: Tensor
     bands: Tensor  # sums of the 8 phases in the unit of `banding`
     grid: Tensor  # sums of the 8 phases
@@ -218,7 +217,7 @@ def _line_maps(sizes: tuple[int, ...], n_lines: int, device: torch.device) -> _L
         surroundings.append(start + _PAD_PX + np.pad(steps, _AROUND_PX, mode="reflect"))
         profile.append(_padded(_profile_map(size - 1), _AROUND_PX, _AROUND_PX))
         phases = np.eye(8)[steps % 8]
-        # In the mean of both directions.
+        # Half for each direction: the value is their mean.
         unit = 8 / 7 / (n_lines * size) * 1000 / 2
         bands.append(_padded(phases * unit, _PAD_PX, _PAD_PX + 1))
         phases[len(steps) // 8 * 8 :] = 0
@@ -240,7 +239,7 @@ def _padded(matrix: NDArray[np.float64], before: int, behind: int) -> Tensor:
 
 
 def _profile_map(n_steps: int) -> NDArray[np.float64]:
-    """`profile` of `_LineMaps` for one direction, [steps, 59]."""
+    """Returns `profile` of `_LineMaps` for one direction, [steps, 59]."""
     n_periods = n_steps // 8
     phases = np.eye(8)[np.arange(n_steps) % 8] / n_periods
     phases[n_periods * 8 :] = 0
@@ -274,10 +273,10 @@ def _combing(columns: _Lines) -> Tensor:
 
 
 def _noise(rows: _Lines, black: int, white: int) -> Tensor:
-    """The signal `noise`, [S].
+    """Returns the signal `noise`, [S].
 
-    Of equally flat blocks it takes the first, where `noise` takes any; and the 8 flattest of fewer
-    than 80 blocks, where `noise` takes some of the 8 at random.
+    Among equally flat blocks, the first blocks are chosen; `noise` chooses any. With fewer than 80
+    blocks, the 8 flattest are chosen; `noise` chooses 8 blocks that include the flattest tenth.
     """
     size = rows.sizes[0] // STRIP_PX * STRIP_PX
     lines = rows.levels[:, : rows.n_few, _PAD_PX : _PAD_PX + size]
@@ -293,7 +292,7 @@ def _noise(rows: _Lines, black: int, white: int) -> Tensor:
     blocks_SBK = blocks.permute(0, 1, 3, 2, 4).reshape(len(lines), -1, STRIP_PX**2)
     planes = blocks_SBK @ _planes(device)
     mean, slopes = planes[..., 0], planes[..., 1:]
-    # Sums are exact, and each step is rounded as `noise` rounds it: the same blocks are flattest.
+    # Sums are exact, and each step rounds as in `noise`, so that the same blocks are flattest.
     variance = blocks_SBK.square().mean(2) - mean.square() - slopes.square().sum(2) / _RAMP_POWER
     coarse = variance.clamp(min=0).sqrt()
     span = white - black
@@ -312,34 +311,34 @@ def _noise(rows: _Lines, black: int, white: int) -> Tensor:
 
 
 _OF_FINE, _OF_COARSE = (np.pi / 2) ** 0.5 / 6, (64 / 61) ** 0.5
-"""Standard deviation of noise by the mean response, and by that around planes (see `noise`)."""
+"""Factors from the mean response, and from the deviation around planes, to noise (see `noise`)."""
 _RAMP = np.arange(STRIP_PX) - (STRIP_PX - 1) / 2
 _RAMP_POWER = float((_RAMP**2).mean())
 
 
 @_keep_short
 def _planes(device: torch.device) -> Tensor:
-    """Mean of a block of 8 px, and its mean times a ramp along and down, [64, 3]."""
+    """Returns the map from a block to its mean and its products with two ramps, [64, 3]."""
     even = np.ones(STRIP_PX)
     maps = (np.outer(even, even), np.outer(even, _RAMP), np.outer(_RAMP, even))
     return _on(device, np.stack([m.ravel() for m in maps], 1).astype(np.float32) / STRIP_PX**2)
 
 
 class _Segments(NamedTuple):
-    """Where segments of lines are, and what is made of them; directions are padded to one size."""
+    """Places and matrices of segments of lines; both directions are padded to one size."""
 
     rows: Tensor  # places in the picture, [D, G, 64]
     columns: Tensor
-    mean: Tensor  # 1 over the length of a segment, [D, 1, 64]
-    is_none: Tensor  # true for segments that only pad, [D, G]
-    weights: Tensor  # for busy and flat segments, by their order of spread: 1 if chosen, [D, 2, G]
-    least: Tensor  # variance that busy and flat segments have at least, [2, 1]
-    # For each phase of the grid of 8 px, from levels to their mean, and to the real and imaginary
-    # parts of the smoothed steps' spectrum, whose power is 1 for white noise of 1 level, [D, 8, 64,
-    # 65].
+    mean: Tensor  # 1 / length of a segment, [D, 1, 64]
+    is_none: Tensor  # whether a segment is padding, [D, G]
+    weights: Tensor  # 1 for busy and for flat segments, by their order of variance, [D, 2, G]
+    least: Tensor  # smallest variance of busy and of flat segments, [2, 1]
+    # For each phase of the grid of 8 px: maps from levels to their mean, and to the real and
+    # imaginary parts of the spectrum of smoothed steps, [D, 8, 64, 65]. White noise of 1 level has
+    # power 1.
     spectra: Tensor
     whitening: Tensor  # weights of frequencies, [D, 32]
-    share: Tensor  # share of the nominal resolution that a frequency adds, [D]
+    share: Tensor  # share of the nominal resolution per frequency, [D]
 
 
 @_keep
@@ -382,7 +381,7 @@ def _segments(height: int, width: int, device: torch.device) -> _Segments:
 
 @lru_cache
 def _spectra(size: int) -> NDArray[np.float64]:
-    """`spectra` of `_Segments` for one direction, [8, 64, 65]."""
+    """Returns `spectra` of `_Segments` for one direction, [8, 64, 65]."""
     most = strips._SEGMENT_PX
     maps = np.zeros((8, most, 1 + most))
     maps[:, :size, 0] = 1 / size
@@ -414,7 +413,7 @@ def _resolution(luma_SHW: Tensor, phase_SD: Tensor, noise_S: Tensor, scale: floa
     detail = (busy - hidden - strips._ROUNDING**2).clamp(min=0)
     detail = detail.masked_fill(busy <= hidden * strips._ABOVE_NOISE, 0) * maps.whitening
     white = detail.cumsum(2)
-    # How much of each frequency lies below the place that most energy lies below; NaN without any.
+    # Part of each frequency below the place with 95% of the energy; NaN without energy.
     below = (white[..., -1:] * strips._MOST_ENERGY - (white - detail)) / detail
     place = (below.clamp(0, 1).sum(2) * maps.share).clamp(max=1)
     finest = place.masked_fill(count[..., 0] < 8, 1)
@@ -428,13 +427,13 @@ def _sharpness(gray_SHW: Tensor) -> Tensor:
         return torch.ones(n_samples, device=gray_SHW.device)
     down, across = (_mirrored(side // size * size, 1, gray_SHW.device) for side in (H, W))
     outer, middle = _BLUR
-    # Half a level more, so that rounding down is rounding to the nearest; all sums are exact.
+    # With half a level more, rounding down is rounding to the nearest; all sums are exact.
     x = gray_SHW[:, down[:, None], across[None]] + 0.5
     x = (x[:, 1:-1] * middle).add(x[:, :-2] + x[:, 2:], alpha=outer)
     smooth = (x[..., 1:-1] * middle).add(x[..., :-2] + x[..., 2:], alpha=outer).floor()
     inner = smooth[:, 1:, 1:]
     slope = _difference(inner, smooth[:, 1:, :-1]).maximum(_difference(inner, smooth[:, :-1, 1:]))
-    # The first row and column have no slope: zeros stand for them.
+    # The first row and column have no slope, so they are 0.
     slopes, levels = (
         x.unflatten(2, (-1, size)).unflatten(1, (-1, size))
         for x in (pad(slope, (1, 0, 1, 0)), smooth)
@@ -443,7 +442,7 @@ def _sharpness(gray_SHW: Tensor) -> Tensor:
     contrast = (levels.amax((2, 4)) - levels.amin((2, 4))).flatten(1)
     has_none = contrast < picture_quality._EDGE_CONTRAST
     ratios = (steepest / contrast).masked_fill(has_none, -1).sort(dim=1).values
-    # Windows without an edge come first; the 90th percentile of the others is between two.
+    # Windows without edge come first; the 90th percentile of the others is between two windows.
     n_none = has_none.sum(1, keepdim=True)
     n_windows = ratios.shape[1]
     place = n_none * 0.1 + 0.9 * (n_windows - 1)
@@ -453,15 +452,15 @@ def _sharpness(gray_SHW: Tensor) -> Tensor:
 
 
 class _FourierMaps(NamedTuple):
-    """What is made of the spectrum of a square; cells are padded to one number of places, M."""
+    """Maps from the spectrum of a square to cells; cells are padded to M places each."""
 
     window: Tensor  # [size, size]
     floor: float  # power of noise of one level
     used: Tensor  # places in `rfft2`'s result, by cell, [cells M]
-    of_rings: Tensor  # mean over rings, [cells M, rings]
+    of_rings: Tensor  # weights of the means of rings, [cells M, rings]
     ring: Tensor  # the ring of each place, [cells M]
     of_cell: Tensor  # weights of a cell's mean, [cells, M]
-    around: Tensor  # mean of the wedges around each, [wedges, wedges]
+    around: Tensor  # weights of the mean of the wedges around each wedge, [wedges, wedges]
 
 
 @_keep

@@ -1,9 +1,8 @@
-"""What is drawn over the picture without being text: logos and divided screens.
+"""Detects logos, and finds the straightest lines of a picture.
 
-An edge that is in the same cells of the picture in nearly all looks is drawn on it if more moves
-around it than in its own cells: what stands still in a moving scene, or before it. Where the camera
-and all else stand still in the clip, looks at the source around it are taken as well; where those
-stand still too, nothing can tell, and there is no score.
+A mark is drawn over the picture if its edges are in the same cells in nearly all overlay samples,
+and if its surroundings move more than its own cells. If the clip stands still, overlay samples of
+the source around the clip are used, too. If these also stand still, the score is null.
 """
 
 import numpy as np
@@ -14,49 +13,49 @@ from curator.measures.look_maps import moved_of
 from curator.measures.measure_contract import ScoreSpec
 from curator.media.opencv import cv2
 
-EDGE_SIDE = 72  # cells of an edge map each way: 8.9 by 5 px of a 640 by 360 picture
+EDGE_SIDE = 72  # cells of an edge map each way: 8.9 by 5 px in a picture of 640 by 360 px
 EDGE_BYTES = 2 * EDGE_SIDE * EDGE_SIDE // 8
 LINE_COLUMNS = ("x", "x_cover", "y", "y_cover")
-"""The straightest line down the picture and across it: where, as a share of width or height, and
-how much of the way it goes, 0 to 1."""
-_EDGE_MARGIN = 0.15  # share at each end where no line divides: bars and tickers have edges there
-EDGE = 2.0  # mean gradient of a cell, in levels per px, below which there is no edge but grain
-EDGE_OVER_MEAN = 1.25  # the same, of the mean of all cells
-SHARP_STEP = 12  # change of luma over two pixels, in levels, from which a pixel is on a line
-EDGELESS_STD = 6.0  # spread of luma, in levels, below which a side of a line shows nothing
+"""Place (a share of the width) and strength (0 to 1) of the straightest vertical line, then of the
+straightest horizontal line."""
+_EDGE_MARGIN = 0.15  # share at each end without lines: bars and tickers have edges there
+EDGE = 2.0  # smallest mean gradient of a cell with an edge, in levels per px; grain has less
+EDGE_OVER_MEAN = 1.25  # and as a multiple of the mean of all cells
+SHARP_STEP = 12  # a pixel is on a line if luma changes by more over two pixels, in levels
+EDGELESS_STD = 6.0  # smallest standard deviation of luma on each side of a line, in levels
 _MIN_LOOKS = 3
 _ENOUGH_LOOKS = 8
 _MORE_LOOKS = 24
 _AROUND_S = 60.0
-_ALWAYS = 0.8  # share of looks in which an edge that is drawn on the picture is seen
-_STILL = 0.25  # share of all edges that are always there, above which the picture stands still
+_ALWAYS = 0.8  # smallest share of overlay samples with an edge that is drawn over the picture
+_STILL = 0.25  # largest share of lasting edges in a picture that moves
 _LARGEST = (0.28, 0.24)  # sides of the largest logo, as shares of width and height
-_MIN_CELLS = 3  # cells of a logo with edges of each of the two directions
+_MIN_CELLS = 3  # smallest number of cells with an edge, for each of the two directions
 _OFF_CENTRE = 0.22
-"""How far from the middle of the picture a logo's middle is, as a share of a side: what a camera
-zooms in on stays where it is too."""
-_MIN_SIDE = 2  # cells that a logo is wide and high at least
-_RING = (4, 5)  # cells around a mark, across and down: one ring of what moved
-_MOVES_AROUND = 0.75  # least that moves around a mark to tell it, as log2 of 1 + levels
+"""Smallest distance of a logo's middle from the picture's middle, as a share of a side. The
+object of a zoom also keeps its place."""
+_MIN_SIDE = 2  # smallest width and height of a logo, in cells
+_RING = (4, 5)  # width of the ring around a mark in which motion is measured, in cells (x, y)
+_MOVES_AROUND = 0.75  # smallest motion around a mark, as log2(1 + levels)
 _PASSING = 0.25
-"""Share of the cells next to a mark whose edges come and go; where a picture has none, as asphalt
-has, a flicker of its brightness looks like motion."""
-_CALMER = 0.5  # how much less moves in the calmest quarter of a mark's own cells
+"""Smallest share of cells next to a mark whose edges come and go. Without such edges, such as on
+asphalt, flicker of brightness looks like motion."""
+_CALMER = 0.5  # smallest excess of motion around a mark over its calmest quarter, in log2 units
 _LASTING = 0.7
-"""Mean share of looks with an edge, over the cells around a mark, above which its own are there by
-chance."""
+"""Around a mark, the largest mean share of overlay samples with an edge. Above it, the edges of the
+mark may last by chance."""
 
 
 def edge_map(gray_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Where a picture has strong edges, packed bits: uint8 [`EDGE_BYTES`].
+    """Returns the cells with strong edges, packed bits: uint8 [`EDGE_BYTES`].
 
-    The first half says for each of `EDGE_SIDE` by `EDGE_SIDE` cells, row by row, whether luma
-    changes strongly from left to right; the second half, from top to bottom.
+    The first half has a bit for each of `EDGE_SIDE` by `EDGE_SIDE` cells, row by row: whether luma
+    changes strongly from left to right. The second half is for changes from top to bottom.
     """
     planes = []
     for dx, dy in ((1, 0), (0, 1)):
         gradient = cv2.Sobel(gray_HW, cv2.CV_32F, dx, dy, ksize=3, scale=1 / 8)
-        # By rows first: one whole-number step is several times faster than both at once.
+        # Rows first: two steps are several times faster than one step for both directions.
         rows = cv2.resize(
             cv2.absdiff(gradient, np.zeros(1)),
             (gray_HW.shape[1], EDGE_SIDE),
@@ -68,19 +67,19 @@ def edge_map(gray_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def edges_of(packed_TB: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Edge maps of some looks, bool [T, 2, `EDGE_SIDE`, `EDGE_SIDE`]."""
+    """Returns unpacked edge maps, bool [T, 2, `EDGE_SIDE`, `EDGE_SIDE`]."""
     return np.unpackbits(packed_TB, axis=1).reshape(-1, 2, EDGE_SIDE, EDGE_SIDE).astype(bool)
 
 
 def straight_lines(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """The straightest line down a picture and the one across it, float32 [4]: `LINE_COLUMNS`."""
+    """Returns the straightest vertical and horizontal line, float32 [4]: `LINE_COLUMNS`."""
     return np.array(
         [*_straightest(gray_HW), *_straightest(np.ascontiguousarray(gray_HW.T))], np.float32
     )
 
 
 def line_margin(width: int) -> int:
-    """Columns at each end where no line is looked for."""
+    """Returns the number of columns at each end that are not searched for lines."""
     return max(8, round(_EDGE_MARGIN * width))
 
 
@@ -95,7 +94,7 @@ def _straightest(gray_HW: NDArray[np.uint8]) -> tuple[float, float]:
     cover = cv2.reduce(sharp, 0, cv2.REDUCE_AVG, dtype=cv2.CV_64F)[0]
     inner = cover[margin:-margin]
     x = int(inner.argmax()) + margin
-    # A line stands out of what lies beside it; in texture all columns have edges.
+    # A line has more edges than its neighbours; in texture, all columns have edges.
     beside = np.concatenate([cover[max(0, x - 8) : max(0, x - 3)], cover[x + 4 : x + 9]])
     excess = float(cover[x] - beside.mean())
     sides = (gray_HW[:, : x - 2], gray_HW[:, x + 5 :])
@@ -118,12 +117,12 @@ def _logo_area(clip: ClipView) -> float | None:
         seen = int((share > 0).sum())
         if always.sum() <= _STILL * seen or seen == 0:
             return _marks(always, share, clip.track.look_moved[looks])
-    # In a picture that stands still, a mark before something that moves can still be told.
+    # Even if most of the picture stands still, a mark in front of motion can be detected.
     return _marks(always, share, clip.track.look_moved[looks]) or None
 
 
 def _widened(clip: ClipView, own: NDArray[np.bool_], n_wanted: int) -> NDArray[np.intp]:
-    """Looks at the clip, and the nearest around it where these are fewer than wanted."""
+    """Returns the clip's overlay samples, and samples around the clip if they are too few."""
     track, indices = clip.track, np.flatnonzero(own)
     if len(indices) >= n_wanted:
         return indices
@@ -142,10 +141,10 @@ def _widened(clip: ClipView, own: NDArray[np.bool_], n_wanted: int) -> NDArray[n
 def _marks(
     always: NDArray[np.bool_], share: NDArray[np.float64], packed: NDArray[np.uint8]
 ) -> float:
-    """Share of the picture within the boxes of compact marks.
+    """Returns the share of the picture inside the boxes of compact marks.
 
-    `always` says by direction which edges are always there, bool [2, cells, cells]; `share` in how
-    many looks they are; `packed` has maps of what moved in each look.
+    `always` is the mask of lasting edges by direction, bool [2, cells, cells]. `share` is the part
+    of overlay samples with each edge. `packed` has the maps of motion.
     """
     both = np.asarray(always.any(0), np.uint8)
     joined = cv2.dilate(both, np.ones((3, 3), np.uint8))
@@ -155,7 +154,7 @@ def _marks(
     area = 0.0
     for label in range(1, n):
         x, y, width, height = (int(value) for value in stats[label, :4])
-        # The outermost cells are those that joining added.
+        # Dilation added the outermost cells.
         if width - 2 > _LARGEST[0] * EDGE_SIDE or height - 2 > _LARGEST[1] * EDGE_SIDE:
             continue
         middle = (x + width / 2) / EDGE_SIDE - 0.5, (y + height / 2) / EDGE_SIDE - 0.5
@@ -171,7 +170,7 @@ def _marks(
             continue
         if float(((others > 0) & (others < _ALWAYS)).mean()) < _PASSING:
             continue
-        # Something moves around a mark, and less in it.
+        # The surroundings of a mark move, and its own cells move less.
         there = float(np.median(moved[wide])) if wide.any() else 0.0
         own = float(np.percentile(moved[(both > 0) & inside], 25))
         stands_before = there >= _MOVES_AROUND and there - own >= _CALMER
@@ -182,7 +181,7 @@ def _marks(
 
 
 def _grown(box: tuple[int, int, int, int], across: int, down: int) -> NDArray[np.bool_]:
-    """The cells of a box (x, y, width, height) and of some beside, above and below it."""
+    """Returns the mask of a box (x, y, width, height) that is widened by cells on each side."""
     x, y, width, height = box
     grown = np.zeros((EDGE_SIDE, EDGE_SIDE), bool)
     grown[max(0, y - down) : y + height + down, max(0, x - across) : x + width + across] = True
@@ -192,9 +191,9 @@ def _grown(box: tuple[int, int, int, int], across: int, down: int) -> NDArray[np
 SCORES = {
     "logo_area": ScoreSpec(
         unit="0 to 1",
-        range="0 without to 1; null where the source has fewer than 3 looks, and where the picture "
+        range="0 without logos to 1; null with fewer than 3 overlay samples, and if the picture "
         "stands still",
-        meaning="share of the picture within compact marks whose edges stay while the rest moves",
+        meaning="share of the picture inside compact marks whose edges stay while the rest moves",
         outside="logo",
         of=_logo_area,
     )

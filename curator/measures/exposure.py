@@ -1,7 +1,7 @@
 """Exposure: luma, contrast, clipped pixels, black frames.
 
-Scores are of the picture inside black borders: their share of the whole is known and black, so that
-it can be taken off the sums over whole frames.
+Luma, contrast and clipped pixels are those of the picture inside black borders. The area of the
+borders is known and their luma is 0, so the sums over whole frames are corrected for them.
 """
 
 import numpy as np
@@ -11,12 +11,12 @@ from curator.measures.borders import content_area
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 
-BLACK_LUMA = 0.05  # mean of a frame that may be black: half of FFmpeg's `blackdetect`
-BLACK_SPREAD = 0.03  # standard deviation of a black frame: a night scene with lights has more
+BLACK_LUMA = 0.05  # largest mean of a black frame: half of the bound of FFmpeg's `blackdetect`
+BLACK_SPREAD = 0.03  # largest standard deviation of a black frame; night scenes with lights: more
 
 
 def exposure_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:
-    """Shares of pixels of at most 16 of 255, and of at least 250."""
+    """Returns the shares of pixels of at most 16, and of at least 250, of 255."""
     return {
         "dark_fraction": float(np.mean(gray_HW <= 16)),
         "bright_fraction": float(np.mean(gray_HW >= 250)),
@@ -73,7 +73,7 @@ SCORES = {
     "black_fraction": ScoreSpec(
         unit="0 to 1",
         range="0 to 1",
-        meaning="share of frames that are black throughout",
+        meaning="share of frames that are completely black",
         outside="black",
         of=_black_fraction,
     ),

@@ -1,9 +1,11 @@
-"""A picture within the picture: a webcam in a game, a reporter's box, a reaction.
+"""Detects a picture in the picture, such as a webcam in a game or a reporter's box.
 
-A rectangle is looked for whose sides are straight lines that stand in one place through the clip,
-each sharper than what lies beside it, and end at its corners. In a scene that does not move,
-any four edges could be one: so the inside has to move, and where all around stands still, the sides
-must be without gap and straight to a pixel or two, which a screen in a room seldom is.
+The detector searches for a rectangle inside which something moves. Its sides are straight lines
+that stand in one place through the clip, are sharper than their surroundings, and end at the
+corners. If the surroundings stand still, any four edges of the scene could be such sides. Then the
+sides must have no gaps and be straight to a pixel or two; a screen in a room seldom is.
+
+Shape letters: T overlay samples, A pieces along a line, P places, C cells, N rectangles.
 """
 
 from dataclasses import dataclass
@@ -25,14 +27,14 @@ from curator.measures.measure_contract import ScoreSpec
 
 _MIN_LOOKS = 3
 _MAX_LOOKS = 60
-_MOVES = 3.0  # mean levels from which a clip has motion in some cell; grain has less
-_ACTIVE = 0.75  # levels from which a cell moves in one look
+_MOVES = 3.0  # smallest mean motion of the most active cell of a clip, in levels; grain has less
+_ACTIVE = 0.75  # smallest motion of an active cell in one overlay sample, in levels
 _SMALLEST, _LARGEST = 0.085, 0.56  # sides of insets, as shares of width and height
-_SHAPES = (0.45, 2.6)  # width by height, in pixels
-_N_LINES = 24  # lines of each direction that may be sides
-_BESIDE = (5, 6, 7, 8)  # places from a line at which what is beside it is looked at
-_MARGIN = 0.15  # share of a rectangle at each side that is not its core
-_N_POINTS = 12  # points of a side at which motion is looked at
+_SHAPES = (0.45, 2.6)  # smallest and largest width / height of insets, in pixels
+_N_LINES = 24  # largest number of lines per direction that are examined
+_BESIDE = (5, 6, 7, 8)  # distances from a line to its neighbours, in places
+_MARGIN = 0.15  # share of a rectangle at each side that is outside its core
+_N_POINTS = 12  # points of a side where motion is read
 
 _WEIGHTS = {
     "low": 7.3,
@@ -44,14 +46,14 @@ _WEIGHTS = {
     "exact": 10.4,
     "size": 3.9,
 }
-_FULL_AT = {"core": 0.6, "near": 0.2, "size": 0.3}  # above them more says no more
+_FULL_AT = {"core": 0.6, "near": 0.2, "size": 0.3}  # values at which these features are 1
 _BIAS = -26.7
-"""Fitted on made insets, seeds 1 to 7 of the half `tune` (results/overlay.md), and lowered for
-five false insets in 567 clips without a screen in the scene."""
+"""Fitted on generated insets, seeds 1 to 7 of the half `tune` (results/overlay.md). The bias is
+lowered to give five false insets in 567 clips without a screen in the scene."""
 _ENOUGH_LOOKS = 6
 _PER_MISSING_LOOK = 0.35
-"""Log odds that each look less than enough takes: fewer looks have more lines that last by chance.
-With it as many rectangles are false with three looks as with six."""
+"""Reduction of log odds per missing overlay sample, because in few samples lines last by chance.
+Three samples then give as many false rectangles as six."""
 _NO = -99.0
 
 Floats = NDArray[np.float64]
@@ -60,22 +62,22 @@ Places = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Rectangles:
-    """Rectangles that may be insets.
+    """Rectangles that may be insets. Only `uneven` uses sides on the picture's border.
 
     Attributes:
-        boxes: float64 [N, 4]: x0, y0, x1, y1 as shares. A side at 0 or 1 is the picture's own.
-        features: What is known of each, float64 [N], by name:
+        boxes: float64 [N, 4]: x0, y0, x1, y1 as shares. A side at 0 or 1 is on the border.
+        features: Features of the rectangles, float64 [N], by name:
 
-            low: share of looks and pieces in which its weakest side stands;
-            stands_out: how much more that is than beside the side, on the better of both;
-            exact: how much of a side is in one place, and not in the next ones too;
-            goes_on: how much of the sides' lines goes on beyond the corners;
-            outside: how often something moves beyond its sides, mean over looks and points;
-            core: how often its cells move, without a margin;
-            uneven: how much less moves along the picture's border than within it;
-            size: of its sides, as a share, mean;
-            real: how many of its sides are not the picture's own;
-            near: how far it is from the nearest border, as a share.
+            low: share of overlay samples and pieces with the line, of the weakest side;
+            stands_out: smallest excess of a side's share over its neighbours on the better side;
+            exact: smallest part of a side's share in one place, without neighbouring places;
+            goes_on: share of the sides' lines just beyond the corners, mean;
+            outside: share of overlay samples with motion just outside, mean over points and sides;
+            core: share of overlay samples with motion, mean over the cells of the core;
+            uneven: decrease of motion towards a side on the picture's border, the largest;
+            size: geometric mean of width and height, as a share;
+            real: number of sides that are not on the picture's border;
+            near: distance to the nearest border of the picture, as a share.
     """
 
     boxes: Floats
@@ -102,10 +104,10 @@ def _picture_in_picture(clip: ClipView) -> float | None:
 def rectangles(
     lines_T2AP: NDArray[np.bool_], moved_TCC: NDArray[np.float32], size: tuple[int, int]
 ) -> Rectangles | None:
-    """Rectangles of standing lines with the evidence for each; None without such lines.
+    """Returns rectangles of standing lines with their features; None without such lines.
 
-    Lines are bool [T, 2, `LINE_ALONG`, `LINE_ACROSS`]. `moved_TCC` has the levels by which cells
-    moved; `size` is width and height of the picture, in pixels.
+    `lines_T2AP` is from `lines_of`, `moved_TCC` from `moved_of`. `size` is width and height of the
+    picture, in pixels.
     """
     lasting = lasting_lines(lines_T2AP)
     beside = np.stack([_shifted(lasting, d) for d in _BESIDE]).mean(0)
@@ -137,9 +139,9 @@ def rectangles(
 
 
 def inset_odds(features: dict[str, Floats]) -> Floats:
-    """Log odds that a rectangle is an inset, by `_WEIGHTS`; `_NO` where it cannot be one."""
+    """Returns the log odds that a rectangle is an inset; `_NO` for impossible rectangles."""
     f = features
-    # Where all around stands still, a picture on a wall is almost as straight.
+    # If the surroundings stand still, a picture on a wall is almost as straight.
     at_rest = (f["low"] >= 0.8) & (f["exact"] >= 0.85)
     at_rest &= (f["uneven"] < 0.9) | (f["low"] > 0.97)
     can_be = (f["stands_out"] >= 0.36) & (f["core"] >= 0.15) & (at_rest | (f["outside"] >= 0.1))
@@ -149,7 +151,7 @@ def inset_odds(features: dict[str, Floats]) -> Floats:
 
 
 def _shifted(values: Floats, by: int) -> Floats:
-    """Values at other places, 0 beyond the picture."""
+    """Returns the values moved by some places, 0 beyond the picture."""
     moved = np.zeros_like(values)
     if by > 0:
         moved[..., by:] = values[..., :-by]
@@ -159,7 +161,7 @@ def _shifted(values: Floats, by: int) -> Floats:
 
 
 def _places(excess_AP: Floats) -> Places:
-    """Places with the longest lines, which may have gaps of one piece."""
+    """Returns the places with the longest lines; a line may have gaps of one piece."""
     on = excess_AP >= 0.5
     on[1:-1] |= on[:-2] & on[2:]
     length = np.zeros(LINE_ACROSS)
@@ -167,7 +169,7 @@ def _places(excess_AP: Floats) -> Places:
     for row, values in zip(on, excess_AP, strict=True):
         length = np.where(row, length + values, 0)
         longest = np.maximum(longest, length)
-    # Of places that are equally good, the later one.
+    # Among equal places, the last place is the peak.
     longest += 1e-6 * np.arange(LINE_ACROSS)
     padded = np.pad(longest, 2)
     peaks = longest >= np.lib.stride_tricks.sliding_window_view(padded, 5).max(1)
@@ -193,14 +195,14 @@ def _sides(x0: Places, y0: Places, x1: Places, y1: Places) -> list[Side]:
 
 
 def _pieces(begin: Places, end: Places) -> tuple[Places, Places]:
-    """Pieces that lie between two places all but for a fifth."""
+    """Returns the pieces between two places; a fifth of the first and last may be outside."""
     first = np.ceil(begin * LINE_ALONG / LINE_ACROSS - 0.2).astype(np.intp)
     last = np.floor(end * LINE_ALONG / LINE_ACROSS + 0.2).astype(np.intp)
     return first, np.maximum(last, first + 1)
 
 
 def _mean(sums: Floats, plane: int, at: Places, lo: Places, hi: Places) -> Floats:
-    """Mean of what lasts at places, over the pieces [lo, hi) that are in the picture."""
+    """Returns the mean of summed values at places, over pieces [lo, hi) inside the picture."""
     lo, hi = np.clip(lo, 0, LINE_ALONG), np.clip(hi, 0, LINE_ALONG)
     at = np.clip(at, 0, LINE_ACROSS - 1)
     total = sums[plane, hi, at] - sums[plane, lo, at]
@@ -216,11 +218,11 @@ def _features(
     boxes: Floats,
     moved_TCC: NDArray[np.float32],
 ) -> dict[str, Floats]:
-    """See `Rectangles`.
+    """Returns the features of `Rectangles`.
 
-    `sums` has what lasts, summed along the lines, [2, pieces + 1, places], and `exact` the same
-    where a line in the next place does not count. `cover` and `real` [4, N] say how much of each
-    side lasts, and which are not the picture's own.
+    `sums` has the shares of `lasting_lines`, cumulated along lines, [2, A + 1, P]; `exact` has the
+    same without lines in neighbouring places. `cover` [4, N] is the mean share of each side, and
+    `real` [4, N] says which sides are not on the picture's border.
     """
     moved = moved_TCC.mean(0)
     often, level = (moved_TCC >= _ACTIVE).mean(0), np.log2(1 + moved).astype(np.float64)
@@ -263,7 +265,7 @@ def _features(
 
 
 def _points(boxes: Floats) -> list[tuple[Floats, Floats]]:
-    """Points along each side, [N, points, 2], and the way inwards from them to the next cell."""
+    """Returns points along each side, [N, points, 2], and the step from them to the inner cell."""
     t = (np.arange(_N_POINTS) + 0.5) / _N_POINTS
     x0, y0, x1, y1 = (column[:, None] for column in boxes.T)
     x, y = x0 + (x1 - x0) * t, y0 + (y1 - y0) * t
@@ -282,7 +284,7 @@ def _cells_at(cells: NDArray[Any], points: Floats) -> NDArray[Any]:
 
 
 def _inside(cells: NDArray[Any], boxes: Floats, margin: float) -> tuple[Floats, Floats]:
-    """Sum of the cells within boxes less a margin, and how many these are."""
+    """Returns sum and number of the cells inside boxes, without a margin."""
     sums = np.pad(cells.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     sides = boxes[:, 2:] - boxes[:, :2]
     begin = np.ceil((boxes[:, :2] + margin * sides) * MOVED_SIDE - 0.2).astype(int)
@@ -296,9 +298,9 @@ def _inside(cells: NDArray[Any], boxes: Floats, margin: float) -> tuple[Floats, 
 SCORES = {
     "picture_in_picture": ScoreSpec(
         unit="0 to 1",
-        range="0 without to 1; null with fewer than 3 looks, and where nothing moves",
-        meaning="share of the picture that a smaller picture over it covers: a rectangle whose "
-        "sides stand still, with motion of its own",
+        range="0 without to 1; null with fewer than 3 overlay samples, and if nothing moves",
+        meaning="share of the picture that a smaller picture covers: a rectangle with standing "
+        "sides and its own motion",
         outside="picture_in_picture",
         of=_picture_in_picture,
     )

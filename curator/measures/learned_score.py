@@ -1,8 +1,8 @@
-"""The score `suitability`: what people keep, learned from their marks by `curate learn`.
+"""The score `suitability`: the probability that people keep a clip, learned from their marks.
 
-A model is plain numbers in JSON: for each score, and each direction of the scene vector, that it
-uses a function through some points. Their sum is the logit of the probability that somebody would
-keep the clip. Shape letters: N clips, D dimensions of a scene vector.
+`curate learn` writes a model as numbers in JSON. A model has a piecewise linear function of each
+score, and of each direction of the scene vector, that it uses. The sum of the functions is the
+logit of the probability. Shape letters: N clips, D dimensions of a scene vector.
 """
 
 import hashlib
@@ -36,28 +36,27 @@ class SuitabilityConfig(BaseModel):
 
     model: str | None = Field(
         None,
-        description="file or object that `curate learn` wrote, such as "
-        "OUT/learned/suitability.json; null for no such score",
+        description="model of the score suitability: a file or object that `curate learn` wrote, "
+        "such as OUT/learned/suitability.json; null for no such score",
     )
 
     @field_validator("model")
     @classmethod
     def _absolute(cls, address: str | None) -> str | None:
-        # The recipe of OUT keeps it, and the next run may be in another folder.
+        # OUT stores the recipe, and the next run may start in another folder.
         return address if address is None or has_scheme(address) else os.path.abspath(address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedScore:
-    """A model."""
+    """A model of the score."""
 
-    intercept: float  # logit without scores
-    # Share of marks that nothing explains; no probability is below it or above 1 - noise.
-    noise: float
-    # Values, ascending, and logits, by score or direction; constant beyond the ends.
+    intercept: float  # constant part of the logit
+    noise: float  # share of random marks; probabilities are in [noise, 1 - noise]
+    # Ascending values and their logits, by score or direction; constant beyond both ends.
     curves: Mapping[str, tuple[list[float], list[float]]]
-    directions: Mapping[str, list[float]]  # of each direction that it uses, an offset and D weights
-    about: Mapping[str, Any]  # how it was made and how good it is, for people
+    directions: Mapping[str, list[float]]  # an offset and D weights, by direction
+    about: Mapping[str, Any]  # facts for people about training and accuracy
 
     def _numbers(self) -> dict[str, Any]:
         names = ("intercept", "noise", "curves", "directions")
@@ -65,15 +64,15 @@ class LearnedScore:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what its values follow from."""
+        """Digest of all numbers on which values depend."""
         return hashlib.sha256(json.dumps(self._numbers(), sort_keys=True).encode()).hexdigest()[:16]
 
     def is_sound(self) -> bool:
-        """Returns whether all numbers are finite, of the right counts, and values ascend.
+        """Returns whether all numbers are finite, shapes are valid, and values ascend.
 
         Raises:
-            ValueError: Some are no numbers, or lists of unequal length.
-            TypeError: Likewise.
+            ValueError: Some entries are not numbers, or lists have different lengths.
+            TypeError: Some entries have another type.
         """
         curves = [np.array(curve, np.float64) for curve in self.curves.values()]
         weights = np.array([*self.directions.values()] or [[0.0, 0.0]], np.float64)
@@ -89,7 +88,7 @@ class LearnedScore:
 
     @property
     def scores(self) -> list[str]:
-        """Names of the scores that it uses."""
+        """Names of the scores that the model uses."""
         return [name for name in self.curves if name not in self.directions]
 
     def to_json(self) -> bytes:
@@ -102,7 +101,7 @@ class LearnedScore:
         """Reads a model: a file, or an object such as `s3://bucket/prefix/suitability.json`.
 
         Raises:
-            UsageError: It cannot be read, or is no model that this version knows.
+            UsageError: The model cannot be read, was changed, or has another format.
         """
         folder, _, name = address.rpartition("/")
         try:
@@ -113,21 +112,22 @@ class LearnedScore:
             raise UsageError(f"suitability.model {address!r} cannot be read: {error!r}") from error
         if not is_whole:
             raise UsageError(
-                f"suitability.model {address!r} was changed, is unsound, or is of another version; "
+                f"suitability.model {address!r} was changed, is invalid, or has another version; "
                 f"expected the format {FORMAT!r}, as `curate learn OUT` writes it"
             )
         return model
 
     def values(self, score: Callable[[str], Values], vectors_ND: NDArray[np.float32]) -> Values:
-        """Returns the probability of each clip, float64 [N]; NaN where something is missing.
+        """Returns the probability of each clip, float64 [N]; NaN if a score or vector is missing.
 
-        `score` returns the values of a score, and `vectors_ND` has scene vectors; NaN for none.
+        `score` returns the values of a score; `vectors_ND` are scene vectors. Both have NaN for
+        missing values.
         """
         logit = np.full(len(vectors_ND), self.intercept)
         for name, (x, y) in self.curves.items():
             if name in self.directions:
                 offset, *weights = self.directions[name]
-                # Without BLAS, whose sums differ from machine to machine.
+                # BLAS is not used: its sums differ between machines.
                 logit += np.interp((vectors_ND * np.array(weights)).sum(axis=1) + offset, x, y)
             else:
                 logit += np.interp(score(name), x, y)

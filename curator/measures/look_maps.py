@@ -1,7 +1,9 @@
-"""Two maps of a look and the sample after it: straight lines that stand, and what moved.
+"""Computes two maps of an overlay sample and the sample after it: standing lines, and motion.
 
-An inset has straight sides that stand still whatever it shows, and its content moves by itself;
-`inset` puts the looks of a clip together.
+An inset has straight sides that stand still, and its content has its own motion. `inset` combines
+the maps of a clip.
+
+Shape letters: T overlay samples, A pieces along a line, P places across lines, S pictures.
 """
 
 import numpy as np
@@ -9,26 +11,26 @@ from numpy.typing import NDArray
 
 from curator.media.opencv import cv2
 
-LINE_ACROSS = 256  # places of a line across its direction: 2.5 px of a width of 640
-LINE_ALONG = 40  # pieces of a line along its direction: 9 px of a height of 360, 16 of the width
+LINE_ACROSS = 256  # places across the direction of lines: 2.5 px each in a width of 640
+LINE_ALONG = 40  # pieces along a line: 9 px each in a height of 360, 16 px in a width of 640
 LINE_BYTES = 2 * LINE_ALONG * LINE_ACROSS // 8
 
-MOVED_SIDE = 32  # cells of the map of what moved, each way
+MOVED_SIDE = 32  # cells of the map of motion, each way
 MOVED_BYTES = MOVED_SIDE * MOVED_SIDE // 2
 
-STEP = 7  # change of luma over two pixels, in levels, from which a pixel is on a sharp edge
-FILLED = 0.5  # share of a piece's pixels that must be
-SHOWN = 4.0  # mean square of the gradient, in levels per px, at which a cell shows motion
-UNLIKE = 0.25  # of gradients that are weaker than those of the other picture, at least this share
+STEP = 7  # a pixel is on a sharp edge if luma changes by more over two pixels, in levels
+FILLED = 0.5  # smallest share of a piece's pixels on sharp edges
+SHOWN = 4.0  # least mean square gradient, in levels per px, of a cell that can show a standstill
+UNLIKE = 0.25  # gradients' energy counts as at least this share of the other picture's
 CODES_PER_OCTAVE = 3
 
 
 def standing_lines(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Where sharp straight edges are in the same place in two pictures: uint8 [`LINE_BYTES`].
+    """Returns the places with sharp straight edges in both pictures: packed bits [`LINE_BYTES`].
 
-    Packed bits; the first half is of upright lines, `LINE_ALONG` pieces from top to bottom by
-    `LINE_ACROSS` places from left to right; the second half of level lines, pieces from left to
-    right by places from top to bottom.
+    The first half has vertical lines: `LINE_ALONG` pieces from top to bottom by `LINE_ACROSS`
+    places from left to right. The second half has horizontal lines: pieces from left to right by
+    places from top to bottom.
     """
     planes = []
     for pair in ((before_HW, after_HW), (before_HW.T, after_HW.T)):
@@ -46,7 +48,7 @@ def standing_lines(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) ->
 
 
 def places_of(filled: NDArray[np.bool_], n_places: int) -> NDArray[np.bool_]:
-    """Columns of pixels as `LINE_ACROSS` places: one is set where any of its pixels is."""
+    """Returns `LINE_ACROSS` places of columns of pixels; a place is set if any of its pixels is."""
     if n_places < LINE_ACROSS:
         return filled[:, np.arange(LINE_ACROSS) * n_places // LINE_ACROSS]
     begins = -(-np.arange(LINE_ACROSS) * n_places // LINE_ACROSS)
@@ -54,15 +56,16 @@ def places_of(filled: NDArray[np.bool_], n_places: int) -> NDArray[np.bool_]:
 
 
 def lines_of(packed_TB: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Standing lines of some looks, bool [T, 2, `LINE_ALONG`, `LINE_ACROSS`]."""
+    """Returns unpacked standing lines, bool [T, 2, `LINE_ALONG`, `LINE_ACROSS`]."""
     bits = np.unpackbits(packed_TB, axis=1)
     return bits.reshape(-1, 2, LINE_ALONG, LINE_ACROSS).astype(bool)
 
 
 def lasting_lines(lines_T2AP: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Share of looks in which a line stands at each piece and place, or the next place: [2, A, P].
+    """Returns the share of overlay samples with a line at each piece and place: [2, A, P].
 
-    Lines at the picture's own border, as interlacing and scaling leave them, do not count.
+    A line in a neighbouring place counts. Lines at the picture's border do not count: interlacing
+    and scaling cause them.
     """
     near = lines_T2AP.copy()
     near[..., 1:] |= lines_T2AP[..., :-1]
@@ -73,11 +76,11 @@ def lasting_lines(lines_T2AP: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 
 def moved_map(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """How much of what a picture shows moved from one to a later: uint8 [`MOVED_BYTES`].
+    """Returns how much each part of the picture moved between two pictures: uint8 [`MOVED_BYTES`].
 
-    Of each of `MOVED_SIDE` by `MOVED_SIDE` cells, row by row, the mean difference of luma in
-    levels, less the share of it where gradients kept their place: flicker and noise over a
-    standing scene are no motion. Two cells a byte, each a logarithm in 16 steps; see `moved_of`.
+    The value of a cell is the mean difference of luma in levels, reduced by the share of gradients
+    that kept their place: flicker and noise over a standing scene are no motion. A byte has two of
+    the `MOVED_SIDE` by `MOVED_SIDE` cells, row by row, each a logarithm in 16 steps (`moved_of`).
     """
     size = max(1, before_HW.shape[1] // 2), max(1, before_HW.shape[0] // 2)
     halves = [cv2.resize(g, size, interpolation=cv2.INTER_AREA) for g in (before_HW, after_HW)]
@@ -97,13 +100,13 @@ def moved_map(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> NDAr
 
 
 def packed_codes(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Codes of cells, two a byte."""
+    """Returns codes of cells, packed two per byte."""
     first, second = codes.reshape(-1, 2).T
     return np.asarray((first << 4) | second, np.uint8)
 
 
 def moved_of(packed_TB: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """What moved in some looks, in levels, float32 [T, `MOVED_SIDE`, `MOVED_SIDE`]."""
+    """Returns unpacked maps of motion, in levels, float32 [T, `MOVED_SIDE`, `MOVED_SIDE`]."""
     codes = np.stack([packed_TB >> 4, packed_TB & 15], axis=2)
     levels = np.exp2(codes.astype(np.float32) / CODES_PER_OCTAVE) - 1
     return np.asarray(levels.reshape(-1, MOVED_SIDE, MOVED_SIDE), np.float32)

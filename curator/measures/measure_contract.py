@@ -1,8 +1,8 @@
-"""The contract of a measure: what it declares, and what it measures on one picture.
+"""The contract of a measure: its declarations, and its values of one picture.
 
-A user's measure is a class in a file of their own. The recipe names it (`measures:
+A custom measure is a class in a user's package. The recipe names the class (`measures:
 [my_package.sharp:EdgeShare]`), or an installed package offers it as an entry point of
-`curate.measures`. Its scores are columns of `clips`, and rules bound them like any other.
+`curate.measures`. Scores of custom measures are columns of `clips`, and rules can bound them.
 """
 
 from abc import ABC, abstractmethod
@@ -18,16 +18,16 @@ from curator.measures.clip_view import Aggregate, ClipView, How
 
 Values = NDArray[np.float64]
 Full = Literal["rgb", "luma"]
-"""Pictures of full size: uint8 RGB [H, W, 3], or luma [H, W] from 0 black to 255 white."""
+"""Full-size pictures: uint8 RGB [H, W, 3], or luma [H, W] from 0 (black) to 255 (white)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """A value of each sample.
+    """The declaration of a value that a measure gives for each sample.
 
     Attributes:
-        range: Values it can take, and what the ends mean.
-        meaning: What it measures, and by what method or source.
+        range: Possible values, and the meaning of both ends.
+        meaning: The measured property, with method or source.
     """
 
     unit: str
@@ -37,22 +37,22 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreSpec:
-    """A value of each clip, and the reasons of a clip outside its bounds.
+    """The declaration of a score of clips, with the reasons for clips outside its bounds.
 
     Attributes:
-        range: Values it can take, and what the ends mean.
-        meaning: What it says of a clip.
-        of: The signal that `aggregate` or `below` makes it of, by default that of the score's name,
-            or a function that gives such values; without those two, a function that gives the
-            score.
-        aggregate: How values become the score, if the recipe does not say otherwise.
-        below: The score is the share of values below this bound, in their unit, if the recipe does
-            not say otherwise.
-        low: Reason of a clip below a lower bound.
-        high: Reason of a clip above an upper bound.
-        outside: One reason for both.
-        needs: Key of the recipe that must be on for it to be measured; None if it always is.
-        cpu_only: Whether sources that a GPU decodes have no such score.
+        range: Possible values, and the meaning of both ends.
+        meaning: The property of the clip.
+        of: The signal that `aggregate` or `below` turns into the score, or a function that returns
+            such values; by default the signal with the score's name. Without `aggregate` and
+            `below`, a function that returns the score.
+        aggregate: Function that turns values into the score, unless the recipe sets another.
+        below: The score is the share of values below this bound, unless the recipe sets another
+            bound. The bound has the unit of the values.
+        low: Reason for a clip below a lower bound.
+        high: Reason for a clip above an upper bound.
+        outside: One reason that replaces `low` and `high`.
+        needs: Recipe key that must be on for this score; None if the score needs no key.
+        cpu_only: Whether the score is missing for sources that a GPU decodes.
     """
 
     unit: str
@@ -69,25 +69,25 @@ class ScoreSpec:
 
     @property
     def how(self) -> How | None:
-        """How values become the score, if the recipe does not say otherwise."""
+        """The default aggregate or bound; None if a function returns the score."""
         return self.aggregate if self.below is None else self.below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePictures:
-    """One sample of the grid of 2 a second: the same picture in two sizes, upright.
+    """One sample (2 per second): the same upright picture in two sizes or more.
 
     Attributes:
-        picture_HWC: uint8 RGB, the longer side 640 px or the source's own where that is less.
-        small_HWC: The same with 320 px.
+        picture_HWC: uint8 RGB; the longer side has 640 px, or fewer in a smaller source.
+        small_HWC: The same picture with 320 px.
         seconds: Time of the sample, from the source's first frame.
-        full: The picture at the source's own size, upright, as `Measure.full` says; None without.
-            Of the sample's frame, or of the first one after it if no other frame refers to it: the
-            decoder leaves out its loop filter.
-        full_after: The same of the next such frame, before the next sample; None without `pairs`.
-        after_s: Time from the one to the other.
+        full: The upright picture in the source's size, in the format `Measure.full`; None without
+            `Measure.full`. If no other frame refers to the sample's frame, the decoder skips the
+            loop filter of that frame, and `full` is the first later frame that is filtered.
+        full_after: The next filtered frame before the next sample; None without `Measure.pairs`.
+        after_s: Time from `full` to `full_after`.
 
-    With `Measure.tensors` all pictures are tensors of torch.
+    With `Measure.tensors`, all pictures are torch tensors.
     """
 
     picture_HWC: NDArray[np.uint8]
@@ -99,22 +99,22 @@ class SamplePictures:
 
 
 class Measure(ABC):
-    """Signals of a sample, and the scores of a clip that are made of them.
+    """Computes signals of samples, and declares the scores of clips made of them.
 
-    A worker makes one without arguments, calls `setup` once and then `measure` for each sample of
-    all of its sources: keep nothing of one source for the next.
+    A worker constructs the measure without arguments, calls `setup` once, then calls
+    `measure_batch` with the samples of its sources. Keep no state from one source to the next.
 
     Attributes:
-        name: Heading of its scores in the report and in `curate scores`.
-        version: Raised when the same picture would give other values: sources are measured again.
-        signals: What `measure` gives, by name.
-        scores: Scores of a clip, by name: of its own signals, or of any other value of the clip.
-        full: The picture of full size that it sees too; None for none.
-        pairs: Whether it sees the next picture of full size too.
-        batch: Most samples at a time.
-        tensors: Whether it sees tensors, on the worker's GPU where it has one, else on the CPU.
-        files: Files and folders that it reads, such as weights: it runs in a sandbox, which
-            opens no others but Python's packages.
+        name: Heading of the scores in the report and in `curate scores`.
+        version: Raise it when the same picture gives other values: sources are measured again.
+        signals: Declarations of the values that `measure` returns, by name.
+        scores: Scores of a clip, by name, from these signals or from any other value of the clip.
+        full: Format of the full-size picture in a sample; None for samples without.
+        pairs: Whether a sample also has the next full-size picture.
+        batch: Largest number of samples per call of `measure_batch`.
+        tensors: Whether pictures are tensors, on the worker's GPU if it has one, or on the CPU.
+        files: Files and folders that the measure reads, such as weights. Its sandbox allows only
+            these and Python's packages.
     """
 
     name: ClassVar[str]
@@ -128,17 +128,17 @@ class Measure(ABC):
     files: ClassVar[Sequence[str]] = ()
 
     def setup(self) -> None:  # noqa: B027 - most need none
-        """Runs once in a worker, before its first sample: loads models, opens devices."""
+        """Loads models and opens devices, once per worker, before the first sample."""
 
     @abstractmethod
     def measure(self, sample: SamplePictures) -> Mapping[str, float]:
-        """Values of `signals` for one sample; NaN where one cannot be measured."""
+        """Returns the values of `signals` for one sample; NaN if a value cannot be measured."""
 
     def measure_batch(self, samples: Sequence[SamplePictures]) -> Sequence[Mapping[str, float]]:
-        """Values for each of at most `batch` samples of one source, in order."""
+        """Returns the values of each sample, in order: of one source, at most `batch` samples."""
         return [self.measure(sample) for sample in samples]
 
     def fingerprint(self) -> str:
-        """What its stored values depend on."""
+        """Returns the fingerprint of the declarations on which stored values depend."""
         seen = () if self.full is None else (self.full, self.pairs)
         return fingerprint("measure", self.name, self.version, list(self.signals), *seen)

@@ -1,6 +1,6 @@
-"""Motion between two pictures: dense optical flow, and the camera's motion fitted to it.
+"""Measures motion between two pictures: dense optical flow, and the camera's motion fitted to it.
 
-Legend: H, W picture; P places of the grid on which flow is looked at.
+Shape letters: H, W height and width, P places of the grid on which flow is read.
 """
 
 from dataclasses import dataclass
@@ -12,22 +12,21 @@ from curator.measures.measure_contract import ScoreSpec
 from curator.media.hardware_flow import HardwareFlow
 from curator.media.opencv import cv2
 
-MIN_SIDE_PX = 16  # smallest side that DIS optical flow takes
-GRID_STEP_PX = 10  # of the places at which flow is looked at: 32 x 18 of 320 x 180 px
-TEXTURE_LEVELS = 0.4  # weaker gradient in levels per px at which a place counts by half
+MIN_SIDE_PX = 16  # smallest side that DIS optical flow accepts
+GRID_STEP_PX = 10  # distance of the places on the grid: 32 x 18 places in 320 x 180 px
+TEXTURE_LEVELS = 0.4  # a place counts half at this gradient of its weaker direction, levels/px
 NOISE_LEVELS = 1.0
-"""The same, that noise is believed to make at most; the flattest tenth of the picture says how much
-it does make."""
-CENTRE = 0.5  # weight of the picture's centre, where its edges weigh 1
-MIN_TEXTURE_SHARE = 0.01  # textured share of the picture below which nothing is said of the camera
-SURE_SHARE = 0.6  # share of the textured places at which the first try of flow is believed
-TOLERANCE_PX = 0.2  # error of flow at a place that follows the model, at no motion
-TOLERANCE_SHARE = 0.05  # the same, of motion: a similarity is not quite what a lens does
-STILL_BONUS = 1.15  # how much more likely than any other motion it is that a camera stands still
-UNUSUAL_TURN = 0.3  # radians, or change of magnification, that is half as likely as none
+"""Largest part of this gradient that noise causes; the picture's flattest tenth gives the part."""
+CENTRE = 0.5  # weight of the picture's centre; its edges have weight 1
+MIN_TEXTURE_SHARE = 0.01  # textured share of the picture below which no motion is fitted
+SURE_SHARE = 0.6  # the first flow is accepted if this share of the textured places follows the fit
+TOLERANCE_PX = 0.2  # error of flow at a place that follows the model, without motion
+TOLERANCE_SHARE = 0.05  # additional error, as a share of motion: lenses deviate from the model
+STILL_BONUS = 1.15  # prior of a camera that stands still, relative to any other motion
+UNUSUAL_TURN = 0.3  # a rotation in radians, or change of magnification, half as likely as none
 _SHRINK = 0.002
-"""Weight of the belief that there is no zoom and no roll, against the spread of textured places in
-squared short sides (0.35 for a picture that is textured all over)."""
+"""Weight of the prior for no zoom and no roll, relative to the variance of textured places in
+squared short sides (0.35 for a picture with texture everywhere)."""
 _HYPOTHESES = 64
 _DRAWS = np.random.default_rng(20240607).uniform(size=(2, _HYPOTHESES))
 _REFINEMENTS = 4
@@ -44,7 +43,7 @@ class DenseFlow:
     def between(
         self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
     ) -> NDArray[np.float32] | None:
-        """Where each pixel went, float32 [H, W, 2] in pixels (x, y); None for tiny pictures."""
+        """Returns the motion of each pixel, float32 [H, W, 2] in px (x, y); None if too small."""
         if min(before_HW.shape) < MIN_SIDE_PX:
             return None
         flow = self._flow.calc(before_HW, after_HW, None)  # type: ignore[call-overload]
@@ -60,7 +59,7 @@ def motion_signals(
     flow_HW2: NDArray[np.float32] | None,
     seconds: float,
 ) -> dict[str, float]:
-    """`motion`: mean magnitude of flow in short sides/s; NaN for tiny pictures that differ."""
+    """Returns `motion`, mean flow in short sides/s; without flow, 0 for equal pictures or NaN."""
     if flow_HW2 is None:
         return {"motion": 0.0 if np.array_equal(before_HW, after_HW) else float("nan")}
     pixels = float(np.mean(np.hypot(flow_HW2[..., 0], flow_HW2[..., 1])))
@@ -69,26 +68,26 @@ def motion_signals(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameraFit:
-    """The camera's motion between two pictures: flow is `turn * place + shift`.
+    """The camera's motion between two pictures, by the model `flow = turn * place + shift`.
 
-    Places and flow are complex numbers (x + iy) in short sides, from the picture's centre.
+    Places and flow are complex numbers (x + iy), in short sides from the picture's centre.
     """
 
     turn: complex  # change of magnification (real) and rotation (imaginary)
     shift: complex  # flow at the centre
-    share: float  # share of the textured places that follow
+    share: float  # share of the textured places that follow the model
     mean_speed: float  # mean magnitude of the model's flow over all places
-    mean_rest: float  # mean magnitude of what the model does not explain, over all places
+    mean_rest: float  # mean magnitude of the residual flow over all places
 
 
 def fitted_flow(
     dense: Flow, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
 ) -> tuple[NDArray[np.float32] | None, CameraFit | None]:
-    """Dense flow between two pictures, and the camera's motion that fits it.
+    """Returns dense flow between two pictures, and the camera's motion that fits the flow.
 
-    Flow loses pictures that moved by a quarter of their size. Where less of the picture than
-    `SURE_SHARE` follows one motion, flow is tried again from the shift that phase correlation
-    finds, and the try that more of the picture follows is taken.
+    Flow fails if pictures moved by a quarter of their size. If less than `SURE_SHARE` of the
+    picture follows the fit, flow is computed again from the shift that phase correlation finds; the
+    result is the flow with the larger share.
 
     Returns:
         Flow, float32 [H, W, 2] in pixels, None for tiny pictures; the fit, None without texture.
@@ -114,7 +113,7 @@ def fitted_flow(
 
 
 def _whole_shift_px(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> tuple[int, int]:
-    """How far the picture as a whole moved (x, y), by phase correlation at half the size."""
+    """Returns the shift (x, y) of the whole picture, by phase correlation at half the size."""
     height, width = before_HW.shape
     size = (max(2, width // 2), max(2, height // 2))
     before, after = (
@@ -126,11 +125,11 @@ def _whole_shift_px(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -
 
 
 def place_texture(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """How much each place of the grid has to say of the camera, 0 to 1, float32 [P].
+    """Returns the weight of each place of the grid for the fit, 0 to 1, float32 [P].
 
-    The weaker eigenvalue of the structure tensor, at half the size so that noise is averaged out:
-    along a straight edge one cannot see motion. Places near the frame's edges count more, because
-    what moves before a camera is mostly kept in the middle.
+    The weight comes from the weaker eigenvalue of the structure tensor, because motion along a
+    straight edge is invisible. Half the size averages noise out. Places near the frame's edges
+    weigh more, because moving subjects are mostly in the middle.
     """
     height, width = gray_HW.shape
     half = cv2.resize(
@@ -155,7 +154,7 @@ def _grid(length: int) -> NDArray[np.int64]:
 
 
 def fit_camera(flow_HW2: NDArray[np.float32], texture_P: NDArray[np.float32]) -> CameraFit | None:
-    """Fits the camera's motion to flow; None without texture."""
+    """Fits the camera's motion to flow; returns None without texture."""
     height, width = flow_HW2.shape[:2]
     short = min(height, width)
     top, left = _grid(height), _grid(width)
@@ -187,7 +186,7 @@ def fit_camera(flow_HW2: NDArray[np.float32], texture_P: NDArray[np.float32]) ->
 def _best_of_pairs(
     z: Complexes, f: Complexes, w: NDArray[np.float64], tolerance: float
 ) -> tuple[complex, complex]:
-    """The motion that most places agree with: none, that of a place, or that of two places."""
+    """Returns the motion that most places support: none, or that of one place or of two places."""
     ranks = np.cumsum(w)
     one, other = np.minimum(np.searchsorted(ranks, _DRAWS * ranks[-1]), len(w) - 1)
     apart = z[one] - z[other]
@@ -217,8 +216,8 @@ def _least_squares(z: Complexes, f: Complexes, w: NDArray[np.float64]) -> tuple[
 SCORES = {
     "motion": ScoreSpec(
         unit="short sides/s",
-        range="0 still upwards; above 4 a blur",
-        meaning="mean optical flow over the picture",
+        range="0 still and more; above 4 blurred",
+        meaning="mean magnitude of optical flow over the picture",
         aggregate="mean",
     )
 }

@@ -1,7 +1,7 @@
 """Measures text in the picture, and overlays: text that is drawn over the picture.
 
-A look is a sample and the sample after it. A line of text counts as an overlay if there is one of
-five kinds of evidence. Each kind needs a change in the picture:
+A look is an overlay sample and the sample after it. A line of text counts as an overlay if it has
+one of five kinds of evidence. Each kind needs a change in the picture:
 
 - The line keeps its place although its surroundings move, or although there is a cut.
 - The line scrolls within a band of text, and the band keeps its place.
@@ -73,7 +73,7 @@ def may_have_text(gray_HW: Gray) -> bool:
 
 
 def place_values(gray_HW: Gray, later_HW: Gray, boxes_B: Floats) -> Floats:
-    """How much of each box, and of its surroundings, is in the same place on the next sample.
+    """Returns how much of each box, and of its surroundings, keeps its place until the next sample.
 
     `boxes_B` are float32 [B, 4 or more]: x0, y0, x1, y1 as shares of width and height.
 
@@ -106,7 +106,7 @@ def place_values(gray_HW: Gray, later_HW: Gray, boxes_B: Floats) -> Floats:
 def slides(
     before_HW: Gray, after_HW: Gray, flow_HW2: Floats | None, boxes_B: Floats, seconds: float
 ) -> Floats:
-    """How fast the content of each box moves sideways: `slide` of `TEXT_COLUMNS`, float32 [B].
+    """Returns the sideways speed of the content of each box: `slide`, float32 [B].
 
     `flow_HW2` is the dense flow between both pictures, in pixels; None if they are too small.
     """
@@ -139,7 +139,7 @@ def slides(
 
 
 def _gradients(gray_HW: Gray) -> list[NDArray[Any]]:
-    """Change per pixel from left to right and from top to bottom, float32 [H, W] each."""
+    """Returns the change per pixel to the right and downwards, float32 [H, W] each."""
     return [cv2.Sobel(gray_HW, cv2.CV_32F, dx, 1 - dx, ksize=3, scale=1 / 8) for dx in (1, 0)]
 
 
@@ -159,7 +159,7 @@ def _pixels(box: Floats, width: int, height: int) -> tuple[int, int, int, int]:
 
 
 def _overlay_lines(clip: ClipView) -> Mask:
-    """Which of the clip's lines of text are drawn over the picture, bool [n]."""
+    """Returns which of the clip's lines of text are drawn over the picture, bool [n]."""
     track = clip.track
     own = clip.holds(track.text_frame)
     frame, lines = track.text_frame[own], track.text_line[own]
@@ -190,7 +190,7 @@ def _overlay_lines(clip: ClipView) -> Mask:
 
 
 def _keeps(frame: Frames, lines: Floats, apart: Floats, same: Mask) -> Mask:
-    """Lines that keep their place slightly better than their surroundings, over several looks.
+    """Returns lines that keep their place better than their surroundings, over several looks.
 
     The scene shows between the letters of an overlay. If the scene moves, `stay` falls, most of all
     with thin letters. If a camera shakes, a sign of the scene may return to its place. But then the
@@ -208,7 +208,7 @@ def _keeps(frame: Frames, lines: Floats, apart: Floats, same: Mask) -> Mask:
 
 
 def _scrolls(frame: Frames, lines: Floats, n_looks: int) -> Mask:
-    """Lines in a wide band of text that moves sideways relative to its surroundings."""
+    """Returns lines in a wide band of text that moves sideways relative to its surroundings."""
     slide = lines[:, _SLIDE]
     sliding = np.abs(np.nan_to_num(slide)) >= _SLIDES
     if not sliding.any():
@@ -222,7 +222,7 @@ def _scrolls(frame: Frames, lines: Floats, n_looks: int) -> Mask:
 
 
 def _replaced(frame: Frames, lines: Floats, looks: Frames, size: tuple[int, int]) -> Mask:
-    """Lines that appear, disappear, or give way to other text in their rows; the scene stays.
+    """Returns lines that appear, disappear or change to other text while the scene stays.
 
     All text of the same rows in one look counts as one line: the detector may split a line between
     words in one look and not in the next.
@@ -247,7 +247,7 @@ def _replaced(frame: Frames, lines: Floats, looks: Frames, size: tuple[int, int]
 
 
 def _elsewhere(clip: ClipView, frame: Frames, lines: Floats) -> Mask:
-    """Lines for which a different scene nearby has a line in the same place or of the same style.
+    """Returns lines with a line of the same place or style in a different scene nearby.
 
     A line has the same style if it has about the same rows and the same middle.
     """
@@ -276,18 +276,18 @@ def _elsewhere(clip: ClipView, frame: Frames, lines: Floats) -> Mask:
 
 
 def _n_looks(frame: Frames, rows: Mask) -> NDArray[np.int64]:
-    """For each row of the mask `rows`, the number of looks with a line in it, int64 [rows]."""
+    """Returns the number of looks with a line in each row of the mask `rows`, int64 [rows]."""
     return np.array([len(np.unique(frame[row])) for row in rows], np.int64)
 
 
 def _is_still(lines: Floats) -> Mask:
-    """Lines whose surroundings stand still; without edges around, the line itself must stay."""
+    """Returns lines in still surroundings; without edges around, the line itself must stay."""
     around = lines[:, _AROUND]
     return np.asarray((around >= _STILL) | (np.isnan(around) & (lines[:, _STAY] >= 0.9)), bool)
 
 
 def _usual_place(lines: Floats) -> Mask:
-    """Lines in the middle of the bottom, or close to a corner and small."""
+    """Returns lines in the middle of the bottom, and small lines close to a corner."""
     x0, y0, x1, y1 = lines[:, :4].T
     middle = np.abs((x0 + x1) / 2 - 0.5) < 0.03
     bottom = middle & (y0 > 0.7) & (x1 - x0 > 0.12)
@@ -298,13 +298,13 @@ def _usual_place(lines: Floats) -> Mask:
 
 
 def _same_place(a: Floats, b: Floats) -> Mask:
-    """Which boxes have an intersection over union of at least 0.5, bool [A, B]."""
+    """Returns whether boxes have an intersection over union of at least 0.5, bool [A, B]."""
     both = _sizes(a)[:, None] + _sizes(b)[None, :]
     return np.asarray(3 * _shared(a, b) >= both, bool)
 
 
 def _shared(a: Floats, b: Floats) -> Floats:
-    """Share of the picture that boxes have in common, float32 [A, B]."""
+    """Returns the share of the picture that boxes have in common, float32 [A, B]."""
     begin = np.maximum(a[:, None, :2], b[None, :, :2])
     end = np.minimum(a[:, None, 2:4], b[None, :, 2:4])
     return np.asarray(np.prod(np.clip(end - begin, 0, None), axis=2), np.float32)
@@ -315,7 +315,7 @@ def _sizes(lines: Floats) -> Floats:
 
 
 def _same_rows(a: Floats, b: Floats) -> Mask:
-    """Which boxes begin and end at about the same rows, bool [A, B]."""
+    """Returns whether boxes begin and end at about the same rows, bool [A, B]."""
     heights = [c[:, _Y1] - c[:, _Y0] for c in (a, b)]
     slack = 0.3 * np.maximum(heights[0][:, None], heights[1][None, :])
     top = np.abs(a[:, None, _Y0] - b[None, :, _Y0]) <= slack
@@ -339,7 +339,7 @@ def _overlay_text_area(clip: ClipView) -> float | None:
 
 
 def _areas(clip: ClipView, *, of_overlays: bool) -> NDArray[np.float64] | None:
-    """Share of each look that text covers, float64 [looks]; None if no look measured text."""
+    """Returns the share of each look that text covers, float64 [looks]; None if unmeasured."""
     track = clip.track
     looks = track.look_frame[clip.holds(track.look_frame)]
     if not track.has_text or not len(looks):
@@ -356,8 +356,8 @@ SCORES = {
     "text_area": ScoreSpec(
         unit="0 to 1",
         range="0 without text to 1; null with analyze.text off",
-        meaning="share of the picture that text of any kind covers, mean over looks (RapidOCR's "
-        "detector)",
+        meaning="share of the picture that text of any kind covers, mean over overlay samples "
+        "(RapidOCR's detector)",
         low="too_little_text",
         high="too_much_text",
         of=_text_area,
@@ -367,7 +367,7 @@ SCORES = {
         unit="0 to 1",
         range="0 without overlays to 1; null with analyze.text off",
         meaning="share of the picture that overlaid text covers (subtitles, tickers, watermarks), "
-        "in the look with the largest share",
+        "in the overlay sample with the largest share",
         low="too_little_text",
         high="overlay_text",
         of=_overlay_text_area,

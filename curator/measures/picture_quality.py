@@ -1,4 +1,4 @@
-"""Measures on a small picture: how sharp its edges are, stripes, and whether anything changes."""
+"""Measures on a small picture: sharpness of edges, stripes, and change."""
 
 from functools import cache
 
@@ -10,17 +10,17 @@ from curator.measures.measure_contract import ScoreSpec
 from curator.media.opencv import cv2
 
 WINDOW_PX = 32
-_EDGE_CONTRAST = 16  # levels of a window with an edge: a sky's gradient is weaker
+_EDGE_CONTRAST = 16  # smallest contrast, in levels, of a window with an edge; skies have less
 
 
 def sharpness(gray_HW: NDArray[np.uint8]) -> float:
-    """Steepness of the sharpest edges: the 90th percentile of windows' largest step over contrast.
+    """Returns the steepness of the sharpest edges, 0 to 1.
 
-    A picture out of focus has no steep edge anywhere. Windows without contrast do not count, so
-    that a smooth sky beside one sharp edge is sharp, and a smooth sky alone is not soft.
+    The value is the 90th percentile, over windows with contrast, of largest step / contrast.
+    Windows without contrast do not count: a smooth sky does not make a sharp picture soft.
 
     Returns:
-        0 to 1: about 0.1 out of focus, above 0.3 in focus, 1 without any edge.
+        About 0.1 out of focus, above 0.3 in focus, 1 without any edge.
     """
     height, width = gray_HW.shape
     size = min(WINDOW_PX, height, width)
@@ -45,24 +45,25 @@ def sharpness(gray_HW: NDArray[np.uint8]) -> float:
 
 
 def _windows(filtered_HW: "cv2.typing.MatLike", size: int) -> NDArray[np.uint8]:
-    """What a filter of even windows says at their middles."""
+    """Returns the values of a filter at the middle of each window."""
     return np.asarray(filtered_HW, np.uint8)[size // 2 :: size, size // 2 :: size]
 
 
 _FOURIER_PX = 256
 _WEDGES = 90
 _BESIDE = (np.arange(_WEDGES)[:, None] + np.array([-5, -4, -3, 3, 4, 5])) % _WEDGES
-"""Wedges 6 to 10 degrees beside each."""
+"""For each wedge, the wedges that are 6 to 10 degrees away."""
 _BANDS = 3
 _Places = NDArray[np.int64]
 _FourierMaps = tuple[NDArray[np.float32], _Places, _Places, _Places, _Places, _Places]
 
 
 def stripes(gray_HW: NDArray[np.uint8]) -> float:
-    """How far one direction stands out in Fourier space; NaN below 64 px.
+    """Returns how far one direction stands out in Fourier space; NaN below 64 px.
 
-    Energy in the strongest wedge of 2 degrees (after arXiv 1901.08001) over that of the median
-    wedge and of those 6 to 10 degrees beside it, in the scale at which it is least.
+    The value is the energy of a wedge of 2 degrees (after arXiv 1901.08001), divided by the larger
+    of two references: the median wedge, and the wedges 6 to 10 degrees away. It is the minimum over
+    scales, and the maximum over wedges.
     """
     height, width = gray_HW.shape
     size = min(_FOURIER_PX, height, width) // 2 * 2
@@ -73,21 +74,21 @@ def stripes(gray_HW: NDArray[np.uint8]) -> float:
     window, used, ring, cell, n_of_ring, n_of_cell = _fourier_maps(size)
     power = _right_half((square - square.mean()) * window).ravel()[used]
     mean = np.bincount(ring, power, len(n_of_ring)) / n_of_ring
-    # The floor is noise of one level, the cap keeps one peak from being a wedge.
+    # The floor is noise of one level. The cap prevents that one peak counts as a wedge.
     even = np.minimum(power / (mean + float((window**2).sum()))[ring], 12)
     energy = (np.bincount(cell, even, len(n_of_cell)) / n_of_cell).reshape(_WEDGES, _BANDS)
-    # Edges of blocks are short, and so energy around the axes and not on them alone.
+    # Edges of blocks are short, so their energy spreads around the axes: neighbours count, too.
     reference = np.maximum(np.median(energy, axis=0), energy[_BESIDE].mean(axis=1))
-    # Lines stand out at all scales, a brick wall at some.
+    # Lines stand out at all scales, a brick wall only at some scales.
     standing_out = energy / (reference + 0.25)
     return float(standing_out.min(axis=1).max())
 
 
 def _right_half(square_HW: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Power at the frequencies of the right half, float32 [size, size / 2].
+    """Returns the power at the frequencies of the right half, float32 [size, size / 2].
 
-    OpenCV packs the spectrum of a real square of even size: pairs of real and imaginary part along
-    the rows, and down the first column, where negative frequencies are left out.
+    OpenCV packs the spectrum of a real square of even size: rows have pairs of real and imaginary
+    part. The first column has pairs downwards, without negative frequencies.
     """
     packed = np.asarray(cv2.dft(square_HW), np.float32)
     squares = packed * packed
@@ -102,9 +103,10 @@ def _right_half(square_HW: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @cache
 def _fourier_maps(size: int) -> _FourierMaps:
-    """Window [size, size]; for frequencies of the right half that are used: place, ring, and cell.
+    """Returns the window [size, size], and place, ring and cell of each used frequency.
 
-    A cell is a wedge within a band of scales. The last two arrays count members of rings and cells.
+    Frequencies are those of the right half. A cell is a wedge within a band of scales. The last two
+    arrays are the numbers of frequencies in each ring and each cell.
     """
     hann = np.hanning(size).astype(np.float32)
     fy = np.fft.fftfreq(size, 1 / size)[:, None]
@@ -124,18 +126,18 @@ def _fourier_maps(size: int) -> _FourierMaps:
 
 
 FROZEN_CHANGE = 2.0
-"""Change between two frames, in levels, below which nothing moved: x264 refines a still picture by
-up to 1 level from frame to frame."""
+"""Nothing moves between two frames if the change is less than this, in levels. x264 refines a still
+picture by up to 1 level from frame to frame."""
 
 
 def change_signals(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> dict[str, float]:
-    """`change` of the luma of two pictures of 320 px: the largest of any part, in levels.
+    """Returns `change`, the largest change of luma between two pictures of 320 px, in levels.
 
-    It is the 99.5th percentile of the absolute difference, after 3x3 averaging.
+    The value is the 99.5th percentile of the absolute difference, after 3x3 averaging.
     """
     before, after = cv2.blur(before_HW, (3, 3)), cv2.blur(after_HW, (3, 3))
     counts = cv2.calcHist([cv2.absdiff(before, after)], [0], None, [256], [0, 256])
-    # The smallest level that this share of the pixels does not exceed.
+    # The smallest level that at least this share of the pixels does not exceed.
     return {"change": float(np.searchsorted(np.cumsum(counts), 0.995 * before.size))}
 
 
@@ -147,21 +149,22 @@ def _frozen_fraction(clip: ClipView) -> float | None:
 SCORES = {
     "sharpness": ScoreSpec(
         unit="slope / contrast",
-        range="0 soft to 1; about 0.1 out of focus; above 0.3 in focus; 1 where nothing has edges",
+        range="0 soft to 1; about 0.1 out of focus; above 0.3 in focus; 1 without edges",
         meaning="steepness of the sharpest edges at 640 px",
         aggregate="median",
     ),
     "stripes": ScoreSpec(
         unit="ratio",
-        range="about 1 with no direction; above 4 one direction stands out",
-        meaning="scratches, scan lines and other parallel lines; fences and facades too",
+        range="about 1 if no direction stands out; above 4 for one clear direction",
+        meaning="strength of parallel lines, such as scratches and scan lines; fences and facades "
+        "also have parallel lines",
         outside="stripes",
         aggregate="median",
     ),
     "frozen_fraction": ScoreSpec(
         unit="0 to 1",
         range="0 to 1",
-        meaning="share of samples after which nothing in the picture changes for 0.1 s",
+        meaning="share of samples after which the picture does not change for 0.1 s",
         outside="frozen",
         of=_frozen_fraction,
     ),

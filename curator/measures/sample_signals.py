@@ -1,6 +1,6 @@
-"""All signals of a sample: what they are called, and how one picture gives them.
+"""All signals of a sample: their names, and their values for one picture.
 
-Pure functions of pixels; they know no threshold and no clip.
+The functions depend only on pixels, not on the clip or on thresholds of the recipe.
 """
 
 import numpy as np
@@ -21,19 +21,19 @@ from curator.measures.strips import (
     strips,
 )
 
-PAIR_SIGNALS = ("motion", *camera.SIGNALS, "change")  # of a sample and the frame 0.1 s later
+PAIR_SIGNALS = ("motion", *camera.SIGNALS, "change")  # from a sample and the frame 0.1 s later
 _FULL_SIZE = ("noise", "blocking", "flattening", "banding", "combing", "resolution")
 SIGNALS = (
     "sharpness", "dark_fraction", "bright_fraction", "stripes", *_FULL_SIZE, "quantizer",
     *(f"border_{side}" for side in Sides._fields), *PAIR_SIGNALS,
 )  # fmt: skip
-"""Values of a sample, float32 each, NaN where one could not be measured."""
+"""Names of the values of a sample; each is float32, NaN if it could not be measured."""
 
 MIN_PX = 32
 
 
 def picture_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:
-    """Exposure of a picture of 640 px; sharpness and stripes of what is inside black borders."""
+    """Returns exposure of a picture of 640 px, and sharpness and stripes inside black borders."""
     inner = content_of(gray_HW, find_borders(gray_HW))
     return {"sharpness": sharpness(inner), **exposure_signals(gray_HW), "stripes": stripes(inner)}
 
@@ -41,10 +41,10 @@ def picture_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:
 def native_signals(
     luma_HW: NDArray[np.uint8], *, black: int = 0, white: int = 255
 ) -> dict[str, float]:
-    """Borders, and what shows at full size only: noise, blocks, bands, combs and resolution.
+    """Returns the signals that need full size: borders, noise, compression, combs, resolution.
 
-    `luma_HW` is uint8 luma at the source's own size, as coded: not turned, pixels not squared. A
-    part of its rows and columns is read.
+    `luma_HW` is uint8 luma in the source's size, as coded: neither rotated nor with square pixels.
+    Only a part of its rows and columns is read.
     """
     sides = find_borders(luma_HW, black=black, white=white)
     inner = content_of(luma_HW, sides)

@@ -1,6 +1,6 @@
-"""All scores of a clip: the project's own, and those of users' measures.
+"""All scores of a clip: built-in scores, and scores of custom measures.
 
-They are arithmetic over what was stored, and are in `clips` for kept and rejected clips alike.
+Scores are computed from stored tracks. They are columns of `clips`, for kept and rejected clips.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -54,7 +54,7 @@ _OWN = {
     "consistency": (consistency, boundaries),
     "CLIP": (clip_semantics,),
 }
-"""The project's own measures by their headings."""
+"""The built-in measures, by heading."""
 
 _FIRST_COLUMNS = (
     "short_side_px", "aspect", "fps", "duration_s", "hdr", "bits_per_pixel", "bit_rate_kbps",
@@ -66,7 +66,7 @@ _FIRST_COLUMNS = (
     "overlay_text_area", "logo_area", "split_screen", "picture_in_picture", "aesthetic",
     "content_probability", "nsfw", "consistency", "layout_consistency",
 )  # fmt: skip
-"""Columns of `clips` that have this order for ever; a score that is not named follows them."""
+"""Columns of `clips` whose order never changes; all other scores follow them."""
 
 _COLUMNS = FACT_COLUMNS - {"fps"}  # no score has these names; `fps` is in `measured_fps`
 
@@ -75,59 +75,60 @@ SUITABILITY = "suitability"
 LEARNED_SCORES = {
     SUITABILITY: ScoreSpec(
         unit="0 to 1",
-        range="0 to 1, which is sure to be kept; null where a score that the model uses is null",
-        meaning="probability that somebody marks the clip `keep`, learned by `curate learn`",
+        range="0 to 1 certain; null where a score that the model uses is null",
+        meaning="probability that a person marks the clip `keep`, learned by `curate learn`",
     )
 }
-"""Needs a model of `curate learn`; this declaration needs none of what computes it."""
+"""The score of a model of `curate learn`. This declaration imports no code of the model."""
 
 _PAGE_HEAD = """# Scores
 
-Each score is a column of `clips`, for kept and rejected clips alike, and can be bounded by a rule
-of the recipe. `curate scores --markdown` prints this page.
+Each score is a column of `clips`, for kept and rejected clips. A rule of the recipe can bound each
+score. An *overlay sample* is one of the samples in which overlays are detected, 1 per second.
+`curate scores --markdown` prints this page.
 """
-_TABLE_HEAD = """| score | unit | range and direction | what it says of a clip | samples | reasons |
+_TABLE_HEAD = """| score | unit | range and direction | meaning | aggregate | reasons |
 |---|---|---|---|---|---|
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """All scores of a recipe: the project's own, and those of the users' measures that it names.
+    """All scores of a recipe: built-in scores, and scores of the custom measures that it names.
 
-    They belong to a recipe, not to the process. A copy in another process is made of the names.
+    Scores belong to a recipe, not to the process. Another process loads them again by the names.
     """
 
-    names: tuple[str, ...]  # users' measures, as the recipe names them
+    names: tuple[str, ...]  # custom measures, as named in the recipe
     has_learned: bool  # whether the recipe names a model of `curate learn`, whose score is the last
-    # Scores that rules can use, by name, users' last. Public: columns of `clips`.
+    # Scores that rules can use, by name; custom scores are last. Public: columns of `clips`.
     specs: Mapping[str, ScoreSpec] = field(compare=False)
-    # Headings under which people look scores up -> the names of theirs.
+    # Names of scores by heading.
     headings: Mapping[str, tuple[str, ...]] = field(compare=False)
-    # What was loaded for the names: classes, and where they come from.
+    # Classes of the custom measures, with their origins.
     extensions: tuple[Extension, ...] = field(compare=False)
-    # Users' measures, in the recipe's order. They declare; a worker makes its own.
+    # Custom measures in the recipe's order, for their declarations; workers make their own objects.
     users: tuple[Measure, ...] = field(compare=False)
 
     @staticmethod
     def of(names: Iterable[str], *, has_learned: bool = False) -> "Measures":
-        """Loads users' measures by their names, and puts them behind the project's own.
+        """Loads custom measures by name, and adds their scores after the built-in scores.
 
         Raises:
-            RecipeError: A name leads to no measure, or a measure declares something that cannot
-                be: the name of another score or signal, or of a column.
+            RecipeError: A name leads to no measure, or a declaration is invalid. For example, a
+                score has the name of another score or column.
         """
         return _measures_of(tuple(dict.fromkeys(names)), has_learned)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A score may be made by any function, so that the names go to another process."""
+        """Pickles the names: functions of scores may not be picklable."""
         return _measures_of, (self.names, self.has_learned)
 
     def spec_of(self, score: str) -> ScoreSpec:
-        """What a score is, or a column of metadata, whose reasons derive from its name.
+        """Returns the declaration of a score, or of a column of metadata.
 
         Raises:
-            KeyError: There is no such score.
+            KeyError: No score has this name.
         """
         if not is_metadata(score):
             return self.specs[score]
@@ -135,7 +136,7 @@ class Measures:
         return _named({score: own})[score]
 
     def fingerprint(self) -> str:
-        """Fingerprint of the versions and scores of users' measures."""
+        """Returns the fingerprint of the versions and scores of custom measures."""
         return fingerprint(
             *(
                 (measure.fingerprint(), {name: spec.how for name, spec in measure.scores.items()})
@@ -150,10 +151,10 @@ class Measures:
         aggregates: Mapping[str, How] | None = None,
         heads: Heads | None = None,
     ) -> dict[str, float | None]:
-        """A value of one clip for each score; None where nothing was measured within the span.
+        """Returns the value of each score for one clip; None if the span has no measured value.
 
-        `aggregates` says how scores of samples are made, if not as in `specs`; `heads` reads the
-        track's CLIP embeddings.
+        `aggregates` replaces the aggregates or bounds in `specs`, by score. `heads` computes scores
+        from the track's CLIP embeddings.
         """
         clip, given = ClipView(track, span, heads), aggregates or {}
         return {
@@ -162,7 +163,7 @@ class Measures:
         }
 
     def markdown(self, aggregates: Mapping[str, How] = MappingProxyType({})) -> str:
-        """All scores as the page `docs/scores.md`, or with a recipe's aggregates."""
+        """Returns all scores as the page `docs/scores.md`, with a recipe's aggregates if given."""
         page = _PAGE_HEAD
         for family, names in self.headings.items():
             page += f"\n## {family}\n\n{_TABLE_HEAD}"
@@ -176,7 +177,7 @@ class Measures:
     def text(
         self, name: str | None, aggregates: Mapping[str, How] = MappingProxyType({})
     ) -> Iterator[str]:
-        """Lines about one score, or about all; a UsageError where there is no such score."""
+        """Yields lines about one score, or about all; raises `UsageError` for an unknown name."""
         if name is not None and name not in self.specs:
             raise UsageError(unknown_key(name, self.specs, "score"))
         for own, spec in self.specs.items():
@@ -198,7 +199,7 @@ def _reasons(spec: ScoreSpec) -> str:
 
 
 def _named(scores: Mapping[str, ScoreSpec]) -> dict[str, ScoreSpec]:
-    """Scores with the reasons that derive from their names."""
+    """Returns scores with the names of their reasons filled in."""
     return {
         name: replace(
             spec,
@@ -242,13 +243,13 @@ def _measures_of(names: tuple[str, ...], has_learned: bool) -> Measures:
 def _made(extension: Extension) -> Measure:
     if not issubclass(extension.target, Measure):
         raise RecipeError(
-            f"{extension.name!r} is no measure; expected a subclass of "
+            f"{extension.name!r} is not a measure; expected a subclass of "
             "curator.measures.measure_contract.Measure"
         )
     missing = [name for name in Measure.__annotations__ if not hasattr(extension.target, name)]
     if missing:
         raise RecipeError(f"{extension.name!r} declares no {missing[0]}")
-    with raised_as(RecipeError, TypeError, of=f"{extension.name!r} cannot be made: "):
+    with raised_as(RecipeError, TypeError, of=f"{extension.name!r} cannot be constructed: "):
         measure: Measure = extension.target()
     if measure.full not in (None, *get_args(Full)) or (measure.pairs and measure.full is None):
         raise RecipeError(
@@ -269,7 +270,7 @@ def _check(
     taken: Collection[str],
     signals: Collection[str],
 ) -> None:
-    """Refuses names that are no identifiers or are used already, and scores made of nothing."""
+    """Refuses names that are invalid or in use, and scores without signal or aggregate."""
     for kind, names, used in (("signal", own, signals), ("score", scores, taken)):
         for name in names:
             if not name.isidentifier():
@@ -278,8 +279,8 @@ def _check(
                 )
             if name in used or (kind == "signal" and name.startswith("change_")):
                 raise RecipeError(
-                    f"{origin!r} has a {kind} {name!r}, and there is one of that name already; "
-                    "give it another"
+                    f"{origin!r} declares a {kind} {name!r}, but the name is already in use; "
+                    f"rename the {kind}"
                 )
     given = {*signals, *own}
     for name, spec in scores.items():
@@ -290,21 +291,18 @@ def _check(
             raise RecipeError(f"{origin!r}: score {name}: {unknown_key(signal, given, 'signal')}")
         if spec.how is None:
             raise RecipeError(
-                f"{origin!r}: score {name} is made of signal {signal!r}, and says neither "
-                "aggregate nor below"
+                f"{origin!r}: score {name} of signal {signal!r} sets neither aggregate nor below; "
+                "set one of them"
             )
 
 
 def measures_in(info: ValidationInfo) -> Measures:
-    """The measures by which a section of a recipe is checked: those of the recipe that holds it."""
+    """Returns the measures of the recipe that is validated, or the built-in measures."""
     return info.context if isinstance(info.context, Measures) else BUILT_IN
 
 
 class ScoreConfig(RootModel[dict[str, How]]):
-    """Score -> how the samples of a clip become one number, where not as its `ScoreSpec` says.
-
-    An aggregate, or for a share below a bound that bound.
-    """
+    """Replaces the aggregate, or the bound of a share, of `ScoreSpec`, by score."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -323,7 +321,7 @@ class ScoreConfig(RootModel[dict[str, How]]):
             is_aggregate = isinstance(how, str) and how in AGGREGATES
             if not (is_number if is_share else is_aggregate):
                 wanted = "a number" if is_share else f"one of {', '.join(AGGREGATES)}"
-                raise ValueError(f"score {name!r} is made by {how!r}; expected {wanted}")
+                raise ValueError(f"score {name!r} has the aggregate {how!r}; expected {wanted}")
         return scores
 
 
@@ -335,5 +333,5 @@ def _score(clip: ClipView, name: str, spec: ScoreSpec, how: How | None) -> float
     return None if value is None or isnan(value) else value
 
 
-BUILT_IN = Measures.of(())  # the project's own measures alone
-SCORES = BUILT_IN.specs  # their scores
+BUILT_IN = Measures.of(())  # the built-in measures alone
+SCORES = BUILT_IN.specs

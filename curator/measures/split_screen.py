@@ -1,12 +1,11 @@
-"""A divided picture: two or more recordings beside or above each other.
+"""Detects a divided picture: two or more recordings next to or above each other.
 
-Any straight edge of a standing scene goes through the picture: a wall's bricks, a shelf, the frame
-of a door. So a line counts only if something moves on both of its sides, and what moves on the one
-is unlike what moves on the other, piece by piece and look by look, more than it is elsewhere in the
-picture. A camera that pans along an edge, and a view through a window with a bar, move both sides
-alike, and one motion of the camera explains the whole picture.
+Standing scenes also have long straight edges: bricks, a shelf, the frame of a door. So a line
+counts only if both of its sides move, and if their motion differs, per piece and overlay sample,
+more than elsewhere in the picture. If a camera pans along an edge, or looks through a window with a
+bar, both sides move alike, and one motion of the camera explains the whole picture.
 
-Shape letters: T looks, A pieces along a line, P places, C cells.
+Shape letters: T overlay samples, A pieces along a line, P places, C cells, N lines.
 """
 
 import numpy as np
@@ -18,24 +17,24 @@ from curator.measures.measure_contract import ScoreSpec
 
 _MIN_LOOKS = 4
 _MAX_LOOKS = 60
-_MARGIN = 0.15  # share at each end where no line divides: bars and tickers have edges there
-_N_LINES = 12  # lines of each direction that may divide the picture
-_MIN_COVER = 0.6  # share of looks and pieces in which such a line stands
-_MIN_EXACT = 0.7  # share of that in one place, and not in the next ones too
-_MOVES = 2.0  # log2 of 1 + levels from which a cell moves: 3 levels, above noise and grain
-_MIN_MOVING = 0.02  # share of each side's cells and looks that move
-_WIDE = 2  # cells on each side of a line, and between them, that are compared
-_LEVEL = 0.2  # log2 units added to differences, so that those of still parts say nothing
-_FULL_APART = 0.5  # log2 units of difference over time, from which more says no more
+_MARGIN = 0.15  # share at each end without dividing lines: bars and tickers have edges there
+_N_LINES = 12  # largest number of lines per direction that are examined
+_MIN_COVER = 0.6  # smallest share of overlay samples and pieces with the line
+_MIN_EXACT = 0.7  # smallest part of this share in one place, without neighbouring places
+_MOVES = 2.0  # smallest log2(1 + levels) of a moving cell: 3 levels, above noise and grain
+_MIN_MOVING = 0.02  # smallest share of moving cells on each side, over all overlay samples
+_WIDE = 2  # cells on each side of a line that are compared, and cells between them
+_LEVEL = 0.2  # log2 units added to differences, so that differences of still parts have no weight
+_FULL_APART = 0.5  # deviation over time, in log2 units, at which `apart` is 1
 
 _WEIGHTS = {"cover": 7.1, "own": 2.0, "together": -4.4, "jump": 2.2, "apart": 2.9}
 _BIAS = -11.2
-"""Fitted on the half `tune` (results/split_screens.md), a false one counting as three missed,
-and lowered by 0.5 so that none of 222 clips there is false."""
+"""Fitted on the half `tune` (results/split_screens.md), where a false detection costs as much as
+three misses. The bias is lowered by 0.5, so that none of the 222 clips there is false."""
 _ENOUGH_LOOKS = 5
 _PER_MISSING_LOOK = 0.5
-"""Log odds that each look less than enough takes: fewer looks are unlike by chance. With it 2 of
-222 clips are false with four looks."""
+"""Reduction of log odds per missing overlay sample, because few samples differ by chance. With four
+samples, 2 of 222 clips are false."""
 
 Floats = NDArray[np.float64]
 
@@ -57,13 +56,13 @@ def _split_screen(clip: ClipView) -> float | None:
 
 
 def line_features(clip: ClipView, looks: NDArray[np.intp], level_TCC: Floats) -> dict[str, Floats]:
-    """What is known of lines that may divide the picture, float64 [N] by name.
+    """Returns the features of lines that may divide the picture, float64 [N] by name.
 
-    cover: share of looks and pieces of its length in which the line stands;
-    own: share of the textured places that no one motion of the camera explains;
-    together: correlation of what moves on both sides, over pieces and looks;
-    jump: how much more it differs in amount than elsewhere in the picture, in octaves;
-    apart: how much the difference of both sides changes over time, 0 to 1.
+    cover: share of overlay samples and pieces with the line;
+    own: share of the textured places that no single motion of the camera explains;
+    together: correlation of motion on both sides, over pieces and overlay samples, at least 0;
+    jump: difference of motion across the line, relative to the rest of the picture, in octaves;
+    apart: change of the difference of both sides over time, 0 to 1.
     """
     lines_T2AP = lines_of(clip.track.look_standing[looks])
     cover_2P = lasting_lines(lines_T2AP).mean(1)
@@ -82,7 +81,7 @@ def line_features(clip: ClipView, looks: NDArray[np.intp], level_TCC: Floats) ->
 
 
 def _places(cover_P: Floats, exact_P: Floats) -> NDArray[np.intp]:
-    """Places of the lines that stand most, within the margins."""
+    """Returns the places of the lines with the largest cover, inside the margins."""
     exact = np.maximum(exact_P, np.maximum(np.roll(exact_P, 1), np.roll(exact_P, -1)))
     may_be = (cover_P >= _MIN_COVER) & (exact >= _MIN_EXACT * cover_P)
     margin = round(_MARGIN * LINE_ACROSS)
@@ -92,7 +91,7 @@ def _places(cover_P: Floats, exact_P: Floats) -> NDArray[np.intp]:
 
 
 def _sides(level_TCC: Floats, at: int) -> tuple[float, float, float] | None:
-    """`together`, `jump`, `apart` of what is before and behind a line; None if a side is still."""
+    """Returns `together`, `jump` and `apart` of a line's two sides; None if a side is still."""
     left, right = level_TCC[:, :, :at], level_TCC[:, :, at + _WIDE :]
     if min(float((side >= _MOVES).mean()) for side in (left, right)) < _MIN_MOVING:
         return None
@@ -111,7 +110,7 @@ def _sides(level_TCC: Floats, at: int) -> tuple[float, float, float] | None:
 
 
 def _correlation(first: Floats, second: Floats) -> float:
-    """Pearson's; 1 where one of them does not vary."""
+    """Returns Pearson's correlation; 1 if one of both is constant."""
     first, second = first - first.mean(), second - second.mean()
     size = float(np.sqrt((first * first).sum() * (second * second).sum()))
     return float((first * second).sum()) / size if size > 1e-6 else 1.0
@@ -120,10 +119,10 @@ def _correlation(first: Floats, second: Floats) -> float:
 SCORES = {
     "split_screen": ScoreSpec(
         unit="0 to 1",
-        range="0 without to 1; above 0.5 a divided picture; null with fewer than 4 looks, and "
-        "where nothing moves",
-        meaning="how surely a straight line that stays in place divides the picture: what moves on "
-        "both sides of it is unlike. A divided picture of which a part stands still is not found",
+        range="0 to 1; above 0.5 a divided picture; null with fewer than 4 overlay samples, and if "
+        "nothing moves",
+        meaning="probability that a straight line that stays in place divides the picture into "
+        "parts with different motion; not found if one part stands still",
         outside="split_screen",
         of=_split_screen,
     )

@@ -1,4 +1,4 @@
-"""The stream: size, shape, rate, compression, damage."""
+"""Scores of the coded stream: size, shape, rate, compression, damage."""
 
 import math
 
@@ -10,7 +10,7 @@ from curator.records.clips import Reason
 
 
 def _n_bits(clip: ClipView) -> int:
-    """Compressed bits of the clip's frames; 0 where they are not known."""
+    """Returns the compressed bits of the clip's frames; 0 if unknown."""
     return 8 * int(clip.track.frame_bytes[clip.frames].sum())
 
 
@@ -22,7 +22,7 @@ def _fps(clip: ClipView) -> float:
 SCORES = {
     "short_side_px": ScoreSpec(
         unit="px",
-        range="1 upwards",
+        range="1 and more",
         meaning="shorter side, upright with square pixels",
         low="resolution_too_low",
         high="resolution_too_high",
@@ -30,38 +30,38 @@ SCORES = {
     ),
     "aspect": ScoreSpec(
         unit="width/height",
-        range="above 0; below 1 for portraits",
-        meaning="shape of the picture, upright with square pixels",
+        range="above 0; below 1 for portrait formats",
+        meaning="width / height of the picture, upright with square pixels",
         low="aspect_too_narrow",
         high="aspect_too_wide",
         of=lambda clip: clip.size[0] / clip.size[1],
     ),
-    "fps": ScoreSpec(unit="1/s", range="above 0", meaning="nominal frame rate", of=_fps),
+    "fps": ScoreSpec(unit="1/s", range="above 0", meaning="frame rate; mean if variable", of=_fps),
     "duration_s": ScoreSpec(
         unit="s",
         range="above 0",
-        meaning="length of the span that was proposed",
+        meaning="length of the clip",
         low=Reason.TOO_SHORT,
         high=Reason.TOO_LONG,
         of=lambda clip: clip.seconds,
     ),
     "bit_rate_kbps": ScoreSpec(
         unit="kbit/s",
-        range="0 upwards",
-        meaning="compressed bits of the clip's frames per second, without sound and container",
+        range="0 and more",
+        meaning="compressed bits of the clip's frames per second, without audio and container",
         low="bit_rate_too_low",
         high="bit_rate_too_high",
         of=lambda clip: _n_bits(clip) / clip.seconds / 1000 or None,
     ),
     "bits_per_pixel": ScoreSpec(
         unit="bit",
-        range="0 upwards; below 0.02 is starved (Open-Sora 2.0)",
+        range="0 and more; below 0.02 too few bits (Open-Sora 2.0)",
         meaning="compressed bits of the clip's frames per pixel",
         of=lambda clip: _n_bits(clip) / (math.prod(clip.size) * clip.span.n_frames) or None,
     ),
     "corrupt_fraction": ScoreSpec(
         unit="0 to 1",
-        range="0 sound to 1",
+        range="0 undamaged to 1",
         meaning="share of frames in which the decoder concealed damage",
         outside="too_corrupt",
         of=lambda clip: float(np.mean(clip.track.frame_flags[clip.frames] >> 1 & 1)),
@@ -69,14 +69,14 @@ SCORES = {
     "hdr": ScoreSpec(
         unit="0 or 1",
         range="0 or 1",
-        meaning="1 for PQ and HLG transfer, which 8-bit BT.709 clips cannot hold",
+        meaning="1 for PQ or HLG transfer, which 8-bit BT.709 clips cannot represent",
         outside=Reason.HIGH_DYNAMIC_RANGE,
         of=lambda clip: float(clip.track.is_hdr),
     ),
     "interlaced": ScoreSpec(
         unit="0 or 1",
         range="0 or 1",
-        meaning="1 for a stream that says it is interlaced; `combing` says what can be seen of it",
+        meaning="1 for a stream that is marked as interlaced; `combing` measures visible combs",
         outside="interlaced",
         of=lambda clip: float(clip.track.is_interlaced),
     ),

@@ -91,11 +91,11 @@ def test_cells_belong_to_the_clip_of_their_middle_and_silence_is_the_recipes() -
     recipe = load_recipe("quickstart", ["scores.silence=-50"])
     assert recipe.scores.root == {"silence": -50.0}
     assert ("scores.silence", -50.0, "share below it") in [row[:3] for row in describe(recipe)]
-    with pytest.raises(RecipeError, match="silence' is made by 'mean'; expected a number"):
+    with pytest.raises(RecipeError, match="silence' has the aggregate 'mean'; expected a number"):
         load_recipe("quickstart", ["scores.silence=mean"])
-    with pytest.raises(RecipeError, match=r"^--set: scores: .*'motion' is made by 'men'; expected"):
+    with pytest.raises(RecipeError, match=r"^--set: scores: .*has the aggregate 'men'; expected"):
         load_recipe("quickstart", ["scores.motion=men"])
-    with pytest.raises(ValidationError, match=r"'motion' is made by 3; expected one of mean"):
+    with pytest.raises(ValidationError, match="'motion' has the aggregate 3; expected one of"):
         ScoreConfig.model_validate({"motion": 3})
 
 

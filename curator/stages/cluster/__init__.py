@@ -1,1 +1,1 @@
-"""Groups clips by what they show, and rejects those that show the same kind of thing again."""
+"""Groups clips by meaning, and rejects semantic duplicates."""

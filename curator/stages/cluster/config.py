@@ -6,24 +6,24 @@ from pydantic import model_validator
 
 from curator.stage import StageConfig, setting
 
-MAX_GROWING_CLUSTERS = 2_000  # each snapshot holds their centres, 3.4 KB each
+MAX_GROWING_CLUSTERS = 2_000  # each snapshot stores their centroids, 3.4 KB each
 
 
 class ClusterConfig(StageConfig):
-    """What is too much of the same kind.
+    """Settings of the clusters.
 
-    Vectors are those of the CLIP model that `analyze.clip` names, else those of the scene network.
+    Vectors are from the CLIP model of `analyze.clip`, or else from the scene network.
     """
 
     n: int | None = setting(None, ge=1, le=100_000, unit="clusters")
-    """clusters of meaning, which the column `cluster` names and `select.by` may balance; null for
-    none"""
-    # SemDeDup (arXiv 2303.09540) and cosmos-curate compare within clusters of k-means.
+    """number of clusters of clips with similar meaning; the column `cluster` has the cluster of a
+    clip, and `select.by` can balance clusters; null: no clusters"""
+    # SemDeDup (arXiv 2303.09540) and cosmos-curate compare clips within clusters of k-means.
     similarity: float | None = setting(None, gt=0, le=1, unit="cosine")
-    """cosine from which two clips of a cluster are semantic duplicates, of which the better one
-    stays; by model: 0.9 to 0.99 for CLIP, 0.95 and more for the scene network; null for none"""
+    """cosine from which two clips of a cluster are semantic duplicates, and only the better clip
+    stays; 0.9 to 0.99 for CLIP, 0.95 and more for the scene network; null: no comparison"""
     seed: int = setting(0, unit="whole number")
-    """another seed makes other clusters"""
+    """seed of the clusters"""
 
     @property
     def enabled(self) -> bool:
@@ -34,7 +34,7 @@ class ClusterConfig(StageConfig):
     def _within_clusters(self) -> Self:
         if self.similarity is not None and self.n is None:
             raise ValueError(
-                "similarity compares clips within clusters, and n is null; set cluster.n, such as "
-                "the number of clips divided by 100"
+                "similarity compares clips within clusters, but n is null; set cluster.n, for "
+                "example to the number of clips divided by 100"
             )
         return self

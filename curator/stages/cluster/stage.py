@@ -1,4 +1,7 @@
-"""The stage that puts clips into clusters of meaning, and rejects semantic duplicates."""
+"""The stage that groups clips into clusters of similar meaning, and rejects semantic duplicates.
+
+Shape letters: N clips, K clusters, D dimensions of a vector, W words.
+"""
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,17 +24,17 @@ from curator.vectors.k_means import clusters
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
-CLUSTERS = "clusters"  # family: number, clips, words, nearest clips of each
-N_GALLERIES, N_NEAREST = 20, 8  # largest clusters with a list of clips, and its length
-N_WORDED = 5_000  # clusters that get words: a snapshot holds 8 MiB of what a stage leaves
-CENTROIDS = "centroids"  # family, of growing outputs: the centres of clusters, float16 in base64
+CLUSTERS = "clusters"  # family: number, count of clips, words and nearest clips of each cluster
+N_GALLERIES, N_NEAREST = 20, 8  # number of clusters with a list of clips; length of each list
+N_WORDED = 5_000  # clusters that get words: a snapshot stores at most 8 MiB per stage
+CENTROIDS = "centroids"  # family of growing outputs: centroids of clusters, float16 in base64
 _BLOCK = 1024
-_SLACK = 1e-6  # by which a product of vectors in float32 may differ from one machine to another
+_SLACK = 1e-6  # difference of a float32 product of vectors between machines
 
-N_WORDS = 3  # most words of a cluster
-PROMPT = "a photo of {}"  # the prompt of CLIP's authors for classes without one of their own
-_LEAST = 1e-3  # difference of cosines from which a word says something of a cluster
-# Plain nouns: places, things, people and animals, what people do, and kinds of pictures.
+N_WORDS = 3  # largest number of words of a cluster
+PROMPT = "a photo of {}"  # the general prompt of CLIP's authors for names of classes
+_LEAST = 1e-3  # smallest difference of cosines from which a word describes a cluster
+# Plain nouns: places, things, people, animals, activities, and kinds of pictures.
 WORDS = tuple(
     word.strip()
     for word in """
@@ -65,10 +68,10 @@ a time lapse, slow motion, darkness, a blurred picture, an abstract pattern
 
 
 class ClusterStage(CorpusStage[ClusterConfig]):
-    """Puts clips into clusters of meaning, and rejects semantic duplicates.
+    """Groups clips into clusters, and rejects semantic duplicates.
 
-    Embeddings of the model `clip` are compared; without one, vectors of the scene network. If it
-    `is_growing`, the clusters of the first generation stay for later ones.
+    The vectors are embeddings of the model `clip`; without `clip`, vectors of the scene network.
+    With `is_growing`, later generations keep the clusters of the first generation.
     """
 
     name = "cluster"
@@ -91,11 +94,11 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         self._family = "embeddings" if clip is None else "clip_embeddings"
 
     def models(self) -> tuple[object, ...]:
-        """Which vectors are compared, and whether clusters stay."""
+        """Returns the name of the vectors' family, and whether clusters stay."""
         return (self._family, self._is_growing and self.is_on)
 
     def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | str]:
-        """Names the cluster of each clip that has a vector."""
+        """Sets the cluster of each clip that has a vector, and rejects semantic duplicates."""
         del work
         config = self.config
         if config.n is None:
@@ -133,7 +136,7 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         yield self._decided(rows, ids, cluster, of, vectors_ND)
 
     def _words(self, vectors_ND: Floats, centroids_KD: Floats) -> list[dict[str, object]]:
-        """Returns the words of the largest clusters; none without CLIP."""
+        """Returns the words of the first clusters; an empty list without CLIP."""
         if self._clip is None or self._models is None:
             return []
         mean_D = vectors_ND.mean(0, dtype=np.float64)
@@ -169,10 +172,10 @@ class ClusterStage(CorpusStage[ClusterConfig]):
 def semantic_duplicates(
     vectors_ND: Floats, cluster: Numbers, order: Numbers, similarity: float
 ) -> Numbers:
-    """Returns for each clip the clip that stays of those like it, int64 [N]; itself if it stays.
+    """Returns by clip the most similar clip that replaces it, int64 [N]; itself if it stays.
 
-    Vectors are L2-normalised; clips of unlike clusters are not compared; `order` has clips from the
-    best to the worst. From the cosine `similarity` on, the worse of two clips goes.
+    Only clips of the same cluster are compared. If their cosine is at least `similarity`, the worse
+    clip is dropped. Vectors are L2-normalised; `order` has the clips from best to worst.
     """
     of = np.arange(len(order))
     rank = np.argsort(order)
@@ -184,7 +187,7 @@ def semantic_duplicates(
 
 
 def _within(vectors_ND: Floats, members: Numbers, least: float, of: Numbers) -> None:
-    """Visits the clips of a cluster from best to worst: only clips that stay reject others."""
+    """Visits the clips of a cluster from best to worst; only clips that stay drop others."""
     retained = members[:0]
     for start in range(0, len(members), _BLOCK):
         block = members[start : start + _BLOCK]
@@ -207,7 +210,7 @@ def _described(
     cluster: Numbers,
     before: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Returns each cluster with what is known `before`, its medoid, and clips of the largest."""
+    """Returns an entry per cluster: adds clip count, medoid and nearest clips to `before`."""
     nearness = np.einsum("nd,nd->n", vectors_ND, centroids_KD[cluster])
     by_cluster = np.lexsort((-nearness, cluster))
     ends = np.cumsum(np.bincount(cluster, minlength=len(centroids_KD)))
@@ -227,10 +230,10 @@ def _described(
 def cluster_words(
     centroids_KD: Floats, mean_D: Floats, clip: ModelEntry, models: ModelStore
 ) -> list[list[str]]:
-    """Returns the words of each cluster, the fittest first; none that fits all clips as well.
+    """Returns the words of each cluster, the best first; omits words that fit all clips as well.
 
-    The centroids are the mean embeddings of clusters, `mean_D` that of all clips, of unit length;
-    `clip` is the model that embedded the clips, whose weights are in `models`.
+    The centroids are mean embeddings of clusters. `mean_D` is the mean embedding of all clips, of
+    unit length. `clip` is the model that embedded the clips; its weights are in `models`.
 
     Raises:
         ModelError: The weights or open_clip are missing.

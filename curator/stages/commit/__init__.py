@@ -1,1 +1,1 @@
-"""Makes the results of a run visible to readers."""
+"""Publishes the results of a run to readers."""

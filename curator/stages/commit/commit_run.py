@@ -61,33 +61,34 @@ VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
 def alone() -> None:
-    """The check where nobody else can write."""
+    """Checks nothing, for outputs to which no other run can write."""
 
 
 Rows = tuple[Iterable[pa.Table], pa.Schema]
-"""Rows of a table in their order, some at a time, and their schema."""
+"""Rows of a table, in order and in blocks, and their schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """What a pass leaves to readers.
+    """The results of a run, or of one generation, for readers.
 
     Attributes:
-        previous: Summary of the newest snapshot; empty without one.
-        before: Summary of earlier generations, which this commit adds to; None where it is of
-            everything.
-        facts: Gives the fields of the summary that follow from no table. They are asked for when
-            the tables are written, so that what those took is in them.
-        parts: Parts of tables that stay. New rows come behind them.
-        sources: Rows of `sources`, a table for each part.
-        tables: New rows of tables but `clips`, by name.
-        n_skipped_names: Objects that the listing passed over by their names.
-        shard_files: What describes all shards, by name, in the order in which it is written.
-        pictures: Gives thumbnails by the ids of clips.
-        publishes: Whether readers see the results; else a later commit of the same run publishes
-            them.
-        folders: Folders of which what no snapshot names may go.
-        is_last: Whether no other work of this run goes on, so that unfinished objects may go.
+        previous: Summary of the newest snapshot; empty without a snapshot.
+        before: Summary of earlier generations, to which this commit adds; None if this commit has
+            the whole corpus.
+        facts: Returns the fields of the summary that no table gives. The commit calls it after it
+            has written the tables, so that times include this work.
+        parts: Existing parts of tables that stay, by table. New rows are in parts after them.
+        sources: Rows of `sources`, one table per part.
+        tables: New rows of all tables but `sources` and `clips`, by name.
+        n_skipped_names: Number of objects that the scan skipped because of their names.
+        shard_files: Files that describe all shards, by name, in the order of writing.
+        pictures: Returns the thumbnails of clips, by id.
+        publishes: Whether readers see the results now; otherwise a later commit of the run
+            publishes them.
+        folders: Folders in which the commit removes objects that no snapshot names.
+        is_last: Whether this run does no other work, so that the commit may remove unfinished
+            objects.
     """
 
     store: FencedStore
@@ -109,7 +110,7 @@ class Commit:
 def commit_run(run: Commit) -> dict[str, Any]:
     """Publishes a run, `summary.json` last, removes leftovers, and returns the summary."""
     store, clips = run.store, run.clips
-    # Nothing that readers of the folders of the tables see changes before there is a snapshot.
+    # Parts are under `snapshots/`: the folders of tables change only after the new snapshot.
     root = f"{SNAPSHOTS}/"
     totals = SourceTotals()
     sources: list[str] = []
@@ -147,23 +148,23 @@ def commit_run(run: Commit) -> dict[str, Any]:
     try:
         store.clean_temporary(("", *OWN_FOLDERS), is_own)
     except StorageError as error:
-        # Leftovers of killed writers cost space, not correctness.
-        logger.warning("unfinished objects were not all removed: %s", error)
+        # Leftovers of killed writers only take space.
+        logger.warning("some unfinished objects were not removed: %s", error)
     return summary
 
 
 def _publish(run: Commit, summary: dict[str, Any], page: str) -> dict[str, Any]:
     """Adds a snapshot, updates the files at fixed paths, and removes leftovers.
 
-    `manifest.next.json` is there from before the first index changes until `summary.json` is
-    written, so that a commit that was broken off can be told from a damaged output.
+    `manifest.next.json` exists from before the first index changes until `summary.json` is written:
+    it distinguishes an interrupted commit from a damaged output.
 
     Returns:
         The summary with the snapshot's number.
 
     Raises:
-        CuratorError: Another run committed meanwhile.
-        LeaseLostError: Another run may write by now.
+        CuratorError: Another run committed in the meantime.
+        LeaseLostError: Another run may write to the output now.
     """
     store, shard_files = run.store, run.shard_files
     records = head_of_records(store)
@@ -176,7 +177,7 @@ def _publish(run: Commit, summary: dict[str, Any], page: str) -> dict[str, Any]:
         number = commit.summary[NUMBER]
         own = sealed_json(archived(commit.summary), to_json, snapshot_name(number))
         add_snapshot(store, number, own)
-    # A page that shows clips is of more use than one that says that none was added.
+    # A generation without clips keeps the report of an earlier generation, which shows clips.
     keeps_report = run.before is not None and not len(run.clips)
     is_wanted = commit.is_new or not keeps_report or not store.exists(REPORT)
     shown = page if is_wanted else None
@@ -193,10 +194,10 @@ def write_fixed_paths(
     shard_files: Mapping[str, bytes],
     page: str | None,
 ) -> dict[str, Any]:
-    """Lets the files at fixed paths follow the newest snapshot; returns `summary.json`, the last.
+    """Updates the files at fixed paths to the newest snapshot, `summary.json` last.
 
-    `summary` names tables by their fixed paths, `previous` is the summary that was there. Without
-    `page` the report and its trace stay as they are.
+    `summary` names tables by their fixed paths; `previous` is the old summary. Without `page`, the
+    report and its trace stay unchanged. Returns the contents of `summary.json`.
     """
     put_in_place(store, summary)
     if page is not None:
@@ -212,12 +213,12 @@ def write_fixed_paths(
 
 
 def delete_previews(store: Store) -> None:
-    """Deletes the moving previews of the report: clips may have been removed."""
+    """Deletes the moving previews of the report, because their clips may be gone."""
     store.delete([info.key for info in store.list(PREVIEWS)])
 
 
 def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
-    """Writes files that describe the shards, by name in writing order; skips unchanged ones."""
+    """Writes the files that describe the shards, in the order of `files`; skips unchanged files."""
     there = {info.key: info for info in store.list(f"{SHARDS}/")}
     changed = {name: data for name, data in files.items() if not store.holds(there.get(name), data)}
     if changed:
@@ -230,16 +231,16 @@ def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
 
 
 def _counts_of_both(old: bytes, new: bytes) -> bytes:
-    """Returns counts of the tars of the old and the new splits, for readers between the two."""
+    """Returns counts with the tars of the old and the new splits, valid while splits change."""
     merged = json.loads(new)
-    # A damaged file serves no reader.
+    # Of a damaged old file, only the new counts are written.
     with suppress(ValueError, KeyError, TypeError):
         merged["shard_counts"] = json.loads(old)["shard_counts"] | merged["shard_counts"]
     return json.dumps(merged, indent=1).encode() + b"\n"
 
 
 def versions() -> dict[str, str]:
-    """Returns versions of Python and of the packages that results may depend on, if installed."""
+    """Returns versions of Python and of installed packages on which results may depend."""
     numbers = {"python": platform.python_version()}
     for name in VERSIONS:
         with suppress(PackageNotFoundError):  # a run of few sources starts no Ray
@@ -248,7 +249,7 @@ def versions() -> dict[str, str]:
 
 
 def table_facts(sources: SourceTotals, clips: ClipColumns, n_skipped_names: int) -> dict[str, Any]:
-    """Returns the fields of the summary that follow from the rows of `sources` and `clips`."""
+    """Returns the fields of the summary that are computed from `sources` and `clips`."""
     return {
         "counts": {
             "sources": sources.n_sources,
@@ -289,7 +290,7 @@ def clip_counts(clips: ClipColumns) -> dict[str, Any]:
 
 
 def clip_outcomes(clips: ClipColumns) -> dict[tuple[str, str], tuple[int, float]]:
-    """Returns numbers and seconds of clips by decision and reason, "" for none."""
+    """Returns number and seconds of clips by decision and reason; the reason is "" if absent."""
     sums: dict[tuple[str, str], tuple[int, float]] = {}
     for block in clips.blocks(("decision", "reason", "start_s", "end_s")):
         seconds = pc.subtract(block["end_s"], block["start_s"])
@@ -323,24 +324,24 @@ def kept_seconds(clips: ClipColumns) -> float:
 
 
 def _by_count(counts: Mapping[str, int]) -> dict[str, int]:
-    """Returns counts with the largest first, of equals by name."""
+    """Returns counts sorted from the largest; equal counts by name."""
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 _OF_CLIPS = ("clips", "kept", "rejected")
 _BY_CLIPS = ("by_reason", "by_cut_mode", "by_any_reason", "by_only_reason", "by_tag", "by_tag_kept")
-"""Counts of `counts` that are of clips; the others are of all sources."""
+"""Keys of `counts` that count clips of one generation; other keys count all sources."""
 
 
 def _added(before: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the summary of a generation added to that of the generations before it.
+    """Adds a generation's counts of clips to the summary of earlier generations.
 
-    What the new one says of sources, shards and tables is of all generations.
+    The new summary already covers sources, shards and tables of all generations.
     """
     old, new = before["counts"], summary["counts"]
     counts = {name: old[name] + new[name] for name in _OF_CLIPS}
     counts |= {name: _by_count(Counter(old[name]) + Counter(new[name])) for name in _BY_CLIPS}
-    # Rules that judged no clip of the new generation stay.
+    # Rules without a clip in the new generation stay.
     rules = {rule["rule"]: dict(rule) for rule in before["rules"]}
     for rule in summary["rules"]:
         earlier = rules.get(rule["rule"], {})

@@ -1,4 +1,4 @@
-"""Settings of the commit: it has none."""
+"""Settings of the commit stage, which has none."""
 
 from curator.stage import StageConfig
 

@@ -1,4 +1,4 @@
-"""The stage that makes the results of a run visible to readers."""
+"""The stage that publishes the results of a run to readers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ class CommitStage(Stage[CommitConfig, Commit, dict[str, Any]]):
     config_type = CommitConfig
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """A snapshot names all tars."""
+        """Waits for all tars: a snapshot names all of them."""
         return self.waits_for("every tar to be written", "readers see a generation as a whole")
 
     def process(self, unit: Commit) -> dict[str, Any]:

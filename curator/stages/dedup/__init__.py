@@ -1,1 +1,1 @@
-"""Rejects clips that show the footage of a better clip."""
+"""Rejects clips that show the same footage as a better clip."""

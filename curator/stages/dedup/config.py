@@ -1,4 +1,4 @@
-"""Settings of the removal of near duplicates."""
+"""Settings of the stage that rejects near duplicates."""
 
 from pydantic import ValidationInfo, field_validator
 
@@ -13,24 +13,24 @@ class DedupConfig(StageConfig):
     """Settings of the search for clips that show the same footage."""
 
     enabled: bool = True
-    """reject clips whose footage another clip shows that stays"""
+    """reject a clip if a retained clip shows the same footage"""
     min_share: float = setting(0.8, gt=0, le=1, unit="share")
-    """share of a clip that a clip that stays must show, so that the clip is rejected"""
+    """reject a clip if a retained clip shows at least this share of it"""
     remainders: bool = True
-    """the part of a rejected clip that no clip that stays shows becomes a clip of its own; a clip
-    that shares less than min_share with one that stays is divided, too"""
+    """make clips from the parts of a rejected clip that no retained clip shows; also divide a clip
+    that shares less than min_share with a retained clip"""
     prefer: tuple[str, ...] = setting(PREFERENCES, unit="names")
-    """which clip stays, the first criterion first: more pixels, bits_per_pixel (less compression),
-    length (more frames), any score, or a column meta.*; after - less is better; of equals the first
-    by source and time"""
+    """criteria for the clip that is retained, the most important first: pixels (more is better),
+    bits_per_pixel (less compression), length (more frames), any score, or a column meta.*; with a
+    leading - less is better; among equal clips, the first by source and time is retained"""
     against: tuple[str, ...] = setting((), unit="outputs")
-    """other outputs, a folder or bucket each: clips whose footage one of them keeps are rejected"""
-    # benchmarks/results/duplicates.md: the distribution of unrelated pictures and of edits.
+    """other outputs, each a folder or bucket; reject clips whose footage one of them keeps"""
+    # benchmarks/results/duplicates.md has the cosines of unrelated pictures and of edits.
     similarity: float = setting(0.5, gt=0, lt=1, unit="cosine")
-    """cosine of the vectors of two pictures from which their clips are compared frame by frame;
-    higher is faster and finds fewer edits"""
-    neighbours: int = setting(16, ge=1, le=1000, unit="pictures")
-    """most similar pictures of other clips whose clips are compared, for each picture"""
+    """cosine of two pictures' vectors from which their clips are compared frame by frame; a higher
+    cosine is faster and finds fewer edits"""
+    neighbours: int = setting(16, ge=1, le=1000, unit="clips")
+    """for each picture, compare its clip with this many clips, whose pictures are most similar"""
 
     @field_validator("prefer")
     @classmethod

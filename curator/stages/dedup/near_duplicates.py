@@ -1,13 +1,12 @@
-"""Pairs of clips that show the same footage: how they are found, and how runs store them.
+"""Finds and stores pairs of clips that show the same footage.
 
-An index of the vectors of pictures proposes pairs. Each is then verified by its pictures and luma,
-on workers where there are many. The pairs are the same wherever that is done.
+An index of the vectors of pictures proposes pairs. A comparison of pictures and luma then verifies
+each pair, on workers if there are many pairs. The result does not depend on the workers.
 
-Rules and preferences, which a rerun changes, decide which clip of a pair stays, but not whether two
-clips show the same footage. So pairs are stored: a changed preference or share searches nothing,
-and only new clips are compared.
+Whether two clips show the same footage does not depend on rules and preferences, which a rerun
+changes. So pairs are stored: after a changed preference or share, a run compares only new clips.
 
-Shape letters: N clips, P pairs, O owners in an index.
+Shape letters: N clips, P pairs, O owners in an index (clips with vectors).
 """
 
 import json
@@ -36,29 +35,29 @@ PAIRS_SCHEMA = columns_schema(
     ("similarity", pa.float32()),
     ("inliers", pa.int32()),
 )
-"""A row per pair, as `Match` has it for `clip_id` and `other`. `place` is -1 for a clip of this
-output, else the number of the place that has the other clip. A row without `other` says that a
-clip was compared."""
+"""One row per pair: the `Match` of the clips `clip_id` and `other`. `place` is the number of the
+place that has `other`; -1 for this output. A row without `other` records that `clip_id` was
+compared."""
 _SETTINGS, _PLACES = b"curate.search", b"curate.places"
-_VERIFY_S = 0.02  # CPU-seconds for a pair, about
-# benchmarks/results/vector_index.md: what the codes of an index change.
-_CODE_SLACK = 0.05  # by which cosines of codes may be below those of vectors
+_VERIFY_S = 0.02  # about, CPU-seconds per pair
+# benchmarks/results/vector_index.md has the effect of the index's codes on cosines.
+_CODE_SLACK = 0.05  # a cosine of codes may be lower than the cosine of the vectors by this
 _UNIT_PAIRS = 256
 
-_Named = tuple[int, str]  # number of a place, 0 for this output, and the id of a clip
+_Named = tuple[int, str]  # number of a place (0 for this output), and the id of a clip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """Two clips that show the same footage."""
 
-    clip_id: str  # a clip of this output
-    other: str  # another one
-    place: str = ""  # key of the place that has the other one; empty for this output
-    match: Match  # clip a is `clip_id`
+    clip_id: str  # a clip of this output, clip a of `match`
+    other: str  # id of the other clip, clip b of `match`
+    place: str = ""  # key of the place that has `other`; empty for this output
+    match: Match
 
     def row(self, places: Sequence[str]) -> dict[str, object]:
-        """Returns a row of `PAIRS_SCHEMA`, given the keys of places."""
+        """Returns the pair as a row of `PAIRS_SCHEMA`; `places` are the keys of all places."""
         match = self.match
         return {
             "clip_id": self.clip_id,
@@ -77,16 +76,16 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearDuplicatePairs:
-    """Clips that were compared, and the pairs among them."""
+    """Clips that were compared with each other and with other places, and their pairs."""
 
-    settings: str  # what the search depended on
-    compared: pa.Array  # string[N], clips that were compared with each other
-    places: tuple[str, ...]  # keys of other places with whose clips all of them were compared
-    pairs: pa.Table  # rows of `PAIRS_SCHEMA` with `other` alone
+    settings: str  # fingerprint of the settings of the search
+    compared: pa.Array  # string [N], ids of the clips
+    places: tuple[str, ...]  # keys of the other places
+    pairs: pa.Table  # rows of `PAIRS_SCHEMA` that have `other`
 
     @classmethod
     def of(cls, table: pa.Table | None, settings: str) -> "NearDuplicatePairs":
-        """Returns stored pairs; none if they were searched otherwise."""
+        """Returns stored pairs; no pairs if other settings found them."""
         metadata = (table.schema.metadata or {}) if table is not None else {}
         if table is None or metadata.get(_SETTINGS, b"").decode() != settings:
             table, metadata = PAIRS_SCHEMA.empty_table(), {_PLACES: b"[]"}
@@ -99,7 +98,7 @@ class NearDuplicatePairs:
         )
 
     def table(self) -> pa.Table:
-        """Returns them as `of` takes them."""
+        """Returns clips and pairs as a table, from which `of` restores them."""
         nothing = (pa.nulls(len(self.compared), field.type) for field in list(PAIRS_SCHEMA)[1:])
         compared = pa.table([self.compared, *nothing], schema=PAIRS_SCHEMA)
         metadata = {_SETTINGS: self.settings.encode(), _PLACES: json.dumps(self.places).encode()}
@@ -108,13 +107,12 @@ class NearDuplicatePairs:
     def with_new(
         self, ids: pa.Array, places: Sequence[str], new: Iterable[Pair]
     ) -> "NearDuplicatePairs":
-        """Returns the pairs of more clips.
+        """Returns these pairs and `new` pairs, without pairs of clips or places that are gone.
 
-        `ids` are all clips that are compared now: what is stored of others is let go. `places` are
-        the keys of all other places.
+        `ids` are all clips that are compared now, `places` the keys of all other places.
         """
         of_place = [places.index(key) if key in places else -2 for key in self.places]
-        # The last one is for this output, whose number is -1.
+        # Index -1, the last number, is this output.
         numbers = np.array([*of_place, -1], np.int32)
         place = numbers[self.pairs["place"].to_numpy().astype(np.int64)]
         is_own, is_other = (
@@ -140,17 +138,17 @@ def find_pairs(
     similarity: float,
     neighbours: int,
 ) -> Iterator[Pair]:
-    """Finds pairs that were not compared: of a new clip, or of a clip of a new place.
+    """Finds pairs that earlier searches did not compare: of a new clip, or of a new place.
 
     Args:
-        own: Footage of the clips of this output, and perhaps of others.
-        ids: string[N], its clips.
-        new: string[N], those that were not compared with any other.
-        places: Others, with which all clips of this output are compared.
-        work: Where pairs are verified.
-        known_places: Keys of those with which all but the new clips were compared.
+        own: Footage of this output. It may have more clips than `ids`.
+        ids: string [N], the clips of this output.
+        new: string [M], those of `ids` that were never compared.
+        places: Other places; clips of this output are compared with all of them.
+        work: Runs the verification of pairs.
+        known_places: Keys of places with which all clips but `new` were compared.
         similarity: Cosine of two pictures from which their clips are compared.
-        neighbours: Most similar clips of each picture that are looked at.
+        neighbours: Number of most similar clips that are compared, for each picture.
     """
     new_places = [at for at, place in enumerate(places, 1) if place.key not in known_places]
     if (not len(new) and not new_places) or (not places and len(ids) < 2):
@@ -161,7 +159,7 @@ def find_pairs(
     indexed = FootageIndex(footages, work, n_clips=n_clips)
     if indexed.index is None:
         return
-    # The place of each owner, int16 [O]; -1 of clips that do not count.
+    # The number of each owner's place, int16 [O]; -1 for clips that are not compared.
     place_of = np.full(indexed.n_owners, -1, np.int16)
     for number, some in reversed(list(enumerate(clip_ids))):
         place_of[indexed.mask(number, some)] = number
@@ -176,7 +174,7 @@ def find_pairs(
         allowed=place_of >= 0,
     )
     owners = search.owners(work)
-    # Two clips of other places are no concern of this output.
+    # A pair needs a clip of this output, and a clip that is new or of a new place.
     is_wanted = (place_of == 0)[owners].any(axis=1)
     is_wanted &= (is_new | np.isin(place_of, new_places))[owners].any(axis=1)
     owners = owners[is_wanted]
@@ -191,7 +189,7 @@ def find_pairs(
 def _named(
     indexed: FootageIndex, place_of: NDArray[np.int16], owners: NDArray[np.int64]
 ) -> list[tuple[_Named, _Named]]:
-    """Returns pairs by their names, the clip of this output first."""
+    """Returns pairs of owners as place and clip id, the clip of this output first."""
     first, second = (
         list(zip(place_of[side].tolist(), indexed.clip_ids(side), strict=True)) for side in owners.T
     )
@@ -201,7 +199,7 @@ def _named(
 def _verified(
     footages: Sequence[Footage], _: NDArray[np.float32], unit: Sequence[tuple[_Named, _Named]]
 ) -> list[tuple[_Named, _Named, Match]]:
-    """Returns the verified pairs of a unit, given the footage of each place."""
+    """Returns the pairs of a unit that show the same footage; `footages` are those of places."""
     clips: dict[_Named, ClipFootage] = {}
     for place, footage in enumerate(footages):
         wanted = {clip for pair in unit for at, clip in pair if at == place}

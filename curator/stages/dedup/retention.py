@@ -1,19 +1,18 @@
-"""Which clips stay of those that show the same footage, and what only the others have.
+"""Decides which of the clips with the same footage stay, and which parts of the others stay.
 
-Clips are visited from best to worst. A clip is dropped if a clip that stays shows enough of it. So
-a chain A ~ B ~ C in which A and C differ loses B only: similarity to a dropped clip drops nothing.
-The result is the maximal independent set in the order of ranks. It depends on the set of clips
-alone, and not on their order or the number of workers.
+The decision visits clips from best to worst, and drops a clip if a clip that stays shows enough of
+it. In a chain A ~ B ~ C in which A and C differ, only B is dropped: B drops no other clip. The
+result is the maximal independent set in the order of ranks. Only the set of clips determines it,
+not their order or the number of workers.
 
-Then a shorter clip goes that ranks above the longer clip that has all of it, if the longer one has
-as many pixels: else its footage would stay twice.
+Then a clip is dropped if a longer clip of lower rank, with as many pixels, shows enough of it.
+Otherwise the footage would stay twice.
 
-Clips are divided in the order of retention: those that stay from best to worst, then those that go.
-What earlier ones retain is taken from each clip of which they show a part. A clip that goes retains
-what is left. A clip that stays is divided only if little of it is lost by that. So no
-footage is twice in what clips retain.
+Then clips are divided: first the clips that stay, from best to worst, then the dropped clips. Each
+clip loses the footage that earlier clips retain. A dropped clip retains the rest. A clip that stays
+is divided only if the division loses little footage. So no footage is retained twice.
 
-Shape letters: N clips, P pairs, each of a clip and another one that shows a part of it.
+Shape letters: N clips, P pairs.
 """
 
 from collections import defaultdict
@@ -25,16 +24,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 Piece = tuple[float, float]  # begin and end, in seconds from the first frame of a clip
-ELSEWHERE = -1  # number of a clip that is not decided about: all of it stays
-# Both ends are within 0.6 s of a whole overlap, or are moved there: matching/verify_pair.py.
+ELSEWHERE = -1  # number of any clip of another place: all of it stays
+# matching/verify_pair.py moves ends within 0.6 s of a whole overlap to the whole overlap.
 _WHOLE_SLACK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """What decides which clip of a pair stays."""
+    """The facts that decide which clip of a pair stays."""
 
-    order: NDArray[np.int64]  # int64 [N], numbers of clips from the one to retain to the worst
+    order: NDArray[np.int64]  # int64 [N], numbers of clips from best to worst
     pixels: NDArray[np.int64]  # int64 [N]
     n_frames: NDArray[np.int64]  # int64 [N]
 
@@ -50,13 +49,13 @@ def dropped_clips(
 ) -> dict[int, tuple[int, int]]:
     """Decides which clips are dropped.
 
-    `first` and `second` are the numbers of the clips of each pair, int64 [P]; `share_first` is the
-    share of the first clip that the second one shows, and `share_second` the converse, float64 [P].
-    From `min_share` on a clip is dropped.
+    `first` and `second` are the numbers of the clips of each pair, int64 [P]. `share_first` is the
+    share of the first clip that the second clip shows, `share_second` the converse, float64 [P].
+    A clip can be dropped if its share is at least `min_share`.
 
     Returns:
-        For each dropped clip, the clip that stays and shows the most of it, and their pair; of
-        equals the better clip.
+        By dropped clip: the clip that stays and shows the most of it, and the number of their pair.
+        Among clips that show as much, the better clip.
     """
     shown_by: defaultdict[int, list[tuple[float, int, int]]] = defaultdict(list)
     rank = np.argsort(ranked.order)
@@ -75,7 +74,7 @@ def dropped_clips(
     for clip in sorted(shown_by, key=rank.__getitem__):
         drop(clip, [entry for entry in shown_by[clip] if rank[entry[1]] < rank[clip]])
     retained = [clip for clip in shown_by if clip not in dropped]
-    # The longest first, so that what a dropped clip had drops nothing.
+    # The longest first: only clips that stay drop others.
     for clip in sorted(retained, key=lambda row: (-int(ranked.n_frames[row]), rank[row])):
         longer = [
             entry
@@ -84,7 +83,7 @@ def dropped_clips(
             and ranked.n_frames[entry[1]] > ranked.n_frames[clip]
         ]
         drop(clip, longer)
-    # Where the clip that was named goes after all, another is named, or the clip stays.
+    # A clip whose dropper was dropped itself gets another dropper, or stays.
     gone = {clip for clip, (other, _) in dropped.items() if other in dropped}
     for clip in sorted(gone, key=rank.__getitem__):
         del dropped[clip]
@@ -100,7 +99,7 @@ class ShortestClip:
     n_frames: int
 
     def seconds_at(self, fps: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns the length at frame rates, in seconds."""
+        """Returns the length at each frame rate, in seconds, float64 [N]."""
         return np.maximum(self.seconds, self.n_frames / np.maximum(fps, 1e-3))
 
 
@@ -111,40 +110,40 @@ NO_LENGTH = ShortestClip(seconds=0.0, n_frames=1)  # any clip can be kept
 class Shown:
     """Another clip that shows a part of a clip: `time_other = speed * time + offset_s`."""
 
-    other: int  # its number, or `ELSEWHERE`
-    offset_s: float  # time in it of the clip's first frame
-    speed: float  # its seconds per second of the clip
-    overlap_s: float  # what it shows, in seconds of the clip
-    other_s: float  # its length
+    other: int  # number of the other clip, or `ELSEWHERE`
+    offset_s: float  # time of the clip's first frame in the other clip
+    speed: float  # seconds of the other clip per second of the clip
+    overlap_s: float  # length of the shared part, in seconds of the clip
+    other_s: float  # length of the other clip
     pair: int  # number of the pair
 
     def pieces(self, retained: Sequence[Piece], clip_s: float) -> list[Piece]:
-        """Returns where in a clip of a length pieces of the other one are."""
+        """Returns pieces of the other clip as spans of the clip, within its length `clip_s`."""
         moved = [[(at - self.offset_s) / self.speed for at in piece] for piece in retained]
         cut = ((max(0.0, start), min(clip_s, end)) for start, end in moved)
         return [(start, end) for start, end in cut if end > start]
 
     def is_whole(self, clip_s: float) -> bool:
-        """Whether it shows all that it can by its length and offset: then both ends are known."""
+        """Whether the overlap is as long as lengths and offset allow: its ends are then known."""
         ((start, end),) = self.pieces([(0.0, self.other_s)], clip_s) or [(0.0, 0.0)]
         return self.overlap_s >= end - start - _WHOLE_SLACK_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
-    """What a clip retains."""
+    """The parts of a clip that are retained."""
 
-    pieces: list[Piece]  # as long as the shortest clip at least
-    shared_s: float  # seconds that clips that stay show
-    lost_s: float  # seconds that are in neither
-    largest: Shown | None  # the clip that shows the most of it
+    pieces: list[Piece]  # each at least as long as the shortest clip
+    shared_s: float  # seconds that other clips retain
+    lost_s: float  # seconds in parts that are too short for a clip
+    largest: Shown | None  # the clip that retains the most of this clip
 
 
 class ShownParts:
-    """What shows parts of each clip, of rows of `PAIRS_SCHEMA`.
+    """The clips that show parts of each clip, from rows of `PAIRS_SCHEMA`.
 
-    `first` and `second` are the numbers of `clip_id` and `other`, int64 [P]; -1 for a clip that
-    does not count, and for clips elsewhere.
+    `first` and `second` are the numbers of `clip_id` and `other`, int64 [P]; -1 for clips to ignore
+    and for clips of other places.
     """
 
     def __init__(
@@ -173,17 +172,17 @@ class ShownParts:
 
     @property
     def clips(self) -> set[int]:
-        """Numbers of the clips of which anything is shown."""
+        """Numbers of the clips of which another clip shows a part."""
         return set(self._clips.tolist())
 
     def of(self, clip: int) -> list[Shown]:
-        """Returns what shows parts of a clip."""
+        """Returns the clips that show parts of a clip."""
         a, b = np.searchsorted(self._clips, [clip, clip + 1])
         values = (column[a:b].tolist() for column in self._columns)
         return [Shown(*row) for row in zip(*values, strict=True)]
 
     def is_known_elsewhere(self, clip: int, clip_s: float) -> bool:
-        """Whether both ends are known of what clips elsewhere show of a clip."""
+        """Whether both ends of each part that another place shows are known."""
         return all(part.is_whole(clip_s) for part in self.of(clip) if part.other == ELSEWHERE)
 
 
@@ -196,15 +195,15 @@ def divisions(
     *,
     max_lost: float,
 ) -> dict[int, Division]:
-    """Divides clips that go, and those that would stay and are better divided.
+    """Divides dropped clips, and clips that stay if the division loses little.
 
     Args:
         staying: Numbers of clips that stay, from best to worst.
-        going: Of those that go; likewise.
-        shown: What shows parts of them.
+        going: Numbers of dropped clips, from best to worst.
+        shown: The clips that show parts of them.
         clip_s: float64 [N], lengths of clips.
-        shortest_s: float64 [N], length of the shortest piece of each clip that is a clip.
-        max_lost: Share of a clip that stays that may be lost where it is divided.
+        shortest_s: float64 [N], shortest piece of each clip that becomes a clip.
+        max_lost: Largest share of a clip that may be lost if a clip that stays is divided.
     """
     retained: dict[int, list[Piece]] = {}
     by_clip: dict[int, Division] = {}

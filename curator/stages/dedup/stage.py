@@ -1,4 +1,4 @@
-"""The stage that rejects clips whose footage another clip shows that stays."""
+"""The stage that rejects a clip if a better clip shows the same footage."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -25,20 +25,20 @@ from curator.tables.clip_rank import criterion, rank_order
 from curator.tables.parts import with_column
 
 PAIRS = "alike"  # family: verified pairs
-MATCHING = 1  # version of what is a pair: raised when the same clips would give other pairs
-# benchmarks/results/duplicates.md: offsets of crops are off by 0.3 s in 5%.
-_SAID_S = 0.5  # shortest footage that a row speaks of
+MATCHING = 1  # version of the search: raise it when the same clips give other pairs
+# benchmarks/results/duplicates.md: 5% of the offsets of crops have errors of 0.3 s.
+_SAID_S = 0.5  # shortest lost footage that a row mentions
 
 
 class DedupStage(CorpusStage[DedupConfig]):
-    """Rejects clips whose footage another clip shows that stays.
+    """Rejects a clip if a better clip shows the same footage.
 
-    Clips of earlier generations, of other outputs, and footage that was removed are compared too:
-    all of them stay as they are. Only what was not compared yet is searched.
+    Clips are also compared with clips of earlier generations and of other outputs, and with removed
+    footage; all of these stay as they are. Pairs that were compared before are not compared again.
 
-    `shortest` is the shortest clip that can be kept. Parts of clips may become clips if it
-    `divides`: not where generations stay as they are. What an exact run decided is current in a
-    growing one, so no fingerprint has that.
+    `shortest` is the shortest clip that can be kept. With `divides`, parts of clips may become
+    clips; a growing run, whose earlier generations stay, does not divide. Decisions of an exact run
+    are valid in a growing run, so the fingerprint does not depend on `divides`.
     """
 
     name = "dedup"
@@ -46,8 +46,8 @@ class DedupStage(CorpusStage[DedupConfig]):
     reads = ("clips", "candidates")
     writes = ("clips", PAIRS)
     config_type = DedupConfig
-    needs_all = "of clips that show the same footage the best one stays"
-    needs_earlier = ", or the one that an earlier generation kept"
+    needs_all = "the best of the clips that show the same footage stays"
+    needs_earlier = ", or the clip that an earlier generation kept"
 
     def __init__(
         self, config: DedupConfig, shortest: ShortestClip = NO_LENGTH, *, divides: bool = True
@@ -56,12 +56,12 @@ class DedupStage(CorpusStage[DedupConfig]):
         self._shortest, self._divides = shortest, divides and config.remainders
 
     def settings(self) -> dict[str, object]:
-        """Its section, and the settings of other sections."""
+        """Returns its section of the recipe, and the settings of other sections."""
         lengths = self._shortest.seconds, self._shortest.n_frames
         return {"dedup": super().settings(), "shortest": lengths}
 
     def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | Remainders]:
-        """Rejects what is elsewhere first, then clips of whose footage a better clip has enough."""
+        """Rejects clips with footage of other places, then clips with a better duplicate."""
         if not self.config.enabled or not corpus.num_rows:
             return
         ids, places = corpus["clip_id"].combine_chunks(), corpus.elsewhere()
@@ -92,14 +92,14 @@ class DedupStage(CorpusStage[DedupConfig]):
     def _pairs(
         self, corpus: Corpus, ids: pa.Array, places: Sequence[Elsewhere], work: Work
     ) -> tuple[NearDuplicatePairs, bool]:
-        """Returns all pairs, and whether they are others than those that are stored."""
+        """Returns all pairs, and whether they differ from the stored pairs."""
         config = self.config
         stored = NearDuplicatePairs.of(corpus.read(PAIRS), search_settings(config))
         keys = [place.key for place in places]
         new = ids.filter(pc.invert(pc.is_in(ids, value_set=stored.compared)))
         if not len(new) and set(keys) <= set(stored.places):
             return stored, False
-        # Clips that a rule rejects now count too: it may keep them again.
+        # Pairs of clips that a rule rejects now stay stored: a later recipe may keep these clips.
         compared = pa.concat_arrays([stored.compared, new])
         pairs = find_pairs(
             corpus.footage(),
@@ -116,7 +116,7 @@ class DedupStage(CorpusStage[DedupConfig]):
     def _elsewhere(
         self, pairs: "_NumberedPairs", keys: Sequence[str], places: Sequence[Elsewhere]
     ) -> Iterator[Decisions]:
-        """Rejects clips with footage of another place, the first; of removed footage any part."""
+        """Rejects clips with enough footage of another place, or any part of removed footage."""
         is_done = np.zeros(len(pairs.ids), np.bool_)
         share = pairs.table["share"].to_numpy()
         for place in places:
@@ -163,10 +163,10 @@ class DedupStage(CorpusStage[DedupConfig]):
         is_removed: NDArray[np.bool_],
         partly: Collection[int],
     ) -> dict[int, Division]:
-        """Divides clips that go, and those that stay and share a part with a better one.
+        """Divides rejected clips, and clips that stay if they share a part with a better clip.
 
-        Of clips that show removed footage, `is_removed`, those that show it `partly` are divided,
-        if both of its ends are known.
+        Of the clips that show removed footage (`is_removed`), only those that show it `partly` are
+        divided, and only if both ends of the shared part are known.
         """
         counts = np.append(~is_removed, False)
         counts[list(partly)] = True
@@ -189,7 +189,7 @@ class DedupStage(CorpusStage[DedupConfig]):
         return divisions(staying, going, shown, clip_s, shortest_s, max_lost=max_lost)
 
     def _divided(self, pairs: "_NumberedPairs", by_row: dict[int, Division]) -> Decisions:
-        """Rejects clips that are divided; each names the clip that shows the most of it."""
+        """Rejects divided clips; each row names the clip that retains the most of it."""
         rows = np.array(sorted(by_row), np.int64)
         largest = [part for row in rows.tolist() if (part := by_row[row].largest) is not None]
         of = [pairs.ids[part.other].as_py() if part.other >= 0 else None for part in largest]
@@ -221,12 +221,12 @@ class DedupStage(CorpusStage[DedupConfig]):
 
 
 def search_settings(config: DedupConfig) -> str:
-    """Returns what stored pairs depend on."""
+    """Returns the fingerprint of the settings on which stored pairs depend."""
     return fingerprint(MATCHING, config.similarity, config.neighbours)
 
 
 def _with_details(decisions: Decisions, by_row: dict[int, Division]) -> Decisions:
-    """Adds what became of the footage that only the rejected clips show."""
+    """Adds to each reason the outcome of the footage that only the rejected clip shows."""
     columns = decisions.columns
     details = []
     pairs = zip(decisions.rows.tolist(), columns["reason_detail"].to_pylist(), strict=True)
@@ -243,7 +243,7 @@ def _with_details(decisions: Decisions, by_row: dict[int, Division]) -> Decision
 
 
 class _NumberedPairs:
-    """Rows of `PAIRS_SCHEMA` with the numbers of their clips, int64 [P]; -1 of others."""
+    """Rows of `PAIRS_SCHEMA` with the numbers of their clips, int64 [P]; -1 for other clips."""
 
     def __init__(self, table: pa.Table, ids: pa.Array) -> None:
         self.table, self.ids = table, ids
@@ -255,7 +255,7 @@ class _NumberedPairs:
 
 
 def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:
-    """Returns pairs as the dropped clip sees them: its share, and where the other one has it."""
+    """Returns pairs from the side of the dropped clip, which is `clip_id` if `is_first`."""
     swapped = pa.array(~is_first)
     speed = pairs["speed"]
     offset = pc.if_else(swapped, pc.divide(pc.negate(pairs["offset_s"]), speed), pairs["offset_s"])
@@ -263,7 +263,7 @@ def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:
     overlap = pc.if_else(swapped, pc.multiply(pairs["overlap_s"], speed), pairs["overlap_s"])
     return pa.table({
         "share": share,
-        # Not -0.
+        # Adding 0 turns -0 into 0.
         "offset_s": pc.add(offset, np.float32(0)),
         "overlap_s": overlap,
         "similarity": pairs["similarity"],
@@ -271,7 +271,7 @@ def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:
 
 
 def _ranked(corpus: Corpus, config: DedupConfig) -> Ranked:
-    # Of clips with the same footage that one stays which somebody marked `keep`.
+    # A clip marked `keep` ranks above all others with the same footage.
     is_marked = corpus.marked("keep", corpus["clip_id"]).astype(np.float64)
     return Ranked(
         order=rank_order([is_marked, *(criterion(corpus, name) for name in config.prefer)]),

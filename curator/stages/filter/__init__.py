@@ -1,1 +1,1 @@
-"""Judges candidate clips by the rules of the recipe."""
+"""Applies the rules of the recipe to candidate clips."""

@@ -1,4 +1,4 @@
-"""Settings of the rules: bounds of scores, in the order of precedence of reasons."""
+"""Settings of the rules. The first rule in the recipe that rejects a clip gives its reason."""
 
 from math import isnan
 from typing import Literal
@@ -23,43 +23,44 @@ from curator.storage.metadata_columns import is_metadata
 
 Severity = Literal["reject", "flag"]
 Unmeasured = Literal["reject", "keep"]
-Value = StrictBool | StrictInt | StrictFloat | StrictStr  # of metadata, named by a rule
+Value = StrictBool | StrictInt | StrictFloat | StrictStr  # a value of metadata in a rule
 
 
 class Rule(StageConfig):
     """Bounds of one score; a clip at a bound is kept."""
 
     score: str | None = None
-    """the score that is judged; null for the one that the rule is named after"""
+    """the score that the rule bounds; null for the score with the rule's name"""
     min: float | None = None
     """lowest score that is kept; null for no bound"""
     max: float | None = None
     """highest score that is kept; null for no bound"""
     drop_lowest: float | None = Field(None, ge=0, lt=1)
-    """share of the corpus below the bound, at most; null for no such bound"""
+    """largest share of clips below the bound, the clips with the lowest scores; null for none"""
     drop_highest: float | None = Field(None, ge=0, lt=1)
-    """share of the corpus above the bound, at most; null for no such bound"""
+    """largest share of clips above the bound, the clips with the highest scores; null for none"""
     one_of: tuple[Value, ...] | None = None
-    """values of metadata that are kept; of a list, one of its values; null for all"""
+    """values of metadata that are kept; one of them in a list is enough; null for all"""
     none_of: tuple[Value, ...] | None = None
-    """values of metadata that are not kept; of a list, any; null for none"""
+    """values of metadata that are not kept, also as one value of a list; null for none"""
     severity: Severity = "reject"
-    """reject, or flag: the clip is kept and has a tag"""
+    """reject a clip outside the bounds, or flag: keep the clip with a tag"""
     unmeasured: Unmeasured = "reject"
-    """what becomes of a clip that has no such score: reject (as not_measured), keep"""
+    """reject a clip without this score (reason not_measured), or keep the clip"""
     why: str = ""
-    """what the rule is for, and where its bounds come from"""
+    """purpose of the rule, and the source of its bounds"""
 
     @model_validator(mode="after")
     def _ordered(self) -> "Rule":
         for side, bound in (("min", self.min), ("max", self.max)):
             if bound is not None and isnan(bound):
-                raise ValueError(f"{side} is not a number (nan), and would keep every clip")
+                raise ValueError(f"{side} is not a number (nan); the rule would keep every clip")
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"min {self.min} is above max {self.max}; no clip could be kept")
         if (self.drop_lowest or 0.0) + (self.drop_highest or 0.0) >= 1:
             raise ValueError(
                 f"drop_lowest {self.drop_lowest} and drop_highest {self.drop_highest} leave nothing"
+                "; expected a sum below 1"
             )
         return self
 
@@ -70,7 +71,7 @@ class Rule(StageConfig):
 
     @property
     def values(self) -> dict[str, tuple[Value, ...]]:
-        """Returns the named values, by key."""
+        """Returns `one_of` and `none_of`, by key, as far as they are set."""
         return self.model_dump(include={"one_of", "none_of"}, exclude_none=True)
 
     @property
@@ -81,9 +82,9 @@ class Rule(StageConfig):
 
 
 class FilterConfig(RootModel[dict[str, Rule]]):
-    """Rule -> bounds, in the order of precedence of reasons.
+    """Rules by name; the first rule that rejects a clip gives its reason.
 
-    A rule is named after its score, or has any other name and gives its score.
+    A rule has the name of its score, or another name and the key `score`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -104,17 +105,17 @@ class FilterConfig(RootModel[dict[str, Rule]]):
             if rule.values and not is_metadata(score):
                 raise ValueError(
                     f"rule {name!r}: one_of and none_of are for metadata, such as meta.license; "
-                    f"{score} is a number and has bounds"
+                    f"{score} is a number: set min or max"
                 )
             if (name in scores or is_metadata(name)) and rule.score not in (None, name):
                 raise ValueError(
-                    f"rule {name!r} is named after a score and is about {rule.score!r}; give it "
-                    "another name"
+                    f"rule {name!r} has the name of a score and bounds another score, "
+                    f"{rule.score!r}; rename the rule"
                 )
         return rules
 
     def metadata(self) -> tuple[list[str], list[str]]:
-        """Returns the metadata columns with bounds, and those with named values."""
+        """Returns the metadata columns with bounds, and the metadata columns without bounds."""
         rules = {rule.score or name: rule for name, rule in self.root.items()}
         own = {score: rule for score, rule in rules.items() if is_metadata(score)}
         bounded = [score for score, rule in own.items() if rule.bounds]
@@ -125,10 +126,7 @@ class FilterConfig(RootModel[dict[str, Rule]]):
         return [name for name, rule in self.root.items() if rule.is_by_quantile]
 
     def rejecting(self) -> dict[str, str]:
-        """Returns rules with bounds that reject clips -> the score of each.
-
-        A flag on a score that is switched off says nothing, and rejects nothing.
-        """
+        """Returns the score of each rule with bounds that rejects clips, by the rule's name."""
         return {
             name: rule.score or name
             for name, rule in self.root.items()

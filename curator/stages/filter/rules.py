@@ -1,11 +1,8 @@
 """Rules: bounds of scores, and the outcome of clips outside them.
 
-A rule has a score, a lower and an upper bound, and a severity: `reject` takes the clip out, `flag`
-keeps it and puts a tag into its metadata. A bound is absolute, or a share of the corpus to drop.
-
-The recipe's order of rules decides only which reason is named first: all rules are judged for all
-clips. Scores of the one decode cost nothing more to judge, so that "cheap to dear" matters for the
-scores of later stages alone, and their rules belong at the end.
+A rule has a score, a lower and an upper bound, and a severity: `reject` drops a clip outside the
+bounds; `flag` keeps the clip and adds a tag to its metadata. A bound is a number, or a share of the
+corpus to drop. All rules apply to all clips; their order decides only which reason is the first.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,27 +18,27 @@ from curator.measures.score_list import BUILT_IN, Measures
 from curator.stages.filter.config import Rule, Severity, Unmeasured, Value
 
 Values = NDArray[np.float64]
-Sides = tuple[float | None, float | None]  # lower and upper bound of a rule; None for none
+Sides = tuple[float | None, float | None]  # lower and upper bound of a rule; None for no bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """A rule with bounds as numbers, ready to judge."""
+    """A rule with bounds as numbers."""
 
-    rule: str  # its name in the recipe
+    rule: str  # name in the recipe
     score: str
-    spec: ScoreSpec  # what the score is, and the reasons that it gives
+    spec: ScoreSpec  # definition of the score, with its reasons
     min: float | None
     max: float | None
     severity: Severity
     one_of: tuple[Value, ...] | None = None
     none_of: tuple[Value, ...] | None = None
     unmeasured: Unmeasured = "reject"
-    n_measured: int | None = None  # clips that its quantiles were taken of, if any
+    n_measured: int | None = None  # number of clips of which the quantiles are; None without
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], measures: Measures) -> "Bounds | None":
-        """Returns the bounds in a rule as applied (`RuleCount.facts`); None where it has none."""
+        """Returns the bounds in `RuleCount.facts`; None for a check without a score."""
         if "score" not in facts:
             return None
         names = ("rule", "score", "min", "max", "severity", "one_of", "none_of")
@@ -50,16 +47,16 @@ class Bounds:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no clip can be outside it."""
+        """Whether the rule bounds nothing, so that it applies to no clip."""
         return self.min is None and self.max is None and not self.names_values
 
     @property
     def names_values(self) -> bool:
-        """Whether it names values of metadata."""
+        """Whether the rule names values of metadata."""
         return self.one_of is not None or self.none_of is not None
 
     def tag(self, reason: str) -> str:
-        """Returns the tag of a flagged clip: the rule's own name, or the reason."""
+        """Returns the tag of a flagged clip: the reason, or the name of a custom-named rule."""
         return reason if self.rule == self.score else self.rule
 
 
@@ -70,13 +67,13 @@ def resolve(
     *,
     measures: Measures = BUILT_IN,
 ) -> list[Bounds]:
-    """Turns rules into numbers, in the same order.
+    """Turns the bounds of rules into numbers, in the same order.
 
-    Where a rule has a bound of both kinds on one side, the stricter counts.
+    If a rule has both a number and a quantile on one side, the stricter bound applies.
 
-    `corpus` returns the values of a score over all candidate clips that are long enough and have
-    it, whatever other rules decide; None leaves bounds by quantile out. `frozen` has the numbers of
-    rules by quantile that earlier clips were held to.
+    `corpus` returns the values of a score of all candidate clips that are long enough and have the
+    score, also of clips that other rules reject; None ignores bounds by quantile. `frozen` has the
+    bounds of rules by quantile that applied to earlier generations.
     """
     bounds = []
     for name, rule in rules.items():
@@ -111,19 +108,18 @@ def resolve(
 def quantile_bound(
     values: Values, *, lowest: float | None = None, highest: float | None = None
 ) -> float | None:
-    """Returns the bound that drops a share of some values, exactly.
+    """Returns the bound that drops at most a share of some values.
 
-    With k = floor(share * n) it is the value that has k others before it in order. As a clip at a
-    bound is kept, exactly k are dropped, or fewer where the bound is a tie: equal values share
-    their outcome, and never more than the share is dropped.
+    The bound is the value at place k = floor(share * n), counted from 0 at the end to drop. A clip
+    at the bound is kept, so k values are dropped, or fewer if others equal the bound.
 
-    Values are finite, in any order; `lowest` and `highest` are shares of an end. The result is one
-    of the values, or None without a share or values.
+    Values are finite, in any order. `lowest` is a share of the low end, `highest` of the high end.
+    The result is one of the values; None without a share or without values.
     """
     share = lowest if lowest is not None else highest
     if share is None or not len(values):
         return None
-    # A float such as 0.29 is below the intended decimal: 0.29 * 100 = 28.99...
+    # Exact, because a float such as 0.29 is below its decimal: 0.29 * 100 = 28.99...
     n_dropped = int(Fraction(repr(float(share))) * len(values))
     at = n_dropped if lowest is not None else len(values) - 1 - n_dropped
     return float(np.partition(values, at)[at])

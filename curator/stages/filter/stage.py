@@ -1,4 +1,4 @@
-"""The stage that judges candidate clips by the rules of the recipe."""
+"""The stage that applies the rules of the recipe to candidate clips."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,12 +22,12 @@ from curator.stages.filter.rules import Bounds, Sides, resolve
 from curator.tables.mark_table import VERDICTS
 from curator.tables.schemas import score_column
 
-BOUNDS, RULES = "bounds", "rules"  # families: bounds by quantile; rules as applied
-MAX_NAMED = 4  # most rules that a wait names
+BOUNDS, RULES = "bounds", "rules"  # families: bounds by quantile; applied rules
+MAX_NAMED = 4  # largest number of rules that the text of a wait names
 
 
 class FilterStage(CorpusStage[FilterConfig]):
-    """Judges all candidates of a run at once, because a bound by quantile needs every one."""
+    """Decides about all candidates of a run at once, because a bound by quantile needs all."""
 
     name = "filter"
     version = 1
@@ -41,7 +41,7 @@ class FilterStage(CorpusStage[FilterConfig]):
         self._needs, self._measures = needs, measures
 
     def settings(self) -> dict[str, object]:
-        """Rules, and the settings of other sections."""
+        """Returns the rules, and the settings of other sections."""
         needs = self._needs
         return {
             "rules": self.config.model_dump(mode="json"),
@@ -52,14 +52,14 @@ class FilterStage(CorpusStage[FilterConfig]):
 
     @property
     def needs_all(self) -> str | None:
-        """Bounds by quantile are of all clips."""
+        """Says which rules have bounds by quantile, which depend on all clips; None without."""
         rules = self.config.by_quantile()
         more = f" and {len(rules) - MAX_NAMED} more" if len(rules) > MAX_NAMED else ""
         named = f"bounds by quantile ({', '.join(rules[:MAX_NAMED])}{more})"
         return f"{named} are of all clips" if rules else None
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """It is the first that waits for sources."""
+        """Waits for all sources, as the first stage of the corpus."""
         on, why = "every source to be analyzed", self.needs_all
         if why is None:
             why = f"{BY_ORDER}; no bound depends on other clips"
@@ -68,7 +68,7 @@ class FilterStage(CorpusStage[FilterConfig]):
         return self.waits_for(on, why + (frozen if is_growing else ""))
 
     def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | str]:
-        """Judges candidates; bounds by quantile are those of earlier generations, if any."""
+        """Decides about candidates; bounds by quantile of earlier generations stay in force."""
         frozen = {rule: (low, high) for rule, (low, high) in (corpus.earlier(BOUNDS) or {}).items()}
         values = corpus_of(corpus, min_s=self._needs.min_s)
         bounds = resolve(self.config.root, values, frozen, measures=self._measures)
@@ -91,15 +91,12 @@ class FilterStage(CorpusStage[FilterConfig]):
         for rule, n in (+absent).items():
             yield (
                 f"filters.{rule}: {amount(n, 'clip')} without {cpu_only[rule]}, because a GPU "
-                "decoded them or their codec does not say it; tracks of a GPU stay so: analyze "
-                "them into another OUT on CPUs"
+                "decoded them or the decoder of their codec does not report this score; for clips "
+                "that a GPU decoded, analyze their sources into another OUT on CPUs"
             )
 
     def by_quantile(self, bounds: Sequence[Bounds]) -> dict[str, Sides]:
-        """Returns lower and upper bound of each rule that drops a share, by its name.
-
-        A rule whose score no clip has is left out: it has no numbers yet.
-        """
+        """Returns the bounds of rules with a quantile, by name; of scores that a clip has."""
         return {
             bound.rule: (bound.min, bound.max)
             for bound in bounds

@@ -1,1 +1,1 @@
-"""Takes a share or a number of clips per group."""
+"""Selects a share or a number of clips per group."""

@@ -1,4 +1,4 @@
-"""Settings of the selection: the number of survivors taken of each group."""
+"""Settings of the selection of clips from each group."""
 
 from collections.abc import Collection
 
@@ -12,25 +12,25 @@ from curator.tables.schemas import candidates_schema, clips_schema
 
 
 def columns(scores: Collection[str]) -> list[str]:
-    """Returns columns of `clips` for groups: those known before a clip is written."""
+    """Returns the columns of `clips` that can make groups: those known before a clip is cut."""
     early = {*candidates_schema(scores).names, "bucket", "cluster"}
     return [name for name in clips_schema(scores).names if name in early]
 
 
 class SelectConfig(StageConfig):
-    """The number of survivors taken of each group."""
+    """Number or share of the remaining clips to keep, per group."""
 
     by: tuple[str, ...] = setting((), unit="columns")
-    """columns of `clips`, meta.* too, whose values make the groups; clips with the same list of
-    tags, in any order, are a group; without columns all survivors are one group"""
+    """columns of `clips`, also meta.*, whose values define the groups; clips with the same tags, in
+    any order, are one group; without columns, all remaining clips are one group"""
     max_per_group: int | None = setting(None, ge=1, unit="clips")
-    """most clips of a group; null for no limit"""
+    """largest number of clips of a group; null for no limit"""
     keep_fraction: float | None = setting(None, ge=0, le=1, unit="share of clips")
-    """share of each group that is taken, rounded up; null for all"""
+    """share of each group to keep, rounded up to whole clips; null for all"""
     keep_fractions: dict[str, float] = setting({}, unit="share of clips")
-    """share of single groups, by their values joined with ' | '; 0 takes none"""
+    """shares of single groups, by their values joined with ' | '; 0 keeps no clip"""
     seed: int = setting(0, unit="whole number")
-    """another seed takes other clips"""
+    """seed of the hash that chooses clips"""
 
     @field_validator("by", mode="before")
     @classmethod
@@ -52,11 +52,11 @@ class SelectConfig(StageConfig):
             if not 0 <= share <= 1:
                 raise ValueError(f"keep_fractions of {group!r} is {share}; expected 0 to 1")
         if self.keep_fractions and not self.by:
-            raise ValueError("keep_fractions names groups, and `by` names no column to make them")
+            raise ValueError("keep_fractions names groups, but `by` names no column of groups")
         return self
 
     @property
     def enabled(self) -> bool:
-        """Whether any clip could be left out."""
+        """Whether the settings can reject a clip."""
         limits = self.max_per_group, self.keep_fraction
         return limits != (None, None) or bool(self.keep_fractions)

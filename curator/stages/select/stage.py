@@ -1,8 +1,8 @@
-"""The stage that takes a share or a number of survivors of each group, by the hash of their ids.
+"""The stage that keeps a share or a number of clips per group, chosen by the hash of their ids.
 
-The choice depends on the seed and the ids alone, never on order or workers. A clip that is chosen
-for a share or a cap stays chosen when that grows, and another clip in the corpus can displace it
-only by coming before it in the order of hashes.
+Only the seed and the ids determine the choice, not the order of clips or the workers. If the share
+or the cap grows, chosen clips stay chosen. A new clip of the corpus can displace a chosen clip only
+if the hash of the new clip is lower.
 """
 
 import hashlib
@@ -19,28 +19,28 @@ from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Left, Work
 from curator.stages.select.config import SelectConfig
 
-TAKEN = "taken"  # family: clips taken of each group, with those of earlier generations
+TAKEN = "taken"  # family: number of chosen clips per group, over all generations
 _AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """The outcome of some clips."""
+    """The outcome of N clips in G groups."""
 
-    names: Sequence[str]  # names of the groups; one empty name where all are one
-    group: NDArray[np.int64]  # int64[N], the number of each clip's group
-    rank: NDArray[np.int64]  # int64[N], its place in the order of its group, from 1
-    quota: NDArray[np.int64]  # int64[G], the number of clips taken of each group
-    n_clips: NDArray[np.int64]  # int64[G], the number of its clips
+    names: Sequence[str]  # names of the groups; one empty name if all clips are one group
+    group: NDArray[np.int64]  # int64 [N], the number of each clip's group
+    rank: NDArray[np.int64]  # int64 [N], place of each clip in the order of its group, from 1
+    quota: NDArray[np.int64]  # int64 [G], largest number of clips to choose from each group
+    n_clips: NDArray[np.int64]  # int64 [G], number of clips in each group
 
     @property
     def n_taken(self) -> NDArray[np.int64]:
-        """Number of clips taken of each group, int64 [G]."""
+        """Number of clips chosen from each group, int64 [G]."""
         return np.minimum(self.quota, self.n_clips)
 
     @property
     def is_taken(self) -> NDArray[np.bool_]:
-        """Whether each clip is among those taken, bool [N]."""
+        """Whether each clip is chosen, bool [N]."""
         taken: NDArray[np.bool_] = self.rank <= self.quota[self.group]
         return taken
 
@@ -54,18 +54,18 @@ class SelectStage(CorpusStage[SelectConfig]):
 
     @property
     def needs_all(self) -> str:
-        """The size of each group must be known."""
+        """Says that the choice needs the size of each group."""
         config = self.config
         has_share = config.keep_fraction is not None or bool(config.keep_fractions)
         taken = ["a share"] if has_share else []
         if config.max_per_group is not None:
-            taken.append(f"at most {config.max_per_group:,}")
+            taken.append(f"at most {config.max_per_group:,} clips")
         of = f"of each group by {', '.join(config.by)}" if config.by else "of all clips"
         return f"{' and '.join(taken)} {of}, chosen by a hash"
 
     @property
     def needs_earlier(self) -> str:
-        """A cap is of all generations."""
+        """Says that a cap counts clips of all generations."""
         has_cap = self.config.max_per_group is not None
         return "; those of earlier generations count" if has_cap else ""
 
@@ -93,7 +93,7 @@ class SelectStage(CorpusStage[SelectConfig]):
             named = f"group {chosen.names[number]}: " if self.config.by else ""
             more = f", after {n_earlier} of earlier generations" if n_earlier else ""
             details.append(f"{named}{quota} of {n_clips} taken, this is no. {place}{more}")
-        # Counted with earlier clips, as `max_per_group` is.
+        # Score and bound count earlier clips, as `max_per_group` does.
         columns = {
             "reason": [str(Reason.NOT_SELECTED)] * len(rows),
             "reason_detail": details,
@@ -109,12 +109,12 @@ def select(
     config: SelectConfig,
     taken: Mapping[str, int] | None = None,
 ) -> Selected:
-    """Chooses among clips by their ids and their values of the columns `select.by`.
+    """Chooses clips by their ids and their values in the columns `select.by`.
 
-    `taken` has the clips of each group that earlier generations took.
+    `taken` has the number of clips that earlier generations chose from each group, by its name.
     """
     names, group = groups_of(columns, len(ids))
-    # The hash of an id decides, so that nothing else does.
+    # Clips of a group are ordered by the hashes of their ids.
     order = np.lexsort([*reversed(_hashes(ids, config.seed)), group])
     n_clips = np.bincount(group, minlength=len(names))
     first = np.cumsum(n_clips) - n_clips
@@ -129,7 +129,7 @@ def select(
 def groups_of(
     columns: Sequence[pa.ChunkedArray], n_rows: int
 ) -> tuple[list[str], NDArray[np.int64]]:
-    """Returns the names of groups, which are the values of columns, and each row's group."""
+    """Returns the names of groups, made of the columns' values, and each row's group number."""
     group = np.zeros(n_rows, np.int64)
     parts: list[tuple[str, ...]] = [()]
     for column in columns:
@@ -137,13 +137,13 @@ def groups_of(
         pairs, group = np.unique(group * max(1, len(texts)) + codes, return_inverse=True)
         parts = [(*parts[at // len(texts)], texts[at % len(texts)]) for at in pairs.tolist()]
     names: dict[str, int] = {}
-    # Other values may give the same name.
+    # Different values may give the same name, and are one group.
     of = [names.setdefault(" | ".join(part), len(names)) for part in parts]
     return list(names), np.array(of, np.int64)[group]
 
 
 def _coded(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int64]]:
-    """Returns the texts of a column's values, and each row's text."""
+    """Returns the texts of a column's distinct values, and the number of each row's text."""
     code_of: dict[str, int] = {}
     codes = [np.zeros(0, np.int64)]
     for start in range(0, len(column), _AT_ONCE):

@@ -79,10 +79,7 @@ class Sample:
         return partial(Sample, **own), ()
 
     def __eq__(self, other: object) -> bool:
-        """Returns whether texts, MP4, location, split and `has_id` are equal.
-
-        Embeddings, members of families and generations are not compared.
-        """
+        """Returns whether samples are equal; ignores embedding, families and generation."""
         if not isinstance(other, Sample):
             return NotImplemented
         names = ("key", "mp4_bytes", "location", "split", "has_id", "json_bytes")

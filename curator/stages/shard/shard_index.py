@@ -203,16 +203,10 @@ def described_files(
     made_by: str,
     scores: Iterable[str],
 ) -> dict[str, bytes]:
-    """Does the same as `set_files`, from facts about tars instead of plans.
+    """Does the same as `set_files`, from facts about tars (sorted by name) instead of plans.
 
-    Args:
-        tars: Sorted by name.
-        dataset: Bytes of `dataset.parquet`.
-        declared: Declarations of families, by member, or by name for families of columns.
-        seed: The seed, for the manifest.
-        fingerprint: Fingerprint of the recipe.
-        made_by: Program and version, for the manifest.
-        scores: Names of the scores in the JSON of samples.
+    `dataset` has the bytes of `dataset.parquet`. `declared` has declarations of families, by member
+    or name. `scores` are the names of the scores in the JSON of samples.
     """
     files = {DATASET: dataset, **dict(_files(tars, declared, scores))}
     by_place: dict[str, dict[str, Any]] = {}
@@ -249,10 +243,7 @@ def _totals(tars: Iterable[DescribedTar]) -> dict[str, Any]:
 
 
 def known_tars(manifest: Mapping[str, Any]) -> dict[str, DescribedTar]:
-    """Returns the tars of a manifest, by name relative to `shards/`.
-
-    The result is empty if the manifest has another version; it omits incomplete entries.
-    """
+    """Returns tars of a manifest, by name relative to `shards/`; none if its version differs."""
     if manifest.get("version") != MANIFEST_VERSION:
         return {}
     return {

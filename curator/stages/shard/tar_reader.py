@@ -24,8 +24,7 @@ NEXT_MANIFEST = "manifest.next.json"
 Declared = Mapping[str, Mapping[str, Any]]
 """Declarations of families, with fingerprints: by member, or by name for families of columns."""
 COLUMNS = "columns"
-"""Field of the manifest that declares families of columns; the same field of a sample's JSON has
-the values."""
+"""Field of the manifest with families of columns, and of a sample's JSON with their values."""
 Split = Literal["train", "val"]
 SPLITS: tuple[Split, ...] = ("train", "val")
 BLOCK = tarfile.BLOCKSIZE
@@ -171,10 +170,7 @@ def declared_families(manifest: Mapping[str, Any] | None) -> Declared:
         with raised_as(ShardError, FamilyError, AttributeError, of=f"the manifest's `{kind}`: "):
             for name, value in declared.items():
                 if getattr(Family.from_json(value), named_by) != name:
-                    found = getattr(Family.from_json(value), named_by)
-                    raise ShardError(
-                        f"the manifest's `{kind}` declares {found!r} under the name {name!r}"
-                    )
+                    raise ShardError(f"the manifest's `{kind}` has another {named_by} in {name!r}")
         families |= declared
     return families
 

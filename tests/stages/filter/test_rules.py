@@ -202,7 +202,10 @@ def test_of_two_bounds_on_a_side_the_stricter_counts() -> None:
         ({"noise": {"drop_lowest": 1.0}}, "less than 1"),
         ({"noise": {"drop_lowest": 0.5, "drop_highest": 0.5}}, "leave nothing"),
         ({"noise": {"severity": "warn"}}, "'reject' or 'flag'"),
-        ({"noise": {"score": "luma", "max": 1}}, "'noise' is named after a score and is about"),
+        (
+            {"noise": {"score": "luma", "max": 1}},
+            "'noise' has the name of a score and bounds",
+        ),
         ({"grainy": {"score": "nose", "max": 1}}, "unknown score 'nose'; did you mean 'noise'"),
         ({"a.b": {"score": "noise", "max": 1}}, "letters, digits and _"),
     ],
