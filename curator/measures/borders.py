@@ -1,9 +1,9 @@
 """Finds black borders around the picture: in each frame, and for a clip from all its samples.
 
-A border is a nearly black and nearly constant strip along a side. It ends in a straight line, where
-most of the picture begins. In a dark scene without such a line, a sample gives no evidence for this
-side; the samples of the clip decide together. A border may contain text and logos if most of it
-is constant.
+A border is a nearly black and nearly constant strip along a side. The strip ends in a straight
+line, where most of the picture begins. In a dark scene without such a line, a sample gives no
+evidence for this side; the samples of the clip decide together. Text and logos do not prevent
+detection if most of the strip is constant.
 
 Shape letters: N lines that are read, L lines from a side inwards, A places along a line.
 """
@@ -73,7 +73,7 @@ def borders_of(
 def _inside(
     lines_NA: NDArray[np.uint8], before: int | None, behind: int | None, size: int
 ) -> NDArray[np.uint8]:
-    """Returns those of the lines 4, 12, 20, ... that are between the borders, at least one."""
+    """Returns the lines out of 4, 12, 20, ... that are between the borders, at least one."""
     half = _STEP // 2 - 1
     first, end = ((before or 0) + half) // _STEP, (size - (behind or 0) + half) // _STEP
     return lines_NA[first : max(end, first + 1)]

@@ -62,7 +62,7 @@ def boundary_peaks(values_F: NDArray[np.floating], least: float = 0.0) -> NDArra
 def boundaries(
     track: Track, span: slice = slice(None), *, inside: float = INSIDE
 ) -> list[Boundary]:
-    """Returns the boundaries in a span of frames whose peaks are above `LEAST`, in order.
+    """Returns the boundaries in a span of frames, at peaks above `LEAST`, in order.
 
     `inside` is the probability above which a frame is inside a transition.
     """

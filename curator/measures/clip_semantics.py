@@ -58,8 +58,8 @@ class SemanticConfig(StageConfig):
     prompts: str | None = setting(None, unit="path")
     """YAML file of content types and prompts; null for the packaged 26 types"""
     reject: tuple[str, ...] = setting((), unit="names")
-    """content types whose clips are rejected; to keep some clips of a type, use select.by with the
-    column content_type"""
+    """content types to reject; to keep some clips of a type, use select.by with the column
+    content_type"""
     # At 0.5, the type is as probable as all other types together.
     reject_from: float = setting(0.5, gt=0, le=1, unit="0 to 1")
     """smallest probability of the content type at which `reject` rejects a clip"""
@@ -184,7 +184,7 @@ class Semantics:
 def check_content(
     config: SemanticConfig, clip: str | None, columns: Sequence[str] = (), *, key: str | None = None
 ) -> None:
-    """Checks that content types are computed if the recipe uses them, and that their names exist.
+    """Checks that content types are on if the recipe uses content types, and that names exist.
 
     `columns` are the columns of `select.by`. `key` is another recipe key that uses content types.
 

@@ -1,7 +1,7 @@
 """Signals of pictures in a device's memory: those of `sample_signals`, for many pictures at once.
 
-A call only queues work. No step depends on a value, so the host never waits: sizes decide what is
-computed, and masks decide what counts. A call's cost is its number of kernels. So rows and columns
+A call only queues work. No step depends on a value, so the host never waits: shapes depend only on
+sizes, and masks exclude values. A call's cost is its number of kernels. So rows and columns
 share one axis, and each linear step is a product with a constant matrix. The code runs on any torch
 device. Its thresholds are those of the modules that measure pictures in the host's memory.
 
@@ -41,7 +41,7 @@ _keep_short = constants(256)  # keeps a line of places
 def native_signals_of(luma_SHW: Tensor, *, black: int, white: int) -> Tensor:
     """Returns the signals of full-size luma inside borders, as `native_signals` does.
 
-    `luma_SHW` is uint8, or uint16 whose upper 8 bits are read. It may be a view with dense rows.
+    `luma_SHW` is uint8, or uint16 with the level in the upper 8 bits; its rows are dense in memory.
     `black` and `white` are levels of 255.
 
     Returns:

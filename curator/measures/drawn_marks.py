@@ -38,8 +38,8 @@ _MIN_SIDE = 2  # smallest width and height of a logo, in cells
 _RING = (4, 5)  # width of the ring around a mark in which motion is measured, in cells (x, y)
 _MOVES_AROUND = 0.75  # smallest motion around a mark, as log2(1 + levels)
 _PASSING = 0.25
-"""Smallest share of cells next to a mark whose edges come and go. Without such edges, such as on
-asphalt, flicker of brightness looks like motion."""
+"""Smallest share of cells next to a mark with edges that come and go. On asphalt and
+other surfaces without such edges, flicker of brightness looks like motion."""
 _CALMER = 0.5  # smallest excess of motion around a mark over its calmest quarter, in log2 units
 _LASTING = 0.7
 """Around a mark, the largest mean share of overlay samples with an edge. Above it, the edges of the
@@ -193,7 +193,7 @@ SCORES = {
         unit="0 to 1",
         range="0 without logos to 1; null with fewer than 3 overlay samples, and if the picture "
         "stands still",
-        meaning="share of the picture inside compact marks whose edges stay while the rest moves",
+        meaning="share of the picture inside compact marks that stay while the rest moves",
         outside="logo",
         of=_logo_area,
     )

@@ -1,9 +1,9 @@
 """Detects a picture in the picture, such as a webcam in a game or a reporter's box.
 
-The detector searches for a rectangle inside which something moves. Its sides are straight lines
-that stand in one place through the clip, are sharper than their surroundings, and end at the
-corners. If the surroundings stand still, any four edges of the scene could be such sides. Then the
-sides must have no gaps and be straight to a pixel or two; a screen in a room seldom is.
+The detector searches for a rectangle with motion inside. The sides are straight lines that stay in
+one place through the clip, are sharper than their surroundings, and end at the corners. If the
+surroundings stand still, any four edges of the scene could be such sides. Then the sides must have
+no gaps and be straight to a pixel or two; the sides of a screen in a room seldom are.
 
 Shape letters: T overlay samples, A pieces along a line, P places, C cells, N rectangles.
 """
@@ -299,8 +299,8 @@ SCORES = {
     "picture_in_picture": ScoreSpec(
         unit="0 to 1",
         range="0 without to 1; null with fewer than 3 overlay samples, and if nothing moves",
-        meaning="share of the picture that a smaller picture covers: a rectangle with standing "
-        "sides and its own motion",
+        meaning="share of the picture that an inset covers: a rectangle with sides that stay in "
+        "place and with its own motion",
         outside="picture_in_picture",
         of=_picture_in_picture,
     )

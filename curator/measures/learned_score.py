@@ -1,8 +1,9 @@
 """The score `suitability`: the probability that people keep a clip, learned from their marks.
 
-`curate learn` writes a model as numbers in JSON. A model has a piecewise linear function of each
-score, and of each direction of the scene vector, that it uses. The sum of the functions is the
-logit of the probability. Shape letters: N clips, D dimensions of a scene vector.
+`curate learn` writes a model as numbers in JSON: piecewise linear functions, each of a score or of
+a direction of the scene vector. The sum of the functions is the logit of the probability.
+
+Shape letters: N clips, D dimensions of a scene vector.
 """
 
 import hashlib

@@ -113,8 +113,8 @@ class Measure(ABC):
         pairs: Whether a sample also has the next full-size picture.
         batch: Largest number of samples per call of `measure_batch`.
         tensors: Whether pictures are tensors, on the worker's GPU if it has one, or on the CPU.
-        files: Files and folders that the measure reads, such as weights. Its sandbox allows only
-            these and Python's packages.
+        files: Files and folders that the measure reads, such as weights. The sandbox allows only
+            these files and Python's packages.
     """
 
     name: ClassVar[str]

@@ -50,7 +50,7 @@ _APART = 0.25  # least excess of `stay` over `around` for an overlay, in one loo
 _PASSES = 0.6  # least `around` of surroundings that move only in part
 _APART_OFTEN = 0.15  # least mean excess of `stay` over `around` for an overlay, in 3 looks or more
 _STEADY = 0.015  # most motion of a line's middle in 3 looks or more, as a share of the picture
-_LONG = 5.0  # least aspect ratio, in pixels, of a line whose replacement is evidence
+_LONG = 5.0  # least aspect ratio, in pixels, of a line that gives evidence if it is replaced
 _SLIDES = 0.04  # least speed of scrolling text, in picture widths/s: 1.3 px of 320 in 0.1 s
 _BAND_WIDTH = 0.5  # least width of a ticker, as a share of the picture; text on lorries is narrower
 _AROUND_S = 60.0  # how far beyond the clip other scenes of the source are compared
@@ -62,8 +62,8 @@ _X0, _Y0, _X1, _Y1, _CONFIDENCE, _AREA, _STAY, _AROUND, _SLIDE = range(9)
 def may_have_text(gray_HW: Gray) -> bool:
     """Whether a picture has strokes side by side, as any line of text has.
 
-    A line has many strong changes from left to right within a band of its own height. Costs a
-    fortieth of the detector.
+    A line has many strong changes from left to right within a band of its own height. This check
+    costs a fortieth of the detector.
     """
     strokes = cv2.morphologyEx(gray_HW, cv2.MORPH_GRADIENT, np.ones((1, 3), np.uint8))
     strong = (strokes > 32).astype(np.uint8) * 255

@@ -62,8 +62,8 @@ def stripes(gray_HW: NDArray[np.uint8]) -> float:
     """Returns how far one direction stands out in Fourier space; NaN below 64 px.
 
     The value is the energy of a wedge of 2 degrees (after arXiv 1901.08001), divided by the larger
-    of two references: the median wedge, and the wedges 6 to 10 degrees away. It is the minimum over
-    scales, and the maximum over wedges.
+    of two references: the median wedge, and the wedges 6 to 10 degrees away. The result is the
+    minimum over scales, and the maximum over wedges.
     """
     height, width = gray_HW.shape
     size = min(_FOURIER_PX, height, width) // 2 * 2

@@ -1,6 +1,6 @@
 """The quantiser of a frame, which its decoder reads from the stream.
 
-The quantiser is exact and costs nothing, but it describes only the last encode: a damaged film that
+The quantiser is exact and costs no time, but describes only the last encode: a damaged film that
 was encoded again with a fine quantiser has a fine quantiser. `blocking` and `flattening` measure
 damage in the pixels.
 """
@@ -24,8 +24,8 @@ them is off by at most 0.2 QP (VP9 bitstream specification 0.7, `ac_qlookup`).""
 def quantizer_signals(frame: VideoFrame) -> dict[str, float]:
     """Returns `quantizer`: the area-weighted mean of the blocks' quantisers, as an H.264 QP.
 
-    It is NaN if the decoder, opened with `DECODER_OPTIONS`, does not report quantisers. Decoders of
-    H.264, VP9 and MPEG-1, 2 and 4 do.
+    The value is NaN if the decoder, opened with `DECODER_OPTIONS`, reports no quantisers. Decoders
+    of H.264, VP9 and MPEG-1, 2 and 4 report quantisers.
     """
     side_data = side_data_of(frame, Type.VIDEO_ENC_PARAMS)
     if side_data is None:
@@ -63,11 +63,11 @@ def _qp_of_step(step: float) -> float:
 SCORES = {
     "quantizer": ScoreSpec(
         unit="QP of H.264",
-        range="about 0 finest to 51 coarsest; of H.264 below 26 clean, above 38 visibly damaged; "
-        "absent for codecs other than H.264, VP9, MPEG-1, MPEG-2 and MPEG-4, and for sources "
-        "that a GPU decoded, because its engine does not report it",
-        meaning="mean quantiser of the last encode, as the decoder reports it; only `blocking` and "
-        "`flattening` show damage of earlier encodes",
+        range="about 0 finest to 51 coarsest; for H.264, below 26 clean, above 38 visibly damaged; "
+        "null for codecs other than H.264, VP9, MPEG-1, MPEG-2 and MPEG-4, and for sources that a "
+        "GPU decoded",
+        meaning="mean quantiser of the last encode, from the decoder; only `blocking` and "
+        "`flattening` show damage from earlier encodes",
         aggregate="mean",
         cpu_only=True,
     )

@@ -27,7 +27,7 @@ SIGNALS = (
     "sharpness", "dark_fraction", "bright_fraction", "stripes", *_FULL_SIZE, "quantizer",
     *(f"border_{side}" for side in Sides._fields), *PAIR_SIGNALS,
 )  # fmt: skip
-"""Names of the values of a sample; each is float32, NaN if it could not be measured."""
+"""Names of the values of a sample; each value is float32, and NaN if not measured."""
 
 MIN_PX = 32
 

@@ -66,7 +66,7 @@ _FIRST_COLUMNS = (
     "overlay_text_area", "logo_area", "split_screen", "picture_in_picture", "aesthetic",
     "content_probability", "nsfw", "consistency", "layout_consistency",
 )  # fmt: skip
-"""Columns of `clips` whose order never changes; all other scores follow them."""
+"""The first columns of scores in `clips`; their order never changes."""
 
 _COLUMNS = FACT_COLUMNS - {"fps"}  # no score has these names; `fps` is in `measured_fps`
 
@@ -84,7 +84,7 @@ LEARNED_SCORES = {
 _PAGE_HEAD = """# Scores
 
 Each score is a column of `clips`, for kept and rejected clips. A rule of the recipe can bound each
-score. An *overlay sample* is one of the samples in which overlays are detected, 1 per second.
+score. An *overlay sample* is a sample in which overlays are detected, by default 1 per second.
 `curate scores --markdown` prints this page.
 """
 _TABLE_HEAD = """| score | unit | range and direction | meaning | aggregate | reasons |
@@ -100,7 +100,7 @@ class Measures:
     """
 
     names: tuple[str, ...]  # custom measures, as named in the recipe
-    has_learned: bool  # whether the recipe names a model of `curate learn`, whose score is the last
+    has_learned: bool  # whether the last score is that of a model of `curate learn`
     # Scores that rules can use, by name; custom scores are last. Public: columns of `clips`.
     specs: Mapping[str, ScoreSpec] = field(compare=False)
     # Names of scores by heading.

@@ -61,7 +61,7 @@ VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
 def alone() -> None:
-    """Checks nothing, for outputs to which no other run can write."""
+    """Checks nothing: no other run can write to the output."""
 
 
 Rows = tuple[Iterable[pa.Table], pa.Schema]
@@ -76,8 +76,8 @@ class Commit:
         previous: Summary of the newest snapshot; empty without a snapshot.
         before: Summary of earlier generations, to which this commit adds; None if this commit has
             the whole corpus.
-        facts: Returns the fields of the summary that no table gives. The commit calls it after it
-            has written the tables, so that times include this work.
+        facts: Returns the fields of the summary that no table gives. The commit writes the tables
+            before it calls this function, so that times include this work.
         parts: Existing parts of tables that stay, by table. New rows are in parts after them.
         sources: Rows of `sources`, one table per part.
         tables: New rows of all tables but `sources` and `clips`, by name.

@@ -15,7 +15,7 @@ class DedupConfig(StageConfig):
     enabled: bool = True
     """reject a clip if a retained clip shows the same footage"""
     min_share: float = setting(0.8, gt=0, le=1, unit="share")
-    """reject a clip if a retained clip shows at least this share of it"""
+    """reject a clip if a retained clip shows at least this share of the rejected clip"""
     remainders: bool = True
     """make clips from the parts of a rejected clip that no retained clip shows; also divide a clip
     that shares less than min_share with a retained clip"""
@@ -24,13 +24,13 @@ class DedupConfig(StageConfig):
     bits_per_pixel (less compression), length (more frames), any score, or a column meta.*; with a
     leading - less is better; among equal clips, the first by source and time is retained"""
     against: tuple[str, ...] = setting((), unit="outputs")
-    """other outputs, each a folder or bucket; reject clips whose footage one of them keeps"""
+    """other outputs, each a folder or bucket; reject clips with footage that they keep"""
     # benchmarks/results/duplicates.md has the cosines of unrelated pictures and of edits.
     similarity: float = setting(0.5, gt=0, lt=1, unit="cosine")
     """cosine of two pictures' vectors from which their clips are compared frame by frame; a higher
     cosine is faster and finds fewer edits"""
     neighbours: int = setting(16, ge=1, le=1000, unit="clips")
-    """for each picture, compare its clip with this many clips, whose pictures are most similar"""
+    """for each picture, number of clips with the most similar pictures that are compared"""
 
     @field_validator("prefer")
     @classmethod

@@ -3,8 +3,8 @@
 An index of the vectors of pictures proposes pairs. A comparison of pictures and luma then verifies
 each pair, on workers if there are many pairs. The result does not depend on the workers.
 
-Whether two clips show the same footage does not depend on rules and preferences, which a rerun
-changes. So pairs are stored: after a changed preference or share, a run compares only new clips.
+Pairs do not depend on the rules and preferences that a rerun may change. So pairs are stored: after
+a change of a preference or share, a run compares only new clips.
 
 Shape letters: N clips, P pairs, O owners in an index (clips with vectors).
 """
@@ -141,9 +141,9 @@ def find_pairs(
     """Finds pairs that earlier searches did not compare: of a new clip, or of a new place.
 
     Args:
-        own: Footage of this output. It may have more clips than `ids`.
+        own: Footage of this output, perhaps of more clips than `ids`.
         ids: string [N], the clips of this output.
-        new: string [M], those of `ids` that were never compared.
+        new: string [M], the clips in `ids` that were never compared.
         places: Other places; clips of this output are compared with all of them.
         work: Runs the verification of pairs.
         known_places: Keys of places with which all clips but `new` were compared.

@@ -5,8 +5,8 @@ it. In a chain A ~ B ~ C in which A and C differ, only B is dropped: B drops no 
 result is the maximal independent set in the order of ranks. Only the set of clips determines it,
 not their order or the number of workers.
 
-Then a clip is dropped if a longer clip of lower rank, with as many pixels, shows enough of it.
-Otherwise the footage would stay twice.
+Then a clip is dropped if a longer clip of lower rank, with at least as many pixels, shows enough of
+it. Otherwise the footage would stay twice.
 
 Then clips are divided: first the clips that stay, from best to worst, then the dropped clips. Each
 clip loses the footage that earlier clips retain. A dropped clip retains the rest. A clip that stays
@@ -83,7 +83,7 @@ def dropped_clips(
             and ranked.n_frames[entry[1]] > ranked.n_frames[clip]
         ]
         drop(clip, longer)
-    # A clip whose dropper was dropped itself gets another dropper, or stays.
+    # If the clip that dropped another clip is dropped, the other clip is decided again.
     gone = {clip for clip, (other, _) in dropped.items() if other in dropped}
     for clip in sorted(gone, key=rank.__getitem__):
         del dropped[clip]

@@ -37,8 +37,8 @@ class DedupStage(CorpusStage[DedupConfig]):
     footage; all of these stay as they are. Pairs that were compared before are not compared again.
 
     `shortest` is the shortest clip that can be kept. With `divides`, parts of clips may become
-    clips; a growing run, whose earlier generations stay, does not divide. Decisions of an exact run
-    are valid in a growing run, so the fingerprint does not depend on `divides`.
+    clips. A growing run does not divide, because its earlier generations stay. Decisions of an
+    exact run are valid in a growing run, so the fingerprint does not depend on `divides`.
     """
 
     name = "dedup"

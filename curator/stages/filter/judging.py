@@ -58,8 +58,8 @@ class RuleCount:
 
     rule: str  # name of the rule, or of another check, such as `LENGTH_RULE`
     bounds: Bounds | None  # bounds as numbers; None for other checks
-    n_first: int  # clips whose first reason is of this rule
-    n_alone: int  # clips whose reasons are all of this rule
+    n_first: int  # clips with the first reason from this rule
+    n_alone: int  # clips with reasons from this rule alone
     n_any: int  # clips that the rule rejects or flags
 
     def facts(self, rules: Mapping[str, Rule]) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def rule_checks(clips: JudgedColumns, bound: Bounds) -> Iterator[ReasonCheck]:
 
 
 def _is_unwanted(column: pa.ChunkedArray, bound: Bounds) -> Mask:
-    """Returns the mask of clips whose metadata break a rule; a list matches if any item does."""
+    """Returns the mask of clips with metadata that break a rule; a list matches by any item."""
     values = column.combine_chunks()
     rows = np.arange(len(values))
     if pa.types.is_list(values.type):
@@ -270,7 +270,7 @@ def _is_unwanted(column: pa.ChunkedArray, bound: Bounds) -> Mask:
 
 
 def _content_check(clips: pa.Table, semantic: SemanticConfig) -> ReasonCheck:
-    """Rejects clips of an unwanted type whose probability reaches `reject_from`."""
+    """Rejects clips of an unwanted type if its probability is at least `reject_from`."""
     probability = score_values(clips, "content_probability")
     unwanted = pc.is_in(clips["content_type"], value_set=pa.array(semantic.reject, pa.string()))
     least = semantic.reject_from

@@ -34,7 +34,7 @@ class Bounds:
     one_of: tuple[Value, ...] | None = None
     none_of: tuple[Value, ...] | None = None
     unmeasured: Unmeasured = "reject"
-    n_measured: int | None = None  # number of clips of which the quantiles are; None without
+    n_measured: int | None = None  # number of clips behind the quantiles; None without quantiles
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], measures: Measures) -> "Bounds | None":

@@ -52,7 +52,7 @@ class FilterStage(CorpusStage[FilterConfig]):
 
     @property
     def needs_all(self) -> str | None:
-        """Says which rules have bounds by quantile, which depend on all clips; None without."""
+        """Names the rules that depend on all clips by a bound by quantile; None without them."""
         rules = self.config.by_quantile()
         more = f" and {len(rules) - MAX_NAMED} more" if len(rules) > MAX_NAMED else ""
         named = f"bounds by quantile ({', '.join(rules[:MAX_NAMED])}{more})"

@@ -21,8 +21,8 @@ class SelectConfig(StageConfig):
     """Number or share of the remaining clips to keep, per group."""
 
     by: tuple[str, ...] = setting((), unit="columns")
-    """columns of `clips`, also meta.*, whose values define the groups; clips with the same tags, in
-    any order, are one group; without columns, all remaining clips are one group"""
+    """columns of `clips`, also meta.*; clips with equal values are one group, and so are clips with
+    the same tags in any order; without columns, all remaining clips are one group"""
     max_per_group: int | None = setting(None, ge=1, unit="clips")
     """largest number of clips of a group; null for no limit"""
     keep_fraction: float | None = setting(None, ge=0, le=1, unit="share of clips")

@@ -21,10 +21,10 @@ class ShardConfig(StageConfig):
     val_share: float = setting(0.02, ge=0.0, le=1.0, unit="share of sources")
     """share of sources for validation; the hash of a source's id decides"""
     append: bool = True
-    """keep each existing tar whose clips are all still kept, and add tars for the other clips;
-    false: pack all clips as a first run would"""
+    """leave a tar unchanged if all its clips are still kept, and add tars for other clips; false: pack
+    all clips as a first run would"""
     embedding: Literal["none", "clip", "scene"] = "none"
-    """model whose vector of the clip is the member npy (float32): CLIP, or the scene network"""
+    """model for the clip's vector in the member npy (float32): CLIP, or the scene network"""
     # CogVideo's SAT loader looks for this member before it takes caption, fps and duration from
     # the .meta.jsonl. Readers decode the member as a whole number.
     id_member: bool = False
@@ -45,7 +45,7 @@ class ShardConfig(StageConfig):
     aspects_tolerance: float = setting(0.1, ge=0.0, lt=1.0, unit="share of the picture")
     """largest share of the picture that a crop to the nearest aspect class may lose"""
     by_content_type: bool = False
-    """one bucket per content type, whose name ends the bucket's name"""
+    """make one bucket per content type; the bucket's name ends with the type"""
     # Causal tokenizers need 4k+1 frames; cosmos-predict2.5 needs one frame more than it requests.
     lengths: tuple[int, ...] = setting((17, 33, 49, 121), min_length=1, unit="frames")
     """classes of minimum length; a clip in class N has N+1 frames or more"""

@@ -35,7 +35,7 @@ MANIFEST_VERSION = 1
 DATASET = "dataset.parquet"
 
 ENERGON_VERSION = "7.4.1"
-"""The release of Megatron-Energon whose file format these indexes have."""
+"""The release of Megatron-Energon that defines the format of these indexes."""
 
 DATASET_SCHEMA = columns_schema(
     ("clip_id path shard split bucket", pa.string()),

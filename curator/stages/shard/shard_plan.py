@@ -64,7 +64,7 @@ class TarLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardPlan:
-    """A planned tar, whose name ends in the hash of its contents."""
+    """A planned tar; its name ends in the hash of its contents."""
 
     name: str
     bucket: str
@@ -119,7 +119,7 @@ def plan_shards(
         reusable: Sample keys of each tar of the last finished run, by the tar's name. A tar stays
             if it is not too large, if its samples are of one generation, and if all of them are
             wanted with the same bucket, split and bytes. Other samples are put into new tars.
-        taken: Names of tars of earlier generations, whose numbers are not used again.
+        taken: Names of tars of earlier generations. New tars do not use their numbers.
 
     Returns:
         Plans sorted by name. The hash of seed and key orders the samples of a tar, so that
@@ -138,7 +138,7 @@ def plan_shards(
         use(earlier)
     plans = []
     for name, keys in sorted(reusable.items()) if reusable and config.append else ():
-        # A tar whose name an older version chose does not stay.
+        # A tar with a name of an older version does not stay.
         if (place := place_of(name)) and (plan := _kept(name, place, keys, groups, config)):
             plans.append(plan)
             use(place)
@@ -239,8 +239,8 @@ def write_shard(
 ) -> None:
     """Writes a tar as a stream; one sample at a time is in memory.
 
-    `read_clip` returns a sample's MP4, `read_member` a member that a family declares; it may be
-    None if no sample has such a member.
+    `read_clip` returns a sample's MP4, `read_member` a member that a family declares. Without such
+    members, `read_member` may be None.
     """
     for sample in plan.samples:
         json_text, text, _ = sample.texts()

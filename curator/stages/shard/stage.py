@@ -93,7 +93,7 @@ class TarWriter:
             raise ShardError(
                 f"{self._store.uri}/{where.name}: clip {sample.key} has {len(mp4)} bytes that "
                 f"differ from the bytes written (sha256 {sample.mp4_sha256}); move the object away "
-                "and run again: the run cuts its clips again"
+                "and run again: the run cuts the lost clips again"
             )
         return mp4
 

@@ -234,7 +234,7 @@ def _sizes(store: Store, prefix: str) -> dict[str, int]:
 
 
 def _manifest(store: Store, name: str) -> tuple[dict[str, Any] | None, str | None]:
-    """Returns the manifest and None, or None and the problem with it."""
+    """Returns the manifest and None, or None and the reason why there is no usable manifest."""
     if not store.exists(name):
         return None, "there is none"
     try:
