@@ -82,8 +82,8 @@ class SamplePictures:
         small_HWC: The same picture with 320 px.
         seconds: Time of the sample, from the source's first frame.
         full: The upright picture in the source's size, in the format `Measure.full`; None without
-            `Measure.full`. If no other frame refers to the sample's frame, the decoder skips the
-            loop filter of that frame, and `full` is the first later frame that is filtered.
+            `Measure.full`. If the decoder may have skipped the loop filter of the sample's frame,
+            because no other frame refers to it, `full` is the first later frame that is filtered.
         full_after: The next filtered frame before the next sample; None without `Measure.pairs`.
         after_s: Time from `full` to `full_after`.
 

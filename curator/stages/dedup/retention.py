@@ -74,7 +74,7 @@ def dropped_clips(
     for clip in sorted(shown_by, key=rank.__getitem__):
         drop(clip, [entry for entry in shown_by[clip] if rank[entry[1]] < rank[clip]])
     retained = [clip for clip in shown_by if clip not in dropped]
-    # The longest first: only clips that stay drop others.
+    # The longest first, so that a dropped clip drops no other clip.
     for clip in sorted(retained, key=lambda row: (-int(ranked.n_frames[row]), rank[row])):
         longer = [
             entry

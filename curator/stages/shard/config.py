@@ -21,8 +21,8 @@ class ShardConfig(StageConfig):
     val_share: float = setting(0.02, ge=0.0, le=1.0, unit="share of sources")
     """share of sources for validation; the hash of a source's id decides"""
     append: bool = True
-    """leave a tar unchanged if all its clips are still kept, and add tars for other clips; false: pack
-    all clips as a first run would"""
+    """leave a tar unchanged if all its clips are still kept, and add tars for other clips; false:
+    pack all clips as a first run would"""
     embedding: Literal["none", "clip", "scene"] = "none"
     """model for the clip's vector in the member npy (float32): CLIP, or the scene network"""
     # CogVideo's SAT loader looks for this member before it takes caption, fps and duration from
