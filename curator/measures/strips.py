@@ -155,7 +155,10 @@ _COMB_STEP = 6  # smallest mean step of a comb, in levels
 
 
 def combing(columns_NL: NDArray[np.uint8]) -> float:
-    """Returns the share of combs: 16 px of a column where neighbours differ most."""
+    """Returns the share of combs among stretches of 16 px of columns.
+
+    In a comb, a line differs from the next line more than twice as much as from the line after it.
+    """
     lines = columns_NL[::2]
     next_line = cv2.absdiff(lines[:, 2:], lines[:, 1:-1])
     every_other = cv2.absdiff(lines[:, 2:], lines[:, :-2])

@@ -36,7 +36,7 @@ LENGTH_RULE = "propose.min_s"
 STANDING_RULE = "propose.max_s"
 CONTENT_RULE = "semantic.reject"
 BUCKET_RULE = "shard.bucket"
-"""Names of the checks that are no rules of the recipe; names of scores' rules have no dot."""
+"""Names of the checks that are no rules of the recipe. Rules have a dot only in names `meta.*`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

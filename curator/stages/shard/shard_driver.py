@@ -49,7 +49,7 @@ from curator.tables.schemas import declared_columns
 from curator.tables.spill_file import Spill
 
 COPIED_HERE_BYTES = 256 << 20
-"""Up to this size of all clips, the driver writes the tars itself."""
+"""The driver writes new tars itself if their clips have at most this size in total."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Sharding:
         fingerprint: Fingerprint of the recipe, for the manifest.
         reusable: Tars that stay if all their samples are still wanted.
         before: Shards of earlier generations, which stay; None without earlier generations.
-        n_written: Number of tars that were missing.
+        n_written: Number of tars that this run wrote.
         summary: Facts about each shard, for the summary.
         members: Gives the rows of the table `members`; None if no sample has a family's member.
         files: Files that describe all shards, by name, in the order of writing.
