@@ -1,7 +1,7 @@
-"""Runs small work in one child process, where starting a cluster would take longer than the work.
+"""Runs small work in one child process, if starting a cluster would take longer than the work.
 
-A model that crashes must not end the run: the process is started again. Stages that parse untrusted
-bytes have a `sandboxed_process` instead.
+If a model crashes the process, the run starts the process again. Stages that parse untrusted bytes
+run in a `sandboxed_process` instead.
 """
 
 import contextlib
@@ -31,16 +31,17 @@ from curator.executor.worker import (
 from curator.tables.parts import leave_pandas_out
 
 MAX_LOADS = 3
-"""Deaths while models are loaded after which a run gives up."""
+"""Times that a process may die while it loads models before the run gives up."""
 
 _READY = b"ready"
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""As Ray has it in its workers: small products of matrices on two threads mostly wait, busily."""
+"""Ray sets this in its workers too: for small matrix products, a second thread mostly busy-waits.
+"""
 
 
 class Child:
-    """One process that runs chains of steps; it keeps the last chain's steps for the next unit."""
+    """One process that runs chains of steps, and keeps the steps of the last chain."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,13 +52,13 @@ class Child:
 
     def _start(self) -> None:
         ours, theirs = Pipe()
-        # The steps count its CPU time; it is not the engine's.
+        # The steps count this process's CPU time, so the mark must not count it as the engine's.
         environment = {name: value for name, value in os.environ.items() if name != MARK}
         environment = ONE_THREAD | environment
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
-        # Not multiprocessing's own start, which would run the caller's script again.
+        # The start method of multiprocessing would run the caller's script again.
         self._process = subprocess.Popen(
-            # -P: the folder in which the run was started may be one of untrusted files.
+            # -P: the current folder may hold untrusted files.
             [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=environment,
@@ -70,10 +71,10 @@ class Child:
     def run(self, steps: Chain, units: Sequence[Any]) -> Iterator[Any]:
         """Sends units through a chain, one after the other.
 
-        A unit that kills the process is divided, or sent again to a new one, as in a fleet.
+        If a unit kills the process, a new process gets the parts of the unit, or the unit again.
 
         Raises:
-            CuratorError: Raised by a step, or the process dies repeatedly.
+            CuratorError: A step raised it, or the process died repeatedly.
         """
         chain = pack_chain(steps)
         waiting = deque(UnitAttempts(unit=unit) for unit in units)
@@ -84,8 +85,8 @@ class Child:
                 if self._ask(chain, None) is None:
                     if n_loads > MAX_LOADS:
                         raise CuratorError(
-                            f"the worker process dies while it loads the models of "
-                            f"{stage_name(steps)}; is there enough memory? take a smaller model"
+                            "the worker process repeatedly dies while loading the models of "
+                            f"{stage_name(steps)}; is there enough memory? use a smaller model"
                         )
                     continue
                 self._loaded, n_loads = chain, 0
@@ -101,7 +102,7 @@ class Child:
             if len(work.deaths) >= MAX_DEATHS or is_crash_looping(n_crashes, 1):
                 raise CuratorError(
                     f"the worker process died {n_crashes} times, and finished no unit; is there "
-                    "enough memory? run again with --workers 1 to see more of it in Ray's logs"
+                    "enough memory? run again with --workers 1, and look into Ray's logs"
                 )
             waiting.extendleft(reversed(work.after_death(Death())))
 
@@ -115,7 +116,7 @@ class Child:
         self._process = self._pipe = None
 
     def _ask(self, chain: bytes, unit: bytes | None) -> tuple[Any] | None:
-        """Returns the result of a unit (without one, of loading); None if the process died."""
+        """Returns the result of a unit (or of loading, for None); None if the process died."""
         if self._process is None or self._process.poll() is not None:
             self._start()
         assert self._pipe is not None
@@ -132,8 +133,8 @@ class Child:
         self._pipe.close()
         if not self._is_ready:
             raise CuratorError(
-                f"the worker process ended with {code} before it had begun; what it printed says "
-                "why; --workers 1 runs the work in Ray instead"
+                f"the worker process ended with status {code} before it began to work; its output "
+                "says why; --workers 1 runs the work in Ray instead"
             )
         return None
 

@@ -1,6 +1,7 @@
-"""Runs pure functions over an array, for stages that decide about a corpus: here or on workers.
+"""Runs pure functions over parts of one array, in this process or on workers.
 
-The array is in an object under the output root meanwhile, so that a part is a few words.
+Stages that decide about a whole corpus use it. Workers read the array from an object under the
+output root, so each message to a worker only names a part.
 """
 
 from collections import Counter
@@ -21,11 +22,11 @@ from curator.tables.clip_vectors import as_matrix
 from curator.tables.corpus_tables import write_vectors
 
 FEW_S = 3.0
-"""CPU-seconds that this process spends by itself."""
+"""Most CPU-seconds of work that this process does itself."""
 MANY_S = 48.0
-"""CPU-seconds for which Ray is started where it does not run yet."""
+"""Least CPU-seconds of work for which it is worth starting Ray."""
 _COPIES = 4
-"""Of the array in a worker: the object, the table, and two of the function."""
+"""Copies of the array in a worker: the object, the table, and two in the function."""
 
 PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
@@ -33,7 +34,7 @@ Function = Callable[[NDArray[np.float32], PartT], ResultT]
 
 
 class _ArrayStep:
-    """The step of a worker: calls a function with an array, which is an object, and a part."""
+    """The step of a worker: calls a function with the stored array and a part."""
 
     def __init__(
         self, *, store: Store, array: str, function: Function[Any, Any], work: str
@@ -49,15 +50,15 @@ class _ArrayStep:
 
 
 class CorpusWork:
-    """Where a stage that decides about a corpus has its work done.
+    """Runs the work of a stage that decides about a whole corpus.
 
     Args:
-        name: Of the stage.
+        name: Name of the stage.
         store: Output root, for workers; None to work in this process.
-        engine: Where they are; None to work in this process.
+        engine: Engine with the workers; None to work in this process.
 
     Attributes:
-        cpu_s: What workers spent, in seconds.
+        cpu_s: CPU-seconds of the workers, by purpose.
     """
 
     def __init__(self, name: str, store: Store | None = None, engine: Engine | None = None) -> None:
@@ -72,7 +73,7 @@ class CorpusWork:
         *,
         cpu_s: float,
     ) -> Generator[ResultT, None, None]:
-        """Yields results as `curator.stage.Work` says."""
+        """Yields results: see `curator.stage.Work`."""
         store, engine = self._store, self._engine
         if store is None or engine is None or cpu_s <= FEW_S:
             for part in parts:

@@ -1,8 +1,7 @@
-"""Accounts for a run's CPU-seconds, so that they add up to those of the machine.
+"""Accounts for all CPU-seconds of a run, by purpose, and tells whether the run makes progress.
 
-They also say whether a run makes progress, for which its lease is renewed. It does while results
-come, while its driver goes on from one step to the next, and while the driver or a worker works:
-then a unit is long, and nothing is wrong.
+A run renews its lease only while it makes progress: results arrive, the driver passes from one step
+to the next, or the driver or a worker uses CPU time, as during a long unit.
 """
 
 import gc
@@ -15,19 +14,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MARK = "CURATE_RUN"
-"""Environment variable that the processes of a run have in common."""
+"""Environment variable with the same value in all processes of a run."""
 
 ACTOR = "curate_"
-"""Beginning of the names of Ray actors that run steps; the name of their stage follows."""
+"""Prefix of the names of Ray actors that run steps; the stage's name follows."""
 
 BUSY_SHARE = 0.05
-"""Share of a core above which a process works; one that waits, with Ray's threads, takes a
-hundredth."""
+"""Share of a core above which a process counts as busy. A process that waits uses 0.01 of a core,
+with Ray's threads."""
 
 _POLL_S = 10.0
-"""Shortest time over which a heartbeat compares CPU-seconds."""
+"""Shortest time over which a heartbeat measures CPU use, in seconds."""
 _WORKER = f"ray::{ACTOR}".encode()
-"""Beginning of the titles of processes whose steps count what they spend."""
+"""Prefix of the titles of processes whose steps count their CPU-seconds themselves."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -35,12 +34,12 @@ def cpu_profile(workers: Mapping[str, float]) -> dict[str, float]:
     """Returns the CPU-seconds of a run by purpose.
 
     Args:
-        workers: CPU-seconds that the workers' steps counted, by name. The workers have ended.
+        workers: CPU-seconds that the workers' steps counted, by purpose. The workers have ended.
 
     Returns:
         The workers' numbers, `driver` for this process, `engine` for the processes that serve the
-        workers (Ray's daemons, the ledger), and `total`. On a cluster that this process did not
-        start, the engine's part is unknown and given as 0.
+        workers (such as Ray's daemons), and `total`. On a cluster that this process did not start,
+        `engine` is unknown and set to 0.
     """
     profile = {**workers, "driver": time.process_time(), "engine": sum(_serving_cpu_s())}
     profile["total"] = sum(profile.values())
@@ -48,7 +47,7 @@ def cpu_profile(workers: Mapping[str, float]) -> dict[str, float]:
 
 
 def mark_processes() -> None:
-    """Marks the processes that this one will start: Ray's daemons leave the tree of processes."""
+    """Marks this process and its later children, because Ray's daemons leave the process tree."""
     os.environ[MARK] = f"{os.getpid()}-{secrets.token_hex(8)}"
 
 
@@ -58,17 +57,17 @@ def is_driver() -> bool:
 
 
 def stat_of(process: object) -> list[str]:
-    """Returns the fields of a process's or thread's `/proc/PROCESS/stat` after its name.
+    """Returns the fields of `/proc/PROCESS/stat` after the name, for a process or thread.
 
     Raises:
-        OSError: It is gone.
+        OSError: The process is gone.
     """
     stat = Path(f"/proc/{process}/stat").read_text("ascii", "replace")
     return stat.rpartition(")")[2].split()
 
 
 def cpu_s_of(process: object) -> float:
-    """Returns user and system time of a process, in seconds; 0 where it is gone."""
+    """Returns user and system time of a process, in seconds; 0 if the process is gone."""
     try:
         user, system = stat_of(process)[11:13]
     except OSError:
@@ -77,7 +76,7 @@ def cpu_s_of(process: object) -> float:
 
 
 def tree_cpu_s() -> float:
-    """Returns the CPU-seconds of this process and its children, the sandboxed one among them."""
+    """Returns the CPU-seconds of this process and its children, such as its sandbox."""
     total_s = time.process_time()
     for listed in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
@@ -91,28 +90,28 @@ def _serving_cpu_s() -> Iterator[float]:
     marked = set()
     for folder in Path("/proc").glob("[0-9]*"):
         number = int(folder.name)
-        # A killed process may not be gone yet.
+        # A process may end while it is read.
         with suppress(OSError):
             if not (folder / "cmdline").read_bytes().startswith(_WORKER):
                 if mark in (folder / "environ").read_bytes():
                     marked.add(number)
                 parents[number] = int(stat_of(number)[1])
     for number, parent in parents.items():
-        # By its parent too: Ray's agents overwrite their environment.
+        # The parent counts too, because Ray's agents overwrite their environment.
         if number != os.getpid() and (number in marked or parent in marked):
             yield cpu_s_of(number)
 
 
 class CpuClock:
-    """Divides the CPU-seconds of a worker's process among its tasks.
+    """Divides the CPU-seconds of a worker's process by purpose.
 
-    Time before the first call of a step is start-up, with the loading of models; time between two
-    calls is the engine's own work. In the driver, whose time is counted as a whole, it divides
-    nothing but the time of its sandbox.
+    Time before the first call of a step is `start_up`, which includes the loading of models. Time
+    between two calls is `between_units`. The driver's time is counted as a whole, so in the driver
+    the clock divides only the time of the sandbox.
     """
 
     _of_process: float | None = None
-    """CPU-seconds of this process that are given out already, by whichever clock."""
+    """CPU-seconds of this process that any clock has assigned already."""
 
     def __init__(self) -> None:
         self._between = "start_up"
@@ -126,10 +125,12 @@ class CpuClock:
         return passed
 
     def end(self, seconds: dict[str, float], *, rest: str, more_s: float = 0.0) -> dict[str, float]:
-        """Ends a call; returns all CPU-seconds of this process since the previous one.
+        """Ends a call; returns all CPU-seconds since the previous call, by purpose.
 
-        `seconds` are from `begin`, with measurements inside the call; the rest of it is for `rest`,
-        with `more_s` of the call that another process took.
+        Args:
+            seconds: Returned by `begin`; the caller has added its measurements of this call.
+            rest: Purpose of the call's other CPU-seconds.
+            more_s: CPU-seconds that another process spent on the call.
         """
         now = _own_cpu_s()
         inside = sum(s for name, s in seconds.items() if name not in ("start_up", "between_units"))
@@ -143,12 +144,12 @@ def _own_cpu_s() -> float:
 
 
 def thread_cpu_s() -> float:
-    """Returns CPU-seconds of this thread; 0 in the driver, whose time is counted as a whole."""
+    """Returns the CPU-seconds of this thread; 0 in the driver, whose time is counted as a whole."""
     return 0.0 if is_driver() else time.thread_time()
 
 
 class Heartbeat:
-    """Notes signs of progress; any thread may beat."""
+    """Notes signs of progress; any thread may call `beat`."""
 
     def __init__(self) -> None:
         self._beat_s = time.monotonic()
@@ -160,7 +161,7 @@ class Heartbeat:
         self._beat_s = time.monotonic()
 
     def idle_s(self) -> float:
-        """Returns the seconds since the last progress; the driver's own work counts, too."""
+        """Returns the seconds since the last progress; CPU use of the driver is progress too."""
         with self._lock:
             now_s, cpu_s = time.monotonic(), time.process_time()
             passed_s = now_s - self._polled_s
@@ -173,9 +174,10 @@ class Heartbeat:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Looks for no garbage meanwhile, nor later among what is made here.
+    """Disables garbage collection in the block, and exempts the block's objects from it for good.
 
-    Imports make objects that stay, torch's a million: looking takes a fifth of its time.
+    Imports make objects that stay. Torch makes a million of them, and collection would take a fifth
+    of its import time.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -1,8 +1,8 @@
 """Decides where work runs: in this process, in one child process, or on Ray.
 
-Ray is started only when there is work for it, because that takes seconds of every core. Steps that
-merely read parts and add up run in this process when there are few units; small work runs in one
-child. A cluster is joined before anything is decided about its devices or workers.
+Ray starts only when there is work for it, because its start takes seconds of every core. Small work
+runs in one child process. Few units of steps that only read parts and add numbers run in this
+process. A run joins its cluster before it decides about the cluster's devices or workers.
 """
 
 import logging
@@ -29,39 +29,40 @@ from curator.stage import Resources
 logger = logging.getLogger(__name__)
 
 SMALL_FRAMES = 1800.0
-"""Work, in frames of 1080p, that one process does while a cluster would still be starting."""
+"""Work that one process finishes while a cluster is still starting, in frames of 1080p."""
 SMALL_SOURCES = 32
 
 EXPECTED_WORKERS = 64
-"""Workers that a cluster without `--workers` may grow to: units are small enough for them."""
+"""Workers to expect at least on a joined cluster without `--workers`, when units are sized."""
 
 FEEDER_CPUS = 0.5
-"""Cores that a worker with a GPU keeps busy: one thread reads and queues the GPU's work, another
-one measures; mostly they wait for an engine. On the host of an H200 8 workers took 0.67 cores each,
-and 16 workers 0.34 to 0.47."""
+"""Cores that a worker with a GPU keeps busy. One of its threads reads and queues work for the GPU,
+another one measures; both mostly wait for an engine of the GPU. On the host of an H200, 8 workers
+used 0.67 cores each, and 16 workers 0.34 to 0.47."""
 
 UNBOUNDED = 1 << 20
 """The most workers on a cluster without `--workers`."""
 
 AHEAD = 2
-"""Units that a worker of light or waiting work has: it begins the next before the driver takes the
-result of the last."""
+"""Units that a worker holds at a time if its steps keep no state: it begins the next unit before
+the driver takes the last result."""
 
 FACTS = ("timeline", "cluster", "cpu_instead_of_gpu", "boxes")
-"""Keys of a summary that say how a run was executed, not what came of it."""
+"""Keys of a summary that describe the execution of a run; the other keys describe its results."""
 
 Check = Callable[[], str | None]
-"""Runs on a node once; returns None, or why the node cannot do some work: a `TransientRefusal` if
-it may later."""
+"""Runs once on a node. Returns None if the node can do the work, else the reason, which is a
+`TransientRefusal` if the node may be able to later."""
 
 
 class Engine:
     """Runs chains of steps over units of work.
 
     Args:
-        address: Ray cluster to join, or None for one of this process's own.
-        workers: Most workers; None for one per core, and on a cluster for as many as there is work.
-        place: Custom resource of Ray on whose nodes a stage runs, by the stage's name.
+        address: Ray cluster to join; None to start Ray on this machine.
+        workers: Most workers. None allows one per core, and on a joined cluster any number.
+        place: Name of the stage -> custom resource of Ray. The stage runs only on nodes that have
+            the resource.
     """
 
     def __init__(
@@ -75,24 +76,24 @@ class Engine:
         self._is_ended = False
         self._done = (0, 0.0, 0.0)
         self._nodes: list[dict[str, Any]] = []
-        """Kinds of nodes that were there when Ray was started or joined."""
+        """Kinds of nodes in the cluster when Ray was started or joined."""
         self._gpu_bytes = 0
-        """Memory of this machine for workers that hold a GPU."""
+        """Memory of this machine that workers with a GPU take."""
         self.timeline = Timeline()
         """When the workers of each node were busy, by stage."""
         self.counts = FleetCounts()
         self.cpu_s = Counter[str]()
-        """CPU-seconds that workers counted so far, by what they went into."""
+        """CPU-seconds that workers counted so far, by purpose."""
         self.heartbeat = Heartbeat()
-        """Whether there is progress."""
+        """Notes signs of progress."""
         self.on_unit: Callable[[UnitResult[Any]], None] | None = None
-        """Gets the results of units, with what they cost."""
+        """Called with each unit's result and cost."""
 
     def __enter__(self) -> "Engine":
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stops every process that was started here, for good."""
+        """Stops every process that this engine started; it starts none afterwards."""
         self._is_ended = True
         self.stop()
 
@@ -103,64 +104,64 @@ class Engine:
 
     @property
     def joins(self) -> bool:
-        """Whether it works on a cluster that others started."""
+        """Whether the engine works on a cluster that somebody else started."""
         return self._address is not None
 
     def is_small(self, n_items: int, frames: float) -> bool:
-        """Returns whether one process finishes work sooner than a cluster that has to start first.
+        """Returns whether one process finishes the work before a cluster would have started.
 
-        `frames` are those of the sources or clips, weighted by size: 1 for 1080p.
+        `frames` counts the frames of all items, weighted by size: a frame of 1080p has weight 1.
         """
         may = not self.joins and self._workers is None and self._cluster is None
         return may and n_items <= SMALL_SOURCES and frames <= SMALL_FRAMES
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Lets the sandbox of this process import modules; starts it if necessary."""
+        """Lets the sandbox of this process import modules; starts the sandbox if necessary."""
         process_sandbox().load(modules)
 
     def progress(self) -> tuple[int, float, float]:
-        """Returns finished items of the current chain, their seconds of video, and their work.
+        """Returns the finished items of the current chain, their seconds of video, and their work.
 
-        Work is in seconds of video, weighted by what they cost.
+        Work is in seconds of video, weighted by the cost of each second.
         """
         return self._done
 
     def loads(self) -> Counter[tuple[str, str]]:
-        """Returns the sums of the loads of all fleets."""
+        """Returns the sum of `Fleet.loads` over all fleets."""
         loads = Counter[tuple[str, str]]()
         for fleet in list(self.counts.fleets):
-            # Not by +, which drops what is zero.
+            # The operator + would drop entries that are zero.
             loads.update(fleet.loads())
         return loads
 
     def publish(self, numbers: Iterable[Number]) -> None:
-        """Gives numbers to Ray's agent if Ray runs: see `RayCluster.publish`."""
+        """Calls `RayCluster.publish` if Ray runs."""
         if self._cluster is not None:
             self._cluster.publish(numbers)
 
     def nodes_lost(self) -> int:
-        """Returns the number of nodes that were lost with workers on them."""
+        """Counts the nodes that were lost while workers ran on them."""
         gone = set(self.counts.died_on) if self._cluster is not None else set()
         if self._cluster is not None:
             gone -= self._cluster.watch.state.nodes.keys()
         return len(self.counts.lost_nodes | gone)
 
     def n_cpus(self) -> int:
-        """Returns the cores of this machine, or those that the joined cluster has or may have."""
+        """Returns the cores of this machine, or the most that the joined cluster may have."""
         if self.joins:
             return max(1, int(self._start().watch.state.most("CPU")))
         return available_cpus()
 
     def n_gpus(self) -> float:
-        """Returns the GPUs of this machine, or those that the joined cluster has or may have."""
+        """Returns the GPUs of this machine, or the most that the joined cluster may have."""
         if self.joins:
             return self._start().watch.state.most("GPU")
         return float(available_gpus())
 
     def cpus_per_gpu(self) -> float | None:
-        """Returns the cores for each GPU, on the node with the fewest; None where it is not known.
+        """Returns the cores per GPU, on the node with the fewest.
 
-        Of nodes that an autoscaler may add it is not.
+        None if no node of a joined cluster has a GPU yet; nodes to come are unknown.
         """
         if not self.joins:
             return available_cpus() / max(1.0, self.n_gpus())
@@ -169,15 +170,15 @@ class Engine:
                    default=None)  # fmt: skip
 
     def may_have_gpus(self) -> bool:
-        """Returns whether GPUs are here, or may come when they are asked for."""
+        """Returns whether there is a GPU, or an autoscaler may add one."""
         return (self._start().watch.state.likely_gpus() if self.joins else self.n_gpus()) >= 1
 
     def threads(self, n_workers: int) -> int:
-        """Returns the threads of each of some workers: their share of this machine's cores."""
+        """Returns the threads per worker: its share of this machine's cores, or 1 on a cluster."""
         return 1 if self.joins else max(1, available_cpus() // n_workers)
 
     def n_workers(self, n_units: int, each: Resources = Resources()) -> int:  # noqa: B008 - frozen
-        """Estimates the workers of a chain: as configured, or one per core with memory."""
+        """Estimates the workers of a chain: as configured, or one per core as memory allows."""
         wanted = self._workers
         if wanted is None:
             wanted = self.n_cpus()
@@ -204,27 +205,27 @@ class Engine:
 
         Args:
             steps: The chain.
-            units: Lists of items; a sequence, or a stream that is taken as there is room.
+            units: Lists of items. From a stream, only as many are taken as workers have room for.
             small: Whether to use one child process instead of Ray.
-            without_gpu: The same for workers that hold no GPU, which take units too, the last
-                ones first; None for none. On this machine they have the cores that workers with
-                a GPU leave.
-            check: Whether a node can run `steps`; asked on each node.
-            is_shown: Whether `progress` counts what is done.
+            without_gpu: The same work for workers without a GPU, which take units from the end;
+                None for no such workers. On a single machine, these workers use the cores that
+                workers with a GPU leave free.
+            check: Tells on each node whether the node can run `steps`.
+            is_shown: Whether `progress` counts these units.
 
         Yields:
             Results, in any order.
 
         Raises:
-            CuratorError: The first that a step raised, unchanged.
+            CuratorError: The first error of a step, unchanged.
         """
         if isinstance(units, Sequence) and not units:
             return
         if is_shown:
-            # Before Ray starts, which takes long: a display must not show what the last chain did.
+            # Ray takes long to start, and a display must not show the last chain's progress then.
             self._done = (0, 0.0, 0.0)
         if small:
-            # A sandbox is a child already.
+            # A sandbox is a child process already.
             is_child = any(step.stage is not None and step.stage.sandboxed for step in steps)
             results = (self.run_here if is_child else self._child.run)(steps, list(units))
         else:
@@ -268,15 +269,15 @@ class Engine:
         keeps: bool = True,
         ahead: int = AHEAD,
     ) -> Fleet:
-        """Returns workers of a chain that take units during other work; starts Ray.
+        """Starts Ray, and returns workers of a chain that take units during other work.
 
         Args:
             steps: The chain.
             without_gpu: As for `run`.
             check: As for `run`.
-            most: The most workers; None for as many as there is room for.
-            keeps: Whether workers stay on a cluster while they have no unit.
-            ahead: Units that a worker has at a time.
+            most: The most workers; None for as many as have room.
+            keeps: Whether idle workers stay on a cluster.
+            ahead: Units that a worker holds at a time.
         """
         backend = self._start().backend
         first = self._pool(steps, check, most)
@@ -298,7 +299,7 @@ class Engine:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Returns `FACTS` of a summary: where work ran, and what happened."""
+        """Returns the `FACTS` of a summary: where work ran, and which workers failed."""
         facts: dict[str, Any] = {}
         counts = self.counts
         if counts.cpu_instead:
@@ -322,7 +323,7 @@ class Engine:
         return facts
 
     def count_cpu_instead(self, work: str, why: str, n: int) -> None:
-        """Counts items of some work that a CPU does although a GPU should; logs the first."""
+        """Counts items that a CPU processes although a GPU should; logs each reason once."""
         words = f"{work}: {why}"
         if not self.counts.cpu_instead[words]:
             logger.warning("a CPU does the work of a GPU; %s", words)
@@ -339,7 +340,7 @@ class Engine:
     def _pool(self, steps: Chain, check: Check | None, most: int | None) -> WorkerPool:
         each, name = largest(steps), stage_name(steps)
         if each.gpus:
-            # A GPU waits for no core that Ray has given to others: see `WorkerProcess.begin`.
+            # A worker with a GPU must not wait for a core: see `WorkerProcess.begin`.
             each = replace(each, cpus=0.0)
         self.counts.pools[f"{name} on a GPU" if each.gpus else name] = {
             "cpus": each.cpus, "gpus": each.gpus, "memory_bytes": each.memory_bytes,
@@ -366,8 +367,8 @@ class Engine:
 
     def _start(self) -> RayCluster:
         if self._is_ended:
-            # A thread that works ahead must not start Ray again.
-            raise CuratorError("the run has ended; nothing is started any more")
+            # A thread that still works must not start Ray again.
+            raise CuratorError("the run has ended, so no worker can start")
         if self._cluster is None:
             self._child.stop()
             process_sandbox().stop()

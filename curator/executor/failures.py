@@ -1,4 +1,4 @@
-"""Failed outcomes of items, in workers and in sandboxes."""
+"""Makes the failed outcomes of items, in workers and in sandboxes."""
 
 import logging
 import traceback
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class SourcePart(Protocol):
-    """An item of a unit: it is of a source."""
+    """An item of a unit, which belongs to one source."""
 
     @property
     def uri(self) -> str:
@@ -29,14 +29,14 @@ def failure(
 
 
 def internal_failure(item: SourcePart, stage: Stage[Any, Any, Any], error: Exception) -> Failure:
-    """Logs an unforeseen error, and makes it the outcome of its item."""
+    """Logs an unforeseen error, and returns it as the outcome of the item."""
     logger.exception("%s of %r failed", stage.name, item.uri)
     message = f"{item.uri}: {type(error).__name__}: {error}; {_blame(error)}"
     return failure(item, stage, ErrorCode.INTERNAL, message)
 
 
 def _blame(error: Exception) -> str:
-    """Whom to turn to: users' own classes run between this package's frames of the stack."""
+    """Names the code that raised an error, if it is outside of curate, such as a custom stage."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not any(part in frame.filename for part in _OURS):
             return f"raised at {frame.filename}:{frame.lineno} in {frame.name}, outside of curate"
@@ -44,4 +44,4 @@ def _blame(error: Exception) -> str:
 
 
 _OURS = (str(Path(__file__).parents[1]), "site-packages", str(Path(traceback.__file__).parent))
-"""Parts of file names of this package, installed ones and the standard library."""
+"""Parts of file names of this package, of installed packages and of the standard library."""

@@ -1,7 +1,7 @@
 """Gives units to workers, which may start, die and leave at any time.
 
-This is the only loop that does so, and it does not know Ray: a backend starts workers, calls them,
-and puts their answers into a queue. `docs/design/cluster.md` has the rules.
+The loop here does not know Ray: a backend starts workers, calls workers, and puts their answers
+into a queue. `docs/design/cluster.md` has the rules.
 """
 
 import logging
@@ -69,7 +69,7 @@ class WorkerPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmet:
-    """Why no node can hold a worker, for people; `is_final` if no such node will ever come."""
+    """Why no node can hold a worker, for people; `is_final` if no such node will ever join."""
 
     why: str
     is_final: bool
@@ -151,20 +151,20 @@ class Worker:
 
 @dataclass(slots=True, kw_only=True)
 class FleetCounts:
-    """What happened to the workers of a run."""
+    """Counts of the workers of a run, their failures and their traffic."""
 
     workers: int = 0
     deaths: int = 0
     died_on: set[str] = field(default_factory=set)
-    """Nodes of workers that died; a node that is gone at the end of the run was lost."""
+    """Nodes on which workers died. A node of these that is gone at the end counts as lost."""
     lost_nodes: set[str] = field(default_factory=set)
     repeated_units: int = 0
     refusals: dict[str, str] = field(default_factory=dict)
-    """Why nodes could not do the work of a pool, by name."""
+    """Name of a node -> why the node could not do the work of a pool."""
     cpu_instead: Counter[str] = field(default_factory=Counter)
     """Items that CPUs processed although GPUs should have, by kind of work and reason."""
     sandboxes: Counter[str] = field(default_factory=Counter)
-    """What happened to processes with a GPU: see `sandboxed_process.SANDBOX_COUNTS`."""
+    """Failures of sandboxes: see `sandboxed_process.SANDBOX_COUNTS`."""
     pools: dict[str, dict[str, float]] = field(default_factory=dict)
     """Resources of a worker of each pool."""
     gpu: dict[str, Any] = field(default_factory=dict)
@@ -206,7 +206,7 @@ class Fleet:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._waiting: deque[UnitAttempts] = deque()
         self._suspects: deque[UnitAttempts] = deque()
-        """Units to be given up, if the nodes of their deaths are still there."""
+        """Units that will fail if the nodes of their deaths still exist after `settle_s`."""
         self._n_given = 0
         self._unplaced: dict[WorkerPool, dict[Worker, None]] = {pool: {} for pool in pools}
         self._n_up = dict.fromkeys(pools, 0)
@@ -224,7 +224,7 @@ class Fleet:
 
     @property
     def n_open(self) -> int:
-        """Units that were submitted and whose result was not yet returned."""
+        """The number of submitted units whose results were not returned yet."""
         return len(self._waiting) + self._n_given + len(self._suspects)
 
     @property
@@ -374,7 +374,7 @@ class Fleet:
                         self._on_ready(worker, event)
                     elif isinstance(event, WorkerLost):
                         self._on_loss(worker, event)
-                # Others were ended meanwhile.
+                # Events of workers that this fleet has ended are ignored.
                 worker, event = self._events.get_nowait()
         except queue.Empty:
             return results
@@ -413,7 +413,7 @@ class Fleet:
         if ready.node is not None and ready.node not in self._refused:
             self._refused[ready.node] = ready.refusal
             if not isinstance(ready.refusal, TransientRefusal):
-                logger.warning("%s does no %s: %s", ready.name, worker.pool.stage, ready.refusal)
+                logger.warning("%s cannot %s: %s", ready.name, worker.pool.stage, ready.refusal)
                 self._counts.refusals[ready.name] = ready.refusal
 
     def _on_loss(self, worker: Worker, lost: WorkerLost) -> None:
@@ -437,14 +437,14 @@ class Fleet:
             doing = "loaded the models of" if lost.is_loading else "worked on"
             raise CuratorError(
                 f"{self._n_crashes} workers died while they {doing} {worker.pool.stage}, and none "
-                f"finished a unit: {lost}; is there enough memory? take fewer --workers or a "
-                "smaller model; the same command goes on from what was done"
+                f"finished a unit: {lost}; is there enough memory? use fewer --workers or a "
+                "smaller model; the same command resumes from the stored results"
             )
         for work in reversed(again):
             if len(work.deaths) > MAX_DEATHS:
                 raise CuratorError(
                     f"the process of a unit died {len(work.deaths)} times: {work.unit!r:.200}; is "
-                    "there enough memory? the same command goes on from what was done"
+                    "there enough memory? the same command resumes from the stored results"
                 )
             if work.is_given_up and self._backend.settle_s > 0:
                 self._suspects.append(work)
@@ -483,11 +483,11 @@ class Fleet:
         for node in passing:
             del self._refused[node]
         for worker in unplaced if passing else ():
-            # It is requested anew, from these nodes too.
+            # The next request may use these nodes again.
             self._end(worker)
 
     def _wait(self, waited_s: float, unplaced: Sequence[Worker]) -> None:
-        """Warns what a run without workers waits for, or ends it where none will ever come."""
+        """Warns why a run has no workers; ends the run if no worker can ever start."""
         pools = list(dict.fromkeys(worker.pool for worker in unplaced))
         if any([self._backend.relax(pool) for pool in pools]):
             for worker in unplaced:
@@ -507,7 +507,7 @@ class Fleet:
         text = "; ".join([wanting, *dict.fromkeys(reason.why for reason in reasons)])
         if len(reasons) == len(unmet) and all(reason.is_final for reason in reasons):
             raise UsageError(
-                f"{text}; there is no autoscaler: add a node that is large enough, or change what "
-                "a worker asks for (--place, analyze.device, a smaller model)"
+                f"{text}; there is no autoscaler: add a node that is large enough, or let a worker "
+                "request less (--place, analyze.device, a smaller model)"
             )
         logger.warning("%.0f s without a worker: %s", waited_s, text)

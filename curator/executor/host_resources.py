@@ -1,4 +1,4 @@
-"""Resources that this machine offers to a cluster of our own."""
+"""Finds the cores, GPUs and memory of this machine."""
 
 import contextlib
 import importlib.util
@@ -20,11 +20,11 @@ def available_cpus() -> int:
 
 
 def available_gpus() -> int:
-    """Counts the NVIDIA GPUs that a process of CUDA would find here; computes nothing on them.
+    """Counts the NVIDIA GPUs that a CUDA process would find, without using the GPUs.
 
-    The driver's list in /proc and NVIDIA_VISIBLE_DEVICES do not say: a container sees the list of
-    its machine, and one whose devices come by CDI has the value `void`. Its device files do. A GPU
-    in MIG mode counts as one, unless CUDA_VISIBLE_DEVICES names its instances.
+    It counts the device files that open. Other sources are wrong in a container: the driver's list
+    in /proc is the list of the whole machine, and NVIDIA_VISIBLE_DEVICES is `void` if CDI provides
+    the devices. A GPU in MIG mode counts as one, unless CUDA_VISIBLE_DEVICES names its instances.
     """
     files = [path for path in _DEVICES.glob("nvidia*") if path.name[6:].isdigit()]
     n_gpus = sum(open_error(path) is None for path in files)
@@ -32,7 +32,7 @@ def available_gpus() -> int:
     if shown is None or not n_gpus:
         return n_gpus
     names = [name.strip() for name in shown.split(",")]
-    # CUDA stops at the first name that it does not know.
+    # CUDA ignores all names from the first unknown one on.
     visible = list(takewhile(lambda name: _is_known(name, n_gpus), names))
     n_instances = sum(name.startswith("MIG-") for name in visible)
     return n_instances + min(n_gpus, len(visible) - n_instances)
@@ -43,9 +43,9 @@ def _is_known(name: str, n_gpus: int) -> bool:
 
 
 def open_error(path: str | Path) -> str | None:
-    """Returns why a device may not be opened, as a container's rules decide; it is not waited for.
+    """Returns why a device file does not open, for example by a container's rules; None if it does.
 
-    None if it may be.
+    Opening does not block.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
@@ -55,11 +55,11 @@ def open_error(path: str | Path) -> str | None:
 
 
 def device_of(asked: str, n_gpus: float) -> str:
-    """Returns the device of analysis, `cpu` or `gpu`, by the recipe and this machine.
+    """Returns the device of analysis, `cpu` or `gpu`, by the recipe and the available GPUs.
 
     Args:
         asked: Value of `analyze.device`.
-        n_gpus: GPUs of the machine, or of the cluster, whose nodes must be set up like this one.
+        n_gpus: GPUs of the machine or cluster. All nodes must have the same packages as this one.
 
     Raises:
         UsageError: The recipe requires a GPU, and the machine has none.
@@ -69,14 +69,14 @@ def device_of(asked: str, n_gpus: float) -> str:
         return "gpu" if has_package and n_gpus >= 1 else "cpu"
     if asked == "gpu" and n_gpus < 1:
         raise UsageError(
-            "analyze.device is gpu, and neither driver nor Ray shows a GPU here; `curate doctor` "
-            "says why, --set analyze.device=cpu does without"
+            "analyze.device is gpu, but neither the driver nor Ray finds a GPU; `curate doctor` "
+            "says why, and --set analyze.device=cpu runs without a GPU"
         )
     return asked
 
 
 def memory_bytes() -> int:
-    """Returns the memory of this machine, or of this process's container."""
+    """Returns the memory of this machine, or the limit of this process's container if lower."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -84,10 +84,10 @@ def memory_bytes() -> int:
 
 
 def default_memory_bytes() -> int:
-    """Returns the memory for columns of clips where no one says how much: a quarter of it."""
+    """Returns the default memory for columns of clips: a quarter of `memory_bytes`."""
     return memory_bytes() // 4
 
 
 def object_store_bytes() -> int:
-    """Returns the memory for Ray's object store, which holds references and small records only."""
+    """Returns the size of Ray's object store, which holds only references and small records."""
     return min(2 << 30, max(256 << 20, memory_bytes() // 16))

@@ -1,4 +1,4 @@
-"""Lines of a log as JSON, one object each, for collectors of logs."""
+"""Formats log records as JSON Lines, for log collectors."""
 
 import json
 import logging
@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats records of the standard library's log; an attribute `stage` is a field."""
+    """Formats a record as one JSON object; its attribute `stage` becomes a field."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns a record as one line."""
+        """Returns the record as one line."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"time": time, "level": record.levelname, "logger": record.name}
         line["message"] = record.getMessage()

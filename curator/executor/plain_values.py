@@ -1,9 +1,8 @@
-"""Values as bytes that cannot run code when they are read: JSON, with arrays and bytes behind it.
+"""Serializes values so that reading them runs no code: JSON, followed by arrays and bytes.
 
-Answers of a sandbox come as these, because unpickling would let whoever controls the sandbox run
-code in its parent. Records and enumerations are made only of the classes that the reader names: of
-a stage's results those in the type that its `process` returns. That list is derived, so that a
-field of another type in a result is known without being named anywhere else.
+A sandbox answers in this form, because unpickling would let an attacker who controls the sandbox
+run code in its parent. The reader makes only records and enumerations of given classes. For a
+stage, `result_classes` derives these classes from the return type of the stage's `process`.
 """
 
 import json
@@ -22,7 +21,7 @@ from curator.records.sources import Failure
 from curator.stage import Stage
 
 _KINDS = "biufc"
-"""Kinds of NumPy arrays that are numbers."""
+"""Numeric kinds of NumPy arrays."""
 _SCALARS = (NoneType, bool, int, float, str, bytes, Fraction)
 _CONTAINERS = (list, tuple, set, frozenset, dict, Mapping, Sequence, Union, UnionType)
 
@@ -35,7 +34,7 @@ def to_bytes(value: object) -> bytes:
             classes), in lists, tuples, sets and mappings.
 
     Raises:
-        TypeError: It holds anything else.
+        TypeError: The value holds anything else.
     """
     buffers: list[bytes | memoryview] = []
     head = json.dumps(_plain(value, buffers)).encode()
@@ -46,14 +45,14 @@ def to_bytes(value: object) -> bytes:
 
 
 def from_bytes(data: bytes, records: Sequence[type] = ()) -> Any:  # noqa: ANN401
-    """Returns the value.
+    """Returns the value in bytes of `to_bytes`.
 
     Args:
-        data: From `to_bytes`; it is not trusted.
-        records: Data classes and enumerations that it may hold.
+        data: Untrusted bytes.
+        records: Data classes and enumerations that the value may hold.
 
     Raises:
-        ValueError: The bytes are no such value, or hold another class.
+        ValueError: The bytes hold no such value, or name another class.
     """
     try:
         n_head, n_buffers = struct.unpack_from("<QQ", data)
@@ -73,11 +72,11 @@ def from_bytes(data: bytes, records: Sequence[type] = ()) -> Any:  # noqa: ANN40
         ArithmeticError,
         RecursionError,
     ) as error:
-        raise ValueError(f"no plain value: {type(error).__name__}: {error}") from error
+        raise ValueError(f"not a plain value: {type(error).__name__}: {error}") from error
 
 
 def _plain(value: Any, buffers: list[bytes | memoryview]) -> Any:  # noqa: ANN401
-    """Returns a value for JSON: what JSON lacks is a list of its kind and parts."""
+    """Returns a value for JSON: types that JSON lacks become lists of a kind and parts."""
     if isinstance(value, Enum):
         return ["enum", type(value).__name__, value.value]
     if value is None or isinstance(value, bool | int | float | str):
@@ -89,7 +88,7 @@ def _plain(value: Any, buffers: list[bytes | memoryview]) -> Any:  # noqa: ANN40
         return _plain(value.item(), buffers)
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in _KINDS:
-            raise TypeError(f"an array of {value.dtype} holds more than numbers")
+            raise TypeError(f"an array of {value.dtype} is not numeric")
         buffers.append(value.tobytes())
         return ["array", value.dtype.str, value.shape, len(buffers) - 1]
     if isinstance(value, Fraction):
@@ -102,7 +101,7 @@ def _plain(value: Any, buffers: list[bytes | memoryview]) -> Any:  # noqa: ANN40
     if is_dataclass(value):
         parts = {f.name: _plain(getattr(value, f.name), buffers) for f in fields(value)}
         return ["record", type(value).__name__, parts]
-    raise TypeError(f"{type(value).__name__} is no plain value")
+    raise TypeError(f"{type(value).__name__} is not a plain value")
 
 
 _GROUPS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
@@ -124,12 +123,12 @@ def _value(
         case "array":
             dtype = np.dtype(parts[0])
             if dtype.kind not in _KINDS:
-                raise TypeError(f"an array of {dtype} holds more than numbers")
-            # A copy: what is read may be written to.
+                raise TypeError(f"an array of {dtype} is not numeric")
+            # A copy, because the array must be writable.
             return np.frombuffer(buffers[parts[2]], dtype).reshape(parts[1]).copy()
         case "fraction":
             if not all(type(part) is int for part in parts):
-                # Text such as 1e999999999 would take hours.
+                # Parsing text such as 1e999999999 would take hours.
                 raise TypeError(f"a fraction of {parts!r:.40}")
             return Fraction(*parts)
         case "dict":
@@ -143,11 +142,11 @@ def _value(
 
 @cache
 def result_classes(stage: type[Stage[Any, Any, Any]]) -> tuple[type, ...]:
-    """Returns the data classes and enumerations of a stage's results, and those of a `Failure`.
+    """Returns the data classes and enumerations in a stage's results and in `Failure`.
 
     Raises:
-        TypeError: The type names something that cannot cross, or does not say what crosses, such as
-            `object`, `Any`, or a list of unnamed values; or two classes have one name.
+        TypeError: The return type of `process` contains a type that is not plain or not specific,
+            such as `object`, `Any` or a bare `list`; or two classes have the same name.
     """
     returned = get_type_hints(stage.process).get("return", Any)
     kinds: dict[Any, None] = {}
@@ -183,11 +182,11 @@ def _collect(kind: Any, classes: dict[Any, None], *, where: str) -> None:  # noq
             of_field = f"{origin.__qualname__}.{field.name}"
             _collect(_filled(hints[field.name], given), classes, where=of_field)
     else:
-        raise TypeError(f"{where}: {kind!r} does not say what may come out of a sandbox")
+        raise TypeError(f"{where}: {kind!r} is not a specific type that may leave a sandbox")
 
 
 def _unaliased(kind: Any) -> Any:  # noqa: ANN401 - types
-    """Returns the type that a named alias stands for; NumPy's `NDArray` is one since NumPy 2.5."""
+    """Resolves a named alias of a type; `NDArray` is such an alias since NumPy 2.5."""
     alias = getattr(get_origin(kind) or kind, "__value__", None)
     if alias is None:
         return kind
@@ -196,7 +195,7 @@ def _unaliased(kind: Any) -> Any:  # noqa: ANN401 - types
 
 
 def _filled(kind: Any, given: Mapping[Any, Any]) -> Any:  # noqa: ANN401 - types
-    """Returns the type of a field of a generic class, with the types that the class was given."""
+    """Returns a field's type with the type arguments of its generic class filled in."""
     wanted = getattr(kind, "__parameters__", ())
     if kind in given:
         return given[kind]

@@ -1,8 +1,8 @@
 """Shows the progress of a run: a live display on a terminal, plain lines elsewhere.
 
-The time that is left comes from the pace of this run: the time that stages took so far, divided by
-the time that was expected of them. A plan gives the expected times in seconds. Without a plan, the
-last run into the same output or the defaults give proportions.
+The remaining time is estimated from the pace of the run: the time that stages took so far, divided
+by their expected time. A plan gives expected times in seconds. Without a plan, the last run into
+the same output gives proportions, or else `DEFAULTS` does.
 """
 
 import contextlib
@@ -30,35 +30,35 @@ STAGES = (
     "commit",
 )  # fmt: skip
 NOUNS = {"scan": "source", "analyze": "source", "cut": "clip"}
-"""What an item of a stage's work is."""
+"""Nouns for the items of stages."""
 
 POLL_S = 0.5
 LINE_EVERY_S = 10.0
 SAY_TOOK_S = 10.0
-"""Stages that took longer have their time in the display: all would not fit into 80 columns."""
+"""The display shows times of stages that took longer; the times of all would exceed 80 columns."""
 DAY_S = 24 * 3600.0
 JOIN_S = 2.0
-"""Longest wait for a poll that hangs, such as one of a cluster that went away."""
+"""Longest wait for a poll that hangs, for example because a cluster is gone, in seconds."""
 DEFAULTS = {
     "analyze": 100.0, "filter": 0.2, "dedup": 4.0, "cluster": 0.1, "select": 0.1, "caption": 0.5,
     "cut": 25.0, "annotate": 0.1, "shard": 1.0, "commit": 2.0,
 }  # fmt: skip
-"""Proportions of wall time on CPUs with measured captions: benchmarks/results/plan.md."""
+"""Proportions of wall time on CPUs with measured captions. Source: benchmarks/results/plan.md."""
 PLAN_WEIGHT = 0.1
-"""Share of a stage's work that counts as done at the speed of the plan."""
+"""Weight of the plan in the estimate of the current stage, as a share of the stage's work."""
 FIRST_SHARE = 0.1
-"""Share of a stage's work after which it says how fast it is, without a plan."""
+"""Share of a stage's work after which the stage's own speed is used, if there is no plan."""
 PLAN_S = 20.0
-"""Seconds of work that count as done at the speed of the plan: a slow start decides less."""
+"""Weight of the plan in the pace of the run, in seconds, so that a slow start matters less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What stages are expected to take.
+    """The expected times of stages.
 
     Attributes:
-        seconds: Wall time by stage, of all generations together.
-        is_planned: Whether the seconds are meant as such; else as proportions.
+        seconds: Stage -> wall time, of all generations together.
+        is_planned: Whether these are seconds of a plan; else only their proportions count.
     """
 
     seconds: Mapping[str, float] = field(default_factory=lambda: DEFAULTS)
@@ -73,14 +73,14 @@ class Expected:
         reached_s: float,
         generations: tuple[int, int] = (1, 1),
     ) -> dict[str, float] | None:
-        """Returns the seconds that are left, by stage; None while that is not known.
+        """Returns the remaining seconds by stage; None while they are unknown.
 
         Args:
             ended: Seconds that finished stages of this generation took.
-            stage: The stage that works.
-            elapsed_s: Seconds since it began.
-            done: Share of its work that is done; None if unknown.
-            reached_s: When it was; units that work since then say nothing yet.
+            stage: The current stage.
+            elapsed_s: Seconds since the stage began.
+            done: Finished share of the stage's work; None if unknown.
+            reached_s: Seconds after which this share was reached.
             generations: Number of this generation and of the last one.
         """
         number, last = generations
@@ -109,7 +109,7 @@ class Expected:
     def _whole(
         self, expected_s: float, elapsed_s: float, done: float | None, reached_s: float
     ) -> float | None:
-        """Returns the seconds of the stage that works, from its beginning to its end."""
+        """Estimates the total time of the current stage, in seconds; None while it is unknown."""
         if self.is_planned:
             if not done:
                 return max(elapsed_s, expected_s)
@@ -117,7 +117,7 @@ class Expected:
             return max(elapsed_s, whole_s)
         if done is not None and done >= FIRST_SHARE:
             return max(elapsed_s, reached_s / done)
-        # A short stage may say nothing of its work, and changes little.
+        # A short stage may not report its share of work, and matters little.
         return None if expected_s >= FIRST_SHARE * sum(self.seconds.values()) else elapsed_s
 
 
@@ -128,7 +128,7 @@ class _StageWork:
     n_items: int = 0
     video_s: float = 0.0
     n_before: int = 0
-    """Items that an earlier run did."""
+    """Items that an earlier run finished."""
     noun: str = "item"
     n_done: int = 0
     done_s: float = 0.0
@@ -136,10 +136,10 @@ class _StageWork:
     work_s: float | None = None
     done_work_s: float = 0.0
     reached: float | None = None
-    """When the last of what is done was done."""
+    """When the number of finished items last changed, by the monotonic clock."""
 
     def share_done(self) -> float | None:
-        """Returns a share from 0 to 1: by work or seconds where they are known, else by items."""
+        """Returns the finished share, 0 to 1, by work, seconds or items; None if unknown."""
         if self.work_s and self.done_work_s > 0:
             return min(1.0, self.done_work_s / self.work_s)
         if self.video_s > 0 and self.done_s > 0:
@@ -159,8 +159,8 @@ class Progress:
 
     Args:
         stream: Output; None for standard error.
-        live: Whether to redraw in place; None for where `stream` is a terminal that can.
-        is_logged: Whether lines go to the log instead.
+        live: Whether to redraw in place; None to do so if `stream` is a capable terminal.
+        is_logged: Whether to write lines to the log instead of `stream`.
     """
 
     def __init__(
@@ -177,9 +177,9 @@ class Progress:
         self._stage: str | None = None
         self._began = 0.0
         self._ended: dict[str, float] = {}
-        """Seconds that finished stages took."""
+        """Seconds that finished stages took, in all generations."""
         self._ended_before: dict[str, float] = {}
-        """The same, until the end of the generation before."""
+        """`_ended` at the begin of this generation."""
         self._expected = Expected()
         self._generations = (1, 1)
         self._n_sources: int | None = None
@@ -202,7 +202,7 @@ class Progress:
         self._live = None
 
     def stage(self, name: str) -> None:
-        """Begins a stage, which ends the one before."""
+        """Ends the current stage, and begins the next one."""
         with self._lock:
             self._end_stage()
             self._stage, self._began = name, time.monotonic()
@@ -211,12 +211,12 @@ class Progress:
             self._write_line(", ".join(filter(None, (name, self._generation()))))
 
     def generation(self, number: int, last: int) -> None:
-        """Names the generation that the next stages are of; a single one is not named."""
+        """Sets the generation of the next stages; the display leaves out a single generation."""
         with self._lock:
             self._generations, self._ended_before = (number, last), dict(self._ended)
 
     def expect(self, expected: Expected) -> None:
-        """Sets what stages are expected to take, for the time that is left."""
+        """Sets the expected times of stages, which the estimate of the remaining time uses."""
         with self._lock:
             self._expected = expected
 
@@ -237,11 +237,11 @@ class Progress:
         """Sets the work of the current stage.
 
         Args:
-            n_items: Items to do.
-            video_s: Their seconds of video; 0 when unknown.
-            n_before: Further items, which an earlier run did: they are shown as done.
-            noun: What an item is; None for that of the stage.
-            work_s: Their seconds of video, weighted by what they cost; None for `video_s`.
+            n_items: Number of items to process.
+            video_s: Their seconds of video; 0 if unknown.
+            n_before: Number of further items that an earlier run finished; shown as done.
+            noun: Noun for an item; None for the stage's noun.
+            work_s: Their seconds of video, weighted by cost; None to use `video_s`.
         """
         with self._lock:
             self._work = _StageWork(
@@ -264,9 +264,9 @@ class Progress:
         """Polls the progress of the stage about twice a second during the block.
 
         Args:
-            poll: Returns the number of finished items, their seconds of video, and perhaps these
-                seconds weighted by what they cost. It runs in a thread; its exceptions are logged
-                once and leave the display unchanged.
+            poll: Returns the number of finished items, their seconds of video, and optionally the
+                same seconds weighted by cost. It runs in a thread. If it raises an exception, the
+                display stays unchanged, and the first exception is logged.
         """
         stop = threading.Event()
         thread = threading.Thread(
@@ -287,7 +287,7 @@ class Progress:
             except Exception:
                 # A display must not end a run.
                 if not has_logged:
-                    logger.debug("progress cannot be asked for", exc_info=True)
+                    logger.debug("polling the progress failed", exc_info=True)
                 has_logged = True
                 continue
             with self._lock:
@@ -315,7 +315,7 @@ class Progress:
                 self._write_line(f"{self._stage}{words}")
 
     def left(self) -> dict[str, float] | None:
-        """Returns the seconds until the run ends, by stage; None while that is not known."""
+        """Returns the seconds until the run ends, by stage; None while they are unknown."""
         with self._lock:
             before, now, work = self._ended_before, time.monotonic(), self._work
             ended = {n: s - before[n] if n in before else s for n, s in self._ended.items()}
@@ -327,7 +327,7 @@ class Progress:
             )
 
     def state(self) -> dict[str, Any]:
-        """Returns what the display says, for a report that others read."""
+        """Returns the content of the display, for `curate status` and monitoring."""
         with self._lock:
             work, now = self._work, time.monotonic()
             return {
@@ -404,8 +404,8 @@ class Progress:
             get_renderable=self._render, console=console, refresh_per_second=4, transient=False
         )
         self._restore.enter_context(self._live)
-        # While it runs, standard error is rich's, which prints above the display; log handlers made
-        # earlier hold the old one.
+        # During the display, rich replaces standard error by a stream that prints above the
+        # display. Log handlers that were made earlier still hold the old stream.
         for handler in logging.getLogger().handlers:
             if isinstance(handler, logging.StreamHandler) and handler.stream is before:
                 handler.setStream(sys.stderr)

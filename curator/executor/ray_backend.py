@@ -78,7 +78,7 @@ class WorkerProcess:
         request no core from Ray, so that they start even while other workers hold all cores.
 
         Returns:
-            The package version on this node; the greeting; None or an error of loading, pickled.
+            The package version on this node; `WorkerReady`; None or an error of loading, pickled.
         """
         import ray
 
@@ -104,7 +104,7 @@ class WorkerProcess:
         import ray
 
         begun_s = time.time()
-        # Ray names it after the class, which is that of the first chain that it served.
+        # Ray would keep the name of the first chain that this process served.
         raylet: Any = ray._raylet
         raylet.setproctitle(f"ray::{_class_name(self._stage)}.run")
         result, moved = call_chain(self._chain, unit), dict(TRAFFIC)
@@ -126,12 +126,12 @@ def _send_pulses() -> None:
             try:
                 worker.gcs_client.internal_kv_put(key, f"{me} {cpu_s:.2f}".encode(), True, None)
             except Exception:
-                # The driver finds out itself that the head is gone.
+                # The driver notices by itself that the head is gone.
                 logger.debug("no pulse was sent", exc_info=True)
 
 
 def _class_name(stage: str) -> str:
-    """The name of a stage's actors, such as `curate_analyze`."""
+    """Returns the name of a stage's actors, such as `curate_analyze`."""
     return ACTOR + re.sub(r"\W", "_", stage)
 
 
@@ -167,7 +167,7 @@ class RayBackend:
 
     Args:
         ray: The module.
-        watch: The watch of the cluster.
+        watch: Observes the cluster.
         is_elastic: Whether this is a cluster, which may grow and which others may use: workers may
             be requested before a node can hold them, and idle ones must end.
         may_serve_again: Whether this machine has the memory for workers of several chains.
@@ -184,7 +184,7 @@ class RayBackend:
         self._ray, self.watch = ray, watch
         self.is_elastic = is_elastic
         self.settle_s = SETTLE_S if is_elastic else 0.0
-        """Time after which a node that vanished is known to be gone."""
+        """Time after which the watch knows that a lost node is gone, in seconds."""
         self._may_serve_again = may_serve_again
         self._asks_memory = True
         self._classes: dict[str, Any] = {}
@@ -234,7 +234,7 @@ class RayBackend:
         self._ray.kill(actor)
 
     def wanting(self, pool: WorkerPool) -> str:
-        """Says what a pool's worker needs and what the cluster has."""
+        """Describes the needs of a pool's worker, and the resources of the cluster."""
         state, demand = self.watch.state, self._demand(pool)
         total = {name: state.total(name) for name in {"CPU": 0, "GPU": 0, MEMORY: 0} | demand}
         return (
@@ -243,7 +243,7 @@ class RayBackend:
         )
 
     def unmet(self, pool: WorkerPool) -> Unmet | None:
-        """Returns why no node can hold a pool's worker; None if one can, or will."""
+        """Returns why no node can hold a pool's worker; None if one can, or may come."""
         state = self.watch.state
         why = state.unmet(self._demand(pool))
         if why is None:
@@ -253,14 +253,18 @@ class RayBackend:
         return Unmet(why=why, is_final=not state.has_autoscaler and is_settled)
 
     def relax(self, pool: WorkerPool) -> bool:
-        """Asks for no memory where the autoscaler's node types declare none."""
+        """Stops requesting memory if the autoscaler's node types may not declare any.
+
+        Returns:
+            Whether this changes the requests of the pool.
+        """
         if not self.watch.state.lacks_only_memory(self._demand(pool)):
             return False
         self._asks_memory = False
         logger.warning(
             "the autoscaler adds no node for a worker of %s, perhaps because its node types do not "
-            "declare their memory; workers ask for none from here on, and a node may get more of "
-            "them than its memory holds: add `memory` to `resources` of the node types",
+            "declare their memory; workers now request no memory, so a node may get more workers "
+            "than fit into its memory: add `memory` to `resources` of the node types",
             pool.stage,
         )
         return True
@@ -314,14 +318,14 @@ class RayBackend:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         line = (lines[-1] if lines else type(error).__name__).partition(" Some common causes")[0]
         if isinstance(error, kinds.RayTaskError) or getattr(error, "actor_init_failed", False):
-            return _final(f"a worker cannot be started: {line}; are all nodes set up alike?")
+            return _final(f"a worker cannot start: {line}; are all nodes set up alike?")
         if isinstance(error, kinds.RuntimeEnvSetupError):
-            return _final(f"a worker cannot be started: {line}")
+            return _final(f"a worker cannot start: {line}")
         # Imported here because it imports PyAV, which not every worker needs.
         from curator.storage.scratch import has_room
 
         if not self.is_elastic and not has_room():
-            # Ray's processes die where they cannot write their logs.
+            # Ray's processes die if they cannot write their logs.
             return WorkerLost(line, error=FullDiskError(tempfile.gettempdir()))
         is_node = isinstance(error, kinds.NodeDiedError) or getattr(error, "preempted", False)
         return WorkerLost(line, is_node=is_node or any(words in str(error) for words in _WITH_NODE))
@@ -332,7 +336,7 @@ def _greeting(begun: tuple[str, WorkerReady, bytes]) -> WorkerReady:
     if version != _package_fingerprint():
         raise _final(
             f"node {ready.name} has curate {version}, and this run has {_package_fingerprint()}: "
-            "results of unlike code must not be mixed; install the same on all nodes"
+            "results of different code must not be mixed; install the same version on all nodes"
         )
     raised = pickle.loads(error)
     if raised is not None:

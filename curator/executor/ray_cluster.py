@@ -1,6 +1,7 @@
-"""Ray: a cluster of this process's own, or one that it joins.
+"""Starts Ray on this machine, or joins a cluster.
 
-One of our own starts with a token, on loopback, quietly, and with few processes.
+A Ray that this process starts has a token, listens on loopback only, prints nothing, and runs few
+processes.
 """
 
 import contextlib
@@ -31,37 +32,37 @@ from curator.storage.scratch import hold, remove_dead
 logger = logging.getLogger(__name__)
 
 Number = tuple[str, str, Sequence[str], Mapping[Any, float]]
-"""Name, what it is, names of labels, and values by those of the labels, for monitoring."""
+"""A metric: name, description, names of labels, and label values -> number."""
 
 LIGHT_CPUS = 1
-"""Cores that a local Ray counts beyond those of the machine, or of `--workers` if that is more:
-light steps wait and add up, and must find a place while every core has a decoder."""
+"""Cores that a local Ray has beyond those of the machine (or `--workers`, if larger), so that light
+steps, which mostly wait, can run while every core has a decoder."""
 
 LOOPBACK = "127.0.0.1"
 
 NO_DAEMONS = dict.fromkeys(
     ("start_monitor", "start_log_monitor", "start_api_server"), lambda self, *args, **options: None
 )
-"""Replaces methods of Ray's `Node` that start processes which a run on one machine does not need.
+"""Replacements of methods of Ray's `Node` that start processes, which one machine does not need.
 
-The autoscaler's monitor, the reader of logs for the driver and the dashboard's server are Python
-processes that cost a CPU-second each to start and more while they run. `ray.init` has no argument
-for them; a Ray without these methods starts as usual."""
+The autoscaler's monitor, the driver's log reader and the dashboard's server are Python processes.
+Each costs a CPU-second to start, and more while it runs. `ray.init` has no argument to disable
+them. A version of Ray without these methods starts as usual."""
 LOOPBACK_KEPT = {"resolve_ip_for_localhost": lambda host: host}
-"""Replaces a function of `ray._private.services`, so that services listen on loopback alone.
+"""Replacement of a function of `ray._private.services`; it makes services listen on loopback only.
 
-Ray's servers listen on all addresses, except on a node whose address is 127.0.0.1; and `ray.init`
-replaces this address by that of a network interface, so that other machines could join. It has no
-argument against that. `tests/executor/test_ray_cluster.py` looks at the sockets."""
+Ray's servers listen on all addresses, unless the node's address is 127.0.0.1. `ray.init` replaces
+127.0.0.1 by the address of a network interface, so that other machines can join, and has no
+argument to prevent this. `tests/executor/test_ray_cluster.py` checks the sockets."""
 
 _LONGEST = 107 - len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
-"""Most bytes of the path of Ray's folder."""
+"""Longest path of Ray's folder, in bytes: the path of a socket has at most 107."""
 
 
 class RayCluster:
-    """Ray: a cluster of this process's own, or one that it joins; arguments as for `Engine`.
+    """A Ray on this machine, or the connection to a cluster.
 
-    `beat` is called when a worker has worked for a while.
+    `address` and `workers` are as for `Engine`; `beat` is as for `RayWatch`.
     """
 
     def __init__(
@@ -96,16 +97,16 @@ class RayCluster:
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UsageError(
                 f"Ray does not start on {where}: {error}; check --ray-address, the "
-                "cluster's token (RAY_AUTH_TOKEN), and that it runs the same Ray and Python "
-                "versions"
+                "cluster's token (RAY_AUTH_TOKEN), and that the cluster runs the same Ray and "
+                "Python versions"
             ) from error
         except Exception as error:
             # If a node does not come up in time, Ray raises a plain `Exception`.
             if type(error) is not Exception:
                 raise
             raise CuratorError(
-                f"Ray does not start on {where}: {error}; the machine may have "
-                "too much to do, or too little memory"
+                f"Ray does not start on {where}: {error}; the machine may be "
+                "overloaded, or have too little memory"
             ) from error
         self._ray = ray
         n_workers = self._workers or available_cpus()
@@ -118,7 +119,7 @@ class RayCluster:
         )
 
     def publish(self, numbers: Iterable[Number]) -> None:
-        """Gives numbers to the agent of this node, which serves them as gauges `ray_NAME`."""
+        """Passes metrics to this node's agent, which serves them as gauges named `ray_NAME`."""
         from ray.util.metrics import Gauge
 
         for name, about, labels, values in numbers:
@@ -135,7 +136,7 @@ class RayCluster:
             self._session.close()
 
     def _init_twice(self, ray: Any) -> None:  # noqa: ANN401
-        """Starts Ray, once more where its node did not come up in the 30 s that Ray waits."""
+        """Starts Ray; retries once if Ray's node did not start in the 30 s that Ray waits."""
         try:
             self._init(ray)
         except Exception as error:
@@ -152,10 +153,10 @@ class RayCluster:
             address = context.address_info["address"]
             if _is_loopback(self._address) and not _is_loopback(address):
                 logger.warning(
-                    "Ray's cluster at %s is at %s: Ray puts the machine's address in the place of "
-                    "loopback, and its servers and this run's listen on all addresses "
-                    "(docs/cluster.md says how to protect them); leave --ray-address and "
-                    "RAY_ADDRESS out for a Ray of this run's own, on loopback alone",
+                    "Ray replaced the loopback address %s by %s, so the servers of the cluster and "
+                    "of this run listen on all addresses (docs/cluster.md says how to protect "
+                    "them); without --ray-address and RAY_ADDRESS, a run starts a Ray that listens "
+                    "on loopback only",
                     self._address,
                     address,
                 )
@@ -167,7 +168,7 @@ class RayCluster:
                 context = ray.init(
                     address="local",
                     num_cpus=max(available_cpus(), self._workers or 0) + LIGHT_CPUS,
-                    # By its own count Ray may find none, and would wait for workers forever.
+                    # Ray's count may be 0, and then workers would never start.
                     num_gpus=available_gpus(),
                     include_dashboard=False,
                     _node_ip_address=LOOPBACK,
@@ -175,8 +176,8 @@ class RayCluster:
                     object_store_memory=object_store_bytes(),
                     **common,
                 )
-            # Ray leaves a log folder for each start: those of dead processes go, and the last one
-            # stays for inspection.
+            # Ray leaves a log folder for each start. The next start removes the folders of dead
+            # processes; until then they stay for inspection.
             folder = Path(context.address_info["session_dir"])
             remove_dead(folder.parent, "session_")
             self._session = hold(folder)
@@ -189,11 +190,11 @@ def _is_loopback(address: str) -> bool:
 
 
 def use_own_token() -> None:
-    """Gives clusters of this process a separate token, unless the user set one.
+    """Sets a new token for the clusters of this process, unless the user has set one.
 
-    Ray's default writes and reads one in the home folder, where a stale or foreign one makes the
-    start fail. Ray's native code reads the token once per process, so it stays the same for every
-    cluster that this process starts.
+    By default, Ray stores its token in the home folder, where a stale or foreign token makes the
+    start fail. Ray's native code reads the token once per process, so all clusters that this
+    process starts have the same token.
     """
     if "RAY_AUTH_MODE" in os.environ or "RAY_AUTH_TOKEN" in os.environ:
         return
@@ -202,21 +203,21 @@ def use_own_token() -> None:
 
 
 def private_folder() -> Path:
-    """Returns the folder for Ray's sockets and logs, which it makes writable for everybody.
+    """Returns the folder for Ray's sockets and logs.
 
-    The folder above it is this user's alone: other users of the machine can neither read the logs
-    nor put a socket of theirs into the place of one of Ray's.
+    Ray makes this folder writable for all users. Its parent folder is accessible only to this user,
+    so other users can neither read the logs nor replace one of Ray's sockets.
 
     Raises:
-        UsageError: The folder above it is someone else's, or open to others; or its path is too
-            long for sockets.
+        UsageError: The parent folder belongs to another user or is accessible to others; or its
+            path is too long for sockets.
     """
     parent = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     folder = Path(parent) / f"curate-{os.getuid()}"
     if len(os.fsencode(folder / "r")) > _LONGEST:
         raise UsageError(
-            f"the temporary folder {parent} has too long a path for Ray's sockets, which may have "
-            "107 bytes in all; set RAY_TMPDIR to a shorter one, such as /tmp"
+            f"the temporary folder {parent} has too long a path for Ray's sockets, whose paths "
+            "have at most 107 bytes; set RAY_TMPDIR to a shorter path, such as /tmp"
         )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     info = folder.lstat()
@@ -224,14 +225,14 @@ def private_folder() -> Path:
         raise UsageError(
             f"{folder} must be a folder of this user with mode 0700, "
             f"because Ray's sockets go there; it has mode {stat.S_IMODE(info.st_mode):04o} and "
-            f"owner {info.st_uid}. Remove it, or set RAY_TMPDIR to another folder"
+            f"owner {info.st_uid}. Remove the folder, or set RAY_TMPDIR to another one"
         )
     return folder / "r"
 
 
 @contextlib.contextmanager
 def _native_stderr_aside() -> Iterator[None]:
-    """Keeps what Ray's native code says during start (its log level) off the terminal."""
+    """Hides the output of Ray's native code during its start, such as its log level."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -247,7 +248,7 @@ def _native_stderr_aside() -> Iterator[None]:
 def replaced(
     owner: ModuleType | type, functions: Mapping[str, Callable[..., Any]]
 ) -> Iterator[None]:
-    """Replaces functions of a module or a class meanwhile; each of them must be there."""
+    """Replaces functions of a module or a class during the block; each of them must exist."""
     kept = {name: getattr(owner, name) for name in functions}
     for name in kept:
         setattr(owner, name, functions[name])

@@ -1,7 +1,7 @@
-"""Watches Ray: which nodes there are, what may come, and whether Ray itself still works.
+"""Watches Ray: the nodes of the cluster, the nodes that may join, and whether Ray still works.
 
-Calls to a head that is gone block for a minute, and then Ray ends the calling process. So a thread
-makes them, and all others read the last answer.
+A call to a head that is gone blocks for a minute, and then Ray ends the calling process. Therefore
+one thread makes these calls, and all others read the last answer.
 """
 
 import json
@@ -19,12 +19,12 @@ from curator.errors import CuratorError
 logger = logging.getLogger(__name__)
 
 ASK_S = 5.0
-"""Time between questions to the head."""
+"""Time between requests to the head, in seconds."""
 MEMORY = "memory"
 
 _RECONNECT_S = "RAY_gcs_rpc_server_reconnect_timeout_s"
-"""Ray's own setting: it ends a driver whose head was gone for so long, without a word."""
-_RESUME = "the same command resumes from what was stored"
+"""Ray's setting for the time after which Ray ends a driver without a head, without a message."""
+_RESUME = "the same command resumes from the stored results"
 _NAMES = {"CPU": "CPUs", "GPU": "GPUs", MEMORY: "memory"}
 
 Amounts = Mapping[str, float]
@@ -32,16 +32,15 @@ Amounts = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """What the head of a cluster says.
+    """The head's last answer about the cluster.
 
     Attributes:
-        nodes: Resources of each node that is there, by its id; memory in bytes.
-        draining: Ids of the nodes that are about to go.
-        may_come: Resources of each node type that the autoscaler may add; None if it does not say.
-        at_most: The most of each resource that the autoscaler says it may have; empty if it does
-            not.
-        has_autoscaler: Whether nodes may come on demand.
-        is_adding: Whether it has begun to add some, or tried.
+        nodes: Id of each live node -> its resources; memory in bytes.
+        draining: Ids of the nodes that will leave soon.
+        may_come: Resources of each node type that the autoscaler may add; None if unknown.
+        at_most: Largest total of each resource by the autoscaler's limits; empty if unknown.
+        has_autoscaler: Whether an autoscaler adds nodes on demand.
+        is_adding: Whether the autoscaler is adding nodes, or tried to.
     """
 
     nodes: Mapping[str, Amounts]
@@ -52,24 +51,24 @@ class ClusterState:
     is_adding: bool = False
 
     def total(self, resource: str) -> float:
-        """Returns how much of a resource the nodes have."""
+        """Returns the amount of a resource that the live nodes have."""
         return sum(node.get(resource, 0.0) for node in self.nodes.values())
 
     def most(self, resource: str) -> float:
-        """Returns how much of a resource there is, or may be by what the autoscaler says."""
+        """Returns the largest amount of a resource that the cluster has or may get."""
         return max(self.total(resource), self.at_most.get(resource, 0.0))
 
     def likely_gpus(self) -> float:
-        """Returns the GPUs that are worth asking for.
+        """Returns the number of GPUs that is worth requesting.
 
-        Only the autoscaler of Kubernetes says which nodes may come. From others one is asked for
-        first, and then twice those that are there.
+        Only the autoscaler of Kubernetes reports which nodes may come. From other autoscalers, the
+        run first requests one GPU, and then twice the present number.
         """
         n_gpus, is_silent = self.most("GPU"), self.has_autoscaler and not self.at_most
         return max(n_gpus, max(1.0, 2 * n_gpus) if is_silent else 0.0)
 
     def kinds(self) -> list[dict[str, float]]:
-        """Returns the kinds of nodes that are there: how many of each, and what one has."""
+        """Returns the kinds of live nodes: the number of nodes, and the resources of one."""
         hidden = ("node:", "object_store", MEMORY)
         kinds = Counter(
             tuple(sorted((name, n) for name, n in node.items() if not name.startswith(hidden)))
@@ -78,10 +77,10 @@ class ClusterState:
         return [{"nodes": n, **dict(kind)} for kind, n in sorted(kinds.items())]
 
     def lacks_only_memory(self, demand: Amounts) -> bool:
-        """Returns whether a node may come if a worker asks for no memory.
+        """Returns whether a node may come if a worker requests no memory.
 
-        Node types that do not declare their memory offer none to the autoscaler, although their
-        nodes have some. An autoscaler that does not say what its types have may have such types.
+        If a node type does not declare its memory, the autoscaler assumes that it has none. An
+        autoscaler that does not report its node types may have such types.
         """
         may_come = self.may_come or ()
         fits = any(not _lacking(demand, node) for node in (*self.nodes.values(), *may_come))
@@ -92,7 +91,7 @@ class ClusterState:
         )
 
     def unmet(self, demand: Amounts) -> str | None:
-        """Says why no node can ever hold a worker; None if one that is there, or may come, can."""
+        """Returns why no live or possible node can hold a worker; None if a node can."""
         there, may_come = list(self.nodes.values()), self.may_come or ()
         if not all(_lacking(demand, node) for node in (*there, *may_come)):
             return None
@@ -100,7 +99,7 @@ class ClusterState:
         if self.may_come is not None:
             why.append(f"nor can a node type of the autoscaler: {_shortfalls(demand, may_come)}")
         elif self.has_autoscaler:
-            why.append("the autoscaler does not say which nodes it may add")
+            why.append("the autoscaler does not report which nodes it may add")
         return ", ".join(why)
 
 
@@ -125,41 +124,41 @@ def _shortfalls(demand: Amounts, nodes: Sequence[Amounts]) -> str:
         lacks = " and ".join(_NAMES.get(name, name) for name in _lacking(demand, node))
         has = ", ".join(_amount(name, node.get(name, 0.0)) for name in demand)
         kinds[f"{has} (too little {lacks})"] += 1
-    return "; ".join(f"{n} with {kind}" for kind, n in kinds.most_common(4)) or "there is none"
+    return "; ".join(f"{n} with {kind}" for kind, n in kinds.most_common(4)) or "there are no nodes"
 
 
 class RayWatch:
-    """Asks the head from a thread.
+    """Queries the head in a thread.
 
     Args:
         ray: The module, connected.
-        is_joined: Whether others started the cluster.
-        beat: Called when a worker has worked for a while.
+        is_joined: Whether somebody else started the cluster.
+        beat: Called when a worker reports that it has used CPU time.
     """
 
     def __init__(self, ray: Any, *, is_joined: bool, beat: Callable[[], None]) -> None:  # noqa: ANN401
         self._beat = beat
         self._pulse_key = pulse_key(ray.get_runtime_context().get_job_id())
         self._pulse: bytes | None = None
-        """What the worker said that worked last."""
+        """The last report of a worker that used CPU time."""
         self._ray, self._is_joined = ray, is_joined
         self._node = ray.get_runtime_context().get_node_id()
         self._silent_s = float(os.environ.get(_RECONNECT_S, 60)) / 3
         self._asked_s: float | None = None
-        """When the request was made that has no answer yet."""
+        """Time of the request that has no answer yet; None if there is no such request."""
         self._doubted_s: float | None = None
         self.state = self._ask()
         self.changed_s = time.monotonic()
-        """When nodes came or went last."""
+        """Time of the last change of the set of nodes."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ray-watch", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """Makes sure that Ray can still run work.
+        """Checks that Ray can still run work.
 
         Raises:
-            CuratorError: A process that this run needs is gone, for good.
+            CuratorError: A process of Ray that this run needs is gone for good.
         """
         if self._is_joined:
             if self._node not in self.state.nodes:
@@ -186,9 +185,9 @@ class RayWatch:
             self._head.internal_kv_del(self._pulse_key, False, None)
 
     def _check_answers(self) -> None:
-        """Doubts a head that does not answer; gives up if it still does not at the next look.
+        """Raises an error if the head is silent at two checks, at least `ASK_S` apart.
 
-        A driver that was stopped for a while (SIGSTOP) finds an old request, too.
+        One check is not enough: a driver that was stopped (SIGSTOP) also finds an old request.
         """
         asked_s, now_s = self._asked_s, time.monotonic()
         if asked_s is None or now_s - asked_s < self._silent_s:
@@ -197,8 +196,8 @@ class RayWatch:
             self._doubted_s = now_s
         elif now_s - self._doubted_s >= ASK_S:
             raise CuratorError(
-                f"the head of the Ray cluster has not answered for {now_s - asked_s:.0f} s: it, or "
-                f"the network to it, is gone; start it again; {_RESUME}"
+                f"the head of the Ray cluster has not answered for {now_s - asked_s:.0f} s: the "
+                f"head, or the network to the head, is gone; start the head again; {_RESUME}"
             )
 
     def _run(self) -> None:
@@ -208,8 +207,8 @@ class RayWatch:
                 state = self._ask()
                 pulse = self._head.internal_kv_get(self._pulse_key, None)
             except Exception:
-                # It counts as no answer: the time of the request stays.
-                logger.debug("the head of Ray cannot be asked", exc_info=True)
+                # An error counts as no answer: `_asked_s` stays.
+                logger.debug("a request to the head of Ray failed", exc_info=True)
                 continue
             self._asked_s = None
             if pulse != self._pulse:
@@ -243,14 +242,15 @@ class RayWatch:
 
 
 def pulse_key(job: str) -> bytes:
-    """Returns the name under which the head keeps what a job's workers said last."""
+    """Returns the key under which the head keeps the last report of a job's workers."""
     return f"curate-pulse-{job}".encode()
 
 
 def adds_nodes(status: bytes | None) -> bool:
-    """Returns whether an autoscaler's status is of one that adds nodes.
+    """Returns whether the autoscaler with this status adds nodes.
 
-    Ray runs one on each head. Where it was given no node types, it names a type after each node.
+    Ray runs an autoscaler on each head. If it has no configured node types, it cannot add nodes,
+    and names a type after each node in its status.
     """
     types: Mapping[str, str] = _report(status).get("node_type_mapping") or {}
     return status is not None and (
@@ -259,7 +259,7 @@ def adds_nodes(status: bytes | None) -> bool:
 
 
 def is_adding(status: bytes | None) -> bool:
-    """Returns whether an autoscaler launches nodes, or tried to, by its status."""
+    """Returns whether the autoscaler with this status launches nodes, or tried to."""
     report = _report(status)
     return any(report.get(name) for name in ("pending_nodes", "pending_launches", "failed_nodes"))
 

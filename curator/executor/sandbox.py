@@ -1,13 +1,13 @@
-"""Takes rights away from this process for good: files, network, other processes.
+"""Locks this process: takes away its rights to files, network and other processes, for good.
 
-Landlock (Linux 5.13; TCP from 6.7, signals from 6.12) leaves some folders to read and some files to
-write. A seccomp filter leaves the system calls of `system_calls`, which start no process and reach
-none. Limits are hard, and cannot be lifted from inside; capabilities of a superuser go. All need no
-privilege, hold for all threads that are started later, and cannot be undone.
+Landlock (Linux 5.13; TCP from 6.7, signals from 6.12) allows reading some folders and writing some
+files. A seccomp filter allows only the system calls of `system_calls`, none of which starts or
+reaches another process. Hard limits cap resources. A superuser's capabilities are dropped. These
+steps need no privilege, apply to all later threads, and cannot be undone.
 
-A process that holds a GPU keeps what NVIDIA's driver needs, and no more (`GpuAccess`): its device
-files with `ioctl`, the names of its own threads, and sockets that lead nowhere. The driver is
-opened afterwards, because it starts threads. `docs/design/gpu.md` says where each of these is from.
+A process with a GPU keeps only what NVIDIA's driver needs (`GpuAccess`): device files with `ioctl`,
+the names of its own threads, and sockets that lead nowhere. The driver starts threads, so it is
+opened after the lock. `docs/design/gpu.md` gives the source of each of these needs.
 """
 
 import ctypes
@@ -33,10 +33,10 @@ _ABI_QUERY, _PATH_BENEATH = 1, 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
-"""Rights over files that each version of Landlock knows; from 5 on also `ioctl` of devices."""
+"""All file rights of each version of Landlock; later versions add `ioctl` of devices."""
 _TRUNCATE, _IOCTL = 1 << 14, 1 << 15
 _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
-"""Rights that a rule on a file, and not on a folder, may give."""
+"""Rights that a rule on a file may give; a rule on a folder may give all."""
 
 _SYSTEM = (
     "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/lib", "/lib32",
@@ -45,27 +45,27 @@ _SYSTEM = (
     "/dev/random",
     "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm",
 )  # fmt: skip
-"""Libraries and descriptions of the machine; nothing of users."""
+"""Libraries and descriptions of the machine, without files of users."""
 
 MAX_FILE_BYTES = 4 << 30
-"""Of a file that a sandboxed worker writes; it has two."""
+"""Largest size of a file that a sandboxed worker writes. It has two files."""
 _MAX_ADDRESSES = 1 << 38
-"""Tables of pages for addresses that are only reserved cost a 512th of them."""
+"""Bytes of address space. Page tables of reserved addresses may take a 512th of this as memory."""
 _MORE_THREADS, _THREADS_PER_CORE = 4096, 256
-"""Threads that a user may have besides those of the machine when the worker is locked."""
+"""Threads that the user may start beyond those that the machine has when the worker is locked."""
 
 GPU_FILES = ("/dev/nvidia*",)
 """Device files of NVIDIA's driver: GPUs, control, unified memory, folders of MIG's capabilities."""
 NEEDED_GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
-"""Those without which CUDA does not start; it would make them by a program, which a locked process
-cannot start."""
+"""Device files that CUDA needs to start. CUDA makes missing ones with a program, which a locked
+process cannot start."""
 _GPU_PROC = (
     "/proc/driver/nvidia", "/proc/driver/nvidia-uvm", "/proc/driver/nvidia-caps",
     "/proc/devices", "/proc/modules", "/etc/nvidia", "/sys", "/usr/local/cuda*",
     "/usr/local/nvidia", "/usr/share/nvidia",
 )  # fmt: skip
 _OWN_THREADS = "/proc/self/task"
-"""CUDA names its threads here, and does not start where it cannot."""
+"""Folder in which CUDA names its threads; CUDA does not start without write access."""
 _MPS_PIPES, _MPS_MEMORY = "/tmp/nvidia-mps", "/dev/shm"
 
 _CAPABILITY_VERSION, _DAC_READ_SEARCH = 0x20080522, 1 << 2
@@ -75,12 +75,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuAccess:
-    """What a locked process keeps for a GPU's driver.
+    """Paths that a locked process may access for a GPU's driver.
 
     Attributes:
-        devices: Device files, and folders of them, to open and control.
+        devices: Device files, and folders of device files, to open and control.
         readable: Files and folders to read.
-        writable: Folders that it shares with the server of NVIDIA's MPS; none without that.
+        writable: Folders shared with the server of NVIDIA's MPS; empty if MPS does not run.
     """
 
     devices: tuple[str, ...]
@@ -88,20 +88,20 @@ class GpuAccess:
     writable: tuple[str, ...]
 
     def problems(self) -> list[str]:
-        """Returns the device files that are missing, or that this process cannot open."""
+        """Describes device files that are missing, or that this process cannot open."""
         missing = [path for path in NEEDED_GPU_FILES if not os.path.exists(path)]
         errors = {path: open_error(path) for path in self.devices if not Path(path).is_dir()}
         return [
-            *(f"there is no {path}, which `nvidia-modprobe -u -c 0` makes" for path in missing),
+            *(f"there is no {path}; `nvidia-modprobe -u -c 0` makes it" for path in missing),
             *(f"{path}: {error}" for path, error in errors.items() if error is not None),
         ]
 
 
 def gpu_access(environment: Mapping[str, str]) -> GpuAccess:
-    """Returns what processes need for the GPUs of this machine.
+    """Returns the access that a process needs for the GPUs of this machine.
 
     Args:
-        environment: Has the folder of MPS.
+        environment: Environment variables, which may name the folder of MPS.
     """
     folder = environment.get("CUDA_MPS_PIPE_DIRECTORY") or _MPS_PIPES
     has_mps = os.path.exists(os.path.join(folder, "control"))
@@ -113,7 +113,7 @@ def gpu_access(environment: Mapping[str, str]) -> GpuAccess:
 
 
 def landlock_version() -> int:
-    """Returns the version of Landlock that this kernel offers; 0 for none."""
+    """Returns the version of Landlock in this kernel; 0 if the kernel has no Landlock."""
     if sys.platform != "linux":
         return 0
     version: int = _libc.syscall(_LANDLOCK_CREATE, None, 0, _ABI_QUERY)
@@ -121,23 +121,23 @@ def landlock_version() -> int:
 
 
 def end_with_parent() -> None:
-    """Lets the kernel kill this process when the thread that started it ends."""
+    """Makes the kernel kill this process when the thread that started it ends."""
     if sys.platform == "linux":
         _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
 
 
 Plugins = Mapping[str, tuple[str | None, tuple[str, ...]]]
-"""File of a module, and its folders if it is a package, by name."""
+"""Name of a module -> its file, and its folders if it is a package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportableCode:
-    """Python's packages and what users add: what a sandboxed worker may import.
+    """Python's packages and plug-ins of users that a sandboxed worker may import.
 
     Attributes:
         paths: Folders and files to read.
-        plugins: Modules outside of the folders of packages. They are found by name, because the
-            folder around them cannot be read.
+        plugins: Modules outside of package folders. A `PluginFinder` finds them by name, because
+            the folder around them cannot be read.
     """
 
     paths: tuple[str, ...]
@@ -145,11 +145,10 @@ class ImportableCode:
 
 
 def importable_code() -> ImportableCode:
-    """Returns what this process imports from.
+    """Returns the code that this process can import.
 
-    That is folders of installed packages, and beyond these only modules that are loaded, each by
-    its own file or folder: never the current or the home folder as a whole, whatever is in
-    `sys.path`.
+    It contains the folders of installed packages, and the file or folder of each other loaded
+    module. It never contains the whole current or home folder, even if `sys.path` does.
     """
     installed = [
         os.path.dirname(os.__file__),
@@ -191,7 +190,7 @@ def _has_packages(path: str) -> bool:
 
 
 def _is_personal(path: str) -> bool:
-    """Whether the current folder or that of the user is in a folder, or the folder is none."""
+    """Whether `path` contains the current or the home folder, or is not absolute."""
     personal = [os.path.expanduser("~")]
     with suppress(OSError):
         personal.append(os.getcwd())
@@ -208,7 +207,7 @@ class PluginFinder:
         self.plugins: Plugins = {}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Returns where a module is; None for others."""
+        """Returns the location of a plug-in; None for other modules."""
         if name not in self.plugins:
             return None
         file, folders = self.plugins[name]
@@ -224,23 +223,22 @@ class PluginFinder:
 def lock(
     readable: Iterable[str], *, writable: Iterable[str] = (), gpu: GpuAccess | None = None
 ) -> None:
-    """Gives up all that a decoder does not need; protections that the kernel lacks are left out.
+    """Gives up all rights that a decoder does not need, as far as the kernel supports it.
 
     Args:
-        readable: Files and folders to read, besides the system's: those of `ImportableCode`, and a
-        stage's.
-        writable: Files to write; they exist.
-        gpu: What it keeps for a GPU; None for no GPU.
+        readable: Files and folders to read besides the system's: code and a stage's files.
+        writable: Existing files to write.
+        gpu: Access to GPUs; None for no GPU.
 
     Raises:
-        OSError: The kernel offers a protection and refuses to switch it on.
+        OSError: The kernel has a protection, but refuses to switch it on.
         RuntimeError: The process has other threads, which would keep their rights.
     """
     if sys.platform != "linux":
         return
     names = [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]
     if len(names) > 1:
-        raise RuntimeError(f"threads that run already cannot be locked: {', '.join(names)}")
+        raise RuntimeError(f"threads that already run cannot be locked: {', '.join(names)}")
     _limit(has_gpu=gpu is not None)
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     version = landlock_version()
@@ -253,7 +251,7 @@ def lock(
 
 
 def _limit(*, has_gpu: bool) -> None:
-    """Sets limits that nothing in this process lifts: hard ones, without a call to change them."""
+    """Sets hard limits. The seccomp filter later refuses the call that changes limits."""
     n_threads = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
     n_cores = os.cpu_count() or 1
     limits = {
@@ -263,7 +261,7 @@ def _limit(*, has_gpu: bool) -> None:
         resource.RLIMIT_NPROC: n_threads + _MORE_THREADS + _THREADS_PER_CORE * n_cores,
     }
     if not has_gpu:
-        # The driver reserves the addresses of all GPUs and of the machine's memory.
+        # The driver reserves addresses for all memory of the GPUs and of the machine.
         limits[resource.RLIMIT_AS] = _MAX_ADDRESSES
     for kind, value in limits.items():
         _, hard = resource.getrlimit(kind)
@@ -298,7 +296,7 @@ def _restrict(
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    """Adds a rule; a path that is not there needs none."""
+    """Adds a rule for a path; a missing path needs no rule."""
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -313,7 +311,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def _drop_capabilities() -> None:
-    """Gives up what a superuser may, except for reading the files of other users' installations."""
+    """Drops a superuser's capabilities, except to read the files of other users' installations."""
     head = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     now = ctypes.create_string_buffer(24)
     _checked(_libc.capget(head, now))

@@ -1,7 +1,7 @@
-"""The process of a sandbox: it parses untrusted bytes, and owns nothing worth stealing.
+"""The process of a sandbox, which parses untrusted bytes and holds nothing worth stealing.
 
-It has no credentials, opens no file of users and no connection: its parent reads sources for it.
-`sandboxed_process` is the parent's side, and has the list of messages.
+It has no credentials, and opens no connections and no files of users: its parent reads sources for
+it. `sandboxed_process` is the parent's side, and lists the messages.
 """
 
 import importlib
@@ -47,7 +47,7 @@ from curator.storage.source_reader import open_through
 
 
 class _ParentReader(SeekableReader):
-    """A source that the parent has opened; any thread may read, one at a time."""
+    """A source that the parent has opened; threads may read, one at a time."""
 
     def __init__(
         self, sandbox: "_Sandbox", uri: str, expected_version: str | None, checks: bool
@@ -59,7 +59,7 @@ class _ParentReader(SeekableReader):
 
     @property
     def expected_end(self) -> int | None:
-        """See `expect_end`; only set."""
+        """Write-only: see `expect_end`."""
         return None
 
     @expected_end.setter
@@ -67,7 +67,7 @@ class _ParentReader(SeekableReader):
         self._sandbox.tell("end", self._handle, end)
 
     def _at_position(self, most: int) -> memoryview:
-        # A demuxer may have moved where no file system can.
+        # A demuxer may seek beyond the end, to positions that a file system does not accept.
         return self._sandbox.ask("read", self._handle, min(self._position, self.size), most)
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class _ParentReader(SeekableReader):
 
 
 class _Sandbox:
-    """Runs a stage over items, one at a time; `files` are the only ones that it may write."""
+    """Runs a stage over items, one at a time; `files` are the only files that it may write."""
 
     def __init__(self, pipe: Connection, files: Sequence[str]) -> None:
         self._pipe, self._files = pipe, files
@@ -86,7 +86,7 @@ class _Sandbox:
         self._stage: Stage[Any, Any, Any] | None = None
         self._is_locked = False
         self._gpu: GpuAccess | None = None
-        # A decoder's thread may read while another one does.
+        # Several threads of a decoder may read.
         self._turn = threading.Lock()
 
     def tell(self, *message: object) -> None:
@@ -94,7 +94,7 @@ class _Sandbox:
             self._pipe.send_bytes(to_bytes(message))
 
     def ask(self, *message: object) -> memoryview:
-        """Sends a message, and returns the answer, or raises the error that it is."""
+        """Sends a message; returns the answer, or raises the error that the answer holds."""
         with self._turn:
             self._pipe.send_bytes(to_bytes(message))
             answer = memoryview(self._pipe.recv_bytes())
@@ -133,17 +133,17 @@ class _Sandbox:
         locks: bool,
         gpu: GpuAccess | None,
     ) -> None:
-        """Loads a stage; before the first one sees a source, this process is locked."""
+        """Loads a stage; locks this process before the first set-up."""
         self._gpu, self._finder.plugins = gpu, plugins
         try:
             if locks and not self._is_locked:
-                # What is missing is named by the stage.
+                # The stage's `setup` reports a missing module.
                 with suppress(ImportError):
                     _load(imports)
                 paths = (*readable, *importable_code().paths)
                 lock(paths, writable=self._files, gpu=gpu)
                 self._is_locked = True
-                # `ctypes.util.find_library` makes a file for each compiler that it finds.
+                # Hides compilers, for which `ctypes.util.find_library` would write temporary files.
                 os.environ["PATH"] = "/nonexistent"
             with no_collection():
                 self._stage = pickle.loads(stage)
@@ -163,17 +163,17 @@ class _Sandbox:
             self.tell("set_up")
 
     def _locked_words(self) -> str:
-        """Returns what a user may try where a locked process cannot use its GPU."""
+        """Returns advice for the case that a locked process cannot use its GPU."""
         if self._gpu is None or not self._is_locked:
             return ""
         problems = "; ".join(self._gpu.problems()) or "its device files open"
         return (
             f"; this process is locked ({problems}): CURATE_UNLOCKED_GPU=1 in the environment "
-            "leaves processes with a GPU unlocked; please report it where that helps"
+            "leaves processes with a GPU unlocked; please report it if that helps"
         )
 
     def _end(self, error: DeviceError, more: str = "") -> NoReturn:
-        """Says that the GPU failed, and ends: what it still holds there may be unusable."""
+        """Reports that the GPU failed, and ends the process, whose state on the GPU is unusable."""
         self.tell("lost", type(error).__name__, one_line(error) + more)
         os._exit(1)
 
@@ -205,7 +205,7 @@ class _Sandbox:
 
 
 def gpu_error(error: Exception, gpu: GpuAccess | None) -> DeviceError | None:
-    """Returns what an error says of the GPU that this process holds; None if nothing."""
+    """Returns the failure of this process's GPU that an error reports; None if it reports none."""
     torch: Any = sys.modules.get("torch")
     if isinstance(error, DeviceError):
         return error
@@ -221,10 +221,10 @@ def _load(modules: Sequence[str]) -> None:
 
 
 def _too_much(item: Any, n_bytes: int | None) -> str:  # noqa: ANN401
-    limit = "this machine has" if n_bytes is None else f"{n_bytes >> 20} MiB, the limit for one"
+    limit = "this machine has" if n_bytes is None else f"{n_bytes >> 20} MiB, the limit of a source"
     return (
-        f"{item.uri}: its bytes ask for more memory than {limit}; its header may be damaged or "
-        "made to exhaust memory: remux it with ffmpeg, or leave it out"
+        f"{item.uri}: reading it needs more memory than {limit}; the header may be damaged, or "
+        "made to exhaust memory: remux the source with ffmpeg, or leave it out"
     )
 
 
@@ -232,12 +232,12 @@ def main(number: str, files: str, *modules: str) -> None:
     """Runs a sandbox.
 
     Args:
-        number: Of the file descriptor of its pipe.
-        files: The folder of the files that it may write.
-        modules: What it imports at once.
+        number: File descriptor of the pipe.
+        files: Folder of the files that the sandbox may write.
+        modules: Modules to import at once.
     """
     end_with_parent()
-    # Without a try, which would make a file there.
+    # Set, because `gettempdir` would test the folder by writing a file.
     tempfile.tempdir = os.environ["TMPDIR"]
     given = [str(path) for path in Path(files).iterdir() if path.name != LOCK]
     use_files(given)

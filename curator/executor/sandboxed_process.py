@@ -1,7 +1,7 @@
-"""Runs stages that parse untrusted bytes in a child process without rights: the parent's side.
+"""Runs stages that parse untrusted bytes in a sandbox: the parent's side.
 
-Messages to the sandbox are pickled, because it trusts its parent; messages from it are plain values
-(`plain_values`), because its parent does not trust it:
+The sandbox is a child process without rights. The sandbox trusts its parent, so messages to it are
+pickled. The parent does not trust the sandbox, so messages from it are `plain_values`:
 
     to the sandbox                             from the sandbox
     load     modules                       ready
@@ -11,8 +11,8 @@ Messages to the sandbox are pickled, because it trusts its parent; messages from
     release                                read handle, at, n      -> bytes
                                            end handle, at; close handle
                                            done result or failure, CPU-seconds, counts
-                                           full (no space for temporary files)
-                                           lost class, message (of a GPU; the sandbox ends)
+                                           full: no space for temporary files
+                                           lost class, message: the GPU failed, the sandbox ends
 """
 
 import contextlib
@@ -54,63 +54,64 @@ KEPT_VARIABLES = frozenset(
         "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TF32_OVERRIDE",
     }
 )  # fmt: skip
-"""Environment variables that a sandbox gets: none holds a credential."""
+"""Environment variables that a sandbox gets. None of them holds a credential."""
 KEPT_FAMILIES = (
     "LC_", "OMP_", "OPENBLAS_", "MKL_", "ATEN_", "KMP_", "MALLOC_", "CUDA_", "DNNL_", "TORCH_",
     "PYTORCH_", "CUBLAS_", "CUDNN_", "COVERAGE_",
 )  # fmt: skip
-"""Beginnings of names of further ones, such as those of MPS and of the visible GPUs in `CUDA_`.
-`NVIDIA_`, `LANG` and `TORCHINDUCTOR_` would let keys and passwords of services pass."""
+"""Prefixes of further variables that a sandbox gets. `CUDA_` covers MPS and the visible GPUs.
+Prefixes `NVIDIA_`, `LANG` and `TORCHINDUCTOR_` would let keys and passwords of services pass."""
 UNLOCKED = "CURATE_UNLOCKED_GPU"
-"""Environment variable that leaves sandboxes with a GPU unlocked if it is 1."""
+"""Environment variable; if it is 1, sandboxes with a GPU are not locked."""
 WALL_PER_CPU = 6.0
-"""Seconds that a sandbox may take for each CPU-second that it is given: machines are shared.
+"""Wall seconds that a sandbox may take for each CPU-second of its limit, on a shared machine.
 
-Where the machine is so busy that it gets less, it has as long again while it works at all.
+A sandbox that gets even less of a busy machine may take the same time again, while it works.
 """
 LEAST_SHARE = 0.01
-"""Share of a core below which a sandbox does not work, but waits."""
+"""Share of a core below which a sandbox counts as waiting."""
 HUNG_S = 60.0
-"""Seconds without a message, and without work, after which an item's sandbox does not answer.
+"""Seconds without a message and without work after which a sandbox counts as hung.
 
-They are counted in `LOOKS` looks, so that a machine that was paused counts as one.
+`LOOKS` checks measure this time, so a pause of the whole machine counts as one check.
 """
 LOOKS = 6
 _SLOW = "it took longer than its size allows"
 _HUNG = "it stopped answering"
 _NONSENSE = (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, OSError)
-"""Errors raised by an answer that no honest sandbox gives; `OSError` for one that is too long."""
+"""Errors that an answer of a compromised sandbox may cause; `OSError` if the answer is too long."""
 MAX_READ_BYTES = 16 << 20
 MAX_ANSWER_BYTES = 4 << 30
 MAX_OPEN = 16
-"""Readers of its source that a sandbox may have; stages have one or two."""
+"""Most readers of its source that a sandbox may open. Stages open one or two."""
 PIPE_WAIT_S = 600
-"""Seconds for which a sandbox may neither take nor send on in the middle of a message."""
+"""Longest pause of a sandbox in the middle of a message, in seconds."""
 MESSAGE_S = 1e-5
+"""Least time that a message counts, in seconds. It limits the number of messages."""
 PRINT_WAIT_S = 1.0
 KILL_WAIT_S = 10.0
-"""Seconds for a killed process to end: one that waits in a driver may never do so."""
+"""Wait for a killed process to end, in seconds. A process that waits in a driver may never end."""
 FILES = ("clip.mp4", "colours.cube")
-"""What a sandbox can write."""
+"""The only files that a sandbox can write."""
 MAX_PRINTED_CHARACTERS = 64 << 10
-"""Characters of a sandbox's output that are shown."""
+"""Most characters of a sandbox's output that the parent shows."""
 END_WAIT_S = 10.0
-"""Seconds for a process that has closed its pipe to end: a core dump is not written."""
+"""Wait for a process that has closed its pipe to end, in seconds. It writes no core dump."""
 MAX_SET_UP_S = 900.0
-"""Seconds for loading models."""
+"""Longest time for loading models, in seconds."""
 
 
 SANDBOX_COUNTS = ("lost_gpu", "left_behind")
-"""What a sandbox counts: times that its GPU failed, and processes that did not end when killed."""
+"""Counters: times that the GPU failed, and processes that did not end when killed."""
 
 
 class SandboxDiedError(Exception):
-    """The process of a sandbox ended, or had to be ended, while it worked on an item.
+    """The process of a sandbox ended, or the parent ended it, while it worked on an item.
 
     Args:
         why: For messages.
-        code: The outcome of an item that is not tried again: WORKER_DIED or TOO_SLOW.
-        lost: What the process said of its GPU, whose code it is then; None if that is not to blame.
+        code: Error code of the item if it is not tried again: WORKER_DIED or TOO_SLOW.
+        lost: The error of the GPU, which then sets the code; None if the GPU is not to blame.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class SandboxDiedError(Exception):
 
 
 class SetUpError(Exception):
-    """A stage cannot be set up in a new sandbox, so that no item can be processed."""
+    """A stage cannot be set up in a new sandbox, so no item can be processed."""
 
     def __init__(self, cause: CuratorError) -> None:
         super().__init__(str(cause))
@@ -130,7 +131,7 @@ class SetUpError(Exception):
 
 
 def _end(status: int | None) -> str:
-    """Says how a process ended: by a signal, by itself, or not within the wait."""
+    """Describes how a process ended: by a signal, with a status, or not within the wait."""
     if status is None:
         return "no end"
     with contextlib.suppress(ValueError):
@@ -139,7 +140,7 @@ def _end(status: int | None) -> str:
 
 
 class SandboxedProcess:
-    """One process, and the sources that are open for it."""
+    """One process, and the sources that its parent has opened for it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -148,17 +149,17 @@ class SandboxedProcess:
         self._folder: ScratchFolder | None = None
         self._stage: Stage[Any, Any, Any] | None = None
         self._readable: tuple[str, ...] | None = None
-        """What the process can read since it was locked; None before."""
+        """Paths that the locked process can read; None if it is not locked."""
         self._has_gpu: bool | None = None
         """Whether the process may open a GPU; None before its first stage."""
         self.counts: Counter[str] = Counter()
-        """Those of `SANDBOX_COUNTS`; the worker takes them."""
+        """`SANDBOX_COUNTS` since the worker last cleared them."""
         self._readers: dict[int, BinaryIO] = {}
         self._cpu_s = 0.0
         self._start_up_s = self._work_s = 0.0
 
     def load(self, modules: Sequence[str]) -> None:
-        """Lets the process import modules without waiting; starts it if necessary."""
+        """Lets the process import modules, without waiting; starts the process if necessary."""
         if self._process is None or self._process.poll() is not None:
             self._start(modules)
         else:
@@ -169,17 +170,17 @@ class SandboxedProcess:
         """Runs a stage on an item; returns its result, or a `Failure`.
 
         Args:
-            stage: Set up in the sandbox, for this item and the next ones; takes the sandbox's
-                `cpu_s` and `counts`.
-            item: It has a `uri`, the only source that the sandbox may read now.
+            stage: Set up in the sandbox, for this item and the next ones. Its `cpu_s` and `counts`
+                get the sandbox's numbers.
+            item: Its `uri` names the only source that the sandbox may read now.
 
         Raises:
-            SandboxDiedError: The process ended, and the next call starts another one.
+            SandboxDiedError: The process ended. The next call starts another process.
             SetUpError: The stage cannot be set up.
             FullDiskError: Temporary files cannot be written.
         """
         limit_s = stage.limit_s(item)
-        # Here, because a type that is wrong is no fault of the process.
+        # Outside of the try, because a wrong type of result is not the process's fault.
         result_classes(type(stage))
         try:
             self._use(stage)
@@ -195,18 +196,18 @@ class SandboxedProcess:
         except _NONSENSE as error:
             raise self._died(f"it answered nonsense ({error!r:.80})") from error
         except BaseException:
-            # It may still wait for an answer, and would take the next item for that.
+            # The process may wait for an answer, and would read the next item as this answer.
             self.stop()
             raise
 
     def take_cpu_s(self) -> tuple[float, float]:
-        """Returns CPU-seconds between items, such as loading models, and of items, since then."""
+        """Returns CPU-seconds since the last call: between items (loading models), and in items."""
         taken = self._start_up_s, self._work_s
         self._start_up_s = self._work_s = 0.0
         return taken
 
     def release(self) -> None:
-        """Lets the stage close what its items had open in common."""
+        """Lets the stage close what its items share, such as an open source."""
         if self._stage is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._send("release")
@@ -236,8 +237,8 @@ class SandboxedProcess:
             self.stop()
             raise SetUpError(
                 CuratorError(
-                    f"no process for decoding can be started: {error}; free memory, processes or "
-                    "room in the folder for temporary files, and run again"
+                    f"the process for decoding cannot start: {error}; free memory, processes or "
+                    "space in the folder for temporary files, and run again"
                 )
             ) from error
 
@@ -252,9 +253,9 @@ class SandboxedProcess:
             for name, value in os.environ.items()
             if name in KEPT_VARIABLES or name.startswith(KEPT_FAMILIES)
         }
-        # OpenBLAS starts its threads when it is imported, and they would not be locked. CUDA's
+        # OpenBLAS would start threads when it is imported, and these would not be locked. CUDA's
         # cache is a folder that processes share. `torch._dynamo` makes its cache folder when it is
-        # imported, which a locked process may not do. It takes a folder that exists as it is.
+        # imported, unless the folder exists; a locked process cannot make folders.
         environment |= {
             "TMPDIR": tempfile.gettempdir(),
             "HOME": "/nonexistent",
@@ -271,7 +272,7 @@ class SandboxedProcess:
                 (self._folder.path / name).touch()
             self._process = subprocess.Popen(
                 [
-                    # -P: the folder in which the run was started may be one of untrusted files.
+                    # -P: the current folder may hold untrusted files.
                     sys.executable, "-P", "-m", "curator.executor.sandbox_main",
                     str(theirs.fileno()), str(self._folder.path), *modules,
                 ],
@@ -279,11 +280,11 @@ class SandboxedProcess:
                 env=environment,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
-                # Not the files of this process, which it could empty.
+                # The process could truncate the files that are this process's output.
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                # An interrupt from the terminal goes to the driver, which ends this process, and
-                # this process can type nothing into the terminal.
+                # Only the driver gets interrupts from the terminal, and ends this process. This
+                # process cannot type into the terminal.
                 start_new_session=True,
             )  # fmt: skip
         assert self._process.stdout is not None
@@ -293,10 +294,10 @@ class SandboxedProcess:
         self._pipe = ours
 
     def _limit(self, cpu_s: float | None, n_bytes: int | None) -> None:
-        """Limits CPU-seconds and memory beyond what the process has used; None takes a limit away.
+        """Limits CPU-seconds and memory beyond the process's present use; None removes a limit.
 
-        The soft limits are set from here, because the process itself can change none. Only Linux
-        can do that, and counts what `RLIMIT_DATA` limits; elsewhere wall time is the limit.
+        The parent sets the soft limits, because the process cannot change its limits. This works
+        only on Linux; elsewhere, only wall time is limited.
         """
         if sys.platform != "linux" or self._process is None:
             return
@@ -319,7 +320,7 @@ class SandboxedProcess:
         return 0
 
     def _use(self, stage: Stage[Any, Any, Any]) -> None:
-        """Sets a stage up, in another process where this one may not read the stage's files."""
+        """Sets a stage up; starts a new process if this one may not read the stage's files."""
         if self._process is not None and self._process.poll() is not None:
             self.stop()
         if self._stage is stage:
@@ -329,7 +330,8 @@ class SandboxedProcess:
         readable = (*readable, *code.paths)
         is_locked_out = self._readable is not None and not set(readable) <= set(self._readable)
         gpu = gpu_access(os.environ) if stage.resources.gpus else None
-        # A process with a GPU does nothing else: it has more rights, and holds memory there.
+        # Stages with and without a GPU share no process: a GPU needs more rights, and its memory
+        # stays occupied.
         is_other = self._has_gpu is not None and self._has_gpu != (gpu is not None)
         if self._process is None or is_locked_out or is_other:
             self._start()
@@ -349,16 +351,16 @@ class SandboxedProcess:
         self.stop()
         if is_new:
             raise SetUpError(problem)
-        # This one has worked on items, and is not believed.
+        # The process had worked on items, so its error is not trusted: try a new process.
         self._use(stage)
 
     def _used_s(self) -> float:
-        """CPU-seconds of the process so far, as the system counts them; 0 where it does not say."""
+        """Returns the CPU-seconds of the process so far; 0 if the system does not give them."""
         assert self._process is not None
         return cpu_s_of(self._process.pid)
 
     def _wants_core(self) -> bool:
-        """Whether a thread of the process could work, and waits for a core or has one."""
+        """Whether a thread of the process runs on a core or waits for one."""
         assert self._process is not None
         for thread in Path(f"/proc/{self._process.pid}/task").glob("*"):
             with contextlib.suppress(OSError, IndexError):
@@ -371,7 +373,7 @@ class SandboxedProcess:
         self._pipe.send_bytes(pickle.dumps(message))
 
     def _answer(self, uri: str, wall_s: float | None) -> Any:  # noqa: ANN401
-        """Serves the sandbox until it is done; time in which it waits for bytes does not count."""
+        """Serves the sandbox until it is done; time in which it waits for bytes is not counted."""
         assert self._pipe is not None
         stage, patience = self._stage, _Patience(wall_s, self._used_s())
         records = result_classes(type(stage)) if stage is not None else ()
@@ -401,7 +403,7 @@ class SandboxedProcess:
                     self._readers.pop(parts[0]).close()
 
     def _wait(self, patience: "_Patience") -> None:
-        """Waits for a message; ends a process that takes too long for one, or does not answer."""
+        """Waits for a message; ends a process that exceeds its time or hangs."""
         assert self._pipe is not None
         n_idle, used_s = 0, None
         look_s = HUNG_S / LOOKS
@@ -423,7 +425,7 @@ class SandboxedProcess:
                 raise self._gave_up(_HUNG, ErrorCode.WORKER_DIED)
 
     def _gave_up(self, why: str, code: ErrorCode) -> SandboxDiedError:
-        """Ends a process that waits; where it holds a GPU, for that, or nobody would know."""
+        """Ends a process that hangs or is too slow; blames its GPU if it holds one."""
         return self._died(why, code=code, lost=DeviceLostError(why) if self._has_gpu else None)
 
     def _served(self, kind: str, parts: Sequence[Any], uri: str) -> bytes:
@@ -433,7 +435,7 @@ class SandboxedProcess:
                 return b"\0" + pickle.dumps(self._opened(*parts, allowed=uri))
             handle, at, n = parts
             if n < 0:
-                raise ValueError(f"{n} bytes were asked for")
+                raise ValueError(f"a request for {n} bytes")
             reader = self._readers[handle]
             reader.seek(at)
             return b"\0" + reader.read(min(n, MAX_READ_BYTES))
@@ -446,7 +448,7 @@ class SandboxedProcess:
         self, uri: str, version: str | None, checks: bool, *, allowed: str
     ) -> tuple[int, int, str | None]:
         if uri != allowed:
-            raise CuratorError(f"a decoder asked for {uri!r} while it worked on {allowed!r}")
+            raise CuratorError(f"a decoder requested {uri!r} while it worked on {allowed!r}")
         if len(self._readers) >= MAX_OPEN:
             raise ValueError(f"more than {MAX_OPEN} readers of one source")
         reader = open_source(uri, expected_version=version, checks=checks)
@@ -473,7 +475,7 @@ class SandboxedProcess:
         code: ErrorCode = ErrorCode.WORKER_DIED,
         lost: DeviceError | None = None,
     ) -> SandboxDiedError:
-        """Ends what is left of the process; `why` it has to end, or None where it ended itself."""
+        """Cleans up after the process; ends it if `why` is given, else it has ended by itself."""
         works_on_gpu = self._has_gpu and self._stage is not None
         status = self._reap(0 if why is not None else END_WAIT_S)
         self.stop()
@@ -481,16 +483,16 @@ class SandboxedProcess:
             why, code = _SLOW, ErrorCode.TOO_SLOW
         why = why or f"its decoder ended with {_end(status)}"
         if works_on_gpu and status == 1 and lost is None:
-            # So PyNvVideoCodec ends a process at some errors of the driver, without a word.
+            # PyNvVideoCodec ends the process like this at some driver errors, without a message.
             lost = DeviceLostError(why)
         if lost is not None:
             self.counts["lost_gpu"] += 1
         return SandboxDiedError(why, code=code, lost=lost)
 
     def _reap(self, wait_s: float) -> int | None:
-        """Waits for the process, and ends it then; returns its status, None if it is left behind.
+        """Waits for the process to end, and then kills it; returns its status.
 
-        A process that waits in a driver without being interruptible does not end when it is killed.
+        None if the killed process does not end, because it waits uninterruptibly in a driver.
         """
         process, self._process = self._process, None
         assert process is not None
@@ -500,8 +502,8 @@ class SandboxedProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(KILL_WAIT_S)
         logger.error(
-            "process %d does not end %.0f s after it was killed, and is left behind: its driver "
-            "may hold it, with memory of the GPU",
+            "process %d has not ended %.0f s after it was killed, and is left behind; a driver may "
+            "block it, and it may hold memory of the GPU",
             process.pid,
             KILL_WAIT_S,
         )
@@ -510,7 +512,7 @@ class SandboxedProcess:
 
 
 class _Patience:
-    """How long an answer may still take: `given_s` of wall time, or for ever if None."""
+    """Counts down the wall time that an answer may take: `given_s`, or no limit if None."""
 
     def __init__(self, given_s: float | None, used_s: float) -> None:
         self.left_s = self._given_s = given_s
@@ -518,12 +520,12 @@ class _Patience:
         self._most_s = used_s + (given_s or 0.0) / WALL_PER_CPU
 
     def spend(self, wall_s: float) -> None:
-        """Takes time away: something for each message, whose number then ends too."""
+        """Subtracts `wall_s` from the time that is left."""
         if self.left_s is not None:
             self.left_s = max(0.0, self.left_s - wall_s)
 
     def renew(self, used_s: float) -> bool:
-        """Gives the time once more; returns False where the process did not work meanwhile."""
+        """Grants the full time again, unless the process did not work or used up its CPU time."""
         before_s, self._used_s = self._used_s, used_s
         given_s = self._given_s or 0.0
         if used_s - before_s < LEAST_SHARE * given_s or used_s >= self._most_s:
@@ -540,20 +542,20 @@ def _sendable(stage: Stage[Any, Any, Any]) -> tuple[tuple[str, ...], bytes]:
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise SetUpError(
             CuratorError(
-                f"stage {stage.name} cannot be sent to the process that decodes: {error}; keep no "
-                "open files, locks or functions without a name in it before `setup`"
+                f"stage {stage.name} cannot be sent to the process that decodes: {error}; before "
+                "`setup`, a stage may hold no open files, locks or lambdas"
             )
         ) from error
 
 
 def _print(printed: IO[str]) -> None:
-    """Shows what a process prints, without what could control a terminal, and up to a limit."""
+    """Shows a process's output up to a limit, without control characters for a terminal."""
     left = MAX_PRINTED_CHARACTERS
     with printed:
         while line := printed.readline(1 << 10):
             if left > 0:
                 shown = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in line)
-                more = "\nwhat this process prints further is left out\n"
+                more = "\nfurther output of this process is not shown\n"
                 sys.stderr.write(shown[:left] + ("" if left > len(line) else more))
                 left -= len(line)
 
@@ -569,7 +571,7 @@ _sandbox: SandboxedProcess | None = None
 
 
 def process_sandbox() -> SandboxedProcess:
-    """Returns the sandbox of this process: one serves all stages, one after the other."""
+    """Returns the sandbox of this process, which serves all stages, one after the other."""
     global _sandbox
     if _sandbox is None:
         _sandbox = SandboxedProcess()

@@ -1,4 +1,4 @@
-"""Ends a long command on Ctrl-C or on a scheduler's request, at a moment when it may end."""
+"""Ends a long command cleanly on Ctrl-C, or on SIGTERM from a scheduler."""
 
 import atexit
 import os
@@ -12,12 +12,15 @@ from typing import NoReturn
 HELD = (signal.SIGINT, signal.SIGTERM)
 
 _arrived: list[signal.Signals] = []
-"""The SIGTERM that ended the last `ends_when_asked`, if one did."""
+"""The SIGTERM that interrupted the last `ends_when_asked`; empty if none did."""
 
 
 @contextmanager
 def ends_when_asked() -> Iterator[None]:
-    """Lets SIGTERM interrupt like Ctrl-C; outermost, because it restores the signal handlers."""
+    """Makes SIGTERM interrupt like Ctrl-C.
+
+    Use it as the outermost context, because it restores the signal handlers.
+    """
     _arrived.clear()
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -33,9 +36,10 @@ def ends_when_asked() -> Iterator[None]:
 
 @contextmanager
 def ends_in_peace() -> Iterator[None]:
-    """Shields the end of workers after an interrupt from further interrupts; innermost.
+    """Ignores further interrupts after the first one, while workers end.
 
-    A second Ctrl-C in the middle would leave processes behind, and a traceback of Ray's.
+    Use it as the innermost context. A second Ctrl-C would leave processes behind, and print a
+    traceback of Ray.
     """
     try:
         yield
@@ -50,8 +54,8 @@ def ends_in_peace() -> Iterator[None]:
 def was_terminated() -> bool:
     """Returns whether SIGTERM, not Ctrl-C, interrupted the last `ends_when_asked`.
 
-    A class of exception of its own could not tell: Ray's native code, interrupted while it waits,
-    raises a new `KeyboardInterrupt` in place of what the handler raised.
+    A separate class of exception would not work: if a signal interrupts Ray's native code while it
+    waits, the code replaces the handler's exception by a new `KeyboardInterrupt`.
     """
     return bool(_arrived)
 
@@ -62,11 +66,11 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def end_process(code: int) -> NoReturn:
-    """Ends the process with a code after running the registered exit functions.
+    """Runs the registered exit functions, and ends the process with a code.
 
-    `sys.exit` would then tear down the interpreter and all libraries. On a busy machine 2 of 40
-    commands aborted there, after all output; the cause is unknown, perhaps remaining threads of
-    libraries. An interrupt in the middle prints a traceback of some library.
+    It does not tear down the interpreter and libraries as `sys.exit` does. On a busy machine, 2 of
+    40 commands aborted during teardown, after all output. The cause is unknown, perhaps threads of
+    libraries. An interrupt during teardown also prints a traceback of some library.
     """
     for number in HELD:
         signal.signal(number, signal.SIG_IGN)
@@ -79,12 +83,12 @@ def end_process(code: int) -> NoReturn:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Gives SIGINT and SIGTERM to their handlers after the block, whatever the block does to them.
+    """Delivers SIGINT and SIGTERM to their handlers after the block instead of during it.
 
-    During its start Ray sets its own SIGTERM handler, which exits with 15, and some of its native
-    code drops exceptions of handlers. Signals are therefore read from the descriptor that Python
-    writes each of them to. Handlers are restored; a `SystemExit` that the block raised because of a
-    signal is dropped in favour of the handler.
+    When Ray starts, it sets its own SIGTERM handler, which exits with 15, and some of its native
+    code drops exceptions of handlers. Therefore signals are read from the descriptor to which
+    Python writes them. After the block, the handlers are restored and called. If a signal made the
+    block raise `SystemExit`, the handler runs first and may raise its own exception.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -97,7 +101,7 @@ def signals_held() -> Iterator[None]:
     leaves: SystemExit | None = None
     try:
         for number, handler in handlers.items():
-            # Signals that are ignored, or not handled by Python, stay so.
+            # Signals that are ignored, or not handled by Python, stay unchanged.
             if callable(handler):
                 signal.signal(number, lambda _number, _frame: None)
         yield

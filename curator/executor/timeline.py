@@ -1,8 +1,8 @@
-"""When the workers of each node were busy, by stage: for `summary.json` and the report.
+"""Records when the workers of each node were busy, by stage, for `summary.json` and the report.
 
-The memory does not grow with the number of units. Busy seconds are added up in at most 240 buckets
-of time; when a run becomes too long for them, neighbours are merged and the buckets are twice as
-wide. Buckets begin at multiples of their width since 1970.
+Memory does not grow with the number of units: a row sums busy seconds in 240 buckets of time. When
+a run outgrows the buckets, neighbours are merged into buckets of twice the width. Buckets begin at
+multiples of their width since 1970.
 """
 
 import json
@@ -20,21 +20,21 @@ from numpy.typing import NDArray
 
 N_BUCKETS = 240
 LEAST_BUCKETS = 60
-"""Below which `as_dict` sums nodes rather than merge more buckets."""
+"""Least number of buckets; `as_dict` sums nodes instead of merging buckets any further."""
 LEAST_S = 0.125
-"""Seconds of a bucket at first: a power of two, so that times of buckets are exact."""
+"""Initial width of a bucket, in seconds: a power of two, so that times of buckets are exact."""
 MAX_NODES = 200
 MAX_WORKERS = 10_000
-"""Workers of a stage that are counted exactly; beyond that the count is a lower bound."""
+"""Largest exact count of a stage's workers; a count that reaches it is a lower bound."""
 MAX_BYTES = 90_000
-"""Of `as_dict` as JSON."""
+"""Largest size of `as_dict` as JSON."""
 THIS_MACHINE = "this machine"
 OTHER_NODES = "other nodes"
 
 
 @dataclass(slots=True)
 class _TimelineRow:
-    """What one stage did on one node; `buckets_s` is float64 [N_BUCKETS]."""
+    """The units of one stage on one node; `buckets_s` is float64 [N_BUCKETS]."""
 
     units: int = 0
     busy_s: float = 0.0
@@ -47,7 +47,7 @@ class _TimelineRow:
 
 
 class Timeline:
-    """Collects the units that ended. May be used by several threads."""
+    """Collects the units that ended; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -56,11 +56,11 @@ class Timeline:
         self._nodes: set[str] = set()
         self._workers: defaultdict[str, set[str]] = defaultdict(set)
         self._first_s: dict[str, float] = {}
-        """When each stage first began."""
+        """Begin of each stage's first unit, in Unix time."""
         self._begun_s, self._ended_s = math.inf, -math.inf
         self._width_s = LEAST_S
         self._offset = 0
-        """Number of the first bucket, counted from 1970."""
+        """Number of the first bucket, counted from 1970 in bucket widths."""
         self.on_unit: Callable[[str, str, float, float], None] | None = None
         """Called with stage, node, begin and end of each unit."""
 
@@ -72,11 +72,11 @@ class Timeline:
         """Adds a unit.
 
         Args:
-            stage: What was done.
+            stage: Name of the stage.
             node: Name or address of the node; empty for the machine of the driver.
             begun_s: Unix time at which a worker took the unit.
-            ended_s: Unix time at which it was done. A clock that was set back gives a unit without
-                busy seconds.
+            ended_s: Unix time at which the worker finished the unit. If a clock was set back, the
+                unit has no busy seconds.
             worker: Id of the worker; empty if unknown.
         """
         with self._lock:
@@ -105,12 +105,12 @@ class Timeline:
         return units, busy_s
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns what `summary.json` keeps: below 100 KB; empty without units.
+        """Returns the timeline for `summary.json`, below 100 KB; empty if no unit ended.
 
-        `start` is the time at which the first bucket begins, `bucket_s` the width of each. `busy`
-        of a row is the mean number of busy workers in each bucket: numbers in one text, separated
-        by blanks; those that are missing at the end are 0. Where that is too long, buckets are
-        merged, and then the least busy nodes are summed as `other nodes`.
+        `start` is the begin of the first bucket, and `bucket_s` the width of a bucket. `busy` of a
+        row is a string with the mean number of busy workers in each bucket, separated by spaces;
+        zeros at the end are left out. To stay below the limit, buckets are merged first, and then
+        the least busy nodes are summed as `other nodes`.
         """
         with self._lock:
             if not self._rows:
@@ -157,7 +157,7 @@ class Timeline:
         return node
 
     def _cover(self, begun_s: float, ended_s: float) -> None:
-        """Makes buckets as wide as is necessary for a span, and moves busy seconds into them."""
+        """Widens or shifts the buckets to cover a span, and redistributes the busy seconds."""
         begun_s, ended_s = min(begun_s, self._begun_s), max(ended_s, self._ended_s)
         if (begun_s, ended_s) == (self._begun_s, self._ended_s):
             return
@@ -171,7 +171,7 @@ class Timeline:
         places = (self._offset + np.arange(N_BUCKETS)) // ratio - offset
         is_there = (places >= 0) & (places < N_BUCKETS)
         for row in self._rows.values():
-            # What is outside is empty.
+            # Buckets outside of the new range are empty.
             moved: NDArray[Any] = np.bincount(places[is_there], row.buckets_s[is_there], N_BUCKETS)
             row.buckets_s = moved
         self._width_s, self._offset = width_s, offset
@@ -185,7 +185,7 @@ def busy_of(row: Mapping[str, Any]) -> NDArray[np.float64]:
 def _fewer(
     rows: Mapping[tuple[str, str], _TimelineRow], n_nodes: int
 ) -> dict[tuple[str, str], _TimelineRow]:
-    """Returns rows of at most so many nodes, of which one may be `OTHER_NODES`."""
+    """Returns rows of at most `n_nodes` nodes; the least busy ones are summed as `OTHER_NODES`."""
     busy_s: defaultdict[str, float] = defaultdict(float)
     for (node, _), row in rows.items():
         busy_s[node] += row.busy_s
@@ -207,7 +207,7 @@ def _listed(
     n_used: int,
     n_merged: int,
 ) -> list[dict[str, Any]]:
-    """Returns rows by node, this machine first, and by the order of the stages."""
+    """Returns rows in the order of nodes, this machine first, and then of stages."""
     places = (offset + np.arange(n_used)) // n_merged - offset // n_merged
     order = {stage: number for number, stage in enumerate(stages)}
     listed = []

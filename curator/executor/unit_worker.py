@@ -1,8 +1,8 @@
 """Runs a stage over the items of one unit, in a worker.
 
-What every stage would repeat is here once: attempts, the time limit, the failure that nothing
-foresaw, and the worker's CPU-seconds. A unit holds several small items or one large one; an item
-that fails ends in its own result, and the others of the unit go on.
+This module does for all stages the work that each would repeat: attempts, unforeseen errors, and
+the accounting of CPU-seconds. A unit holds several small items or one large item. An item that
+fails becomes a failed result, and the unit continues with the next item.
 """
 
 import logging
@@ -43,13 +43,13 @@ class UnitResult(Generic[ResultT]):
     """The results of one unit.
 
     Attributes:
-        results: One per item, or what was stored in their place.
-        cpu_s: CPU-seconds of the worker since its last unit, by what they went into.
-        counts: What the stage counted.
-        n_items: Items of the unit that were done.
-        video_s: Their seconds of video.
-        work_s: The same, weighted by what they cost.
-        left: Items of the unit that were not begun, for another unit.
+        results: One per item, or the return value of the worker's `keep`.
+        cpu_s: CPU-seconds of the worker since its last unit, by purpose.
+        counts: The stage's counters.
+        n_items: Number of finished items.
+        video_s: Seconds of video in the finished items.
+        work_s: `video_s`, weighted by the cost of each second.
+        left: Items that were not begun. They become another unit.
         notes: Warnings for the user.
     """
 
@@ -63,7 +63,7 @@ class UnitResult(Generic[ResultT]):
     notes: tuple[str, ...] = ()
 
     def divided(self) -> "list[UnitResult[Any]]":
-        """As the unit of another chain: one for each part of what was stored, if it has parts."""
+        """Returns one unit result per part of `results`, or this one if it has no parts."""
         if not isinstance(self.results, Divisible):
             return [self]
         return [UnitResult(results=part) for part in self.results.divided()]
@@ -74,13 +74,13 @@ class UnitWorker:
 
     Args:
         stage: The stage; set up before the first item.
-        load: Makes the items of what is sent, such as by reading parts, or None to pass it on as it
-            is; None where the items themselves are sent.
-        keep: Turns items and their results into what leaves the worker, such as the name of the
-            part that holds them; None for the results themselves.
-        store_s: Seconds of a unit after which what is done of it is stored, and the rest given back
-            in `UnitResult.left`; None for never. Not with `load`.
-        rest: Name of the CPU-seconds that the stage does not measure itself; None for its name.
+        load: Returns the items of a unit, for example by reading parts. If it returns None, the
+            worker passes the unit on. None if the unit is the list of items.
+        keep: Called with items and results. Its return value leaves the worker in their place, such
+            as the name of the part that holds them. None to return the results.
+        store_s: Seconds after which a unit ends early: finished items are stored, and the others
+            are returned in `UnitResult.left`. None for no such limit. Not with `load`.
+        rest: Purpose of the CPU-seconds that the stage does not measure; None for its name.
     """
 
     def __init__(
@@ -100,25 +100,26 @@ class UnitWorker:
         self._clock = CpuClock()
         self._is_ready = False
         self._has_worked = False
-        """Whether the stage was set up once in a sandbox: if it cannot be later, its GPU failed."""
+        """Whether the stage has worked in a sandbox. A later failure of set-up is the GPU's then.
+        """
         self._sandbox = process_sandbox() if stage.sandboxed else None
 
     def __call__(self, unit: Any) -> UnitResult[Any]:  # noqa: ANN401
         """Runs the items of a unit.
 
-        `unit` may be the result of the worker before this one in a chain, whose CPU-seconds and
-        counts are passed on.
+        `unit` may be the result of the step before this one in a chain. The result of this step
+        then includes the CPU-seconds and counts of that step.
         """
         return self.repeat(unit, 0)
 
     def prepare(self) -> None:
-        """Sets the stage up, unless its sandbox does that."""
+        """Sets the stage up, unless its sandbox does so."""
         if not self._is_ready and self._sandbox is None:
             self._stage.setup()
         self._is_ready = True
 
     def repeat(self, unit: Any, n_deaths: int) -> UnitResult[Any]:  # noqa: ANN401
-        """Runs the items of a unit over which workers died; fails them after `MAX_ATTEMPTS`."""
+        """Runs the items of a unit on which `n_deaths` workers died; `MAX_ATTEMPTS` fail them."""
         before = unit if isinstance(unit, UnitResult) else UnitResult(results=unit)
         items = before.results if self._load is None else self._load(before.results)
         if items is None:
@@ -149,7 +150,7 @@ class UnitWorker:
             results=results,
             cpu_s=dict(cpu_s),
             counts=counts,
-            # The next step of a chain has the same items.
+            # The next step of a chain has the same items, which count once.
             n_items=before.n_items or len(items),
             video_s=self._video_s,
             work_s=self._work_s,
@@ -158,7 +159,7 @@ class UnitWorker:
         )
 
     def _results(self, items: Sequence[Any], n_deaths: int) -> list[Any]:
-        """Returns results of the first items: of all, or of those that `store_s` is enough for."""
+        """Returns results of the first items: all, or as many as begin within `store_s`."""
         begun_s = time.monotonic()
         results: list[Any] = []
         try:
@@ -186,7 +187,7 @@ class UnitWorker:
                 died = self._death(stage, error)
                 logger.warning("%s: %s", item.uri, error)
                 n_tries += 1
-                # The source is not to blame for a GPU.
+                # A failure of the GPU is not the source's fault.
                 n_deaths += died.code == ErrorCode.WORKER_DIED
                 is_last = died.code == ErrorCode.TOO_SLOW or max(n_tries, n_deaths) >= MAX_ATTEMPTS
                 if is_last or isinstance(error, SetUpError):
@@ -195,8 +196,8 @@ class UnitWorker:
                     elif is_last:
                         return stage.failed(item, _given_up(item, stage, died))
             except (DamagedError, FullDiskError, DeviceError):
-                # No fault of the item: the run makes the object again, or ends. A GPU that fails in
-                # this process, and not in a sandbox, fails all that comes after.
+                # Not the item's fault: the run makes the object again, or ends. If a GPU fails in
+                # this process instead of a sandbox, all later items fail too.
                 raise
             except CuratorError as error:
                 if not stage.fails_alone:
@@ -209,7 +210,11 @@ class UnitWorker:
     def _death(
         self, stage: Stage[Any, Any, Any], error: SandboxDiedError | SetUpError
     ) -> SandboxDiedError:
-        """Returns how a sandbox ended; one that could be set up before has lost its GPU."""
+        """Returns how a sandbox ended; blames the GPU if set-up succeeded before.
+
+        Raises:
+            CuratorError: The stage could never be set up, or uses no GPU.
+        """
         if isinstance(error, SandboxDiedError):
             self._has_worked |= error.lost is not None
             return error
@@ -225,7 +230,7 @@ class UnitWorker:
         result = self._sandbox.process(stage, item)
         if not isinstance(result, Failure):
             return result
-        # What names the item comes from here.
+        # The sandbox is not trusted to name the item.
         return stage.failed(item, replace(result, uri=item.uri, stage=stage.name))
 
 
@@ -233,9 +238,9 @@ _alone = Lock()
 
 
 def process_alone(stage: type[Stage[Any, Any, Any]], config: BaseModel, item: SourcePart) -> Any:  # noqa: ANN401 - of any stage
-    """Returns the result of an item in the sandbox of this process, which later items use again.
+    """Processes one item in the sandbox of this process, which later calls reuse.
 
-    A process has one sandbox, so other threads wait.
+    A process has one sandbox, so threads take turns.
     """
     with _alone:
         (result,) = _kept_worker(stage, config)([item]).results
@@ -249,14 +254,14 @@ def _kept_worker(stage: type[Stage[Any, Any, Any]], config: BaseModel) -> UnitWo
 
 _DIED = f"the worker died {MAX_ATTEMPTS} times while working on it"
 _SLOW = (
-    "reading or decoding it took longer than its bytes, frames and pixels allow; it may be damaged "
+    "reading or decoding took longer than the size of the source allows; the source may be damaged "
     "or made to be slow: remux it with ffmpeg, or leave it out"
 )
 
 
 def _given_up(item: SourcePart, stage: Stage[Any, Any, Any], died: SandboxDiedError) -> Failure:
     if died.lost is not None:
-        why = f"the GPU failed under it {MAX_ATTEMPTS} times: {died.lost}"
+        why = f"the GPU failed {MAX_ATTEMPTS} times while working on it: {died.lost}"
     else:
         why = _SLOW if died.code == ErrorCode.TOO_SLOW else _DIED
     return failure(item, stage, died.code, f"{item.uri}: {why}")
@@ -268,7 +273,7 @@ def _note(error: CuratorError | None) -> Note:
 
 
 class PlainWorker:
-    """The step of a chain that runs a stage whose units do not fail singly: errors end the run."""
+    """The step of a chain that runs a stage without failed outcomes: an error ends the run."""
 
     def __init__(self, *, stage: Stage[Any, Any, Any]) -> None:
         stage.setup()
@@ -289,7 +294,7 @@ def stage_step(
     keeps_state: bool = False,
     **settings: Any,  # noqa: ANN401
 ) -> Step:
-    """The step that runs a stage; `settings` are those of `UnitWorker`."""
+    """Returns the step that runs a stage; `settings` are arguments of `UnitWorker`."""
     settings["stage"] = stage
     resources = resources or stage.resources
     return Step(make=UnitWorker, settings=settings, resources=resources, keeps_state=keeps_state)

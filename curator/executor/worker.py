@@ -1,7 +1,7 @@
-"""Chains of steps, units that they get, and the one loop that runs them in every kind of process.
+"""Chains of steps, their units, and the loop that runs a chain in every kind of process.
 
-A unit passes all steps of a chain in one process. Units and results cross processes as pickled
-bytes of a few KB; frames never do.
+A unit passes through all steps of a chain in one process. Units and results cross between processes
+as pickled bytes of a few KB; frames never do.
 """
 
 import logging
@@ -22,20 +22,21 @@ ItemT = TypeVar("ItemT")
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
-"""A source whose worker died this often is given up."""
+"""A source fails after its worker has died this often."""
 MAX_DEATHS = 8
-"""Deaths over one unit after which a run gives up: more than a worker that counts them allows."""
+"""Deaths over one unit that end the run. `UnitWorker` fails the items of a unit earlier."""
 MAX_DEATHS_IN_A_ROW = 16
-"""Deaths without a result between them after which a run gives up; and four for each worker."""
+"""Deaths without a result in between that end the run; 4 more are allowed for each worker."""
 BATCH_PARTS = 8
-"""Batches that one becomes whose worker died: single items would wait for each other."""
+"""Most batches into which a batch is split after its worker died. Batches of single items would
+wait for each other."""
 SERVED_BYTES = 3 << 30
-"""Memory of a worker that serves one chain after another: one that analyzed 1080p and then copied
-clips of it took 2.5 GB, because analysis does not give all of its memory back."""
+"""Memory of a worker that serves several chains in turn. A worker that analyzed 1080p and then
+copied clips used 2.5 GB, because analysis does not release all of its memory."""
 
 
 def is_crash_looping(n_deaths: int, n_workers: int) -> bool:
-    """Returns whether so many deaths without a result between them end a run."""
+    """Returns whether `n_deaths` without a result in between are enough to end a run."""
     return n_deaths > MAX_DEATHS_IN_A_ROW + 4 * max(1, n_workers)
 
 
@@ -44,8 +45,8 @@ class Death:
     """The end of a worker that had a unit.
 
     Attributes:
-        node: Its node; None where there is only one.
-        at_s: When it was noticed, by the monotonic clock.
+        node: Id of the worker's node; None if unknown.
+        at_s: When the driver noticed the death, by the monotonic clock.
     """
 
     node: str | None = None
@@ -54,20 +55,20 @@ class Death:
 
 @dataclass(slots=True, kw_only=True)
 class UnitAttempts:
-    """A unit, and the workers that died over it."""
+    """A unit, and the deaths of workers that worked on it."""
 
     unit: Any
     deaths: list[Death] = field(default_factory=list)
 
     def after_death(self, death: Death) -> "list[UnitAttempts]":
-        """What is to be done instead: smaller units, or the same one once more."""
+        """Returns the units to do instead: parts of this unit, or this unit once more."""
         parts = split(self.unit)
         deaths = [death] if len(parts) > 1 else [*self.deaths, death]
         return [UnitAttempts(unit=part, deaths=list(deaths)) for part in parts]
 
     @property
     def is_given_up(self) -> bool:
-        """Whether a worker will fail it without touching it."""
+        """Whether the next worker fails the unit without processing it."""
         return len(self.deaths) >= MAX_ATTEMPTS
 
     def packed(self) -> bytes:
@@ -77,37 +78,38 @@ class UnitAttempts:
 
 @runtime_checkable
 class Divisible(Protocol):
-    """An item that holds several, any of which may have killed a worker."""
+    """An item that holds several items, any of which may have killed a worker."""
 
     def divided(self) -> Sequence[Any]:
-        """The same as smaller items."""
+        """Returns smaller items with the same content."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch(Generic[ItemT]):
-    """Items that a stage gets at once.
+    """Items that a stage processes together.
 
     Attributes:
         items: At least one.
-        name: Eight hexadecimal digits by chance; what a batch is divided into has its name.
+        name: Eight random hexadecimal digits. Parts of a divided batch keep its name.
     """
 
     items: tuple[ItemT, ...]
     name: str
 
     def divided(self) -> "list[Batch[ItemT]]":
-        """Smaller batches, because a worker died on one of the items."""
+        """Returns smaller batches, after a worker died on one of the items."""
         n_each = -(-len(self.items) // BATCH_PARTS)
         starts = range(0, len(self.items), n_each)
         return [replace(self, items=self.items[start : start + n_each]) for start in starts]
 
 
 def split(unit: Any) -> list[Any]:  # noqa: ANN401
-    """Divides a unit, so that an item that kills its worker takes no others down.
+    """Divides a unit, so that an item that kills its worker affects no other item.
 
     Returns:
-        Units of one item each, or of one part of the only item; the unit alone if it has no parts.
+        Units of one item each; for a single item, units of one part of the item; the unit itself
+        if it has no parts.
     """
     if isinstance(unit, Divisible):
         return list(unit.divided())
@@ -126,7 +128,10 @@ def pack(
     weight: Callable[[ItemT], float] = lambda _: 0.0,
     max_weight: float = 0.0,
 ) -> Iterator[list[ItemT]]:
-    """Groups neighbours into units up to `max_items` and `max_weight`; one item may be heavier."""
+    """Groups neighbours into units of at most `max_items` and `max_weight`.
+
+    An item that is heavier than `max_weight` gets a unit of its own.
+    """
     group: list[ItemT] = []
     total = 0.0
     for item in items:
@@ -144,13 +149,14 @@ def pack(
 class Step:
     """A step of a chain.
 
-    A step may have `prepare()`, which loads something before the first unit, and
-    `repeat(unit, n_deaths)`, which runs a unit over which workers died, or fails it.
+    A step may have two methods. `prepare()` loads models before the first unit.
+    `repeat(unit, n_deaths)` runs a unit on which workers died, or fails the unit.
 
     Args:
-        make: Makes the step, once per worker; the step is called with a unit and returns a result.
-        keeps_state: Whether workers hold a model and are worth keeping; else any process serves.
-        name: What people see as the name of the work; None for that of the stage or of `make`.
+        make: Called with `settings` once per worker. Returns the step: a function from a unit to a
+            result.
+        keeps_state: Whether a worker holds state that is worth keeping, such as a model.
+        name: Name of the work for people; None for the name of the stage or of `make`.
     """
 
     make: Callable[..., Callable[[Any], Any]]
@@ -161,7 +167,7 @@ class Step:
 
     @property
     def stage(self) -> Stage[Any, Any, Any] | None:
-        """The stage that it runs, if it runs one."""
+        """The stage that the step runs; None if the step runs no stage."""
         stage = self.settings.get("stage")
         return stage if isinstance(stage, Stage) else None
 
@@ -170,7 +176,7 @@ Chain = Sequence[Step]
 
 
 def largest(steps: Chain) -> Resources:
-    """Returns the resources of a chain's worker: the most of any step."""
+    """Returns the resources of a chain's worker: the maximum over its steps."""
     return Resources(
         cpus=max(step.resources.cpus for step in steps),
         memory_bytes=max(step.resources.memory_bytes for step in steps),
@@ -179,24 +185,24 @@ def largest(steps: Chain) -> Resources:
 
 
 def stage_name(steps: Chain) -> str:
-    """Returns the name of the stage that a chain begins with."""
+    """Returns the name of a chain's first step."""
     first = steps[0]
     return first.name or (first.stage.name if first.stage is not None else first.make.__name__)
 
 
 def pack_chain(steps: Chain) -> bytes:
-    """A chain as bytes, for `call_chain`."""
+    """Returns a chain as bytes, for `load_chain` and `call_chain`."""
     return pickle.dumps([(step.make, step.settings) for step in steps])
 
 
 _kept: dict[bytes, list[Any]] = {}
-"""The steps of the last chain."""
+"""The steps of the last chain, by its packed form."""
 
 
 def load_chain(packed: bytes) -> bytes:
-    """Makes the steps of a chain, and loads their models; returns None or an error, pickled.
+    """Makes the steps of a chain and loads their models; returns None or an error, pickled.
 
-    It comes before the first unit: a process that dies of it does not die of a unit.
+    The driver calls it before the first unit, so that a death here is not blamed on a unit.
     """
 
     def load() -> None:
@@ -206,9 +212,11 @@ def load_chain(packed: bytes) -> bytes:
 
 
 def call_chain(packed: bytes, unit: bytes) -> bytes:
-    """Runs `UnitAttempts.packed` through a chain; the process keeps it until it gets another one.
+    """Runs `UnitAttempts.packed` through a chain, which the process keeps until the next chain.
 
-    An error is the result: Ray would raise its own, with a page of traceback.
+    Returns:
+        The result or the error, pickled. An exception would reach the driver as one of Ray's, with
+        a page of traceback.
     """
     return _answered(lambda: _called(_loaded(packed), *pickle.loads(unit)))
 
@@ -244,16 +252,15 @@ def _answered(work: Callable[[], Any]) -> bytes:
     except Exception as error:
         logger.exception("a worker failed")
         result = CuratorError(
-            f"{type(error).__name__} in a worker: {error}; its traceback is in the log of this "
-            "process"
+            f"{type(error).__name__} in a worker: {error}; the traceback is in the worker's log"
         )
     return pickle.dumps(result)
 
 
 class UnitThread:
-    """A thread of this process that runs a chain, for work that mostly waits.
+    """Runs a chain in one thread of this process, for work that mostly waits.
 
-    It takes units one after the other, with the methods of a `Fleet`.
+    It has the methods of a `Fleet`, and processes units one after the other.
     """
 
     def __init__(self, steps: Chain) -> None:
@@ -263,7 +270,7 @@ class UnitThread:
 
     @property
     def n_open(self) -> int:
-        """Units that were submitted and whose result was not yet returned."""
+        """The number of submitted units whose results were not returned yet."""
         return len(self._open)
 
     def submit(self, unit: Any) -> None:  # noqa: ANN401
@@ -274,13 +281,13 @@ class UnitThread:
         """Returns available results; waits `timeout` seconds for the first.
 
         Raises:
-            CuratorError: The first that a step raised, unchanged.
+            CuratorError: The first error of a step, unchanged.
         """
         done, self._open = wait(self._open, timeout, FIRST_COMPLETED)
         return [job.result() for job in done]
 
     def close(self) -> None:
-        """Ends the thread and its work."""
+        """Closes the stages, and ends the thread; waiting units are dropped."""
         for step in self._steps:
             if step.stage is not None:
                 step.stage.close()

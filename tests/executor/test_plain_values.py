@@ -74,21 +74,21 @@ def test_arrays_keep_type_shape_and_bits(dtype: str) -> None:
 
 def test_what_could_run_code_and_damaged_bytes_are_refused() -> None:
     """Pins that neither objects, nor unknown classes, nor pickles come through."""
-    with pytest.raises(TypeError, match="no plain value"):
+    with pytest.raises(TypeError, match="not a plain value"):
         to_bytes(object())
-    with pytest.raises(TypeError, match="holds more than numbers"):
+    with pytest.raises(TypeError, match="is not numeric"):
         to_bytes(np.array([object()], object))
-    with pytest.raises(ValueError, match="no plain value: KeyError"):
+    with pytest.raises(ValueError, match="not a plain value: KeyError"):
         from_bytes(to_bytes(VALUE), (Outer, Colour))
     evil = to_bytes(np.zeros(2)).replace(b"<f8", b"|O8")
-    with pytest.raises(ValueError, match="holds more than numbers"):
+    with pytest.raises(ValueError, match="is not numeric"):
         from_bytes(evil)
     # No cut and no changed byte raises anything else, or asks for much memory.
     good = to_bytes(VALUE)
     for end in range(0, len(good), 7):
         with pytest.raises(ValueError):  # noqa: PT011 - JSON's and ours
             from_bytes(good[:end] if end < 40 else pickle.dumps(good[:end]), (Outer, Inner, Colour))
-    with pytest.raises(ValueError, match="no plain value"):
+    with pytest.raises(ValueError, match="not a plain value"):
         from_bytes(to_bytes(1)[:8] + b"\xff" * 8)
 
 
@@ -153,7 +153,7 @@ def test_classes_are_found_in_containers_unions_generics_and_aliases() -> None:
     [object, Any, list, dict[str, Any], tuple[object, ...], Held, Held[object], PartT, bytearray],
 )
 def test_a_type_that_does_not_say_what_crosses_is_refused(kind: Any) -> None:  # noqa: ANN401
-    with pytest.raises(TypeError, match="does not say what may come out of a sandbox"):
+    with pytest.raises(TypeError, match="is not a specific type that may leave a sandbox"):
         result_classes(stage_of(kind))
 
 

@@ -58,10 +58,10 @@ def test_each_resource_that_is_missing_is_named(demand: dict[str, float], words:
 def test_node_types_of_the_autoscaler_and_what_they_declare() -> None:
     why = ClusterState(nodes={}, may_come=[SMALL], has_autoscaler=True).unmet(WORKER)
     assert why is not None
-    assert "no node can hold it: there is none, nor can a node type of the autoscaler" in why
+    assert "no node can hold it: there are no nodes, nor can a node type of the autoscaler" in why
     unknown = ClusterState(nodes={"a": SMALL}, has_autoscaler=True).unmet(WORKER)
     assert unknown is not None
-    assert "does not say which nodes it may add" in unknown
+    assert "does not report which nodes it may add" in unknown
     # Node types that declare no memory get workers that ask for none.
     undeclared = {"CPU": 1.0}
     head = {"CPU": 0.0, "memory": 8.0 * GIB}

@@ -149,7 +149,7 @@ def test_what_it_prints_goes_through_its_parent(
     process_sandbox().stop()
     printed = capsys.readouterr().err
     assert printed.startswith("to its output ?[2J\nxxx")
-    assert printed.endswith("x\nwhat this process prints further is left out\n")
+    assert printed.endswith("x\nfurther output of this process is not shown\n")
     assert len(printed) < 1100
     assert result.pop("pipes") == "[True, True]"
     soft_and_hard = {kind: words.split() for kind, words in result.items()}

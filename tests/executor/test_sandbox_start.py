@@ -66,4 +66,4 @@ except RuntimeError as error:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux locks processes")
 def test_a_process_is_locked_before_it_has_threads() -> None:
     assert said(LOCKED) == []
-    assert "threads that run already cannot be locked" in " ".join(said(LOCKED, "thread"))
+    assert "threads that already run cannot be locked" in " ".join(said(LOCKED, "thread"))
