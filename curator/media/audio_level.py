@@ -1,11 +1,11 @@
 """Measures the RMS level of a source's audio during the one decode.
 
-The level in dBFS of each tenth of a second is kept, mixed over channels by power. 0 dBFS is a
+A cell is a tenth of a second. Its level, in dBFS, is the mean power of all channels. 0 dBFS is a
 square wave of full scale, so a sine of full scale has -3.01. Cell `k` is [k / 10, (k + 1) / 10) s
 on the container's clock, which video timestamps share.
 
-A frame of audio is placed by its own timestamp alone. So pieces of a source that were decoded from
-different places agree where they overlap, once their decoders have settled.
+Only a frame's own timestamp places its audio. Therefore pieces of a source that are decoded from
+different positions agree where they overlap, after their decoders have settled.
 """
 
 import math
@@ -30,33 +30,33 @@ from curator.records.sources import Note
 CELLS_PER_S = 10
 """Cells of the grid per second."""
 MAX_CELLS = 4_000_000
-"""Most cells from the first to the last level, 4.6 days; the rest is left out."""
+"""Most cells from the first to the last level: 4.6 days. Later cells are dropped."""
 FLOOR_DB = -120.0
-"""Level of digital silence, and the lowest level: between those of 16 bits (-96) and 24 bits."""
+"""Level of digital silence, and the lowest level: between the floors of 16 and 24 bits."""
 SETTLED_S = 0.5
-"""Time after which any audio decoder that began in the middle gives the right samples: Opus needs
-0.08 s, and MP3's bit reservoir reaches back over a few frames of 0.03 s."""
+"""Seconds after which any audio decoder that began in the middle gives the right samples. Opus
+needs 0.08 s, and MP3's bit reservoir covers a few frames of 0.03 s."""
 
 _SETTLED_CELLS = math.ceil(SETTLED_S * CELLS_PER_S) + 1
 _LEAST, _MOST = 0.5, 1.5
-"""Shares of a cell that must have audio: less is the frayed end of the audio, more is two stretches
-at the same time."""
+"""Least and largest share of a cell with audio. Less occurs at the ends of the audio, and more if
+timestamps overlap."""
 _LEAST_RATE_HZ = 1000
 _BATCH_PACKETS, _BATCH_BYTES = 256, 1 << 20
-"""Packets decoded at a time: one by one, between pictures, each would find the caches full of
-pixels, which takes several times as long."""
+"""Packets decoded at a time. Decoding them one by one, between pictures, takes several times as
+long, because pixels evict the audio decoder's data from the CPU's caches."""
 _FARTHEST_CELL = 1 << 40
 _SAME_DB, _SAME_SHARE = 1.0, 0.8
-"""Most that two decodes differ, in dB, and the share of cells for which that holds: AAC and AC-3
-fill in random noise, which shows in cells far more quiet than their neighbours."""
+"""Largest difference of two decodes, in dB, and the share of cells that must meet it. AAC and AC-3
+add random noise, which shows in cells that are far more quiet than their neighbours."""
 _QUIET_DB = -80.0
-"""Levels below it may be such noise alone, and are not compared."""
+"""Cells below this level may hold only such noise, and are not compared."""
 _KINDS = {
     "u8": ("u1", 128, 1 / 128), "s16": ("i2", 0, 1 / (1 << 15)), "s32": ("i4", 0, 1 / (1 << 31)),
     "s64": ("i8", 0, 1 / (1 << 63)), "flt": ("f4", 0, 1.0), "dbl": ("f8", 0, 1.0),
 }  # fmt: skip
-"""NumPy's type, value of silence, and factor to full scale, by sample format without the suffix for
-planes."""
+"""Sample format without the suffix for planes -> NumPy's type, value of silence, and factor to full
+scale."""
 
 Levels = NDArray[np.float32]
 
@@ -64,8 +64,8 @@ Levels = NDArray[np.float32]
 class LevelMeter:
     """Decodes the packets of an audio stream and keeps their levels.
 
-    Wrong audio leaves cells without a level, with a note in `notes`; it raises nothing. Where the
-    packets begin within the stream, the decoder may fail at first.
+    Damaged audio raises no error: it leaves cells without a level, and adds a note to `notes`. If
+    `begins_within` the stream, early errors of the decoder add no note.
     """
 
     def __init__(self, stream: Stream, *, begins_within: bool = False) -> None:
@@ -78,7 +78,7 @@ class LevelMeter:
         self._waiting_bytes = 0
         self._settled_at: Fraction | None = None
         self._next: Fraction | None = None
-        """Time of the first sample after the last frame."""
+        """Time at which the last frame ends."""
         self._cells, self._energies, self._seconds = array("q"), array("d"), array("d")
         self._context = stream.codec_context if has_decoder(stream) else None
         if self._context is None:
@@ -87,7 +87,7 @@ class LevelMeter:
             self._context.thread_count = 1
 
     def take(self, packet: "Packet[Any]") -> None:
-        """Takes the next packet of the stream; one without bytes ends it."""
+        """Takes the next packet of the stream; an empty packet ends the stream."""
         self._waiting.append(packet)
         self._waiting_bytes += packet.size
         is_full = len(self._waiting) >= _BATCH_PACKETS or self._waiting_bytes >= _BATCH_BYTES
@@ -95,16 +95,17 @@ class LevelMeter:
             self._work()
 
     def end(self) -> None:
-        """Flushes the decoder, where packets ended without an empty one."""
+        """Flushes the decoder if the packets ended without an empty one."""
         if self._context is not None:
             self.take(flush_of(self.stream))
 
     def levels(self, first: int | None = None, end: int | None = None) -> tuple[int, Levels]:
-        """Levels of the packets taken so far, within cells [first, end); None for no bound.
+        """Returns levels of the packets so far, within cells [first, end); None for no bound.
 
         Returns:
-            The first cell with a level, and float32 [A] in dBFS from there to the last cell with a
-            level; NaN for cells with audio in less than half of their time.
+            The first cell with a level, and levels from there to the last cell with a level,
+            float32 [A] in dBFS. NaN for cells with audio for less than half or more than 1.5 times
+            of their length.
         """
         self._work()
         cells = np.array(self._cells, np.int64)
@@ -143,7 +144,7 @@ class LevelMeter:
         self.cpu_s += time.thread_time() - begun_s
 
     def _is_measured(self, packet: "Packet[Any]") -> bool:
-        """Decodes and measures a packet; False for damage."""
+        """Decodes and measures a packet; returns False if it is damaged."""
         if packet.pts is not None and self._settled_at is None:
             self._settled_at = packet.pts * Fraction(packet.time_base) + Fraction(SETTLED_S)
         if packet.is_corrupt:
@@ -151,7 +152,7 @@ class LevelMeter:
         try:
             frames = packet.decode()
             return all([isinstance(frame, AudioFrame) and self._measure(frame) for frame in frames])
-        # PyAV raises ValueError for layouts and the like that it does not know.
+        # PyAV raises ValueError for unknown layouts and the like.
         except (av.error.FFmpegError, ValueError):
             return False
 
@@ -164,7 +165,7 @@ class LevelMeter:
             self.notes.add(Note.AUDIO_ERRORS)
 
     def _measure(self, frame: AudioFrame) -> bool:
-        """Adds the levels of a frame; False if it has nothing to measure."""
+        """Adds the levels of a frame; returns False if it is damaged or not supported."""
         rate, kind = frame.sample_rate, frame.format.name
         sample_format = _KINDS.get(kind.removesuffix("p"))
         if frame.is_corrupt or sample_format is None or rate < _LEAST_RATE_HZ or not frame.samples:
@@ -213,37 +214,37 @@ class LevelMeter:
 def level_meter(
     container: av.container.InputContainer, video: VideoStream, *, begins_within: bool = False
 ) -> LevelMeter | None:
-    """A meter for the audio that belongs to a video: FFmpeg's choice of the best stream.
+    """Returns a meter for the audio stream that FFmpeg considers best for a video.
 
-    None for a source without audio by `sources.has_audio`: streams that appear after the part that
-    FFmpeg probes are not known.
+    None if the source has no audio by `sources.has_audio`, which misses streams that begin after
+    the part that FFmpeg probes.
     """
     stream = container.streams.best("audio", related=video)
     return None if stream is None else LevelMeter(stream, begins_within=begins_within)
 
 
 def first_cell(start: Fraction) -> int:
-    """The cell that holds a time in seconds."""
+    """Returns the cell that contains a time in seconds."""
     return math.floor(start * CELLS_PER_S)
 
 
 def end_cell(end: Fraction) -> int:
-    """The first cell that begins at or after a time in seconds."""
+    """Returns the first cell that begins at or after a time in seconds."""
     return math.ceil(end * CELLS_PER_S)
 
 
 def join_levels(pieces: Sequence[tuple[int, Levels]]) -> tuple[int, Levels, bool]:
-    """Joins the levels of pieces of a source, each decoded from another place.
+    """Joins the levels of pieces of a source, each decoded from another position.
 
-    Each piece, as `LevelMeter.levels` gives it, must have read on beyond the beginning of the next
-    one. So the audio of neighbours overlaps or touches; otherwise there is a gap in the audio
-    itself. After the first, a piece counts from where its decoder has settled. Where two pieces
-    overlap they must agree, which proves that the second one's audio is where its timestamps say.
+    The pieces are results of `LevelMeter.levels`. Each must extend beyond the beginning of the next
+    one, so neighbours overlap or touch, unless the audio itself has a gap. A later piece counts
+    from the time at which its decoder has settled. Two pieces must agree where they overlap. This
+    proves that the timestamps of the second one are right.
 
     Returns:
-        First cell and levels of the whole, and whether all is proved. Cells between the end of a
-        piece and where the next has settled are NaN and not proved. If two pieces contradict each
-        other, there are no levels and no proof.
+        First cell and levels of the whole, and whether all levels are proved. If a piece ends
+        before the decoder of the next one has settled, the cells between are NaN and not proved. If
+        two pieces contradict each other, there are no levels and no proof.
     """
     filled = [(start, levels) for start, levels in pieces if len(levels)]
     if not filled:
@@ -252,7 +253,7 @@ def join_levels(pieces: Sequence[tuple[int, Levels]]) -> tuple[int, Levels, bool
     is_proved = True
     for start, levels in filled[1:]:
         end, stop = first + len(whole), start + len(levels)
-        # There may be a cell between two pieces of which each has less than half.
+        # A cell between two pieces may have less than half of its audio in each of them.
         is_gap = start > end + 1
         settled = start if is_gap else start + _SETTLED_CELLS
         if not is_gap and stop > end:
@@ -271,7 +272,7 @@ def join_levels(pieces: Sequence[tuple[int, Levels]]) -> tuple[int, Levels, bool
 
 
 def within(first: int, levels: Levels, start: int, end: int) -> tuple[int, Levels]:
-    """Levels of the cells `[start, end)` of `levels`, which begin at cell `first`."""
+    """Returns the cells `[start, end)` of levels that begin at cell `first`."""
     return _trimmed(max(first, start), _part(first, levels, start, end))
 
 
@@ -291,10 +292,10 @@ def _agree(left: Levels, right: Levels) -> bool:
 
 
 def _samples(frame: AudioFrame, dtype: str) -> NDArray[Any]:
-    """Samples of a frame, [channels, samples].
+    """Returns the samples of a frame, [channels, samples].
 
-    `AudioFrame.to_ndarray` reads planes up to a null pointer, which 8 planes and more do not end
-    with: it crashes on 7.1.
+    `AudioFrame.to_ndarray` reads planes up to a null pointer. With 8 or more planes, there is no
+    null pointer, so it crashes on 7.1 audio.
     """
     if not frame.format.is_planar:
         return np.asarray(frame.to_ndarray().reshape(frame.samples, -1).T)
@@ -303,7 +304,7 @@ def _samples(frame: AudioFrame, dtype: str) -> NDArray[Any]:
 
 
 def _trimmed(first: int, levels: Levels) -> tuple[int, Levels]:
-    """Cuts cells without a level off both ends."""
+    """Removes cells without a level from both ends."""
     measured = np.flatnonzero(np.isfinite(levels))
     if not len(measured):
         return 0, np.zeros(0, np.float32)

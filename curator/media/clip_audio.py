@@ -1,9 +1,10 @@
 """Takes the audio of a span from a source and adds it to the pictures of a clip.
 
-The MP4 has no edit list, so its first audio sample is heard with its first frame. An AAC encoder
-begins with a block that only prepares the next one; here that is the block before the span, which
-is left out. For the same reason the first block of a clip, copied or encoded, fades in over 21 ms
-at 48 kHz. Audio ends with the block in which the last frame ends.
+The MP4 has no edit list, so its first audio sample is played with its first frame. The first block
+of an AAC encoder only prepares the next one, so encoding begins with the block before the span, and
+that block is dropped. A decoder of a clip lacks this block: therefore the first block of a clip,
+copied or encoded, fades in over 21 ms at 48 kHz. Audio ends with the block that contains the end of
+the last frame.
 """
 
 import heapq
@@ -32,35 +33,35 @@ Wave: TypeAlias = NDArray[np.float32]
 """[C, N], -1 to 1."""
 
 AAC_BLOCK = 1024
-"""Samples in an AAC packet, and the delay of FFmpeg's encoder."""
+"""Samples in an AAC packet, and the delay of FFmpeg's encoder in samples."""
 AAC_RATES_HZ = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000)
 BITS_PER_S = 64_000
-"""Of each channel."""
+"""Bit rate of each channel."""
 
 _SETTLED_S = Fraction(1, 2)
-"""Time after which any audio decoder that began in the middle gives the right samples."""
+"""Seconds after which any audio decoder that began in the middle gives the right samples."""
 _EARLIER_S = (0, 10)
-"""Seconds by which successive seeks aim earlier."""
+"""Seconds before the target to which successive seeks go."""
 _APART_S = 10
-"""Most seconds by which audio may follow its pictures in the file."""
+"""Most seconds of video between a picture and its audio in the file."""
 _SAME_TIME_S = 0.01
-"""Containers round times to up to 1 ms; larger differences are gaps."""
+"""Larger differences of times are gaps, in seconds. Containers round times to up to 1 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanAudio:
-    """Audio of a span, ready to be written."""
+    """Audio of a span, for `add_audio`."""
 
     mode: AudioMode
     rate: int
     packets: tuple[bytes, ...] = ()
-    """Of a copy."""
+    """Copied packets; empty if the audio is encoded."""
     block: int = AAC_BLOCK
-    """Samples of a copy's packet."""
+    """Samples per packet."""
     template: av.AudioStream | None = None
     """The copied stream, valid while its container is open."""
     wave: Wave | None = None
-    """Samples to encode, from a block before the span on."""
+    """Samples to encode; begins one block before the span."""
 
 
 def audio_of_span(
@@ -76,12 +77,12 @@ def audio_of_span(
 
     Args:
         container: The source; its position changes.
-        stream: Its audio.
+        stream: The source's audio stream.
         start: Time of the span's first frame on the container's clock, in seconds.
-        seconds: Length of the written clip.
-        may_copy: Takes packets as they are, if they are AAC without gaps and one begins near enough
-            to the start.
-        max_offset_s: Most distance of that packet from the start.
+        seconds: Length of the written clip, in seconds.
+        may_copy: Whether to copy packets, if they are AAC without gaps, and one of them begins
+            within `max_offset_s` of the start.
+        max_offset_s: Most seconds between the start and the first copied packet.
     """
     end = start + seconds
     packets = _packets(container, stream, start, end)
@@ -92,7 +93,7 @@ def audio_of_span(
 def _packets(
     container: av.container.InputContainer, stream: av.AudioStream, start: Fraction, end: Fraction
 ) -> list[AudioPacket]:
-    """Packets from well before the span to its end."""
+    """Returns the packets from well before the span to its end."""
     packets: list[AudioPacket] = []
     begin, tick = start - _SETTLED_S, _tick(stream)
     for earlier_s in _EARLIER_S:
@@ -116,7 +117,7 @@ def _tick(stream: av.AudioStream | av.VideoStream) -> Fraction:
 def _until(
     container: av.container.InputContainer, stream: av.AudioStream, end: Fraction
 ) -> Iterator[AudioPacket]:
-    """Audio up to a time; ends when pictures are far beyond it and no audio came."""
+    """Yields audio packets up to a time; stops if pictures are `_APART_S` beyond the time."""
     packets: Iterator[Packet[Any]] = demuxed(container, [stream, *container.streams.video[:1]])
     while True:
         try:
@@ -143,7 +144,7 @@ def _copied(
     max_offset_s: Fraction,
 ) -> SpanAudio | None:
     context = stream.codec_context
-    # Without extradata the stream has ADTS framing, which MP4 does not take.
+    # Without extradata, the stream has ADTS framing, which MP4 does not allow.
     if context.name != "aac" or not context.extradata or not context.sample_rate:
         return None
     timed = [p for p in packets if p.pts is not None and p.duration]
@@ -155,7 +156,7 @@ def _copied(
     assert first is not None
     if abs(first * tick - start) > max_offset_s:
         return None
-    # HE-AAC has packets of 2,048 samples at the rate of playback.
+    # HE-AAC has 2,048 samples per packet at the rate of playback.
     rate = context.sample_rate
     block = AAC_BLOCK * max(1, round(float(timed[near].duration * tick * rate / AAC_BLOCK)))  # type: ignore[operator]
     n_packets = ceil((end - start) * rate / block)
@@ -174,7 +175,7 @@ def _copied(
 def _decoded(
     stream: av.AudioStream, packets: Sequence[AudioPacket], start: Fraction, end: Fraction
 ) -> SpanAudio | None:
-    """Samples at their times, with silence in gaps."""
+    """Decodes the samples to their times, with silence in gaps; None if there are no samples."""
     rate = stream.codec_context.sample_rate
     if not rate:
         return None
@@ -188,7 +189,7 @@ def _decoded(
     for frame in _frames(stream, packets, resampler):
         if frame.pts is not None and frame.time_base is not None:
             at = round((frame.pts * frame.time_base - begin) * target)
-            # Times are rounded, which must not make samples overlap or leave gaps.
+            # Rounded times must not make samples overlap or leave gaps.
             if expected is None or abs(at - expected) > _SAME_TIME_S * target:
                 expected = at
         if expected is None:
@@ -207,25 +208,25 @@ def _decoded(
 def _frames(
     stream: av.AudioStream, packets: Sequence[AudioPacket], resampler: AudioResampler
 ) -> Iterator[AudioFrame]:
-    """Decoded frames; errors leave silence."""
+    """Yields decoded and resampled frames; skips packets with errors."""
     stream.codec_context.flush_buffers()
     for packet in packets:
         try:
             decoded = packet.decode()
-        # PyAV raises ValueError for layouts and the like that it does not know.
+        # PyAV raises ValueError for unknown layouts and the like.
         except (av.error.FFmpegError, ValueError):
             continue
         for frame in decoded:
             try:
                 yield from resampler.resample(frame)
             except ValueError:
-                # Rate or layout changed within the stream.
+                # The rate or layout has changed within the stream.
                 continue
     yield from resampler.resample(None)
 
 
 def add_audio(mp4: bytes, audio: SpanAudio) -> bytes:
-    """Writes a clip again with audio; the packets of its pictures stay as they are."""
+    """Rewrites a clip with audio; the packets of its pictures stay unchanged."""
     with unnamed_file(".mp4") as (path, file), av.open(io.BytesIO(mp4), mode="r") as pictures:
         with av.open(path, "w", format="mp4", container_options=COPY_OPTIONS) as output:
             source = pictures.streams.video[0]
@@ -233,7 +234,7 @@ def add_audio(mp4: bytes, audio: SpanAudio) -> bytes:
             video.time_base = source.time_base
             sounds = list(_sound_packets(output, audio))
             shown = _shown_packets(pictures.demux(source), video)
-            # Of the same time, sound comes first.
+            # At equal times, sound comes first.
             for _, packet in heapq.merge(sounds, shown, key=itemgetter(0)):
                 output.mux(packet)
         file.seek(0)
@@ -243,7 +244,7 @@ def add_audio(mp4: bytes, audio: SpanAudio) -> bytes:
 def _shown_packets(
     packets: "Iterator[Packet[Any]]", video: av.VideoStream
 ) -> Iterator[tuple[Fraction, "Packet[Any]"]]:
-    """Packets of pictures with their times of decoding, in seconds."""
+    """Yields packets of pictures with their decoding times, in seconds."""
     for packet in packets:
         if packet.dts is not None and packet.size:
             time_s = packet.dts * Fraction(packet.time_base)
@@ -254,7 +255,7 @@ def _shown_packets(
 def _sound_packets(
     output: av.container.OutputContainer, audio: SpanAudio
 ) -> Iterator[tuple[Fraction, "Packet[Any]"]]:
-    """Packets with their times of playback, in seconds."""
+    """Yields audio packets with their playback times, in seconds."""
     if audio.template is not None:
         copied = output.add_stream_from_template(audio.template, opaque=True)
         copied.time_base = Fraction(1, audio.rate)
@@ -278,7 +279,7 @@ def _sound_packets(
 
 
 def _aac(stream: av.AudioStream, wave: Wave, rate: int, layout: str) -> list[bytes]:
-    """Packets from the span's start on."""
+    """Encodes samples; returns the packets from the span's start on."""
     packets: list[Packet[Any]] = []
     for begin in range(0, wave.shape[1], AAC_BLOCK):
         block = np.ascontiguousarray(wave[:, begin : begin + AAC_BLOCK])
@@ -286,6 +287,6 @@ def _aac(stream: av.AudioStream, wave: Wave, rate: int, layout: str) -> list[byt
         frame.sample_rate, frame.time_base, frame.pts = rate, Fraction(1, rate), begin
         packets += stream.encode(frame)
     packets += stream.encode(None)
-    # The first prepares the decoder, the second is the block before the span.
+    # The first packet prepares the decoder; the second is the block before the span.
     n_wanted = wave.shape[1] // AAC_BLOCK - 1
     return [bytes(packet) for packet in packets[2 : 2 + n_wanted]]

@@ -1,4 +1,4 @@
-"""Samples frames of a clip while it is decoded: as pixels, as JPEGs, or the text in them.
+"""Samples frames of a clip while it is decoded, as pixels, as JPEGs, or as recognized text.
 
 Shape letters: T frames, H height, W width.
 """
@@ -21,11 +21,11 @@ from curator.records.clips import Clip, Written
 from curator.records.cuts import SampledFrames, StoredFrames, TextLine
 
 JPEG_QUALITY = 90
-"""About the quality of models' training data; at 448 px a picture has 20 to 60 KB."""
+"""JPEG quality, similar to training data of models. A picture of 448 px takes 20 to 60 KB."""
 READ_PX = 1280
 """Longer side of the pictures in which text is read."""
 HD_PX = 720
-"""From this shorter side on untagged colours are BT.709, as in encoding."""
+"""Least shorter side at which untagged colours count as BT.709, as in `media.encode`."""
 
 ReadText = Callable[[NDArray[np.uint8]], tuple[TextLine, ...]]
 """Reads the lines of text in a picture, uint8 RGB [H, W, 3]."""
@@ -33,13 +33,13 @@ ReadText = Callable[[NDArray[np.uint8]], tuple[TextLine, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Frames of one size and form that are wanted of a clip.
+    """A request for frames of a clip in one size and form.
 
     Attributes:
-        numbers: From 0, ascending.
-        size: (height, width): scaled to cover that, and cropped around the centre. A number: the
-            longer side at most, never enlarged.
-        form: `rgb` for pixels, `jpeg`, or `text` for the lines of text in them.
+        numbers: Frame numbers from 0, ascending.
+        size: (height, width): frames are scaled to cover it, and cropped around the centre. A
+            number: frames are shrunk to it as their longer side, and never enlarged.
+        form: `rgb` for pixels, `jpeg`, or `text` for recognized lines of text.
     """
 
     numbers: tuple[int, ...]
@@ -48,35 +48,35 @@ class Wanted:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the frames, as RGB of this height and width."""
+        """Most bytes of the frames as RGB; a number as `size` counts as a square."""
         height, width = self.size if isinstance(self.size, tuple) else (self.size, self.size)
         return len(self.numbers) * height * width * 3
 
 
 class FrameChoice(Protocol):
-    """Names one clip and chooses its frames: its length is known only once it is written."""
+    """Chooses frames of one clip when the clip is written, because its length is unknown before."""
 
     def wanted(self, n_frames: int, fps: float, start_s: float) -> Sequence[Wanted]:
-        """Returns what is wanted of the clip.
+        """Returns the requests for frames of the clip.
 
         Args:
-            n_frames: Frames of the clip.
-            fps: Its rate.
-            start_s: Its start, in seconds from the source's first frame.
+            n_frames: Number of the clip's frames.
+            fps: Frame rate of the clip.
+            start_s: Start of the clip, in seconds from the source's first frame.
         """
 
 
 ClipSample = tuple[FrameChoice, SampledFrames, Written | None]
-"""What chose frames of a clip, the frames, and the clip as written if the choice is older."""
+"""The choice for a clip, its frames, and the written clip if the choice was made before writing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameOrder:
-    """Frames that one stage wants of the clips that another stage decodes.
+    """One stage's request for frames of clips that another stage decodes.
 
     Attributes:
-        of: Which frames of a clip.
-        keep: Stores them; pickled for the workers that decode.
+        of: Returns the choice of frames for a clip.
+        keep: Stores sampled frames; pickled for the workers that decode.
     """
 
     of: Callable[[Clip], FrameChoice]
@@ -84,16 +84,17 @@ class FrameOrder:
 
 
 class FrameSampler:
-    """Samples frames of a clip as they pass.
+    """Samples frames of a clip during one pass over it.
 
     Args:
-        wanted: Frames; those of form `rgb` have a height and width, all `jpeg` one size, as `text`.
-        read_text: Reads text; None where none is wanted.
+        wanted: Requests. A request of form `rgb` has a height and width. All requests of form
+            `jpeg` have the same size, and so do those of form `text`.
+        read_text: Reads text; None if no text is requested.
     """
 
     def __init__(self, wanted: Sequence[Wanted], read_text: ReadText | None = None) -> None:
         self.n_frames = 0
-        """Frames that have passed."""
+        """Number of frames so far."""
         self._wanted = [({number: at for at, number in enumerate(w.numbers)}, w) for w in wanted]
         self._pixels = {
             place: np.empty((len(request.numbers), *request.size, 3), np.uint8)
@@ -106,13 +107,13 @@ class FrameSampler:
         self._text: dict[int, tuple[TextLine, ...]] = {}
 
     def passing(self, pictures: Iterable[av.VideoFrame]) -> Iterator[av.VideoFrame]:
-        """The same frames; those that are wanted are sampled as they pass."""
+        """Yields all frames unchanged, and samples the requested ones."""
         for picture in pictures:
             self.see(picture)
             yield picture
 
     def see(self, picture: av.VideoFrame) -> None:
-        """Samples the next frame, upright with square pixels, if it is wanted."""
+        """Samples the next frame if it is requested; it is upright, with square pixels."""
         for place, (numbers, wanted) in enumerate(self._wanted):
             at = numbers.get(self.n_frames)
             if at is None:
@@ -127,7 +128,7 @@ class FrameSampler:
         self.n_frames += 1
 
     def sampled(self) -> SampledFrames:
-        """Returns what was sampled so far."""
+        """Returns the frames sampled so far."""
         return SampledFrames(
             n_frames=self.n_frames,
             pixels=tuple(self._pixels.values()),
@@ -154,7 +155,7 @@ class FrameSampler:
 def _jpeg(rgb_HWC: NDArray[np.uint8]) -> bytes:  # noqa: N803
     done, jpeg = cv2.imencode(".jpg", rgb_HWC[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
     if not done:
-        raise ValueError(f"a picture of {rgb_HWC.shape[1]}x{rgb_HWC.shape[0]} makes no JPEG")
+        raise ValueError(f"cannot encode a {rgb_HWC.shape[1]}x{rgb_HWC.shape[0]} picture as JPEG")
     return jpeg.tobytes()
 
 
@@ -166,17 +167,17 @@ def sample_clip(
     threads: int,
     read_text: ReadText | None = None,
 ) -> SampledFrames:
-    """Decodes a written clip once, up to the last wanted frame, and samples it.
+    """Samples frames of a written clip, which is decoded once, up to the last requested frame.
 
     Args:
         mp4: A clip that this program wrote: upright, square pixels, frames in order.
-        wanted: Frames, some at least.
-        n_frames: Frames that were written.
-        threads: Of the decoder.
+        wanted: Requests, with at least one frame in all.
+        n_frames: Number of frames that were written.
+        threads: Decoder threads.
         read_text: As for `FrameSampler`.
 
     Raises:
-        CutError: The clip does not decode, or it ends before the last wanted frame.
+        CutError: The clip does not decode, or it ends before the last requested frame.
     """
     sampler = FrameSampler(wanted, read_text)
     n_needed = 1 + max(number for request in wanted for number in request.numbers[-1:])

@@ -1,4 +1,4 @@
-"""Opens untrusted containers: a closed list of demuxers, and no way to reach another file."""
+"""Opens untrusted containers, with a closed list of demuxers and no access to other files."""
 
 import errno
 import io
@@ -19,8 +19,8 @@ DEMUXERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,live_flv,asf,ogg,gif,ivf,"
     "h264,hevc,m4v,mxf,nut,yuv4mpegpipe,rm,dv,obu,wtv,av1,vc1,gxf,apng,nsv"
 )
-"""Containers of video, without playlists that name other files (hls, dash, concat), image readers,
-raw formats without a signature, and devices."""
+"""Containers of video. The list has no playlists, which name other files (hls, dash, concat), and
+no image readers, raw formats without a signature, or devices."""
 
 CODECS = (
     "h264,hevc,vvc,libdav1d,av1,libvpx,libvpx-vp9,vp3,vp6,vp6a,vp6f,vp8,vp9,mpeg1video,mpeg2video,"
@@ -35,34 +35,34 @@ CODECS = (
     "pcm_u24le,pcm_u32be,pcm_u32le,adpcm_ima_qt,adpcm_ima_wav,adpcm_ms,adpcm_swf,adpcm_yamaha,"
     "mov_text,subrip,srt,ass,ssa,webvtt,dvbsub,dvdsub,pgssub"
 )
-"""Decoders of codecs that cameras, editors and web sites write; not those of games and consoles."""
+"""Decoders of codecs that cameras, editors and web sites use, without codecs of games."""
 _CODECS = frozenset(CODECS.split(","))
 MAX_PICTURE_PIXELS = 1 << 26
-"""Largest picture that is decoded to learn what a container holds: 8K has half of that. Covers are
-decoded for this before anybody can see that they are covers."""
+"""Largest picture that FFmpeg decodes while it probes a container; 8K has half as many pixels. This
+also limits cover pictures, which probing decodes before it recognizes them."""
 MAX_STREAMS = 100
-"""A camera of 8 lenses with its sound and telemetry has some 30."""
+"""Most streams in a container. A camera with 8 lenses, sound and telemetry has about 30."""
 
 MAX_MOOV_BYTES = 256 << 20
-"""Most bytes of an index that is read for its rotation; decoding finds it later."""
+"""Largest index that is read to learn the rotation. For a larger one, decoding finds it later."""
 _MOST_BOXES = 10_000
 BUFFER_BYTES = 1 << 18
 """Read size between FFmpeg and Python: about one call per frame, instead of one per 32 KiB."""
 
 
 def _refuse_other_files(url: str, _flags: int, _options: dict[str, str]) -> Never:
-    raise PermissionError(f"a container asked to open {url!r}; sources are single files")
+    raise PermissionError(f"a container refers to {url!r}; sources are single files")
 
 
 class _Seeking:
-    """A reader that refuses impossible seeks as FFmpeg expects, without raising."""
+    """A reader that answers impossible seeks with a negative number, as FFmpeg expects."""
 
     def __init__(self, reader: BinaryIO) -> None:
         self.read, self.tell = reader.read, reader.tell
         self._seek = reader.seek
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """The new position, or a negative number."""
+        """Returns the new position, or a negative number."""
         try:
             return self._seek(offset, whence)
         except (ValueError, OverflowError):
@@ -73,7 +73,7 @@ class _Seeking:
             return -errno.EINVAL
 
     def seekable(self) -> bool:
-        """True."""
+        """Returns True."""
         return True
 
     readable = seekable
@@ -112,14 +112,14 @@ def open_container(
         raise SourceError(
             ErrorCode.TOO_LARGE_TO_PROBE,
             f"{uri} ({n_bytes} bytes) has more than {MAX_STREAMS} streams, or an index or pictures "
-            "that ask for more memory than reading a header may take; remux its video alone with "
-            "ffmpeg, or leave it out",
+            "that need more memory than the limit for reading a header; remux its video alone "
+            "with ffmpeg, or leave it out",
         ) from error
     except av.error.FFmpegError as error:
         raise SourceError(
             ErrorCode.NOT_A_VIDEO,
-            f"{uri} ({n_bytes} bytes) is in none of the accepted video containers, or the part of "
-            f"it that indexes the frames is missing ({(error.strerror or 'no reason').lower()}); "
+            f"{uri} ({n_bytes} bytes) is in none of the accepted video containers, or its index "
+            f"of frames is missing ({(error.strerror or 'no reason').lower()}); "
             "check how it was made or copied, or remux it with ffmpeg",
         ) from error
     try:
@@ -161,10 +161,10 @@ def has_decoder(stream: av.stream.Stream) -> bool:
 def demuxed(
     container: av.container.InputContainer, streams: Sequence[av.stream.Stream]
 ) -> Iterator["Packet[Any]"]:
-    """Packets of some streams, and at the end an empty one of each, which flushes its decoder.
+    """Yields the packets of some streams, and then an empty packet of each to flush its decoder.
 
-    If further streams appear within the file, PyAV ends with an `IndexError` instead of empty
-    packets.
+    It also yields the empty packets if further streams appear within the file. PyAV then raises
+    `IndexError` instead.
     """
     flushed = set()
     try:
@@ -177,19 +177,19 @@ def demuxed(
 
 
 def flush_of(stream: av.stream.Stream) -> "Packet[Any]":
-    """The empty packet that flushes a stream's decoder."""
+    """Returns the empty packet that flushes a stream's decoder."""
     flush: Packet[Any] = Packet()
     flush.stream = stream
     return flush
 
 
 def quarter_turns_deg(frame_rotation: float) -> int:
-    """Clockwise degrees (0, 90, 180 or 270) that turn a picture upright, by FFmpeg's rotation."""
+    """Returns the clockwise rotation (0, 90, 180 or 270) that makes a picture upright."""
     return round(-frame_rotation / 90) * 90 % 360
 
 
 def pixel_aspect_of(stream: av.VideoStream, rotation_deg: int) -> Fraction:
-    """Width of a pixel by its height, in the orientation after rotation; 1 if unknown."""
+    """Returns width / height of a pixel after rotation; 1 if unknown or outside of 1/8 to 8."""
     aspect = Fraction(stream.sample_aspect_ratio or 1)
     if not Fraction(1, 8) <= aspect <= 8:
         return Fraction(1)
@@ -197,11 +197,11 @@ def pixel_aspect_of(stream: av.VideoStream, rotation_deg: int) -> Fraction:
 
 
 def header_rotation_deg(reader: BinaryIO, n_bytes: int) -> int | None:
-    """Clockwise degrees (0, 90, 180, 270) that turn the first video upright; None if unknown.
+    """Returns the clockwise rotation (0, 90, 180, 270) that makes the first video track upright.
 
-    PyAV gives the display matrix of decoded frames only; a scan decodes nothing. The matrix of an
-    MP4's or MOV's video track is nine 32-bit numbers at the end of its `tkhd` box (ISO/IEC
-    14496-12, 8.3.2).
+    None if it is unknown. PyAV has the display matrix only for decoded frames, and a scan decodes
+    nothing. The matrix of a video track of MP4 or MOV is nine 32-bit numbers in its `tkhd` box
+    (ISO/IEC 14496-12, 8.3.2).
     """
     start, end = next(_boxes(reader, b"moov", 0, n_bytes), (0, 0))
     if not 0 < end - start <= MAX_MOOV_BYTES:
@@ -216,7 +216,7 @@ def header_rotation_deg(reader: BinaryIO, n_bytes: int) -> int | None:
 
 
 def _boxes(data: BinaryIO, kind: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where the contents of boxes of a kind begin and end, of those between two places."""
+    """Yields begin and end of the contents of boxes of a kind, between two positions."""
     for _ in range(_MOST_BOXES):
         if start + 8 > end:
             return
@@ -233,7 +233,7 @@ def _boxes(data: BinaryIO, kind: bytes, start: int, end: int) -> Iterator[tuple[
         if size < skip:
             return
         if name == kind:
-            # No box reaches beyond the one that it is in: else each track might hold all others.
+            # A box ends with its parent at the latest: else each track might contain all others.
             yield start + skip, min(start + size, end)
         start += size
 

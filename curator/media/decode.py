@@ -1,8 +1,8 @@
-"""Decodes a video stream once, in presentation order, sound or damaged.
+"""Decodes a video stream once, in presentation order, even if the stream is damaged.
 
-A packet that does not decode is counted and skipped; a file that ends early gives what it holds.
-Timestamps are exact: the container's own ticks, repaired only where they are missing or do not
-increase. Frames are passed on as FFmpeg holds them; nothing is converted at full size.
+A packet that does not decode is counted and skipped. A file that ends early yields the frames that
+it holds. Timestamps are exact ticks of the container, repaired only if they are missing or do not
+increase. Frames keep FFmpeg's format; nothing is converted at full size.
 """
 
 from collections import deque
@@ -31,12 +31,12 @@ class DecodedFrame:
     index: int
     """Position in decode output order, from 0 at the first frame that decoded."""
     pts: int
-    """Presentation time in the stream's `time_base`; increases strictly."""
+    """Presentation time in the stream's `time_base`; strictly increasing."""
     picture: av.VideoFrame
     n_bytes: int
-    """Size of the packet that carried it; 0 when unknown."""
+    """Size of the frame's packet; 0 if unknown."""
     is_uniform: bool = False
-    """Whether a copy of its packet gives the same picture, if decoding can begin before it."""
+    """Whether a copy of the packet decodes to the same picture: see `FrameReader`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,8 @@ class DevicePicture:
     """A frame that a device decoded.
 
     Attributes:
-        key_frame: Whether decoding can begin with it.
-        view: What the program of `device_frames` computed of it.
+        key_frame: Whether decoding can begin with this frame.
+        view: Value that the `device_frames.Program` computed for the frame.
     """
 
     key_frame: bool
@@ -66,7 +66,7 @@ class DeviceFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameTime:
-    """When a frame is shown, in ticks of its stream, and facts of its packet."""
+    """The time of a frame, in ticks of its stream, and facts of its packet."""
 
     pts: int
     end_pts: int
@@ -74,12 +74,12 @@ class FrameTime:
     key_frame: bool = False
     is_repaired: bool = False
     is_uniform: bool = False
-    """Whether all packets up to its own need the header's parameter sets alone."""
+    """Whether all packets up to the frame's own need only the header's parameter sets."""
 
 
 @dataclass(slots=True, kw_only=True)
 class DecodeReport:
-    """Oddities of a stream; filled as frames are consumed."""
+    """Facts and faults of a stream; filled as frames are consumed."""
 
     n_errors: int = 0
     n_concealed: int = 0
@@ -92,21 +92,21 @@ class DecodeReport:
     sizes: list[tuple[int, int]] = field(default_factory=list)
     n_frames: int = 0
     n_lost_at_end: int = 0
-    """Packets among the last that gave neither a frame nor an error."""
+    """Number of packets among the last ones that gave neither a frame nor an error."""
 
     @property
     def is_damaged(self) -> bool:
-        """Whether frames are missing or concealed; decoder threads then change the frames."""
+        """Whether frames are missing or concealed; then results depend on decoder threads."""
         return self.ended_early or self.n_errors + self.n_concealed + self.n_lost_at_end > 0
 
 
 def side_data_of(picture: av.VideoFrame, kind: Type) -> Any:  # noqa: ANN401
-    """Returns what a decoder attached to a frame; None without it.
+    """Returns side data that a decoder attached to a frame; None without it.
 
-    `picture.side_data` would refer to the frame that keeps it, so that the pixels stay until the
-    garbage collector comes: 1.3 GB of an 8K film.
+    `picture.side_data` would make a reference cycle, which keeps the pixels in memory until garbage
+    is collected: 1.3 GB of an 8K film.
     """
-    # PyAV's annotations do not know its arguments.
+    # PyAV's annotations lack its arguments.
     attached: Any = SideDataContainer
     return attached(picture).get(kind)
 
@@ -119,10 +119,10 @@ _MATRICES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
 _OTHER_MATRICES = frozenset({8, *range(10, 18)})
 _PRIMARIES = frozenset({1, 2, *range(4, 13), 22})
 _TRANSFERS = frozenset({1, 2, *range(4, 9), *range(11, 19)})
-"""ITU-T H.273 code points that FFmpeg's scaler takes, and matrices that it does not convert."""
+"""ITU-T H.273 code points that FFmpeg's scaler accepts, and matrices that it cannot convert."""
 
 DEFAULT_TIME_BASE = Fraction(1, 90_000)
-"""Of a stream that names none: MPEG's clock."""
+"""Time base for a stream that names none: MPEG's clock."""
 
 _LAST_TICK = (1 << 63) - 1
 
@@ -130,30 +130,34 @@ MAX_CONSECUTIVE_ERRORS = 1000
 """Errors in a row after which decoding stops."""
 
 _LAST_PACKETS = 64
-"""More packets than any decoder holds back: a flush can lose their errors."""
+"""More packets than any decoder delays. A flush can lose the errors of these packets."""
 
 
 class FrameReader:
     """Iterates over the decoded frames of a stream.
 
-    A frame of H.264 is *uniform* if its packet and all before it need no parameter sets but those
-    of the stream's header, which has one of each kind at most, and it is undamaged, progressive,
-    8-bit 4:2:0 of the first picture's size, at its own time, without a display matrix.
+    A frame of H.264 is *uniform* if a copy of its packet gives the same picture, provided that the
+    copy begins where decoding can begin. This holds if its packet and all earlier ones need only
+    the parameter sets in the stream's header, with at most one of each kind, and if the frame is
+    undamaged, progressive, 8-bit 4:2:0, of the first picture's size, without a display matrix, and
+    its timestamp was not repaired.
 
     Args:
         container: Opened for reading.
-        stream: Its video stream.
+        stream: The container's video stream.
         uri: Name for messages.
-        threads: Decoder threads, unless the stream was decoded from before. In a damaged stream,
-            with more than one thread, pictures differ from run to run, and frames near the damage
-            or the end are lost; see `DecodeReport.is_damaged`.
-        max_pixels: Of the largest frame.
+        threads: Decoder threads, unless the stream's decoder is already open. More than one thread
+            changes the pictures of a damaged stream from run to run, and loses frames near the
+            damage or the end; see `DecodeReport.is_damaged`.
+        max_pixels: Largest frame, in pixels.
         max_frames: Most frames; None for no limit.
-        smooths_all: False leaves out the loop filter of frames that no other refers to, in codecs
-            that can: a seventh of H.264's decoding time. Edges of blocks stay visible at full size.
-        with_quantizer: Attaches quantisers to frames. H.264 then has one thread: with several, one
-            reads quantisers of a picture while another decodes it, and values differ between runs.
-        audio: Takes the packets of its audio stream; changes no frame.
+        smooths_all: False skips the loop filter of frames that no other frame refers to, if the
+            codec supports it. This saves a seventh of H.264's decoding time, but edges of blocks
+            are visible at full size.
+        with_quantizer: Attaches quantisers to frames. H.264 then uses one thread, because with
+            several, one thread reads quantisers while another decodes the picture, and values
+            differ between runs.
+        audio: Gets the packets of its audio stream; does not affect frames.
     """
 
     def __init__(
@@ -178,7 +182,7 @@ class FrameReader:
         self.report = DecodeReport()
         self.time_base = stream.time_base or DEFAULT_TIME_BASE
         self._packets_of: dict[int | None, tuple[int, bool]] = {}
-        """Bytes of packets by time, and whether packets were uniform up to there."""
+        """Time of a packet -> its bytes, and whether all packets so far were uniform."""
         is_h264 = stream.codec_context.codec.canonical_name == "h264"
         self._extradata = stream.codec_context.extradata
         self._sets = header_sets(self._extradata) if is_h264 else frozenset()
@@ -198,8 +202,8 @@ class FrameReader:
         """Yields frames in presentation order.
 
         Raises:
-            DecodeError: TOO_MANY_PIXELS, TOO_LONG, or UNSUPPORTED_CODEC for colours.
-            SourceError: From the reader.
+            DecodeError: TOO_MANY_PIXELS, TOO_LONG, or UNSUPPORTED_CODEC because of colours.
+            SourceError: Raised by the reader.
         """
         failed_in_a_row = 0
         for packet in self._packets():
@@ -239,7 +243,7 @@ class FrameReader:
                 audio.take(packet)
                 continue
             if self._has_uniform_packets and packet.size:
-                # It brings no parameter sets that its header lacks.
+                # The packet has no parameter sets that the header lacks.
                 self._has_uniform_packets = not packet.has_sidedata("new_extradata") and (
                     parameter_sets(bytes(packet), self._extradata) <= self._sets
                 )
@@ -247,12 +251,12 @@ class FrameReader:
                 self._packets_of[packet.pts] = packet.size, self._has_uniform_packets
                 self._last_packet_pts.append(packet.pts)
                 if len(self._packets_of) > 4096:
-                    # Another thread may remove it in between.
+                    # Another thread may remove the entry in between.
                     self._packets_of.pop(next(iter(self._packets_of)), None)
             yield packet
 
     def _lost_at_end(self) -> int:
-        # VP8 has hidden reference frames in packets of their own.
+        # VP8 has separate packets of reference frames that are not shown.
         if self.stream.codec_context.name in ("vp8", "libvpx"):
             return 0
         return sum(pts in self._packets_of for pts in self._last_packet_pts)
@@ -287,13 +291,13 @@ class FrameReader:
         return is_sized and side_data_of(picture, Type.DISPLAYMATRIX) is None
 
     def _name_colours(self, picture: av.video.frame.VideoFrame) -> None:
-        """Makes reserved values unspecified, as players take them: the scaler refuses them."""
+        """Sets reserved values to unspecified, as players do, because the scaler refuses them."""
         matrix = int(picture.colorspace)
         if matrix in _OTHER_MATRICES:
             raise DecodeError(
                 ErrorCode.UNSUPPORTED_CODEC,
-                f"{self.uri} has colours by matrix {matrix} of ITU-T H.273, such as YCgCo and "
-                "ICtCp; expected RGB, BT.709, BT.601, SMPTE 240M, FCC or BT.2020: convert the file",
+                f"{self.uri} has colours by matrix {matrix} of ITU-T H.273 (such as YCgCo or "
+                "ICtCp); expected RGB, BT.709, BT.601, SMPTE 240M, FCC or BT.2020: convert it",
             )
         if matrix not in _MATRICES:
             picture.colorspace = _UNSPECIFIED
@@ -303,7 +307,7 @@ class FrameReader:
             picture.color_trc = _UNSPECIFIED
 
     def _timed(self, pts: int | None, duration: int, *, key_frame: bool = False) -> FrameTime:
-        """Place of the next frame, with its timestamp repaired where that does not increase."""
+        """Returns the time of the next frame; repairs a timestamp that does not increase."""
         n_bytes, is_uniform = self._packets_of.pop(pts, (0, False))
         is_repaired = pts is None or (self._last_pts is not None and pts <= self._last_pts)
         if pts is None or is_repaired:
@@ -316,7 +320,7 @@ class FrameReader:
             raise DecodeError(
                 ErrorCode.TOO_LONG,
                 f"{self.uri} ends after {end_pts} ticks of {self.time_base} s; expected "
-                f"at most {_LAST_TICK}: write its timestamps anew",
+                f"at most {_LAST_TICK}: rewrite its timestamps",
             )
         return FrameTime(
             pts=pts,
@@ -328,7 +332,7 @@ class FrameReader:
         )
 
     def _counted(self, place: FrameTime) -> int:
-        """Enters the next frame in the report; returns its number."""
+        """Adds the next frame to the report; returns its index."""
         report = self.report
         report.n_repaired_pts += place.is_repaired
         report.end_pts = place.end_pts
@@ -354,9 +358,9 @@ class FrameReader:
 def upright_size(
     width: int, height: int, rotation_deg: int, pixel_aspect: Fraction
 ) -> tuple[int, int]:
-    """Size in square pixels after a clockwise rotation; the side with fewer samples is enlarged.
+    """Returns the size in square pixels after a clockwise rotation, by enlarging one side.
 
-    `pixel_aspect` is the width of a pixel by its height, after rotation.
+    `pixel_aspect` is width / height of a pixel after rotation.
     """
     if rotation_deg % 180:
         width, height = height, width

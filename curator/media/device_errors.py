@@ -1,4 +1,4 @@
-"""What an error says of a GPU: its memory is short, or its context is of no more use."""
+"""Classifies errors of a GPU: it is out of memory, or it is lost."""
 
 import re
 import sys
@@ -8,32 +8,33 @@ from typing import Any
 from curator.errors import DeviceError, DeviceLostError, DeviceMemoryError, one_line
 
 OUT_OF_MEMORY = 2
-"""CUDA's number of the error."""
+"""CUDA's error number for too little memory."""
 
 STAYING = frozenset(
     {3, 4, 46, 100, 201, 214, 220, 226, 700, 702, 709, 710, *range(714, 720), 721, 805, 806, 807,
      810, 911, 999}
 )  # fmt: skip
-"""CUDA's numbers of errors after which the context, its device or MPS's server is of no more use.
+"""CUDA's numbers of errors after which the context, its device or the server of MPS is unusable.
 
-All after which the process "must be terminated" by cuda.h of CUDA 13.2, and those of a device or a
-context that is not there. The driver's and the runtime's numbers of these are the same."""
+These are the errors after which the process "must be terminated" (cuda.h of CUDA 13.2), and those
+of a missing device or context. The driver and the runtime use the same numbers for them."""
 
 _NUMBER = re.compile(r"Error code : (\d+)")
-"""In PyNvVideoCodec's errors."""
+"""CUDA's error number in the text of PyNvVideoCodec's errors."""
 
 _NO_ROOM = re.compile(r"CU\w+_STATUS_(\w*ALLOC\w*_FAILED|NOT_INITIALIZED)")
-"""In torch's errors of cuBLAS and cuDNN, which allocate for themselves when they begin."""
+"""Names of errors of cuBLAS and cuDNN, which allocate their own memory when they begin."""
 
 
 def device_error(error: Exception, synchronize: Callable[[], object]) -> DeviceError | None:
-    """Returns what an error says of the GPU, or None where the GPU still answers after it.
+    """Returns the failure of the GPU behind an error; None if the GPU still works.
 
-    Whatever its kind: the call that meets a context that is lost need not be the one that lost it.
+    Every kind of error is checked, because any later call may be the first to report that the
+    context is lost.
 
     Args:
-        error: Of PyNvVideoCodec, of torch, or of anything that was computed meanwhile.
-        synchronize: A short call of the device, which raises a `RuntimeError` if that is lost.
+        error: Raised by PyNvVideoCodec, by torch, or during work on the GPU.
+        synchronize: A short call to the device, which raises `RuntimeError` if the device is lost.
     """
     if isinstance(error, DeviceError):
         return error

@@ -1,13 +1,13 @@
-"""Decoded frames in a device's memory, in batches, and their scaling to small sizes.
+"""Batches of decoded frames in a device's memory, and their scaling to small sizes.
 
-Scaling is linear: one matrix from the left and one from the right. A GPU computes both products at
-the speed of reading the pictures once, for many frames at a time. The weights are those of FFmpeg's
-scaler, which scales the same pictures on CPUs (`media.scale`), so both give the same pixels to
-within rounding. The code runs on any torch device.
+Scaling is linear: a picture is multiplied by one matrix from the left and by one from the right. A
+GPU does this for many frames in the time of reading them once. The matrices have the weights of
+FFmpeg's scaler, which scales the same pictures on CPUs (`media.scale`), so both give the same
+pixels up to rounding. The code runs on any torch device.
 
-A batch is copied out of the surfaces of a decoder, which takes them back. What is computed of it is
-queued, and comes to the host by one copy into pinned memory, which an event ends: nothing waits for
-the device while frames are decoded.
+A batch is a copy, because a decoder reuses its surfaces. All work on a batch is only queued. One
+copy into pinned memory, followed by an event, moves the results to the host, so that decoding never
+waits for the device.
 
 Shape letters: B frames, H, W height and width of the source, h, w of the result.
 """
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ALIGNED = 16
-"""Bytes to whose multiples tensors are placed: more than the largest element."""
+"""Alignment of tensors in a `HostCopy`, in bytes: more than the size of any element."""
 _BICUBIC = 0.6
-"""FFmpeg's parameter of its bicubic filter (B = 0)."""
+"""Parameter C of FFmpeg's bicubic filter (B = 0)."""
 
 _ROUNDED_DOWN = 1.5, 2.0, 2.9
 """Levels by which FFmpeg's scaler darkens pictures of limited range and even width, because its
-passes round down: bicubic, area, and bicubic of 8 bits in BT.709 (measured within 0.2). The shot
-network was trained on such pictures, and scores must be the same."""
+passes round down: for bicubic, area, and bicubic of 8 bits in BT.709 (measured within 0.2). The
+scaler here imitates this, because the shot network was trained on such pictures."""
 
 _MATRICES = {
     1: (0.2126, 0.0722),
@@ -46,15 +46,15 @@ _MATRICES = {
     9: (0.2627, 0.0593),
     10: (0.2627, 0.0593),
 }
-"""Luma of red and of blue by ITU-R H.273 matrix coefficients; all others are BT.601's."""
+"""Matrix coefficients of ITU-T H.273 -> luma of red and of blue; other codes count as BT.601."""
 _BT601 = (0.299, 0.114)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How a stream's frames are coded.
+    """The coding of a stream's frames.
 
-    Sizes are even. `matrix` has the matrix coefficients by ITU-T H.273; 2 for unspecified.
+    Sizes are even. `matrix` is the code of matrix coefficients in ITU-T H.273; 2 is unspecified.
     """
 
     width: int
@@ -65,23 +65,23 @@ class Form:
 
     @property
     def black(self) -> int:
-        """Luma of black, of 255."""
+        """Luma of black, from 0 to 255."""
         return 0 if self.is_full_range else 16
 
     @property
     def white(self) -> int:
-        """Luma of white, of 255."""
+        """Luma of white, from 0 to 255."""
         return 255 if self.is_full_range else 235
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceBatch:
-    """Some frames that follow each other.
+    """Consecutive frames.
 
     Attributes:
-        planes: uint8 or uint16 [B, 3 H / 2, W] on the device: luma, and below it chroma as
-            pairs (NV12, P016). Of 16 bits the uppermost count.
-        rotation_deg: Clockwise rotation that shows them upright.
+        planes: uint8 or uint16 [B, 3 H / 2, W] on the device: luma, and below it pairs of chroma
+            (NV12, P016). 16-bit samples use the upper bits.
+        rotation_deg: Clockwise rotation that makes the frames upright.
     """
 
     planes: "Tensor"
@@ -93,36 +93,36 @@ class DeviceBatch:
         return len(self.places)
 
     def part(self, rows: slice) -> "DeviceBatch":
-        """Some of the frames, views."""
+        """Returns a slice of the frames, as views."""
         return replace(self, planes=self.planes[rows], places=self.places[rows])
 
     def taken(self, rows: Sequence[int]) -> "Tensor":
-        """Planes of some frames, copied by one call of the device."""
+        """Copies the planes of some frames by one call to the device."""
         import torch
 
-        # Some of torch's kernels take no unsigned 16 bits; all take bytes.
+        # Some of torch's kernels lack unsigned 16 bits; all support bytes.
         planes = self.planes.view(torch.uint8)
         return torch.stack([planes[row] for row in rows]).view(self.planes.dtype)
 
 
 Program = Callable[[Iterator[DeviceBatch]], Iterator[tuple[Sequence[FrameTime], Sequence[Any]]]]
-"""What is computed of batches: yields places of frames in order, each with one value for each of
-its frames. It runs in the decoder's thread, on its stream; what it yields has been computed."""
+"""A computation on batches. It yields times of frames, in order, with one value for each frame. It
+runs in the decoder's thread, on the decoder's CUDA stream, and yields only finished values."""
 
 
 def planes_of_frames(
     batches: Iterator[DeviceBatch],
 ) -> "Iterator[tuple[Sequence[FrameTime], Sequence[Tensor]]]":
-    """The program that computes nothing: a frame's value is its planes."""
+    """The program whose value for a frame is its planes, without computation."""
     for batch in batches:
         yield batch.places, list(batch.planes)
 
 
 class HostCopy:
-    """Tensors of a device on their way to the host, in one copy.
+    """One asynchronous copy of several tensors from a device to the host.
 
     Args:
-        tensors: By name; on a CPU they are the host's already.
+        tensors: Name -> tensor, on a GPU or a CPU.
     """
 
     def __init__(self, tensors: "Mapping[str, Tensor]") -> None:
@@ -145,7 +145,7 @@ class HostCopy:
             self._event.record()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The tensors' values, views of one buffer; waits until they are there."""
+        """Waits for the copy, and returns the tensors' values as views of one buffer."""
         if self._event is not None:
             self._event.synchronize()
         data = self._bytes.numpy()
@@ -157,7 +157,7 @@ class HostCopy:
 
 
 def luma_of(planes_SRW: "Tensor", form: Form) -> "Tensor":
-    """Luma of frames at full size, uint8 [S, H, W]: a view, of 16 bits the upper eight."""
+    """Returns a view of luma at full size, uint8 [S, H, W]; of 16 bits, the upper eight."""
     import torch
 
     luma = planes_SRW[:, : form.height]
@@ -165,7 +165,7 @@ def luma_of(planes_SRW: "Tensor", form: Form) -> "Tensor":
 
 
 def gray_of(rgb_BHWC: "Tensor") -> "Tensor":
-    """Luma of uint8 RGB as OpenCV converts it, to the bit: uint8 [B, H, W]."""
+    """Returns luma of uint8 RGB, uint8 [B, H, W], bit-exact to OpenCV's conversion."""
     import torch
 
     red, green, blue = rgb_BHWC.to(torch.int32).unbind(-1)
@@ -173,7 +173,7 @@ def gray_of(rgb_BHWC: "Tensor") -> "Tensor":
 
 
 class DeviceScaler:
-    """Scales frames on a device to one size, upright, as RGB; the same as `media.scale.Scaler`."""
+    """Scales frames on a device to one size, upright, as RGB, like `media.scale.Scaler`."""
 
     def __init__(
         self, width: int, height: int, *, method: str = "bicubic", rotation_deg: int = 0
@@ -184,7 +184,7 @@ class DeviceScaler:
         self._turns = rotation_deg // 90
 
     def rgb_BHWC(self, planes: "Tensor", form: Form) -> "Tensor":
-        """Scales frames of one form, `planes` as in `DeviceBatch`, together.
+        """Scales frames of one form; `planes` are as in `DeviceBatch`.
 
         Returns:
             uint8 RGB [B, h, w, 3] on the same device.
@@ -192,16 +192,16 @@ class DeviceScaler:
         return rgb_of_scaled(*self.scaled(planes, form), colours=self.colours(form))
 
     def scaled(self, planes: "Tensor", form: Form) -> "tuple[Tensor, Tensor]":
-        """The first half of `rgb_BHWC`, which reads frames at full size.
+        """Does the first half of `rgb_BHWC`, which reads frames at full size.
 
         Returns:
-            Luma and chroma of the result's size, not upright, of 0 to 255.
+            Luma and chroma of the result's size, from 0 to 255, before rotation.
         """
         import torch
 
         H, w = form.height, self._size[0]
         kind = torch.float16 if planes.is_cuda else torch.float32
-        # Whole frames: converting each plane of them would read memory in pieces.
+        # Converts whole frames: converting each plane would read memory in pieces.
         values = planes if planes.dtype == torch.uint8 else planes.float() / 256
         values = values.to(kind)
         luma = self._scaled(values[:, :H], w, pairs=False)
@@ -209,7 +209,7 @@ class DeviceScaler:
         return luma, chroma
 
     def colours(self, form: Form) -> "ScaledColours":
-        """How the result of `scaled` becomes RGB."""
+        """Returns the parameters that turn the result of `scaled` into RGB."""
         return ScaledColours(
             form=form,
             chroma_step=self._chroma_step,
@@ -219,7 +219,7 @@ class DeviceScaler:
 
     @property
     def _chroma_step(self) -> int:
-        # FFmpeg's scaler has one pair of colours for two pixels of a row, unless the width is odd.
+        # FFmpeg's scaler has one chroma pair for two pixels of a row, unless the width is odd.
         return 1 if self._size[0] % 2 else 2
 
     def _darkening(self, form: Form) -> float:
@@ -231,7 +231,7 @@ class DeviceScaler:
         return bicubic_of_8 if form.bits == 8 and form.matrix == 1 else bicubic
 
     def _scaled(self, plane_BHW: "Tensor", w: int, *, pairs: bool) -> "Tensor":
-        """[B, h, w], or [B, h, 2 w] of a plane of pairs."""
+        """Returns [B, h, w], or [B, h, 2 w] for a plane of pairs."""
         h = self._size[1]
         H, W = plane_BHW.shape[1:]
         kind, device = plane_BHW.dtype, plane_BHW.device
@@ -242,11 +242,11 @@ class DeviceScaler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledColours:
-    """How scaled planes become pictures.
+    """Parameters of `rgb_of_scaled`.
 
     Attributes:
-        chroma_step: Pixels of a row that one pair of colours is for.
-        darkening: Levels that are taken off.
+        chroma_step: Pixels of a row that share a chroma pair.
+        darkening: Levels to subtract.
         turns: Clockwise quarter turns.
     """
 
@@ -257,7 +257,7 @@ class ScaledColours:
 
 
 def rgb_of_scaled(luma_Bhw: "Tensor", chroma_Bhw: "Tensor", *, colours: ScaledColours) -> "Tensor":
-    """The second half of `DeviceScaler.rgb_BHWC`: uint8 RGB [B, h, w, 3], upright."""
+    """Does the second half of `DeviceScaler.rgb_BHWC`: uint8 RGB [B, h, w, 3], upright."""
     import torch
 
     pairs = chroma_Bhw.float().unflatten(2, (-1, 2))
@@ -270,7 +270,7 @@ def rgb_of_scaled(luma_Bhw: "Tensor", chroma_Bhw: "Tensor", *, colours: ScaledCo
 
 
 def unscaled_rgb_BHWC(planes: "Tensor", form: Form) -> "Tensor":
-    """Frames of 8 bits, uint8 RGB [B, H, W, 3], with the bits of FFmpeg's fast conversion."""
+    """Converts 8-bit frames to uint8 RGB [B, H, W, 3], bit-exact to FFmpeg's fast conversion."""
     import torch
 
     H, W = form.height, form.width
@@ -282,9 +282,10 @@ def unscaled_rgb_BHWC(planes: "Tensor", form: Form) -> "Tensor":
 
 
 def _rgb(y: "Tensor", u: "Tensor", v: "Tensor", *, form: Form, is_fast: bool = False) -> "Tensor":
-    """RGB [B, h, w, 3] of planes of 0 to 255, both float.
+    """Converts float planes from 0 to 255 to float RGB [B, h, w, 3].
 
-    FFmpeg's fast conversion rounds each product down, which darkens by 1.2 levels on average.
+    If `is_fast`, each product is rounded down as in FFmpeg's fast conversion, which darkens by 1.2
+    levels on average.
     """
     import torch
 
@@ -315,21 +316,21 @@ def _matrix(
 
 
 def scaling_matrix_on(source: int, result: int, device: Any) -> "Tensor":
-    """Weights of areas as of `scaling_matrix`, float32 on a device."""
+    """Returns the `scaling_matrix` of method `area`, float32 on a device."""
     import torch
 
     return _matrix(source, result, "area", torch.float32, device)
 
 
 def scaling_matrix(source: int, result: int, method: str) -> NDArray[np.float32]:
-    """Weights of the source's pixels in those of the result, along one side.
+    """Returns the weights of the source's pixels in the result's pixels, along one side.
 
     Args:
-        source: Pixels of the source's side.
-        result: Pixels of the result's side.
-        method: `area`: each pixel is the mean of the area that it covers. `bicubic`: FFmpeg's
-            filter, which widens when it shrinks; sources of ten times the size are averaged to five
-            times first, as in `media.scale`.
+        source: Pixels along the source's side.
+        result: Pixels along the result's side.
+        method: `area`: each pixel is the mean of the area that it covers, or bilinear without
+            shrinking. `bicubic`: FFmpeg's filter, widened for shrinking. Sources of at least ten
+            times the size are first averaged to five times the size, as in `media.scale`.
 
     Returns:
         float32 [result, source]; rows sum to 1.
@@ -370,14 +371,14 @@ def _margin(source: int, result: int) -> int:
 
 
 def _distances(source: int, result: int) -> NDArray[np.float64]:
-    """From the centres of results to those of pixels, some of them beyond both ends."""
+    """Returns distances from centres of results to centres of pixels, also beyond both ends."""
     margin = _margin(source, result)
     centres = (np.arange(result) + 0.5) * (source / result) - 0.5
     return np.arange(-margin, source + margin)[None, :] - centres[:, None]
 
 
 def _folded(weights: NDArray[np.float64], source: int) -> NDArray[np.float32]:
-    """Adds weights beyond an end to the last pixel."""
+    """Adds the weights beyond each end to the pixel at that end."""
     margin = (weights.shape[1] - source) // 2
     inner = weights[:, margin : margin + source].copy()
     inner[:, 0] += weights[:, :margin].sum(axis=1)

@@ -1,13 +1,13 @@
-"""Functions of tensors as CUDA graphs: all their kernels start by one call of the host.
+"""Runs functions of tensors as CUDA graphs, which start all their kernels by one call of the host.
 
-On a core, starting kernels one by one takes longer than anything else that a measure costs it. Such
-a function only queues work: it neither waits for the device nor reads from it, and the shapes of
-what it makes follow from the shapes of what it is given.
+Starting kernels one by one is the largest cost of a measure on a CPU core. A function that becomes
+a graph must only queue work: it neither waits for the device nor reads from it, and the shapes of
+its results depend only on the shapes of its arguments.
 
 torch is imported in functions.
 """
 
-# ruff: noqa: ANN401 - torch says nothing of its pools
+# ruff: noqa: ANN401 - torch has no types for its pools
 
 import threading
 from collections import OrderedDict
@@ -22,25 +22,25 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _WARM_UPS = 3
-"""As torch's documentation has it: the first calls choose kernels, and allocate for them."""
+"""Calls before the capture, in which kernels are chosen and allocate. Source: torch's manual."""
 _OUT_OF_MEMORY = 2
-"""CUDA's number of the error, which making a graph may meet outside of torch's allocator."""
+"""CUDA's error number for too little memory, which may occur outside of torch's allocator."""
 _USES = 6
-"""Calls of one shape after which a graph is made of it, which takes as long as three to four."""
+"""Calls of one shape before a graph is made. Making a graph takes as long as 3 to 4 calls."""
 _LEAST_BATCH = 4
-"""Smaller batches are computed as this many: of 32 frames two to four are samples."""
+"""Smaller batches are computed in a graph of this size: of 32 frames, 2 to 4 are samples."""
 _MOST_GRAPHS = 48
-"""Graphs that are kept, the last used: a form of video has about a dozen."""
+"""Most graphs that are kept, by last use. One form of video needs about a dozen."""
 _MOST_BYTES = 64 << 20
-"""Most that a graph is given, of which it has a copy: two pictures of 8K in full size."""
+"""Largest arguments of a graph, which copies them: two pictures of 8K in full size."""
 
 _capturing = threading.local()
 
 
 def constants(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """An `lru_cache` of tensors that functions compute with.
+    """Returns an `lru_cache` for functions that make constant tensors.
 
-    A graph reads the memory of those that it was made with, so it keeps them.
+    A graph reads the memory of constants from its capture, so the graph keeps them alive.
     """
 
     def decorated(make: Callable[P, T]) -> Callable[P, T]:
@@ -61,7 +61,7 @@ def constants(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error of torch says that the device's memory is too small."""
+    """Returns whether an error of torch means that the device is out of memory."""
     import torch
 
     return (
@@ -73,15 +73,14 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 class Replayed:
     """A function of batches of one shape as a CUDA graph.
 
-    All calls are on one stream, and results are overwritten by the next. Graphs of one pool share
-    memory, so that these rules hold for all of them together. While a graph is captured, no thread
-    may wait for the whole device.
+    All calls must be on one stream, and each call overwrites the results of the last one. Graphs of
+    one pool share memory, so this holds for all graphs of a pool together. While a graph is
+    captured, no thread may wait for the whole device.
 
     Args:
-        function: Of as many tensors; it gives some.
-        given: Memory on the device for what it is called with; first axes have the most that a
-            batch may have.
-        pool: From `torch.cuda.graph_pool_handle`.
+        function: Takes as many tensors as `given` has, and returns tensors.
+        given: Device memory for the arguments; the first axis has the size of the largest batch.
+        pool: Returned by `torch.cuda.graph_pool_handle`.
     """
 
     def __init__(
@@ -101,14 +100,14 @@ class Replayed:
         self._constants: list[Any] = []
         _capturing.constants = self._constants
         try:
-            # By default, what other threads allocate meanwhile would end the capture.
+            # By default, allocations of other threads would end the capture.
             with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
                 self._results = function(*given)
         finally:
             _capturing.constants = None
 
     def __call__(self, *values: "Tensor") -> "list[Tensor]":
-        """Returns the function's results for a batch, which may be smaller than the shape's."""
+        """Returns the function's results for a batch, which may be smaller than `given`."""
         n = len(values[0])
         for to, value in zip(self._given, values, strict=True):
             to[:n].copy_(value)
@@ -117,9 +116,9 @@ class Replayed:
 
 
 class DeviceGraphs:
-    """Calls functions of batches, as graphs on a GPU where one shape comes often.
+    """Calls functions of batches; on a GPU, frequent shapes become graphs.
 
-    All calls are of one thread at a time, on one stream.
+    Only one thread may call at a time, always on the same stream.
     """
 
     def __init__(self) -> None:
@@ -128,7 +127,7 @@ class DeviceGraphs:
         self._pool: Any = None
         self._has_memory = True
         self.n_halved = 0
-        """How often the device's memory did not hold a graph; none is made from then on."""
+        """Times that the device had too little memory for a graph; then no more are made."""
 
     def __call__(
         self,
@@ -136,13 +135,12 @@ class DeviceGraphs:
         *values: "Tensor",
         **options: Hashable,
     ) -> "list[Tensor]":
-        """The function's results, which stay valid.
+        """Returns the function's results, which stay valid.
 
         Args:
             function: A function of a module.
-            values: Its tensors. Their first axes are one batch, of whose parts the results do not
-                depend on each other.
-            **options: Its keywords.
+            values: Tensors whose first axis is the batch. Items of a batch must be independent.
+            **options: Keyword arguments of the function.
         """
         import torch
 
@@ -159,11 +157,11 @@ class DeviceGraphs:
         if graph is None:
             return compute(*values)
         self._graphs.move_to_end(key)
-        # Another graph of the pool may use the memory.
+        # Other graphs of the pool may overwrite the results.
         return [result.clone() for result in graph(*values)]
 
     def give_up(self) -> None:
-        """Gives their memory back, and makes none any more."""
+        """Frees the memory of all graphs, and makes no more graphs."""
         self._has_memory = False
         self._graphs.clear()
         self._uses.clear()
@@ -176,7 +174,7 @@ class DeviceGraphs:
         shapes: Sequence[tuple[int, ...]],
         values: "Sequence[Tensor]",
     ) -> Replayed | None:
-        """A graph of a shape that has come often enough."""
+        """Makes a graph if its shape was used often enough and memory allows; else None."""
         import torch
 
         n_uses = self._uses[key] = self._uses.pop(key, 0) + 1
@@ -196,11 +194,11 @@ class DeviceGraphs:
             if not is_out_of_memory(error):
                 raise
         else:
-            # The new graph is there before the oldest goes, so that the pool never ends.
+            # The oldest graph is removed after the new one is made, so that the pool persists.
             if len(self._graphs) > _MOST_GRAPHS:
                 self._graphs.popitem(last=False)
             return made
-        # Outside of the handler, whose error holds on to what was allocated.
+        # Not in the handler, whose error keeps the allocated memory alive.
         self.n_halved += 1
         self.give_up()
         torch.cuda.empty_cache()

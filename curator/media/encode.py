@@ -2,8 +2,8 @@
 
 The video is H.264 High or VP9, 8-bit 4:2:0, with a constant frame rate and closed GOPs of at most a
 second. The first frame is a key frame at time 0. The file has no edit list, and its index is in
-front. Pictures are upright, BT.709, with square pixels and even sizes. Without B-frames and hidden
-frames, packets are in the order of their frames and need no offsets.
+front. Pictures are upright, BT.709, with square pixels and even sizes. There are no B-frames and no
+hidden frames, so packets are in the order of frames and need no offsets.
 
 VP9 is for users who cannot use x264, which is GPL. FFmpeg decodes VP9 without a library, and
 every NVDEC since Pascal decodes it. AV1 needs a library, A100 and H100 cannot decode it, and
@@ -66,13 +66,13 @@ class Upright:
     """Converts decoded frames for the encoder: upright, square pixels, even size, BT.709.
 
     Args:
-        width: Upright width of the crop in square pixels; an odd one loses a column.
-        height: Upright height of the crop; an odd one loses a row.
+        width: Upright width of the crop in square pixels; an odd width loses a column.
+        height: Upright height of the crop; an odd height loses a row.
         rotation_deg: Clockwise rotation to apply.
-        crop: The part of the upright picture to keep; None for all of it.
-        deinterlace: Deinterlaces frames that are marked as interlaced.
-        cover: Even size; the picture is scaled to cover it, and its middle is kept. None keeps the
-            size of the crop.
+        crop: Part of the upright picture to keep; None for all of it.
+        deinterlace: Whether to deinterlace frames that are marked as interlaced.
+        cover: Even size. The picture is scaled to cover this size, and cropped around its middle.
+            None keeps the size of the crop.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Upright:
         self._graph: av.filter.Graph | None = None
 
     def push(self, picture: av.VideoFrame) -> list[av.VideoFrame]:
-        """Takes a decoded frame; returns frames that are ready, in order."""
+        """Takes a decoded frame; returns the frames that are ready, in order."""
         ready: list[av.VideoFrame] = []
         kind = (picture.width, picture.height, picture.format.name, int(picture.colorspace))
         form = (*kind, int(picture.color_primaries), int(picture.color_trc))
@@ -150,11 +150,11 @@ class Upright:
         return [*first, *self._colours(picture, size), ("setsar", "1")]
 
     def _colours(self, picture: av.VideoFrame, size_px: tuple[int, int]) -> list[tuple[str, str]]:
-        """One `scale`, or two, before and after a colour table."""
+        """Returns one `scale`, or two of them with a colour table in between."""
         is_tagged = int(picture.colorspace) not in (2, 0)
-        # As in players, untagged colour is BT.709 from HD on, and BT.601 below.
+        # As in players, untagged colour counts as BT.709 from HD on, and as BT.601 below.
         matrix = "auto" if is_tagged else "bt709" if min(size_px) >= 720 else "bt601"
-        # Without the two flags a change of matrix darkens the picture by 2 to 3 levels.
+        # Without the two flags, changing the matrix darkens the picture by 2 to 3 levels.
         flags = "flags=bicubic+accurate_rnd+full_chroma_int"
         size = f"{self.width}:{self.height}:in_color_matrix={matrix}"
         to_bt709 = f"out_color_matrix=bt709:out_range=tv:{flags}"
@@ -169,7 +169,7 @@ class Upright:
         ]
 
     def _covering(self, size: tuple[int, int]) -> str:
-        """Crops to the picture's middle with the aspect of `cover`; pixels may not be square."""
+        """Returns a centred crop with the aspect of `cover`; pixels may not be square."""
         assert self._cover is not None
         shares = [full / part for full, part in zip(self._upright, self._cover, strict=True)]
         kept = [
@@ -222,7 +222,7 @@ def _packets(
         if settings.encoder != "nvenc":
             raise
         if isinstance(error, MemoryError):
-            raise DeviceMemoryError(f"the GPU's memory is short for NVENC ({error})") from error
+            raise DeviceMemoryError(f"the GPU has too little memory for NVENC ({error})") from error
         # FFmpeg's errors do not name the cause. The encoder opens with the first picture. If NVENC
         # opens with other settings, it does not support the size or rate of this picture.
         problem = str(error) if n_frames else nvenc_problem()
@@ -318,14 +318,14 @@ def refuse_without(encoder: Encoder) -> None:
         problem = nvenc_problem()
         if problem is not None:
             raise CutError(
-                f"cut.encoder is nvenc, and {codec} does not open here ({problem}): it needs an "
-                "NVIDIA driver and a GPU with NVENC, which H100, H200 and A100 are not; set "
+                f"cut.encoder is nvenc, but {codec} does not open here ({problem}): it needs an "
+                "NVIDIA driver and a GPU with NVENC, which H100, H200 and A100 lack; set "
                 "cut.encoder to x264 or vp9"
             )
     elif codec not in av.codecs_available:
         other = "vp9" if encoder == "x264" else "x264"
         raise CutError(
-            f"cut.encoder is {encoder}, and this build of PyAV and FFmpeg has no {codec}; set "
+            f"cut.encoder is {encoder}, but this build of PyAV and FFmpeg has no {codec}; set "
             f"cut.encoder to {other}, or install PyAV's own wheel, which has both"
         )
 
@@ -333,9 +333,9 @@ def refuse_without(encoder: Encoder) -> None:
 def with_steady_bytes(x264_params: str) -> str:
     """Makes x264 use AVX2 on CPUs with AVX-512, so that its bytes are reproducible.
 
-    For the costs of blocks that later frames refer to (`mbtree`), x264's AVX-512 code reads memory
-    that it never wrote. At widths such as 320, 432 and 854, its choices depend on that memory. Of
-    4,500 clips of 192x108 without B-frames, 3 had other bytes, and none with AVX2.
+    x264's AVX-512 code reads uninitialized memory when it computes the costs of blocks that later
+    frames refer to (`mbtree`). At widths such as 320, 432 and 854, its choices depend on this
+    memory. Of 4,500 clips of 192x108 without B-frames, 3 had different bytes, and none with AVX2.
     """
     return ":".join(filter(None, (x264_params, "asm=avx2" if _has_avx512() else "")))
 
@@ -345,5 +345,5 @@ def _has_avx512() -> bool:
     try:
         return " avx512f" in Path("/proc/cpuinfo").read_text()
     except OSError:
-        # Not Linux: x264 chooses its code itself.
+        # Without /proc (not Linux), x264 chooses its code itself.
         return False

@@ -1,7 +1,8 @@
-"""Dense optical flow on a GPU's own engine for it (NVOFA), through DALI.
+"""Computes dense optical flow on a GPU's optical flow engine (NVOFA), through DALI.
 
-Turing, Ampere and Hopper have the engine, which takes no time from the GPU's cores or the CPU. It
-gives another flow than the CPU's method, so recipes name it (`analyze.flow`) and tracks record it.
+Turing, Ampere and Hopper have the engine, which uses neither the GPU's cores nor the CPU. Its flow
+differs from the CPU method's flow, so a recipe names the method (`analyze.flow`), and tracks record
+it.
 """
 
 # ruff: noqa: ANN401, N803 - DALI has no types; shape letters
@@ -16,29 +17,29 @@ from curator.errors import CuratorError, install_extra
 from curator.media.opencv import cv2
 
 GRID_PX = 4
-"""Pixels from one vector to the next, which every generation of the engine supports."""
+"""Pixels between neighbouring vectors; every generation of the engine supports this grid."""
 MIN_SIDE_PX = 32
-"""Smallest side of a picture with flow."""
+"""Smallest side of a picture for which flow is computed."""
 _LEAST_PX = 128
-"""Smaller pictures are padded by their edges: a refusal of the engine would end DALI's pipeline."""
+"""Smaller sides are padded by repeating the edge: if the engine refuses a picture, DALI ends."""
 
 _KNOWN_PX = (8, 4)
-"""Motion of the pair with which the engine is tried, in x and y."""
+"""Motion of the pair that tests the engine, in x and y."""
 _KNOWN_WITHIN_PX = 1.0
 
 
 class HardwareFlow:
-    """Dense optical flow on the first GPU, as `measures.motion.DenseFlow` gives it.
+    """Dense optical flow on the first GPU, with the interface of `measures.motion.DenseFlow`.
 
     Raises:
-        CuratorError: DALI is missing, finds no engine, or the engine does not see a known motion.
+        CuratorError: DALI is missing or finds no engine, or the engine mismeasures a known motion.
     """
 
     def __init__(self) -> None:
         self._pair_FHWC: NDArray[np.uint8] | None = None
         try:
             self._pipeline = self._built()
-            # The engine is taken with the first pair.
+            # DALI opens the engine at the first pair.
             flow = self.between(*_known_pair())
         except ImportError as error:
             raise CuratorError(
@@ -54,18 +55,21 @@ class HardwareFlow:
         x, y = np.median(flow[32:-32, 32:-32], axis=(0, 1))
         if max(abs(x - _KNOWN_PX[0]), abs(y - _KNOWN_PX[1])) > _KNOWN_WITHIN_PX:
             raise CuratorError(
-                f"the engine for optical flow on GPU 0 sees a picture that moved by "
-                f"{_KNOWN_PX} pixels move by ({x:.2f}, {y:.2f}); set analyze.flow to dis"
+                f"the engine for optical flow on GPU 0 measures a motion of {_KNOWN_PX} pixels as "
+                f"({x:.2f}, {y:.2f}); set analyze.flow to dis"
             )
 
     def between(
         self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
     ) -> NDArray[np.float32] | None:
-        """Motion of each pixel of luma, float32 [H, W, 2] in pixels (x, y); None if it is tiny."""
+        """Returns the motion of each pixel, float32 [H, W, 2] in pixels (x, y).
+
+        None if a side of the pictures is shorter than `MIN_SIDE_PX`.
+        """
         if min(before_HW.shape) < MIN_SIDE_PX:
             return None
-        # DALI's vectors lead from the later frame of a sequence to the earlier one, and it passes
-        # gray pictures to the engine as if four pixels were one in colour.
+        # DALI's vectors point from the later frame to the earlier one. DALI passes gray pictures to
+        # the engine as if four pixels were one colour pixel, so they are converted to colour.
         pair = np.stack([after_HW, before_HW])
         lacking = [(0, max(0, _LEAST_PX - side)) for side in before_HW.shape]
         padded = np.pad(pair, [(0, 0), *lacking], mode="edge")
@@ -73,7 +77,7 @@ class HardwareFlow:
         (flow,) = self._pipeline.run()
         coarse = np.asarray(flow.as_cpu().at(0), np.float32)[0]
         height, width = before_HW.shape
-        # A vector is that of the middle of its cell; the last cells reach over the edge.
+        # A vector belongs to the centre of its cell; the last cells extend beyond the edge.
         rows, columns = coarse.shape[:2]
         whole = cv2.resize(
             coarse, (columns * GRID_PX, rows * GRID_PX), interpolation=cv2.INTER_LINEAR
@@ -99,7 +103,7 @@ class HardwareFlow:
 
 
 def _known_pair() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Two pictures of one texture, uint8 [H, W]; the second shows it moved by `_KNOWN_PX`."""
+    """Returns two pictures of a texture, uint8 [H, W]; it moves by `_KNOWN_PX` between them."""
     noise = np.random.default_rng(0).integers(0, 256, (64, 96), np.uint8)
     whole = np.asarray(cv2.resize(noise, (384, 256), interpolation=cv2.INTER_CUBIC), np.uint8)
     (x, y), margin = _KNOWN_PX, 32

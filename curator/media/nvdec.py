@@ -1,26 +1,27 @@
 """Decodes on a GPU's video engine (NVDEC), from the packets of the CPU path's demuxer.
 
-PyNvVideoCodec has a demuxer of its own; here the same container code as for the CPU opens, hashes,
-times and limits sources, on folders and on S3. Frames stay in the GPU's memory: small pictures
-are made there.
+The container code is the same as on the CPU, instead of PyNvVideoCodec's own demuxer: it opens,
+hashes, times and limits sources in folders and on S3. Frames stay in the GPU's memory, where they
+are scaled to small pictures.
 
-A thread reads packets and decodes frames some batches ahead: the engine would otherwise be idle
-while frames are measured, and leaves Python free while it decodes.
+A thread reads packets and decodes some batches ahead, so that the engine is not idle while frames
+are measured. Decoding releases Python's global lock.
 
-All work on frames is queued on one CUDA stream, not the default one. On the default stream a
-decoder waits after each frame for everything queued there, the networks' work too. On a stream of
-its own it only queues, and takes a frame's memory back with the next frame: readers of the frame
-must be queued on the same stream before.
+All work on frames is queued on one CUDA stream. It is not the default stream, on which a decoder
+would wait after each frame for all queued work, including the networks'. On a separate stream, the
+decoder only queues work. It reuses a frame's memory for the next frame, so readers of a frame must
+be queued on the same stream before that.
 
-Streams that the engine cannot decode, or cannot be shown to have decoded whole, are refused with a
-reason, and the CPU decodes them. So are damaged streams: the engine conceals damage silently, and
-gives frames that FFmpeg leaves out. And so are streams whose sequence headers change, see
-`media.stream_headers`.
+A stream is refused with a reason, and the CPU decodes it, if the engine cannot decode it, or if
+nothing proves that the engine decoded all of it. Damaged streams are refused because the engine
+conceals damage silently, and returns frames that FFmpeg drops. Streams whose sequence headers
+change are refused too: see `media.stream_headers`.
 
-`Nvdec.call` wraps every call into PyNvVideoCodec, whose errors derive from `Exception` alone. It
-divides them: the stream must go to a CPU, the GPU's memory is short, or the device is lost.
+`Nvdec.call` wraps every call into PyNvVideoCodec, whose errors derive only from `Exception`. It
+sorts them into three kinds: a CPU must decode the stream, the GPU is out of memory, or the device
+is lost.
 
-Importing PyNvVideoCodec without a driver raises, so it is imported when a worker begins.
+Importing PyNvVideoCodec raises an error without a driver, so a worker imports it when it begins.
 """
 
 # ruff: noqa: ANN401 - PyNvVideoCodec has no types
@@ -60,19 +61,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BATCH = 32
-"""Frames scaled together: at 1080p 100 MB of the GPU's memory."""
+"""Frames scaled together. At 1080p, they take 100 MB of the GPU's memory."""
 
 AHEAD = 2
 """Batches decoded ahead."""
 
 MOST = 4
-"""Most decoders kept: the surfaces of one at 1080p may take some 60 MB of the GPU's memory."""
+"""Most decoders kept. At 1080p, the surfaces of one may take 60 MB of the GPU's memory."""
 
 ENGINE_WAIT_S = 60.0
-"""After so long in one call an engine is taken for hung: a packet takes it milliseconds."""
+"""Seconds in one call after which an engine counts as hung. A packet takes milliseconds."""
 
 MOST_OFF = 2.0
-"""Levels by which the luma of first pictures may differ on average: only MPEG-2's may at all."""
+"""Largest mean difference of luma between the engine's and the CPU's first picture, in levels. Only
+MPEG-2 allows any difference."""
 
 T = TypeVar("T")
 
@@ -85,14 +87,14 @@ _CODECS = {
     "av1": ("AV1", None),
     "mpeg2video": ("MPEG2", None),
 }
-"""The engine's name of FFmpeg's codecs, and the bitstream filter for its packets."""
+"""FFmpeg's name of a codec -> the engine's name, and the bitstream filter for packets."""
 _FORMS = {"yuv420p": 8, "yuvj420p": 8, "nv12": 8, "yuv420p10le": 10, "p010le": 10}
 _PROGRESSIVE = (0, 1)
-"""FFmpeg's field orders that are not interlaced: unknown, progressive."""
+"""FFmpeg's codes of field orders that are not interlaced: unknown, progressive."""
 
 
 class Refusal(StrEnum):
-    """Why the CPU decodes a source although there is a GPU; counted in `summary.json`."""
+    """Why the CPU decodes a source instead of the GPU; counted in `summary.json`."""
 
     CODEC = "codec"
     PIXELS = "pixel_format"
@@ -107,7 +109,10 @@ class Refusal(StrEnum):
 
 
 class NotOnDeviceError(CuratorError):
-    """A source must be decoded on the CPU; `by_used`: a decoder that was used before said so."""
+    """A source must be decoded on the CPU.
+
+    `by_used` is true if a reused decoder refused the source; a new decoder may then accept it.
+    """
 
     def __init__(self, refusal: Refusal, message: str) -> None:
         super().__init__(message)
@@ -119,9 +124,9 @@ class Nvdec:
     """The video engines of one GPU; one per worker.
 
     Args:
-        gpu: Number of the GPU among those that the process sees.
+        gpu: Index of the GPU among the GPUs visible to the process.
         module: PyNvVideoCodec, or its replacement in a test.
-        device: torch's name of the device with the frames.
+        device: torch's name of the device that holds frames.
 
     Raises:
         CuratorError: PyNvVideoCodec is missing, or the driver has no video libraries.
@@ -131,26 +136,25 @@ class Nvdec:
         self.gpu = gpu
         self.device = device
         self.n_halved = 0
-        """Batches that were halved because they did not fit the GPU's memory."""
+        """Times that batches were halved because they did not fit into the GPU's memory."""
         self.kept: OrderedDict[Hashable, Any] = OrderedDict()
-        """Decoders that wait for the next stream with the same sequence header.
+        """Decoders that wait for another stream with the same sequence header.
 
-        Making one took 50 to 70 ms on an H100, and reconfiguring one 5 to 6 ms
-        (github.com/meta-pytorch/torchcodec/pull/1176): as long as an engine decodes 2 s of 1080p. A
-        decoder is believed to take the next stream after an end of stream; if one does not, none
-        is kept from then on.
+        On an H100, making a decoder took 50 to 70 ms, in which an engine decodes 2 s of 1080p;
+        reconfiguring one took 5 to 6 ms (github.com/meta-pytorch/torchcodec/pull/1176). After an
+        end of stream, a decoder should accept the next stream; if one fails, no more are kept.
         """
         self.most_kept = MOST
         self._stream: torch.cuda.Stream | None = None
         self.next_pts = 0
-        """No packet had this timestamp or a later one."""
+        """Larger than the timestamps of all packets so far."""
         self._caps_of: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._called_at: float | None = None
         self._lost: str | None = None
         self._codec_module = module if module is not None else _import_module()
 
     def decodes_nothing(self) -> str | None:
-        """Why the engine decodes not even H.264, which all of them do; None if it does."""
+        """Returns why the engine cannot even decode H.264, as every engine can; None if it can."""
         try:
             why = self._refused("h264", 8)
         except DeviceError as error:
@@ -158,7 +162,7 @@ class Nvdec:
         return None if why is None else f"NVDEC does not answer: {why}"
 
     def refusal(self, stream: av.VideoStream) -> tuple[Refusal, str] | None:
-        """Why the engine cannot decode a stream, by its header; None if it can."""
+        """Returns why the engine cannot decode a stream, by its header; None if it can."""
         context = stream.codec_context
         name, pixels = context.codec.canonical_name, context.pix_fmt or ""
         if name not in _CODECS:
@@ -181,9 +185,9 @@ class Nvdec:
         return None
 
     def _refused(self, codec: str, bits: int) -> str | None:
-        """Why the engine does not decode a codec; None if it does.
+        """Returns why the engine does not decode a codec; None if it does.
 
-        Asked once: the package makes a CUDA context for each question.
+        The answer is cached, because the package makes a CUDA context for each query.
         """
         module, key = self._codec_module, (codec, bits)
         if key not in self._caps_of:
@@ -199,12 +203,12 @@ class Nvdec:
         return f"{codec} of {bits} bits: {caps.get('why', 'not decoded by this GPU')}"
 
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Calls into PyNvVideoCodec: nothing else does.
+        """Calls a function of PyNvVideoCodec; all such calls pass through here.
 
         Raises:
-            NotOnDeviceError: It failed, and the device goes on.
-            DeviceMemoryError: The GPU's memory is short.
-            DeviceLostError: The device does not go on. Then nothing is called any more: the
+            NotOnDeviceError: The call failed, and the device still works.
+            DeviceMemoryError: The GPU is out of memory.
+            DeviceLostError: The device is lost. All later calls raise this at once, because the
                 package ends the process at some errors.
         """
         if self._lost is not None:
@@ -225,7 +229,7 @@ class Nvdec:
             raise DeviceLostError(self._lost)
 
     def failure(self, error: Exception) -> CuratorError:
-        """What an error of PyNvVideoCodec, or one of torch on this device, means."""
+        """Returns the kind of an error of PyNvVideoCodec, or of torch on this device."""
         failure = device_error(error, self._synchronize)
         if isinstance(failure, DeviceLostError):
             self._lost = str(failure)
@@ -239,7 +243,7 @@ class Nvdec:
 
     @contextmanager
     def named_errors(self) -> Iterator[None]:
-        """Names torch's errors that are the device's; others pass as they are."""
+        """Converts torch's errors to a `DeviceError` if the device fails; others pass unchanged."""
         try:
             yield
         except RuntimeError as error:
@@ -249,13 +253,13 @@ class Nvdec:
             raise
 
     def attempt(self, work: Callable[[], T]) -> T:
-        """Does work on the device, and once more where that may help.
+        """Does work on the device, with a second attempt if that may help.
 
-        What a decoder refused that had decoded another stream before is given to a new one. What
-        the GPU's memory was too short for is tried without what is only kept there.
+        If a reused decoder refused the stream, a new one gets it. If the GPU was out of memory,
+        kept decoders and cached memory are freed first.
 
         Raises:
-            NotOnDeviceError: A CPU must do it.
+            NotOnDeviceError: A CPU must do the work.
             DeviceError: The device fails.
         """
         refused: NotOnDeviceError | None = None
@@ -276,12 +280,14 @@ class Nvdec:
                 if refused is not None:
                     self.most_kept = 0
                     self.kept.clear()
-                    logger.warning("a used decoder failed where a new one does not: none is reused")
+                    logger.warning(
+                        "a used decoder failed where a new one does not; no more are reused"
+                    )
                 return result
         raise AssertionError("the second attempt returns or raises")
 
     def free(self) -> None:
-        """Gives back the GPU's memory that is only kept."""
+        """Frees the memory of kept decoders, and torch's cached memory."""
         self.kept.clear()
         if self.device != "cpu":
             import torch
@@ -291,9 +297,9 @@ class Nvdec:
     def copied(
         self, frames: "Iterator[tuple[T, Tensor]]", most: int
     ) -> "Iterator[tuple[list[T], Tensor]]":
-        """Copies planes of `most` frames at a time, because the decoder takes its memory back.
+        """Copies the planes of `most` frames at a time, because the decoder reuses its memory.
 
-        Where the memory is short, batches are halved from then on. `T` is what comes with a frame.
+        If memory is short, all later batches are halved. `T` is the type of a frame's facts.
         """
         while True:
             values: list[T] = []
@@ -323,7 +329,7 @@ class Nvdec:
         return self._allocated(planes, most // 2)
 
     def queued(self) -> AbstractContextManager[object]:
-        """Queues the calling thread's work on a stream of these engines, not the default one."""
+        """Queues the calling thread's work on the CUDA stream of these engines."""
         if self.device == "cpu":
             return nullcontext()
         import torch
@@ -333,7 +339,7 @@ class Nvdec:
         return torch.cuda.stream(self._stream)
 
     def decoder(self, codec: str) -> Any:
-        """A decoder that gives frames in the GPU's memory; for use within `queued`."""
+        """Returns a new decoder whose frames are in the GPU's memory; for use within `queued`."""
         stream = 0
         if self.device != "cpu":
             import torch
@@ -350,9 +356,9 @@ class Nvdec:
         )
 
     def packet(self, packet: "Packet[Any] | None", pts: int) -> Any:
-        """A packet for the decoder, valid as long as `packet`; None ends the stream.
+        """Returns a packet for the decoder, valid as long as `packet`; None ends the stream.
 
-        `pts` comes back with its frame.
+        The packet's frame will have the timestamp `pts`.
         """
         data = self._codec_module.PacketData()
         data.pts = data.dts = pts
@@ -366,19 +372,19 @@ class Nvdec:
     def decoding(
         self, form: Form, stream: av.VideoStream, name: str, *, first: av.VideoFrame | None = None
     ) -> "Iterator[EngineStream]":
-        """Decodes one stream; its decoder is kept if this ends without an error.
+        """Decodes one stream; keeps its decoder if the block ends without an error.
 
         Args:
-            form: Of its frames.
-            stream: Whose packets it gets.
-            name: For messages.
-            first: Its first picture by the CPU, with which the engine's must agree.
+            form: Form of the stream's frames.
+            stream: Stream of the packets.
+            name: Name for messages.
+            first: First picture as the CPU decodes it. The engine's picture must agree.
         """
         engine = EngineStream(self, form, stream, name, first)
         try:
             yield engine
             if engine.first is not None:
-                raise engine.refused(Refusal.FRAMES_DIFFER, "the first picture did not come")
+                raise engine.refused(Refusal.FRAMES_DIFFER, "the first picture is missing")
         except NotOnDeviceError as refused:
             may_differ = refused.refusal in (Refusal.DECODER, Refusal.FRAMES_DIFFER)
             refused.by_used = engine.was_used and may_differ
@@ -387,11 +393,11 @@ class Nvdec:
 
 
 _STREAM_GAP = 1 << 32
-"""Between the last timestamp of a stream and the first of the next: 4 s in nanoseconds."""
+"""Gap between the timestamps of successive streams: 4 s if ticks are nanoseconds."""
 
 
 class Sent(NamedTuple):
-    """Facts of a packet that was given to a decoder."""
+    """Facts of a packet that a decoder got."""
 
     pts: int
     duration: int
@@ -399,7 +405,7 @@ class Sent(NamedTuple):
 
 
 class EngineStream:
-    """One stream through one decoder, which was perhaps used for another; see `Nvdec.decoding`."""
+    """Decodes one stream with one decoder, which may be a reused one; see `Nvdec.decoding`."""
 
     def __init__(
         self,
@@ -411,10 +417,10 @@ class EngineStream:
     ) -> None:
         self._nvdec, self._form, self._name = nvdec, form, name
         self.first = first
-        """Until it was compared."""
+        """The CPU's first picture; None after the comparison."""
         self.was_used = False
         self.n_sent = 0
-        """Packets whose frames are to be shown."""
+        """Packets whose frames are shown."""
         self._codec = stream.codec_context.codec.canonical_name
         self._filter = bitstream_filter(stream)
         self._decoder: Any = None
@@ -422,24 +428,24 @@ class EngineStream:
         self._key: Hashable = None
         self._sent: dict[int, list[Sent]] = {}
         self._pts_offset: int | None = None
-        """From timestamps of the stream to those that the decoder gets."""
+        """Offset from timestamps of the stream to the decoder's timestamps."""
 
     def decoded(self, packets: "Iterator[Packet[Any]]") -> "Iterator[tuple[Sent, Tensor]]":
-        """Facts and planes of all frames of packets, as `frames` gives them."""
+        """Yields facts and planes of all frames of packets: see `frames`."""
         for packet in packets:
             if packet.size:
                 yield from self.frames(packet)
         yield from self.frames(None)
 
     def frames(self, packet: "Packet[Any] | None") -> "Iterator[tuple[Sent, Tensor]]":
-        """Facts and planes of frames that are done; planes are valid until the next frame.
+        """Yields facts and planes of finished frames; planes are valid until the next frame.
 
-        Packets pass the decoder with timestamps that no packet had before. So a frame of another
-        stream is not taken for one of this stream; neither is a frame that is not to be shown. The
-        timestamps keep the order of display, because the driver's parser sorts them.
+        The decoder gets timestamps that no earlier packet had, so frames of other streams and
+        frames that are not shown are recognized. The timestamps keep the order of display, because
+        the driver's parser sorts by them.
 
         Args:
-            packet: The next one; None ends the stream.
+            packet: The next packet; None ends the stream.
 
         Raises:
             NotOnDeviceError: The stream must be decoded on the CPU.
@@ -460,13 +466,13 @@ class EngineStream:
                     raise self.refused(Refusal.SIZE_CHANGES, detail)
                 if waiting := self._sent.pop(frame.getPTS(), None):
                     shown, *others = waiting
-                    if others:  # packets of one timestamp
+                    if others:  # Several packets had this timestamp.
                         self._sent[frame.getPTS()] = others
                     self._compare(shown, planes)
                     yield shown, planes
 
     def _engine_pts(self, packet: "Packet[Any] | None") -> int:
-        """The timestamp with which a packet passes the decoder."""
+        """Returns the timestamp of a packet for the decoder."""
         nvdec = self._nvdec
         if packet is None or packet.pts is None:
             return nvdec.next_pts
@@ -477,11 +483,11 @@ class EngineStream:
         return pts
 
     def refused(self, refusal: Refusal, detail: str) -> NotOnDeviceError:
-        """An error that names the stream."""
+        """Returns an error that names the stream."""
         return NotOnDeviceError(refusal, f"{self._name}: {detail}")
 
     def keep(self) -> None:
-        """Gives the decoder, which gave all frames of its stream, away for another one."""
+        """Keeps the decoder, which has returned all frames of its stream, for another stream."""
         kept = self._nvdec.kept
         if self._key is not None:
             kept[self._key] = self._decoder
@@ -489,7 +495,7 @@ class EngineStream:
             kept.popitem(last=False)
 
     def _filtered(self, packet: "Packet[Any] | None") -> "Iterator[Packet[Any] | None]":
-        """A packet in the engine's form; at the end what the filter holds, and None."""
+        """Yields a packet in the engine's form; at the end the filter's last packets and None."""
         if packet is not None and packet.pts is None:
             raise self.refused(Refusal.TIMESTAMPS, "packets without a time")
         if packet is not None and packet.is_corrupt:
@@ -499,10 +505,10 @@ class EngineStream:
             yield None
 
     def _see_header(self, packet: "Packet[Any] | None") -> None:
-        """Takes a decoder for the first packet's header; refuses another header later."""
+        """Chooses a decoder by the first packet's header; refuses a different header later."""
         header = sequence_header(self._codec, packet) if packet is not None else None
         if self._decoder is None:
-            # Without a header in the first packet nobody knows what the decoder is made for.
+            # Without a header in the first packet, the decoder's configuration is unknown.
             self._key = header and (self._codec, header)
             self._decoder = self._nvdec.kept.pop(self._key, None)
             self.was_used = self._decoder is not None
@@ -512,7 +518,7 @@ class EngineStream:
             raise self.refused(Refusal.SIZE_CHANGES, "another sequence header")
 
     def _compare(self, sent: Sent, planes: "Tensor") -> None:
-        """Refuses what differs from the CPU's first picture: a crop or a stride gives no error."""
+        """Refuses a first picture unlike the CPU's: a wrong crop or stride raises no error."""
         if self.first is None or sent.pts != self.first.pts:
             return
         luma = _luma_of(self.first, self._form)
@@ -524,12 +530,12 @@ class EngineStream:
 
 
 class NvdecReader(FrameReader):
-    """Iterates over frames that a GPU decoded, as `FrameReader` does over the CPU's.
+    """Iterates over frames that a GPU decodes, like `FrameReader` on the CPU.
 
-    `program` is computed of each `batch` of frames.
+    `program` computes on batches of `batch` frames.
 
     Raises:
-        NotOnDeviceError: By its header, the CPU must decode the stream.
+        NotOnDeviceError: The stream's header shows that the CPU must decode it.
     """
 
     def __init__(
@@ -599,12 +605,12 @@ _FULL_RANGE = 2
 def first_picture(
     packets: "Iterator[Packet[Any]]", name: str
 ) -> "tuple[list[Packet[Any]], av.VideoFrame]":
-    """Decodes the first picture on the CPU, because headers lack some of rotation and colours.
+    """Decodes the first picture on the CPU, because headers may lack rotation and colours.
 
-    Returns the packets read for it, and the picture.
+    Returns the packets that were read, and the picture.
 
     Raises:
-        NotOnDeviceError: The CPU decodes none.
+        NotOnDeviceError: No picture decodes on the CPU.
     """
     read = []
     for packet in packets:
@@ -619,10 +625,10 @@ def first_picture(
 
 
 def form_of(picture: av.VideoFrame, name: str) -> Form:
-    """Form of a stream's frames, from the first one, decoded on the CPU.
+    """Returns the form of a stream's frames, by its first picture from the CPU.
 
     Raises:
-        NotOnDeviceError: It is interlaced, or of a format that the engine does not give.
+        NotOnDeviceError: The picture is interlaced, or the engine lacks its pixel format.
     """
     if picture.interlaced_frame:
         raise NotOnDeviceError(Refusal.INTERLACED, f"{name}: interlaced")
@@ -639,9 +645,10 @@ def form_of(picture: av.VideoFrame, name: str) -> Form:
 
 
 def _planes_of(frame: Any) -> "Tensor":
-    """A decoded frame's memory, for readers on the decoder's own stream: so none is waited for.
+    """Returns a decoded frame's memory, for readers on the decoder's CUDA stream, without a wait.
 
-    Given the frame itself, torch tries arguments that PyNvVideoCodec refuses: 16 us, not 2.
+    Passing the frame itself would take 16 us instead of 2, because torch tries arguments that
+    PyNvVideoCodec refuses.
     """
     import torch.utils.dlpack
 
@@ -649,19 +656,19 @@ def _planes_of(frame: Any) -> "Tensor":
 
 
 def _luma_of(picture: av.VideoFrame, form: Form) -> NDArray[np.float32]:
-    """Levels of 0 to 255 [H, W]."""
+    """Returns luma in levels from 0 to 255, float32 [H, W]."""
     plane = picture.planes[0]
     kind = np.dtype(np.uint8 if form.bits == 8 else np.uint16)
     rows: NDArray[Any] = np.frombuffer(memoryview(plane), kind).reshape(plane.height, -1)[
         :, : plane.width
     ]
-    # P010 has its bits at the top, planar formats at the bottom.
+    # P010 stores the bits of a sample at the top of a word, planar formats at the bottom.
     unit = 1 if form.bits == 8 else 256 if picture.format.name == "p010le" else 4
     return np.asarray(rows / np.float32(unit), np.float32)
 
 
 def bitstream_filter(stream: av.VideoStream) -> BitStreamFilterContext | None:
-    """The filter that gives packets the engine's form; None if they have it."""
+    """Returns the filter that converts packets to the engine's form; None if none is needed."""
     name = _CODECS[stream.codec_context.codec.canonical_name][1]
     return BitStreamFilterContext(name, stream) if name is not None else None
 

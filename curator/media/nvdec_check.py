@@ -1,7 +1,7 @@
-"""Whether this machine's GPU decodes: `python -m curator.media.nvdec_check` says why not.
+"""Checks whether this machine's GPU decodes; `python -m curator.media.nvdec_check` prints why not.
 
-The versions of PyNvVideoCodec, torch and the driver are read without importing any of them. A
-message is a fault, a semicolon, and the remedy.
+The versions of PyNvVideoCodec, torch and the driver are read without importing these packages. A
+message consists of a fault, a semicolon, and the remedy.
 """
 
 import ctypes
@@ -19,21 +19,21 @@ from curator.media.nvdec import Nvdec
 TIMEOUT_S = 120
 CODEC = "PyNvVideoCodec"
 FIRST_CODEC = "2.2.4"
-"""First version whose frames of 10 bits have the right strides; `pyproject.toml` asks for it."""
+"""First version whose 10-bit frames have the right strides; `pyproject.toml` requires it."""
 
 _FIRST_DRIVER = {13: "580", 12: "525", 11: "450"}
-"""First driver for each major version of CUDA; within one, all are compatible. Source: NVIDIA's
-CUDA compatibility guide."""
+"""First driver for each major version of CUDA; minor versions are compatible. Source: NVIDIA's CUDA
+compatibility guide."""
 _LAST_TORCH = {12: "uv pip install 'torch<2.11' in the checkout of this package"}
-"""How to install a torch for an older CUDA: PyPI's builds are for CUDA 12 up to 2.10."""
+"""How to install a torch for an older CUDA. PyPI's builds are for CUDA 12 up to torch 2.10."""
 
 
 @cache
 def nvdec_refusal() -> str | None:
-    """Returns why sources cannot be decoded on the first GPU that this process sees, or None.
+    """Returns why sources cannot be decoded on the first visible GPU; None if they can.
 
-    It is asked in a process of its own: a CUDA context takes hundreds of MB of the GPU's memory,
-    and a driver that does not work may end the process.
+    The check runs in a separate process, because a CUDA context takes hundreds of MB of the GPU's
+    memory, and a broken driver may end the process.
     """
     command = [sys.executable, "-P", "-m", __name__]
     try:
@@ -44,11 +44,11 @@ def nvdec_refusal() -> str | None:
         return f"NVDEC does not answer within {TIMEOUT_S} s"
     if done.returncode == 0:
         return None
-    return done.stdout.strip() or f"the check of NVDEC ended with {done.returncode}"
+    return done.stdout.strip() or f"the check of NVDEC ended with status {done.returncode}"
 
 
 def installed_version(distribution: str) -> str | None:
-    """Returns the version of an installed distribution; None for one that is not installed."""
+    """Returns the version of a distribution; None if it is not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -56,13 +56,16 @@ def installed_version(distribution: str) -> str | None:
 
 
 def codec_fault(installed: str | None) -> str | None:
-    """Returns why an installed version of PyNvVideoCodec, None for none, is not used; or None."""
+    """Returns why PyNvVideoCodec cannot be used; None if it can.
+
+    `installed` is its version; None if it is not installed.
+    """
     if installed is None:
         return f"{CODEC} is not installed; {install_extra('gpu')}"
     if _numbers(installed) >= _numbers(FIRST_CODEC):
         return None
     return (
-        f"{CODEC} is {installed}, and before {FIRST_CODEC} frames of 10 bits are wrong; "
+        f"{CODEC} is {installed}, and before {FIRST_CODEC}, 10-bit frames are wrong; "
         f"{install_extra('gpu')}"
     )
 
@@ -72,17 +75,17 @@ def _numbers(dotted: str) -> tuple[int, ...]:
 
 
 def torch_cuda_build(version_file: str) -> str | None:
-    """Returns the CUDA that torch was built for, such as `13.2`; None for CPU-only.
+    """Returns the CUDA version that torch was built for, such as `13.2`; None for CPU-only.
 
     Args:
-        version_file: Text of its `version.py`: importing torch takes seconds.
+        version_file: Text of torch's `version.py`; importing torch would take seconds.
     """
     build = re.search(r"^cuda\b[^=]*= *['\"]([^'\"]+)", version_file, re.M)
     return build[1] if build is not None else None
 
 
 def installed_cuda_build() -> str | None:
-    """Returns the CUDA that torch was built for, such as `13.2`; None for CPU-only, or no torch."""
+    """Returns the CUDA version of the installed torch; None for a CPU-only build or no torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -90,11 +93,11 @@ def installed_cuda_build() -> str | None:
 
 
 def driver_fault(build: str, driver_cuda: int) -> str | None:
-    """Returns why a torch cannot use a driver, or None.
+    """Returns why a build of torch cannot use a driver; None if it can.
 
     Args:
-        build: CUDA that torch was built for.
-        driver_cuda: Newest CUDA of the driver, such as 13020 for 13.2.
+        build: CUDA version of the build, such as `13.2`.
+        driver_cuda: Newest CUDA version that the driver supports, such as 13020 for 13.2.
     """
     wanted, newest = int(build.partition(".")[0]), driver_cuda // 1000
     if newest >= wanted:
@@ -103,7 +106,7 @@ def driver_fault(build: str, driver_cuda: int) -> str | None:
     if newest in _LAST_TORCH:
         other += f": {_LAST_TORCH[newest]}"
     return (
-        f"the driver knows CUDA up to {cuda_words(driver_cuda)}: it is too old; "
+        f"the driver is too old, and supports CUDA up to {cuda_words(driver_cuda)}; "
         f"update the driver to {_FIRST_DRIVER.get(wanted, 'a newer version')} or newer, or {other}"
     )
 
@@ -114,17 +117,17 @@ def cuda_words(number: int) -> str:
 
 
 def torch_fault() -> str | None:
-    """Returns why the installed torch does not fit this machine's driver, or None."""
+    """Returns why the installed torch cannot use this machine's driver; None if it can."""
     driver_cuda, build = _driver_cuda(), installed_cuda_build()
     if build is None:
         return "torch is a CPU-only build; uv pip install --reinstall torch torchvision"
-    # Without a driver PyNvVideoCodec does not load, and says why.
+    # Without a driver, PyNvVideoCodec does not load, and its error says so.
     fault = driver_fault(build, driver_cuda) if driver_cuda is not None else None
     return f"torch is built for CUDA {build}, and {fault}" if fault is not None else None
 
 
 def _driver_cuda() -> int | None:
-    """The newest CUDA of the driver, such as 13020; None without one."""
+    """Returns the newest CUDA version of the driver, such as 13020; None without a driver."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:

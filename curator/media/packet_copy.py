@@ -1,15 +1,14 @@
 """Copies the packets of a span of a source into an MP4, without decoding.
 
-The copy begins at an IDR picture and ends where no omitted packet is shown or needed before the
-end, so every frame in it decodes to the same bits as in the source.
+The copy begins at an IDR picture. It ends where no later packet is shown or needed before the end.
+So every frame of the copy decodes to the same bits as in the source.
 
-Containers mark more key frames than are safe to begin at: open groups of pictures, streams that
-are refreshed piece by piece, MPEG-TS without marks. An IDR picture (ITU-T H.264, 7.4.1.2.4) empties
-the decoder: nothing after it refers to anything before it.
+Not every key frame of a container is a safe begin, because of open groups of pictures and gradual
+refresh, and MPEG-TS may have no marks at all. An IDR picture (ITU-T H.264, 7.4.1.2.4) resets the
+decoder: no later picture refers to an earlier one.
 
-B-frames: their packets are in another order than their frames. With `negative_cts_offsets` the
-first frame is at time 0 all the same, without an edit list; docs/design/clips.md says what readers
-make of it.
+With B-frames, packets and frames differ in order. `negative_cts_offsets` puts the first frame at
+time 0 without an edit list; docs/design/clips.md says how readers handle this.
 """
 
 from collections.abc import Iterable
@@ -30,14 +29,14 @@ from curator.storage.scratch import unnamed_file
 VideoPacket: TypeAlias = "Packet[av.VideoStream]"
 COPY_OPTIONS = MP4_OPTIONS | {"movflags": MP4_OPTIONS["movflags"] + "+negative_cts_offsets"}
 PROFILES = ("Baseline", "Constrained Baseline", "Main", "High")
-"""H.264 profiles that hardware decoders take."""
+"""H.264 profiles that hardware decoders support."""
 
 _LIMITED_RANGES = (0, 1)
-"""Codes of FFmpeg's colour range: unspecified, taken as limited, and limited."""
+"""FFmpeg's codes of colour range: unspecified, which counts as limited, and limited."""
 
 
 class CannotCopyError(Exception):
-    """A span must be encoded; `n_frames` are those that a copy would have, if they are too few."""
+    """A span must be encoded; `n_frames` is set if a copy would have too few frames."""
 
     def __init__(self, reason: NotCopied, *, n_frames: int | None = None) -> None:
         super().__init__(str(reason))
@@ -53,16 +52,16 @@ class PacketSpan:
     end: int
     packets: list[VideoPacket]
     positions: list[int]
-    """For each packet its frame's position from `first`, in presentation order."""
+    """Position of each packet's frame in presentation order, counted from `first`."""
 
     @property
     def n_frames(self) -> int:
-        """Number of frames, and of packets."""
+        """Number of frames, which is the number of packets."""
         return self.end - self.first
 
 
 def refuse_stream(stream: av.VideoStream, codecs: Iterable[str]) -> None:
-    """Checks the stream's header; `codecs` may be copied.
+    """Refuses a stream that cannot be copied, by its header; `codecs` are those to copy.
 
     Raises:
         CannotCopyError: CODEC, CHROMA or SHAPE.
@@ -87,11 +86,11 @@ def packets_of_span(
     """Picks the packets of the longest part of a span that decodes by itself.
 
     Args:
-        packets: Demuxed from at or before the span, in decode order.
+        packets: Packets in decode order, which begin at or before the span.
         frame_pts: [n] times of the span's frames.
-        end_pts: End of the last one.
-        give_up_ticks: Most time that may be left out at start and end together.
-        extradata: The stream's, which gives the form of packets.
+        end_pts: End of the last frame.
+        give_up_ticks: Most time that a copy may omit at start and end together.
+        extradata: Extradata of the stream, which determines the form of packets.
 
     Raises:
         CannotCopyError: KEY_FRAME_TOO_FAR, END_TOO_FAR, TIMESTAMPS or DAMAGED.
@@ -112,7 +111,7 @@ def packets_of_span(
                 raise CannotCopyError(NotCopied.KEY_FRAME_TOO_FAR)
             if packet.is_discard or not is_idr(bytes(packet), extradata):
                 continue
-            # Decoding can begin with it, if it is of the span.
+            # Decoding can begin with this packet, if it belongs to the span.
             first = index.get(packet.pts)
             if first is None:
                 continue
@@ -147,7 +146,7 @@ def mux_copy(stream: av.VideoStream, span: PacketSpan, fps: Fraction) -> bytes:
     """Writes packets as an MP4 at a constant rate, first frame at time 0.
 
     Raises:
-        CannotCopyError: TIMESTAMPS or DAMAGED; the muxer refuses packets.
+        CannotCopyError: DAMAGED, because the muxer refuses packets.
     """
     extradata = stream.codec_context.extradata
     try:
@@ -159,7 +158,7 @@ def mux_copy(stream: av.VideoStream, span: PacketSpan, fps: Fraction) -> bytes:
                 for number, packet in enumerate(span.packets):
                     packet.time_base, packet.duration = 1 / fps, 1
                     packet.pts, packet.dts = span.positions[number], number - delay
-                    # Readers seek to key frames: only those where decoding can begin are marked.
+                    # Readers seek to key frames: mark only frames where decoding can begin.
                     packet.is_keyframe = is_idr(bytes(packet), extradata)
                     packet.stream = copied
                     output.mux(packet)

@@ -1,4 +1,4 @@
-"""Makes values ahead of their use, in a thread."""
+"""Computes values ahead of their use, in a thread."""
 
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
@@ -19,14 +19,19 @@ def ahead(
     limit: Callable[[T], int] | None = None,
     check: Callable[[], None] | None = None,
 ) -> Generator[T]:
-    """Values of `make`, of which a named thread makes `n` ahead, until it returns None.
+    """Yields the values of `make` until it returns None; a thread computes up to `n` values ahead.
 
-    With `limit` at most as many as it says of the last value, but always one. An exception is
-    raised in place of its value. Closing the iterator waits for the current call: close it before
-    using anything that the function uses.
+    Closing the iterator waits for the current call of `make`, so close it before using objects that
+    `make` uses.
 
-    While the iterator waits, it calls `check` each second. If that raises, the current call is not
-    waited for: its thread is left behind, and does not keep the process.
+    Args:
+        make: Returns the next value, or None at the end. An exception is raised in place of the
+            value.
+        n: Most values ahead.
+        name: Name of the thread.
+        limit: Returns a lower number of values ahead, by the last value; at least one is made.
+        check: Called each second while the iterator waits. If it raises an error, the current call
+            is abandoned in its daemon thread, which does not keep the process alive.
     """
     wanted = Semaphore(0)
     made: SimpleQueue[Future[T | None]] = SimpleQueue()

@@ -8,21 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 PRESHRINK = 5
-"""Most times by which the input of a bicubic shrinking is larger than its result."""
+"""Size after the first step of a large bicubic shrinking, relative to the result: see `Scaler`."""
 
 
 class Scaler:
     """Scales frames to one size, upright, as RGB.
 
-    The graph is the `ffmpeg` command's `scale` filter, so a network that was trained on that
-    command's output sees the same pixels. A bicubic shrinking of ten times or more first averages
-    whole pixels down to five times the size, which takes half the time and moves a pixel by 0.3
-    levels on average.
+    The graph is the `scale` filter of the `ffmpeg` command, so a network that was trained on the
+    command's output sees the same pixels. Bicubic shrinking by ten times or more has two steps: the
+    first one averages areas, to five times the final size. This takes half the time, and changes a
+    pixel by 0.3 levels on average.
 
     Args:
-        width: Of the result, in pixels, after rotation.
-        height: Likewise.
-        method: `bicubic` (the command's default) or `area` (no aliasing when shrinking much).
+        width: Width of the result after rotation, in pixels.
+        height: Height of the result after rotation, in pixels.
+        method: `bicubic` (the command's default) or `area` (no aliasing at strong shrinking).
         rotation_deg: Clockwise rotation to apply: 0, 90, 180 or 270.
         pixels: FFmpeg's `rgb24`, or `gray` for luma of full range.
     """
@@ -58,7 +58,7 @@ class Scaler:
         return np.ascontiguousarray(rgb)
 
     def _steps(self, picture: av.VideoFrame) -> list[tuple[int, int, str]]:
-        """Sizes and methods of the successive scalings."""
+        """Returns the sizes and methods of the successive scalings."""
         width, height = self._size
         between = width * PRESHRINK, height * PRESHRINK
         is_small = picture.width < 2 * between[0] or picture.height < 2 * between[1]
@@ -74,7 +74,7 @@ class Scaler:
 
 
 def filter_graph(picture: av.VideoFrame, filters: Iterable[tuple[str, str]]) -> av.filter.Graph:
-    """A graph for pictures of one form; `filters` are names and arguments."""
+    """Returns a graph for pictures of one form; `filters` are names and arguments."""
     graph = av.filter.Graph()
     graph.threads = 1
     source = graph.add_buffer(
@@ -89,7 +89,7 @@ def filter_graph(picture: av.VideoFrame, filters: Iterable[tuple[str, str]]) -> 
 
 
 def fit_inside(width: int, height: int, longest_px: int) -> tuple[int, int]:
-    """Size of the same shape whose longer side is at most `longest_px`; never enlarges."""
+    """Shrinks a size in proportion until its longer side is at most `longest_px`."""
     scale = min(1.0, longest_px / max(width, height))
     return max(1, round(width * scale)), max(1, round(height * scale))
 
@@ -102,13 +102,13 @@ _FULL_RANGE = 2
 
 
 def luma_plane(picture: av.VideoFrame) -> tuple[NDArray[np.uint8], int, int]:
-    """Luma as coded, without a copy if it has 8 bits in a plane of its own.
+    """Returns luma as coded, without a copy if it is a separate plane of 8 bits.
 
-    Converting a 1080p plane to full range takes 5 ms of a core, and makes even steps uneven. The
-    result is valid as long as the picture.
+    Luma is not converted to full range: for 1080p, this takes 5 ms of a core, and makes even steps
+    uneven. The result is valid as long as the picture.
 
     Returns:
-        uint8 [H, W] as coded, and its levels of black and white.
+        Luma, uint8 [H, W], and its levels of black and white.
     """
     form = picture.format
     luma = form.components[0]

@@ -1,8 +1,8 @@
 """Divides a long source at key frames, by its container's index, without decoding it.
 
-A segment is decoded from its key frame until past the next segment's, so that both decode the same
-few frames: context for measurements at the border, and a proof that the seek found the right
-frames.
+A segment is decoded from its key frame to some frames past the next segment's key frame. The frames
+that two segments share give context to measurements at the border, and prove that the seek found
+the right frames.
 """
 
 from collections.abc import Iterator
@@ -20,22 +20,22 @@ from curator.media.container import demuxed, open_container, video_stream
 from curator.media.decode import FrameReader
 
 INDEXED = ("mov", "matroska", "avi")
-"""Demuxers whose containers have an index of the whole file."""
+"""Demuxers of containers with an index of the whole file."""
 LEAST_FRAMES = 900
-"""Least frames of a segment, which keeps overlaps a small part of decoding."""
+"""Least frames of a segment, so that overlaps are a small part of decoding."""
 EVEN_BEYOND = 4
-"""Above this number, segments come in multiples of it, for an even division among workers."""
+"""Above this number, the number of segments is a multiple of it, to divide evenly among workers."""
 _PROBED_PACKETS = 40
-"""Packets after a key frame that would show an open GOP: more than any decoder reorders."""
+"""Packets after a key frame that are checked for an open GOP: more than any decoder reorders."""
 
 
 class WholeReason(StrEnum):
     """Why a long source is not analyzed in segments. Public: counted in `summary.json`."""
 
     NO_INDEX = "no_index"
-    """Its container has no index (MPEG-TS), or none that reaches its end."""
+    """The container has no index (MPEG-TS), or an index that does not reach the end."""
     NO_KEY_FRAMES = "no_key_frames"
-    """Fewer than two key frames that are far enough apart."""
+    """There are fewer than two key frames that are far enough apart."""
     OPEN_GOP = "open_gop"
     """Frames that follow a key frame are shown before it."""
     INDEX_LIES = "index_lies"
@@ -43,9 +43,9 @@ class WholeReason(StrEnum):
     NO_TIMESTAMPS = "no_timestamps"
     """Timestamps are missing or go backward."""
     DAMAGED = "damaged"
-    """Frames are missing or concealed; what decodes depends on what was decoded before."""
+    """Frames are missing or concealed, so decoded frames depend on where decoding began."""
     TOO_MANY_FRAMES = "too_many_frames"
-    """It has more frames than its bytes and pixels allow time for. As a whole it has one limit."""
+    """The index has more frames than the time limit by bytes and pixels allows."""
     FAILED = "failed"
     """A segment could not be analyzed at all."""
 
@@ -60,22 +60,22 @@ class NotInSegmentsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A part of a source that is decoded by itself."""
+    """A part of a source that is decoded independently."""
 
     number: int
     n_segments: int
     anchor_pts: int
     """Timestamp of the source's first frame, the origin of the sampling grid."""
     start_pts: int
-    """Timestamp of its first key frame."""
+    """Timestamp of the segment's first key frame."""
     end_pts: int | None
     """Timestamp of the next segment's first key frame; None for the last."""
     end_byte: int | None = None
-    """About the place of its last frame in the file; None for the end of the file."""
+    """Approximate byte position of the segment's last frame; None for the end of the file."""
 
     @property
     def key(self) -> str:
-        """Name of this part within its source."""
+        """Name of this segment within its source."""
         return f"{self.start_pts}-{'end' if self.end_pts is None else self.end_pts}"
 
 
@@ -94,9 +94,9 @@ def plan_segments(
     Args:
         reader: The source, seekable.
         uri: Name for messages.
-        n_bytes: Its size.
-        limit_s: Longest time between the beginnings of two segments, as far as key frames allow.
-        shared_frames: Frames that two neighbours will both decode.
+        n_bytes: Size of the source.
+        limit_s: Longest time between the starts of two segments, as far as key frames allow.
+        shared_frames: Number of frames that two neighbours will both decode.
         max_pixels: Largest frame, in pixels.
         max_frames: Most frames in the index; None for any number.
 
@@ -104,8 +104,8 @@ def plan_segments(
         At least two segments, in order.
 
     Raises:
-        NotInSegmentsError: It must be analyzed whole.
-        SourceError: It cannot be read.
+        NotInSegmentsError: The source must be analyzed whole.
+        SourceError: The source cannot be read.
     """
     with open_container(reader, uri, n_bytes=n_bytes) as container:
         stream = video_stream(container, uri)
@@ -133,10 +133,10 @@ def plan_segments(
 
 
 def seek_to(container: av.container.InputContainer, stream: VideoStream, pts: int) -> None:
-    """Seeks to the index's last key frame at or before a timestamp.
+    """Seeks to the last key frame of the index at or before a timestamp.
 
     Raises:
-        NotInSegmentsError: INDEX_LIES.
+        NotInSegmentsError: INDEX_LIES, because the seek fails.
     """
     try:
         container.seek(pts, stream=stream, backward=True)
@@ -157,8 +157,8 @@ def _first_pts(
 
 
 def _key_times(container: av.container.InputContainer, stream: VideoStream) -> list[int]:
-    """Times of the key frames in the index (of decoding, in some containers), sorted."""
-    # Matroska's index is at the end of the file and is read by the first seek.
+    """Returns sorted times of key frames in the index; some containers give decoding times."""
+    # Matroska's index is at the end of the file, and FFmpeg reads it at the first seek.
     seek_to(container, stream, _end_pts(container, stream) // 2)
     return sorted({e.timestamp for e in stream.index_entries if e.is_keyframe and not e.is_discard})
 
@@ -173,7 +173,7 @@ def _end_pts(container: av.container.InputContainer, stream: VideoStream) -> int
 
 
 def _wanted(key_times: list[int], stream: VideoStream, limit_s: float) -> Iterator[int]:
-    """Key frames nearest to even borders."""
+    """Yields the times of the key frames nearest to evenly spaced borders."""
     if len(key_times) < 2:
         raise NotInSegmentsError(WholeReason.NO_KEY_FRAMES)
     assert stream.time_base is not None
@@ -181,7 +181,7 @@ def _wanted(key_times: list[int], stream: VideoStream, limit_s: float) -> Iterat
     limit_ticks = max(limit_s, LEAST_FRAMES / max(fps, 0.01)) / float(stream.time_base)
     start = key_times[0]
     length = int(stream.duration or key_times[-1] - start)
-    # An index that ends in the middle is wrong, or that of a file that was cut off.
+    # An index that ends early is wrong, or its file was truncated.
     if key_times[-1] - start < length / 2:
         raise NotInSegmentsError(
             WholeReason.NO_INDEX if len(key_times) < 4 else WholeReason.INDEX_LIES
@@ -196,7 +196,7 @@ def _wanted(key_times: list[int], stream: VideoStream, limit_s: float) -> Iterat
 
 
 def _position_after(stream: VideoStream, time: int, n_frames: int) -> int | None:
-    """Byte of the first key frame that is so many frames after a time."""
+    """Returns the byte position of the first key frame at least `n_frames` after a time."""
     if stream.time_base is None:
         return None
     end = time + n_frames / float(stream.average_rate or 30) / float(stream.time_base)
@@ -205,7 +205,7 @@ def _position_after(stream: VideoStream, time: int, n_frames: int) -> int | None
 
 
 def _key_pts(container: av.container.InputContainer, stream: VideoStream, time: int) -> int:
-    """Timestamp of the index's key frame at a time; reads a few packets after it."""
+    """Returns the timestamp of the key frame at a time of the index; reads a few packets."""
     seek_to(container, stream, time)
     first: int | None = None
     try:

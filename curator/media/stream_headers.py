@@ -1,13 +1,13 @@
-"""Finds headers in packets: NAL units of H.264, and what an engine's surfaces depend on.
+"""Finds headers in packets: NAL units of H.264, and sequence headers, which set surfaces of NVDEC.
 
-A packet of H.264 has NAL units (ITU-T H.264, 7.4.1) behind their lengths (MP4, Matroska) or behind
-start codes (Annex B, MPEG-TS). The stream's extradata is an `avcC` record in the first form, and
-parameter sets in Annex B in the second.
+Packets of H.264 consist of NAL units (ITU-T H.264, 7.4.1). In MP4 and Matroska, a length precedes
+each unit, and the stream's extradata is an `avcC` record. In MPEG-TS (Annex B), a start code
+precedes each unit, and extradata holds parameter sets in the same form.
 
-Headers of coded sequences hold the coded size, the crop, the depth of a pixel and the number of
-reference pictures. A video engine that meets others within a stream, or in the next stream that one
-decoder gets, goes on with surfaces of the old size: PyNvVideoCodec then gives frames that look
-right by their shape, and whose pixels were scaled to it.
+A sequence header holds the coded size, the crop, the bit depth and the number of reference
+pictures. If it changes within a stream, or in the next stream of the same decoder, NVDEC keeps
+surfaces of the old size. PyNvVideoCodec then returns frames of the right shape whose pixels are
+scaled.
 """
 
 import re
@@ -19,9 +19,9 @@ from av.packet import Packet
 _IDR, _SLICES = 5, range(1, 6)
 """`nal_unit_type` of a slice of an IDR picture, and of any slice."""
 _SETS = (7, 8, 13, 15)
-"""Of sequence and picture parameter sets, and of extensions of sequence parameter sets."""
+"""`nal_unit_type` of sequence and picture parameter sets, and of extensions of the former."""
 HEAD_BYTES = 4096
-"""Headers come before the slices of their picture; no header has nearly as many bytes."""
+"""Bytes of a packet that are searched for headers. Headers are smaller, and precede slices."""
 
 _HEADERS = {
     # Sequence parameter sets, up to the next start code.
@@ -29,23 +29,23 @@ _HEADERS = {
     "hevc": re.compile(rb"\x00\x00\x01(\x42\x01.+?)(?=\x00\x00[\x00\x01]|\Z)", re.S),
     # Size, aspect and rate.
     "mpeg2video": re.compile(rb"\x00\x00\x01\xb3(.{4})", re.S),
-    # Behind a temporal delimiter, with the size in one byte.
+    # After an optional temporal delimiter; the size is one byte.
     "av1": re.compile(rb"\A(?:\x12\x00)?\x0a([\x00-\x7f].+)", re.S),
 }
 
 
 def nal_units(packet: bytes, extradata: bytes | None) -> list[bytes]:
-    """Returns the NAL units of a packet of a stream that has `extradata`, in order."""
+    """Returns the NAL units of a packet in order; `extradata` is that of the packet's stream."""
     if _is_avcc(extradata):
         assert extradata is not None
-        # A zero behind a unit belongs to a start code that another container had.
+        # A zero after a unit is left over from a start code of another container.
         units = (unit.rstrip(b"\0") for unit in _by_length(packet, 0, 1 + (extradata[4] & 3)))
         return [unit for unit in units if unit]
     return list(_by_start_code(packet))
 
 
 def is_idr(packet: bytes, extradata: bytes | None) -> bool:
-    """Whether an access unit holds an IDR picture and no slice of any other."""
+    """Returns whether an access unit holds an IDR picture and no slice of another picture."""
     kinds = (unit[0] & 31 for unit in nal_units(packet, extradata))
     slices = [kind for kind in kinds if kind in _SLICES]
     return bool(slices) and all(kind == _IDR for kind in slices)
@@ -67,13 +67,13 @@ def header_sets(extradata: bytes | None) -> frozenset[bytes]:
         n_sets = extradata[at] & mask if at < len(extradata) else 0
         units = list(_by_length(extradata, at + 1, 2, n_units=n_sets))
         at += 1 + sum(2 + len(unit) for unit in units)
-        # FFmpeg keeps zeros behind the sets of Annex B when it writes an `avcC` record.
+        # FFmpeg keeps zeros after sets of Annex B when it writes an `avcC` record.
         sets.update(unit.rstrip(b"\0") for unit in units)
     return frozenset(sets)
 
 
 def is_unambiguous(sets: Collection[bytes]) -> bool:
-    """Whether no two sets are of one kind: only then none can replace another of its number."""
+    """Returns whether all sets differ in kind; else a set could replace one of the same id."""
     return len({unit[0] & 31 for unit in sets}) == len(sets)
 
 
@@ -97,7 +97,7 @@ def _by_start_code(data: bytes) -> Iterator[bytes]:
     begin = data.find(b"\0\0\1")
     while begin >= 0:
         end = data.find(b"\0\0\1", begin + 3)
-        # A start code may have further zeros before it, and no unit ends with one.
+        # Further zeros may precede a start code, and no unit ends with a zero.
         unit = data[begin + 3 : end if end >= 0 else None].rstrip(b"\0")
         if unit:
             yield unit
@@ -105,10 +105,10 @@ def _by_start_code(data: bytes) -> Iterator[bytes]:
 
 
 def sequence_header(codec: str, packet: "Packet[Any] | bytes") -> bytes | None:
-    """Returns the headers of coded sequences in a packet in the engine's form; None without any.
+    """Returns the sequence headers in a packet in the engine's form; None if there are none.
 
-    `codec` is FFmpeg's name. Headers of VP9 are those of frames: their depth and size, where a
-    frame has a size of its own.
+    `codec` is FFmpeg's name. VP9 has no sequence headers, so the result holds the depths and
+    sizes in the headers of its frames.
     """
     data = memoryview(packet)
     if codec == "vp9":
@@ -122,7 +122,7 @@ def sequence_header(codec: str, packet: "Packet[Any] | bytes") -> bytes | None:
 
 
 def _vp9_frames(data: memoryview) -> Iterator[memoryview]:
-    """The frames of a packet: all but the last of several are not shown (annex B of VP9)."""
+    """Yields the frames of a packet; of several, only the last is shown (annex B of VP9)."""
     marker = data[-1]
     n_frames, n_bytes = (marker & 7) + 1, (marker >> 3 & 3) + 1
     index = data[-(2 + n_frames * n_bytes) :]
@@ -136,7 +136,7 @@ def _vp9_frames(data: memoryview) -> Iterator[memoryview]:
 
 
 def _vp9_size(frame: bytes) -> bytes:
-    """Depth and size in the uncompressed header of a frame (6.2 of VP9), or nothing."""
+    """Returns depth and size in a frame's uncompressed header (6.2 of VP9); empty without them."""
     bits = "".join(f"{byte:08b}" for byte in frame.ljust(20, b"\0"))
     profile, shows_other = bits[3] + bits[2], bits[4] == "1"
     is_inter, is_shown, is_resilient = (bit == "1" for bit in bits[5:8])
@@ -155,6 +155,6 @@ def _vp9_size(frame: bytes) -> bytes:
     else:
         at += 8 + 12
         if "1" in bits[at : at + 3]:
-            return b""  # The size of a frame that it refers to.
+            return b""  # The frame has the size of a reference frame.
         at += 3
     return f"{profile}{depth}:{bits[at : at + 32]};".encode()

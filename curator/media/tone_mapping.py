@@ -1,15 +1,14 @@
 """Maps colours of other primaries, and of PQ and HLG, to BT.709.
 
 FFmpeg's `scale` converts matrices and ranges. For primaries and high dynamic range, numpy computes
-a table of colours that FFmpeg's `lut3d` applies. The wheel has no zscale, and its
-swscale's own perceptual tone mapping (8.1) turns blue skies magenta (`benchmarks/results/
-cutting.md`).
+a colour table that FFmpeg's `lut3d` applies. PyAV's wheel has no zscale, and the perceptual tone
+mapping of its swscale (8.1) turns blue skies magenta (`benchmarks/results/cutting.md`).
 
-Light is display light throughout: PQ by SMPTE ST 2084, HLG by BT.2100 with its system gamma of 1.2
-for a display of 1,000 cd/m2, all others by BT.1886 (a power of 2.4). High dynamic range is mapped
-by the curve of ITU-R BT.2390, on the largest of R, G and B so that hues stay, from 1,000 cd/m2 to
-SDR white at 203 cd/m2 (BT.2408). Colours outside BT.709 are moved towards grey of equal luminance
-until they are inside.
+All light is display light: PQ by SMPTE ST 2084, HLG by BT.2100 with a system gamma of 1.2 for a
+display of 1,000 cd/m2, all others by BT.1886 (a power of 2.4). The curve of ITU-R BT.2390 maps high
+dynamic range from 1,000 cd/m2 to SDR white at 203 cd/m2 (BT.2408). It is applied to the largest of
+R, G and B, which preserves hues. Colours outside BT.709 move towards grey of equal luminance until
+they are inside.
 """
 
 import atexit
@@ -33,22 +32,23 @@ _PRIMARIES = {
     9: ((0.708, 0.292), (0.170, 0.797), (0.131, 0.046)),
     12: ((0.680, 0.320), (0.265, 0.690), (0.150, 0.060)),
 }
-"""Chromaticities of red, green and blue by ITU-T H.273: BT.709, BT.470 BG, BT.601 of 525 lines,
-SMPTE 240M, BT.2020, P3-D65; all with D65 as white."""
+"""Code of ITU-T H.273 -> chromaticities of red, green and blue. The codes are BT.709, BT.470 BG,
+BT.601 of 525 lines, SMPTE 240M, BT.2020 and P3-D65, all with D65 as white."""
 
 _BT709, _BT2020 = 1, 9
 _PEAK_NITS, _WHITE_NITS = 1000.0, 203.0
 _EDGE = 65
-"""Colours along each side of a table: within a level of 8 bits of the exact ones."""
+"""Colours along each side of a table. The error of interpolation is below a level of 8 bits."""
 
 Colours = NDArray[np.float64]
 
 
 def colour_table(primaries: int, transfer: int) -> str | None:
-    """Path of a table for `lut3d` that turns coded R, G, B into those of BT.709, by H.273 codes.
+    """Writes a table for `lut3d` that converts coded R, G, B to BT.709, and returns its path.
 
-    The next table overwrites it. None if there is nothing to convert: BT.709, unspecified, or
-    primaries with another white than D65 (film, NTSC of 1953, cinema), which are taken for BT.709.
+    `primaries` and `transfer` are codes of H.273. The next table overwrites the file. None if no
+    conversion is needed: BT.709, unspecified primaries, or primaries with another white than D65
+    (film, NTSC of 1953, cinema), which are treated as BT.709.
     """
     if transfer in (PQ, HLG):
         wanted = primaries if primaries in _PRIMARIES else _BT2020, transfer
@@ -66,12 +66,12 @@ def colour_table(primaries: int, transfer: int) -> str | None:
 
 
 _now: tuple[int, int] | None = None
-"""Primaries and transfer of the table in the one file, which exists as long as the process."""
+"""Primaries and transfer of the table in the file; the process has one such file."""
 
 
 @cache
 def _path() -> str:
-    """`lut3d` takes only files with this suffix."""
+    """Returns the path of the table; `lut3d` accepts only files with this suffix."""
     if (given := given_file(".cube")) is not None:
         return given
     folder = ScratchFolder("curate-colour-")
@@ -91,12 +91,15 @@ def _table(primaries: int, transfer: int) -> bytes:
 
 
 def to_bt709(coded: Colours, primaries: int, transfer: int) -> Colours:
-    """Colours as BT.709 codes them, float64 [N, 3] from 0 to 1, as those that the source codes.
+    """Converts coded colours to BT.709.
 
     Args:
-        coded: float64 [N, 3], R, G, B from 0 to 1.
-        primaries: Of the source, by ITU-T H.273: 1, 5, 6, 7, 9 or 12.
+        coded: Colours of the source, float64 [N, 3], R, G, B from 0 to 1.
+        primaries: Primaries of the source by ITU-T H.273: 1, 5, 6, 7, 9 or 12.
         transfer: 16 for PQ, 18 for HLG, any other for a power of 2.4.
+
+    Returns:
+        Colours coded as in BT.709, float64 [N, 3] from 0 to 1.
     """
     light = np.clip(coded, 0, 1) ** 2.4
     if transfer in (PQ, HLG):
@@ -107,7 +110,7 @@ def to_bt709(coded: Colours, primaries: int, transfer: int) -> Colours:
 
 
 def pq_to_nits(coded: Colours) -> Colours:
-    """Light in cd/m2 of PQ code values from 0 to 1, by SMPTE ST 2084."""
+    """Converts PQ code values from 0 to 1 to light in cd/m2, by SMPTE ST 2084."""
     power = np.clip(coded, 0, 1) ** (32 / 2523)
     ratio = np.maximum(power - 3424 / 4096, 0) / (2413 / 128 - 2392 / 128 * power)
     return np.asarray(10_000 * ratio ** (16_384 / 2610), np.float64)
@@ -128,7 +131,7 @@ def _hlg_to_nits(coded: Colours, primaries: int) -> Colours:
 
 
 def _compressed(nits: Colours) -> Colours:
-    """Light of 0 to 1, where 1 is SDR white: BT.2390's curve on the largest component."""
+    """Maps light in cd/m2 to 0 to 1, where 1 is SDR white, by BT.2390's curve."""
     largest = np.maximum(nits.max(axis=-1, keepdims=True), 1e-6)
     peak = float(_nits_to_pq(np.array(_PEAK_NITS)))
     white = float(_nits_to_pq(np.array(_WHITE_NITS))) / peak

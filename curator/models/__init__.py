@@ -1,1 +1,1 @@
-"""Networks and descriptors that measure frames."""
+"""Networks and descriptors of frames and texts, and their weights."""

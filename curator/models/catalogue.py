@@ -1,4 +1,4 @@
-"""The catalogue: every model by name, where its weights come from, and how they are verified."""
+"""The catalogue of models, with the source and the hash of their weights."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +11,14 @@ from curator.errors import ModelError, unknown_key
 Kind = Literal["clip", "aesthetic", "shots", "scenes", "text"]
 
 CATALOGUE = "catalogue.yaml"
-"""Name of the packaged file, and of the file in a models folder that adds entries."""
+"""Name of the packaged file, and of a file in a models folder or mirror that adds entries."""
 
 TEXT_FILES = ("config.json", "tokenizer.json")
 """Files that a text encoder needs besides its weights."""
 
 
 class ModelFile(BaseModel):
-    """One further file of a model."""
+    """A file of a model besides its weights."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,13 +35,13 @@ class ModelEntry(BaseModel):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
     kind: Kind
     about: str
-    file: str = Field(description="file name; for a model of a package, its path in there")
+    file: str = Field(description="file name; for a model of a package, its path in the package")
     also: tuple[ModelFile, ...] = Field(
         (), description="further files from the same place, such as a tokenizer"
     )
     licence: str
     sha256: str | None = Field(
-        None, pattern=r"^[0-9a-f]{64}$", description="null: recorded when it is first pulled"
+        None, pattern=r"^[0-9a-f]{64}$", description="null: recorded at the first pull"
     )
     bytes: int | None = Field(None, ge=1)
     architecture: str | None = Field(None, description="clip: open_clip's name of the architecture")
@@ -54,11 +54,11 @@ class ModelEntry(BaseModel):
     )
     pooling: Literal["mean", "cls", "tokens"] | None = Field(
         None,
-        description="text: what becomes of the tokens' vectors; mean and cls give one unit vector, "
-        "tokens keeps all of them",
+        description="text: pooling of the tokens' vectors; mean and cls give one unit vector, "
+        "tokens keeps all vectors",
     )
     max_tokens: int | None = Field(
-        None, ge=2, description="text: tokens that are read at most, marks counted"
+        None, ge=2, description="text: most tokens that are read, with special tokens"
     )
     repository: str | None = Field(None, description="Hugging Face repository")
     revision: str | None = None
@@ -72,7 +72,7 @@ class ModelEntry(BaseModel):
             if "/" in name and self.package is None:
                 raise ValueError(f"file is {name!r}; expected a name without folders")
         if len(set(names)) < len(names) or (self.also and self.url is not None):
-            raise ValueError(f"files are {names}; expected different ones, of a repository")
+            raise ValueError(f"files are {names}; expected different files of a repository")
         if self.kind == "clip" and (self.dim is None or not (self.architecture or self.config)):
             raise ValueError("a clip model needs dim, and architecture or config")
         if self.kind == "aesthetic" and (self.dim is None or self.reads is None):
@@ -112,16 +112,16 @@ class ModelEntry(BaseModel):
 
 
 class Catalogue:
-    """Models by name, in the order of the catalogue."""
+    """Models by name, in the order of the files."""
 
     def __init__(self, entries: Mapping[str, ModelEntry]) -> None:
         self.entries = dict(entries)
 
     def find(self, name: str, kind: Kind | None = None) -> ModelEntry:
-        """Returns the entry with a name, and of a kind unless `kind` is None.
+        """Returns the entry with a name; it must be of a kind unless `kind` is None.
 
         Raises:
-            ModelError: No entry has that name and kind; the message suggests the nearest name.
+            ModelError: No entry has this name and kind; the message suggests the nearest name.
         """
         names = [n for n, entry in self.entries.items() if kind in (None, entry.kind)]
         if name not in names:

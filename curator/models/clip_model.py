@@ -1,16 +1,16 @@
-"""CLIP image and text embeddings by `open_clip`, in batches, one picture of a video at a time.
+"""Computes CLIP image and text embeddings with `open_clip`, in batches.
 
-The image tower alone is built and loaded, without random initialisation and without the text
-tower: a worker needs no more. Pictures are prepared as open_clip does it: the shorter side is
-scaled to the network's size by Pillow's bicubic filter, then the middle is cut out.
+A worker builds and loads only the image tower, without random initialisation. Pictures are prepared
+as in open_clip: Pillow's bicubic filter scales the shorter side to the network's size, and the
+middle is cropped.
 
-On CPUs that have instructions for it the arithmetic is bfloat16, on GPUs float16. One core with
-AVX-512 BF16 prepares and embeds 30 pictures per second with ViT-B/32 in bfloat16 and 10 in float32
-(results/clip.md). Batches have one size whatever comes in, and the last is filled up, so that a
-picture's embedding hardly depends on how many others there are.
+Arithmetic is float16 on GPUs, and bfloat16 on CPUs that support it. One core with AVX-512 BF16
+prepares and embeds 30 pictures per second with ViT-B/32 in bfloat16, and 10 in float32
+(results/clip.md). All batches have the same size, and the last one is padded, so that a picture's
+embedding hardly depends on the number of pictures.
 
-Importing open_clip takes six seconds of CPU, most of it torch's compiler: it is imported where an
-encoder is made, and a run without CLIP never pays for it.
+Importing open_clip takes six CPU-seconds, mostly for torch's compiler. Therefore it is imported
+when an encoder is made, and a run without CLIP does not import it.
 
 Shape letters: N pictures, C channels (RGB), H, W height and width, D dimensions, P prompts.
 """
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BATCH = PUSHED
-"""Pictures that pass through the network at a time; 16 are 6% faster, 1 takes 1.7 times as long."""
+"""Pictures per batch. Batches of 16 are 6% faster; batches of 1 take 1.7 times as long."""
 
 Device = Literal["auto", "cpu", "cuda"]
 
 _MEAN = (0.48145466, 0.4578275, 0.40821073)
 _STD = (0.26862954, 0.26130258, 0.27577711)
-"""Of OpenAI's CLIP and of all models of the catalogue."""
+"""Normalisation of pixels in OpenAI's CLIP and in all models of the catalogue."""
 
 
 def check_open_clip() -> None:
@@ -49,12 +49,16 @@ def check_open_clip() -> None:
 
 
 class ClipEncoder(PictureNetwork):
-    """The image tower of a CLIP model; one per worker. Pictures are prepared as by `prepared`.
+    """The image tower of a CLIP model; a worker has one.
 
-    `precision` is that of a CPU: a GPU always works in float16. `auto` is a GPU if there is one.
+    Args:
+        entry: The model.
+        weights: File of its weights.
+        precision: Arithmetic on a CPU; a GPU always uses float16.
+        device: `auto` is a GPU if there is one.
 
     Raises:
-        ModelError: open_clip is missing, or the file does not hold such a model.
+        ModelError: open_clip is missing, or the file holds another model.
     """
 
     def __init__(
@@ -96,7 +100,7 @@ class ClipEncoder(PictureNetwork):
         )
 
     def prepare(self, rgb_HWC: Picture) -> Picture:
-        """The network's picture of a frame; see `prepared`."""
+        """Returns the network's picture of a frame: see `prepared`."""
         return prepared(rgb_HWC, self.size_px)
 
     def _features(self, pictures_NCHW: "Tensor") -> "Tensor":
@@ -105,10 +109,7 @@ class ClipEncoder(PictureNetwork):
 
 
 def prepared(rgb_HWC: Picture, size_px: int) -> Picture:
-    """A picture of any size, uint8 RGB, as open_clip prepares it: [size_px, size_px, 3].
-
-    The shorter side is scaled, and the middle cut out.
-    """
+    """Prepares uint8 RGB of any size as open_clip does: uint8 [size_px, size_px, 3]."""
     from PIL import Image
 
     height, width = rgb_HWC.shape[:2]
@@ -125,21 +126,20 @@ def prepared(rgb_HWC: Picture, size_px: int) -> Picture:
 def embed_texts(
     entry: ModelEntry, weights: Path, prompts: Sequence[str]
 ) -> tuple[NDArray[np.float32], float]:
-    """Embeds prompts, as `text_embedder` does once."""
+    """Loads a model and embeds prompts once: see `text_embedder`."""
     return text_embedder(entry, weights)(prompts)
 
 
 def text_embedder(
     entry: ModelEntry, weights: Path
 ) -> Callable[[Sequence[str]], tuple[NDArray[np.float32], float]]:
-    """Loads the whole model, in float32 on the CPU; returns what embeds prompts.
+    """Loads the whole model in float32 on the CPU; returns a function that embeds prompts.
 
-    Returns:
-        Unit embeddings, float32 [P, D], and the scale that cosines are multiplied with before a
-        softmax, as the model was trained.
+    The function returns unit embeddings, float32 [P, D], and the trained scale by which cosines are
+    multiplied before a softmax.
 
     Raises:
-        ModelError: open_clip is missing, or the file does not hold such a model.
+        ModelError: open_clip is missing, or the file holds another model.
     """
     check_open_clip()
     import torch
@@ -167,10 +167,10 @@ def text_embedder(
 
 
 def clip_config(entry: ModelEntry) -> dict[str, Any]:
-    """open_clip's configuration of a model: its own, or the one of its architecture.
+    """Returns open_clip's configuration: that of the catalogue's entry, or of its architecture.
 
     Raises:
-        ModelError: open_clip does not know the architecture, or it is no plain CLIP.
+        ModelError: open_clip does not know the architecture, or the model is not a plain CLIP.
     """
     import open_clip
 
@@ -181,16 +181,17 @@ def clip_config(entry: ModelEntry) -> dict[str, Any]:
         )
     if config["embed_dim"] != entry.dim or "hf_model_name" in config["text_cfg"]:
         raise ModelError(
-            f"model {entry.name}: {entry.architecture!r} is no plain CLIP of {entry.dim} dimensions"
+            f"model {entry.name}: {entry.architecture!r} is not a plain CLIP of {entry.dim} "
+            "dimensions"
         )
     return dict(config)
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Tensors of a file by name: safetensors, or PyTorch's own form without code in it.
+    """Reads a file's tensors by name: safetensors, or PyTorch's format without code.
 
     Raises:
-        ModelError: It cannot be read.
+        ModelError: The file cannot be read.
     """
     try:
         if path.suffix == ".safetensors":
@@ -208,5 +209,5 @@ def read_state(path: Path) -> dict[str, Any]:
 def _square(vision: dict[str, Any]) -> int:
     size = vision.get("image_size", 224)
     if not isinstance(size, int):
-        raise ModelError(f"pictures of {size} pixels; expected a square")
+        raise ModelError(f"the model reads pictures of {size} pixels; expected a square")
     return size

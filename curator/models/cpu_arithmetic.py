@@ -1,4 +1,4 @@
-"""Which arithmetic is fast on this CPU."""
+"""Tells which arithmetic is fast on this CPU."""
 
 from functools import cache
 from typing import Literal
@@ -8,9 +8,9 @@ Precision = Literal["auto", "float32", "int8"]
 
 @cache
 def has_fast_int8() -> bool:
-    """Whether this CPU multiplies 8-bit integers in hardware (VNNI or AMX), and oneDNN lets it.
+    """Returns whether this CPU multiplies 8-bit integers in hardware (VNNI or AMX) for oneDNN.
 
-    A variable such as `DNNL_MAX_CPU_ISA` may forbid it. Then sums of two products overflow.
+    A variable such as `DNNL_MAX_CPU_ISA` may disable this. Then sums of two products overflow.
     """
     import torch
 
@@ -26,7 +26,7 @@ def has_fast_int8() -> bool:
 
 
 def has_fast_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware (AVX-512 BF16 or AMX)."""
+    """Returns whether this CPU multiplies bfloat16 in hardware (AVX-512 BF16 or AMX)."""
     import torch
 
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")

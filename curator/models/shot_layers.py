@@ -1,10 +1,10 @@
 """Layers of the shot network, in floating point and in 8-bit integers.
 
-The four dilated branches of a layer share one spatial convolution, batch normalisation is folded
-into the temporal ones, and tensors are channels-last. In 8 bits, sums are exact, so all CPUs that
-have instructions for them agree. There, weights have a step for each channel of the output. What a
-layer gives has steps of a 255th of the largest value that `benchmarks/shot_ranges.py` saw in films;
-between the two convolutions of a layer, each channel has its own step.
+The spatial convolutions of a layer's four dilated branches are computed as one. Batch normalisation
+is folded into the temporal convolutions, and tensors are channels-last. In 8 bits, sums are exact,
+so all CPUs with such instructions agree. Weights then have one quantization step per output
+channel. The step of a layer's output is 1/255 of the largest value that `benchmarks/shot_ranges.py`
+found in films; between the two convolutions of a layer, each channel has its own step.
 
 Shape letters: T frames, C channels, H and W height and width.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RANGES = Path(__file__).with_name("shot_ranges.safetensors")
-"""Largest values: `spatial_0` to `spatial_5`, by channel; `blocks` and `pooled`, by block."""
+"""Largest values: `spatial_N` by channel, for each layer N; `blocks` and `pooled` by block."""
 DILATIONS = (1, 2, 4, 8)
 LAG = max(DILATIONS)
 _ZERO, _SIDE = 128, 127
@@ -31,12 +31,12 @@ _SIZES = ((27, 48), (13, 24), (6, 12), (3, 6))
 _TYPICAL_FRAMES = 64
 
 Convolve = Callable[["Tensor"], "Tensor"]
-"""[T, C, H, W] to as many frames, or to fewer."""
+"""Function of a batch [T, C, H, W]; its result has as many frames or fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A spatial convolution, a temporal one for each of `DILATIONS`, and what stands for 0."""
+    """A spatial convolution, a temporal one for each of `DILATIONS`, and the code of zero."""
 
     spatial: Convolve
     temporal: tuple[Convolve, ...]
@@ -44,7 +44,7 @@ class Layer:
 
 
 class Block(NamedTuple):
-    """Two layers, and what adds their results up and halves them; `step` is that of its result."""
+    """Two layers, and `pool`, which adds and halves their results; `step` is the result's step."""
 
     layers: tuple[Layer, Layer]
     pool: "Callable[[Tensor, Tensor], Tensor]"
@@ -59,12 +59,12 @@ class _Weights(NamedTuple):
 
 @cache
 def shot_ranges_name() -> str:
-    """Name of the ranges that 8 bits hold: others give other probabilities."""
+    """Returns the name of the ranges of 8-bit values, which affect probabilities."""
     return f"shot_ranges/{hashlib.sha256(RANGES.read_bytes()).hexdigest()[:16]}"
 
 
 def _weights(ddcnn: Any) -> _Weights:  # noqa: ANN401
-    """The package's weights of a layer."""
+    """Returns a layer's weights from the package, with normalisation folded in."""
     import torch
 
     branches = [getattr(ddcnn, f"Conv3D_{dilation}").layers for dilation in DILATIONS]
@@ -74,7 +74,7 @@ def _weights(ddcnn: Any) -> _Weights:  # noqa: ANN401
     gains = gain.chunk(len(branches))
     spatial = torch.cat([space.weight[:, :, 0] for space, _ in branches])
     return _Weights(
-        # Pixels go in as whole numbers up to 255, which all types hold exactly.
+        # The input has whole numbers up to 255, which all types represent exactly.
         spatial=spatial / 255 if spatial.shape[1] == 3 else spatial,
         temporal=[
             time.weight[..., 0] * gains[i].view(-1, 1, 1, 1) for i, (_, time) in enumerate(branches)
@@ -84,7 +84,7 @@ def _weights(ddcnn: Any) -> _Weights:  # noqa: ANN401
 
 
 def float_blocks(net: Any, dtype: "torch.dtype") -> list[Block]:  # noqa: ANN401
-    """The package's blocks, in floating point."""
+    """Returns the package's blocks in floating point."""
     import torch
 
     def packed(weight: "Tensor") -> "Tensor":
@@ -115,7 +115,7 @@ def float_blocks(net: Any, dtype: "torch.dtype") -> list[Block]:  # noqa: ANN401
 
 
 def int8_blocks(net: Any) -> list[Block]:  # noqa: ANN401
-    """The package's blocks, in 8 bits."""
+    """Returns the package's blocks in 8 bits."""
     from safetensors.torch import load_file
 
     ranges = load_file(RANGES)
@@ -167,23 +167,23 @@ def int8_convolution(
     result: tuple[float, int] | None = None,
     is_activated: bool = False,
 ) -> Convolve:
-    """Makes a convolution of uint8 by torch's operator of oneDNN.
+    """Makes a convolution of uint8 from torch's oneDNN operator.
 
     Args:
         weight: float32 [O, C, h, w].
-        shape: Of a typical batch, by which weights are laid out.
+        shape: Shape of a typical batch, which determines the layout of weights.
         bias: float32 [O].
-        step: A number of the input is (stored - `zero`) * `step`.
-        zero: See `step`; padding holds it.
-        padding: Frames on each side, and pixels.
-        dilation: Of the third axis.
-        result: Step and zero of the uint8 that it gives; float32 without.
-        is_activated: Whether numbers below 0 become 0.
+        step: A value of the input is (stored - `zero`) * `step`.
+        zero: Stored number of the value 0; padding has it.
+        padding: Padding on each side of the last two axes.
+        dilation: Dilation along the third axis.
+        result: Step and zero of a uint8 result; None for a float32 result.
+        is_activated: Whether values below 0 become 0.
     """
     import torch
 
     operators = torch.ops.onednn
-    # A channel that no weight reaches has a step too.
+    # A channel whose weights are all 0 needs a step too.
     steps = weight.abs().amax((1, 2, 3)).clamp(min=1e-12) / _SIDE
     codes = (weight / steps.view(-1, 1, 1, 1)).round().to(torch.int8)
     form = [1, 1], [padding, padding], [dilation, 1]
@@ -204,14 +204,14 @@ def int8_convolution(
 
 
 def int8_product(weight_CO: "Tensor", step: float) -> Convolve:
-    """Makes the product of vectors of uint8 [T, C] in steps with a matrix, float32 [T, O]."""
+    """Makes a function that multiplies uint8 vectors [T, C] by a matrix, float32 [T, O]."""
     weight = weight_CO.t()[..., None, None]
     product = int8_convolution(weight, (_TYPICAL_FRAMES, len(weight_CO), 1, 1), step=step)
     return lambda vectors_TC: product(vectors_TC[..., None, None]).flatten(1)
 
 
 def _pool_int8(outer: "Tensor", inner: "Tensor", *, factor: float) -> "Tensor":
-    """Means of 2x2 sums of both, in steps `factor` times as many, rounded."""
+    """Adds both, averages 2x2 pixels, multiplies by `factor`, and rounds to uint8."""
     import torch
 
     both = outer.permute(0, 2, 3, 1).to(torch.int16).add_(inner.permute(0, 2, 3, 1))
@@ -225,7 +225,7 @@ def _pool_int8(outer: "Tensor", inner: "Tensor", *, factor: float) -> "Tensor":
 def _run_layer(
     layer: Layer, frames_TCHW: "Tensor", before: "list[Tensor] | None", *, is_last: bool
 ) -> "tuple[Tensor, list[Tensor]]":
-    """As `run_block`; `before` has a tensor for each branch."""
+    """Runs one layer as `run_block` does; `before` has a tensor for each branch."""
     import torch
 
     spatial = layer.spatial(frames_TCHW).permute(0, 2, 3, 1)
@@ -245,7 +245,7 @@ def _run_layer(
         outputs.append(layer.temporal[i](window.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)[0])
     joined = torch.cat(outputs, dim=2)
     if before is None:
-        # Before its first frame a video has nothing, not even what a layer makes of nothing.
+        # Drops outputs before the first frame: the next layer gets zeros there instead.
         joined = joined[LAG:]
     return joined.view(len(joined), H, W, -1).permute(0, 3, 1, 2), after
 
@@ -253,10 +253,17 @@ def _run_layer(
 def run_block(
     block: Block, frames_TCHW: "Tensor", before: tuple[Any, ...] | None, *, is_last: bool
 ) -> "tuple[Tensor, tuple[Any, ...]]":
-    """Two layers, the shortcut around the second, and the pooling.
+    """Runs two layers, the shortcut around the second, and the pooling.
 
-    Answers for the frames up to `LAG` before the newest; all that are left at the end. A chunk
-    looks back on `before`, None for the first of a video; what the next one needs is returned.
+    Args:
+        block: The block.
+        frames_TCHW: The next chunk.
+        before: State after the last chunk; None for the first chunk of a video.
+        is_last: Whether this is the last chunk.
+
+    Returns:
+        Results of earlier frames, because each layer delays by `LAG` frames until the last chunk;
+        and the state for the next chunk.
     """
     import torch
 

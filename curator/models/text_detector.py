@@ -1,13 +1,13 @@
 """Finds text in pictures with the detection network that comes in the `rapidocr` wheel.
 
-The network (PP-OCRv6 small, Apache-2.0) says for each pixel how surely it lies in the core of a
-line of text; lines are read off that map as differentiable binarization means it (arXiv
-1911.08947). Nothing of `rapidocr` is imported and nothing is fetched: importing it costs 1.1
-CPU-seconds, of which its detector needs only the model file.
+The network (PP-OCRv6 small, Apache-2.0) computes a map: for each pixel, the probability that it is
+in the core of a line of text. Lines are derived from the map by differentiable binarization (arXiv
+1911.08947). Only the model file of `rapidocr` is used: importing the package costs 1.1 CPU-seconds.
+Nothing is downloaded.
 
-On a CPU's core, starting the network's 200 operators one by one takes longer than anything else
-that text costs it. On CUDA they are captured as a graph, which one call starts. torch takes seconds
-to import, and so is imported in functions.
+Starting the network's 200 operators one by one on a GPU is the largest cost of text on a CPU core.
+On CUDA, they are captured as a graph, which starts by one call. torch takes seconds to import, so
+it is imported in functions.
 
 Shape letters: S pictures, H, W their height and width, h, w those of the network's pictures.
 """
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 TEXT_MODEL = "PP-OCRv6_det_small"
 BOX_COLUMNS = ("x0", "y0", "x1", "y1", "confidence", "area")
-"""A line of text: its upright box as shares of width and height, how surely it is text (0 to 1),
-and its own area, as a share of the picture: less than the box's where the line is tilted."""
+"""A line of text: its upright box in shares of width and height, the probability that it is text (0
+to 1), and its area as a share of the picture, which is below the box's area for a tilted line."""
 TEXT_WEIGHTS = WheelWeights(
     wheel="rapidocr",
     package="rapidocr",
@@ -47,53 +47,52 @@ TEXT_WEIGHTS = WheelWeights(
     setting="analyze.text",
 )
 GATE = Path(__file__).with_name("text_gate.safetensors")
-"""Says early which pictures show no text. Other weights need another version of the family `text`.
+"""Weights of the `Gate` for pictures without text. A change needs a new version of family `text`.
 """
 GATED = "Add.121"
-"""The network's features of places of 16 px, behind which two fifths of its time lie."""
+"""Inner result that the gate reads: features at 16 px. 2/5 of the network's time come after it."""
 
 LONG_SIDE_PX = 640
-"""Longer side of the network's picture. At half the size, a third of the lines that
-are 18 px high is missed."""
+"""Longer side of the network's picture. At half the size, a third of lines 18 px high is missed."""
 _STRIDE_PX = 32
-"""The network's sides are multiples of this."""
+"""Sides of the network's picture are multiples of this."""
 
-# The network is published with 0.3 and 1.6, and with 0.5 for a line, at which it marks faces and
-# bottle caps; lines of text at least 10 px high have 0.75 upwards.
+# The network's authors use 0.3, 1.6, and 0.5 for a line. At 0.5, it marks faces and bottle caps;
+# lines of text at least 10 px high have 0.75 or more.
 _CORE = int(0.3 * 255)
-"""In maps; no byte is 0.3 of 255 itself."""
+"""Least level of a core, exclusive; 0.3 of 255 is not a whole number."""
 _LINE_PROBABILITY = 0.65
 _GROW = 1.6
 _MIN_CORE_PX = 3
 _MAX_LINE = 0.25
-"""Height of a line as a part of the picture's shorter side above which it is not taken for text: on
-real footage without text the network marks whole cars, people and bottles."""
+"""Largest height of a line, relative to the picture's shorter side. On real footage without text,
+the network also marks whole cars, people and bottles."""
 MAX_BOXES = 64
-"""Lines that are kept of one picture, the largest first: a page of text has fewer."""
+"""Most lines of a picture, the largest first. A page of text has fewer."""
 
 _BATCHES = (1, 2, 4)
-"""Pictures of a graph. A batch of 32 frames has one or two looks."""
+"""Pictures per graph. A batch of 32 frames has one or two pictures to search for text."""
 _MOST_GRAPHS = 12
-"""Graphs that are kept, the last used: one for each of `_BATCHES` and of the network's sizes, of
-which sources of one collection have few. All share the memory of the largest, 19 MB a picture and
-what cuDNN takes; each has 3 MB a picture of its own."""
+"""Most graphs that are kept, by last use. There is one for each of `_BATCHES` and each size of the
+network's picture; the sources of a collection have few sizes. All graphs share the memory of the
+largest, 19 MB per picture and that of cuDNN; each also has 3 MB per picture."""
 
 
 class TextDetector(BatchedNetwork):
-    """The detection network of one worker, on one thread.
+    """The detection network of a worker; uses one thread.
 
     Args:
-        path: The network's file; None for the installed wheel's.
-        device: Where torch computes it, such as `cuda`.
-        precision: Unless it is float32, a GPU computes in float16, and a CPU in bfloat16 where
-            `has_fast_bfloat16`. bfloat16 moves the sides of most boxes by 0.0001; one line of 100
-            appears or vanishes, at the bound. float16 is the more exact of the two.
-        is_gated: Whether pictures whose inner features show no text have an empty map, as `GATE`
-            says, at the cost of a few faint lines.
+        path: File of the network; None for the installed wheel's.
+        device: torch's name of the device, such as `cuda`.
+        precision: Unless it is float32, a GPU uses float16, and a CPU with `has_fast_bfloat16` uses
+            bfloat16. bfloat16 moves the sides of most boxes by 0.0001, and adds or removes 1 line
+            of 100, near the threshold. float16 is more exact.
+        is_gated: Whether the `GATE` sets the maps of pictures without text to zero early. It
+            misses a few faint lines.
         long_side_px: Longer side of the network's picture.
 
     Raises:
-        ModelError: The file is missing, or is not the one that was tested.
+        ModelError: The file is missing, or differs from the tested one.
     """
 
     def __init__(
@@ -127,11 +126,11 @@ class TextDetector(BatchedNetwork):
         self._graph: Callable[[tuple[int, ...]], Replayed] | None = None
         if torch.device(device).type == "cuda":
             pool = torch.cuda.graph_pool_handle()
-            # The new graph is there before the oldest goes, so that the pool never ends.
+            # The cache drops the oldest graph after the new one is made, so that the pool persists.
             self._graph = lru_cache(_MOST_GRAPHS)(partial(self._captured, pool))
 
     def boxes(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Lines of text in a picture, the largest first.
+        """Finds the lines of text in a picture, the largest first.
 
         Args:
             rgb_HWC: uint8 RGB, upright with square pixels, of any size.
@@ -144,22 +143,22 @@ class TextDetector(BatchedNetwork):
     def quads(
         self, rgb_HWC: NDArray[np.uint8], *, probability: float, most_height: float
     ) -> NDArray[np.float64]:
-        """Corners of the lines of text in a picture, turned ones as they lie.
+        """Finds the lines of text in a picture as rectangles, which may be rotated.
 
         Args:
             rgb_HWC: As for `boxes`.
-            probability: Mean over a line's core below which it is none.
-            most_height: Of a line, as a part of the picture's shorter side.
+            probability: Least mean probability over a line's core.
+            most_height: Largest height of a line, relative to the picture's shorter side.
 
         Returns:
-            float64 [n, 4, 2], x and y as shares of width and height, in turn around the rectangle,
-            possibly outside of the picture. In no order.
+            Corners around each rectangle, float64 [n, 4, 2], x and y in shares of width and height;
+            possibly outside of the picture. The lines are not sorted.
         """
         text_map = self.host_map(rgb_HWC)
         return _quads(text_map, probability=probability, most_height=most_height)[0]
 
     def host_map(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The map of a picture in the host's memory, waited for; on any stream."""
+        """Returns the map of a picture in the host's memory; works on any CUDA stream."""
         import torch
 
         size = network_size(rgb_HWC.shape[1], rgb_HWC.shape[0], self._long_side_px)
@@ -169,19 +168,19 @@ class TextDetector(BatchedNetwork):
         return map_HW
 
     def maps(self, pictures_SHWC: "Tensor", *, as_graph: bool = True) -> "Tensor":
-        """How surely each pixel is in the core of a line; only queued, not waited for.
+        """Queues the computation of maps, without waiting for it.
 
-        All calls with graphs are on one stream.
+        All calls with graphs must be on one CUDA stream.
 
         Args:
             pictures_SHWC: uint8 RGB on the device, upright with square pixels.
-            as_graph: Whether graphs are replayed on CUDA.
+            as_graph: Whether to use graphs on CUDA.
 
         Returns:
-            uint8 [S, h, w] on the device: probabilities from 0 to 255, for `lines_of`.
+            Probabilities from 0 to 255 for `lines_of`, uint8 [S, h, w] on the device.
 
         Raises:
-            DeviceMemoryError: The device's memory does not hold the network for one picture.
+            DeviceMemoryError: The device has too little memory for the network and one picture.
         """
         import torch
 
@@ -201,7 +200,7 @@ class TextDetector(BatchedNetwork):
                 if not is_out_of_memory(error):
                     raise
                 raise DeviceMemoryError(
-                    f"the GPU's memory does not hold text detection for a picture of {w} x {h} "
+                    f"the GPU has too little memory for text detection in a picture of {w} x {h} "
                     "pixels; set analyze.workers_per_gpu lower"
                 ) from error
         return maps
@@ -220,7 +219,7 @@ class TextDetector(BatchedNetwork):
         return Replayed(lambda levels: [self._compute(levels)], [given], pool=pool)
 
     def use_less_memory(self) -> bool:
-        """Leaves graphs out from now on; without them, halves batches."""
+        """Stops using graphs; if it uses none already, halves batches."""
         if self._graph is None:
             return super().use_less_memory()
         self._graph = None
@@ -228,10 +227,10 @@ class TextDetector(BatchedNetwork):
 
 
 def _levels(pictures_SHWC: "Tensor", h: int, w: int) -> "Tensor":
-    """Pictures of the network's size, RGB [S, 3, h, w] of 0 to 255, whole numbers.
+    """Scales pictures to the network's size, RGB [S, 3, h, w] in whole numbers from 0 to 255.
 
-    They have the bits of OpenCV's bilinear scaling of bytes: where one value in 20 differs by 1,
-    probabilities differ by up to 0.24.
+    The result is bit-exact to OpenCV's bilinear scaling of bytes. If one value in 20 differed by 1,
+    probabilities would differ by up to 0.24.
     """
     H, W = pictures_SHWC.shape[1:3]
     if (h, w) == (H, W):
@@ -246,10 +245,10 @@ def _levels(pictures_SHWC: "Tensor", h: int, w: int) -> "Tensor":
 
 @constants(64)
 def _neighbours(source: int, result: int, device: "torch.device") -> "tuple[Tensor, Tensor]":
-    """The two pixels of the source that each of the result lies between, and their weights.
+    """Returns the two neighbours in the source of each pixel of the result, and their weights.
 
     Returns:
-        Indices [2 result], all left ones first, and weights int32 [2 result] of 2048.
+        Indices [2 result], all left ones first; weights, int32 [2 result], pairs sum to 2048.
     """
     import torch
 
@@ -266,19 +265,19 @@ def _maps_of(
 ) -> "Tensor":
     import torch
 
-    # It was trained on blue, green, red in [-1, 1].
+    # The network was trained on blue, green, red in [-1, 1].
     bgr = levels_SCHW.flip(1) / 127.5 - 1
     return (network(bgr, stops_early=stops_early)[:, 0] * 255).round().to(torch.uint8)
 
 
 def network_size(width: int, height: int, long_side_px: int = LONG_SIDE_PX) -> tuple[int, int]:
-    """Width and height in pixels that a picture of this size is shown to the network at."""
+    """Returns width and height of the network's picture for a picture of this size, in pixels."""
     scale = long_side_px / max(width, height) / _STRIDE_PX
     return tuple(max(1, round(side * scale)) * _STRIDE_PX for side in (width, height))  # type: ignore[return-value]
 
 
 def lines_of(map_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Lines of text in a map of probabilities from 0 to 255.
+    """Finds the lines of text in a map of probabilities from 0 to 255.
 
     Returns:
         float32 [n, 6], the columns of `BOX_COLUMNS`, the largest first.
@@ -298,11 +297,13 @@ def _quads(
     probability: float = _LINE_PROBABILITY,
     most_height: float = _MAX_LINE,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Lines of text in a map, as rectangles that may be turned: corners, confidences, areas.
+    """Finds lines of text in a map as rectangles, which may be rotated: see `TextDetector.quads`.
 
-    The network marks a line's core, which is the line shrunk by area / perimeter times a ratio; a
-    core is grown back by the same rule. Areas are shares of the picture; for more see
-    `TextDetector.quads`.
+    The network marks a line's core: the line, shrunk by area / perimeter times a ratio. A core is
+    grown back by the same rule.
+
+    Returns:
+        Corners, confidences, and areas in shares of the picture.
     """
     height, width = map_HW.shape
     quads, confidences, areas = [], [], []
@@ -327,7 +328,7 @@ def _quads(
 
 
 def _cores(map_HW: NDArray[np.uint8]) -> Sequence[NDArray[np.int32]]:
-    """Contours of the cores of lines, and of all else that may be one."""
+    """Returns the contours of regions that may be cores of lines."""
     if map_HW.max() <= _CORE:
         return ()
     core = (map_HW > _CORE).view(np.uint8)

@@ -1,18 +1,17 @@
-"""Embeddings of captions, by text encoders of the catalogue, through `transformers`.
+"""Embeds captions with text encoders of the catalogue, through `transformers`.
 
-A sentence encoder gives one unit vector a caption. A T5 encoder gives a vector for each token, as
-trainers of world models take them: Cosmos Predict reads up to 512 tokens of 1024 values of T5-11B,
-without padding, and fills up with zeros itself.
+A sentence encoder returns one unit vector per caption. A T5 encoder returns one vector per token,
+as trainers of world models need: Cosmos Predict reads up to 512 tokens of 1024 values from T5-11B
+without padding, and pads them with zeros.
 
-A text's embedding does not depend on which others are embedded with it, but for the last bits of
-sums: texts are computed together only with those that are filled up to the same length. In float32
-values move by less than 1e-5 of the largest, after float16 by its last bit; in bfloat16, which is
-used on GPUs, by 1%.
+A text is batched only with texts that are padded to the same length, so its embedding depends on
+the others only through rounding of sums: by less than 1e-5 of the largest value in float32, by the
+last bit after conversion to float16, and by 1% in bfloat16, which GPUs use.
 
-Weights load from safetensors, or from PyTorch's form without code in it; tokenizers from
-`tokenizer.json`. Nothing is fetched, and no code of a repository is run.
+Weights load from safetensors, or from PyTorch's format without code; tokenizers load from
+`tokenizer.json`. Nothing is downloaded, and no code of a repository runs.
 
-Shape letters: N texts, T tokens filled up, L tokens of one text, D dimensions.
+Shape letters: N texts, T tokens with padding, L tokens of one text, D dimensions.
 """
 
 # ruff: noqa: N806 - shape letters
@@ -37,13 +36,13 @@ Precision = Literal["auto", "float32", "bfloat16"]
 Embedding = NDArray[np.float32] | NDArray[np.float16]
 
 STEP_TOKENS = 16
-"""Texts are filled up to a multiple of this."""
+"""Texts are padded to a multiple of this."""
 BATCH_TOKENS = 4096
-"""Of a batch, filling counted; at 512 tokens T5-11B's widest layer then takes 0.5 GB."""
+"""Most tokens of a batch, with padding. The widest layer of T5-11B then takes 0.5 GB."""
 
 
 def text_hash(text: str) -> str:
-    """What a caption is known by, whatever clips have it: 32 hex digits of SHA-256."""
+    """Returns the key of a caption, which depends only on the text: 32 hex digits of SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -56,16 +55,16 @@ def check_transformers() -> None:
 
 
 class TextEncoder:
-    """A text encoder, loaded.
+    """A loaded text encoder.
 
     Args:
-        entry: The model, of the kind `text`.
-        folder: Where its files are.
-        device: Where it computes; `auto` is a GPU if there is one.
+        entry: A model of kind `text`.
+        folder: Folder of the model's files.
+        device: `auto` is a GPU if there is one.
         precision: `auto` is float32 on a CPU and bfloat16 on a GPU; T5 overflows in float16.
 
     Raises:
-        ModelError: transformers is missing, or the files hold no such model.
+        ModelError: transformers is missing, or the files hold another model.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class TextEncoder:
         precision: Precision = "auto",
     ) -> None:
         check_transformers()
-        # By name, because type checkers would read all of both packages.
+        # Imported by name, because a type checker would otherwise read both packages.
         self._torch: Any = importlib.import_module("torch")
         self.entry = entry
         if device == "auto":
@@ -92,7 +91,7 @@ class TextEncoder:
             raise ModelError(
                 f"model {entry.name}: {path} cannot be read: {one_line(error)}"
             ) from error
-        # Files carry the settings of some example, such as 128 tokens.
+        # Tokenizer files may contain other settings, such as 128 tokens.
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(entry.max_tokens)
         self._model = self._load(folder)
@@ -100,16 +99,16 @@ class TextEncoder:
     def _load(self, folder: Path) -> Any:  # noqa: ANN401
         torch, entry = self._torch, self.entry
         transformers: Any = importlib.import_module("transformers")
-        # Of encoders with a decoder, such as T5, the encoder.
+        # Loads only the encoder of models that also have a decoder, such as T5.
         auto = transformers.AutoModelForTextEncoding
-        # It shows bars, and warns of the decoder that it leaves out.
+        # Hides its progress bars, and its warning about the missing decoder.
         hf_logging = transformers.utils.logging
         level, shows_bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
         hf_logging.set_verbosity_error()
         hf_logging.disable_progress_bar()
         try:
-            # What the file lacks is drawn at random: that is looked for below, and must not use up
-            # the process's seed.
+            # Missing tensors are drawn at random, without use of the process's generator here. They
+            # are an error below.
             with torch.random.fork_rng(devices=[]):
                 model, report = auto.from_pretrained(
                     str(folder),
@@ -130,7 +129,7 @@ class TextEncoder:
         if lacking or report["mismatched_keys"]:
             wrong = sorted(lacking or map(str, report["mismatched_keys"]))
             raise ModelError(
-                f"model {entry.name}: {folder} lacks {len(wrong)} tensors, {wrong[0]} among them"
+                f"model {entry.name}: {folder} lacks {len(wrong)} tensors, such as {wrong[0]}"
             )
         if model.config.hidden_size != entry.dim:
             raise ModelError(
@@ -140,13 +139,13 @@ class TextEncoder:
         return model.eval().to(self.device).requires_grad_(False)
 
     def each(self, texts: Sequence[str]) -> Iterator[tuple[int, Embedding]]:
-        """Embeddings of texts that are not empty, with their number, the shortest texts first."""
+        """Yields the indices and embeddings of texts, the shortest first; no text may be empty."""
         ids = [code.ids for code in self._tokenizer.encode_batch(list(texts))]
 
         def filled(index: int) -> int:
             return STEP_TOKENS * math.ceil(len(ids[index]) / STEP_TOKENS)
 
-        # The order of the texts must not decide who is computed with whom.
+        # Batches must not depend on the order of the texts.
         order = sorted(range(len(ids)), key=lambda i: (filled(i), ids[i], i))
         for length, indices in groupby(order, key=filled):
             while some := list(islice(indices, max(1, BATCH_TOKENS // length))):
@@ -177,13 +176,13 @@ class TextEncoder:
         for embedding in made:
             if not np.isfinite(embedding).all():
                 raise ModelError(
-                    f"model {self.entry.name} gave values that are no numbers, in {self.precision}"
+                    f"model {self.entry.name} returned NaN or infinity in {self.precision}"
                 )
         return made
 
 
 def torch_refusal() -> str | None:
-    """Returns why a model cannot use the GPU that this process holds, or None."""
+    """Returns why a model cannot use this process's GPU; None if it can."""
     import torch
 
     if torch.cuda.is_available():

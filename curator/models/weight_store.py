@@ -1,10 +1,10 @@
-"""Model weights on this machine: where they are, how they get there, that they are the right ones.
+"""Finds, fetches and verifies model weights on this machine.
 
-Weights are looked for in the models folder, then in a mirror (a folder or bucket prefix), if one is
-given; a pull without a mirror takes them from the hub's own cache or the hub. What is copied is
-hashed on the way, and is kept only if its SHA-256 is the catalogue's. A record next to each file
-has its hash, size and time: while size and time are the same, the file is not hashed again. A model
-whose hash the catalogue does not know is trusted the first time, and must stay the same.
+Weights are searched in the models folder, then in a mirror (a folder or bucket prefix) if there is
+one. A pull without a mirror takes them from the hub's cache or the hub. A file is hashed while it
+is copied, and kept only if its SHA-256 is that of the catalogue. A record next to each file has its
+hash, size and time of change. While size and time stay the same, the file is not hashed again. If
+the catalogue has no hash of a model, the first file is trusted, and later files must equal it.
 """
 
 import hashlib
@@ -45,16 +45,16 @@ State = Literal["verified", "not verified", "differs", "missing"]
 
 
 def default_folder() -> Path:
-    """Models folder where nothing else is said."""
+    """Returns the models folder that is used unless another one is named."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "curate" / "models"
 
 
 @dataclass(frozen=True)
 class ModelStore:
-    """Weights on this machine; holds only addresses, so that it can be sent to workers.
+    """Weights on this machine; holds only addresses, so it can be sent to workers.
 
-    `mirror`, a folder or `s3://bucket/prefix`, is looked in after the local folder.
+    `mirror`, a folder or `s3://bucket/prefix`, is searched after the local folder.
     """
 
     folder: str
@@ -62,9 +62,9 @@ class ModelStore:
 
     @classmethod
     def at(cls, place: str | None) -> "ModelStore":
-        """The store of a folder, or the default folder with a bucket prefix as its mirror.
+        """Returns the store of a folder, or the default folder with a bucket prefix as its mirror.
 
-        None stands for what `CURATE_MODELS` says, or the default folder.
+        None stands for the value of `CURATE_MODELS`, or else the default folder.
         """
         place = place or os.environ.get(PLACE) or None
         if place is not None and scheme_of(place) is not None:
@@ -73,10 +73,10 @@ class ModelStore:
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """The packaged models, and those that the folder or else the mirror adds.
+        """The packaged models, with the entries that the folder or else the mirror adds.
 
         Raises:
-            ModelError: What is added cannot be read.
+            ModelError: The added entries cannot be read.
         """
         for place in filter(None, (self.folder, self.mirror)):
             store = open_store(place)
@@ -85,7 +85,7 @@ class ModelStore:
         return load_catalogue()
 
     def path(self, entry: ModelEntry) -> Path:
-        """Where the file of a model is, or would be, on this machine; of several, the weights."""
+        """Returns the path of a model's weights on this machine, whether or not the file exists."""
         if entry.package is not None:
             try:
                 return Path(str(distribution(entry.package).locate_file(entry.file)))
@@ -94,41 +94,43 @@ class ModelStore:
         return Path(self.folder) / entry.key
 
     def find(self, entry: ModelEntry) -> Path:
-        """The verified file of a model's weights; what is not here is copied from the mirror.
+        """Returns the verified file of a model's weights; copies missing files from the mirror.
 
         Raises:
-            ModelError: A file is nowhere, or not the one that the catalogue names; says what to do.
+            ModelError: A file is missing, or differs from the catalogue's; the message has the
+                remedy.
         """
         parts = {self._state(part): part for part in reversed(entry.parts)}
         if (part := parts.get("differs")) is not None:
             raise ModelError(
                 f"model {entry.name}: {self.path(part)} is not the file that the catalogue names "
-                f"(sha256 {self._expected(part)}); delete it and `curate models pull {entry.name}`"
+                f"(sha256 {self._expected(part)}); delete it, and run `curate models pull "
+                f"{entry.name}`"
             )
         part = parts.get("missing")
         if part is not None and (self.mirror is None or not self._copy_from(self.mirror, entry)):
             raise ModelError(
                 f"model {entry.name}: {self.path(part)} does not exist; `curate models pull "
-                f"{entry.name}` fetches it, with --from FOLDER or s3://bucket/prefix from a mirror"
+                f"{entry.name}` fetches it (from a mirror with --from FOLDER or s3://bucket/prefix)"
             )
         return self.path(entry)
 
     def state(self, entry: ModelEntry, *, again: bool = False) -> State:
-        """What is on this machine of a model; hashes what changed since the last time, or all."""
+        """Returns the state of a model's files; hashes changed files, or all of them if `again`."""
         return _worst(self._state(part, again=again) for part in entry.parts)
 
     def quick_state(self, entry: ModelEntry) -> State:
-        """Like `state`, from size and record alone: hashes nothing."""
+        """Returns the state of a model's files by size and record, without hashing."""
         return _worst(self._quick_state(part) for part in entry.parts)
 
     def pull(self, entry: ModelEntry, source: str | None = None) -> Path:
-        """Fetches a model, verifies it, and puts each of its files in its place whole.
+        """Fetches and verifies a model; puts each file into place atomically.
 
         `source` is a folder or bucket prefix to copy from; None stands for the mirror, then the
-        hub. Returns what `find` returns.
+        hub. Returns the path of the weights.
 
         Raises:
-            ModelError: It cannot be fetched, or is not what the catalogue names.
+            ModelError: The model cannot be fetched, or differs from the catalogue's.
         """
         if entry.package is not None:
             return self.find(entry)
@@ -146,12 +148,15 @@ class ModelStore:
         return self.path(entry)
 
     def fingerprint(self, entry: ModelEntry) -> str:
-        """Which weights those are: the file's hash, or of several files that of their hashes."""
+        """Returns the hash of a model's file; of several files, the hash of their hashes."""
         digests = [self._expected(part) or "unknown" for part in entry.parts]
         return digests[0] if len(digests) == 1 else fingerprint("model files", digests)
 
     def load_derived(self, key: str) -> dict[str, NDArray[Any]] | None:
-        """Arrays kept under the fingerprint of all that they depend on; None if they were not."""
+        """Returns arrays stored by `keep_derived` under a key; None if there are none.
+
+        The key is a fingerprint of everything that the arrays depend on.
+        """
         path = Path(self.folder) / _DERIVED.format(key)
         try:
             with np.load(path, allow_pickle=False) as arrays:
@@ -160,7 +165,7 @@ class ModelStore:
             return None
 
     def keep_derived(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Keeps arrays that were computed from weights; does nothing if the folder is read-only."""
+        """Stores arrays computed from weights; does nothing if the folder is read-only."""
         sink = io.BytesIO()
         np.savez(sink, allow_pickle=False, **dict(arrays))
         with suppress(StorageError):
@@ -191,7 +196,7 @@ class ModelStore:
         return "verified"
 
     def _fetch(self, entry: ModelEntry) -> None:
-        """Takes a file from the hub or its cache, or from the address of its entry."""
+        """Fetches a file from the hub or its cache, or from the entry's URL."""
         try:
             if entry.repository is not None:
                 self._fetch_from_hub(entry, entry.repository)
@@ -200,19 +205,19 @@ class ModelStore:
                     self._take(entry, stream, entry.url)
             else:
                 raise ModelError(
-                    f"model {entry.name} comes from a mirror only: `curate models pull "
+                    f"model {entry.name} is only on mirrors: run `curate models pull "
                     f"{entry.name} --from FOLDER`"
                 )
         except OSError as error:
             why = " ".join(str(error.__cause__ or error).split())
             raise ModelError(
                 f"model {entry.name}: {entry.source} cannot be fetched ({why}); on a machine "
-                f"without the internet copy {entry.file} from one that has it, and `curate models "
-                f"pull {entry.name} --from FOLDER`"
+                f"without internet access, copy {entry.file} from another machine, and run `curate "
+                f"models pull {entry.name} --from FOLDER`"
             ) from error
 
     def _fetch_from_hub(self, entry: ModelEntry, repository: str) -> None:
-        """Takes a file from the hub's cache or the hub; a download that broke off goes on."""
+        """Takes a file from the hub's cache or the hub; resumes an interrupted download."""
         try:
             from huggingface_hub import hf_hub_download, try_to_load_from_cache
             from huggingface_hub.errors import EntryNotFoundError
@@ -227,7 +232,7 @@ class ModelStore:
             with open(cached, "rb") as stream:
                 self._take(entry, stream, cached)
             return
-        # Below the models folder, so that weights are not kept in the hub's cache as well.
+        # Below the models folder, so that the hub's cache gets no second copy of the weights.
         folder = Path(self.folder) / _DOWNLOADS / entry.name
         try:
             path = hf_hub_download(
@@ -246,7 +251,7 @@ class ModelStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _copy_from(self, place: str, entry: ModelEntry) -> bool:
-        """Copies a model's files that are not here, if a place has all of them."""
+        """Copies missing files from a place with all files of a model; returns whether it has."""
         store = open_store(place)
         keys = mirrored_names(place, entry)
         if keys is None:
@@ -258,7 +263,7 @@ class ModelStore:
         return True
 
     def _take(self, entry: ModelEntry, stream: BinaryIO, origin: str) -> None:
-        """Copies a stream into the folder; nothing is left if its hash is another."""
+        """Copies a stream into the folder; keeps nothing if its hash is wrong."""
         expected = self._expected(entry)
         hashed = hashlib.sha256()
         try:
@@ -269,7 +274,7 @@ class ModelStore:
                 if expected not in (None, hashed.hexdigest()):
                     raise ModelError(
                         f"model {entry.name}: {origin} has sha256 {hashed.hexdigest()}, expected "
-                        f"{expected}; it was not kept"
+                        f"{expected}; the file was not kept"
                     )
         except StorageError as error:
             raise ModelError(f"model {entry.name}: {error}") from error
@@ -289,19 +294,22 @@ class ModelStore:
 
     def _record(self, entry: ModelEntry, digest: str) -> None:
         record = json.dumps(_facts(self.path(entry), digest)).encode()
-        # In a folder that cannot be written files are hashed anew each time.
+        # If the folder is read-only, files are hashed each time.
         with suppress(StorageError):
             open_store(self.folder).write(entry.key + _RECORD, record)
 
 
 def mirrored_names(place: str, entry: ModelEntry) -> list[str] | None:
-    """Names of all files of a model in a place, in a folder of its own or not, or None."""
+    """Returns the names of a model's files in a place; None if a file is missing.
+
+    All files are either in the model's folder or directly in the place.
+    """
     store = open_store(place)
     return next((names for names in _names(entry) if all(map(store.exists, names))), None)
 
 
 def _names(entry: ModelEntry) -> tuple[list[str], list[str]]:
-    """Names of a model's files in a folder of its own, and in one that all models share."""
+    """Returns the names of a model's files in the model's folder, and without a folder."""
     return [part.key for part in entry.parts], [part.file for part in entry.parts]
 
 

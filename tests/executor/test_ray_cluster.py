@@ -74,7 +74,7 @@ def test_a_cluster_that_is_not_on_the_loopback_that_was_named_is_said(
     """Ray's `ray start` and `ray.init` replace 127.0.0.1, and then listen on all addresses."""
     ray = SimpleNamespace(init=lambda **options: SimpleNamespace(address_info={"address": found}))
     RayCluster(given, None)._init(ray)
-    assert (f"at {given} is at {found}" in caplog.text) == warns
+    assert (f"address {given} by {found}" in caplog.text) == warns
 
 
 def test_this_ray_is_within_the_bounds_of_the_package() -> None:

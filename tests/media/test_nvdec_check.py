@@ -25,8 +25,9 @@ def test_an_old_package_or_driver_is_told_with_the_remedy() -> None:
     for build, cuda in (("13.2", 13000), ("12.8", 12020), ("12.8", 13020)):
         assert driver_fault(build, cuda) is None
     assert driver_fault("13.2", 12040) == (
-        "the driver knows CUDA up to 12.4: it is too old; update the driver to 580 or newer, or "
-        "install a torch for CUDA 12: uv pip install 'torch<2.11' in the checkout of this package"
+        "the driver is too old, and supports CUDA up to 12.4; update the driver to 580 or newer, "
+        "or install a torch for CUDA 12: uv pip install 'torch<2.11' in the checkout of this "
+        "package"
     )
     assert "torch for CUDA 11" in (driver_fault("12.8", 11080) or "")
     # The build of torch is read from its file.
@@ -42,8 +43,12 @@ def test_the_check_of_a_run_says_which_versions_do_not_fit(
     """Pins that it is said before the package is imported and before a worker needs torch."""
     monkeypatch.setattr(nvdec_check, "_driver_cuda", lambda: 12040)
     for codec, build, words in (
-        ("2.1.0", "13.2", "PyNvVideoCodec is 2.1.0, and before 2.2.4 "),
-        ("2.2.4", "13.2", "torch is built for CUDA 13.2, and the driver knows CUDA up to 12.4"),
+        ("2.1.0", "13.2", "PyNvVideoCodec is 2.1.0, and before 2.2.4, 10-bit frames"),
+        (
+            "2.2.4",
+            "13.2",
+            "torch is built for CUDA 13.2, and the driver is too old, and supports CUDA up to 12.4",
+        ),
         ("2.2.4", None, "torch is a CPU-only build"),
     ):
         monkeypatch.setattr(nvdec_check, "installed_version", lambda _, codec=codec: codec)

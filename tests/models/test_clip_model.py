@@ -144,7 +144,7 @@ def test_weights_of_another_model_are_refused(tiny: Path, tmp_path: Path) -> Non
     deeper = TINY | {"vision_cfg": TINY["vision_cfg"] | {"layers": 3}}
     with pytest.raises(ModelError, match=r"holds no m: .*Missing key"):
         ClipEncoder(entry(config=deeper, dim=32), tiny, device="cpu")
-    with pytest.raises(ModelError, match="is no plain CLIP of 33 dimensions"):
+    with pytest.raises(ModelError, match="is not a plain CLIP of 33 dimensions"):
         clip_config(entry(config=TINY, dim=33))
     with pytest.raises(ModelError, match="no architecture 'ViT-Z'"):
         clip_config(entry(architecture="ViT-Z", dim=32))

@@ -150,7 +150,7 @@ def test_bfloat16_of_older_recipes_is_the_arithmetic_of_the_cpu() -> None:
 def test_a_cpu_without_instructions_for_int8_takes_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transnet, "has_fast_int8", lambda: False)
     assert ShotNetwork().precision == "float32"
-    with pytest.raises(ModelError, match=r"shot_precision: int8 needs a CPU with VNNI"):
+    with pytest.raises(ModelError, match=r"shot_precision is int8, but this CPU lacks VNNI"):
         ShotNetwork(precision="int8")
 
 

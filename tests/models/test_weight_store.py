@@ -117,7 +117,7 @@ def test_what_differs_is_not_kept_and_a_file_that_changes_is_noticed(
     """Pins that a wrong file leaves nothing, and that a record is for one size and time."""
     store = ModelStore(str(folder))
     entry = store.catalogue.find("mine")
-    with pytest.raises(ModelError, match=f"has sha256 .*, expected {SHA}; it was not kept"):
+    with pytest.raises(ModelError, match=f"has sha256 .*, expected {SHA}; the file was not kept"):
         store.pull(entry, mirrored(tmp_path, "head.pth", b"other"))
     assert store.state(entry) == "missing"
     assert [p.name for p in (folder / "mine").rglob("*")] == []
@@ -161,7 +161,7 @@ def test_a_missing_model_names_the_command_that_fetches_it(folder: Path) -> None
     store = ModelStore(str(folder))
     with pytest.raises(ModelError, match=r"head.pth does not exist; `curate models pull mine`"):
         store.find(store.catalogue.find("mine"))
-    with pytest.raises(ModelError, match="comes from a mirror only"):
+    with pytest.raises(ModelError, match="is only on mirrors"):
         store.pull(store.catalogue.find("mine"))
 
 
