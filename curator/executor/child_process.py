@@ -62,7 +62,7 @@ class Child:
             [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=environment,
-            # An interrupt from the terminal goes to the driver, which ends this process.
+            # Only the driver gets interrupts from the terminal, and ends this process.
             process_group=0,
         )
         theirs.close()

@@ -26,7 +26,7 @@ with Ray's threads."""
 _POLL_S = 10.0
 """Shortest time over which a heartbeat measures CPU use, in seconds."""
 _WORKER = f"ray::{ACTOR}".encode()
-"""Prefix of the titles of processes whose steps count their CPU-seconds themselves."""
+"""Prefix of the titles of worker processes, where the steps count CPU-seconds themselves."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -144,7 +144,7 @@ def _own_cpu_s() -> float:
 
 
 def thread_cpu_s() -> float:
-    """Returns the CPU-seconds of this thread; 0 in the driver, whose time is counted as a whole."""
+    """Returns the CPU-seconds of this thread; 0 in the driver, which counts its whole process."""
     return 0.0 if is_driver() else time.thread_time()
 
 

@@ -33,7 +33,7 @@ SMALL_FRAMES = 1800.0
 SMALL_SOURCES = 32
 
 EXPECTED_WORKERS = 64
-"""Workers to expect at least on a joined cluster without `--workers`, when units are sized."""
+"""Least number of workers that sizes of units assume on a joined cluster without `--workers`."""
 
 FEEDER_CPUS = 0.5
 """Cores that a worker with a GPU keeps busy. One of its threads reads and queues work for the GPU,
@@ -120,10 +120,7 @@ class Engine:
         process_sandbox().load(modules)
 
     def progress(self) -> tuple[int, float, float]:
-        """Returns the finished items of the current chain, their seconds of video, and their work.
-
-        Work is in seconds of video, weighted by the cost of each second.
-        """
+        """Returns the chain's finished items, their seconds of video, and the seconds by cost."""
         return self._done
 
     def loads(self) -> Counter[tuple[str, str]]:
@@ -159,10 +156,7 @@ class Engine:
         return float(available_gpus())
 
     def cpus_per_gpu(self) -> float | None:
-        """Returns the cores per GPU, on the node with the fewest.
-
-        None if no node of a joined cluster has a GPU yet; nodes to come are unknown.
-        """
+        """Returns the cores per GPU of the node with the fewest; None if no node has a GPU yet."""
         if not self.joins:
             return available_cpus() / max(1.0, self.n_gpus())
         self._start()
@@ -222,7 +216,7 @@ class Engine:
         if isinstance(units, Sequence) and not units:
             return
         if is_shown:
-            # Ray takes long to start, and a display must not show the last chain's progress then.
+            # Reset before Ray's slow start: a display must not show the last chain's progress.
             self._done = (0, 0.0, 0.0)
         if small:
             # A sandbox is a child process already.

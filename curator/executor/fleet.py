@@ -76,7 +76,7 @@ class Unmet:
 
 
 class TransientRefusal(str):
-    """A refusal that is not the node's fault: the node is asked again after `LOOK_S`."""
+    """A refusal that is not the node's fault: the check runs again after `LOOK_S`."""
 
     __slots__ = ()
 
@@ -224,7 +224,7 @@ class Fleet:
 
     @property
     def n_open(self) -> int:
-        """The number of submitted units whose results were not returned yet."""
+        """The number of submitted units without a returned result."""
         return len(self._waiting) + self._n_given + len(self._suspects)
 
     @property
@@ -395,7 +395,7 @@ class Fleet:
         if isinstance(result, CuratorError):
             raise result
         if isinstance(result, UnitResult) and result.left:
-            # A worker of the same pool takes it, if there is one.
+            # A worker of the same pool takes these items, if the pool has a worker.
             is_last = self._is_last(worker.pool)
             put = self._waiting.append if is_last else self._waiting.appendleft
             put(UnitAttempts(unit=list(result.left)))
@@ -468,7 +468,7 @@ class Fleet:
             return
         self._looked_s = now_s
         self._backend.watch.check()
-        # Spot nodes before they end, for example.
+        # Draining nodes, such as spot nodes before they end.
         leaving = self._backend.watch.state.draining
         if leaving != self._leaving:
             self._leaving = leaving

@@ -43,10 +43,7 @@ def _is_known(name: str, n_gpus: int) -> bool:
 
 
 def open_error(path: str | Path) -> str | None:
-    """Returns why a device file does not open, for example by a container's rules; None if it does.
-
-    Opening does not block.
-    """
+    """Returns why a device file does not open, such as a container's rules; None if it does."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as error:

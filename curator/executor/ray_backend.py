@@ -55,7 +55,7 @@ no attribute for this case."""
 
 @cache
 def _package_fingerprint() -> str:
-    """Returns the version and a short hash of all modules: what all nodes must agree on."""
+    """Returns the version and a short hash of all modules, which must be equal on all nodes."""
     root = Path(curator.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -253,11 +253,7 @@ class RayBackend:
         return Unmet(why=why, is_final=not state.has_autoscaler and is_settled)
 
     def relax(self, pool: WorkerPool) -> bool:
-        """Stops requesting memory if the autoscaler's node types may not declare any.
-
-        Returns:
-            Whether this changes the requests of the pool.
-        """
+        """Stops requesting memory if only that may keep nodes away; returns whether it did."""
         if not self.watch.state.lacks_only_memory(self._demand(pool)):
             return False
         self._asks_memory = False

@@ -43,7 +43,7 @@ LOOPBACK = "127.0.0.1"
 NO_DAEMONS = dict.fromkeys(
     ("start_monitor", "start_log_monitor", "start_api_server"), lambda self, *args, **options: None
 )
-"""Replacements of methods of Ray's `Node` that start processes, which one machine does not need.
+"""Replacements of the methods of Ray's `Node` that start processes without use on one machine.
 
 The autoscaler's monitor, the driver's log reader and the dashboard's server are Python processes.
 Each costs a CPU-second to start, and more while it runs. `ray.init` has no argument to disable
@@ -60,10 +60,7 @@ _LONGEST = 107 - len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma
 
 
 class RayCluster:
-    """A Ray on this machine, or the connection to a cluster.
-
-    `address` and `workers` are as for `Engine`; `beat` is as for `RayWatch`.
-    """
+    """A Ray on this machine, or a joined cluster; arguments as for `Engine` and `RayWatch`."""
 
     def __init__(
         self, address: str | None, workers: int | None, beat: Callable[[], None] = lambda: None
@@ -216,8 +213,8 @@ def private_folder() -> Path:
     folder = Path(parent) / f"curate-{os.getuid()}"
     if len(os.fsencode(folder / "r")) > _LONGEST:
         raise UsageError(
-            f"the temporary folder {parent} has too long a path for Ray's sockets, whose paths "
-            "have at most 107 bytes; set RAY_TMPDIR to a shorter path, such as /tmp"
+            f"the temporary folder {parent} has too long a path for Ray's sockets: the path of a "
+            "socket has at most 107 bytes; set RAY_TMPDIR to a shorter path, such as /tmp"
         )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     info = folder.lstat()

@@ -173,7 +173,7 @@ class _Sandbox:
         )
 
     def _end(self, error: DeviceError, more: str = "") -> NoReturn:
-        """Reports that the GPU failed, and ends the process, whose state on the GPU is unusable."""
+        """Reports that the GPU failed, and ends the process, because its state may be unusable."""
         self.tell("lost", type(error).__name__, one_line(error) + more)
         os._exit(1)
 

@@ -1,8 +1,8 @@
 """Restricts a sandboxed worker to a list of system calls.
 
 Calls that are not listed fail: older ones with EPERM, newer ones with ENOSYS, so that libraries
-fall back to older calls. For example, `pthread_create` falls back from `clone3` to `clone`, whose
-flags a filter can check. A call by another architecture's numbers (32 bits) kills the process.
+fall back to older calls. For example, `pthread_create` falls back from `clone3` to `clone`, and a
+filter can check the flags of `clone`. A call of another architecture (32 bits) kills the process.
 """
 
 import ctypes

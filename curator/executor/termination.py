@@ -17,10 +17,7 @@ _arrived: list[signal.Signals] = []
 
 @contextmanager
 def ends_when_asked() -> Iterator[None]:
-    """Makes SIGTERM interrupt like Ctrl-C.
-
-    Use it as the outermost context, because it restores the signal handlers.
-    """
+    """Makes SIGTERM interrupt like Ctrl-C; the outermost context, as it restores handlers."""
     _arrived.clear()
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -74,10 +74,10 @@ class UnitWorker:
 
     Args:
         stage: The stage; set up before the first item.
-        load: Returns the items of a unit, for example by reading parts. If it returns None, the
-            worker passes the unit on. None if the unit is the list of items.
-        keep: Called with items and results. Its return value leaves the worker in their place, such
-            as the name of the part that holds them. None to return the results.
+        load: Returns the items of a unit, for example by reading parts; or None, and the worker
+            passes the unit on. Without `load`, the unit is the list of items.
+        keep: Called with items and results. Its return value leaves the worker instead of the
+            results, for example as the name of the part that holds them.
         store_s: Seconds after which a unit ends early: finished items are stored, and the others
             are returned in `UnitResult.left`. None for no such limit. Not with `load`.
         rest: Purpose of the CPU-seconds that the stage does not measure; None for its name.
@@ -100,8 +100,7 @@ class UnitWorker:
         self._clock = CpuClock()
         self._is_ready = False
         self._has_worked = False
-        """Whether the stage has worked in a sandbox. A later failure of set-up is the GPU's then.
-        """
+        """Whether the stage has worked in a sandbox: if set-up fails later, the GPU is to blame."""
         self._sandbox = process_sandbox() if stage.sandboxed else None
 
     def __call__(self, unit: Any) -> UnitResult[Any]:  # noqa: ANN401
@@ -210,11 +209,7 @@ class UnitWorker:
     def _death(
         self, stage: Stage[Any, Any, Any], error: SandboxDiedError | SetUpError
     ) -> SandboxDiedError:
-        """Returns how a sandbox ended; blames the GPU if set-up succeeded before.
-
-        Raises:
-            CuratorError: The stage could never be set up, or uses no GPU.
-        """
+        """Returns how a sandbox ended; raises a set-up error for which no GPU is to blame."""
         if isinstance(error, SandboxDiedError):
             self._has_worked |= error.lost is not None
             return error

@@ -28,8 +28,7 @@ MAX_DEATHS = 8
 MAX_DEATHS_IN_A_ROW = 16
 """Deaths without a result in between that end the run; 4 more are allowed for each worker."""
 BATCH_PARTS = 8
-"""Most batches into which a batch is split after its worker died. Batches of single items would
-wait for each other."""
+"""Most parts of a batch after its worker died. Batches of one item would wait for each other."""
 SERVED_BYTES = 3 << 30
 """Memory of a worker that serves several chains in turn. A worker that analyzed 1080p and then
 copied clips used 2.5 GB, because analysis does not release all of its memory."""
@@ -128,10 +127,7 @@ def pack(
     weight: Callable[[ItemT], float] = lambda _: 0.0,
     max_weight: float = 0.0,
 ) -> Iterator[list[ItemT]]:
-    """Groups neighbours into units of at most `max_items` and `max_weight`.
-
-    An item that is heavier than `max_weight` gets a unit of its own.
-    """
+    """Groups neighbours into units of at most `max_items` and `max_weight`, or one heavier item."""
     group: list[ItemT] = []
     total = 0.0
     for item in items:
@@ -153,8 +149,7 @@ class Step:
     `repeat(unit, n_deaths)` runs a unit on which workers died, or fails the unit.
 
     Args:
-        make: Called with `settings` once per worker. Returns the step: a function from a unit to a
-            result.
+        make: Makes the step once per worker: a function from a unit to a result.
         keeps_state: Whether a worker holds state that is worth keeping, such as a model.
         name: Name of the work for people; None for the name of the stage or of `make`.
     """
@@ -214,9 +209,7 @@ def load_chain(packed: bytes) -> bytes:
 def call_chain(packed: bytes, unit: bytes) -> bytes:
     """Runs `UnitAttempts.packed` through a chain, which the process keeps until the next chain.
 
-    Returns:
-        The result or the error, pickled. An exception would reach the driver as one of Ray's, with
-        a page of traceback.
+    Returns the result or the error, pickled. An exception would reach the driver as one of Ray's.
     """
     return _answered(lambda: _called(_loaded(packed), *pickle.loads(unit)))
 
@@ -270,7 +263,7 @@ class UnitThread:
 
     @property
     def n_open(self) -> int:
-        """The number of submitted units whose results were not returned yet."""
+        """The number of submitted units without a returned result."""
         return len(self._open)
 
     def submit(self, unit: Any) -> None:  # noqa: ANN401

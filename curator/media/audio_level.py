@@ -64,8 +64,8 @@ Levels = NDArray[np.float32]
 class LevelMeter:
     """Decodes the packets of an audio stream and keeps their levels.
 
-    Damaged audio raises no error: it leaves cells without a level, and adds a note to `notes`. If
-    `begins_within` the stream, early errors of the decoder add no note.
+    Damaged audio raises no error: it leaves cells without a level, and adds a note to `notes`. With
+    `begins_within`, packets begin within the stream, and early errors add no note.
     """
 
     def __init__(self, stream: Stream, *, begins_within: bool = False) -> None:

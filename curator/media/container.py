@@ -86,7 +86,7 @@ def open_container(
     """Opens a source of `n_bytes` for demuxing, from its start.
 
     Raises:
-        SourceError: EMPTY_FILE or NOT_A_VIDEO.
+        SourceError: EMPTY_FILE, NOT_A_VIDEO or TOO_LARGE_TO_PROBE.
     """
     if n_bytes == 0:
         raise SourceError(

@@ -113,7 +113,7 @@ runs in the decoder's thread, on the decoder's CUDA stream, and yields only fini
 def planes_of_frames(
     batches: Iterator[DeviceBatch],
 ) -> "Iterator[tuple[Sequence[FrameTime], Sequence[Tensor]]]":
-    """The program whose value for a frame is its planes, without computation."""
+    """The program without computation: the value for a frame is the frame's planes."""
     for batch in batches:
         yield batch.places, list(batch.planes)
 

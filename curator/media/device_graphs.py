@@ -139,7 +139,7 @@ class DeviceGraphs:
 
         Args:
             function: A function of a module.
-            values: Tensors whose first axis is the batch. Items of a batch must be independent.
+            values: Tensors with the batch as first axis. Items of a batch must be independent.
             **options: Keyword arguments of the function.
         """
         import torch
@@ -198,7 +198,7 @@ class DeviceGraphs:
             if len(self._graphs) > _MOST_GRAPHS:
                 self._graphs.popitem(last=False)
             return made
-        # Not in the handler, whose error keeps the allocated memory alive.
+        # After the handler, because its error keeps the allocated memory alive.
         self.n_halved += 1
         self.give_up()
         torch.cuda.empty_cache()

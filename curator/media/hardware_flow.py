@@ -1,8 +1,7 @@
 """Computes dense optical flow on a GPU's optical flow engine (NVOFA), through DALI.
 
 Turing, Ampere and Hopper have the engine, which uses neither the GPU's cores nor the CPU. Its flow
-differs from the CPU method's flow, so a recipe names the method (`analyze.flow`), and tracks record
-it.
+differs from the CPU's, so recipes name the method (`analyze.flow`), and tracks record it.
 """
 
 # ruff: noqa: ANN401, N803 - DALI has no types; shape letters
@@ -62,10 +61,7 @@ class HardwareFlow:
     def between(
         self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
     ) -> NDArray[np.float32] | None:
-        """Returns the motion of each pixel, float32 [H, W, 2] in pixels (x, y).
-
-        None if a side of the pictures is shorter than `MIN_SIDE_PX`.
-        """
+        """Returns each pixel's motion (x, y), float32 [H, W, 2]; None below `MIN_SIDE_PX`."""
         if min(before_HW.shape) < MIN_SIDE_PX:
             return None
         # DALI's vectors point from the later frame to the earlier one. DALI passes gray pictures to

@@ -14,12 +14,11 @@ be queued on the same stream before that.
 
 A stream is refused with a reason, and the CPU decodes it, if the engine cannot decode it, or if
 nothing proves that the engine decoded all of it. Damaged streams are refused because the engine
-conceals damage silently, and returns frames that FFmpeg drops. Streams whose sequence headers
-change are refused too: see `media.stream_headers`.
+conceals damage silently, and returns frames that FFmpeg drops. Streams with changing sequence
+headers are refused too: see `media.stream_headers`.
 
-`Nvdec.call` wraps every call into PyNvVideoCodec, whose errors derive only from `Exception`. It
-sorts them into three kinds: a CPU must decode the stream, the GPU is out of memory, or the device
-is lost.
+All calls into PyNvVideoCodec pass through `Nvdec.call`, because its errors are plain `Exception`s.
+`call` sorts them: a CPU must decode the stream, the GPU is out of memory, or the device is lost.
 
 Importing PyNvVideoCodec raises an error without a driver, so a worker imports it when it begins.
 """
@@ -109,10 +108,7 @@ class Refusal(StrEnum):
 
 
 class NotOnDeviceError(CuratorError):
-    """A source must be decoded on the CPU.
-
-    `by_used` is true if a reused decoder refused the source; a new decoder may then accept it.
-    """
+    """A source must be decoded on the CPU; `by_used` if a reused decoder refused it."""
 
     def __init__(self, refusal: Refusal, message: str) -> None:
         super().__init__(message)
@@ -280,9 +276,7 @@ class Nvdec:
                 if refused is not None:
                     self.most_kept = 0
                     self.kept.clear()
-                    logger.warning(
-                        "a used decoder failed where a new one does not; no more are reused"
-                    )
+                    logger.warning("a used decoder failed where a new one does not: none is reused")
                 return result
         raise AssertionError("the second attempt returns or raises")
 
@@ -339,7 +333,7 @@ class Nvdec:
         return torch.cuda.stream(self._stream)
 
     def decoder(self, codec: str) -> Any:
-        """Returns a new decoder whose frames are in the GPU's memory; for use within `queued`."""
+        """Returns a new decoder of frames in the GPU's memory; for use within `queued`."""
         stream = 0
         if self.device != "cpu":
             import torch
@@ -420,7 +414,7 @@ class EngineStream:
         """The CPU's first picture; None after the comparison."""
         self.was_used = False
         self.n_sent = 0
-        """Packets whose frames are shown."""
+        """Number of packets so far with a frame that is shown."""
         self._codec = stream.codec_context.codec.canonical_name
         self._filter = bitstream_filter(stream)
         self._decoder: Any = None

@@ -19,7 +19,7 @@ from curator.media.nvdec import Nvdec
 TIMEOUT_S = 120
 CODEC = "PyNvVideoCodec"
 FIRST_CODEC = "2.2.4"
-"""First version whose 10-bit frames have the right strides; `pyproject.toml` requires it."""
+"""First version with the right strides of 10-bit frames; `pyproject.toml` requires it."""
 
 _FIRST_DRIVER = {13: "580", 12: "525", 11: "450"}
 """First driver for each major version of CUDA; minor versions are compatible. Source: NVIDIA's CUDA
@@ -56,10 +56,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def codec_fault(installed: str | None) -> str | None:
-    """Returns why PyNvVideoCodec cannot be used; None if it can.
-
-    `installed` is its version; None if it is not installed.
-    """
+    """Returns why PyNvVideoCodec of an `installed` version cannot be used; None if it can."""
     if installed is None:
         return f"{CODEC} is not installed; {install_extra('gpu')}"
     if _numbers(installed) >= _numbers(FIRST_CODEC):

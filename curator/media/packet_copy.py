@@ -1,7 +1,7 @@
 """Copies the packets of a span of a source into an MP4, without decoding.
 
-The copy begins at an IDR picture. It ends where no later packet is shown or needed before the end.
-So every frame of the copy decodes to the same bits as in the source.
+The copy begins at an IDR picture. Its end is chosen so that no later packet is shown or needed
+before the end. So every frame of the copy decodes to the same bits as in the source.
 
 Not every key frame of a container is a safe begin, because of open groups of pictures and gradual
 refresh, and MPEG-TS may have no marks at all. An IDR picture (ITU-T H.264, 7.4.1.2.4) resets the
@@ -61,7 +61,7 @@ class PacketSpan:
 
 
 def refuse_stream(stream: av.VideoStream, codecs: Iterable[str]) -> None:
-    """Refuses a stream that cannot be copied, by its header; `codecs` are those to copy.
+    """Refuses a stream that cannot be copied, by its header; only `codecs` may be copied.
 
     Raises:
         CannotCopyError: CODEC, CHROMA or SHAPE.

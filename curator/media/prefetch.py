@@ -19,19 +19,14 @@ def ahead(
     limit: Callable[[T], int] | None = None,
     check: Callable[[], None] | None = None,
 ) -> Generator[T]:
-    """Yields the values of `make` until it returns None; a thread computes up to `n` values ahead.
+    """Yields the values of `make` until it returns None; a named thread computes `n` values ahead.
 
-    Closing the iterator waits for the current call of `make`, so close it before using objects that
-    `make` uses.
+    `limit` returns a lower number of values ahead, by the last value; one is always made. If `make`
+    raises an error, the error is raised in place of the value. Closing the iterator waits for the
+    current call, so close it before using objects that `make` uses.
 
-    Args:
-        make: Returns the next value, or None at the end. An exception is raised in place of the
-            value.
-        n: Most values ahead.
-        name: Name of the thread.
-        limit: Returns a lower number of values ahead, by the last value; at least one is made.
-        check: Called each second while the iterator waits. If it raises an error, the current call
-            is abandoned in its daemon thread, which does not keep the process alive.
+    `check` is called each second while the iterator waits. If it raises an error, the current call
+    is abandoned in its daemon thread, which does not keep the process alive.
     """
     wanted = Semaphore(0)
     made: SimpleQueue[Future[T | None]] = SimpleQueue()

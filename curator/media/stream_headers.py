@@ -6,8 +6,8 @@ precedes each unit, and extradata holds parameter sets in the same form.
 
 A sequence header holds the coded size, the crop, the bit depth and the number of reference
 pictures. If it changes within a stream, or in the next stream of the same decoder, NVDEC keeps
-surfaces of the old size. PyNvVideoCodec then returns frames of the right shape whose pixels are
-scaled.
+surfaces of the old size. PyNvVideoCodec then returns frames of the right shape, but with scaled
+pixels.
 """
 
 import re

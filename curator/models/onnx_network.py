@@ -1,9 +1,9 @@
 """Computes a network stored as ONNX with torch, on any of torch's devices.
 
-torch is installed anyway; onnxruntime would be another package, and a third one for GPUs. Only the
-operators and attributes of the text detector and the text reader are supported, whose files are
-pinned by their hashes. Graph, weights and metadata are read as messages of protocol buffers; the
-rest of a file is ignored.
+torch is installed anyway; onnxruntime would be another package, and a third one for GPUs. Hashes
+pin the files of the text detector and the text reader, and only the operators and attributes in
+these files are supported. Graph, weights and metadata are read as messages of protocol buffers;
+the rest of a file is ignored.
 """
 
 import math

@@ -40,8 +40,7 @@ SCHARR_GAIN = 16
 STRENGTH_POWER = 0.25
 FLAT_BLUR_PX = 1.5
 FLAT_STD = 0.008
-"""Standard deviation of smoothed luma, 0 to 1, below which a frame has no structure: two levels of
-255."""
+"""Spread of smoothed luma (0 to 1) below which a frame has no structure: two levels of 255."""
 
 _MAPS, _LUMA, _SUM, _DIFFERENCE = 11, 0, slice(1, 6), slice(6, 11)
 _FREQUENCIES = 5

@@ -49,7 +49,7 @@ class BatchedNetwork:
                 yield made
                 begin = some.stop
                 continue
-            # Not in the handler, whose error keeps the allocated memory alive.
+            # After the handler, because its error keeps the allocated memory alive.
             self.n_halved += 1
             torch.cuda.empty_cache()
 
@@ -116,7 +116,7 @@ class OneAhead:
         self._underway: Future[None] | None = None
 
     def run(self, work: Callable[..., None], *args: Any, **options: Any) -> None:  # noqa: ANN401
-        """Waits for the previous call, whose error it raises, and begins the next call."""
+        """Waits for the previous call, raises its error if it failed, and begins the next call."""
         self.wait()
         if self._pool is None:
             work(*args, **options)
@@ -124,7 +124,7 @@ class OneAhead:
             self._underway = self._pool.submit(work, *args, **options)
 
     def wait(self) -> None:
-        """Waits for the current call, whose error it raises."""
+        """Waits for the current call; raises its error if it failed."""
         underway, self._underway = self._underway, None
         if underway is not None:
             underway.result()

@@ -50,7 +50,7 @@ SCENE_WEIGHTS = WheelWeights(
 _GPU_BATCH = 8
 _N_BLOCKS = 16
 _HALVING_BLOCKS = (1, 3, 5, 11)
-"""Blocks whose depthwise convolution has a stride of 2."""
+"""Blocks with a stride of 2 in the depthwise convolution."""
 _EPSILON = 1e-3
 """Constant of batch normalisation in TensorFlow's EfficientNets."""
 _MEAN, _SCALE = 127.0, 128.0

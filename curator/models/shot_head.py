@@ -46,9 +46,9 @@ ANCHORS, RETURNS = range(8, 65, 8), range(24, 161, 8)
 ANCHORS_SHOWN = (0, 1, 3, 7)
 """Indices of the anchors with separate inputs. The least distance over all anchors is one more."""
 LOOK = RETURNS[-1]
-"""Frames on each side whose pictures are compared."""
+"""Frames on each side of a frame that take part in comparisons of pictures."""
 STEP_LOOK = 8
-"""Frames on each side whose steps are compared with a frame's step."""
+"""Frames on each side of a frame that a frame's step is compared with."""
 CELLS = (4, 3, 6, 12)
 """A picture's cells: rows, pixels per row, columns, values per column. The last row is unused."""
 STEP_RANKS, PAIR_RANKS = range(2, 24, 5), range(4, 24, 8)
@@ -76,11 +76,11 @@ class HeadWeights:
     Attributes:
         projection: Projects the network's features, float32 [1024, M * D].
         projected: D, the number of projections of one network.
-        enter: Of the input layer, float64 [M, D + 2 + pair inputs, C].
+        enter: Weights of the input layer, float64 [M, D + 2 + pair inputs, C].
         enter_bias: float64 [M, 1, C].
         layers: float64 [L, M, 3 * C, C], for the frames a dilation before, at and after a frame.
         layer_biases: float64 [L, M, 1, C].
-        leave: Of the output layer, float64 [M, C, 2].
+        leave: Weights of the output layer, float64 [M, C, 2].
         leave_bias: float64 [M, 1, 2].
         calibration: Slope and offset for the log odds of the first answer.
     """
@@ -162,12 +162,8 @@ def small_pictures(frames_FHWC: "Tensor") -> "Tensor":
 def pair_inputs(pictures_FP: "Tensor", first: int, last: int) -> "Tensor":
     """Compares the pictures around frames [first, last), float64 [last - first, `N_PAIR_INPUTS`].
 
-    Args:
-        pictures_FP: Returned by `small_pictures`. Near the ends, distances are shorter, because
-            repeated pictures would look like a still shot. The last picture is compared with
-            itself.
-        first: First frame.
-        last: End of the frames.
+    `pictures_FP` are from `small_pictures`. Near the ends, distances are shorter, because repeated
+    pictures would look like a still shot. The last picture is compared with itself.
     """
     import torch
 
@@ -307,7 +303,7 @@ def _cell_inputs(sums_2KFC: "Tensor", n: int) -> "Tensor":
         return torch.maximum(sides[..., :n], sides[..., after : after + n]).transpose(1, 2)
 
     inner = levels[:, :, STEP_LOOK : STEP_LOOK + n]
-    # A gap of 4 frames, so that a cut with blended frames stands out too.
+    # A gap of 4 frames, so that a cut with blended frames exceeds its surroundings too.
     around = torch.cat([highest(levels[0], 1), highest(levels[1, :1], 4)])
     # The last bit of a logarithm depends on the library; rounding to the grid removes it.
     outstanding = ((torch.cat([inner[0], inner[1, :1]]) + 1) / (around + 1)).log2_()
@@ -387,7 +383,7 @@ class HeadStream:
         """Takes the network's answers on the next frames, float32 [F, 2 + M * D].
 
         Returns:
-            float64 [N, 4], for the next frames whose neighbours are known, or for all remaining
+            float64 [N, 4], for the next frames with all neighbours known, or for all remaining
             frames if `is_last`: the network's two probabilities; the probability that the middle of
             a boundary is at the frame (for a cut, the last frame before it); and the probability
             that the frame is inside of a transition.

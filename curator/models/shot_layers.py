@@ -183,7 +183,7 @@ def int8_convolution(
     import torch
 
     operators = torch.ops.onednn
-    # A channel whose weights are all 0 needs a step too.
+    # A channel with all weights 0 needs a step too.
     steps = weight.abs().amax((1, 2, 3)).clamp(min=1e-12) / _SIDE
     codes = (weight / steps.view(-1, 1, 1, 1)).round().to(torch.int8)
     form = [1, 1], [padding, padding], [dilation, 1]
@@ -253,17 +253,10 @@ def _run_layer(
 def run_block(
     block: Block, frames_TCHW: "Tensor", before: tuple[Any, ...] | None, *, is_last: bool
 ) -> "tuple[Tensor, tuple[Any, ...]]":
-    """Runs two layers, the shortcut around the second, and the pooling.
+    """Runs a chunk through two layers, the shortcut around the second, and the pooling.
 
-    Args:
-        block: The block.
-        frames_TCHW: The next chunk.
-        before: State after the last chunk; None for the first chunk of a video.
-        is_last: Whether this is the last chunk.
-
-    Returns:
-        Results of earlier frames, because each layer delays by `LAG` frames until the last chunk;
-        and the state for the next chunk.
+    `before` is the state after the last chunk; None for the first chunk of a video. Returns the
+    results and the new state. Each layer delays results by `LAG` frames until the last chunk.
     """
     import torch
 

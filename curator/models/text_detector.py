@@ -297,13 +297,10 @@ def _quads(
     probability: float = _LINE_PROBABILITY,
     most_height: float = _MAX_LINE,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Finds lines of text in a map as rectangles, which may be rotated: see `TextDetector.quads`.
+    """Finds lines of text in a map: corners as in `TextDetector.quads`, confidences, areas.
 
     The network marks a line's core: the line, shrunk by area / perimeter times a ratio. A core is
-    grown back by the same rule.
-
-    Returns:
-        Corners, confidences, and areas in shares of the picture.
+    grown back by the same rule. Areas are shares of the picture.
     """
     height, width = map_HW.shape
     quads, confidences, areas = [], [], []

@@ -142,10 +142,9 @@ class ShotNetwork:
             )
 
     def stream(self, *, in_background: bool = False) -> "ShotStream":
-        """Begins a video.
+        """Begins a video; with `in_background`, computes in a thread while frames are pushed.
 
-        With `in_background`, a thread computes while more frames are pushed. A GPU always computes
-        in the background, on the CUDA stream of the thread that pushes.
+        A GPU always computes in the background, on the CUDA stream of the thread that pushes.
         """
         if self.is_on_gpu:
             return ShotStream(self, chunk=GPU_CHUNK)
@@ -276,7 +275,7 @@ class ShotStream:
             if half < _LEAST_CHUNK:
                 message = f"the shot network cannot compute {len(frames_THWC)} frames: {error}"
                 raise DeviceMemoryError(message) from error
-        # Not in the handler, whose error keeps the allocated memory alive.
+        # After the handler, because its error keeps the allocated memory alive.
         self._network.n_halved += 1
         torch.cuda.empty_cache()
         self._see(frames_THWC[:half], is_last=False)
@@ -300,7 +299,7 @@ class ShotStream:
             means.append(joined(mean, x.mean(dim=(2, 3), dtype=torch.float32)))
         flat = x.permute(0, 2, 3, 1).reshape(len(x), -1)
         pictures = joined(held.pictures, net.from_picture(flat).float())
-        # Only frames whose neighbours are all known are compared and classified.
+        # Only frames with all their neighbours known are compared and classified.
         n_known = min(len(part) for part in means)
         n_new = max(0, n_known - held.n_given - (0 if is_last else _LOOK))
         new_answers = []

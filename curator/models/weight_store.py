@@ -64,7 +64,7 @@ class ModelStore:
     def at(cls, place: str | None) -> "ModelStore":
         """Returns the store of a folder, or the default folder with a bucket prefix as its mirror.
 
-        None stands for the value of `CURATE_MODELS`, or else the default folder.
+        None means the value of `CURATE_MODELS`, or else the default folder.
         """
         place = place or os.environ.get(PLACE) or None
         if place is not None and scheme_of(place) is not None:
@@ -97,8 +97,7 @@ class ModelStore:
         """Returns the verified file of a model's weights; copies missing files from the mirror.
 
         Raises:
-            ModelError: A file is missing, or differs from the catalogue's; the message has the
-                remedy.
+            ModelError: A file is missing, or differs from the catalogue's.
         """
         parts = {self._state(part): part for part in reversed(entry.parts)}
         if (part := parts.get("differs")) is not None:
@@ -126,8 +125,8 @@ class ModelStore:
     def pull(self, entry: ModelEntry, source: str | None = None) -> Path:
         """Fetches and verifies a model; puts each file into place atomically.
 
-        `source` is a folder or bucket prefix to copy from; None stands for the mirror, then the
-        hub. Returns the path of the weights.
+        `source` is a folder or bucket prefix to copy from; None means the mirror, then the hub.
+        Returns the path of the weights.
 
         Raises:
             ModelError: The model cannot be fetched, or differs from the catalogue's.
@@ -153,10 +152,7 @@ class ModelStore:
         return digests[0] if len(digests) == 1 else fingerprint("model files", digests)
 
     def load_derived(self, key: str) -> dict[str, NDArray[Any]] | None:
-        """Returns arrays stored by `keep_derived` under a key; None if there are none.
-
-        The key is a fingerprint of everything that the arrays depend on.
-        """
+        """Returns arrays that `keep_derived` stored under a key; None if there are none."""
         path = Path(self.folder) / _DERIVED.format(key)
         try:
             with np.load(path, allow_pickle=False) as arrays:
@@ -165,7 +161,7 @@ class ModelStore:
             return None
 
     def keep_derived(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Stores arrays computed from weights; does nothing if the folder is read-only."""
+        """Stores arrays under a fingerprint of their inputs, unless the folder is read-only."""
         sink = io.BytesIO()
         np.savez(sink, allow_pickle=False, **dict(arrays))
         with suppress(StorageError):
@@ -251,7 +247,7 @@ class ModelStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _copy_from(self, place: str, entry: ModelEntry) -> bool:
-        """Copies missing files from a place with all files of a model; returns whether it has."""
+        """Copies missing files if a place has all of a model's files; returns whether it has."""
         store = open_store(place)
         keys = mirrored_names(place, entry)
         if keys is None:
@@ -300,10 +296,7 @@ class ModelStore:
 
 
 def mirrored_names(place: str, entry: ModelEntry) -> list[str] | None:
-    """Returns the names of a model's files in a place; None if a file is missing.
-
-    All files are either in the model's folder or directly in the place.
-    """
+    """Returns a model's file names in a place, in a folder or not; None if a file is missing."""
     store = open_store(place)
     return next((names for names in _names(entry) if all(map(store.exists, names))), None)
 

@@ -77,7 +77,7 @@ def test_the_engine_is_given_colours_and_the_later_picture_first(
 
 def test_an_engine_that_sees_another_motion_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HardwareFlow, "_built", lambda flow: Engine(flow, order=(0, 1)))
-    with pytest.raises(CuratorError, match=r"moved by \(8, 4\) pixels move by \(-8\.0"):
+    with pytest.raises(CuratorError, match=r"motion of \(8, 4\) pixels as \(-8\.0"):
         HardwareFlow()
 
 

@@ -17,7 +17,7 @@ def test_an_old_package_or_driver_is_told_with_the_remedy() -> None:
         assert codec_fault(installed) is None
     for installed in ("2.2.3", "2.1", "1.0.2"):
         fault = codec_fault(installed) or ""
-        assert fault.startswith(f"PyNvVideoCodec is {installed}, and before 2.2.4 ")
+        assert fault.startswith(f"PyNvVideoCodec is {installed}, and before 2.2.4, ")
         assert "; uv pip install '.[gpu]'" in fault
     asked = re.findall(r"PyNvVideoCodec>=([\d.]+)", (ROOT / "pyproject.toml").read_text())
     assert asked == [FIRST_CODEC, FIRST_CODEC]

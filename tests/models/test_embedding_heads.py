@@ -70,7 +70,7 @@ def test_heads_are_read_multiplied_out_and_given_unit_length(tmp_path: Path) -> 
     ("state", "words"),
     [
         ({"weight": torch.zeros(1, 5), "bias": torch.zeros(1)}, "for embeddings of 4 dimensions"),
-        ({"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}, "gives 2 numbers"),
+        ({"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}, "returns 2 numbers"),
         ({"layers.0.weight": torch.zeros(1, 4)}, "expected `weight` and `bias`"),
         ({"layers.0.weight": torch.zeros(1, 4), "relu": torch.zeros(1)}, "expected `weight`"),
         ({"weight": Path("code")}, "cannot be read as PyTorch tensors"),

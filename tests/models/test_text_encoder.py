@@ -159,7 +159,7 @@ def test_weights_that_lack_tensors_are_refused(store: ModelStore, tmp_path: Path
     kept = {name: tensor for name, tensor in tensors.items() if name != dropped}
     save_file(kept, tmp_path / "model.safetensors", {"format": "pt"})
     seed = torch.get_rng_state()
-    with pytest.raises(ModelError, match=f"lacks 1 tensors, {dropped}"):
+    with pytest.raises(ModelError, match=f"lacks 1 tensors, such as {dropped}"):
         TextEncoder(entry, tmp_path, device="cpu")
     assert torch.equal(seed, torch.get_rng_state())
     (tmp_path / "model.safetensors").write_bytes(b"spoilt")
@@ -236,7 +236,7 @@ def test_all_files_of_a_model_are_pulled_and_verified(store: ModelStore, tmp_pat
         ({"pooling": None}, "needs dim, pooling and max_tokens"),
         ({"also": [{"file": "config.json"}]}, "config.json and tokenizer.json in `also`"),
         ({"also": [{"file": "../config.json"}]}, "without folders"),
-        ({"also": [{"file": "model.safetensors"}]}, "expected different ones"),
+        ({"also": [{"file": "model.safetensors"}]}, "expected different files"),
         ({"pooling": "max"}, "pooling"),
     ],
 )
