@@ -36,8 +36,7 @@ MAX_LOADS = 3
 _READY = b"ready"
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""Ray sets this in its workers too: for small matrix products, a second thread mostly busy-waits.
-"""
+"""Ray's workers have these too: for small matrix products, a second thread mostly busy-waits."""
 
 
 class Child:

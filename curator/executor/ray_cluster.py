@@ -221,7 +221,7 @@ def private_folder() -> Path:
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise UsageError(
             f"{folder} must be a folder of this user with mode 0700, "
-            f"because Ray's sockets go there; it has mode {stat.S_IMODE(info.st_mode):04o} and "
+            f"because it holds Ray's sockets; it has mode {stat.S_IMODE(info.st_mode):04o} and "
             f"owner {info.st_uid}. Remove the folder, or set RAY_TMPDIR to another one"
         )
     return folder / "r"

@@ -90,8 +90,7 @@ _AF_UNIX, _SOCK_SEQPACKET = 1, 5
 _EVERY = 0xFFFFFFFF
 _KILLED, _ALLOWED, _ERROR = 0x80000000, 0x7FFF0000, 0x00050000
 _NEWER = 424
-"""From this number on, calls are newer (Linux 5.1) and have the same number on all architectures.
-"""
+"""Calls from this number on are newer (Linux 5.1), with equal numbers on all architectures."""
 _LOAD, _EQUAL, _AT_LEAST, _JUMP, _AND, _RETURN = 0x20, 0x15, 0x35, 0x05, 0x54, 0x06
 """Instructions of a filter: load the word to compare, jumps, mask, return."""
 _CALL, _MACHINE = 0, 4

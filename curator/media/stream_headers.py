@@ -1,4 +1,4 @@
-"""Finds headers in packets: NAL units of H.264, and sequence headers, which set surfaces of NVDEC.
+"""Finds headers in packets: NAL units of H.264, and sequence headers of the codecs of NVDEC.
 
 Packets of H.264 consist of NAL units (ITU-T H.264, 7.4.1). In MP4 and Matroska, a length precedes
 each unit, and the stream's extradata is an `avcC` record. In MPEG-TS (Annex B), a start code

@@ -47,8 +47,7 @@ TEXT_WEIGHTS = WheelWeights(
     setting="analyze.text",
 )
 GATE = Path(__file__).with_name("text_gate.safetensors")
-"""Weights of the `Gate` for pictures without text. A change needs a new version of family `text`.
-"""
+"""Weights of the `Gate` for pictures without text. Changes raise the version of family `text`."""
 GATED = "Add.121"
 """Inner result that the gate reads: features at 16 px. 2/5 of the network's time come after it."""
 
@@ -219,7 +218,7 @@ class TextDetector(BatchedNetwork):
         return Replayed(lambda levels: [self._compute(levels)], [given], pool=pool)
 
     def use_less_memory(self) -> bool:
-        """Stops using graphs; if it uses none already, halves batches."""
+        """Stops using graphs, or halves batches if it uses none; returns whether it did."""
         if self._graph is None:
             return super().use_less_memory()
         self._graph = None

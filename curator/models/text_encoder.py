@@ -107,8 +107,8 @@ class TextEncoder:
         hf_logging.set_verbosity_error()
         hf_logging.disable_progress_bar()
         try:
-            # Missing tensors are drawn at random, without use of the process's generator here. They
-            # are an error below.
+            # Transformers draws missing tensors at random, which must not advance the process's
+            # generator. They are an error below.
             with torch.random.fork_rng(devices=[]):
                 model, report = auto.from_pretrained(
                     str(folder),
