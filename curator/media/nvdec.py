@@ -53,6 +53,7 @@ from curator.media.decode import HDR_TRANSFERS, DeviceFrame, DevicePicture, Fram
 from curator.media.device_errors import device_error
 from curator.media.device_frames import DeviceBatch, Form, Program, planes_of_frames
 from curator.media.prefetch import ahead
+from curator.media.scale import FULL_RANGE
 from curator.media.stream_headers import sequence_header
 
 if TYPE_CHECKING:
@@ -592,10 +593,6 @@ class NvdecReader(FrameReader):
         return DeviceFrame(index=index, pts=place.pts, picture=picture, n_bytes=place.n_bytes)
 
 
-_FULL_RANGE = 2
-"""FFmpeg's `AVCOL_RANGE_JPEG`."""
-
-
 def first_picture(
     packets: "Iterator[Packet[Any]]", name: str
 ) -> "tuple[list[Packet[Any]], av.VideoFrame]":
@@ -628,7 +625,7 @@ def form_of(picture: av.VideoFrame, name: str) -> Form:
         raise NotOnDeviceError(Refusal.INTERLACED, f"{name}: interlaced")
     if picture.format.name not in _FORMS:
         raise NotOnDeviceError(Refusal.PIXELS, f"{name}: pixel format {picture.format.name}")
-    is_full = picture.format.name == "yuvj420p" or int(picture.color_range) == _FULL_RANGE
+    is_full = picture.format.name == "yuvj420p" or int(picture.color_range) == FULL_RANGE
     return Form(
         width=picture.width,
         height=picture.height,

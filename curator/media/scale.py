@@ -97,7 +97,7 @@ def fit_inside(width: int, height: int, longest_px: int) -> tuple[int, int]:
 LIMITED_BLACK, LIMITED_WHITE = 16, 235
 """Luma of black and white in limited range (ITU-R BT.709)."""
 
-_FULL_RANGE = 2
+FULL_RANGE = 2
 """FFmpeg's `AVCOL_RANGE_JPEG`."""
 
 
@@ -116,7 +116,7 @@ def luma_plane(picture: av.VideoFrame) -> tuple[NDArray[np.uint8], int, int]:
     if not is_planar or (len(form.components) > 1 and form.components[1].plane == luma.plane):
         return np.asarray(picture.to_ndarray(format="gray"), np.uint8), 0, 255
     plane = picture.planes[luma.plane]
-    is_full = form.name.startswith("yuvj") or int(picture.color_range) == _FULL_RANGE
+    is_full = form.name.startswith("yuvj") or int(picture.color_range) == FULL_RANGE
     black, white = (0, 255) if is_full else (LIMITED_BLACK, LIMITED_WHITE)
     if luma.bits == 8:
         rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
