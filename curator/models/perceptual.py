@@ -4,9 +4,9 @@ A frame becomes a small square of luma: uniform borders are removed and the pict
 letterboxing and squeezing have no effect. Eleven maps are computed from the square: luma with local
 contrast normalised, and at two scales the local strength of the gradient and its orientation
 (circular harmonics 2 and 4 of its angle). The lowest spatial frequencies describe each map, under a
-window with less weight at the margins, where crops, logos and banners change most. The descriptor
-survives re-encoding, rescaling, grading, overlays and moderate crops. It has no colour, which does
-not survive these edits.
+window with less weight at the margins, because crops, logos and banners change the margins most.
+The descriptor survives re-encoding, rescaling, grading, overlays and moderate crops. It has no
+colour, because colour does not survive these edits.
 
 In natural pictures, the spread of these coefficients is nearly a power law of frequency, and the
 two scales largely agree. Therefore a formula replaces learned whitening: a gain by frequency, and
