@@ -84,7 +84,7 @@ class Child:
                 if self._ask(chain, None) is None:
                     if n_loads > MAX_LOADS:
                         raise CuratorError(
-                            "the worker process repeatedly dies while loading the models of "
+                            "the worker process dies each time while it loads the models of "
                             f"{stage_name(steps)}; is there enough memory? use a smaller model"
                         )
                     continue

@@ -216,7 +216,7 @@ def test_small_work_ends_with_an_error_where_no_process_can_load_its_models(
 ) -> None:
     monkeypatch.setattr(worker, "MAX_DEATHS_IN_A_ROW", -3)
     step = Step(make=Unloadable, resources=Resources(cpus=1))
-    said = "dies while loading the models of Unloadable"
+    said = "while it loads the models of Unloadable"
     with Engine(address=None, workers=None) as engine, pytest.raises(CuratorError, match=said):
         list(engine.run([step], [[1]], small=True))
 
