@@ -2,12 +2,14 @@
 
 import os
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import ClassVar
 
+MAX_NAMED = 5
+"""Clips that a message names of many."""
 MAX_ERROR = 1000
 """Characters of a user's error that are kept."""
 _PACKAGE = os.path.dirname(__file__)
@@ -206,6 +208,15 @@ def unknown_key(name: str, valid: Iterable[str], kind: str) -> str:
     near = get_close_matches(name, valid, n=1, cutoff=0.5)
     remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(valid)}"
     return f"unknown {kind} {name!r}; {remedy}"
+
+
+def ambiguous_id(beginning: str, clip_ids: Sequence[str]) -> str:
+    """Words for the beginning of an id that several clips share, with the first of them."""
+    more = ", ..." if len(clip_ids) > MAX_NAMED else ""
+    return (
+        f"{len(clip_ids):,} clips begin with {beginning!r}: "
+        f"{', '.join(clip_ids[:MAX_NAMED])}{more}; give more of the id"
+    )
 
 
 def one_line(error: BaseException) -> str:

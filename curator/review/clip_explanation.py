@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.errors import UsageError
+from curator.errors import UsageError, ambiguous_id
 from curator.number_text import amount, moment, plain, score
 from curator.pipeline import filter_needs
 from curator.records.clips import COMPARED, REMAINDER, Reason
@@ -26,7 +26,6 @@ from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
 from curator.tables.mark_table import MARK_COLUMNS
 
-MAX_NAMED = 5
 MAX_LISTED = 50
 _NOT_BY_RULES = (Reason.MARKED_DROP, Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, *LATE)
 
@@ -57,9 +56,7 @@ def find_clip(finished: Finished, prefix: str) -> int:
             f"no clip of the {n_clips:,} in {finished.store.uri} has an id that begins with "
             f"{prefix!r}; `curate explain` without an id lists clips, and the table clips has all"
         )
-    named = ", ".join(ids[i].as_py() for i in clips[:MAX_NAMED])
-    more = ", ..." if len(clips) > MAX_NAMED else ""
-    raise UsageError(f"{len(clips):,} clips begin with {prefix!r}: {named}{more}; give more of it")
+    raise UsageError(ambiguous_id(prefix, ids.take(pa.array(clips)).to_pylist()))
 
 
 def listing(finished: Finished) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curator.errors import UsageError
+from curator.errors import UsageError, ambiguous_id
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.mark_table import TEXT_LIMITS, Mark, MarkWriter, read_marks, utc_now
@@ -42,10 +42,13 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
     for name, fields in changes:
         same = ids.index(name).as_py()
         rows = [same] if same >= 0 else pc.indices_nonzero(pc.starts_with(ids, name)).to_pylist()
-        if len(rows) != 1:
+        if len(rows) > 1:
+            words = ambiguous_id(name, ids.take(pa.array(rows)).to_pylist())
+            raise UsageError(f"{words}; nothing was marked")
+        if not rows:
             raise UsageError(
-                f"{len(rows):,} clips of {store.uri} have an id that begins with {name!r}; "
-                "expected one; nothing was marked (`curate explain` lists clips)"
+                f"no clip of {store.uri} has an id that begins with {name!r}; nothing was marked "
+                "(`curate explain` lists clips)"
             )
         span = clips.slice(rows[0], 1).to_pylist()[0]
         clip_id = span["clip_id"]
