@@ -22,9 +22,11 @@ LIMIT_S = 60.0
 def matching_clips(clips: pa.Table, condition: str, *, example: str, instead: str) -> list[str]:
     """Returns the ids of clips that meet a condition, sorted; the condition is SQL after WHERE.
 
-    Messages name `example`, a condition, and `instead`, an option that works without DuckDB. Raises
-    `UsageError` if DuckDB is not installed, or if the condition is wrong or takes too long.
+    A condition may call `source_uri` by its name in the table `sources`, `uri`. Messages name
+    `example`, a condition, and `instead`, an option that works without DuckDB. Raises `UsageError`
+    if DuckDB is not installed, or if the condition is wrong or takes too long.
     """
+    columns = clips.column_names
     try:
         # Loaded by name, because the package is optional.
         duckdb: Any = importlib.import_module("duckdb")
@@ -34,6 +36,8 @@ def matching_clips(clips: pa.Table, condition: str, *, example: str, instead: st
         ) from error
     try:
         with duckdb.connect(":memory:", config=_SETTINGS) as database:
+            if "source_uri" in columns and "uri" not in columns:
+                clips = clips.append_column("uri", clips["source_uri"])
             database.register("clips", clips)
             statement = f"SELECT DISTINCT clip_id FROM clips WHERE ({condition}\n)"
             if len(database.extract_statements(statement)) != 1:
@@ -45,8 +49,10 @@ def matching_clips(clips: pa.Table, condition: str, *, example: str, instead: st
             finally:
                 timer.cancel()
     except duckdb.Error as error:
+        is_unknown = isinstance(error, duckdb.BinderException)
+        named = f"; the columns are {', '.join(columns)}" if is_unknown else ""
         raise UsageError(
             f"--where {condition!r} fails: {one_line(error)}; expected a condition over columns of "
-            f"`clips`, such as {example}"
+            f"`clips`, such as {example}{named}"
         ) from error
     return sorted(row[0] for row in rows if isinstance(row[0], str))
