@@ -153,7 +153,10 @@ def clean(options: argparse.Namespace) -> int:
     "take clips or whole sources out of OUT for good, in all snapshots",
     OUT,
     one_of(
-        option("--clips FILE", "text file with a clip id per line"),
+        option(
+            "--clips FILE",
+            "text file with a clip id per line, or a beginning that no other clip has",
+        ),
         option(
             "--sources FILE",
             "text file with the address or id of a source per line; all that was made of their "

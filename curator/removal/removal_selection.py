@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curator.errors import UsageError
+from curator.errors import UsageError, ambiguous_id
 from curator.records.clips import Reason
 from curator.report.page_templates import card_picture
 from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
@@ -105,8 +106,9 @@ def select(
         store: Output root.
         summaries: Of all snapshots.
         by: How it is named.
-        named: Ids of clips; addresses or ids of sources; a condition over columns of `clips`;
-            nothing for footage of earlier removals that came back.
+        named: Ids of clips, or beginnings that no other clip has; addresses or ids of sources; a
+            condition over columns of `clips`; nothing for footage of earlier removals that came
+            back.
         with_duplicates: Whether clips go that were rejected as duplicates of removed ones.
         before: What earlier removals took.
 
@@ -135,12 +137,8 @@ def select(
                 example="source_uri LIKE '%/private/%'",
                 instead="name what to remove by --clips or --sources",
             )
-        footage_ids = set(footage["clip_id"].to_pylist())
-        if unknown := [item for item in named if item not in footage_ids]:
-            raise UsageError(
-                f"{store.uri} has no clip {unknown[0]!r} in any snapshot, and no stored candidate "
-                "of that id; nothing was removed"
-            )
+        footage_ids = sorted(footage["clip_id"].unique().to_pylist())
+        named = list(dict.fromkeys(_clip_id(store, footage_ids, name) for name in named))
         selection.add(named)
     named_ids = selection.ids()
     duplicates = selection.grow(with_duplicates=with_duplicates)
@@ -352,6 +350,21 @@ def _stored_sources(store: Store, folder: str, uri: str) -> Iterator[pa.Table]:
         # Older versions stored no address with a track.
         if uri in table.column_names:
             yield table.select([uri, "source_id"]).rename_columns(["uri", "source_id"])
+
+
+def _clip_id(store: Store, clip_ids: Sequence[str], name: str) -> str:
+    """Returns the one of some ids, in ascending order, that is or begins with a name."""
+    first = bisect_left(clip_ids, name)
+    # No id has a character as high as the last one.
+    last = bisect_left(clip_ids, f"{name}\U0010ffff")
+    if first == last:
+        raise UsageError(
+            f"{store.uri} has no clip {name!r} in any snapshot, and no stored candidate of that "
+            "id; nothing was removed"
+        )
+    if last - first > 1 and clip_ids[first] != name:
+        raise UsageError(f"{ambiguous_id(name, clip_ids[first:last])}; nothing was removed")
+    return clip_ids[first]
 
 
 def _sources(

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import shutil
 import sys
@@ -243,10 +244,14 @@ def test_where_names_clips_and_opens_no_file(
         "true); SELECT (1",
     ):
         assert main(["remove", str(out), "--where", wrong]) == EXIT_USAGE
-        assert "--where" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert "--where" in error
+        is_unknown = "no_such_column" in wrong
+        assert ("the columns are clip_id, source_id, source_uri, " in error) == is_unknown
     condition = "source_uri LIKE '%/2.mp4'"
-    assert main(["remove", str(out), "--where", condition, "--dry-run"]) == EXIT_OK
-    assert f"{len(clips)} clips in the shards" in capsys.readouterr().out
+    for same in (condition, "uri LIKE '%/2.mp4'"):
+        assert main(["remove", str(out), "--where", same, "--dry-run"]) == EXIT_OK
+        assert f"{len(clips)} clips in the shards" in capsys.readouterr().out
     assert place.files("") == before
     assert main(["remove", str(out), "--where", condition]) == EXIT_OK
     assert search(out, needles) == []
@@ -261,8 +266,15 @@ def test_what_is_not_there_is_named_and_nothing_happens(
 ) -> None:
     before = place.files("")
     known = kept(place.out)[0]
+    ids = sorted({clip["clip_id"] for rows in rows_of(place.out) for clip in rows})
+    alike = next(pair for pair in itertools.pairwise(ids) if pair[0][0] == pair[1][0])
     for by, text, error in (
         ("clips", f"{known['clip_id']}\nabc\n", "has no clip 'abc' in any snapshot"),
+        (
+            "clips",
+            f"{known['clip_id']}\n{alike[0][0]}\n",
+            f"begin with {alike[0][0]!r}: {alike[0]}, ",
+        ),
         ("sources", "/films/none.mp4", "has no source '/films/none.mp4' in any snapshot"),
         ("clips", " \n", "is empty; expected a name per line"),
     ):
@@ -271,10 +283,11 @@ def test_what_is_not_there_is_named_and_nothing_happens(
     assert main(["remove", str(place.out), "--finish"]) == EXIT_OK
     assert main(["verify", str(place.out), "--removed"]) == EXIT_USAGE
     assert "no records of removals" in capsys.readouterr().err
-    assert remove(place.out, "clips", known["clip_id"], "--dry-run") == EXIT_OK
-    printed = capsys.readouterr().out
-    assert "would be removed: 1 clip in the shards" in printed
-    assert known["source_uri"] in printed
+    for name in (known["clip_id"], known["clip_id"][:12]):
+        assert remove(place.out, "clips", name, "--dry-run") == EXIT_OK
+        printed = capsys.readouterr().out
+        assert "would be removed: 1 clip in the shards" in printed
+        assert f"such as {known['clip_id']} of {known['source_uri']}" in printed
     monkeypatch.setitem(sys.modules, "duckdb", None)
     assert main(["remove", str(place.out), "--where", "fps > 1", "--dry-run"]) == EXIT_USAGE
     error = capsys.readouterr().err

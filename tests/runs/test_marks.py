@@ -199,7 +199,8 @@ def test_marks_are_imported_and_listed(
     for arguments, said in (
         (["--keep"], "expected ids of clips"),
         ([one, "--clear", "--keep"], "--clear forgets the whole mark"),
-        ([one, "nothing", "--keep"], "0 clips"),
+        ([one, "nothing", "--keep"], "has an id that begins with 'nothing'; nothing was marked"),
+        ([one, "", "--keep"], f"{N:,} clips begin with '': "),
         ([one, "--label", "x" * 101], "101 characters"),
         (["--csv", str(tmp_path / "none.csv")], "cannot be read"),
     ):
