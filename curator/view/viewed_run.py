@@ -1,10 +1,12 @@
 """A finished run as the page asks for it: clips by the page, facts of a clip, pictures, MP4s."""
 
 import itertools
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from math import inf
 from threading import RLock
 from typing import Any, Literal
 
@@ -43,6 +45,8 @@ MAX_PICTURES = 2_000
 MAX_GROUPS = 200
 """Most tags, buckets and clusters that can be chosen from."""
 MAX_SHOTS = 5_000
+CHECK_S = 1.0
+"""Seconds between two looks for removals: on S3 each is a request."""
 _CARD = (
     "clip_id", "source_id", "source_uri", "start_s", "end_s", "decision", "reason", "caption",
     "cluster", "duplicate_of",
@@ -99,6 +103,7 @@ class ViewedRun:
         self._rows = KeyRows(self.clips["clip_id"])
         self._pictures: OrderedDict[str, list[bytes]] = OrderedDict()
         self._shown: list[str] = []
+        self._checked_s = -inf
         # A page is asked for again and again with one condition, in few orders.
         self._fulfils = lru_cache(1)(self._matching)
         self._order_of = lru_cache(4)(self._sorted_by)
@@ -179,6 +184,7 @@ class ViewedRun:
 
     def page(self, query: ClipQuery, start: int, n: int) -> Json:
         """Returns clips of a query, from number `start`; `UsageError` for a wrong condition."""
+        self.refuse_removed()
         if query.where is not None:
             # Before the lock: it may take long.
             self._fulfils(query.where)
@@ -190,6 +196,7 @@ class ViewedRun:
 
     def search(self, by: str, query: str, k: int, where: str | None) -> list[Json]:
         """Returns the nearest clips to a clip, a picture, a video or a text, with their scores."""
+        self.refuse_removed()
         with self._lock:
             matches = self._search.find(by, query, k, where)
             rows = self._rows.find_all([match.clip_id for match in matches]).tolist()
@@ -211,6 +218,7 @@ class ViewedRun:
 
     def clip(self, clip_id: str, changes: Sequence[str]) -> Json:
         """Returns all facts of a clip, the course of its source, and the clip it is like."""
+        self.refuse_removed()
         with self._lock:
             row = self.row_of(clip_id)
             outcomes = self.funnel.decide(changes)
@@ -234,8 +242,19 @@ class ViewedRun:
                 "source": self._source(clip.source_id, outcomes),
             }
 
+    def refuse_removed(self) -> None:
+        """Raises `UsageError` if `curate remove` took footage out since the run was opened.
+
+        Memory still holds rows and pictures of the removed clips.
+        """
+        now_s = time.monotonic()
+        if now_s >= self._checked_s + CHECK_S:
+            self.writer.refuse_removed()
+            self._checked_s = now_s
+
     def pictures(self, clip_id: str) -> list[bytes]:
-        """Returns thumbnails of a clip; with them those of the page it is on are read."""
+        """Returns thumbnails of a clip, and reads those of the other clips of its page."""
+        self.refuse_removed()
         with self._lock:
             if clip_id not in self._pictures:
                 ids = [clip_id, *(name for name in self._shown if name not in self._pictures)]
@@ -250,6 +269,7 @@ class ViewedRun:
 
     def mp4_of(self, clip_id: str) -> tuple[str, int, int]:
         """Returns the tar of a clip's MP4, first byte and length; `UsageError` without one."""
+        self.refuse_removed()
         (clip,) = self._clips([self.row_of(clip_id)])
         if clip.shard is None or clip.mp4_offset is None:
             raise UsageError(f"clip {clip_id} is {clip.decision} and in no tar")
@@ -257,8 +277,8 @@ class ViewedRun:
 
     def source_mp4(self, clip_id: str) -> bytes:
         """Returns an unwritten clip, decoded from its source; `UsageError` if it cannot."""
+        self.refuse_removed()
         with self._lock:
-            self.writer.refuse_removed()
             (clip,) = self._clips([self.row_of(clip_id)])
             version = self._versions.get(clip.source_uri)
         return source_clip(clip, version)

@@ -23,6 +23,7 @@ from curator.review.finished_run import open_finished
 from curator.storage import open_store
 from curator.tables import sql_condition
 from curator.tables.mark_table import MarkWriter, read_marks
+from curator.view import viewed_run
 from curator.view.live_funnel import LiveFunnel
 from curator.view.view_server import make_app, serve
 from curator.view.viewed_run import ClipQuery, ViewedRun
@@ -185,7 +186,9 @@ def test_histograms_count_all_clips_and_pages_are_sorted_and_filtered(run: Viewe
     assert {c["clip_id"] for c in clips if c["noise"] is None} == set(unmeasured)
 
 
-def test_the_funnel_honours_marks_as_the_next_run_does(out: Path, tmp_path: Path) -> None:
+def test_the_funnel_honours_marks_as_the_next_run_does(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     marked = tmp_path / "out"
     shutil.copytree(out, marked)
     run = ViewedRun(open_finished(str(marked)), MarkWriter(open_store(str(marked))))
@@ -200,11 +203,38 @@ def test_the_funnel_honours_marks_as_the_next_run_does(out: Path, tmp_path: Path
         assert [run.funnel.reasons[code] for code in codes] == tuned.then
     outcome = {c["clip_id"]: run.funnel.reasons[k] for c, k in zip(clips, codes, strict=True)}
     assert (outcome[low], outcome[kept]) == (None, "marked_drop")
-    # After a removal the page stores nothing.
+    assert (
+        "marked by hand: drop; the next run honours the mark" in (run.clip(kept, [])["explanation"])
+    )
+    # After a removal the page stores nothing, and shows nothing that memory holds.
+    assert run.pictures(low)
     run.finished.store.write("removed/footage-1.parquet", b"another removal")
-    for refused in (lambda: run.mark(low, {"note": "secret"}), lambda: run.source_mp4(low)):
+    monkeypatch.setattr(viewed_run, "CHECK_S", 0.0)
+    for refused in (
+        lambda: run.mark(low, {"note": "secret"}),
+        lambda: run.source_mp4(low),
+        lambda: run.mp4_of(kept),
+        lambda: run.pictures(low),
+        lambda: run.clip(low, []),
+        lambda: run.page(ClipQuery(), 0, 10),
+        lambda: run.search("clip", low, 5, None),
+    ):
         with pytest.raises(UsageError, match="start it again"):
             refused()
+
+
+def test_no_browser_keeps_media_and_no_counts_stay_after_a_mark(
+    ask: Client, run: ViewedRun
+) -> None:
+    """Pins that a browser asks again for media, and that a mark hides counts of earlier marks."""
+    clips = run.clips.to_pylist()
+    kept = next(c["clip_id"] for c in clips if c["decision"] == "kept")
+    for path in (f"/picture/{kept}/0.jpg", f"/clip/{kept}.mp4", f"/clip/{kept}.mp4?again"):
+        answer = ask(path)
+        assert (answer.status, answer.headers["cache-control"]) == (200, "no-store")
+    script = ask("/view.js").body.decode()
+    stored = script.partition("async function stored(")[2].partition("\n}\n")[0]
+    assert '$("exact-lines").hidden = true' in stored
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const state = { changes: new Map(), cards: [], n: 0, chosen: -1, rules: [], axes: new Map(), found: null, turn: 0 };
+const state = { changes: new Map(), cards: [], n: 0, chosen: -1, rules: [], axes: new Map(), found: null, turn: 0, nMarks: 0 };
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 320, HEIGHT = 84;
 
@@ -169,6 +169,15 @@ function drag(event, svg, score, side) {
   for (const [name, listener] of listeners) window.addEventListener(name, listener);
 }
 
+async function exactly() {
+  // An answer to an earlier question would be stale.
+  const asked = [changes().join(), state.nMarks].join();
+  const { lines } = await ask("api/exact", { changes: changes() });
+  if (asked !== [changes().join(), state.nMarks].join()) return;
+  $("exact-lines").textContent = lines.join("\n");
+  $("exact-lines").hidden = false;
+}
+
 function setBound(score, side, value) {
   const rule = ruleOf(score), share = side === "min" ? "drop_lowest" : "drop_highest";
   state.changes.set(`filters.${rule.rule}.${side}`, value === null ? "null" : String(value));
@@ -307,6 +316,9 @@ async function stored(clip, changes) {
   const shown = $("detail").querySelector(".marked");
   if (shown && state.opened?.clip_id === clip.clip_id) badge(shown.parentElement, clip);
   state.marked.add(clip.clip_id);
+  state.nMarks++;
+  // They count duplicates and selection with the marks as they were.
+  $("exact-lines").hidden = true;
   showCommand();
   follow();
   $("n-marks").textContent = `· ${count(state.marked.size)} marked since it was opened`;
@@ -475,7 +487,7 @@ async function start() {
   $("file").addEventListener("change", () => $("search").requestSubmit());
   $("reset").addEventListener("click", () => { state.changes.clear(); commit(); });
   $("copy").addEventListener("click", () => quiet(navigator.clipboard.writeText($("command").textContent)));
-  $("exact").addEventListener("click", () => quiet(ask("api/exact", { changes: changes() }).then(({ lines }) => { $("exact-lines").textContent = lines.join("\n"); $("exact-lines").hidden = false; })));
+  $("exact").addEventListener("click", () => quiet(exactly()));
   $("detail").addEventListener("close", () => { for (const media of $("detail").querySelectorAll("video")) media.pause(); });
   document.addEventListener("keydown", keys);
   follow();
