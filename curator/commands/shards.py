@@ -24,7 +24,7 @@ from curator.number_text import amount
 if TYPE_CHECKING:
     from curator.export import Exported
     from curator.verify import ProvenRemoved, Verified
-    from curator.verify.findings import Finding
+    from curator.verify.findings import Outcome
 
 
 def _frames(text: str) -> int | str:
@@ -100,15 +100,32 @@ def _mb(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:.0f} MB"
 
 
-def _finding_lines(finding: "Finding") -> Iterator[str]:
-    yield f"{'warning' if finding.is_warning else 'wrong'} {finding.code}: {finding.path}"
-    yield f"    found {finding.found}; expected {finding.expected}"
-    yield f"    {finding.remedy}"
+def _defect_lines(outcome: "Outcome") -> Iterator[str]:
+    """Yields lines for each object at fault, and for each code with more findings than are kept."""
+    from curator.verify.defects import defects, is_truncated
+
+    for defect in defects(outcome.findings):
+        cause, n_findings = defect.findings[0], len(defect.findings)
+        codes = ", ".join(dict.fromkeys(str(finding.code) for finding in defect.findings))
+        yield f"{'warning' if defect.is_warning else 'wrong'} {codes}: {defect.path}"
+        part = cause.path.partition("#")[2]
+        yield f"    found {cause.found}; expected {cause.expected}" + (f" ({part})" if part else "")
+        at_least = "at least " if is_truncated(defect, outcome.counts) else ""
+        if n_samples := len(defect.samples):
+            such_as = ", such as" if n_samples > 1 else ":"
+            affected = f"{amount(n_samples, 'sample')} affected{such_as} {min(defect.samples)}"
+            yield f"    {at_least}{affected}"
+        if n_findings > 1:
+            yield f"    {n_findings} findings, which --json lists"
+        yield f"    {cause.remedy}"
+    listed = Counter(str(finding.code) for finding in outcome.findings)
+    for code, n_found in outcome.counts.items():
+        if n_found > listed[code]:
+            yield f"{code}: {n_found} findings; the first {listed[code]} are counted above"
 
 
 def _removed_lines(proven: "ProvenRemoved") -> Iterator[str]:
-    for finding in proven.findings:
-        yield from _finding_lines(finding)
+    yield from _defect_lines(proven)
     read = ", ".join(f"{kind}: {number}" for kind, number in proven.read.items())
     n_found = sum(proven.counts.values())
     yield (
@@ -135,20 +152,17 @@ def _verified_facts(verified: "Verified") -> dict[str, Any]:
 
 
 def _verified_lines(verified: "Verified") -> Iterator[str]:
-    for finding in verified.findings:
-        yield from _finding_lines(finding)
-    listed = Counter(str(finding.code) for finding in verified.findings)
-    for code, n_found in verified.counts.items():
-        if n_found > listed[code]:
-            yield f"{code}: {n_found} in all, the first {listed[code]} are above"
-    warned = {str(f.code) for f in verified.findings if f.is_warning}
-    n_wrong = sum(n for code, n in verified.counts.items() if code not in warned)
+    from curator.verify.defects import defects, is_truncated
+
+    yield from _defect_lines(verified)
+    wrong = [defect for defect in defects(verified.findings) if not defect.is_warning]
+    at_least = "at least " if any(is_truncated(d, verified.counts) for d in wrong) else ""
     yield (
         f"{verified.uri}: {amount(verified.n_shards, 'shard')}, "
         f"{amount(verified.n_samples, 'clip')}, {verified.n_bytes / 1e6:.1f} MB read, "
         f"{amount(verified.n_decoded, 'clip')} decoded"
         + (f", {amount(verified.n_sources, 'source')} hashed: " if verified.n_sources else ": ")
-        + ("all is well" if verified.is_well else f"{amount(n_wrong, 'thing')} wrong")
+        + ("all is well" if verified.is_well else f"{at_least}{amount(len(wrong), 'object')} wrong")
     )
 
 

@@ -338,9 +338,11 @@ def _check_facts(shards: ShardSet, tar: TarFacts, findings: Findings) -> None:
 
 
 def _check_sums(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
-    """Compares the manifest's sums with those of the tars."""
+    """Compares the manifest's sums with those of the tars, if all tars are those it names."""
     counts = (shards.manifest or {}).get("counts")
-    is_complete = len(tars) >= len(shards.shards) and all(tar.is_whole for tar in tars)
+    is_complete = len(tars) >= len(shards.shards) and all(
+        tar.is_whole and tar.shard.facts.get("sha256") in (None, tar.sha256) for tar in tars
+    )
     if isinstance(counts, dict) and is_complete:
         sums = {"samples": sum(len(t.keys) for t in tars), "frames": sum(t.n_frames for t in tars)}
         where = f"{shards.uri(MANIFEST)}#counts"

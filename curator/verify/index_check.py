@@ -23,6 +23,7 @@ from curator.stages.shard.tar_reader import (
 from curator.strict_yaml import load_yaml
 from curator.tables.parts import SUMMARY
 from curator.tables.schemas import declared_columns, declared_fields
+from curator.verify.defects import ROW_OF
 from curator.verify.findings import FindingCode, Findings
 from curator.verify.tar_check import TarFacts, row_digest
 
@@ -261,7 +262,7 @@ class _TableCheck:
         for name, tar in self._tars.items():
             for key in tar.keys[~self._seen[name]]:
                 path = f"{self._shards.uri(name)}#{key.decode('utf-8', 'replace')}"
-                self.differs(path, "a sample", f"a row of {table}")
+                self.differs(path, "a sample", f"{ROW_OF}{table}")
 
 
 def _families(schema: pa.Schema) -> str:

@@ -20,6 +20,7 @@ from curator.commands.arguments import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from curator.storage import Store, open_store
 from curator.tables.fenced_store import Digest
 from curator.verify import Verified, verify
+from curator.verify.defects import defects
 from curator.verify.findings import MAX_STORED
 
 Change = Callable[[bytes], bytes | None]
@@ -111,7 +112,7 @@ DAMAGES: dict[str, tuple[str, Change, set[str]]] = {
     "noise for a tar": ("tar", lambda data: bytes(range(256)) * 20, TAR),
     "flipped bit in a header": ("tar", flipped(3), {"hash", "tar_damaged"}),
     "flipped bit in the JSON": (
-        "tar", flipped(512), {"hash", "json", "meta", "count", "wids", "manifest_wrong"},
+        "tar", flipped(512), {"hash", "json", "meta", "count", "wids"},
     ),
     "flipped bit in the last padding": ("tar", flipped(-1025), {"hash", "wids"}),
     "tar gone": ("tar", gone, {"missing", "energon", "wids", "dataset", "clips"}),
@@ -327,7 +328,7 @@ def test_the_command_says_what_is_wrong_and_ends_with_3(
     assert main(["verify", str(out.root), "--frames", "none"]) == EXIT_FAILED
     printed = capsys.readouterr().out
     assert f"wrong missing: {out.idx}" in printed
-    assert "1 thing wrong" in printed
+    assert "1 object wrong" in printed
     assert main(["verify", str(out.root), "--json"]) == EXIT_FAILED
     answer = json.loads(capsys.readouterr().out)
     assert answer["counts"] == {"missing": 1}
@@ -380,6 +381,29 @@ def test_random_damage_is_always_found_and_never_raises(out: Out, seed: int) -> 
             data = data * 2
     path.write_bytes(data)
     assert not checked(out).is_well
+
+
+def test_one_damaged_object_is_named_once(out: Out, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pins that findings of other checks go to the object whose bytes are wrong."""
+    tar = next(path for path in sorted(out.shards.rglob("*.tar")))
+    index = tar.with_name(f"{tar.name}.idx")
+    (meta,) = tar.parent.glob(f"{tar.stem}.meta.jsonl")
+    for path in (tar, index, meta, out.shards / "dataset.parquet"):
+        whole = path.read_bytes()
+        for at in range(0, len(whole), max(1, len(whole) // 20)):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            verified = checked(out)
+            assert [defect.path for defect in defects(verified.findings)] == [str(path)], at
+        path.write_bytes(whole)
+    data = bytearray(tar.read_bytes())
+    data[data.index(b"mdat") + 40] ^= 1
+    tar.write_bytes(data)
+    assert len(checked(out).findings) > 2
+    assert main(["verify", str(out.root)]) == EXIT_FAILED
+    printed = capsys.readouterr().out
+    assert printed.count("wrong") == 2
+    assert "1 sample affected: " in printed
+    assert printed.endswith("1 object wrong\n")
 
 
 @pytest.mark.parametrize("seed", range(20))
