@@ -97,7 +97,8 @@ def _object_at_fault(
         return keys[part]
     for tar in tars if part else ():
         name = "/".join(tar.split("/")[-2:])
-        if tar.endswith(f"/{part}") or finding.expected.endswith(f" of {name}"):
+        is_expected = finding.expected.endswith(f" of {name}")
+        if tar.endswith(f"/{part}") or is_expected or finding.found == f"shard {name!r}":
             return tar
     if finding.code in _OF_TABLES and finding.expected.startswith(ROW_OF):
         return finding.expected.removeprefix(ROW_OF)

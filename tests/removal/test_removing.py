@@ -447,6 +447,28 @@ def test_verify_finds_what_is_left(place: Captioned, capsys: pytest.CaptureFixtu
     check_all(out)
 
 
+def test_a_mark_whose_writer_was_killed_is_named_and_taken_out(
+    place: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins a mark that was written after the removal's scrubbing, by a command that then died."""
+    out = place.out
+    victim = of_film(kept(out), 1)[0]
+    assert main(["mark", str(out), victim["clip_id"], "--note", "secret"]) == EXIT_OK
+    (path,) = (out / "marks").iterdir()
+    data = path.read_bytes()
+    assert remove(out, "clips", victim["clip_id"]) == EXIT_OK
+    assert search(out, [b"secret"]) == []
+    path.write_bytes(data)
+    capsys.readouterr()
+    assert main(["verify", str(out), "--removed"]) == EXIT_FAILED
+    printed = capsys.readouterr().out
+    assert f"wrong removed: {path}\n" in printed
+    assert "`curate remove OUT --finish` takes it out again" in printed
+    assert main(["remove", str(out), "--finish"]) == EXIT_OK
+    assert search(out, [b"secret", victim["clip_id"].encode()]) == []
+    assert main(["verify", str(out), "--removed"]) == EXIT_OK
+
+
 def test_readers_read_what_is_left_until_nothing_is(place: Captioned, tmp_path: Path) -> None:
     out = place.out
     victims = of_film(kept(out), 2)

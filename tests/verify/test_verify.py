@@ -396,6 +396,9 @@ def test_one_damaged_object_is_named_once(out: Out, capsys: pytest.CaptureFixtur
             assert [defect.path for defect in defects(verified.findings)] == [str(path)], at
         path.write_bytes(whole)
     data = bytearray(tar.read_bytes())
+    tar.unlink()
+    (defect,) = defects(checked(out).findings)
+    assert (defect.path, defect.findings[0].code) == (str(tar), "missing")
     data[data.index(b"mdat") + 40] ^= 1
     tar.write_bytes(data)
     assert len(checked(out).findings) > 2
