@@ -13,9 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.family import FamilyVersion
+from curator.removal.centroid_clearing import without_removed
 from curator.removal.state_scrubbing import scrubbed
 from curator.removal.tar_rewriting import RewrittenTar, TarRewriting, Values
 from curator.runs.elsewhere import fewer
+from curator.stages.cluster.stage import CENTROIDS
 from curator.stages.commit.commit_run import table_facts
 from curator.stages.shard.shard_index import DATASET_SCHEMA, described_files, described_tars
 from curator.stages.shard.tar_reader import declared_families
@@ -105,8 +107,11 @@ class SnapshotRewriting:
             REMOVALS: self._records,
         }
         if JUDGED in summary:
-            # Stages from outside may leave ids in it.
+            # Custom stages may leave ids in it.
             written[JUDGED] = _without_ids(summary[JUDGED], self._removals.ids)
+            centroids = without_removed(store, summary, self._removals)
+            if centroids is not None:
+                written[JUDGED][CENTROIDS] = centroids
         own = named_objects(written)
         written[EARLIER] = sorted(self._named - own)
         self._named |= own
