@@ -120,8 +120,8 @@ def tune(options: argparse.Namespace) -> int:
         "empty cell changes nothing",
     ),
     option("--list", "print all marks as such a CSV"),
-    description="Stores what you decide about clips of a finished run. The next `curate run` "
-    "honours it (run.marks: override). What is not named of an earlier mark stays.",
+    description="Stores your decisions about clips of a finished run. The next `curate run` "
+    "honours them (run.marks: override). Fields of an earlier mark stay unless you set them.",
 )
 def mark(options: argparse.Namespace) -> int:
     from curator.review.clip_marking import CONTENT, mark_clips, marks_csv, read_csv
@@ -143,7 +143,7 @@ def mark(options: argparse.Namespace) -> int:
         n_clips = mark_clips(store, changes)
         if not options.list:
             done = "marks cleared of" if options.clear else "marked"
-            print(f"{done} {amount(n_clips, 'clip')}; the next `curate run` honours that")
+            print(f"{done} {amount(n_clips, 'clip')}; the next `curate run` honours this")
     if options.list:
         print(marks_csv(read_marks(store).values()), end="")
     return EXIT_OK
@@ -205,14 +205,14 @@ def _port(text: str) -> int:
     OUT,
     option(
         "--port N",
-        f"where it listens on 127.0.0.1; 0 for any free port (default: {_PORT})",
+        f"port of the server on 127.0.0.1; 0 for any free port (default: {_PORT})",
         _port,
         default=_PORT,
     ),
     SNAPSHOT,
     MEMORY,
-    description="Serves a page over a finished run, to this machine alone. Marks are stored in "
-    "OUT; nothing else is changed.",
+    description="Serves a page over a finished run, only to this machine. The page stores marks in "
+    "OUT and changes nothing else.",
 )
 def view(options: argparse.Namespace) -> int:
     try:

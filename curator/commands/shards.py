@@ -40,12 +40,12 @@ def _frames(text: str) -> int | str:
     SHARDS,
     option(
         "--frames all|N|none",
-        "decode all clips, N of them or none; bytes and headers of all are checked in any "
-        "case (default: %(default)s)",
+        "decode all clips, N clips or no clip; bytes and headers of all clips are always "
+        "checked (default: %(default)s)",
         _frames,
         default=100,
     ),
-    option("--seed SEED", "chooses which N are decoded (default: %(default)s)", int, default=0),
+    option("--seed SEED", "chooses the N clips to decode (default: %(default)s)", int, default=0),
     SHARDS_AT_ONCE,
     option(
         "--sources",
@@ -53,15 +53,15 @@ def _frames(text: str) -> int | str:
     ),
     option(
         "--removed",
-        "instead read every object under OUT, and look for ids, clips, pictures and captions "
-        "of what `curate remove` took out",
+        "instead search every object under OUT for ids, clips, pictures and captions of footage "
+        "that `curate remove` took out",
     ),
     SNAPSHOT,
     option("--json", "print one JSON object, for programs"),
-    description="Reads every shard once and checks manifest, hashes, indexes, samples and tables "
-    "against each other; changes nothing.",
-    epilog="Exit codes: 0 all is well, perhaps with warnings; 3 something is wrong; 2 there are no "
-    "shards, or wrong arguments.",
+    description="Reads every shard once and compares manifest, hashes, indexes, samples and tables "
+    "with each other; changes nothing.",
+    epilog="Exit codes: 0 nothing is wrong, perhaps with warnings; 3 something is wrong; 2 OUT has "
+    "no shards, or an argument is wrong.",
 )
 def verify(options: argparse.Namespace) -> int:
     """Checks shards, or proves removals; returns `EXIT_FAILED` if something is wrong."""

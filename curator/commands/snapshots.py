@@ -159,8 +159,8 @@ def clean(options: argparse.Namespace) -> int:
         ),
         option(
             "--sources FILE",
-            "text file with the address or id of a source per line; all that was made of their "
-            "content goes, under any address",
+            "text file with the address or id of a source per line; removes everything made from "
+            "their content, under any address",
         ),
         option(
             "--where CONDITION",
@@ -169,32 +169,30 @@ def clean(options: argparse.Namespace) -> int:
         ),
         option(
             "--finish",
-            "finish a removal that was broken off, and take out again whatever is there of "
-            "earlier ones",
+            "finish an interrupted removal, and remove footage of earlier removals that came back",
         ),
         option(
             "--give-up-lost",
-            "go on without records that are lost with their copies; what they named may come back",
+            "continue without records that are lost with their copies; their footage may come back",
         ),
         required=True,
     ),
     option(
         "--with-duplicates",
-        "also take clips that were rejected as duplicates of removed ones: later runs may keep "
-        "them",
+        "also remove clips that were rejected as duplicates of removed clips, and that later "
+        "runs may keep",
     ),
     option(
         "--forget",
-        "keep nothing by which re-encoded or cropped copies are known: else vectors and "
-        "keypoints of its pictures stay under OUT/removed, and later runs reject such copies",
+        "do not keep vectors and keypoints of the removed pictures under OUT/removed; later runs "
+        "then cannot recognise re-encoded or cropped copies",
     ),
     WOULD_REMOVE,
-    description="Takes footage out of all snapshots of OUT: tars that hold it are written again "
-    "without it, and its rows, embeddings, captions, thumbnails and stored answers go. A record of "
-    "hashes under OUT/removed keeps later runs from bringing it back. Sources themselves are not "
-    "touched.",
-    epilog="`curate verify --removed OUT` proves it. No run or trainer may use OUT meanwhile. A "
-    "removal that was broken off is finished by `curate remove OUT --finish`.",
+    description="Removes footage from all snapshots of OUT: rewrites the tars that hold the "
+    "footage, and deletes its rows, embeddings, captions, thumbnails and stored answers. A record "
+    "of hashes under OUT/removed keeps the footage out of later runs. Source files stay.",
+    epilog="`curate verify --removed OUT` proves the removal. No run or trainer may use OUT during "
+    "a removal. `curate remove OUT --finish` finishes an interrupted removal.",
 )
 def remove(options: argparse.Namespace) -> int:
     from curator.removal.removing import STATE, delete_returned, finish_removal, repair_before
@@ -266,7 +264,7 @@ def _give_up(options: argparse.Namespace, store: "Store") -> int:
         with ends_when_asked(), held(store, "remove") as lease:
             print(f"record: {store.uri}/{give_up_lost(store)}")
             finish_removal(store, check=lease.check)
-        print("what they named may come back: remove it again if it does")
+        print("the footage of these records may come back: then remove it again")
     return EXIT_OK
 
 

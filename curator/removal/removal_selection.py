@@ -1,4 +1,4 @@
-"""What a removal takes: the clips and sources that a user names, over all snapshots."""
+"""Selects the footage of a removal in all snapshots, from clips and sources that a user names."""
 
 import hashlib
 import os
@@ -57,7 +57,7 @@ _OF_KEPT = ("decision", "reason", "duplicate_of", "shard", "mp4_sha256", "captio
 
 
 class Duplicate(NamedTuple):
-    """A clip that was rejected as the duplicate of a removed one."""
+    """A clip that was rejected as the duplicate of a removed clip."""
 
     clip_id: str
     source_uri: str
@@ -65,18 +65,19 @@ class Duplicate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalSelection:
-    """What would be removed.
+    """The footage that a removal takes.
 
     Attributes:
-        record: To be written before anything changes.
-        footage_ids: Clips all of whose footage goes; one that merely overlaps them is none.
-        clip_ids: Removed clips that a snapshot keeps in its shards, `seconds` long together.
-        shards: Tars that hold them.
-        n_overlapping: Clips that share footage with named ones and were not named themselves.
+        record: The record to write before any other change.
+        footage_ids: Clips whose whole footage is removed, not clips that merely overlap removed
+            footage.
+        clip_ids: Removed clips that are in the shards of a snapshot; `seconds` is their total.
+        shards: Tars that hold the clips of `clip_ids`.
+        n_overlapping: Clips that share footage with named clips and were not named.
         n_same: Clips of other files with the same frames or the same MP4.
-        n_unhashed: Removed sources of whose frames there are no hashes.
-        duplicates: Clips that stay, and that were rejected as duplicates of removed ones.
-        example: One that goes, with its source, in words; None without any.
+        n_unhashed: Removed sources without hashes of their frames.
+        duplicates: Clips that stay and were rejected as duplicates of removed clips.
+        example: A removed clip and its source, as text; None if no snapshot keeps one.
     """
 
     record: dict[str, Any]
@@ -100,20 +101,20 @@ def select(
     with_duplicates: bool = False,
     before: Removals | None = None,
 ) -> RemovalSelection:
-    """Finds what a removal takes, in snapshots and in what interrupted runs left.
+    """Selects the footage of a removal, in snapshots and in stored results of interrupted runs.
 
     Args:
         store: Output root.
-        summaries: Of all snapshots.
-        by: How it is named.
+        summaries: Summaries of all snapshots by number.
+        by: Kind of the names in `named`.
         named: Ids of clips, or beginnings that no other clip has; addresses or ids of sources; a
             condition over columns of `clips`; nothing for footage of earlier removals that came
             back.
-        with_duplicates: Whether clips go that were rejected as duplicates of removed ones.
-        before: What earlier removals took.
+        with_duplicates: Whether to remove clips that were rejected as duplicates of removed clips.
+        before: Footage that earlier removals took.
 
     Raises:
-        UsageError: One that is named is nowhere, or the condition is wrong.
+        UsageError: No clip or source has a given name, or the condition is wrong.
     """
     columns = None if by == "where" else (*_CLIP, "source_uri", *_OF_KEPT)
     tables = tables_of(store, summaries, "clips", columns)
@@ -180,7 +181,7 @@ def select(
 
 
 class _Selection:
-    """Footage that a removal takes, as it is found.
+    """Collects the footage that a removal takes.
 
     Args:
         store: Output root.
@@ -200,13 +201,13 @@ class _Selection:
         self.n_unhashed = 0
 
     def add(self, clip_ids: Collection[str]) -> None:
-        """Takes clips, with the widest span that each had."""
+        """Adds clips, each with the widest span that it had."""
         self._named.update(clip_ids)
         for source, spans in _spans_of(self._footage, clip_ids).items():
             self._spans[source] += spans
 
     def take_returned(self, before: Removals) -> None:
-        """Takes clips of removed footage that came back: by MP4s, thumbnails and frames."""
+        """Adds clips of removed footage that returned, by their MP4s, thumbnails and frames."""
         mp4 = pa.array(sorted(before.mp4), pa.string())
         is_back = pc.is_in(self._clips["mp4_sha256"], value_set=mp4)
         back = set(self._clips.filter(is_back)["clip_id"].to_pylist())
@@ -219,7 +220,7 @@ class _Selection:
         self._take_regions(frame_regions(self._store, before.frames), before)
 
     def removals(self) -> Removals:
-        """Returns what was found so far."""
+        """Returns the footage collected so far."""
         spans = {
             source: tuple(dict.fromkeys(self._spans[source] + self._same[source]))
             for source in sorted({*self._spans, *self._same} - self.sources)
@@ -234,12 +235,12 @@ class _Selection:
         return replace(removals, clip_ids=removals.clip_ids | hashes)
 
     def ids(self) -> set[str]:
-        """Returns the ids of all clips that go."""
+        """Returns the ids of all clips to remove."""
         is_gone = pa.array(self.removals().rows(self._footage))
         return set(self._footage.filter(is_gone)["clip_id"].to_pylist())
 
     def own_ids(self) -> set[str]:
-        """Returns the ids of clips all of whose footage goes."""
+        """Returns the ids of clips whose whole footage is removed."""
         gone = self.removals()
         own = set(self._named)
         for row in self._footage.filter(pa.array(gone.rows(self._footage))).to_pylist():
@@ -252,7 +253,7 @@ class _Selection:
         return own
 
     def grow(self, *, with_duplicates: bool) -> tuple[Duplicate, ...]:
-        """Takes the same footage in other files; returns duplicates that stay."""
+        """Adds the same footage in other files; returns duplicates that stay."""
         while True:
             self._hash_frames()
             self._take_regions(frame_regions(self._store, self.frames), Removals())
@@ -275,7 +276,7 @@ class _Selection:
             self.add(more)
 
     def _hash_frames(self) -> None:
-        """Hashes the frames of what was found by id, as far as their tracks are stored."""
+        """Hashes the frames of footage that was found by id, if its tracks are stored."""
         hashes, hashed = [], set()
         for source_id, mean, spread in stored_luma(self._store):
             source = removal_hash(source_id)
@@ -289,7 +290,7 @@ class _Selection:
         self.n_unhashed = len({*self.sources, *self._spans} - hashed)
 
     def _take_regions(self, regions: Mapping[str, Regions], before: Removals) -> None:
-        """Takes the parts of other clips that have the same frames."""
+        """Adds the parts of other clips that have the same frames."""
         removed = replace(before, sources={**before.sources, **dict.fromkeys(self.sources, "")})
         is_same = overlapping_regions(self._footage, regions)
         is_same &= ~removed.rows(self._footage)
@@ -337,7 +338,7 @@ def _sources_of(store: Store, summaries: Summaries) -> pa.Table:
     tables += _stored_sources(store, f"{CANDIDATES}/sources", "uri")
     tables += _stored_sources(store, f"{TRACKS}/{FRAMES}", ORIGIN[0])
     sources = pa.concat_tables(tables)
-    # What a probe takes for the content of a large file is settled later.
+    # The probe of a large file gives a provisional id; analysis settles the id.
     scanned = pa.concat_tables([empty, *_stored_sources(store, "scan", "uri")])
     is_known = pc.is_in(scanned["uri"], value_set=sources["uri"].combine_chunks())
     return pa.concat_tables([sources, scanned.filter(pc.invert(is_known))])
@@ -370,7 +371,7 @@ def _clip_id(store: Store, clip_ids: Sequence[str], name: str) -> str:
 def _sources(
     store: Store, clips: pa.Table, sources: pa.Table, named: Sequence[str]
 ) -> tuple[set[str], set[str]]:
-    """Returns the ids of named sources, and addresses that never had one."""
+    """Returns the ids of named sources, and named addresses that never had an id."""
     pairs = set(zip(sources["uri"].to_pylist(), sources["source_id"].to_pylist(), strict=True))
     pairs |= set(zip(clips["source_uri"].to_pylist(), clips["source_id"].to_pylist(), strict=True))
     of_uri: defaultdict[str, set[str | None]] = defaultdict(set)
@@ -395,7 +396,7 @@ def _sources(
 
 
 def _uris(sources: pa.Table, gone: Removals) -> set[str]:
-    """Returns the addresses that held removed sources and nothing else."""
+    """Returns the addresses that held only removed sources."""
     is_gone = pa.array(gone.named(sources["source_id"], gone.sources))
     removed = set(sources.filter(is_gone)["uri"].to_pylist()) - {None}
     others = sources.filter(pc.and_(pc.invert(is_gone), pc.is_valid(sources["source_id"])))
@@ -403,7 +404,7 @@ def _uris(sources: pa.Table, gone: Removals) -> set[str]:
 
 
 def _spans_of(clips: pa.Table, named: Collection[str]) -> dict[str, list[RemovedSpan]]:
-    """Returns the spans of clips: a written clip may be shorter than the candidate it was."""
+    """Returns the widest span of each clip: a written clip may be shorter than its candidate."""
     own = clips.filter(_among(clips["clip_id"], named))
     wanted = [("start_s", "min"), ("end_s", "max"), ("start_frame", "min"), ("end_frame", "max")]
     widest = own.group_by(["clip_id", "source_id"]).aggregate(wanted).sort_by("clip_id")
@@ -434,7 +435,7 @@ def _pictures(store: Store, ids: Collection[str]) -> list[str]:
     hashes: set[str] = set()
     for info in store.list(f"{CANDIDATES}/pictures/"):
         for jpegs in read_all_pictures(store, [info.key], ids).values():
-            # Reports show the middle one smaller.
+            # Reports show a smaller copy of the middle picture.
             jpegs += [card_picture(jpegs[len(jpegs) // 2])] if jpegs else []
             hashes |= _hashes(jpegs)
     return sorted(hashes)

@@ -1,8 +1,7 @@
-"""The life of a removal: a record, then rewriting, then deletion of what was rewritten.
+"""The steps of a removal: write a record, rewrite objects, delete the old objects.
 
-Every step can be done again, and each finds what it has to do by the hashes of the record, so that
-a removal that was broken off is finished without naming anything again. Old objects are deleted
-only after all snapshots name new ones.
+Each step can be repeated, and finds its work by the hashes of the record. So an interrupted removal
+needs only the record to finish. Old objects are deleted after all snapshots name new objects.
 """
 
 from collections.abc import Callable, Sequence
@@ -73,12 +72,12 @@ _RUN_AGAIN = (
     "snapshot names, `curate clean OUT` removes older snapshots; then remove again"
 )
 _OF_ENERGON = (".nv-meta/index.sqlite", ".nv-meta/index.uuid")
-"""Files that Megatron-Energon makes of the tars' names and keys, and makes again."""
+"""Files that Megatron-Energon derives from the names and keys of tars, and can derive again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """What a removal did: records that it finished, and how many objects it rewrote or removed."""
+    """Records that a removal finished, and the numbers of objects that it rewrote or deleted."""
 
     records: tuple[str, ...]
     n_shards: int
@@ -89,10 +88,10 @@ class Removed:
 def plan_removal(
     store: Store, by: By, named: Sequence[str], *, with_duplicates: bool = False
 ) -> RemovalSelection:
-    """Finds what a removal would take; changes nothing.
+    """Selects the footage of a removal; changes nothing.
 
     Raises:
-        UsageError: A removal was not finished, or something that is named is not there.
+        UsageError: An earlier removal is unfinished, or no clip or source has a given name.
     """
     removals = read_removals(store)
     if removals.unfinished:
@@ -106,12 +105,12 @@ def plan_removal(
 
 
 def repair_before(store: Store, check: Callable[[], None] = lambda: None) -> None:
-    """Checks tables and indexes of all snapshots; writes damaged ones again from equal objects.
+    """Checks tables and indexes of all snapshots; restores damaged ones from identical objects.
 
-    `check` raises where this process may not write any more.
+    `check` raises if this process may no longer write.
 
     Raises:
-        UsageError: One is damaged, and there is no other with the same bytes.
+        UsageError: An object is damaged, and no other object has the same bytes.
     """
     fenced = FencedStore(store, check)
     names: set[str] = set()
@@ -130,17 +129,17 @@ def repair_before(store: Store, check: Callable[[], None] = lambda: None) -> Non
 
 
 def begin_removal(store: Store, selected: RemovalSelection, *, forgets: bool = False) -> str:
-    """Writes the record of a removal: from here on nothing of it comes back; returns its name.
+    """Writes the record of a removal, which keeps the footage from coming back; returns its name.
 
     Args:
         store: Output root.
-        selected: What goes.
-        forgets: Whether nothing is kept by which re-encoded or cropped copies would be known.
+        selected: Footage to remove.
+        forgets: Whether to store nothing that recognises re-encoded or cropped copies.
 
     Raises:
         CuratorError: Another removal began meanwhile.
-        UsageError: A tar that must be written again is damaged: nothing may be found damaged after
-            the record is there, because no run starts until the removal is finished.
+        UsageError: A tar to rewrite is damaged. The check comes before the record, because no run
+            starts between the record and the end of the removal.
     """
     rewriting = SnapshotRewriting(store, removals_of([selected.record]), (), {})
     try:
@@ -157,7 +156,7 @@ def begin_removal(store: Store, selected: RemovalSelection, *, forgets: bool = F
 
 
 def give_up_lost(store: Store) -> str:
-    """Adds a record that gives up those that are lost with their copies; returns its name."""
+    """Adds a record that gives up records lost with their copies; returns its name."""
     return add_record(store, empty_record("lost") | {LOST: dict(RecordChain.read(store).lost)})
 
 
@@ -166,10 +165,10 @@ def finish_removal(
     progress: Callable[[str], object] = lambda step: None,
     check: Callable[[], None] = lambda: None,
 ) -> Removed:
-    """Takes out what the records name, as far as it is there.
+    """Removes all footage that the records name and that is still in the output.
 
-    `progress` is called with the name of each step; `check` before each, and raises where this
-    process may not write any more.
+    `progress` is called with the name of each step. `check` is called before each step, and raises
+    if this process may no longer write.
 
     Raises:
         StorageError: An object that holds removed footage cannot be read or written.
@@ -215,9 +214,9 @@ def finish_removal(
 
 
 def delete_returned(store: Store) -> list[str]:
-    """Deletes stored results in which `verify --removed` still finds something; returns them.
+    """Deletes stored results in which `verify --removed` finds something; returns their names.
 
-    Runs make them again, without what was removed.
+    Runs compute the results again, without the removed footage.
     """
     removals = read_removals(store)
     names = [info.key for folder in sorted(STATE) for info in store.list(f"{folder}/")]
@@ -227,7 +226,7 @@ def delete_returned(store: Store) -> list[str]:
 
 
 def _summaries(store: Store) -> dict[int, dict[str, Any]]:
-    """Reads all snapshots; raises where one cannot be read, because what it names would stay."""
+    """Reads all snapshots; raises if one is unreadable, because its objects would stay."""
     summaries: dict[int, dict[str, Any]] = {}
     for number, summary in listed_snapshots(store):
         if isinstance(summary, DamagedError):
@@ -248,12 +247,12 @@ def _publish(store: Store, newest: RewrittenSnapshot) -> None:
     )
     previous = find_json(store, SUMMARY) or {}
     write_fixed_paths(store, with_fixed_paths(summary), previous, newest.shard_files, page)
-    # `curate tune` and `curate learn` make their pages again.
+    # `curate tune` and `curate learn` write these pages.
     store.delete([NEXT_MANIFEST, "report/tune.html", "report/learn.html"])
 
 
 def _unnamed(store: Store, named: set[str]) -> list[str]:
-    """Returns objects that no snapshot names, and indexes of others over tars that are gone."""
+    """Returns objects that no snapshot names, and files that Megatron-Energon made of tars."""
     return [
         info.key
         for folder in _REPLACED

@@ -1,7 +1,7 @@
-"""The web page of `curate view`: who may ask, and what is answered.
+"""The web server of `curate view`: checks requests, and answers from one run.
 
-All requests need the token of the process. None is answered for another host's name or page, and
-nothing but the run is served: there are no paths of files in addresses.
+Each request needs the token of the process. The server refuses requests that name another host or
+come from another page. Addresses hold no file paths, so the server can serve only the run.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from curator.view.viewed_run import PAGE, ClipQuery, ViewedRun
 
 ASSETS = {"view.js": "text/javascript", "view.css": "text/css"}
 MAX_BODY_BYTES = 32 << 20
-"""Of a picture that is searched by; other requests are far smaller."""
+"""Maximum length of a picture to search by; other requests are far smaller."""
 MAX_CHANGES, MAX_SCORES, MAX_FOUND = 100, 60, 200
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -53,7 +53,7 @@ Whole = Annotated[int, Field(ge=0, lt=1 << 40)]
 
 
 class _Asked(BaseModel):
-    """A request, as JSON; fields that are empty count as not given."""
+    """A request as JSON; an empty field counts as absent."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -91,12 +91,12 @@ class _Search(_Asked):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Lets requests pass that name this host, come from its own page, and have the token.
+    """Passes requests that name this host, come from its own page, and have the token.
 
     Attributes:
-        app: What answers them.
-        token: The first segment of each path. A cookie would reach all ports of the host.
-        port: Where the server listens.
+        app: Answers the requests that pass.
+        token: First segment of each path. A cookie would reach all ports of the host.
+        port: Port on which the server listens.
     """
 
     app: Callable[..., Awaitable[None]]
@@ -167,7 +167,7 @@ def make_app(run: ViewedRun, *, token: str, port: int) -> Guard:
 
 @contextmanager
 def _told_fields(form: type[_Asked]) -> Iterator[None]:
-    """Says of a request of another form what is wrong with it, and which fields there are."""
+    """Turns a validation error into a `UsageError` that names the fault and the valid fields."""
     try:
         yield
     except ValidationError as error:
@@ -178,7 +178,7 @@ def _told_fields(form: type[_Asked]) -> Iterator[None]:
 
 
 def _post(path: str, form: type[_Asked], answer: Callable[..., Any]) -> Route:
-    """Answers requests of a form, with JSON; `answer` gets the form and what the path names."""
+    """Answers a form with JSON; `answer` gets the form and the parameters of the path."""
 
     async def handle(request: Request) -> Response:
         data = await _body(request) or b"{}"
@@ -229,7 +229,7 @@ class _Pages:
         shard, offset, n_bytes = await run_in_threadpool(self._run.mp4_of, clip_id)
         headers = {"Accept-Ranges": "bytes"}
         start, end = 0, n_bytes
-        # Of several spans, or of other units, a server may send the whole.
+        # For several spans, or other units, a server may send the whole MP4.
         asked = _RANGE.fullmatch(request.headers.get("range", "").strip())
         if asked is not None and asked.groups() != ("", ""):
             span = _span(asked[1], asked[2], n_bytes)
@@ -243,7 +243,7 @@ class _Pages:
 
 
 def _span(first: str, last: str, n_bytes: int) -> tuple[int, int] | None:
-    """Returns the bytes that a header `Range` of one span asks for; None where it has none."""
+    """Returns the bytes that a `Range` header of one span requests; None for an empty span."""
     if not first:
         return (max(0, n_bytes - int(last)), n_bytes) if int(last) else None
     start, end = int(first), min(int(last) + 1, n_bytes) if last else n_bytes

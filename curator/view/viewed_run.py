@@ -1,4 +1,4 @@
-"""A finished run as the page asks for it: clips by the page, facts of a clip, pictures, MP4s."""
+"""Gives the page of `curate view` clips, facts of a clip, pictures and MP4s of a finished run."""
 
 import itertools
 import time
@@ -57,16 +57,16 @@ Json = dict[str, Any]
 
 
 class ClipQuery(BaseModel):
-    """Which clips a page shows, and in which order; None and empty values leave all in.
+    """Filters and order of the clips on a page; None and empty values exclude no clip.
 
     Attributes:
-        changes: Changes of the recipe: outcomes are those that they would give.
-        side: Clips that are kept, are rejected, or that the changes keep or reject anew.
-        reason: First reason.
+        changes: Changes of the recipe; outcomes are the outcomes under these changes.
+        side: Kept clips, rejected clips, or clips that the changes newly keep or newly reject.
+        reason: First reason of the clip.
         tag: One of the clip's tags.
-        bucket: Its bucket.
-        cluster: Its cluster.
-        source: Id of its source.
+        bucket: Bucket of the clip.
+        cluster: Cluster of the clip.
+        source: Id of the clip's source.
         mark: `keep`, `drop`, `label`, `note`, `caption`, or `none`.
         where: SQL condition over columns of `clips`.
         sort: A score; None for the order of sources.
@@ -87,11 +87,11 @@ class ClipQuery(BaseModel):
 
 
 class ViewedRun:
-    """What `curate view` serves. Methods may be called from several threads.
+    """The run that `curate view` serves. Several threads may call its methods.
 
     Args:
         finished: The run.
-        writer: Stores marks; made before the run was read, so that it notices later removals.
+        writer: Stores marks. It must be older than `finished`, to notice every later removal.
     """
 
     def __init__(self, finished: Finished, writer: MarkWriter) -> None:
@@ -104,14 +104,14 @@ class ViewedRun:
         self._pictures: OrderedDict[str, list[bytes]] = OrderedDict()
         self._shown: list[str] = []
         self._checked_s = -inf
-        # A page is asked for again and again with one condition, in few orders.
+        # Many pages in a row have one condition and few orders.
         self._fulfils = lru_cache(1)(self._matching)
         self._order_of = lru_cache(4)(self._sorted_by)
         self._counts_now = self.funnel.counts(self.funnel.now)
         self._mark_funnel()
 
     def overview(self) -> Json:
-        """Returns what does not change while the page is open; reads the marks of others."""
+        """Returns facts that stay the same while the page is open; reads marks of other writers."""
         with self._lock:
             self.marks = read_marks(self.finished.store)
             self._mark_funnel()
@@ -149,7 +149,7 @@ class ViewedRun:
         }
 
     def funnel_of(self, changes: Sequence[str], scores: Sequence[str]) -> Json:
-        """Returns the funnels of the run and with changes, and histograms of scores."""
+        """Returns the funnel of the run, the funnel with changes, and histograms of scores."""
         with self._lock:
             outcomes = self.funnel.decide(changes)
             (now, now_s), (then, then_s) = self._counts_now, self.funnel.counts(outcomes.codes)
@@ -178,8 +178,8 @@ class ViewedRun:
         return {"rows": rows, "kept_s": kept_s, "charts": charts, "rules": rules}
 
     def exactly(self, changes: Sequence[str]) -> list[str]:
-        """Returns what `curate tune` prints: duplicates and selection are decided anew."""
-        # Its marks are read anew.
+        """Returns the lines of `curate tune`, which decides duplicates and selection again."""
+        # The copy reads marks again.
         return summary_lines(tune(replace(self.finished), changes))
 
     def page(self, query: ClipQuery, start: int, n: int) -> Json:
@@ -207,7 +207,7 @@ class ViewedRun:
         ]
 
     def cards(self, rows: Sequence[int], outcomes: Outcomes) -> list[Json]:
-        """Returns what a card of each clip shows."""
+        """Returns the facts on the card of each clip."""
         with self._lock:
             clips = self._clips(rows)
             self._shown = [clip.clip_id for clip in clips]
@@ -217,7 +217,7 @@ class ViewedRun:
             ]
 
     def clip(self, clip_id: str, changes: Sequence[str]) -> Json:
-        """Returns all facts of a clip, the course of its source, and the clip it is like."""
+        """Returns all facts of a clip, spans in its source, and the original of a duplicate."""
         self.refuse_removed()
         with self._lock:
             row = self.row_of(clip_id)
@@ -287,7 +287,7 @@ class ViewedRun:
         """Changes fields of a clip's mark, None clears one; `UsageError` for a wrong one."""
         with self._lock:
             (clip,) = self._clips([self.row_of(clip_id)])
-            # Others may have marked it meanwhile.
+            # Another writer may have marked the clip meanwhile.
             self.marks = read_marks(self.finished.store)
             span = {name: getattr(clip, name) for name in SPAN}
             mark = changed_mark(self.marks.get(clip_id), span, changes)
