@@ -8,36 +8,36 @@ from enum import StrEnum
 from typing import Any
 
 MAX_STORED = 50
-"""Findings of one code that are kept in full; all are counted."""
+"""Maximum number of findings of one code that are stored; all findings are counted."""
 
 RERUN = (
-    "run `curate run` again with the same recipe, or `curate recaption` if that was broken off: it "
-    "writes what is missing"
+    "run `curate run` again with the same recipe, or `curate recaption` if that command was "
+    "interrupted: the command writes missing objects"
 )
 REMAKE = (
-    "delete the object and run `curate run` again, which writes it again; or copy it again from "
-    "its origin"
+    "delete the object and run `curate run` again, which rewrites the object; or copy the object "
+    "again from its origin"
 )
-COPIED = "run `curate run` again with the same recipe: it writes it again from {}"
+COPIED = "run `curate run` again with the same recipe, which writes it again from {}"
 LOST = (
-    "no whole copy is left: restore it from a backup, or remove old snapshots with `curate clean`"
+    "no undamaged copy is left: restore the object from a backup, or remove old snapshots with "
+    "`curate clean`"
 )
 RESTORE_SOURCE = (
-    "restore it from a copy, or run `curate run` again, which analyzes it again if its size or "
-    "times changed too (`touch` it if not)"
+    "restore the source from a copy, or run `curate run` again, which analyzes the source again if "
+    "its size or times changed too (else `touch` the source first)"
 )
-_EXPORT = "`curate export OUT OUT --format {}` writes it again"
+_EXPORT = "`curate export OUT OUT --format {}` rewrites it"
 _PACK_AGAIN = "delete OUT/shards and run `curate run` again with the same recipe"
 _FINISH = (
-    "`curate remove OUT --finish` takes it out again; what is not of this package must be removed "
-    "by hand"
+    "`curate remove OUT --finish` takes it out again; delete objects of other programs by hand"
 )
 _NONE = "none is needed: the next snapshot names them"
-_DELETE = "delete it: readers that list the folder would take it for data"
+_DELETE = "delete the object: readers that list the folder would read it as data"
 
 
 class FindingCode(StrEnum):
-    """Kinds of faults, and what helps unless a finding says more. Public: printed, and in JSON."""
+    """Kinds of faults, each with its default remedy. Public: printed, and in JSON."""
 
     remedy: str
 
@@ -48,11 +48,11 @@ class FindingCode(StrEnum):
         return code
 
     MANIFEST_MISSING = "manifest_missing", RERUN
-    """No manifest: an older version's run, or one that did not finish."""
+    """No manifest: the run is of an older version, or did not finish."""
     MANIFEST_WRONG = "manifest_wrong", RERUN
     """The manifest cannot be read, or its sums differ from its shards."""
     MISSING = "missing"
-    """An object that the manifest or the summary names is not there."""
+    """An object that the manifest or the summary names is missing."""
     UNREADABLE = "unreadable"
     """The storage cannot read an object."""
     SIZE = "size"
@@ -60,13 +60,13 @@ class FindingCode(StrEnum):
     HASH = "hash"
     """An object has other bytes."""
     TAR_DAMAGED = "tar_damaged"
-    """The tar ends early or a header is damaged."""
+    """The tar ends early, or a header is damaged."""
     KEY = "key"
-    """A key that readers would split or skip, or members of a sample apart."""
+    """Readers would split or skip a key, or the members of a sample are not adjacent."""
     KEY_TWICE = "key_twice"
-    """Two samples have one key."""
+    """Two samples have the same key."""
     MEMBERS = "members"
-    """A sample lacks `json`, `mp4` or `txt`, or has other members or one of them twice."""
+    """A sample lacks `json`, `mp4` or `txt`, has an undeclared member, or has a member twice."""
     COUNT = "count"
     """A shard has another number of samples or frames."""
     JSON = "json"
@@ -76,7 +76,7 @@ class FindingCode(StrEnum):
     MP4_HEADER = "mp4_header"
     """A clip cannot be opened, or its header has another size, rate or number of frames."""
     FRAMES = "frames"
-    """A clip decodes to other frames than its JSON says."""
+    """The decoded frames of a clip differ from its JSON."""
     INDEX = "index", _EXPORT.format("energon")
     """A `.tar.idx` has other offsets than the tar."""
     META = "meta"
@@ -92,21 +92,21 @@ class FindingCode(StrEnum):
     SPLIT = "split", _PACK_AGAIN
     """A source has clips in both splits."""
     REMOVED = "removed", _FINISH
-    """Something of footage that `curate remove` took out is there."""
+    """An object holds footage that `curate remove` took out."""
     REMOVAL_RECORD = "removal_record"
     """A record of a removal is lost or was changed."""
     SOURCE_CHANGED = "source_changed", RESTORE_SOURCE
     """A source has other bytes than those that were analyzed."""
     SOURCE_GONE = "source_gone", RESTORE_SOURCE
-    """A source that was analyzed does not exist any more; a warning."""
+    """A source that was analyzed no longer exists; a warning."""
     UNHASHED = "unhashed", _NONE
-    """A snapshot of an older version names no hashes: only that its objects are there was checked;
-    a warning."""
+    """A snapshot of an older version names no hashes, so only the existence of its objects was
+    checked; a warning."""
     UNNAMED = "unnamed", _DELETE
     """An object that no manifest names; a warning."""
     INTERRUPTED = "interrupted", RERUN
-    """A commit was begun and is not finished: each index is whole, of the old set or of the new
-    one; a warning."""
+    """A commit is unfinished: each index is complete, from either the old or the new set; a
+    warning."""
 
 
 WARNINGS = frozenset(
@@ -127,17 +127,17 @@ class Finding:
 
     @property
     def is_warning(self) -> bool:
-        """Whether the shards are valid all the same."""
+        """Whether the shards are valid despite the finding."""
         return self.code in WARNINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What checks found."""
+    """The outcome of checks."""
 
     uri: str
     findings: list[Finding]
-    """The first of each code; `counts` counts all."""
+    """The first findings of each code; `counts` counts all."""
     counts: dict[str, int]
     n_bytes: int
     """Bytes that were read."""
@@ -149,7 +149,7 @@ class Outcome:
 
 
 class Findings:
-    """Collects findings of several threads: the first of each code in full, and counts of all."""
+    """Collects findings of several threads: stores the first of each code, and counts all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -175,7 +175,7 @@ class Findings:
         actual: Mapping[str, object],
         expected: Mapping[str, object],
     ) -> None:
-        """Records each field that is there with another value than the expected one."""
+        """Records each present field whose value differs from the expected value."""
         for name, value in expected.items():
             if name in actual and actual[name] != value:
                 self.add(code, path, f"{name} {actual[name]!r}", repr(value))

@@ -1,8 +1,8 @@
-"""Reads everything under an output root, and looks for footage that was removed.
+"""Searches every object under an output root for removed footage.
 
-Records hold hashes alone, so whatever may be an id, a caption, a picture or a clip is hashed and
-compared: hexadecimal words of the lengths of ids, texts, binary cells, members of tars, and whole
-objects. Names of objects are read too.
+Records hold only hashes. The search therefore hashes everything that may be an id, a caption, a
+picture or a clip: hexadecimal words of the lengths of ids, texts, binary cells, members of tars,
+whole objects, and names of objects.
 """
 
 import base64
@@ -47,16 +47,16 @@ _JPEG = re.compile(rb"data:image/jpeg;base64,([0-9A-Za-z+/=]+)")
 _TEXTS = (".json", ".jsonl", ".html", ".md", ".yaml", ".txt")
 _READ_BYTES = 8 << 20
 _OVERLAP_BYTES = 64
-"""What is read again with the next bytes, so that no id is cut in two."""
+"""Overlap between reads, so that no id is split between two reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenRemoved(Outcome):
-    """What was found, in objects and in what was looked at in them.
+    """The outcome of a search for removed footage.
 
     Attributes:
-        n_records: Records of removals that were compared with.
-        read: Objects, and what was looked at in them, by kind.
+        n_records: Number of records of removals.
+        read: Numbers of objects and of their parts that were compared, by kind.
     """
 
     n_records: int
@@ -80,7 +80,7 @@ def verify_removed(
         raise UsageError(f"{store.uri} has no records of removals; `curate remove` makes them")
     for name in removals.unfinished:
         where, remedy = f"{store.uri}/{name}", "run `curate remove OUT --finish`"
-        words, expected = "a removal that was broken off", "a finished one"
+        words, expected = "an unfinished removal", "a finished removal"
         findings.add(FindingCode.REMOVED, where, words, expected, remedy)
     search = _Search(store, _without_shared(store, removals), findings)
     n_bytes = 0
@@ -127,7 +127,7 @@ def _parts(store: Store, table: str) -> Iterator[str]:
 
 
 def _without_shared(store: Store, removals: Removals) -> Removals:
-    """Leaves out captions that a clip that stays has by now: they are that clip's."""
+    """Omits captions that a clip which stays has too."""
     shared: set[str | None] = set()
     for table, columns in CAPTION_COLUMNS.items() if removals.captions else ():
         for part in _parts(store, table):
