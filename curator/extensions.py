@@ -30,6 +30,12 @@ class Kind(StrEnum):
     EXPORTER = "curate.exporters"
 
 
+_WITHOUT: Mapping[Kind, str] = MappingProxyType(
+    {Kind.CAPTIONER: "; or do without it: --set caption.captioner=measured, which needs no class"}
+)
+"""The remedy besides making a class importable, by kind."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
     """A class that was loaded under the name that the user gave."""
@@ -72,7 +78,7 @@ def load_extension(
     Raises `RecipeError` for a name that leads nowhere, with what was expected.
     """
     path = built_in.get(name, name)
-    target = _from_path(path) if ":" in path else _from_entry_point(kind, name, built_in)
+    target = _from_path(path, kind) if ":" in path else _from_entry_point(kind, name, built_in)
     if not isinstance(target, type):
         raise RecipeError(
             f"{name!r} is a {type(target).__name__}; a class is expected for {kind.value}"
@@ -85,7 +91,7 @@ def entry_point_names(kind: Kind) -> list[str]:
     return sorted(entry_points(group=kind.value).names)
 
 
-def _from_path(name: str) -> Any:  # noqa: ANN401
+def _from_path(name: str, kind: Kind) -> Any:  # noqa: ANN401
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -93,7 +99,7 @@ def _from_path(name: str) -> Any:  # noqa: ANN401
         raise RecipeError(
             f"{name!r} cannot be imported: {error}; make class {attribute} of module "
             f"{module_name} importable: install its package, or put its folder in PYTHONPATH, on "
-            "every node"
+            f"every node{_WITHOUT.get(kind, '')}"
         ) from error
     except FamilyError as error:
         place = traceback.extract_tb(error.__traceback__)
@@ -120,7 +126,9 @@ def _from_entry_point(kind: Kind, name: str, built_in: Iterable[str]) -> Any:  #
     try:
         return entries[0].load()
     except (ImportError, AttributeError) as error:
-        raise RecipeError(f"{name!r} ({entries[0].value}) cannot be loaded: {error}") from error
+        raise RecipeError(
+            f"{name!r} ({entries[0].value}) cannot be loaded: {error}{_WITHOUT.get(kind, '')}"
+        ) from error
 
 
 @lru_cache(maxsize=1)

@@ -102,8 +102,10 @@ def test_names_that_lead_nowhere_are_refused_with_a_remedy() -> None:
         CaptionConfig(captioner="opnai")
     with pytest.raises(RecipeError, match="mine:Other' is no Captioner; expected a subclass"):
         captioner_class("mine:Other")
-    with pytest.raises(RecipeError, match="'absent:Mine' cannot be imported"):
+    with pytest.raises(RecipeError, match="'absent:Mine' cannot be imported") as refused:
         captioner_class("absent:Mine")
+    for remedy in ("put its folder in PYTHONPATH", "--set caption.captioner=measured"):
+        assert remedy in str(refused.value)
     for name in ("mine:AsyncAnswer", "mine:OwnClient"):
         with pytest.raises(RecipeError, match=rf"'{name}' answers asynchronously.*a plain method"):
             captioner_class(name)
