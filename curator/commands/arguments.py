@@ -3,12 +3,15 @@
 import argparse
 import os
 import re
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from curator.errors import UsageError
 
 if TYPE_CHECKING:
     from curator.executor.engine import Engine
@@ -198,6 +201,23 @@ def cluster(*, address: str, shared: str) -> tuple[Option, ...]:
             default=[],
         ),
     )
+
+
+def check_out_first(out: str, others: Iterable[str], usage: str) -> None:
+    """Raises `UsageError` where OUT is no folder and one of `others` is one: OUT comes first.
+
+    `usage` is the rest of the command, with the places of both as `{out}` and `{other}`.
+    """
+    from curator.storage.base import has_scheme
+
+    if has_scheme(out) or os.path.isdir(out):
+        return
+    for place in others:
+        if has_scheme(place) or os.path.isdir(place):
+            words = usage.format(out=shlex.quote(place), other=shlex.quote(out))
+            raise UsageError(
+                f"{out!r} is no folder, and {place!r} is one: OUT comes first: `curate {words}`"
+            )
 
 
 def engine_of(options: argparse.Namespace) -> "Engine":

@@ -16,6 +16,7 @@ from curator.commands.arguments import (
     OUT,
     SNAPSHOT,
     Option,
+    check_out_first,
     command,
     fraction,
     one_of,
@@ -55,6 +56,7 @@ def explain(options: argparse.Namespace) -> int:
     from curator.review import clip_explanation
     from curator.review.finished_run import open_finished
 
+    check_out_first(options.out, filter(None, [options.clip]), "explain {out} {other}")
     finished = open_finished(options.out, options.snapshot)
     if options.clip is None:
         print(clip_explanation.listing(finished))
@@ -88,6 +90,7 @@ def tune(options: argparse.Namespace) -> int:
     from curator.review.bound_tuning import put_page, render_tune
     from curator.review.finished_run import open_finished
 
+    check_out_first(options.out, options.changes, "tune {out} {other}")
     finished = open_finished(options.out, options.snapshot, memory_bytes=options.memory)
     tuned = bound_tuning.tune(finished, options.changes, rules_only=options.rules_only)
     where = put_page(finished.store, render_tune(tuned), options.html, "tune.html")
@@ -128,6 +131,7 @@ def mark(options: argparse.Namespace) -> int:
     from curator.storage import open_store
     from curator.tables.mark_table import read_marks
 
+    check_out_first(options.out, options.clips, "mark {out} {other} ...")
     store = open_store(options.out)
     fields = {n: getattr(options, n) for n in CONTENT if options.clear or getattr(options, n)}
     if options.clear and any(getattr(options, name) for name in CONTENT):
@@ -279,6 +283,7 @@ def search(options: argparse.Namespace) -> int:
     from curator.retrieval.search_results import as_json, as_table, render_search
     from curator.review.bound_tuning import write_page
 
+    check_out_first(options.out, filter(None, [options.clip]), "search {out} --clip {other}")
     clips = ClipSearch.open(
         options.out, options.snapshot, rejected=options.all, memory_bytes=options.memory
     )

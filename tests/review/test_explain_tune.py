@@ -115,6 +115,29 @@ def test_clips_are_explained(made: Made, curate: Curate) -> None:
     assert "--set" not in text
 
 
+@pytest.mark.parametrize(
+    ("command", "right"),
+    [
+        ("explain {id} {out}", "explain {out} {id}"),
+        ("tune motion.min=1 {out}", "tune {out} motion.min=1"),
+        ("mark {id} {out} --keep", "mark {out} {id} ..."),
+        ("search {id} --clip {out}", "search {out} --clip {id}"),
+    ],
+)
+def test_arguments_in_the_wrong_order_are_named(
+    made: Made, curate: Curate, command: str, right: str
+) -> None:
+    """Pins that no missing run is blamed, and that the right order is given."""
+    names = {"out": str(made.out), "id": made.ids[3][:6]}
+    error = curate(*command.format(**names).split(), code=EXIT_USAGE)
+    first = "motion.min=1" if command.startswith("tune") else names["id"]
+    assert f"{first!r} is no folder, and {names['out']!r} is one: OUT comes first" in error
+    assert f"`curate {right.format(**names)}`" in error
+    # A folder without a run is another mistake.
+    error = curate("explain", made.out.parent, names["id"], code=EXIT_USAGE)
+    assert "has no finished run" in error
+
+
 def test_the_remedies_keep_the_clip(made: Made, curate: Curate) -> None:
     """Pins that what explain advises is enough, for each clip that its rules reject."""
     finished = open_finished(str(made.out))
