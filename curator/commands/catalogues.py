@@ -1,6 +1,8 @@
 """`curate recipes`, `graph`, `scores`, `doctor` and `models`: what is here, and what it can do."""
 
 import argparse
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,11 +12,29 @@ from curator.errors import ModelError, UsageError, raised_as
 if TYPE_CHECKING:
     from curator.models.catalogue import ModelEntry
     from curator.models.weight_store import ModelStore
+    from curator.recipe import Recipe
+
+
+def _recipe_named(name: str, overrides: Sequence[str] = ()) -> "tuple[str, Recipe]":
+    """Returns the recipe of a name, a YAML file or an output, and words that say which it is."""
+    from curator.recipe import load_recipe, recipe_used, with_changes
+    from curator.storage.base import has_scheme
+
+    if not has_scheme(name) and not os.path.isdir(name):
+        return f"recipe {name}", load_recipe(name, overrides)
+    from curator.storage import open_store
+    from curator.tables.output_format import read_current_summary
+    from curator.tables.snapshot_store import MADE, NUMBER
+
+    store = open_store(name)
+    summary = read_current_summary(store)
+    words = f"recipe of {store.uri}, snapshot {summary[NUMBER]} of {summary[MADE]}"
+    return words, with_changes(recipe_used(summary, store.uri), overrides)
 
 
 @command(
     "list the recipes, or print one with the meaning of each key",
-    option("[NAME]", "recipe to print, resolved"),
+    option("[NAME]", "recipe to print, resolved: a name, a YAML file, or OUT of a run"),
     overrides(),
 )
 def recipes(options: argparse.Namespace) -> int:
@@ -24,7 +44,9 @@ def recipes(options: argparse.Namespace) -> int:
         for name in recipe_names():
             print(f"{name}: {load_recipe(name).about.strip()}")
         return EXIT_OK
-    for key, value, unit, why in describe(load_recipe(options.name, options.overrides)):
+    words, recipe = _recipe_named(options.name, options.overrides)
+    print(f"# {words}")
+    for key, value, unit, why in describe(recipe):
         print(f"{key} = {value}" + (f"  [{unit}]" if unit else ""))
         if why:
             print(f"    {why}")
@@ -35,7 +57,7 @@ def recipes(options: argparse.Namespace) -> int:
     "print the stages of a recipe: scope, resources, tables, fingerprints, and what they wait for",
     option(
         "[RECIPE]",
-        "name from `curate recipes`, or a YAML file (default: %(default)s)",
+        "name from `curate recipes`, a YAML file, or OUT of a run (default: %(default)s)",
         default="quickstart",
     ),
     overrides(),
@@ -50,10 +72,9 @@ def recipes(options: argparse.Namespace) -> int:
 )
 def graph(options: argparse.Namespace) -> int:
     from curator.pipeline import graph_of
-    from curator.recipe import load_recipe
 
     with raised_as(UsageError, ModelError):
-        stages = graph_of(load_recipe(options.recipe, options.overrides))
+        stages = graph_of(_recipe_named(options.recipe, options.overrides)[1])
     print(stages.mermaid() if options.format == "mermaid" else stages.text())
     return EXIT_OK
 
@@ -61,7 +82,11 @@ def graph(options: argparse.Namespace) -> int:
 @command(
     "say what each score of a clip is",
     option("[SCORE]", "one of them (default: all)", dest="name"),
-    option("--recipe NAME|FILE", "as the recipe measures and aggregates them"),
+    option(
+        "--recipe NAME|FILE|OUT",
+        "as a recipe measures and aggregates them: its name, its YAML file, or OUT of a run that "
+        "used it",
+    ),
     option("--markdown", "all, as a table"),
 )
 def scores(options: argparse.Namespace) -> int:
@@ -69,9 +94,10 @@ def scores(options: argparse.Namespace) -> int:
 
     measures, aggregates = BUILT_IN, {}
     if options.recipe is not None:
-        from curator.recipe import load_recipe, measures_of
+        from curator.recipe import measures_of
 
-        recipe = load_recipe(options.recipe)
+        words, recipe = _recipe_named(options.recipe)
+        print(f"as measured by the {words}", file=sys.stderr if options.markdown else sys.stdout)
         measures, aggregates = measures_of(recipe), recipe.scores.root
     if options.markdown:
         print(measures.markdown(aggregates), end="")

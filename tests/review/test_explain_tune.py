@@ -115,6 +115,20 @@ def test_clips_are_explained(made: Made, curate: Curate) -> None:
     assert "--set" not in text
 
 
+def test_the_recipe_of_an_output_is_shown(made: Made, curate: Curate) -> None:
+    """Pins that `scores`, `recipes` and `graph` take OUT, and say which recipe they show."""
+    shown = curate("scores", "motion", "--recipe", made.out).splitlines()
+    assert shown[0].startswith(f"as measured by the recipe of {made.out}, snapshot 1 of 20")
+    assert shown[1].startswith("motion  [")
+    shown = curate("recipes", made.out, "--set", "filters.noise.max=9").splitlines()
+    assert shown[0].startswith(f"# recipe of {made.out}, snapshot 1 of 20")
+    for line in ("filters.motion.min = 5.5  [", "filters.noise.max = 9.0  ["):
+        assert any(said.startswith(line) for said in shown)
+    assert curate("graph", made.out).startswith("stage ")
+    error = curate("scores", "--recipe", made.out.parent, code=EXIT_USAGE)
+    assert f"{made.out.parent} has no finished run" in error
+
+
 @pytest.mark.parametrize(
     ("command", "right"),
     [
