@@ -29,7 +29,7 @@ STAGES = (
     "list", "scan", "analyze", "filter", "dedup", "cluster", "select", "caption", "cut", "shard",
     "commit",
 )  # fmt: skip
-NOUNS = {"scan": "source", "analyze": "source", "cut": "clip"}
+NOUNS = {"scan": "source", "analyze": "source", "caption": "window", "cut": "clip"}
 """Nouns for the items of stages."""
 
 POLL_S = 0.5
@@ -104,7 +104,7 @@ class Expected:
         }
         if stage is not None:
             left[stage] = left.get(stage, 0.0) + max(0.0, whole_s - elapsed_s)
-        return {name: seconds for name, seconds in left.items() if seconds > 0}
+        return {name: seconds for name, seconds in left.items() if seconds > 0} or None
 
     def _whole(
         self, expected_s: float, elapsed_s: float, done: float | None, reached_s: float

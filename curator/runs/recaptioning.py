@@ -18,7 +18,7 @@ from curator.errors import UsageError
 from curator.executor.cpu_accounting import mark_processes
 from curator.executor.engine import FACTS, Engine
 from curator.executor.host_resources import default_memory_bytes
-from curator.executor.progress import Progress
+from curator.executor.progress import Expected, Progress
 from curator.extensions import named
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, measures_of, recipe_used, with_changes
@@ -49,6 +49,8 @@ from curator.tables.schemas import SOURCES_SCHEMA, clips_schema, metadata_fields
 from curator.tables.source_table import SourceTable
 
 SECTION = "caption"
+EXPECTED = Expected(seconds={SECTION: 1.0})
+"""Only captions: the time of a captioner says nothing about the time to pack tars."""
 UNASKED = frozenset({"captioner", "enabled", "embedding"})
 """Keys of `caption` that have an effect without a model."""
 _MADE_AGAIN = frozenset(
@@ -113,6 +115,7 @@ class Recaption:
                 "asks no model; set caption.captioner to openai or transformers"
             )
         log_changes(store.uri, before, self.recipe)
+        progress.expect(EXPECTED)
         mark_processes()
 
     def execute(self) -> dict[str, Any]:

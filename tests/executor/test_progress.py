@@ -204,6 +204,8 @@ def test_the_time_that_is_left_by_the_last_run_and_by_a_plan() -> None:
     )
     assert left == {"analyze": 30.0 + 60.0, "cut": 40.0 + 40.0}
     # A plan speaks from the beginning and gives way to the run.
+    # No stage has a known rest: that is no rest of 0 s.
+    assert HALVES.left({"analyze": 120.0, "cut": 80.0}, "commit", 5.0, None, 5.0) is None
     assert PLANNED.left({}, "analyze", 0.0, None, 0.0) == {"analyze": 600.0, "cut": 400.0}
     left = PLANNED.left({}, "analyze", 600.0, 0.5, 600.0)
     assert left is not None

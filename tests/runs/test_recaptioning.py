@@ -12,6 +12,7 @@ from captioned import Captioned, assert_described, film_of
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.executor.timeline import Timeline
+from curator.runs.recaptioning import EXPECTED
 from curator.stages.cut.stage import CutStage
 
 
@@ -50,6 +51,13 @@ def test_without_changes_nothing_is_asked_and_no_shard_written(alone: Captioned)
     alone.recaption()
     assert alone.n_asked() == len(alone.table("annotations"))
     assert_described(alone)
+
+
+def test_recaption_shows_the_rest_once_captions_are_there() -> None:
+    """Pins that a captioner that loads for long, and then is fast, gets no estimate before."""
+    assert EXPECTED.left({}, "caption", 31.0, 0.0, 31.0) is None
+    assert EXPECTED.left({}, "caption", 40.0, 0.25, 40.0) == {"caption": 120.0}
+    assert EXPECTED.left({"caption": 160.0}, "shard", 5.0, None, 5.0) is None
 
 
 def test_marks_by_hand_outlive_new_captions(alone: Captioned) -> None:
