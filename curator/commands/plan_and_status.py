@@ -190,6 +190,9 @@ def _progress(status: Mapping[str, Any]) -> Iterator[str]:
             "was done"
         )
     if "stage" not in status:
+        if state == "running":
+            resumed = "resumed what an earlier attempt began; " if "resumes" in status else ""
+            yield f"{resumed}no report yet: the first comes within seconds"
         return
     yield from _stages(status)
     reported = datetime.fromisoformat(status["reported"])

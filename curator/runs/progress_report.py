@@ -84,7 +84,8 @@ def run_status(store: Store) -> dict[str, Any]:
     """Returns the last report of a run, with `state`: running, silent, failed, finished or none.
 
     While a lease exists, the status has `holder` and `silent_s`. The status of a finished run has
-    its `summary`, and the names of `unfinished_removals`.
+    its `summary`, and the names of `unfinished_removals`. The status of a running run has `resumes`
+    instead of a report while the only report is that of an earlier attempt.
     """
     lease, progress = store.read_versioned(LEASE), store.read_versioned(PROGRESS)
     status: dict[str, Any] = {"out": store.uri}
@@ -94,6 +95,8 @@ def run_status(store: Store) -> dict[str, Any]:
     if holder is not None:
         silent_s = max(0.0, holder.silent_s())
         state = "silent" if holder.is_dead() or silent_s > SILENT_S else "running"
+        if state == "running" and str(status.get("reported", holder.since)) < holder.since:
+            status = {"out": store.uri, "resumes": True}
         return status | {"state": state, "holder": holder.words, "silent_s": round(silent_s, 1)}
     if progress is not None:
         return status | {"state": "failed" if "error" in status else "silent"}

@@ -68,6 +68,28 @@ def test_run_that_works_then_breaks_off(tmp_path: Path, curate: Curate) -> None:
     assert "likely killed" in curate("status", store.uri, "--watch")
 
 
+def test_resumed_run_does_not_show_the_report_of_the_attempt_before(
+    tmp_path: Path, curate: Curate
+) -> None:
+    with pytest.raises(CuratorError, match="the disk"):
+        break_off(str(tmp_path), curate)
+    store = open_store(str(tmp_path))
+    with held(store, "run"):
+        shown = curate("status", tmp_path)
+        assert shown.startswith("running: `curate run` of ")
+        assert "\nresumed what an earlier attempt began; no report yet" in shown
+        assert "analyze" not in shown
+        status = json.loads(curate("status", tmp_path, "--json"))
+        assert status["resumes"]
+        assert not {"error", "stage", "reported"} & set(status)
+        with Progress(io.StringIO(), live=False) as progress, reported(store, progress):
+            progress.stage("scan")
+            wait(lambda: run_status(store).get("stage") == "scan")
+            assert "resumed" not in curate("status", tmp_path)
+    with held(open_store(str(tmp_path / "new")), "run"):
+        assert "\nno report yet" in curate("status", tmp_path / "new")
+
+
 def test_finished_run_leaves_no_report_but_its_summary(tmp_path: Path, curate: Curate) -> None:
     store = open_store(str(tmp_path))
     with Progress(io.StringIO(), live=False) as progress, reported(store, progress):
