@@ -159,7 +159,8 @@ def _decode_all(begin: Begin, paths: list[str]) -> Iterator[Found]:
 def _cpu_ms(results: Sequence[Found], name: str) -> float:
     """CPU time of a kind for each frame, in milliseconds."""
     n_frames = sum(result["rate"][-1][1] for result in results)
-    return round(sum(result[name] for result in results) / n_frames * 1000, 2)
+    cpu_ms: float = sum(result[name] for result in results) / n_frames * 1000
+    return round(cpu_ms, 2)
 
 
 def _span(rates: Sequence[Rate]) -> tuple[float, float]:
