@@ -290,7 +290,9 @@ def test_shards_of_a_run_that_was_killed_are_not_taken_for_all(
     make_shards(str(tmp_path / "out"), clips, with_manifest=False)
     (tmp_path / "out" / "summary.json").unlink()
     command = ["export", str(tmp_path / "out"), str(tmp_path / "to"), "--format", "cosmos"]
-    assert f"or name {tmp_path / 'out' / 'shards'} itself" in curate(*command, code=EXIT_USAGE)
+    assert f"name the folder {tmp_path / 'out' / 'shards'} to use" in curate(
+        *command, code=EXIT_USAGE
+    )
     assert not (tmp_path / "to").exists()
     command[1] = str(tmp_path / "out" / "shards")
     assert "no manifest (there is none): all tars that are there" in curate(*command)

@@ -138,7 +138,7 @@ def test_verify_walks_the_chain(place: Captioned) -> None:
     damage(place.out / min(names), "flipped in the middle")
     (finding,) = checked(place.out).findings
     assert finding.path == f"{place.out}/{min(names)}"
-    assert "no whole copy is left" in finding.remedy
+    assert "no undamaged copy is left" in finding.remedy
 
 
 def test_clean_says_where_the_chain_begins(place: Captioned) -> None:

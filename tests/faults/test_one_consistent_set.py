@@ -6,6 +6,7 @@ way, so that `verify` ends with 3. The same with processes that are killed, and 
 `benchmarks/kill_points.py`.
 """
 
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -158,4 +159,5 @@ def test_verify_still_finds_damage_while_a_commit_is_under_way(
     path = out / new[0]
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     assert main(["verify", str(out), "--frames", "none"]) == EXIT_FAILED
-    assert f"wrong hash: {path}" in capsys.readouterr().out
+    entry = rf"^wrong [a-z_, ]*hash[a-z_, ]*: {re.escape(str(path))}"
+    assert re.search(entry, capsys.readouterr().out)

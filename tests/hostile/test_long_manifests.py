@@ -32,7 +32,7 @@ def test_rows_that_repeat_sources_are_refused_while_they_are_read(tmp_path: Path
     # Many rows that repeat few sources are refused while they are read.
     path = tmp_path / "rows.csv"
     path.write_text("uri\n" + "one.mp4\ntwo.mp4\n" * 150_000)
-    with pytest.raises(UsageError, match=r"rows.csv': its first 102001 rows name 2 sources; "):
+    with pytest.raises(UsageError, match=r"rows.csv': the first 102001 rows name 2 sources; "):
         next(list_sources([str(path)]))
 
 
