@@ -1,4 +1,4 @@
-"""Commands, and the options, exit codes and terminal line that several of them share."""
+"""The type of commands, and the options, exit codes and terminal line that commands share."""
 
 import argparse
 import os
@@ -20,12 +20,12 @@ EXIT_OK, EXIT_BROKEN_OFF, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
 EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_NOT_READ = 130, 143, 141
 
 PLACED = ("scan", "plan", "analyze", "join", "propose", "look", "cut", "caption", "shard")
-"""Stages that have workers."""
+"""Stages that run in workers."""
 
 Option = Callable[["argparse._ActionsContainer"], object]
-"""Adds an argument, or several, to a parser or a group."""
+"""Adds one or more arguments to a parser or a group."""
 Main = Callable[[argparse.Namespace], int]
-"""Does what the arguments say; returns the exit code."""
+"""Runs a command with parsed arguments; returns the exit code."""
 
 
 def option(
@@ -34,13 +34,13 @@ def option(
     type: Callable[[str], Any] | None = None,
     **settings: Any,  # noqa: ANN401 - of `add_argument`
 ) -> Option:
-    """Declares an argument as a usage line shows it.
+    """Declares an argument in the notation of usage lines.
 
     Args:
         usage: `OUT`, `[CLIP]`, `SOURCE...`, `[PLACE...]`, a switch such as `--json`, or `--keep N`.
-        help: What it means, its unit and default.
+        help: Meaning, unit and default of the argument.
         type: Parses the text.
-        settings: Further ones of `add_argument`.
+        settings: Further arguments of `add_argument`.
     """
     *flags, last = usage.split()
     if last.startswith("-"):
@@ -66,7 +66,7 @@ def option(
 
 
 def one_of(*options: Option, required: bool = False) -> Option:
-    """Declares options of which a command takes one alone."""
+    """Declares options that exclude each other."""
 
     def add(parser: "argparse._ActionsContainer") -> None:
         group = parser.add_mutually_exclusive_group(required=required)
@@ -82,7 +82,7 @@ class Command:
 
     main: Main
     summary: str
-    """Its line of `curate --help`."""
+    """The line of the command in `curate --help`."""
     options: tuple[Option, ...]
     description: str | None
     epilog: str | None
@@ -93,7 +93,7 @@ class Command:
         return self.main.__name__
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Gives a parser the options, the help, and `action`."""
+        """Adds the options and the help to a parser, and sets `action` to the function."""
         parser.description, parser.epilog = self.description, self.epilog
         for add_option in self.options:
             add_option(parser)
@@ -103,14 +103,14 @@ class Command:
 def command(
     summary: str, *options: Option, description: str | None = None, epilog: str | None = None
 ) -> Callable[[Main], Command]:
-    """Makes a command of the function that does it, which has the name of the verb."""
+    """Makes a command from a function; the name of the function is the verb."""
     return lambda main: Command(
         main=main, summary=summary, options=options, description=description, epilog=epilog
     )
 
 
 def positive(text: str) -> int:
-    """Parses a whole number from 1."""
+    """Parses a whole number of at least 1."""
     number = int(text) if text.isdigit() else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number from 1")
@@ -130,7 +130,7 @@ def fraction(text: str) -> float:
 
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 LEAST_MEMORY = 64 << 20
-"""Below, what is held by the block would exceed it."""
+"""Blocks of rows, which are always in memory, would exceed a smaller amount."""
 
 
 def memory_size(text: str) -> int:
@@ -163,14 +163,16 @@ SHARDS_AT_ONCE = option(
 )
 MEMORY = option(
     "--memory SIZE",
-    "memory for columns of clips, such as 4GiB; what exceeds it waits in temporary files, "
-    "whose folder TMPDIR names (default: a quarter of the machine's)",
+    "memory for columns of clips, such as 4GiB; further rows go to temporary files in the folder "
+    "TMPDIR (default: a quarter of the machine's memory)",
     memory_size,
 )
 SNAPSHOT = option(
-    "--snapshot N", "number of a snapshot, from `curate snapshots` (default: the newest)", positive
+    "--snapshot N",
+    "number of a snapshot, listed by `curate snapshots` (default: the newest)",
+    positive,
 )
-WOULD_REMOVE = option("--dry-run", "say what would be removed; removes nothing")
+WOULD_REMOVE = option("--dry-run", "list the objects to remove; remove nothing")
 
 
 def overrides(help: str = "as for `curate run`") -> Option:
@@ -181,20 +183,20 @@ def overrides(help: str = "as for `curate run`") -> Option:
 def cluster(*, address: str, shared: str) -> tuple[Option, ...]:
     """Declares `--ray-address`, `--shared-out`, `--workers` and `--place`."""
     return (
-        # The variable is read when the parser is made, and not when this module is imported.
+        # The function reads the variable when the parser is made, not at the import.
         lambda parser: option(
             "--ray-address ADDR", address, default=os.environ.get("RAY_ADDRESS") or None
         )(parser),
         option("--shared-out", shared),
         option(
             "--workers --max-workers N",
-            "most processes of a stage (default: one per core; on a cluster as many as there is "
-            "work for, which lets an autoscaler add nodes)",
+            "most processes of a stage (default: one per core; on a cluster as many as the work "
+            "can use, so that an autoscaler adds nodes)",
             positive,
         ),
         option(
             "--place STAGE=RESOURCE",
-            "on a cluster: run a stage only on nodes with this custom resource of Ray, such as "
+            "on a cluster: run a stage only on nodes with this custom Ray resource, such as "
             "cut=cpu_nodes; may be repeated",
             _placed,
             action="append",
@@ -204,9 +206,9 @@ def cluster(*, address: str, shared: str) -> tuple[Option, ...]:
 
 
 def check_out_first(out: str, others: Iterable[str], usage: str) -> None:
-    """Raises `UsageError` where OUT is no folder and one of `others` is one: OUT comes first.
+    """Raises `UsageError` if OUT is not a folder but one of `others` is: OUT must be first.
 
-    `usage` is the rest of the command, with the places of both as `{out}` and `{other}`.
+    `usage` is the correct command without `curate`, with `{out}` and `{other}` for the two names.
     """
     from curator.storage.base import has_scheme
 
@@ -221,7 +223,7 @@ def check_out_first(out: str, others: Iterable[str], usage: str) -> None:
 
 
 def engine_of(options: argparse.Namespace) -> "Engine":
-    """Makes the engine that the options of `cluster` ask for."""
+    """Makes the engine for the options of `cluster`."""
     from curator.executor.engine import Engine
 
     place = dict(options.place)
@@ -229,21 +231,21 @@ def engine_of(options: argparse.Namespace) -> "Engine":
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of a command, which refuses unknown arguments with the command's own usage."""
+    """The parser of a command; its error for unknown arguments shows the command's own usage."""
 
     add_late: Callable[[argparse.ArgumentParser, Sequence[str]], None] | None = None
-    """Adds arguments that take long to find, or depend on others; called once, with the parser and
-    the command's arguments."""
+    """Adds arguments that are slow to find or depend on other arguments. The parser calls it once,
+    with itself and the command's arguments."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401
-        """Parses, with all arguments."""
+        """Adds the late arguments, then parses."""
         add_late, self.add_late = self.add_late, None
         if add_late is not None:
             add_late(self, args or ())
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             names = " ".join(str(own.metavar) for own in self._get_positional_actions())
-            # In `mark OUT --keep CLIP_ID` the option ends the names.
+            # In `mark OUT --keep CLIP_ID`, the option ends the positional arguments.
             is_late = not unknown[0].startswith("-") and any(a.startswith("-") for a in args or ())
             hint = f"; expected {names} before all options" if is_late else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
@@ -252,7 +254,10 @@ class CommandParser(argparse.ArgumentParser):
 
 @contextmanager
 def terminal_line(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yields what shows a text over the last one; shows none if `quiet` or without terminal."""
+    """Yields a function that replaces the terminal's last line by a text, at most twice a second.
+
+    The function does nothing if `quiet`, or if standard error is not a terminal.
+    """
     is_shown, next_s = sys.stderr.isatty() and not quiet, 0.0
 
     def show(words: str) -> None:

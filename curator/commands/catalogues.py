@@ -1,4 +1,4 @@
-"""`curate recipes`, `graph`, `scores`, `doctor` and `models`: what is here, and what it can do."""
+"""`curate recipes`, `graph`, `scores`, `doctor` and `models`: catalogues and checks."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _recipe_named(name: str, overrides: Sequence[str] = ()) -> "tuple[str, Recipe]":
-    """Returns the recipe of a name, a YAML file or an output, and words that say which it is."""
+    """Returns a description of a recipe, and the recipe of a name, a YAML file or an output."""
     from curator.recipe import load_recipe, recipe_used, with_changes
     from curator.storage.base import has_scheme
 
@@ -54,7 +54,7 @@ def recipes(options: argparse.Namespace) -> int:
 
 
 @command(
-    "print the stages of a recipe: scope, resources, tables, fingerprints, and what they wait for",
+    "print the stages of a recipe: scope, resources, tables, fingerprints, dependencies",
     option(
         "[RECIPE]",
         "name from `curate recipes`, a YAML file, or OUT of a run (default: %(default)s)",
@@ -63,12 +63,12 @@ def recipes(options: argparse.Namespace) -> int:
     overrides(),
     option(
         "--format",
-        "tables for people, or a Mermaid diagram (default: %(default)s)",
+        "text tables or a Mermaid diagram (default: %(default)s)",
         choices=("text", "mermaid"),
         default="text",
     ),
-    description="Prints the graph that `curate run` follows with a recipe. Nothing is read or "
-    "written but the recipe.",
+    description="Prints the graph that `curate run` follows with a recipe. Reads only the recipe; "
+    "writes nothing.",
 )
 def graph(options: argparse.Namespace) -> int:
     from curator.pipeline import graph_of
@@ -80,14 +80,14 @@ def graph(options: argparse.Namespace) -> int:
 
 
 @command(
-    "say what each score of a clip is",
-    option("[SCORE]", "one of them (default: all)", dest="name"),
+    "define each score of a clip",
+    option("[SCORE]", "name of a score (default: all)", dest="name"),
     option(
         "--recipe NAME|FILE|OUT",
-        "as a recipe measures and aggregates them: its name, its YAML file, or OUT of a run that "
-        "used it",
+        "recipe that measures and aggregates the scores: a name, a YAML file, or OUT of a run "
+        "(default: the built-in scores)",
     ),
-    option("--markdown", "all, as a table"),
+    option("--markdown", "print all scores as a Markdown table"),
 )
 def scores(options: argparse.Namespace) -> int:
     from curator.measures.score_list import BUILT_IN
@@ -107,22 +107,20 @@ def scores(options: argparse.Namespace) -> int:
 
 
 @command(
-    "check what works on this machine, and say what to do about the rest",
+    "check whether a recipe can run on this machine, and print remedies",
     option(
         "[PLACE...]",
-        "SOURCE... OUT as for `curate run`; the last one is OUT, and may stand alone "
-        "(default: no storage is looked at)",
+        "SOURCE... OUT as for `curate run`; the last place is OUT, also if it is the only place "
+        "(default: check no storage)",
         dest="places",
     ),
-    option(
-        "--recipe RECIPE", "the recipe that is to run (default: %(default)s)", default="quickstart"
-    ),
+    option("--recipe RECIPE", "the recipe to check (default: %(default)s)", default="quickstart"),
     overrides(),
     option("--models PLACE", "models folder, or s3://bucket/prefix (default: the recipe's)"),
     option("--json", "print one JSON object, for programs"),
-    description="Checks the machine, packages, GPU, models, storage and the recipe, and says what "
-    "to do about what does not work. Changes nothing: what is written to try OUT is removed again.",
-    epilog="Exit codes: 0 the recipe can run here; 2 something that it needs is missing or broken.",
+    description="Checks the machine, packages, GPU, models, storage and the recipe, and prints a "
+    "remedy for each problem. Removes the objects with which it tests OUT.",
+    epilog="Exit codes: 0 the recipe can run here; 2 a requirement is missing or broken.",
 )
 def doctor(options: argparse.Namespace) -> int:
     """Returns 0 if the recipe can run here, else the exit code of `curate run`."""
@@ -140,9 +138,12 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 _TASKS = {
-    "list": ("[NAME...]", "the models, where they come from, and what is here"),
+    "list": ("[NAME...]", "list models, their sources, and the local state of each"),
     "pull": ("NAME...", "fetch models from a mirror or the hub, and verify them"),
-    "verify": ("[NAME...]", "hash what is here (default: all) and compare"),
+    "verify": (
+        "[NAME...]",
+        "hash local files (default: of all models), and compare with the catalogue",
+    ),
 }
 
 
@@ -160,8 +161,8 @@ def _add_tasks(parser: "argparse._ActionsContainer") -> None:
         if task == "pull":
             option(
                 "--from PLACE",
-                "folder or s3://bucket/prefix to copy from, by NAME/FILE or FILE (default: where "
-                "the catalogue says)",
+                "folder or s3://bucket/prefix with NAME/FILE or FILE (default: the source that the "
+                "catalogue names)",
                 dest="source",
             )(own)
 
@@ -170,7 +171,7 @@ def _add_tasks(parser: "argparse._ActionsContainer") -> None:
     "list, fetch and verify model weights",
     _add_tasks,
     description="Lists, fetches and verifies the weights of the models that recipes can name. "
-    "`verify` exits with 1 if a file is not the one that the catalogue names.",
+    "`verify` exits with 1 if a file differs from the catalogue.",
 )
 def models(options: argparse.Namespace) -> int:
     """Runs `list`, `pull` or `verify`; returns 1 if a verified model differs from the catalogue."""
@@ -194,7 +195,7 @@ def models(options: argparse.Namespace) -> int:
 
 
 def _listing(store: "ModelStore", entries: "Sequence[ModelEntry]") -> Iterator[str]:
-    """Lists models with kind, size, state on this machine, licence and source, for people."""
+    """Yields lines with kind, size, local state, licence and source of models."""
     yield f"models folder: {store.folder}" + (f", from {store.mirror}" if store.mirror else "")
     for entry in entries:
         n_bytes = entry.total_bytes

@@ -33,21 +33,21 @@ _VERDICT: dict[str, Any] = {"action": "store_const", "dest": "verdict"}
 def _html(name: str) -> Option:
     return option(
         "--html FILE",
-        f"where the page goes (default: OUT/report/{name}, or {name} here if OUT is s3://)",
+        f"path of the page (default: OUT/report/{name}, or ./{name} if OUT is s3://)",
     )
 
 
 def _print_rerun(out: str, changes: Sequence[str]) -> None:
     settings = " ".join(f"--set {shlex.quote(change)}" for change in changes)
-    print(f"to have it so: curate run SOURCE... {shlex.quote(out)} {settings}")
+    print(f"to apply: curate run SOURCE... {shlex.quote(out)} {settings}")
 
 
 @command(
-    "say why a clip was kept or rejected, and what would have kept it",
+    "explain why a clip was kept or rejected, and which settings would keep it",
     OUT,
     option(
         "[CLIP_ID]",
-        "its id, or a beginning that no other clip has (default: lists the first clips)",
+        "id of a clip, or an unambiguous beginning of the id (default: list the first clips)",
         dest="clip",
     ),
     SNAPSHOT,
@@ -66,7 +66,7 @@ def explain(options: argparse.Namespace) -> int:
 
 
 @command(
-    "say what other bounds would keep and drop",
+    "predict which clips other bounds would keep and drop",
     OUT,
     option(
         "CHANGE...",
@@ -79,11 +79,12 @@ def explain(options: argparse.Namespace) -> int:
     SNAPSHOT,
     option(
         "--rules-only",
-        "leave duplicates and selection as they are: faster with many clips, and approximate",
+        "do not repeat deduplication and selection: faster with many clips, but approximate",
     ),
     MEMORY,
-    description="Decides anew about the clips of a finished run, from what is stored. Nothing is "
-    "decoded and the run is not changed; writes a page with clips on either side.",
+    description="Decides about the clips of a finished run by other bounds, from stored scores. "
+    "Decodes nothing, and does not change the run. Writes a page with clips on either side of the "
+    "bounds.",
 )
 def tune(options: argparse.Namespace) -> int:
     from curator.review import bound_tuning
@@ -95,7 +96,7 @@ def tune(options: argparse.Namespace) -> int:
     tuned = bound_tuning.tune(finished, options.changes, rules_only=options.rules_only)
     where = put_page(finished.store, render_tune(tuned), options.html, "tune.html")
     print(*bound_tuning.summary_lines(tuned), sep="\n")
-    print(f"{where}  clips on either side, to look at")
+    print(f"{where}  clips on either side of the bounds")
     _print_rerun(options.out, tuned.changes)
     return EXIT_OK
 
@@ -154,9 +155,9 @@ def mark(options: argparse.Namespace) -> int:
 
 
 @command(
-    "learn a score from clips that you marked keep and drop",
+    "learn a score from clips that you marked as keep and drop",
     OUT,
-    option("--label LABEL", "only marks with this label (default: all)"),
+    option("--label LABEL", "use only marks with this label (default: all)"),
     option(
         "--min BOUND",
         "bound of suitability whose effect the page shows (default: 0.5)",
@@ -166,10 +167,9 @@ def mark(options: argparse.Namespace) -> int:
     _html("learn.html"),
     option("--dry-run", "write neither model nor page"),
     MEMORY,
-    description="Learns from 50 to 500 marks (`curate mark`) how likely a clip is one that you "
-    "keep, out of stored scores and vectors, and writes the model to OUT/learned/suitability.json. "
-    "Refuses with exit code 3, and writes nothing, where that is no better than the best single "
-    "score.",
+    description="Learns from 50 to 500 marks (`curate mark`) to predict from stored scores and "
+    "vectors whether you keep a clip. Writes the model to OUT/learned/suitability.json. If the "
+    "model is not better than the best single score, exits with 3 and writes nothing.",
 )
 def learn(options: argparse.Namespace) -> int:
     from curator.review.bound_tuning import put_page, render_tune
@@ -182,7 +182,7 @@ def learn(options: argparse.Namespace) -> int:
     print(*lines, sep="\n")
     if learned.likely < LEAST_LIKELY:
         print(
-            "curate: nothing is written: that is not surely better than one score; mark more "
+            "curate: nothing is written: the model is not clearly better than one score; mark more "
             f"clips, of other recordings, or bound {learned.single}",
             file=sys.stderr,
         )
@@ -192,7 +192,7 @@ def learn(options: argparse.Namespace) -> int:
     tuned = tuned_by(finished, score, options.min)
     finished.store.write(LEARNED_MODEL, score.to_json())
     where = put_page(finished.store, render_tune(tuned, lines), options.html, "learn.html")
-    print(f"{where}  what the bound {options.min:g} would change")
+    print(f"{where}  effect of the bound {options.min:g}")
     model = f"suitability.model={finished.store.uri}/{LEARNED_MODEL}"
     _print_rerun(options.out, (model, *tuned.changes))
     return EXIT_OK
@@ -253,30 +253,30 @@ def view(options: argparse.Namespace) -> int:
     one_of(
         option(
             "--clip ID",
-            "clips that show the like of a clip: its id, or a beginning that no other clip has",
+            "clips similar to a clip, named by its id or an unambiguous beginning of the id",
         ),
-        option("--picture FILE", "clips with pictures near an image file"),
+        option("--picture FILE", "clips with pictures similar to an image file"),
         option(
             "--video FILE",
-            "clips that show footage of a video, verified, and where; then clips with pictures "
-            "near it; a file, or an address such as s3://bucket/key",
+            "clips that contain footage of a video (verified), and where; then clips with similar "
+            "pictures; a file, or an address such as s3://bucket/key",
         ),
         option("--text TEXT", "clips that a text describes; needs CLIP (analyze.clip)"),
         required=True,
     ),
-    option("-k N", "most clips (default: 20)", positive, default=20),
+    option("-k N", "maximum number of clips (default: 20)", positive, default=20),
     option(
         "--where CONDITION",
-        'only clips for which a SQL condition over columns of `clips` holds, such as "motion > '
-        '0.3"',
+        "only clips that satisfy a SQL condition over columns of the table `clips`, such as "
+        '"motion > 0.3"',
     ),
     option("--all", "find rejected clips too"),
-    option("--html FILE", "write a page that plays the clips that were found"),
+    option("--html FILE", "write a page that plays the clips found"),
     option("--json", "print a JSON list"),
     SNAPSHOT,
     MEMORY,
-    description="Finds clips of a finished run by their vectors, the nearest first. OUT is not "
-    "changed.",
+    description="Finds clips of a finished run by their vectors, the nearest first. Does not "
+    "change OUT.",
 )
 def search(options: argparse.Namespace) -> int:
     from curator.retrieval.clip_search import ClipSearch
@@ -295,16 +295,16 @@ def search(options: argparse.Namespace) -> int:
         page = render_search(clips.finished, results, f"{by} {query}", options.where)
         where = write_page(options.html, page)
         if not options.json:
-            print(f"{where}  the clips, to play")
+            print(f"{where}  plays the clips")
     return EXIT_OK
 
 
 @command(
-    "write the report of OUT again, with moving previews of the kept clips",
+    "write the report of OUT again, with moving previews of kept clips",
     OUT,
-    description="Writes OUT/report/index.html of the newest snapshot again, and next to it a short "
-    "MP4 of each kept clip that the page shows: it plays while the pointer rests on it. A later "
-    "run writes the page with stills again.",
+    description="Writes OUT/report/index.html of the newest snapshot again, and a short MP4 of "
+    "each kept clip on the page. The MP4 plays while the pointer rests on the clip. The next run "
+    "writes the page with still pictures again.",
 )
 def report(options: argparse.Namespace) -> int:
     from curator.executor.engine import Engine

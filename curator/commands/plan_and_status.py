@@ -1,4 +1,4 @@
-"""`curate plan` and `curate status`: what a run would take, and how far one is."""
+"""`curate plan` and `curate status`: the plan of a run, and its progress."""
 
 import argparse
 import json
@@ -17,31 +17,33 @@ _WATCH_S = 10.0
 
 
 @command(
-    "say what a run would take, cost and keep, from a sample of its sources",
+    "predict clips, time, memory and cost of a run, from a sample of its sources",
     option("SOURCE...", "as for `curate run`", dest="sources"),
     option("OUT", "as for `curate run`"),
     option("--recipe RECIPE", "as for `curate run`"),
     overrides(),
     option(
         "--machines FILE",
-        "YAML or JSON list of kinds of machines: name, cpus, gpus, memory_gb, count, "
+        "YAML or JSON list of machine types: name, cpus, gpus, memory_gb, count, "
         "price_per_hour, speed, gpu_speed, price_per_1000_requests, price_per_gb",
     ),
     option(
-        "--sample MINUTES", "video to run (default: the larger of 20 minutes and 1%% of all)", float
+        "--sample MINUTES",
+        "video in the sample (default: the larger of 20 minutes and 1%% of all)",
+        float,
     ),
-    option("--seed SEED", "another one samples other sources (default: 0)", int, default=0),
+    option("--seed SEED", "seed of the sample (default: 0)", int, default=0),
     option(
         "--without-captions",
-        "ask no model about the sample's clips, which may cost money: the plan leaves captions out",
+        "caption no clip of the sample, because models may cost money; the plan omits captions",
     ),
     option("--limit N", "as for `curate run`", positive),
     option("--workers N", "as for `curate run`", positive),
     option("--json", "print the contents of plan.json"),
     lambda parser: parser.set_defaults(ray_address=None, place=[]),
-    description="Probes all sources, runs a sample of them into a temporary folder, and says with "
-    "90% intervals what the whole run would take, cost and keep. `curate run` into the same OUT "
-    "compares its progress with the plan.",
+    description="Probes all sources, runs a sample of them into a temporary folder, and predicts "
+    "clips, time, memory and cost of the whole run with 90% intervals. `curate run` into the same "
+    "OUT compares its progress with the plan.",
 )
 def plan(options: argparse.Namespace) -> int:
     from curator.errors import UsageError
@@ -71,8 +73,8 @@ def plan(options: argparse.Namespace) -> int:
     )
     if recipe.caption.asks:
         logger.warning(
-            "models are asked about the sample's clips, which may cost money; --without-captions "
-            "leaves captions out of sample and plan"
+            "models caption the sample's clips, which may cost money; --without-captions omits "
+            "captions from sample and plan"
         )
     with (
         ends_when_asked(),
@@ -85,12 +87,14 @@ def plan(options: argparse.Namespace) -> int:
         table = run.scanned(options.sources, limit=options.limit)
         sources = list(table.to_analyze())
         if not sources:
-            raise UsageError(f"no source can be read: {table.first_error() or 'none is named'}")
+            raise UsageError(
+                f"no source can be read: {table.first_error() or 'the arguments name no source'}"
+            )
         sample_s = None if options.sample is None else 60.0 * options.sample
         sample = choose_sample(sources, sample_s, options.seed)
         is_small = engine.is_small(len(sources), sum(source.work for source in sources))
         if workers is None and not is_small:
-            # A small sample would run without Ray, unlike the run itself.
+            # Without a number of workers, a small sample would not use Ray, unlike the run.
             workers = available_cpus()
         planner = Planner(sample, run_sample(run, sample, workers))
         facts = planner.plan(recipe, kinds, engine, is_small=is_small)
@@ -147,12 +151,12 @@ def _cost(row: Mapping[str, Any]) -> str:
 
 
 @command(
-    "say how far a run into OUT is, and when it ends",
+    "show the progress of a run, and estimate when it ends",
     OUT,
     option("--json", "print a JSON object"),
-    option("--watch", "again every 10 s, until the run has ended"),
-    description="Says how far a run into OUT is, by stage, and when it ends, on any machine that "
-    "reads OUT.",
+    option("--watch", "print again every 10 s, until the run ends"),
+    description="Shows the progress of a run into OUT by stage, and estimates when the run ends. "
+    "Works on any machine that can read OUT.",
 )
 def status(options: argparse.Namespace) -> int:
     from curator.errors import UsageError
@@ -182,13 +186,10 @@ def _progress(status: Mapping[str, Any]) -> Iterator[str]:
         if status["unfinished_removals"]:
             yield f"a removal is not finished: run `curate remove {status['out']} --finish`"
     elif state == "failed":
-        yield f"broken off: {status['error']}; the same command goes on from what was done"
+        yield f"broken off: {status['error']}; the same command resumes the run"
     elif state == "silent":
         when = f" for {status['silent_s']:.0f} s" if "silent_s" in status else ""
-        yield (
-            f"no sign of life{when}: the run was likely killed; the same command goes on from what "
-            "was done"
-        )
+        yield (f"no sign of life{when}: the run was likely killed; the same command resumes it")
     if "stage" not in status:
         if state == "running":
             resumed = "resumed what an earlier attempt began; " if "resumes" in status else ""

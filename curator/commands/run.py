@@ -1,4 +1,4 @@
-"""`curate run`, `recaption` and `demo`: the commands that curate, and how much of it may fail."""
+"""`curate run`, `recaption` and `demo`, and the exit code of runs with failures."""
 
 import argparse
 import json
@@ -32,28 +32,29 @@ from curator.number_text import amount, plain
 if TYPE_CHECKING:
     from curator.storage import Store
 
-# Our choice, not measured: more than the uploads of a bucket that broke off, less than what is lost
-# by a stage, a disk or a server that fails. One in any case: the demo has one file that is no film.
+# Our choice, not measured: above the share of incomplete uploads in a bucket, below the
+# share that a failing stage, disk or server loses. One failure is allowed for the demo's bad file.
 MAX_FAILED = 0.1
-"""Share that may fail without `--max-failed`; one may in any case, unless it is all there is."""
+"""Largest share of failures without `--max-failed`; one failure is allowed if n > 1."""
 CUT_REASONS = ("cut_failed", "source_changed", "not_annotated")
-"""Reasons of clips that were decided to be kept, and then could not be cut or annotated."""
+"""Reasons of clips that the recipe keeps, but that could not be cut or annotated."""
 _FAILED = "_failed"
-"""How reasons of clips end on which an annotator failed."""
+"""Suffix of the reasons of clips on which an annotator failed."""
 
 
 def _max_failed(what: str) -> Option:
-    """Declares `--max-failed`; `what` names the things that may fail."""
+    """Declares `--max-failed`; `what` names the items that may fail."""
     return option(
         "--max-failed FRACTION",
-        f"exit with 3 if a larger share of the {what} fails, 0 to 1 (default: {MAX_FAILED:g}, and "
-        "one in any case unless it is all; where every window fails, nothing is committed)",
+        f"exit with 3 if a larger share of the {what} fails, 0 to 1 (default: {MAX_FAILED:g}; "
+        "one failure is allowed unless it is the only item). If all windows fail, nothing is "
+        "committed",
         fraction,
     )
 
 
 def _listening_address(text: str) -> tuple[str, int]:
-    """Parses `PORT` or `HOST:PORT`; without a host it is 127.0.0.1."""
+    """Parses `PORT` or `HOST:PORT`; the default host is 127.0.0.1."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise argparse.ArgumentTypeError(f"{text!r}; expected PORT or HOST:PORT")
@@ -64,7 +65,7 @@ def _listening_address(text: str) -> tuple[str, int]:
     "curate sources into OUT",
     option(
         "SOURCE...",
-        "file, folder (with all below it but names that begin with a dot), glob, "
+        "file, folder (with its subfolders, without names that begin with a dot), glob, "
         "s3://bucket/prefix, or a manifest: .txt with a URI per line, .csv or .parquet with a "
         "column `uri`",
         dest="sources",
@@ -72,55 +73,55 @@ def _listening_address(text: str) -> tuple[str, int]:
     option("OUT", "folder or s3://bucket/prefix for all results"),
     option(
         "--recipe RECIPE",
-        "name from `curate recipes`, or a YAML file (default: the recipe that made OUT; for a "
-        "new OUT quickstart, which needs no GPU and no download)",
+        "name from `curate recipes`, or a YAML file (default: the recipe of OUT; for a new OUT "
+        "quickstart, which needs no GPU and no download)",
     ),
-    overrides("change one key of that recipe, such as filters.motion.min=0.3; may be repeated"),
+    overrides("change one key of the recipe, such as filters.motion.min=0.3; may be repeated"),
     *cluster(
         address="Ray cluster to run on, such as ray-head:6379 or auto (default: $RAY_ADDRESS, else "
-        "a cluster of this run's own on this machine)",
+        "only this machine)",
         shared="all nodes of the cluster see OUT and the sources under the same paths (a network "
-        "file system); without, a cluster needs s3:// for both",
+        "file system). Without this option, a cluster needs s3:// for both",
     ),
     MEMORY,
-    option("--limit N", "only the first N sources, to try a recipe (default: all)", positive),
+    option("--limit N", "read only the first N sources, to try a recipe (default: all)", positive),
     option(
         "--against OTHER_OUT",
-        "reject clips whose footage another output keeps; may be repeated; replaces those of "
-        "the recipe (default: dedup.against, as earlier runs set it)",
+        "reject clips with footage that another output keeps; may be repeated; replaces "
+        "dedup.against of the recipe (default: dedup.against)",
         action="append",
     ),
     option(
         "--replace",
-        "let OUT hold the sources of this run alone (default: they are added to those of "
-        "earlier runs; exit with 2 if clips would be lost because a source cannot be read or cut "
-        "again, or because more than 10%% of them have other content now)",
+        "drop the sources of earlier runs that this run does not name, and accept lost clips "
+        "(default: keep these sources; exit with 2 if clips would be lost because a source cannot "
+        "be read or cut again, or more than 10%% of the clips because sources have new content)",
     ),
-    option("--dry-run", "check everything and say what would be done; writes nothing"),
+    option("--dry-run", "check everything and print the work of the run; write nothing"),
     option(
         "--metrics [HOST:]PORT",
-        "serve the run's numbers for Prometheus while it runs; on a Ray cluster Ray's agent "
-        "serves them too (default: no; HOST 127.0.0.1)",
+        "serve metrics of the run for Prometheus while it runs; on a Ray cluster, Ray's agent "
+        "serves them too (default: no metrics; HOST 127.0.0.1)",
         _listening_address,
     ),
     option(
         "--core-hour-price PRICE",
-        "price of an hour of a CPU core, for the number `curate_cost` (default: not given)",
+        "price of a core-hour, for the metric `curate_cost` (default: no such metric)",
         float,
     ),
     option(
         "--log-format",
-        "form of progress and warnings on standard error: json is an object per line "
+        "format of progress and warnings on standard error; json writes an object per line "
         "(default: text)",
         choices=("text", "json"),
         default="text",
     ),
     _max_failed("sources, of the clips to keep, or of the windows to caption"),
-    description="Curates sources into OUT. What an earlier run into OUT stored and is still valid "
-    "is not done again.",
+    description="Curates sources into OUT, and reuses results of earlier runs into OUT that are "
+    "still valid.",
 )
 def run(options: argparse.Namespace) -> int:
-    """Checks, then runs; with `--dry-run`, describes the run."""
+    """Checks the arguments, then runs; with `--dry-run`, describes the run."""
     from curator.errors import UsageError
     from curator.executor.progress import Progress
     from curator.report.funnel import format_funnel
@@ -134,13 +135,13 @@ def run(options: argparse.Namespace) -> int:
 
     leave_pandas_out()
     if options.against:
-        # The recipe of OUT keeps them, and the next run may be in another folder.
+        # The recipe of OUT stores these paths, and the next run may start in another folder.
         others = [out if has_scheme(out) else os.path.abspath(out) for out in options.against]
         options.overrides = [*options.overrides, f"dedup.against={json.dumps(others)}"]
     if options.replace and options.limit is not None:
         raise UsageError(
             f"--replace with --limit {options.limit} would remove the clips of all other sources: "
-            "leave one of them out, or name another OUT to try a recipe"
+            "omit one of the two options, or name another OUT to try a recipe"
         )
     store, recipe = check_run(
         options.sources,
@@ -178,31 +179,31 @@ def run(options: argparse.Namespace) -> int:
         print(f"{store.uri}/{name}  {what}")
     if n_carried := summary["work"].get(CARRIED):
         print(
-            f"sources of earlier runs that are not named now and stay: {n_carried} (--replace "
-            "would leave them out)"
+            f"sources of earlier runs that stay in OUT, although this command does not name them: "
+            f"{n_carried} (--replace drops them)"
         )
     return failures_exit_code(store, summary, options.max_failed)
 
 
 @command(
-    "annotate the clips of a finished run anew, without touching a pixel",
+    "write new captions for the clips of a finished run, without encoding",
     OUT,
     overrides(
-        "change one key of the run's recipe, such as caption.seed=1; keys of caption alone; "
-        "may be repeated"
+        "change one key of the section caption in the run's recipe, such as caption.seed=1; may "
+        "be repeated"
     ),
     *cluster(
         address="as for `curate run`",
-        shared="all nodes of the cluster see OUT under the same path; without, a cluster needs "
-        "s3://",
+        shared="all nodes of the cluster see OUT under the same path. Without this option, a "
+        "cluster needs s3://",
     ),
     MEMORY,
-    _max_failed("windows, or of the clips for want of an annotation,"),
-    description="Asks about the clips that a finished run kept, as --set says, and puts new texts "
-    "into its shards and tables. Clips stay as they are: nothing is analyzed, cut or encoded, "
-    "sources are not read, and what was answered before is not asked again.",
-    epilog="Clips that answers reject leave the shards; those that other answers would have kept "
-    "come back with `curate run`. Exit codes as for `curate run`.",
+    _max_failed("windows, or of the clips (as not_annotated),"),
+    description="Captions the kept clips of a finished run by the changed recipe, and writes the "
+    "new captions into shards and tables. The clips stay as they are: the command reads no source, "
+    "and analyzes, cuts and encodes nothing. It reuses stored answers.",
+    epilog="Clips that the new answers reject leave the shards. `curate run` restores clips that "
+    "the old answers rejected and the new answers keep. Exit codes as for `curate run`.",
 )
 def recaption(options: argparse.Namespace) -> int:
     from curator.executor.progress import Progress
@@ -243,31 +244,31 @@ def _recaptioned(summary: Mapping[str, Any]) -> Iterator[str]:
 
     work, counts = summary["work"], summary["counts"]
     yield (
-        f"{amount(counts['kept'], 'clip')} in {amount(len(summary['shards']), 'shard')}, of which "
-        f"{work['shards_written']} had to be written"
+        f"{amount(counts['kept'], 'clip')} in {amount(len(summary['shards']), 'shard')}; "
+        f"shards written by this command: {work['shards_written']}"
     )
     if n_rejected := work["clips_rejected"]:
         by_answers = (Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW)
         reasons = [name for name in by_answers if counts["by_reason"].get(name)]
-        yield f"{amount(n_rejected, 'clip')} rejected now by answers ({', '.join(reasons)})"
+        yield f"{amount(n_rejected, 'clip')} newly rejected by answers ({', '.join(reasons)})"
     n_windows = work.get("caption_windows", 0)
     if n_windows and summary["recipe"]["caption"]["captioner"] not in ("measured", "metadata"):
         n_asked, n_failed = work["caption_windows_asked"], _n_unanswered(work)
         yield (
-            f"{amount(n_windows, 'window')}: {n_asked} asked now, "
-            f"{n_windows - n_asked} answered before; {n_failed} without an answer"
+            f"{amount(n_windows, 'window')}: {n_asked} sent to the captioner, "
+            f"{n_windows - n_asked} with stored answers; {n_failed} without an answer"
         )
 
 
 @command(
-    "make footage, curate it, and say where to look at the result",
+    "generate footage, curate it, and show where the results are",
     option("[DIR]", "folder (default: %(default)s)", default="demo"),
 )
 def demo(options: argparse.Namespace) -> int:
     from curator.footage.demo_films import make_demo
 
     folder = Path(options.dir).absolute()
-    print(f"making footage in {folder / 'footage'} ...", flush=True)
+    print(f"generating footage in {folder / 'footage'} ...", flush=True)
     for path, what in make_demo(folder / "footage"):
         print(f"  {path.name}: {what}")
     parser = argparse.ArgumentParser()
@@ -279,7 +280,7 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def _next_commands(folder: str) -> Iterator[str]:
-    """Commands that work as they are, in the folder in which the demo was started."""
+    """Yields commands that the user can copy, in the current folder."""
     from curator.review.finished_run import open_finished
 
     out = Path(folder, "out")
@@ -293,9 +294,9 @@ def _next_commands(folder: str) -> Iterator[str]:
 
 
 def _called() -> str:
-    """What the shell finds this program by: its name, or a path where that finds another or none.
+    """Returns the command that starts this program in a shell: `curate` or a path.
 
-    Modules that were started by `python -m` have a path too, to the script next to Python.
+    The path of the script next to Python is used if the shell finds another `curate`, or none.
     """
     script = Path(sys.executable).with_name("curate")
     executable = shutil.which("curate")
@@ -306,7 +307,7 @@ def _called() -> str:
 
 
 def is_too_many(n_failed: int, n: int, max_failed: float | None) -> bool:
-    """Whether more of `n` failed than may; `max_failed` is None for the default."""
+    """Returns whether too many of `n` items failed; `max_failed` is None for the default."""
     if max_failed is not None:
         return n_failed > max_failed * n
     return n_failed == n > 0 or n_failed > max(1, MAX_FAILED * n)
@@ -320,16 +321,17 @@ def failures_exit_code(
     clip_reasons: Sequence[str] = CUT_REASONS,
     sources: bool = True,
 ) -> int:
-    """Returns `EXIT_FAILED`, and says what failed and why, if more failed than may.
+    """Returns `EXIT_FAILED`, and prints failures with remedies, if too many items failed.
 
-    Clips count that were rejected for one of `clip_reasons`, windows, and sources if `sources`.
+    Items are windows, clips (failed if rejected for one of `clip_reasons` or for a reason that
+    ends in `_failed`), and sources if `sources`.
     """
     limit = f"{MAX_FAILED:g}, the default of --max-failed,"
     if max_failed is not None:
         limit = f"--max-failed {max_failed:g}"
     counts, work = summary["counts"], summary["work"]
     by_code = dict(counts.get("by_error") or {})
-    # Taken out on purpose.
+    # Removed sources did not fail.
     n_removed = by_code.pop(str(ErrorCode.REMOVED), 0)
     by_reason = {
         name: n
@@ -351,8 +353,8 @@ def failures_exit_code(
             work.get("caption_windows", 0),
             "window",
             "without an annotation",
-            "see `failure` in the table `annotations`; the same command asks again for those that "
-            "another try may answer",
+            "see `failure` in the table `annotations`; the same command tries again where another "
+            "try may succeed",
         ),
     ]
     if sources:
@@ -384,7 +386,7 @@ def _first(
     columns: tuple[str, str],
     counts: Mapping[str, int],
 ) -> str:
-    """Returns the message of the first row with the commonest reason, which may name a file."""
+    """Returns the message of the first row with the most frequent reason."""
     import pyarrow.compute as pc
 
     from curator.tables.checksums import read_parquet

@@ -1,4 +1,4 @@
-"""`curate verify` and `curate export`: what reads the shards of OUT."""
+"""`curate verify` and `curate export`, which read the shards of OUT."""
 
 import argparse
 import json
@@ -167,19 +167,19 @@ def _verified_lines(verified: "Verified") -> Iterator[str]:
 
 
 _OF_FORMAT = "format."
-"""What `dest` of an option of a format begins with."""
+"""Prefix of `dest` of the options of formats."""
 _NUMBERS = (int, int | None, float, float | None)
 
 
 def _find_formats_late(parser: "argparse._ActionsContainer") -> None:
-    """Lets the options of formats be added when arguments are there: finding them takes time."""
+    """Delays the options of formats until the command is parsed, because finding them is slow."""
     assert isinstance(parser, CommandParser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_late = _add_formats
 
 
 def _add_formats(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Adds the options of this package's formats, or of the named external one."""
+    """Adds the options of the built-in formats, or of the named external format."""
     from curator.export.exporter import FORMATS, load_format
 
     asked = argparse.ArgumentParser(add_help=False)
@@ -205,31 +205,31 @@ def _add_formats(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> N
 
 
 @command(
-    "write the clips of OUT in the form that another loader takes",
+    "write the clips of OUT in the layout of another loader",
     SHARDS,
     option(
         "DEST",
-        "folder or s3://bucket/prefix; for energon and wids, OUT itself means beside its shards",
+        "folder or s3://bucket/prefix; for energon and wids, OUT adds files next to its shards",
         dest="destination",
     ),
     option(
         "--format FORMAT",
-        "one of those above; or a format of your own, package.module:Class or the name of an "
-        "entry point in curate.exporters",
+        "a format listed above, or a custom format: package.module:Class or the name of an entry "
+        "point in curate.exporters",
         required=True,
     ),
-    option("--split", "only this one (default: both)", choices=("train", "val")),
+    option("--split", "export only this split (default: both)", choices=("train", "val")),
     option(
         "--bucket NAME",
-        "only this one, such as 720p_16-9_121f; may be repeated (default: all)",
+        "export only this bucket, such as 720p_16-9_121f; may be repeated (default: all)",
         action="append",
     ),
     SHARDS_AT_ONCE,
     SNAPSHOT,
     _find_formats_late,
-    epilog="What stands at the destination with the same bytes is not written again.\n\n"
-    "Exit codes: 0 finished; 2 usage, nothing was done; 1 broken off by the storage or by a\n"
-    "damaged shard (`curate verify` says more); the same command goes on.",
+    epilog="Objects that exist at the destination with the same bytes are not written again.\n\n"
+    "Exit codes: 0 finished; 2 wrong usage, nothing was done; 1 broken off by the storage or by a\n"
+    "damaged shard (`curate verify` says more); after 1, the same command resumes the export.",
 )
 def export(options: argparse.Namespace) -> int:
     from curator import export
@@ -255,7 +255,7 @@ def _exported_lines(exported: "Exported", destination: str, format: str) -> Iter
     yield (
         f"{destination}: {amount(exported.n_clips, 'clip')} as {format}; "
         f"{amount(exported.n_objects, 'object')} written ({exported.n_bytes / 1e6:.1f} MB), "
-        f"{exported.n_reused} stood already"
+        f"{exported.n_reused} existed already"
     )
     if exported.records is not None:
         yield f"{exported.records}: {exported.n_records}"
@@ -263,13 +263,13 @@ def _exported_lines(exported: "Exported", destination: str, format: str) -> Iter
         yield " ".join(f"{name} {value}" for name, value in exported.origin.items() if value)
     if exported.manifest_problem is not None:
         yield (
-            f"no manifest ({exported.manifest_problem}): all tars that are there were taken, and "
-            "whether these are all is not known"
+            f"no manifest ({exported.manifest_problem}): existing tars were exported; some may "
+            "be missing"
         )
     if exported.left_members:
         yield (
-            f"{', '.join(exported.left_members)} of each sample is left out: {format} has no place "
-            "for it; read it from the tars"
+            f"left out of each sample: {', '.join(exported.left_members)}, because {format} has no "
+            "place for such members; read them from the tars"
         )
     for n, noun, words in (
         (exported.n_short, "clip", "left out for too few frames"),
@@ -284,8 +284,8 @@ def _exported_lines(exported: "Exported", destination: str, format: str) -> Iter
         (
             exported.n_others,
             "object",
-            "of another export at the destination, which a loader takes too: delete all of them, "
-            "or choose an empty destination",
+            "of another export at the destination, which a loader would read too: delete all of "
+            "them, or choose an empty destination",
         ),
     ):
         if n:

@@ -1,4 +1,4 @@
-"""`curate snapshots`, `clean` and `remove`: what OUT holds, and what is taken out of it."""
+"""`curate snapshots`, `clean` and `remove`: list the contents of OUT, and delete from them."""
 
 import argparse
 import json
@@ -30,11 +30,11 @@ _UNITS = {"d": "days", "h": "hours", "w": "weeks"}
 
 
 @command(
-    "list the snapshots of OUT: what each commit changed",
+    "list the snapshots of OUT, and the changes of each commit",
     OUT,
     option("--json", "print a JSON object per snapshot"),
-    description="Lists the snapshots of OUT, the newest first. Each commit adds one; "
-    "`--snapshot N` of other commands reads one, and `curate clean` removes old ones.",
+    description="Lists the snapshots of OUT, the newest first. Each commit adds a snapshot. "
+    "`--snapshot N` of other commands reads a snapshot, and `curate clean` removes old snapshots.",
 )
 def snapshots(options: argparse.Namespace) -> int:
     from curator.storage import open_store
@@ -43,7 +43,7 @@ def snapshots(options: argparse.Namespace) -> int:
     store = open_store(options.out)
     require_snapshots(store)
     listed = list(listed_snapshots(store))
-    # Each is compared with the next older one that can be read.
+    # Each snapshot is compared with the next older readable snapshot.
     readable = [summary for _, summary in listed if not isinstance(summary, DamagedError)]
     before = iter([*readable[1:], {}])
     for number, summary in listed:
@@ -88,7 +88,7 @@ def _shards(summary: Mapping[str, Any]) -> set[str]:
 
 
 def _changes(before: object, now: object, key: str = "") -> Iterator[str]:
-    """Yields what differs between two recipes, as `key: old -> new`."""
+    """Yields the differences of two recipes, as `key: old -> new`."""
     if before == now:
         return
     if isinstance(before, Mapping) and isinstance(now, Mapping):
@@ -107,10 +107,13 @@ def _age(text: str) -> timedelta:
 
 
 @command(
-    "remove old snapshots of OUT, and the tars and tables that only they name",
+    "remove old snapshots of OUT, and tars and tables that no other snapshot names",
     OUT,
     option(
-        "--keep N", "the newest snapshots that stay (default: %(default)s)", positive, default=1
+        "--keep N",
+        "number of newest snapshots that stay (default: %(default)s)",
+        positive,
+        default=1,
     ),
     option(
         "--older-than AGE",
@@ -120,7 +123,7 @@ def _age(text: str) -> timedelta:
     WOULD_REMOVE,
     description="Removes snapshots of OUT, and the objects that no other snapshot names: tars, "
     "tables, stored candidates. The newest snapshot always stays. A trainer or a reader that still "
-    "uses a removed one loses its files.",
+    "uses a removed snapshot loses its files.",
 )
 def clean(options: argparse.Namespace) -> int:
     from curator.runs.lease import held

@@ -57,7 +57,7 @@ def test_run_that_works_then_breaks_off(tmp_path: Path, curate: Curate) -> None:
     assert status["state"] == "failed"
     assert status["error"] == "the disk is full"
     assert status["stage"] == "analyze"
-    assert "goes on from what was done" in curate("status", tmp_path)
+    assert "the same command resumes" in curate("status", tmp_path)
     # A run that was killed says so.
     store = open_store(str(tmp_path / "killed"))
     with held(store, "run"):

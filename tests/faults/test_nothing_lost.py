@@ -114,7 +114,7 @@ def test_fewer_sources_add_and_only_replace_leaves_the_others_out(
     before = settled.objects()
     only_a = str(settled.film("a"))
     assert settled.code(sources=only_a) == EXIT_OK
-    assert "not named now and stay: 2" in capsys.readouterr().out
+    assert "this command does not name them: 2" in capsys.readouterr().out
     assert settled.objects() == before
     assert settled.code("--replace", sources=only_a) == EXIT_OK
     assert settled.clips() == {"a": 10}

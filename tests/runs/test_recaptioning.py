@@ -130,7 +130,7 @@ def test_clips_that_answers_reject_leave_and_come_back_with_a_run(
     capsys.readouterr()
     n_lost = place.recaption("caption.reject={is_odd: [true]}")["work"]["clips_rejected"]
     assert (
-        f"\n{n_lost} clips rejected now by answers (answer_unwanted)\n" in capsys.readouterr().out
+        f"\n{n_lost} clips newly rejected by answers (answer_unwanted)\n" in capsys.readouterr().out
     )
     assert place.n_asked() == n_asked
     assert {film_of(clip) for clip in place.clips()} == {2, 4, 5}
