@@ -1,7 +1,7 @@
-"""The contract of stages: what a stage declares, and what it does with one unit of work.
+"""The contract of stages: a stage declares its inputs and outputs, and processes units of work.
 
-A stage knows neither Ray, nor retries, nor progress, nor where results are stored: those are the
-executor's and the tables'. `curator/pipeline.py` lists the stages in their order.
+The executor handles Ray, retries and progress, and the tables store results. A stage handles none
+of these. `curator/pipeline.py` lists the stages in their order.
 
     class Blurred(PixelStage[BlurConfig]):
         name, version = "blur", 1
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
 
 
 class Phase(StrEnum):
-    """What a run does with a stage; stages of one phase stand side by side in the graph."""
+    """The part of a run to which a stage belongs."""
 
     LIST = "list"
     """Finds the sources."""
     MEASURE = "measure"
     """Decodes sources, and proposes clips."""
     DECIDE = "decide"
-    """Rejects clips, by what is known of all."""
+    """Rejects clips, and may compare each clip with all other clips."""
     WRITE = "write"
-    """Looks at frames of sources once more: writes and captions clips."""
+    """Decodes frames of sources again, to write and caption clips."""
     ANNOTATE = "annotate"
-    """Makes values of written clips."""
+    """Computes values of written clips."""
     PACK = "pack"
     """Puts samples into tars."""
     COMMIT = "commit"
-    """Shows the results to readers."""
+    """Makes the results visible to readers."""
 
 
 GRANULARITY = {
@@ -61,14 +61,14 @@ OFF = "off"
 BY_ORDER = "only because a run takes stages in turn"
 JUDGED = "every clip to be judged"
 DECISIONS = "the decisions about all clips"
-"""Words for waits, by which later stages know them."""
+"""Texts of `Wait.on` and `Wait.why`."""
 WORKER_BYTES = 2 << 30
-"""Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""
+"""Memory of a worker. Torch and the network need 1.0 GB; 1.4 GB with 1080p, 1.7 GB with 8K."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What one worker of a stage takes."""
+    """CPUs, GPUs and memory that one worker of a stage reserves."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -77,13 +77,14 @@ class Resources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """What a stage waits for in a generation. `curate graph` prints it.
+    """The work of earlier stages that a stage waits for. `curate graph` prints the wait.
 
     Attributes:
-        granularity: Source by source, clip by clip, or all at once; `off` where it does nothing.
-        on: What must be complete before it begins; empty for nothing.
+        granularity: Source by source, clip by clip, or all at once; `off` for a disabled stage.
+        on: The work that must be complete before the stage begins; empty for no wait.
         why: The reason.
-        is_needed: Whether results depend on the wait; else only the order of a run makes it.
+        is_needed: Whether results depend on the wait. If not, the stage waits only because a run
+            executes stages in order.
     """
 
     stage: str
@@ -97,13 +98,13 @@ class Wait:
 
 
 class StageConfig(BaseModel):
-    """Settings of a stage: unknown keys are refused, values are fixed."""
+    """Settings of a stage. They are immutable, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def setting(default: Any = ..., *, unit: str, **checks: Any) -> Any:  # noqa: ANN401 - as `Field`
-    """A field of a `StageConfig` with a unit, for people, and the checks that `Field` takes."""
+    """Returns a field of a `StageConfig` with a `unit`, and `checks` as in pydantic's `Field`."""
     return Field(default, json_schema_extra={"unit": unit}, **checks)
 
 
@@ -114,20 +115,19 @@ PartT = TypeVar("PartT")
 
 
 class GraphStage(ABC, Generic[ConfigT]):
-    """What the graph knows of a stage: a declaration.
+    """The declaration of a stage, from which `curator/pipeline.py` builds the graph.
 
     Attributes:
-        name: Its name in the graph, and its section of the recipe.
-        version: Version of its meaning: raised when the same input and configuration would give
-            another result.
-        phase: What a run does with it.
-        scope: What it works on at a time.
-        reads: Tables it reads; their fingerprints go into its own.
-        writes: Tables it writes.
-        by_content: Tables of `reads` whose rows are named by their content: their fingerprints are
-            not in this stage's own.
-        config_type: Model of its section of the recipe.
-        results_ignore: Keys of the configuration that change no result, and are in no fingerprint.
+        name: Name in the graph, and in the recipe.
+        version: Raised when the same input and configuration would give another result.
+        phase: The part of a run to which the stage belongs.
+        scope: Whether the stage works source by source, clip by clip, or on all clips at once.
+        reads: Tables that the stage reads. The stage's fingerprint includes theirs.
+        writes: Tables that the stage writes.
+        by_content: Tables of `reads` whose row ids are hashes of content. The stage's fingerprint
+            does not include theirs.
+        config_type: Model of the stage's section of the recipe.
+        results_ignore: Settings that change no result. The fingerprint does not include them.
     """
 
     name: ClassVar[str]
@@ -145,23 +145,24 @@ class GraphStage(ABC, Generic[ConfigT]):
 
     @property
     def is_on(self) -> bool:
-        """Whether it does anything: by default what its setting `enabled` says, if it has one."""
+        """Whether the stage is enabled: its setting `enabled`, or true without such a setting."""
         return bool(getattr(self.config, "enabled", True))
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """Returns what it waits for, after waits `before` of earlier stages; by default nothing.
+        """Returns the wait of the stage; by default the stage waits for nothing.
 
-        `is_growing` says that earlier generations stay as they are.
+        `before` are the waits of earlier stages. With `is_growing`, a run does not change clips of
+        earlier generations.
         """
         return self.waits_for()
 
     def waits_for(self, on: str = "", why: str = "", *, is_needed: bool = True) -> Wait:
-        """Returns a wait of this stage, for `wait`."""
+        """Returns a `Wait` of this stage; a helper for `wait`."""
         granularity, is_needed = GRANULARITY[self.scope], is_needed and bool(on)
         return Wait(stage=self.name, granularity=granularity, on=on, why=why, is_needed=is_needed)
 
     def waits_for_decisions(self, before: Sequence[Wait]) -> Wait:
-        """Returns the wait for the stages that reject clips, for `wait`."""
+        """Returns a `Wait` for the stages that reject clips; a helper for `wait`."""
         all_at_once = GRANULARITY[Scope.CORPUS]
         waits = (wait for wait in before if wait.is_needed and wait.granularity == all_at_once)
         deciding = [wait.stage for wait in waits]
@@ -172,11 +173,11 @@ class GraphStage(ABC, Generic[ConfigT]):
 
     @property
     def resources(self) -> Resources:
-        """What one worker takes."""
+        """Resources of one worker."""
         return Resources()
 
     def setup(self) -> None:
-        """Runs once in a worker, before its first unit: loads models, opens devices."""
+        """Loads models and opens devices; runs once per worker, before its first unit."""
 
     def settings(self) -> dict[str, object]:
         """The settings that results depend on, for the fingerprint."""
@@ -187,9 +188,10 @@ class GraphStage(ABC, Generic[ConfigT]):
         return ()
 
     def fingerprint(self, inputs: Mapping[str, str]) -> str:
-        """Fingerprint of the results: name, version, configuration, models and inputs.
+        """Returns a hash of all that determines the results of the stage.
 
-        `inputs` are the fingerprints of the tables in `reads`, by name.
+        The hash covers name, version, settings, models, and `inputs`: the fingerprints of tables,
+        by name.
         """
         read = {name: inputs[name] for name in self.reads if name not in self.by_content}
         return fingerprint(self.name, self.version, self.settings(), self.models(), read)
@@ -199,14 +201,14 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
     """A stage that workers run, unit by unit.
 
     Attributes:
-        sandboxed: Whether units name untrusted bytes: `process` then runs in a sandbox, where
-            only the unit's own source can be opened, and its results are made of the classes that
-            the type of `process` names.
-        imports: Modules that a sandbox imports before it is locked, so that Python may keep their
+        sandboxed: Whether `process` reads untrusted bytes, and thus runs in a sandbox. There,
+            `process` can open only the source of its unit, and its results may contain only
+            classes that its return type names.
+        imports: Modules that a sandbox imports before it is locked, so that Python can write their
             bytecode.
-        memory_code: Outcome of a unit that asks for more memory than `limit_bytes`.
-        fails_alone: Whether an error of this package fails the unit alone; else it ends the run.
-        unit_items: Most items of a unit.
+        memory_code: Error code of a unit that needs more memory than `limit_bytes`.
+        fails_alone: Whether a `CuratorError` fails only its unit; if not, the error ends the run.
+        unit_items: Maximum number of items per unit.
     """
 
     sandboxed: ClassVar[bool] = False
@@ -218,55 +220,56 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
     def __init__(self, config: ConfigT) -> None:
         super().__init__(config)
         self.cpu_s: defaultdict[str, float] = defaultdict(float)
-        """CPU-seconds that `process` measured of itself, by name; the worker takes them."""
+        """CPU-seconds that `process` measured, by name; the worker collects them."""
         self.counts: Counter[str] = Counter()
-        """What `process` counted; the worker takes it."""
+        """Counters of `process`; the worker collects them."""
         self.notes: list[str] = []
-        """Warnings for the user, who does not see a worker's log; the worker takes them."""
+        """Warnings for the user; the worker collects them, because users do not see its log."""
 
     @property
     def kinds(self) -> tuple[Resources, ...]:
-        """Kinds of workers, the preferred one first; all give the same results."""
+        """Kinds of workers, the preferred kind first. All kinds give the same results."""
         return (self.resources,)
 
     @property
     def in_flight(self) -> int | None:
-        """Requests to a service at a time, which all workers share; None if it asks no service."""
+        """Concurrent requests of all workers to a service; None for a stage without a service."""
         return None
 
     def share(self, n_workers: int) -> Self:
-        """Returns the stage for one of some workers, with its share of `in_flight`."""
+        """Returns the stage for one of `n_workers` workers, with its share of `in_flight`."""
         return self
 
     def preflight(self) -> None:
-        """Runs in the driver before any work, if something is missing: weights, services.
+        """Checks weights and services; runs in the driver, if any result is missing.
 
-        A service is asked again when it is silent for long. Raises `UsageError` if it cannot work.
+        The driver calls it again while a service does not answer for long. Raises `UsageError` if
+        the stage cannot work.
         """
 
     def node_refusal(self) -> str | None:
-        """Returns why a node cannot do the work, or None; runs there.
+        """Returns why this node cannot run the stage, or None. The check runs on the node.
 
-        Nodes are asked for workers with a GPU, and on a cluster for those that ask a service.
+        It runs for workers with a GPU, and on a cluster also for workers that use a service.
         """
         return None
 
     @property
     def locks(self) -> bool:
-        """Whether its sandbox gives up files and network; with a GPU it keeps its devices."""
+        """Whether the sandbox blocks files and network. With a GPU, it keeps the GPU's devices."""
         return True
 
     @property
     def limit_bytes(self) -> int | None:
-        """Memory that a unit may take in a sandbox; None for no limit."""
+        """Memory that a unit may use in a sandbox; None for no limit."""
         return None
 
     def files(self) -> tuple[str, ...]:
-        """Files and folders that a sandbox must read besides Python packages: model weights."""
+        """Files and folders, such as model weights, that a sandbox reads besides packages."""
         return ()
 
     def limit_s(self, unit: UnitT, /) -> float | None:
-        """CPU-seconds that a unit may take in a sandbox; None for no limit."""
+        """CPU-seconds that a unit may use in a sandbox; None for no limit."""
         return None
 
     @abstractmethod
@@ -274,29 +277,30 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
         """Turns one unit into one result."""
 
     def failed(self, unit: UnitT, failure: Failure, /) -> ResultT:
-        """The result of a unit that could not be processed; a stage that has none ends the run."""
+        """Returns the result of a failed unit; by default raises an error that ends the run."""
         raise CuratorError(f"{self.name}: {failure.message}")
 
     def on_cpu(self, note: Note, /) -> Self | None:
-        """The same stage for units under which a GPU failed, or None where it needs a GPU.
+        """Returns the stage for a CPU, or None if the stage needs a GPU.
 
-        It shares `cpu_s` and `counts` with this one, and writes `note` into its results.
+        A worker runs it over units on which a GPU failed. It shares `cpu_s` and `counts` with this
+        stage, and adds `note` to its results.
         """
         return None
 
     def video_s(self, result: ResultT, /) -> float:
-        """Seconds of video that a result stands for."""
+        """Returns the seconds of video that a result covers."""
         return 0.0
 
     def work_s(self, result: ResultT, /) -> float:
-        """The same seconds, weighted by what they cost, for the time that is left."""
+        """Returns the seconds of video weighted by cost, to estimate the remaining time."""
         return self.video_s(result)
 
     def release(self) -> None:
-        """Runs after a group of units: closes what they had open in common."""
+        """Closes files that a group of units shared; runs after the group."""
 
     def close(self) -> None:
-        """Ends a stage that works in a thread of the run; `process` raises if it is under way."""
+        """Stops a stage that runs in a thread of the driver; a running `process` then raises."""
 
 
 AnyGraphStage = GraphStage[Any]
@@ -304,30 +308,30 @@ AnyStage = Stage[Any, Any, Any]
 
 
 class ItemStage(Stage[ConfigT, UnitT, ResultT]):
-    """A stage whose items are done once: their rows are stored, and found again by key.
+    """A stage that stores a row per item. Later runs find the row by its key and skip the item.
 
     Attributes:
-        key: Columns whose values, joined by tabs, are the key of a row; an item has attributes of
-            these names.
+        key: Columns whose values, joined by tabs, are the key of a row. Items have attributes with
+            the same names.
     """
 
     key: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def rows(self, items: Sequence[UnitT], results: Sequence[ResultT], /) -> "pa.Table":
-        """Returns a row for each item; runs outside of the sandbox.
+        """Returns a row for each item; runs outside the sandbox.
 
-        What names an item comes from the item: a sandboxed result may name another one.
+        Takes ids from `items`: results of a sandbox are untrusted, and may name another item.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipFrames:
-    """The frames of a clip on their way into the encoder.
+    """The frames of one clip, before encoding.
 
     Attributes:
-        fps: Frames per second.
-        frames: uint8 [height, width, 3] RGB each, BT.709, upright, in order.
+        fps: Frame rate, in frames per second.
+        frames: Pictures in order, uint8 [height, width, 3] RGB each, BT.709, upright.
     """
 
     clip_id: str
@@ -338,7 +342,8 @@ class ClipFrames:
 class PixelStage(Stage[ConfigT, ClipFrames, Iterator[NDArray[np.uint8]]]):
     """A custom stage that changes pixels before the encoder.
 
-    `process` yields as many frames as it takes, of the same size. Clips are encoded, never copied.
+    `process` yields one frame per input frame, of the same size. With such a stage, a run encodes
+    all clips, and copies no streams.
     """
 
     phase = Phase.WRITE
@@ -348,35 +353,37 @@ class PixelStage(Stage[ConfigT, ClipFrames, Iterator[NDArray[np.uint8]]]):
 
 
 class ClipVectors(Protocol):
-    """Vectors of clips of one model, on the local disk where they are many."""
+    """One model's vectors of clips. Many vectors are on the local disk instead of in memory."""
 
     def known(self, ids: "pa.Array", /) -> NDArray[np.bool_]:
         """Returns which clips have a vector, bool [N]."""
 
     def matrix(self, ids: "pa.Array", /) -> NDArray[np.float32]:
-        """Returns the vectors of clips that all have one, float32 [N, D]."""
+        """Returns the vectors of clips, float32 [N, D]; each clip must have a vector."""
 
 
 class Footage(Protocol):
-    """Footage of clips: it can be pickled, and read on workers."""
+    """Footage of clips. Workers read it too, so it can be pickled."""
 
     def blocks(self) -> Iterator["pa.Table"]:
         """Yields rows of `FOOTAGE_SCHEMA`, some clips at a time."""
 
     def clips(self, clip_ids: Sequence[str]) -> Mapping[str, Any]:
-        """Returns the `ClipFootage` of the clips that it knows, by id."""
+        """Returns the `ClipFootage` of known clips, by id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """Clips that stay whatever is decided, and that have footage of clips to be decided about.
+    """Fixed clips, such as those of another output, with which a stage compares new clips.
+
+    No decision changes a fixed clip. A new clip with the same footage is a duplicate.
 
     Attributes:
-        key: Changes with the clips.
-        reason: Of a clip whose footage one of them has.
-        footage: Of its clips and perhaps others.
-        clip_ids: string[N], those that count; None for all.
-        name: For people; empty where ids of its clips mean nothing to them.
+        key: Fingerprint of the fixed clips; another set of clips has another key.
+        reason: Reason for which a new clip with the same footage is rejected.
+        footage: Footage of the fixed clips; it may contain other clips too.
+        clip_ids: string[N], ids of the fixed clips; None for all clips of `footage`.
+        name: Name for messages; empty if the user cannot look up the ids of these clips.
     """
 
     key: str
@@ -387,10 +394,10 @@ class Elsewhere:
 
 
 class Corpus(Protocol):
-    """The clips that a stage decides about: those that no stage before it rejected.
+    """The clips that a stage decides about: those that no earlier stage rejected.
 
-    They are in the order of source and time, and numbered from 0 in it. Tables and vectors that
-    exceed the memory budget are on the local disk.
+    Clips are sorted by source and time, and numbered from 0. Tables and vectors that exceed the
+    memory budget are on the local disk.
     """
 
     @property
@@ -399,33 +406,33 @@ class Corpus(Protocol):
 
     @property
     def column_names(self) -> list[str]:
-        """Columns of `clips`, `meta.*` too."""
+        """Columns of `clips`, including `meta.*`."""
 
     def __getitem__(self, name: str, /) -> "pa.ChunkedArray":
-        """A column of all clips; before the rules it is in no order."""
+        """Returns a column of all clips. The stage `filter` gets the values in no order."""
 
     def blocks(self, names: Sequence[str] | None = None) -> Iterator["pa.Table"]:
-        """Yields some columns of all clips, or all columns, some clips at a time."""
+        """Yields the columns `names`, or all columns, in tables of some clips each."""
 
     def vectors(self, family: str) -> ClipVectors:
-        """Vectors of a table, such as `embeddings`."""
+        """Returns the vectors of a table, such as `embeddings`."""
 
     def footage(self) -> "Footage":
-        """What clips are compared by: vectors of pictures, pictures, and luma."""
+        """Returns the footage by which clips are compared: vectors, pictures and luma."""
 
     def elsewhere(self) -> Sequence["Elsewhere"]:
-        """Clips of earlier generations, of other outputs, and those that were removed."""
+        """Returns clips of earlier generations, clips of other outputs, and removed clips."""
 
     def earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
-        """What an earlier generation left of a family; None if no earlier generation counts."""
+        """Returns the `Left.rows` of an earlier generation; None if no earlier one applies."""
 
     def read(self, family: str) -> "pa.Table | None":
-        """The table of a family that earlier runs stored; None for none."""
+        """Returns the table of a family that an earlier run stored, or None."""
 
     def marked(
         self, verdict: Literal["keep", "drop"], ids: "pa.ChunkedArray", /
     ) -> NDArray[np.bool_]:
-        """Returns which of some clips, by id, people marked so by hand, bool [N]."""
+        """Returns which of the clips `ids` people marked with `verdict`, bool [N]."""
 
 
 DECISION_COLUMNS = frozenset({
@@ -433,18 +440,18 @@ DECISION_COLUMNS = frozenset({
     "duplicate_of", "duplicate_similarity", "duplicate_offset_s", "duplicate_overlap_s",
     "cluster",
 })  # fmt: skip
-"""Columns of `clips` that a stage may set behind the rules; all others say what a clip is."""
+"""Columns of `clips` that a `CorpusStage` may set; the others are facts about a clip."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What a stage says of some clips of a `Corpus`.
+    """Decisions of a stage about some clips of a `Corpus`.
 
     Attributes:
-        rows: int64 [N], numbers of the clips, each once.
-        columns: N rows with values of `DECISION_COLUMNS`, `reason` among them. A clip with a
-            `reason` is rejected; one whose `reason` is null stays. A reason is a public name: lower
-            case letters, digits and `_`.
+        rows: int64 [N], distinct numbers of clips.
+        columns: N rows with some of `DECISION_COLUMNS`, including `reason`. A clip with a `reason`
+            is rejected; a clip with a null `reason` stays. A reason is a public name of lower case
+            letters, digits and `_`.
     """
 
     rows: NDArray[np.int64]
@@ -453,12 +460,12 @@ class Decisions:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a stage leaves of a family of scope corpus.
+    """State that a stage stores for later generations or runs, as a family of scope `corpus`.
 
     Attributes:
-        family: Its name.
-        rows: Values that JSON can hold, for `Corpus.earlier` of later generations; or a table, for
-            `Corpus.read` of later runs.
+        family: Name of the family.
+        rows: Either JSON values, which `Corpus.earlier` returns in later generations, or a table,
+            which `Corpus.read` returns in later runs.
     """
 
     family: str
@@ -467,12 +474,12 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Remainders:
-    """Parts of clips that become clips of their own, scored from tracks and judged by the rules.
+    """Parts of clips that become new clips. The run scores them from tracks and filters them.
 
     Attributes:
         rows: int64 [N], numbers of the clips.
-        start_s: float64 [N], begin of each part, in seconds from the first frame of its clip.
-        end_s: float64 [N], its end.
+        start_s: float64 [N], start of each part, in seconds from the first frame of its clip.
+        end_s: float64 [N], end of each part, in the same unit.
     """
 
     rows: NDArray[np.int64]
@@ -481,7 +488,7 @@ class Remainders:
 
 
 class Work(Protocol):
-    """Runs pure functions over an array and parts of the work, on workers if that is worth it."""
+    """Runs a pure function over an array, part by part; uses workers for enough work."""
 
     def __call__(
         self,
@@ -491,13 +498,15 @@ class Work(Protocol):
         *,
         cpu_s: float,
     ) -> Generator[ResultT, None, None]:
-        """Yields `function(array, part)` of each part, in any order; closing it cancels the rest.
+        """Yields `function(array, part)` of each part, in any order.
+
+        To cancel the remaining parts, close the generator.
 
         Args:
-            function: Can be pickled, and has no state.
-            array: float32 [N, D], which all parts share.
-            parts: Of a few words each.
-            cpu_s: CPU-seconds of all parts, about.
+            function: Stateless function that can be pickled.
+            array: float32 [N, D], shared by all parts.
+            parts: Small values, such as ranges of rows.
+            cpu_s: Estimated CPU-seconds of all parts together.
         """
 
 
@@ -511,30 +520,29 @@ class CorpusStage(GraphStage[ConfigT]):
 
     @property
     def needs_all(self) -> str | None:
-        """Why it needs all clips at once.
+        """Why the stage needs all clips at once; None if it decides about each clip alone.
 
-        None if it decides about each clip alone: it may then be asked about the clips of some
-        sources before others are known.
+        In the latter case, a run may call `decide` with the clips of some sources first.
         """
         return None
 
     @property
     def needs_earlier(self) -> str:
-        """What to add to that where earlier generations stay as they are."""
+        """Text appended to `needs_all` when the run does not change earlier generations."""
         return ""
 
     @abstractmethod
     def decide(
         self, corpus: Corpus, work: Work, /
     ) -> Iterator[Decisions | Left | Remainders | str]:
-        """Yields decisions, what it leaves for later, parts of clips, and lines to warn with.
+        """Yields decisions, state for later, parts that become clips, and texts of warnings.
 
-        The stage of the rules yields decisions about each block before it reads the next one. All
-        others may decide about any clips at any time, about each once.
+        The stage `filter` yields decisions about each block before it reads the next block. Other
+        stages may yield decisions in any order, at most one per clip.
         """
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """Says `needs_all`."""
+        """Returns a wait with the reason `needs_all`."""
         if self.needs_all is None:
             why = f"{BY_ORDER}; no decision depends on other clips"
             return self.waits_for(JUDGED, why, is_needed=False)
@@ -559,20 +567,20 @@ class Rejection:
 
 
 class ClipFilter(CorpusStage[ConfigT]):
-    """A custom stage that rejects clips, out of the columns of all kept ones.
+    """A custom stage that rejects clips by their columns.
 
-    `process` takes the rows of `clips` that are kept so far, all in one table. It runs before
-    `select` unless the recipe says otherwise.
+    `process` gets the rows of `clips` that are kept so far, in one table. The stage runs before
+    `select` unless the recipe gives another place.
     """
 
     needs_all = "it gets all kept clips in one table"
 
     @abstractmethod
     def process(self, unit: "pa.Table", /) -> Iterable[Rejection]:
-        """Yields a rejection for each clip that it rejects."""
+        """Returns a rejection for each clip to reject."""
 
     def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions]:
-        """Gives `process` all clips in one table."""
+        """Passes all clips to `process`, and yields its rejections as decisions."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -593,7 +601,7 @@ class ClipFilter(CorpusStage[ConfigT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipFacts:
-    """A written clip, with sizes in pixels, as an annotator sees it.
+    """Facts about a written clip, for an annotator. `width` and `height` are in pixels.
 
     Attributes:
         fps: Frames per second.
@@ -611,15 +619,15 @@ class ClipFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameRequest:
-    """Frames of written clips that an annotator wants.
+    """A request for frames of each written clip.
 
     Attributes:
-        at: `all`; so many a second, evenly; or a function of a clip that returns the numbers of
-            its frames, from 0, ascending.
-        size: (height, width): scaled to cover that, and cropped around the centre. A number: the
-            longer side at most, never enlarged. None: as written.
-        device: Where `process` finds them: `cpu` for NumPy arrays; `gpu` for tensors of torch, on
-            the worker's GPU where it holds one.
+        at: `all` for all frames; a number for evenly spaced frames per second; or a function of a
+            clip that returns frame numbers, from 0.
+        size: (height, width) scales frames to cover this size and crops around the centre. A
+            number limits the longer side, and enlarges no frame. None keeps the written size.
+        device: `cpu` gives NumPy arrays to `process`. `gpu` gives torch tensors, on the worker's
+            GPU if the worker has a GPU.
     """
 
     at: Literal["all"] | float | Callable[[ClipFacts], Sequence[int]] = "all"
@@ -627,9 +635,9 @@ class FrameRequest:
     device: Literal["cpu", "gpu"] = "cpu"
 
     def numbers(self, clip: ClipFacts) -> list[int]:
-        """Returns the numbers of the frames that it wants of a clip, ascending.
+        """Returns the numbers of the requested frames of a clip, ascending.
 
-        Raises `ValueError` where the function names frames that the clip does not have.
+        Raises `ValueError` if the function `at` returns no frames, or frames outside the clip.
         """
         if self.at == "all":
             return list(range(clip.n_frames))
@@ -637,17 +645,17 @@ class FrameRequest:
             wanted = sorted(set(self.at(clip)))
             if not wanted or wanted[0] < 0 or wanted[-1] >= clip.n_frames:
                 raise ValueError(
-                    f"frames {wanted} of a clip of {clip.n_frames} frames; expected some from 0 "
-                    "on, and none behind the last"
+                    f"frames {wanted} of a clip of {clip.n_frames} frames; expected at least one "
+                    f"number, from 0 to {clip.n_frames - 1}"
                 )
             return wanted
         step = max(float(clip.fps) / float(self.at), 1.0)
         n_frames = max(1, round(clip.n_frames / step))
-        # The middle of equal parts.
+        # The middle frame of each of `n_frames` equal parts.
         return [int((number + 0.5) * clip.n_frames / n_frames) for number in range(n_frames)]
 
     def size_of(self, clip: ClipFacts) -> tuple[int, int]:
-        """Returns height and width of the frames of a clip."""
+        """Returns height and width of the requested frames of a clip, in pixels."""
         if isinstance(self.size, tuple):
             return self.size
         if self.size is None:
@@ -657,14 +665,16 @@ class FrameRequest:
 
 
 Pixels = Any
-"""An array of NumPy or a tensor of torch, by the `device` of a request."""
+"""A NumPy array or a torch tensor; `FrameRequest.device` decides which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedFrames:
-    """Frames of a clip for one request, with their numbers in the clip, from 0.
+    """The frames of a clip for one request.
 
-    `pixels` are uint8 [T, H, W, 3] RGB, upright: a NumPy array, or a tensor of torch.
+    Attributes:
+        numbers: Number of each frame in the clip, from 0.
+        pixels: uint8 [T, H, W, 3] RGB, upright.
     """
 
     numbers: tuple[int, ...]
@@ -673,7 +683,7 @@ class RequestedFrames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledClip:
-    """A clip with the frames that an annotator asked for, by request."""
+    """A clip with its requested frames, in the order of `Annotator.frames`."""
 
     facts: ClipFacts
     requested: tuple[RequestedFrames, ...]
@@ -687,25 +697,26 @@ class SampledClip:
 SHORT_CAPTION, EMBEDDING, CLIP_EMBEDDING = NOT_IN_CLIPS = (
     "short_caption", "embedding", "clip_embedding",
 )  # fmt: skip
-"""What annotators may read as if it were in a column: the short caption by a captioner, and the
-vectors of the tables `embeddings` and `clip_embeddings`, float32 [D]; None for a clip without."""
+"""Values that annotators read like columns: the captioner's short caption, and the vectors of the
+tables `embeddings` and `clip_embeddings`, float32 [D]. None for a clip without the value."""
 
 
 class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
-    """A stage that makes values of each written clip, such as latents, poses or a depth map.
+    """A stage that computes values of each written clip, such as latents, poses or a depth map.
 
     A user writes declarations, `setup` and `process`. Values become members of the samples, or
     columns of `clips`.
 
     Attributes:
-        families: What it makes: the value of one family, or a mapping by name where it has several.
-        frames: Frames that it wants of each clip; none for one that reads columns alone.
-        columns: Columns of `clips` that it reads besides, and of what `NOT_IN_CLIPS` names; a clip
-            whose values differ is annotated anew.
-        batch: Most clips that `process` gets at a time.
-        kinds: As those of `Stage`.
-        required: Whether a clip on which it fails is rejected as `<name>_failed`; else the sample
-            lacks the value.
+        families: Declarations of the values. With several families, `process` returns a mapping by
+            name for each clip.
+        frames: Requests for frames; empty for an annotator that reads only columns.
+        columns: Columns of `clips`, or names in `NOT_IN_CLIPS`, that it reads. If a clip's value
+            in one of them changes, the clip is annotated again.
+        batch: Maximum number of clips per call of `process`.
+        kinds: Kinds of workers, as in `Stage`.
+        required: Whether a clip on which it fails is rejected as `<name>_failed`. If not, the
+            sample lacks the value.
     """
 
     phase = Phase.ANNOTATE
@@ -728,7 +739,8 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     def process(self, unit: Sequence[SampledClip], /) -> Sequence[Value | Mapping[str, Value]]:
         """Returns a value for each clip.
 
-        An error fails the clip alone: after one, the clips of the batch are tried one by one.
+        After an error, each clip of the batch is processed alone, so that only the clip at fault
+        fails. A `CuratorError` ends the run.
         """
 
     def versions(self) -> dict[str, FamilyVersion]:
@@ -743,11 +755,11 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         }
 
     def writes_columns(self) -> list[str]:
-        """Returns the columns of `clips` that it writes."""
+        """Returns the names of the columns that the annotator adds to `clips`."""
         return [name for family in self.families for name in family.columns]
 
     def key(self, facts: ClipFacts, mp4_sha256: str) -> str | None:
-        """Returns a digest of what the values of a clip are made from; None for no values.
+        """Returns a digest of the inputs of a clip's values; None for a clip without values.
 
         Clips with the same key share a value.
         """
