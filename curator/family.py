@@ -1,8 +1,8 @@
-"""Families: the contract of what stages leave.
+"""Families: declarations of the results that stages store.
 
-A family is one kind of result: a name, a scope, the content of its values, and where readers find
-them. Stages declare families. What stores, packs, verifies, removes, exports or loads values takes
-them from the declaration, and knows no family by name.
+A family is one kind of result. It declares a name, a scope, a type of values, and the place where
+readers find the values. Code that stores, packs, verifies, removes, exports or loads values reads
+the declaration, and contains no names of families.
 
     Family("latents", Scope.CLIP, Array("f16", ("c", "t", "h", "w")), member="latents.safetensors")
     Family("people", Scope.CLIP, Columns({"n_people": "i32", "pose_score": "f32"}))
@@ -23,9 +23,9 @@ from curator.errors import CuratorError, raised_as
 
 Scalar = str | int | float | bool | None
 Row = Mapping[str, Scalar]
-"""A value of each column; None for an unknown one."""
+"""A value of each column; None for an unknown value."""
 Value = NDArray[np.generic] | str | bytes | Row
-"""A value before it is encoded. Tensors of torch are taken as arrays."""
+"""A value before it is encoded. Torch tensors are accepted as arrays."""
 Kind = Literal["f16", "bf16", "f32", "f64", "u8", "i8", "i16", "i32", "i64", "bool"]
 
 ColumnKind = Literal["i32", "i64", "f32", "f64", "bool", "text"]
@@ -38,17 +38,17 @@ _OF_BATCHES = frozenset(
         "caption_embedding", "not_on_gpu", "position",
     }
 )  # fmt: skip
-"""Names that batches of the loader have already."""
+"""Names that the loader's batches already use."""
 _OWN_MEMBERS = frozenset({"mp4", "json", "txt", "npy", "id"})
-"""Members of every sample's own: WebDataset's words for the video, the facts and the caption."""
+"""Members that samples already have, and `id`; a family cannot use these names."""
 
 
 class FamilyError(CuratorError):
-    """A declaration or a value that does not fit its declaration."""
+    """A declaration is wrong, or a value does not fit its declaration."""
 
 
 class Scope(StrEnum):
-    """What the id of a row names."""
+    """The object that the id of a row identifies."""
 
     SOURCE = "source"
     CLIP = "clip"
@@ -56,19 +56,19 @@ class Scope(StrEnum):
 
 
 class Lifetime(StrEnum):
-    """How long stored values of a family stay under OUT."""
+    """The time for which values of a family stay in the folder `families/` of OUT."""
 
     RUN = "run"
-    """Until the commit: readers take them from the tars."""
+    """Until the commit. Afterwards, readers take the values from the tars."""
     CACHE = "cache"
-    """Until somebody removes the folder `families/`: another recipe may need them again."""
+    """Until a user removes `families/`. Another recipe may use the values again."""
 
 
 _NUMPY = {
     "f16": "<f2", "f32": "<f4", "f64": "<f8", "u8": "u1", "i8": "i1", "i16": "<i2", "i32": "<i4",
     "i64": "<i8", "bool": "?",
 }  # fmt: skip
-"""As stored; NumPy has no bfloat16."""
+"""Stored NumPy types; NumPy has no bfloat16."""
 _FEATURES = {name: np.dtype(stored).name for name, stored in _NUMPY.items()} | {"text": "string"}
 TENSOR = "value"
 """Name of the only tensor in a safetensors member."""
@@ -79,18 +79,18 @@ class Array:
     """Arrays of one dtype.
 
     Attributes:
-        dtype: Of the stored values; values of another one are refused, not converted.
-        axes: A name for each axis whose length is free, a number for a fixed length.
+        dtype: Type of the values. Values of another type are refused, not converted.
+        axes: For each axis, a number for a fixed length, or a name for a free length.
     """
 
     dtype: Kind
     axes: tuple[str | int, ...]
 
     endings: ClassVar[tuple[str, ...]] = ("npy", "safetensors")
-    """Endings of members that can hold such values."""
+    """Endings of the members that can hold an array."""
 
     def __post_init__(self) -> None:
-        # Lists where JSON was read.
+        # JSON gives a list.
         object.__setattr__(self, "axes", tuple(self.axes))
         if self.dtype not in (*_NUMPY, "bf16"):
             dtypes = ", ".join((*_NUMPY, "bf16"))
@@ -133,7 +133,7 @@ class Array:
         return array
 
     def feature(self, ending: str) -> dict[str, Any]:
-        """Returns nested sequences of the dtype; plain bytes for safetensors."""
+        """Returns the type for Hugging Face `datasets`: nested sequences; bytes for safetensors."""
         if ending != "npy":
             return {"dtype": "binary"}
         feature: dict[str, Any] = {"sequence": _FEATURES[self.dtype]}
@@ -192,13 +192,13 @@ class Text:
             raise FamilyError(f"no UTF-8 ({error})") from error
 
     def feature(self, ending: str) -> dict[str, Any]:
-        """Returns the type of texts."""
+        """Returns the type for Hugging Face `datasets`."""
         return {"dtype": "string"}
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Bytes of any kind, such as a PNG; `media_type` is for people, such as `image/png`."""
+    """Bytes of any kind. `media_type`, such as `image/png`, is only for people."""
 
     media_type: str
 
@@ -215,7 +215,7 @@ class Bytes:
         return data
 
     def feature(self, ending: str) -> dict[str, Any]:
-        """Returns the type that `datasets` gives the ending."""
+        """Returns the type that Hugging Face `datasets` infers from the ending."""
         return {"dtype": "image" if ending in ("png", "jpg", "webp") else "binary"}
 
 
@@ -223,15 +223,15 @@ _PYTHON: Mapping[str, tuple[type, ...]] = {
     "i32": (int,), "i64": (int,), "f32": (int, float), "f64": (int, float), "bool": (bool,),
     "text": (str,),
 }  # fmt: skip
-"""Types of the values of a column; a bool is no number."""
+"""Python types that each kind of column accepts; a number column refuses `bool`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows of typed columns: those of clips are columns of the table `clips` by these names.
+    """Rows of typed columns. With the scope `clip`, they become columns of the table `clips`.
 
     Attributes:
-        columns: Type of each column by name. Numbers are finite; None is a value of every type.
+        columns: Type of each column by name. Numbers are finite; every type includes None.
     """
 
     columns: Mapping[str, ColumnKind]
@@ -257,18 +257,18 @@ class Columns:
         return {name: _scalar(name, kind, value[name]) for name, kind in self.columns.items()}
 
     def decode(self, data: bytes, ending: str) -> Row:
-        """Refuses: rows are read from tables, not from bytes."""
+        """Raises `FamilyError`: rows are stored in tables, not in members."""
         raise FamilyError("rows of columns are in no member of a sample")
 
     def feature(self, ending: str) -> dict[str, Any]:
-        """Returns the columns as a struct."""
+        """Returns the type for Hugging Face `datasets`: a struct."""
         return {
             "struct": [{"name": n, "dtype": _FEATURES[kind]} for n, kind in self.columns.items()]
         }
 
 
 def _scalar(name: str, kind: ColumnKind, value: Any) -> Scalar:  # noqa: ANN401 - checked here
-    """Returns a value of a column; scalars of NumPy and torch are taken as Python's."""
+    """Returns a value of a column, checked; converts scalars of NumPy and torch to Python's."""
     if getattr(value, "shape", None) == ():
         value = value.item()
     if value is None:
@@ -301,18 +301,17 @@ _CONTENTS = {kind.__name__.lower(): kind for kind in (Array, Text, Bytes, Column
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One kind of result.
+    """The declaration of one kind of result.
 
     Attributes:
         name: Lower case letters, digits and underscores; unique in a graph.
-        scope: What a value is of.
-        content: Its values.
+        scope: Whether a value describes a source, a clip or the corpus.
+        content: Type of the values.
         version: Raised when the same input gives other values.
-        member: Member of the sample that holds a value, such as `latents.safetensors`: the part
-            after the last dot is the codec, and by that readers of WebDataset decode. Empty for
-            `Columns`, whose rows are in the table `clips`.
-        lifetime: How long parts stay; None for `RUN` with a member, whose values are then in tars,
-            and for `CACHE` without.
+        member: Member of a sample that holds a value, such as `latents.safetensors`. Readers of
+            WebDataset choose the decoder by the part after the last dot. Empty for `Columns`.
+        lifetime: The time for which stored parts stay. By default `RUN` with a member, because tars
+            then hold the values, and `CACHE` for `Columns`.
     """
 
     name: str
@@ -353,12 +352,12 @@ class Family:
 
     @property
     def columns(self) -> Mapping[str, ColumnKind]:
-        """Type of each column by name; empty for a family of members."""
+        """Type of each column by name; empty for a family with a member."""
         return self.content.columns if isinstance(self.content, Columns) else {}
 
     @property
     def ending(self) -> str:
-        """Codec of the member."""
+        """The part of the member's name after the last dot."""
         return self.member.rpartition(".")[2]
 
     def encode(self, value: Any) -> bytes | Row:  # noqa: ANN401 - checked by the content
@@ -367,12 +366,12 @@ class Family:
             return self.content.encode(value, self.ending)
 
     def decode(self, data: bytes) -> Any:  # noqa: ANN401 - by the content
-        """Returns the value of a member; raises `FamilyError` for bytes that hold none."""
+        """Returns the value of a member; raises `FamilyError` if the bytes are not a value."""
         with raised_as(FamilyError, FamilyError, of=f"family {self.name}: "):
             return self.content.decode(data, self.ending)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the declaration, as OUT stores it; `from_json` reads it without the stage."""
+        """Returns the declaration for JSON; `from_json` reads it without the stage's code."""
         kind = type(self.content).__name__.lower()
         own = {name: getattr(self.content, name) for name in self.content.__slots__}
         return {
@@ -382,7 +381,7 @@ class Family:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Family":
-        """Reads a declaration; raises `FamilyError` for anything else."""
+        """Reads a declaration; raises `FamilyError` if `value` is not a declaration."""
         try:
             kind = _CONTENTS[value["content"]["kind"]]
             own = {name: value["content"][name] for name in kind.__slots__}
@@ -400,13 +399,16 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class FamilyVersion:
-    """A family as one configuration of its stage makes it: stored, found and removed together."""
+    """A family, with the fingerprint of the stage that computed the values.
+
+    Values of one version are stored, found and removed together.
+    """
 
     family: Family
     fingerprint: str
 
     def to_json(self) -> dict[str, Any]:
-        """Returns declaration and fingerprint."""
+        """Returns the declaration and the fingerprint for JSON."""
         return self.family.to_json() | {"fingerprint": self.fingerprint}
 
     @classmethod

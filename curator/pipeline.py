@@ -1,7 +1,7 @@
-"""The graph: the stages that a recipe leads to, in their order.
+"""The graph: the stages of the pipeline built from a recipe, in order.
 
-`curate run` follows all of it, `curate tune` the stages that decide about clips, `curate recaption`
-those from `caption` on, and `curate graph` prints it.
+`curate run` runs all stages. `curate tune` uses the stages that decide about clips, and
+`curate recaption` runs the stages from `caption` on. `curate graph` prints the graph.
 """
 
 import re
@@ -59,7 +59,7 @@ from curator.tables.schemas import declared_fields, score_column
 
 
 def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGraphStage]:
-    """The stages of this package, each with its section of the recipe."""
+    """Returns the stages of this package, configured from the recipe."""
     semantics = semantics_of(recipe)
     cut = CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
     n_frames = max(recipe.cut.length_frames or 0, min(recipe.shard.lengths) + 1)
@@ -90,7 +90,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
 
 
 def _caption_annotators(recipe: Recipe, semantics: Semantics) -> list[AnyGraphStage]:
-    """The annotators that compare captions with pictures, and embed them, where models can."""
+    """Returns the built-in annotators that align and embed captions, if the recipe has models."""
     stages: list[AnyGraphStage] = []
     if semantics.clip is not None and recipe.caption.annotates:
         stages.append(CaptionAlignment(recipe.caption, semantics.clip, semantics.store))
@@ -102,7 +102,7 @@ def _caption_annotators(recipe: Recipe, semantics: Semantics) -> list[AnyGraphSt
 
 
 _MOVABLE = ("dedup", "cluster", "select")
-"""Stages of this package that a recipe may move: they reject clips that others kept."""
+"""Stages of this package that a recipe may move."""
 _OF_GENERATIONS = {
     "growing": "a stage waits for the sources or clips of its generation alone.",
     "exact": "a stage waits for the sources or clips of its generation and of all before it.",
@@ -114,9 +114,10 @@ class Graph:
     """The stages of one recipe.
 
     Attributes:
-        stages: In their order; stages that change pixels stand before `cut`, which runs them.
-        run: How generations are made.
-        extensions: Stages that were loaded from outside this package.
+        stages: All stages in order. Stages that change pixels come directly before `cut`, which
+            runs them.
+        run: Settings of generations.
+        extensions: Stages loaded from outside this package.
     """
 
     stages: tuple[AnyGraphStage, ...]
@@ -124,28 +125,28 @@ class Graph:
     extensions: tuple[Extension, ...] = ()
 
     def __iter__(self) -> Iterator[AnyGraphStage]:
-        """The stages in their order."""
+        """Yields the stages in order."""
         return iter(self.stages)
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the stage of that name
-        """The stage of a name."""
+        """Returns the stage with a name."""
         return next(stage for stage in self.stages if stage.name == name)
 
     def since(self, name: str) -> "Graph":
-        """The stages from one on, for a pass over a snapshot, which holds what the others leave."""
+        """Returns the graph from the stage `name` on; a snapshot has the results before it."""
         at = [stage.name for stage in self.stages].index(name)
         return replace(self, stages=self.stages[at:])
 
     def deciding(self) -> list[AnyCorpusStage]:
-        """The stages that reject clips before any of them is cut."""
+        """Returns the stages that decide about clips before clips are cut."""
         return [stage for stage in self.stages if isinstance(stage, CorpusStage)]
 
     def annotators(self) -> list[AnyAnnotator]:
-        """The stages that make values of written clips."""
+        """Returns the stages that compute values of written clips."""
         return [stage for stage in self.stages if isinstance(stage, Annotator)]
 
     def waits(self) -> list[Wait]:
-        """What each stage waits for, in their order."""
+        """Returns the wait of each stage, in order of the stages."""
         waits: list[Wait] = []
         is_growing = self.run.mode == "growing"
         for stage in self.stages:
@@ -154,18 +155,18 @@ class Graph:
         return waits
 
     def may_cut_ahead(self) -> bool:
-        """Whether no decision about a clip depends on other clips."""
+        """Whether clips may be cut early: no decision about a clip depends on other clips."""
         (cut,) = (wait for wait in self.waits() if wait.stage == "cut")
         return not cut.is_needed
 
     def columns(self) -> list[pa.Field]:
-        """The columns that annotators add to `clips`, with their declarations."""
+        """Returns the columns that annotators add to `clips`, with their declarations."""
         return declared_fields(
             version for stage in self.annotators() for version in stage.versions().values()
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Fingerprints of results by stage; raises `ModelError` if weights are missing."""
+        """Returns fingerprints by stage; raises `ModelError` if weights are missing."""
         tables: dict[str, str] = {}
         fingerprints: dict[str, str] = {}
         for stage in self.stages:
@@ -174,12 +175,12 @@ class Graph:
         return fingerprints
 
     def pixels_fingerprint(self) -> str:
-        """Names the stages that change pixels, for fingerprints; empty without any."""
+        """Returns a hash of the stages that change pixels; empty without such stages."""
         fingerprints = self["cut"].pixel_fingerprints()
         return fingerprint(fingerprints) if fingerprints else ""
 
     def text(self) -> str:
-        """A table for people."""
+        """Returns tables of stages and waits, for people."""
         stage_fingerprints, missing = {}, ""
         try:
             stage_fingerprints = self.fingerprints()
@@ -203,14 +204,14 @@ class Graph:
         return "\n\n".join(parts)
 
     def mermaid(self) -> str:
-        """A Mermaid flowchart: stages as boxes, tables on the arrows between them."""
+        """Returns a Mermaid flowchart: stages are boxes, tables label the arrows."""
         lines = ["flowchart LR"]
         for stage, wait in zip(self.stages, self.waits(), strict=True):
             on = f"<br/>waits for {wait.on}:<br/>{wait.why}".replace('"', "#quot;")
             if not wait.on:
                 on = f"<br/>{OFF}" if wait.granularity == OFF else ""
             label = f"{stage.name}<br/>{stage.scope}, {_takes(stage)}{on}"
-            # A second line at the sides: results depend on the wait.
+            # Double lines at the sides mark a wait on which results depend.
             box = ("[[", "]]") if wait.is_needed else ("[", "]")
             lines.append(f'  {stage.name}{box[0]}"{label}"{box[1]}')
         writer: dict[str, str] = {}
@@ -225,9 +226,9 @@ class Graph:
 
 
 def graph_of(recipe: Recipe) -> Graph:
-    """The graph of a recipe.
+    """Builds the graph of a recipe.
 
-    Raises `RecipeError` for a stage that cannot be loaded, or not stand where the recipe says.
+    Raises `RecipeError` if a stage cannot be loaded, or cannot be at the place in the recipe.
     """
     extensions: list[Extension] = []
     own: list[tuple[StageEntry, AnyGraphStage]] = []
@@ -298,7 +299,7 @@ def _insert(stages: list[AnyGraphStage], stage: AnyGraphStage, entry: StageEntry
     if place not in names:
         raise RecipeError("stages: " + unknown_key(place, names, "stage"))
     at = names.index(place) + (entry.after is not None)
-    # What decides about clips comes behind the rules, and before clips are described and written.
+    # Stages that decide about clips come after `filter`, and before clips are captioned and cut.
     first = names.index("filter") + 1
     last = names.index("cut" if isinstance(stage, PixelStage) else "caption")
     if not first <= at <= last or (isinstance(stage, PixelStage) and at != last):
@@ -311,9 +312,9 @@ def _insert(stages: list[AnyGraphStage], stage: AnyGraphStage, entry: StageEntry
 def _insert_annotator(
     stages: list[AnyGraphStage], stage: AnyAnnotator, entry: StageEntry, scores: Iterable[str]
 ) -> None:
-    """Puts an annotator before `shard`, behind those that come before it in the recipe.
+    """Inserts an annotator before `shard`, after earlier annotators of the recipe.
 
-    `scores` are names of the scores of the recipe's measures, which are columns of `clips`.
+    `scores` are the names of all scores of the recipe, which are columns of `clips`.
     """
     if entry.before is not None or entry.after is not None:
         raise RecipeError(
@@ -360,7 +361,7 @@ def _insert_annotator(
 
 
 def _declared(stage: AnyAnnotator) -> Iterator[tuple[str, str]]:
-    """Yields kind and name of all that an annotator declares."""
+    """Yields kind and name of each family, member and column that an annotator declares."""
     for family in stage.families:
         yield "family", family.name
         if family.member:
@@ -369,7 +370,7 @@ def _declared(stage: AnyAnnotator) -> Iterator[tuple[str, str]]:
 
 
 def filter_needs(recipe: Recipe) -> FilterNeeds:
-    """Returns what judging needs of other sections than `filters`."""
+    """Returns the settings outside the section `filters` that the rules need."""
     return FilterNeeds(
         min_s=recipe.propose.min_s,
         max_s=recipe.propose.max_s,
@@ -380,7 +381,7 @@ def filter_needs(recipe: Recipe) -> FilterNeeds:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Aligns columns."""
+    """Returns rows as text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -389,11 +390,11 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _takes(stage: AnyGraphStage) -> str:
-    """Resources of a worker, for people."""
+    """Returns the resources of a worker, for people."""
     try:
         each = stage.resources
     except ModelError:
-        # Of weights that are not here the size is not known.
+        # The size of missing weights is unknown.
         return "1 CPU"
     gpus = f", {each.gpus:g} GPU" if each.gpus else ""
     return f"{each.cpus:g} CPU{gpus}, {each.memory_bytes / (1 << 30):g} GiB"
