@@ -1,10 +1,9 @@
-"""Runs stages over what is missing of their families.
+"""Runs stages over the items whose values are missing.
 
-Missing are the keys of the input less those that are stored under the family's fingerprint, in
-parts or in tars. They are packed into units, sent to the executor, stored, and counted. Stages that
-look at frames of the same clips, on workers of one kind, share a decode.
-
-It knows no stage by name: a stage declares what it reads, makes and wants to see.
+A value is missing if neither parts nor tars have its key under the family's fingerprint. The
+scheduler packs missing items into units, sends the units to the executor, and counts the results;
+workers store annotators' values. Annotators that need frames, on workers of one kind, share a
+decode. The scheduler uses only the declarations of stages, and contains no names of stages.
 """
 
 import itertools
@@ -83,7 +82,7 @@ class Clips(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotated:
-    """What annotators made.
+    """The values that annotators computed, and their failures.
 
     Attributes:
         members: Members of each clip.
