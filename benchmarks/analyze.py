@@ -2,10 +2,9 @@
 """Measures how the analyze stage scales: with workers, and over the segments of a long source.
 
     analyze.py workers FILM... --work D  wall time of `curate run` with 1, 2, ... workers
-    analyze.py long FILM... --work D     one film of all films beside the films, in wall time
+    analyze.py long FILM... --work D     wall time of one long film, and of the same films separately
 
-All variants of one call run after each other on the same films. CPU-seconds are those of all
-processes.
+One call runs all variants in sequence on the same films. CPU-seconds cover all processes.
 """
 
 import json
@@ -19,7 +18,7 @@ from measure import CURATE, Cost, arguments, measured, tell
 
 
 def curated(sources: list[Path], out: Path, *options: str) -> tuple[Cost, dict[str, Any]]:
-    """Runs the pipeline from nothing without cutting anything: no clip passes a rule."""
+    """Runs the pipeline from scratch; the filters reject every clip, so nothing is cut."""
     shutil.rmtree(out, ignore_errors=True)
     nothing = ["--set", "filters.motion.min=1000", "--set", "filters.motion.max=1001"]
     cost = measured(
@@ -33,7 +32,7 @@ def curated(sources: list[Path], out: Path, *options: str) -> tuple[Cost, dict[s
 
 
 def workers(films: list[Path], work: Path) -> dict[str, Any]:
-    """Wall time by number of workers. The start of the cluster is measured by a run on little."""
+    """Measures wall time by number of workers. A run on tiny films gives the start time."""
     rows = []
     tiny = films[0]
     print(f"{'workers':>8} {'analyze s':>10} {'start s':>8} {'net s':>8} {'efficiency':>10} "
@@ -59,7 +58,7 @@ def workers(films: list[Path], work: Path) -> dict[str, Any]:
         rows.append({"workers": count, "analyze_s": wall_s, "start_s": start_s,
                      "cpu_s": round(cost.cpu_s, 1), "cpu_seconds": spent})  # fmt: skip
         net_s = wall_s - start_s
-        # One worker of a machine with more cores has threads for the others: cores count.
+        # One worker of a machine with more cores still uses threads, so efficiency is per core.
         work_s = sum(spent[name] for name in ("decode", "scale", "shot_network", "measure"))
         efficiency = work_s / (len(os.sched_getaffinity(0)) * net_s)
         rows[-1]["efficiency"] = round(efficiency, 3)
@@ -69,7 +68,7 @@ def workers(films: list[Path], work: Path) -> dict[str, Any]:
 
 
 def long(films: list[Path], work: Path, minutes: int) -> dict[str, Any]:
-    """One long film, joined from the films without re-encoding, beside the films one by one."""
+    """Compares one long film, joined without re-encoding, with its parts as separate films."""
     copies, joined = repeated(films, work, minutes)
     many, many_summary = curated(copies, work / "out")
     one, one_summary = curated([joined], work / "out")
@@ -91,7 +90,7 @@ def long(films: list[Path], work: Path, minutes: int) -> dict[str, Any]:
 
 
 def repeated(films: list[Path], work: Path, minutes: int) -> tuple[list[Path], Path]:
-    """Copies of the films that differ in their bytes, and all of them joined into one file."""
+    """Makes copies of the films that differ in their bytes, and one film of all copies joined."""
     copies = []
     for number in range(minutes):
         path = work / f"film_{number:03d}.mp4"
@@ -109,12 +108,12 @@ def repeated(films: list[Path], work: Path, minutes: int) -> tuple[list[Path], P
 
 
 def main() -> None:
-    """Runs one measurement, prints a table and a line of JSON."""
+    """Runs one measurement; prints a table and a line of JSON."""
     parser = arguments(__doc__)
     parser.add_argument("what", choices=("workers", "long"))
     parser.add_argument("films", nargs="+")
-    parser.add_argument("--work", type=Path, required=True, help="folder for outputs, emptied")
-    parser.add_argument("--minutes", type=int, default=30, help="films in the long one")
+    parser.add_argument("--work", type=Path, required=True, help="folder for outputs; is emptied")
+    parser.add_argument("--minutes", type=int, default=30, help="number of copies to join")
     args = parser.parse_args()
     films = [Path(film).resolve() for film in args.films]
     shutil.rmtree(args.work, ignore_errors=True)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What the rules on captions find, on captions written by hand (`caption_rules.yaml`).
+"""Scores the caption rules on captions written by hand (`caption_rules.yaml`).
 
-    caption_rules.py                       table, then each mistake, then JSON
-    caption_rules.py FILE... [--all]       what is set aside of texts in English, one a line
+    caption_rules.py                       prints a table, each mistake, and JSON
+    caption_rules.py FILE... [--all]       counts excluded English texts, one text a line
 
-A good caption that any rule sets aside is a false positive; a bad one counts as found if a rule
-sets it aside, and as right if that is for its reason.
+A good caption that a rule excludes is a false positive. A bad caption counts as found if any rule
+excludes it, and as right if the reason is the expected one.
 """
 
 import json
@@ -29,7 +29,7 @@ def reason_of(text: str, language: str = "en") -> str:
 
 
 def count_files(paths: Sequence[Path], show_all: bool) -> None:
-    """Texts that nobody wrote for this: a row for each file."""
+    """Prints one row per file of texts that were not written for this benchmark."""
     print("| file | texts | set aside | for |")
     print("|---|---|---|---|")
     for path in paths:
@@ -46,7 +46,7 @@ def count_files(paths: Sequence[Path], show_all: bool) -> None:
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("files", nargs="*", type=Path)
-    parser.add_argument("--all", action="store_true", help="print each text that is set aside")
+    parser.add_argument("--all", action="store_true", help="print each excluded text")
     args = parser.parse_args()
     if args.files:
         count_files(args.files, args.all)

@@ -1,11 +1,11 @@
-"""A model server of known capacity for `captions.py`: slots, seconds of an answer, counts.
+"""Runs a model server of known capacity for `captions.py`: slots, seconds per answer, counters.
 
     caption_server.py PORT SLOTS SERVICE_S
 
-An answer occupies a slot for SERVICE_S seconds, whatever is asked; further requests wait in line. A
-request whose client is gone leaves its slot, as in vLLM. Answers are JSON by the request's schema,
-unlike for unlike requests. GET /stats tells what was received and answered, and when; POST /reset
-(slots, service_s) begins anew.
+Every answer occupies a slot for SERVICE_S seconds; further requests queue. As in vLLM, a request
+whose client disconnects frees its slot. Answers are JSON that fits the request's schema, and
+different requests get different answers. GET /stats returns the number and times of requests and
+answers. POST /reset (slots, service_s) resets the counters.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ SENTENCE = (
 
 
 class Server:
-    """Answers, and counts."""
+    """Answers requests, and counts them."""
 
     def __init__(self, slots: int, service_s: float) -> None:
         self.reset(slots, service_s)
@@ -43,7 +43,7 @@ class Server:
         body = await request.read()
         asked = json.loads(body)
         if "response_format" not in asked:
-            # The first question of a run, about grey pictures: not what is measured.
+            # The run's first request tests grey pictures, and is not part of the measurement.
             choice = {"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
             return web.json_response({"choices": [choice]})
         key = hashlib.blake2b(body, digest_size=8).hexdigest()
@@ -88,7 +88,7 @@ class Server:
 
 
 def filled(schema: dict[str, Any], name: str, tag: str) -> Any:  # noqa: ANN401 - any JSON
-    """A value that meets a schema."""
+    """Returns a value that fits a schema."""
     if "enum" in schema:
         return schema["enum"][0]
     if schema["type"] == "object":

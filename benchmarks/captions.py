@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Measures how busy captioning keeps a server, and what kills repeat.
+"""Measures the utilisation of a caption server, and the work that killed runs repeat.
 
     captions.py MEDIA ... --work DIR [--base KEY=VALUE ...] [--set KEY=VALUE ...]
         [--loads SLOTSxSECONDS ...] [--repeats N] [--kills N]
 
-MEDIA are videos or folders of them. They are analyzed and cut once, with the keys of `--base`
-(DIR/base, which is used again if it stands). Then, with the keys of `--set`, against
-`caption_server.py`, which answers in SECONDS in each of SLOTS:
+MEDIA are videos or folders of videos. The script analyzes and cuts them once with the keys of
+`--base`, into DIR/base; later calls reuse it. It then measures, with the keys of `--set`, against
+`caption_server.py`, which has SLOTS slots and takes SECONDS per answer:
 
-- *recaption* annotates the written clips, and *run* cuts all clips anew (`cut.mode: auto`) and
-  annotates them meanwhile. Capacity is SLOTS / SECONDS; the share of it is what was asked, over the
-  time of the phase: from the start of `caption` (*run*: of `cut`) to its end, processes started,
-  decode and preparation included. *Steady* is the share from the first request to the last answer.
-- *kills* end a recaption with all its processes by SIGKILL at random times, again and again until
-  one is left to finish; requests that were answered more than once are counted.
+- *recaption* annotates existing clips. *run* cuts all clips again (`cut.mode: auto`) and annotates
+  them meanwhile. Capacity is SLOTS / SECONDS. *Share* is the answered windows over the capacity in
+  the phase, from the start of `caption` (*run*: of `cut`) to its end, with start of processes,
+  decoding and preparation. *Steady* is the share from the first request to the last answer.
+- *kills* ends a recaption and all its processes with SIGKILL at random times, repeatedly, and lets
+  the last one finish. It counts the requests that were answered more than once.
 
 Prints tables, then JSON as its last line.
 """
@@ -36,13 +36,13 @@ from typing import Any
 from measure import CURATE, machine, sets, spread
 
 WINDOW_S = 1.0
-"""Windows are short, so that little video makes many: each costs less decoding and the same JPEGs
-as one of five seconds."""
+"""Short windows make many requests from little video. Each needs less decoding than a window of
+five seconds, and as many JPEGs."""
 PORT = 18473
 
 
 class Server:
-    """The server's process."""
+    """The process of the server."""
 
     def __init__(self) -> None:
         script = Path(__file__).with_name("caption_server.py")
@@ -84,7 +84,7 @@ def quiet(command: list[str]) -> None:
 def once(
     server: Server, options: argparse.Namespace, kind: str, slots: int, service_s: float
 ) -> dict[str, float]:
-    """One recaption or run, from an output without replies."""
+    """Measures one recaption or run on an output without replies."""
     out = options.work / "out"
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(options.work / "base", out)
@@ -108,7 +108,7 @@ def once(
 
 
 def kills(server: Server, options: argparse.Namespace, rng: random.Random) -> dict[str, int]:
-    """Kills a recaption until it has been killed often enough, and lets one finish."""
+    """Kills a recaption `options.kills` times, then lets it finish."""
     out = options.work / "out"
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(options.work / "base", out)
@@ -120,7 +120,7 @@ def kills(server: Server, options: argparse.Namespace, rng: random.Random) -> di
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        # From when answers come: a kill before them proves nothing.
+        # A kill before the first answer proves nothing.
         while process.poll() is None and server.stats()["answered"] == before:
             time.sleep(0.02)
         time.sleep(rng.uniform(0, 1.5))

@@ -1,41 +1,41 @@
 #!/usr/bin/env python3
-"""All GPU measurements in one go, and a table of them.
+"""Runs all GPU measurements, and writes a table of the results.
 
     gpu.py [--out FOLDER] [--films FOLDER] [--only NAME]... [--budget-s 1440] [--media FOLDER]
            [--workers 8,12,16] [--vlm FOLDER] [--vectors FEATURES.npz]
     gpu.py --only first
     gpu.py --only rest
 
-Each part runs in a process of its own with a time of its own; what it has found by then is kept, in
-`results.jsonl` and `results.md` of --out, and the next part begins. What does not fit the budget is
-left out and said so. Run again with the same --out, findings are added.
+Each part runs in its own process, with its own time limit. Findings until then are kept in
+`results.jsonl` and `results.md` of --out. Parts that exceed the budget are skipped and reported.
+Further calls with the same --out add findings.
 
-`--only first` is for the first minutes on a GPU: H.264 before all else, and what decides whether
-the rest is worth its time: probe, one film by both paths, a locked process, limit, analyze. It
-takes eight minutes at most. `--only rest` is what no GPU has answered yet, within ten minutes.
+`--only first` is for the first minutes on a GPU. It measures H.264 and decides whether the other
+parts are worth their time: probe, same, a locked process, limit, analyze. It takes at most eight
+minutes. `--only rest` runs the parts that no GPU has measured yet, within ten minutes.
 
     films    1080p at 30 frames/s in H.264 and HEVC with B-frames, copies of it under other titles
-    probe    what is here and starts: packages, libraries, what NVDEC takes, decoders, flow
-    locked   one film by `curate run`, whose processes are locked; by unlocked ones if that fails
-    limit    frames/s of PyNvVideoCodec's own threaded decoder, which does nothing with the frames
-    analyze  frames/s of all measurements, by number of processes, and its share of the limit
-    same     shots, decisions and tags of the GPU's tracks beside those of the CPU, over the films
-             and the files of --media
-    shots    frames/s of the shot network by chunk and arithmetic; difference from the CPU's float32
-    text     pictures/s of text detection in float16 and float32, lines that only one finds
+    probe    packages, libraries, codecs of NVDEC, decoders and flow that are present and start
+    locked   one film by `curate run` in sandboxed processes; without the sandbox if that fails
+    limit    frames/s of PyNvVideoCodec's own threaded decoder, which discards the frames
+    analyze  frames/s of all measurements by number of processes, and as a fraction of the limit
+    same     shots, decisions and tags of the GPU's tracks against the CPU's, over the films and
+             the files of --media
+    shots    frames/s of the shot network by chunk and precision; difference from the CPU's float32
+    text     pictures/s of text detection in float16 and float32; lines that only one of them finds
     flow     pairs/s of the GPU's flow engine, and its difference from DIS
-    clip     pictures/s of CLIP beside a bare forward pass
+    clip     pictures/s of CLIP against a bare forward pass
     mps      limit and analyze with the first number of processes under NVIDIA's MPS, if it starts
-    many     memory of the GPU over up to 1,000 sources
-    corpus   a run over two films for each worker, without cutting
-    index    the index of vectors on the GPU: 10^6 made vectors, pairs by recall and seconds, from
+    many     GPU memory over up to 1,000 sources
+    corpus   a run over two films per worker, without cutting
+    index    the vector index on the GPU over 10^6 synthetic vectors: recall and time of pairs, from
              the features of benchmarks/vector_index.py
-    captions tokens/s of captions in the worker beside the model's bare `generate`, with the model
-             of --vlm, or one of random weights and the language model of Qwen2.5 0.5B
-    loader   samples/s of clips for training and the trainer's waits: the GPU decodes, or CPUs
+    captions tokens/s of captions in the worker against the model's bare `generate`, with the model
+             of --vlm, or with random weights and the language model of Qwen2.5 0.5B
+    loader   samples/s of clips for training and the trainer's waits, decoded by the GPU or by CPUs
     cpu      the films of `analyze` without the GPU, on all cores
 
-The GPU's engines, cores and memory are read while each runs. The last line is JSON.
+Use of the GPU's engines, cores and memory is recorded during each part. The last line is JSON.
 """
 
 import json
@@ -57,20 +57,20 @@ LIMITS_S = {
     "shots": 100, "text": 60, "flow": 60, "clip": 150, "mps": 90, "many": 130, "corpus": 300,
     "index": 200, "captions": 300, "loader": 120, "cpu": 200,
 }  # fmt: skip
-"""Parts in their order, and the most seconds of each."""
+"""Parts in order of execution, with the time limit of each in seconds."""
 FIRST_S = {"films": 45, "probe": 75, "same": 80, "locked": 50, "limit": 50, "analyze": 180}
-"""The same for `--only first`: eight minutes together."""
+"""Parts and limits of `--only first`: eight minutes in total."""
 REST_S = {"corpus": 180, "index": 130, "captions": 150, "many": 70, "flow": 50}
-"""The same for `--only rest`."""
+"""Parts and limits of `--only rest`."""
 PLANS_S = {"first": FIRST_S, "rest": REST_S}
 LEAST_S = 20.0
-"""A part is not begun with less than this."""
+"""A part is skipped if less time is left."""
 
 _HERE = Path(__file__).parent
 
 
 def command_of(name: str, options: dict[str, Any]) -> list[str]:
-    """What runs a part."""
+    """Returns the command that runs a part."""
     if name == "films":
         return [sys.executable, str(_HERE / "gpu_films.py"), options["films"], *options["codecs"]]
     return [sys.executable, str(_HERE / "gpu_parts.py"), name, json.dumps(options)]
@@ -83,14 +83,14 @@ def run_parts(
     budget_s: float,
     limits_s: Mapping[str, float],
 ) -> None:
-    """Runs parts in turn; what one of them does to itself leaves the others.
+    """Runs parts one after another; a crash of one part does not affect the others.
 
     Args:
-        commands: By name of the part, in order.
-        notes: Where findings go.
+        commands: Commands by name of the part, in order.
+        notes: Store of the findings.
         out: Folder of the log.
-        budget_s: Seconds for all.
-        limits_s: Most seconds of each, by name.
+        budget_s: Time limit of all parts together, in seconds.
+        limits_s: Time limit of each part by name, in seconds.
     """
     ends_at = time.monotonic() + budget_s
     for name, command in commands.items():
@@ -117,16 +117,16 @@ def run_parts(
 
 
 def main() -> None:
-    """Runs what was asked for."""
+    """Runs the requested parts."""
     parser = arguments(__doc__)
     parser.add_argument("--out", help="folder for results")
-    parser.add_argument("--films", help="folder for footage, to be used again")
+    parser.add_argument("--films", help="folder that keeps the films for later calls")
     parser.add_argument("--only", action="append", choices=[*PLANS_S, *LIMITS_S])
     parser.add_argument("--budget-s", type=float, default=1440.0, help="seconds for all parts")
-    parser.add_argument("--media", help="folder of more videos for `same`")
+    parser.add_argument("--media", help="folder of additional videos for `same`")
     parser.add_argument("--vlm", help="folder of a vision-language model for `captions`")
     parser.add_argument("--vectors", help="features of vector_index.py for `index`")
-    parser.add_argument("--seconds", type=int, default=27, help="length of the films")
+    parser.add_argument("--seconds", type=int, default=27, help="length of the films, in seconds")
     parser.add_argument("--n-films", type=int, default=2)
     parser.add_argument("--workers", default="8,12,16")
     options = parser.parse_args()

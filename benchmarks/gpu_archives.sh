@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Packs what a machine with a GPU and PyTorch, but no network, lacks for this checkout, by xz.
+# Packs the packages that this checkout needs on a GPU machine with PyTorch but without a network, by xz.
 #
 #     gpu_archives.sh OUT [PYTHON_VERSION [ARCHITECTURE]]       # 3.12 and 90: H100, H200
 #
 # OUT/decode.tar.xz   PyAV, PyNvVideoCodec and the small packages
 # OUT/weights.tar.xz  the weights of the shot and scene networks
-# OUT/ray.tar.xz      the parts of Ray that a run needs
+# OUT/ray.tar.xz      Ray, without the parts that runs do not use
 # OUT/faiss.tar.xz    faiss-gpu with the code of one architecture; CUDA 12's runtime; a libcublas.so.12
 #                     that calls torch's libcublas.so.13 (import torch first)
 # OUT/captions.tar.xz transformers with its small packages
 # OUT/dali.tar.xz     DALI with the code of one architecture, for the flow engine
-# There: tar xJf ... -C /tmp/site; export PYTHONPATH=CHECKOUT:/tmp/site LD_LIBRARY_PATH=/tmp/site/cuda12
+# On the target: tar xJf ... -C /tmp/site; export PYTHONPATH=CHECKOUT:/tmp/site LD_LIBRARY_PATH=/tmp/site/cuda12
 set -euo pipefail
 out=$(realpath -m "$1") python=${2:-3.12} architecture=${3:-90}
 here=$(realpath "$(dirname "$0")")
@@ -21,7 +21,7 @@ small+='|antlr4-python3-runtime|colorlog|open-clip-torch|ftfy|wcwidth'
 captions='transformers|huggingface-hub|hf-xet|httpx2|httpcore2|truststore|tokenizers|regex|typer|shellingham|annotated-doc'
 dali='nvidia-dali-cuda130|astunparse|gast|six|optree|makefun|libcst|nvtx'
 
-unpack() { # FOLDER NAMES: unpacks the wheels of names into a new folder
+unpack() { # FOLDER NAMES: unpacks the named wheels into a new folder
   local folder=$1 platforms=() glibc
   mkdir -p "$out/wheels/$folder" "$out/$folder"
   grep -iE "^($2)==" "$here/../constraints.txt" | sed 's/[ ;].*//' > "$out/wheels/$folder.pins"
@@ -41,7 +41,7 @@ pack() { # NAME FOLDER [TAR OPTIONS AND FILES]
 
 unpack decode "$small"
 cd "$out/decode"
-# Samples and sources of PyNvVideoCodec, the recognition network, services other than S3.
+# Removes samples and sources of PyNvVideoCodec, the recognition network, and AWS services other than S3.
 rm -rf external samples tests bin
 rm -f rapidocr/models/*rec_small* av/*.pxd
 find botocore/data -mindepth 1 -maxdepth 1 -type d ! -name 's3' ! -name 'sso*' ! -name sts -exec rm -r {} +

@@ -1,4 +1,4 @@
-"""Footage of benchmarks/gpu.py: 1080p at 30 frames/s with B-frames, in H.264 and HEVC."""
+"""Makes the footage of benchmarks/gpu.py: 1080p at 30 frames/s with B-frames, in H.264 and HEVC."""
 
 import sys
 from collections.abc import Iterator
@@ -14,24 +14,24 @@ WIDTH, HEIGHT, FPS = 1920, 1080, 30
 CODECS = {"h264": "libx264", "hevc": "libx265"}
 _SHOT_FRAMES = 90
 _MADE_S = 9
-"""Seconds of pictures that are drawn and encoded; longer films show them again."""
+"""Length of the drawn and encoded footage, in seconds; longer films repeat it."""
 
 
 def made_films(
     folder: Path, count: int, seconds: int, codecs: tuple[str, ...] = tuple(CODECS)
 ) -> dict[str, list[Path]]:
-    """Films by codec; all but the first of each are copies under another title.
+    """Returns films by codec. They share the packets of one encode and differ in their titles.
 
     Args:
-        folder: Where they are, or are put.
-        count: Films of each codec.
-        seconds: Length of each, in steps of 9 s.
+        folder: Folder of the films; missing films are made there.
+        count: Films per codec.
+        seconds: Length of each film, rounded to steps of 9 s.
         codecs: Keys of `CODECS`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lacking = [name for name in codecs if not (folder / f"{name}.mp4").exists()]
     if lacking:
-        # At once: an encoder has one thread.
+        # Runs one process per encoder, because each encoder has one thread.
         in_processes(_encoded, [(str(folder / f"{name}.mp4"), CODECS[name]) for name in lacking])
     found: dict[str, list[Path]] = {}
     for name in codecs:
@@ -45,7 +45,7 @@ def made_films(
 
 
 def short_film(folder: Path) -> Path:
-    """Two seconds of 720p."""
+    """Returns a film of two seconds in 720p."""
     from film_makers import write_video
     from film_shots import moving_texture
 
@@ -76,7 +76,7 @@ def _encoded(_begin: object, path: str, encoder: str) -> Iterator[None]:
 
 
 def _copied(source: Path, path: Path, title: str, times: int) -> None:
-    """The same packets some times in a row."""
+    """Writes the packets of a film several times in a row."""
     import av
 
     part = path.with_suffix(".part.mp4")

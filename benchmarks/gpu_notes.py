@@ -1,4 +1,4 @@
-"""What benchmarks/gpu.py finds, on disk as soon as it is known."""
+"""Writes each finding of benchmarks/gpu.py to disk at once."""
 
 import json
 import os
@@ -15,7 +15,7 @@ class Notes:
     """Adds findings to `results.jsonl` and `results.md` of a folder.
 
     Args:
-        folder: Where; made if it is not there.
+        folder: Folder of both files; created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -23,13 +23,12 @@ class Notes:
         self._lines, self._table = folder / "results.jsonl", folder / "results.md"
 
     def add(self, part: str, what: str, found: Found) -> None:
-        """Writes one finding; it stays whatever becomes of the process.
+        """Writes one finding, and syncs it to disk; the finding survives a crash of the process.
 
         Args:
-            part: Of the benchmark.
-            what: What was measured.
+            part: Part of the benchmark.
+            what: Name of the measurement.
             found: Values by name.
-        """
         line = {"part": part, "what": what, "found": found, "at": round(time.time(), 1)}
         _append(self._lines, json.dumps(line) + "\n")
         words = ", ".join(f"{name} {_short(value)}" for name, value in found.items())
@@ -37,7 +36,7 @@ class Notes:
         _append(self._table, f"{head}| {part} | {what} | {words.replace('|', '/')} |\n")
 
     def found(self) -> dict[str, dict[str, Found]]:
-        """All findings by part and what was measured; the last of each."""
+        """Returns the latest finding of each measurement, by part and measurement."""
         if not self._lines.exists():
             return {}
         found: dict[str, dict[str, Found]] = {}

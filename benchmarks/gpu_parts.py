@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""One part of benchmarks/gpu.py: `gpu_parts.py NAME OPTIONS`, with the options of gpu.py as JSON.
+"""Runs one part of benchmarks/gpu.py: `gpu_parts.py NAME OPTIONS`, with gpu.py's options as JSON.
 
-Each finding is written as soon as it is there (gpu_notes.py).
+gpu_notes.py writes each finding to disk at once.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ from measure import CURATE
 from processes import Begin, ProcessDiedError, Task, in_processes, run_limited, streamed
 
 Rate = list[tuple[float, int]]
-"""Times, and the frames that were done by then; none at the first."""
+"""Points in time, and the number of frames done by each; 0 at the first."""
 
 
 class Part:
-    """What a part is given.
+    """The name, options and findings of one part.
 
     Args:
-        name: Of the part.
-        options: Of gpu.py.
+        name: Name of the part.
+        options: Options of gpu.py.
     """
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ class Part:
         self.is_first: bool = options["first"]
 
     def films(self, codecs: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-        """Codecs and paths of films, which are made when they are asked for."""
+        """Yields each codec with the paths of its films; missing films are made one codec a time."""
         given = self.options
         for codec in codecs:
             films = made_films(Path(given["films"]), given["n_films"], given["seconds"], (codec,))
@@ -55,7 +55,7 @@ class Part:
     def measure(
         self, what: str, task: Task, jobs: Sequence[Any], found: Callable[[list[Any]], Found]
     ) -> None:
-        """Notes what jobs that run at once find, beside the GPU's load, or how they fail."""
+        """Runs jobs in parallel, and notes their results with the GPU's load, or their failure."""
         try:
             with Watch() as watch:
                 results = in_processes(task, jobs, limit_s=60 if self.is_first else 150)
@@ -66,7 +66,7 @@ class Part:
 
 
 def probe(part: Part) -> None:
-    """What is here and starts: packages, driver libraries, engines, decoders."""
+    """Notes packages, driver libraries, engines and decoders that are present and start."""
     from curator.doctor.probe_process import QUESTIONS
     from curator.executor.host_resources import available_gpus
     from curator.media.encode import nvenc_problem
@@ -125,7 +125,7 @@ def _begun_flow(_begin: Begin) -> Iterator[Found]:
 
 
 def limit(part: Part) -> None:
-    """Frames/s of the package's own decoder, by codec and number of processes."""
+    """Measures frames/s of the package's own decoder, by codec and number of processes."""
     for codec, paths in part.films(part.options["codecs"]):
         for count in part.workers[:1] if part.is_first else part.workers:
             jobs = [(paths[:2] * 3,)] * count
@@ -140,8 +140,7 @@ def _decode_all(begin: Begin, paths: list[str]) -> Iterator[Found]:
 
     ahead, batch = 64, 32
     decoder = Codec.ThreadedDecoder(paths[0], ahead, use_device_memory=True)
-    # The first frames, so that the engine has started; what it decodes ahead meanwhile is not
-    # counted.
+    # The engine starts during the first batch. The frames decoded ahead meanwhile do not count.
     frames, n_frames = decoder.get_batch_frames(batch), -ahead - batch
     rate = [(begin(), 0)]
     cpu_s = time.process_time()
@@ -157,19 +156,19 @@ def _decode_all(begin: Begin, paths: list[str]) -> Iterator[Found]:
 
 
 def _cpu_ms(results: Sequence[Found], name: str) -> float:
-    """CPU time of a kind for each frame, in milliseconds."""
+    """Returns CPU time per frame, in milliseconds."""
     n_frames = sum(result["rate"][-1][1] for result in results)
     cpu_ms: float = sum(result[name] for result in results) / n_frames * 1000
     return round(cpu_ms, 2)
 
 
 def _span(rates: Sequence[Rate]) -> tuple[float, float]:
-    """The time while all processes work: later, engines lack work."""
+    """Returns begin and end of the time in which all processes work and engines lack no work."""
     return min(rate[0][0] for rate in rates), min(rate[-1][0] for rate in rates)
 
 
 def _rate(rates: Sequence[Rate]) -> float:
-    """Frames/s while all processes work; counts between two known times are interpolated."""
+    """Returns frames/s while all processes work; frame counts are interpolated between points."""
     begun, ended = _span(rates)
     n_frames = 0.0
     for rate in rates:
@@ -179,7 +178,7 @@ def _rate(rates: Sequence[Rate]) -> float:
 
 
 def analyze(part: Part, *, device: str = "gpu") -> None:
-    """Frames/s of the analysis, by codec and number of processes."""
+    """Measures frames/s of the analysis, by codec and number of processes."""
     known = part.notes.found().get("limit", {})
     short = str(short_film(Path(part.options["films"])))
     counts = part.workers if device == "gpu" else [os.cpu_count() or 1]
@@ -212,7 +211,7 @@ def analyze(part: Part, *, device: str = "gpu") -> None:
 def _analyze_all(
     begin: Begin, paths: list[str], device: str, flow: str, seconds: float | None
 ) -> Iterator[Found]:
-    """Analyzes films, for some seconds at most; the first is analyzed before, to warm up."""
+    """Analyzes films until `seconds` have passed; the first film only warms up."""
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
@@ -257,12 +256,12 @@ def _analysis_models(config: Any) -> Any:  # noqa: ANN401 - a child process impo
 
 
 def cpu(part: Part) -> None:
-    """The same films without the GPU, on all cores."""
+    """Analyzes the same films without the GPU, on all cores."""
     analyze(part, device="cpu")
 
 
 def same(part: Part) -> None:
-    """How far the GPU's tracks are from the CPU's: shots, decisions of quickstart, tags."""
+    """Compares tracks of GPU and CPU: shots, decisions of quickstart, tags."""
     films = made_films(Path(part.options["films"]), 1, 9, tuple(part.options["codecs"]))
     paths = [str(found[0]) for found in films.values()]
     if part.options["media"]:
@@ -285,7 +284,7 @@ def same(part: Part) -> None:
 
 
 def locked(part: Part) -> None:
-    """Whether a process opens the GPU that was locked before, and if not, whether another does."""
+    """Notes whether a sandboxed process can open the GPU; if not, whether an unlocked one can."""
     film = short_film(Path(part.options["films"]))
     command = [*CURATE, "run", str(film)]
     for unlocked in ("0", "1"):
@@ -312,7 +311,7 @@ def locked(part: Part) -> None:
 
 
 def corpus(part: Part) -> None:
-    """A run over two films for each worker: frames/s of its analysis, and the GPU's load."""
+    """Runs over two films per worker: frames/s of the analysis, and the GPU's load."""
     (film,) = made_films(Path(part.options["films"]), 1, part.options["seconds"], ("h264",))["h264"]
     n_frames = part.options["seconds"] * FPS
     for count in part.workers:
@@ -320,11 +319,11 @@ def corpus(part: Part) -> None:
             films, out = Path(folder) / "films", Path(folder) / "out"
             films.mkdir()
             for number in range(2 * count):
-                # A box that players skip makes each file another source.
+                # An MP4 box that players skip makes each file a different source.
                 free = (12).to_bytes(4) + b"free" + number.to_bytes(4)
                 (films / f"{number:03d}.mp4").write_bytes(film.read_bytes() + free)
-            # With a number of workers, Ray runs on a single machine too. No clip is so large, so
-            # none is cut: the host's cores serve the analysis alone.
+            # --workers makes the run use Ray on a single machine. The size filter rejects all
+            # clips, so none is cut and the host's cores serve only the analysis.
             command = [*CURATE, "run", str(films), str(out), "--set", "analyze.device=gpu",
                        "--set", f"analyze.workers_per_gpu={count}",
                        "--set", "filters.short_side_px.min=100000",
@@ -337,7 +336,7 @@ def corpus(part: Part) -> None:
         if problem is not None:
             part.note(f"{count} workers", {"failed": problem, "said": words.read_text()[-600:]})
             continue
-        # While engines are idle, workers start.
+        # Engines are idle while workers start.
         busy = [row for row in watch.rows if row[0] > 0]
         part.note(f"{count} workers", {
             "done": summary["counts"]["done"], "notes": summary["counts"]["by_note"],
@@ -376,7 +375,7 @@ def _tracks(_begin: Begin, paths: list[str], device: str, flow: str) -> Iterator
 
 
 def _compared(path: str, host: Any, device: Any) -> Found:  # noqa: ANN401
-    """Differences of two tracks of a source."""
+    """Returns the differences between two tracks of one source."""
     from curator.recipe import load_recipe
     from curator.stages.filter.rules import resolve
     from curator.stages.propose.candidate_row import candidate_of
@@ -430,7 +429,7 @@ def _compared(path: str, host: Any, device: Any) -> Found:  # noqa: ANN401
 
 
 def shots(part: Part) -> None:
-    """Frames/s of the shot network on the GPU, and its difference from float32 on the CPU."""
+    """Measures frames/s of the shot network on the GPU, and its difference from the CPU's float32."""
     from curator.models.transnet import ShotNetwork, ShotStream
 
     frames = _small_frames(3000)
@@ -450,7 +449,7 @@ def shots(part: Part) -> None:
             rates = [len(frames) / run(network, chunk, frames)[1] for _ in range(3)]
             answers, _ = run(network, chunk, frames[:1000])
             off = max(float(np.abs(a - b).max()) for a, b in zip(answers, expected, strict=True))
-            # torch rounds float32 to TF32 in convolutions on a GPU.
+            # On a GPU, torch rounds float32 to TF32 in convolutions.
             name = "float16" if network.precision == "float16" else "float32 as TF32"
             found = {"frames_per_s": round(statistics.median(rates)), "off_most": round(off, 4)}
             part.note(f"{name}, chunk {chunk}", found)
@@ -467,7 +466,7 @@ def _small_frames(count: int) -> np.ndarray:
 
 
 def text(part: Part) -> None:
-    """Text detection in float16 and float32: pictures/s, and lines that only one finds."""
+    """Compares text detection in float16 and float32: pictures/s, and lines that only one finds."""
     import av
     import torch
 
@@ -508,7 +507,7 @@ def text(part: Part) -> None:
 
 
 def _unmatched(boxes: np.ndarray, others: np.ndarray) -> int:
-    """How many boxes overlap none of the others by half."""
+    """Counts the boxes that overlap none of the others with an IoU above 0.5."""
     n = 0
     for box in boxes[:, :4]:
         low, high = np.maximum(others[:, :2], box[:2]), np.minimum(others[:, 2:4], box[2:])
@@ -519,7 +518,7 @@ def _unmatched(boxes: np.ndarray, others: np.ndarray) -> int:
 
 
 def clip(part: Part) -> None:
-    """Pictures/s of CLIP, prepared and embedded, beside a bare forward pass on the GPU."""
+    """Measures pictures/s of CLIP, prepared and embedded, against a bare forward pass on the GPU."""
     import open_clip
     import torch
     from film_shots import moving_texture
@@ -576,7 +575,7 @@ def _bare_rate(tower: Any, size: int) -> int:  # noqa: ANN401
 
 
 def flow(part: Part) -> None:
-    """Pairs/s of the flow engine, and how far its motion scores are from those of DIS."""
+    """Measures pairs/s of the flow engine, and its motion scores relative to those of DIS."""
     from film_shots import moving_texture
 
     from curator.measures.motion import DenseFlow, motion_signals
@@ -600,7 +599,7 @@ def flow(part: Part) -> None:
 
 
 def mps(part: Part) -> None:
-    """Limit and analysis by the first number of processes under NVIDIA's MPS, if it starts."""
+    """Runs `limit` and `analyze` with the first number of processes under NVIDIA's MPS."""
     control = "nvidia-cuda-mps-control"
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
@@ -619,7 +618,7 @@ def mps(part: Part) -> None:
 
 
 def many(part: Part) -> None:
-    """The GPU's memory early and late over many short sources in one process."""
+    """Records the GPU's memory over many short sources in one process."""
     short = str(short_film(Path(part.options["films"])))
     with Watch() as watch:
         job = ([short] * 1001, "gpu", "dis", 75.0)
@@ -639,7 +638,7 @@ def many(part: Part) -> None:
 
 
 def index(part: Part) -> None:
-    """Pairs of the index over up to 10^6 made vectors: seconds, and recall beside exact."""
+    """Measures pairs of the index over up to 10^6 synthetic vectors: time, and recall vs exact."""
     program = Path(__file__).parent / "vector_index.py"
     command = [sys.executable, str(program), "pairs", part.options["vectors"], "--made-dim", "256",
                "--probes", "16"]  # fmt: skip
@@ -656,7 +655,7 @@ def index(part: Part) -> None:
 
 
 def captions(part: Part) -> None:
-    """Tokens/s in the worker and of the bare loop, by benchmarks/captions_local.py."""
+    """Measures tokens/s in the worker and of the bare loop, with benchmarks/captions_local.py."""
     import captions_local
 
     model = part.options["vlm"]
@@ -669,7 +668,7 @@ def captions(part: Part) -> None:
 
 
 def loader(part: Part) -> None:
-    """Samples/s, and how long a trainer on the same GPU waits, by who decodes its clips."""
+    """Measures samples/s and the waits of a trainer on the same GPU, with GPU and CPU decoding."""
     import torch
     from made_shards import MadeClip, write_shards
 
@@ -677,7 +676,7 @@ def loader(part: Part) -> None:
 
     mp4 = short_film(Path(part.options["films"])).read_bytes()
     weights = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
-    # 14 ms a step at 700 TFLOP/s.
+    # One step takes 14 ms at 700 TFLOP/s.
     x = torch.randn(24 * 4096, 4096, device="cuda", dtype=torch.bfloat16)
 
     def step(video: torch.Tensor) -> None:
@@ -727,7 +726,7 @@ PARTS = {
 
 
 def main(name: str, options: str) -> None:
-    """Runs a part."""
+    """Runs one part."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     PARTS[name](Part(name, json.loads(options)))
 

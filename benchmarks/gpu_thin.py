@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Blanks the GPU code of other architectures in libraries, so that archives of them are small.
+"""Blanks the GPU code of other architectures in libraries, so archives of the libraries are small.
 
     gpu_thin.py ARCHITECTURE LIBRARY...        # ARCHITECTURE: 90 for an H100 or H200
 
-A library of CUDA holds "fat binaries": a header of 16 bytes with the size of the whole, then
-entries, each with a header of its own (kind at byte 0, size of the header at byte 4, size of the
-code at byte 8, architecture at byte 28; little-endian). The driver loads the entry of its GPU and
-reads no other one. Sizes and offsets stay, only code becomes zeros.
+A CUDA library holds "fat binaries". Each has a header of 16 bytes with the total size, then entries.
+An entry has its own header (little-endian: kind at byte 0, size of the header at byte 4, size of the
+code at byte 8, architecture at byte 28). The driver loads only the entry of its GPU. Sizes and
+offsets stay the same; only the code of other entries becomes zeros.
 """
 
 import mmap
@@ -19,10 +19,10 @@ HEADER_BYTES, MACHINE_CODE = 16, 2
 
 
 def blank(library: Path, architecture: int) -> tuple[int, int]:
-    """Blanks entries of a library that are not machine code of an architecture.
+    """Blanks the entries of a library that are not machine code of one architecture.
 
     Returns:
-        Bytes that are kept and bytes that are blanked.
+        Number of bytes kept, and of bytes blanked.
     """
     kept = blanked = 0
     with library.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
@@ -48,7 +48,7 @@ def blank(library: Path, architecture: int) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Blanks libraries; a library without code of the architecture is an error."""
+    """Blanks libraries; exits if a library has no code of the architecture."""
     architecture, libraries = int(sys.argv[1]), [Path(name) for name in sys.argv[2:]]
     for library in libraries:
         kept, blanked = blank(library, architecture)

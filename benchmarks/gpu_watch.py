@@ -1,4 +1,4 @@
-"""The GPU's engines, cores and memory while something runs."""
+"""Records the use of the GPU's engines, cores and memory while other code runs."""
 
 import contextlib
 import math
@@ -11,14 +11,14 @@ from typing import Any
 
 
 class Watch:
-    """Reads the GPU's engines, cores and memory a few times a second.
+    """Reads the GPU's engines, cores and memory about four times a second.
 
-    By NVIDIA's library where Python has it: starting nvidia-smi takes a part of a core.
+    The readings come from pynvml if it is installed, because each start of nvidia-smi costs CPU time.
     """
 
     def __init__(self) -> None:
         self.rows: list[tuple[float, float, float, float]] = []
-        """Percent of the decoders and of the cores, MiB in use, and the time."""
+        """Decoder and core utilisation in percent, memory in use in MiB, and the time."""
         self._stop = threading.Event()
 
     def __enter__(self) -> "Watch":
@@ -38,11 +38,11 @@ class Watch:
                 self.rows.append((*row, time.time()))
 
     def found(self, begun: float = 0.0, ended: float = math.inf) -> dict[str, float]:
-        """Means of utilisation in percent, and the largest memory in MiB.
+        """Returns the mean utilisations in percent, and the largest memory use in MiB.
 
         Args:
-            begun: Time of the first reading that counts.
-            ended: Time of the last.
+            begun: Time of the first reading to include.
+            ended: Time of the last reading to include.
         """
         rows = [row[:3] for row in self.rows if begun <= row[3] <= ended]
         if not rows:
@@ -57,7 +57,7 @@ class Watch:
 
 
 def gpu_name() -> str:
-    """Name, driver and memory of the first GPU; ends the program where there is none."""
+    """Returns name, driver and memory of the first GPU; exits if nvidia-smi fails."""
     command = [
         "nvidia-smi",
         "--query-gpu=name,driver_version,memory.total",
@@ -84,7 +84,7 @@ def _library() -> Any:  # noqa: ANN401
             )
 
         read()
-    except Exception:  # noqa: BLE001 - not installed, or it answers not all of it
+    except Exception:  # noqa: BLE001 - pynvml is missing, or lacks one of the readings
         return None
     return read
 

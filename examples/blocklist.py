@@ -16,7 +16,7 @@ from curator.stage import ClipFilter, Rejection, StageConfig
 
 
 class BlocklistConfig(StageConfig):
-    """Names of files."""
+    """Names of the files to reject, without folders."""
 
     sources: tuple[str, ...] = ()
 
@@ -29,7 +29,7 @@ class Blocklist(ClipFilter[BlocklistConfig]):
     config_type = BlocklistConfig
 
     def process(self, unit: pa.Table) -> Iterable[Rejection]:
-        """Yields a rejection for each clip of a listed source."""
+        """Yields one rejection for each clip of a listed source."""
         columns = unit["clip_id"].to_pylist(), unit["source_uri"].to_pylist()
         for clip_id, uri in zip(*columns, strict=True):
             name = PurePosixPath(uri).name

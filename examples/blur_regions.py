@@ -1,10 +1,11 @@
-"""A stage that blurs fixed regions of every frame before the encoder, such as a burnt-in clock.
+"""A stage that blurs fixed regions, such as a burnt-in clock, in each frame before encoding.
 
     stages:
       - use: blur_regions:BlurRegions
         config: {regions: [[0.0, 0.9, 0.3, 1.0]]}
 
-Run it with this folder in PYTHONPATH. Clips are encoded, because copied packets cannot be changed.
+Run it with this folder in PYTHONPATH. The cut stage encodes all clips, because packets copied from
+the source cannot be blurred.
 """
 
 from collections.abc import Iterator
@@ -20,23 +21,25 @@ Region = tuple[float, float, float, float]
 
 
 class BlurConfig(StageConfig):
-    """Which regions, and how much."""
+    """The regions, and the strength of the blur."""
 
     regions: tuple[Region, ...] = Field(
-        min_length=1, description="left, top, right, bottom of each, as shares of the picture"
+        min_length=1, description="regions: left, top, right, bottom, as fractions of the frame"
     )
-    strength: float = Field(0.1, gt=0, le=1, description="share of the region's longer side")
+    strength: float = Field(
+        0.1, gt=0, le=1, description="size of the blur, as a fraction of the region's longer side"
+    )
 
 
 class BlurRegions(PixelStage[BlurConfig]):
-    """Blurs regions of the picture."""
+    """Blurs the configured regions."""
 
     name = "blur"
     version = 1
     config_type = BlurConfig
 
     def process(self, unit: ClipFrames) -> Iterator[NDArray[np.uint8]]:
-        """Yields the frames of a clip, blurred."""
+        """Yields the blurred frames of a clip."""
         for frame in unit.frames:
             height, width, _ = frame.shape
             blurred = frame.copy()

@@ -1,4 +1,4 @@
-"""A captioner of your own in one file: it names the mean colour of a window.
+"""A custom captioner: names the mean colour of each window.
 
 PYTHONPATH=examples curate run VIDEOS OUT --set caption.captioner=captioner:MeanColour \
         --set 'caption.lengths=[medium]' --set caption.language=null
@@ -23,12 +23,12 @@ COLOURS = {
 
 
 class MeanColour(Captioner):
-    """Answers with the nearest colour of the frames' mean."""
+    """Answers with the colour of `COLOURS` that is nearest to the mean of the frames."""
 
     version = 1
 
     def answer(self, request: Request, frames: Frames) -> Mapping[str, str]:
-        """Fills the fields of the request's JSON Schema with one sentence each."""
+        """Returns the same sentence for each field of the request's JSON Schema."""
         mean = np.mean([picture.mean(axis=(0, 1)) for picture in frames.arrays()], axis=0)
         near = min(COLOURS, key=lambda name: float(np.abs(mean - COLOURS[name]).sum()))
         text = f"The scene is mostly {near}."

@@ -1,4 +1,4 @@
-r"""A measure of one's own: how much of the picture is edges.
+r"""A custom measure: the share of the picture's pixels that are edges.
 
 export PYTHONPATH=examples
 curate run videos out --set "measures=[edge_share:EdgeShare]" \
@@ -14,7 +14,7 @@ from curator.measures.measure_contract import Measure, SamplePictures, ScoreSpec
 
 
 class EdgeShare(Measure):
-    """Tells empty pictures, such as a wall or fog, from those with something to see."""
+    """Separates empty pictures, such as a wall or fog, from pictures with content."""
 
     name = "edges"
     version = 1
@@ -42,6 +42,6 @@ class EdgeShare(Measure):
     }
 
     def measure(self, sample: SamplePictures) -> dict[str, float]:
-        """Values of one sample."""
+        """Returns the signal of one sample."""
         gray = cv2.cvtColor(sample.small_HWC, cv2.COLOR_RGB2GRAY)
         return {"edge_share": float(np.mean(cv2.Canny(gray, 50, 150) > 0))}

@@ -1,4 +1,4 @@
-r"""A measure of one's own at full size: how much the brightness jumps from picture to picture.
+r"""A custom measure at full size: the change in brightness between neighbouring pictures.
 
 export PYTHONPATH=examples
 curate run videos out --set "measures=[flicker:Flicker]" --set filters.flicker.max=0.02
@@ -13,7 +13,7 @@ from curator.measures.measure_contract import Measure, SamplePictures, ScoreSpec
 
 
 class Flicker(Measure):
-    """Tells lamps that pulse and exposures that hunt, which 2 pictures a second do not show."""
+    """Detects pulsing lamps and hunting exposure, which 2 samples a second cannot show."""
 
     name = "flicker"
     version = 1
@@ -38,6 +38,6 @@ class Flicker(Measure):
     }
 
     def measure(self, sample: SamplePictures) -> dict[str, float]:
-        """Values of one sample."""
+        """Returns the signal of one pair of pictures."""
         step = np.mean(sample.full_after, dtype=np.float64) - np.mean(sample.full, dtype=np.float64)
         return {"luma_step": abs(float(step)) / 255}

@@ -1,4 +1,4 @@
-"""An export format of one's own: a line of JSON per clip, which leads to its MP4 in the tar.
+"""A custom export format: one line of JSON per clip, with the tar that holds the clip's MP4.
 
 export PYTHONPATH=examples
 curate export OUT DEST --format jsonl_export:JsonLines --min-duration-s 2
@@ -15,7 +15,7 @@ from curator.stages.shard.tar_reader import Shard
 
 
 class JsonLinesOptions(ExporterOptions):
-    """Options: each is a flag of `curate export`, with its description as help."""
+    """Options of the format. Each is a flag of `curate export`; its description is the help."""
 
     min_duration_s: float = Field(
         0.0, ge=0, description="only clips of this many seconds or more (default: 0, all)"
@@ -31,7 +31,7 @@ class JsonLines(Exporter[JsonLinesOptions, bytes]):
     records = "lines"
 
     def shard(self, job: Job, shard: Shard) -> bytes:
-        """Lines of a shard. It runs in a thread, while other shards do in others."""
+        """Returns the lines of one shard. Threads call this for several shards at once."""
         rows = [clip.row() for clip in job.clips(shard)]
         lines = [
             orjson.dumps(row | {"tar": job.shards.uri(shard.name)}) + b"\n"
@@ -42,6 +42,6 @@ class JsonLines(Exporter[JsonLinesOptions, bytes]):
         return b"".join(lines)
 
     def split(self, job: Job, split: str, results: Iterator[bytes]) -> None:
-        """Writes the lines of the split's shards, in their order."""
+        """Writes the lines of a split's shards, in the order of the shards."""
         with job.place.create(f"{split}.jsonl") as output:
             output.writelines(results)

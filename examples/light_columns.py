@@ -1,11 +1,11 @@
-"""An annotator that writes columns of the table `clips`: how light each clip is.
+"""An annotator that adds columns to the table `clips`: the brightness of each clip.
 
     stages:
       - use: light_columns:LightColumns
         config: {dark: 0.3}
 
-Run it with this folder in PYTHONPATH. A detector of people or poses is written the same way. The
-columns are in the tables, and under `columns` in the JSON of samples.
+Run it with this folder in PYTHONPATH. Detectors of people or poses have the same form. The columns
+appear in the tables, and under `columns` in the JSON of each sample.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from curator.stage import Annotator, FrameRequest, SampledClip, StageConfig
 
 
 class LightConfig(StageConfig):
-    """What counts as dark."""
+    """The threshold for dark frames."""
 
-    dark: float = Field(0.3, ge=0, le=1, description="most brightness of a dark frame")
+    dark: float = Field(0.3, ge=0, le=1, description="highest brightness of a dark frame")
 
 
 class LightColumns(Annotator[LightConfig]):
-    """Brightness of two frames a second."""
+    """Measures brightness on two frames a second."""
 
     name = "light_columns"
     version = 1
@@ -37,7 +37,7 @@ class LightColumns(Annotator[LightConfig]):
     )
 
     def process(self, unit: Sequence[SampledClip]) -> list[Row]:
-        """Returns a row of each clip; what is None is not known."""
+        """Returns one row per clip; None in a row means unknown."""
         rows: list[Row] = []
         for clip in unit:
             brightness_T = clip.frames.mean(axis=(1, 2, 3)) / 255  # noqa: N806 - a letter an axis

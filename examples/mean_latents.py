@@ -1,11 +1,11 @@
-"""An annotator that leaves a tensor in each sample: means of blocks of the picture over time.
+"""An annotator that adds a tensor to each sample: block means of the frames over time.
 
     stages:
       - use: mean_latents:MeanLatents
         config: {block_px: 16}
 
-Run it with this folder in PYTHONPATH. An autoencoder is written the same way: `setup` loads it, and
-`kinds` asks for a GPU. A training reads the values without this file:
+Run it with this folder in PYTHONPATH. Write an autoencoder the same way: `setup` loads the model,
+and `kinds` requests a GPU. The training loop reads the tensors without importing this file:
 
     ClipDataset("out", members=["latents"], video=False, batch_size=4)
 """
@@ -21,13 +21,13 @@ from curator.stage import Annotator, FrameRequest, SampledClip, StageConfig
 
 
 class LatentsConfig(StageConfig):
-    """How coarse the values are."""
+    """The size of the blocks."""
 
     block_px: int = Field(16, gt=0, description="side of a block, in pixels")
 
 
 class MeanLatents(Annotator[LatentsConfig]):
-    """Means of blocks of 96x160 pixels, eight times a second."""
+    """Averages blocks of frames of 96x160 pixels, eight frames a second."""
 
     name = "mean_latents"
     version = 1
@@ -41,7 +41,7 @@ class MeanLatents(Annotator[LatentsConfig]):
     )
 
     def process(self, unit: Sequence[SampledClip]) -> list[NDArray[np.generic]]:
-        """Returns float16 [3, t, h, w] of each clip."""
+        """Returns one float16 array [3, t, h, w] per clip."""
         side = self.config.block_px
         latents = []
         for clip in unit:

@@ -3,13 +3,13 @@
 
     notices.py [--check] [FOLDER ...]
 
-Packages and versions are those of `constraints.txt`, licences those that the installed packages
-state, and parts are the shared libraries that their wheels for Linux x86-64 carry. Packages that
-are not in this environment are looked for in the folders:
+Packages and versions come from `constraints.txt`, and licences from the metadata of the installed
+packages. Parts are the shared libraries in their wheels for Linux x86-64. The folders are searched
+for packages that this environment lacks:
 
     uv pip install --no-deps --target FOLDER NAME==VERSION ...
 
-With --check nothing is written, and the exit code is 1 where the files would change.
+With --check, the script writes nothing, and exits with 1 if the files would change.
 """
 
 import argparse
@@ -34,7 +34,7 @@ STATED = {
     "scikit-image": "BSD-3-Clause",
     "scipy": "BSD-3-Clause",
 }
-"""Licences of packages whose metadata has none, or a whole text, or that need another Python."""
+"""Licences of packages that state none or a full text, or that cannot be installed here."""
 GPL_FFMPEG = "LGPL-3.0-or-later by its own word; linked to x264 and x265, so GPL-3.0-or-later"
 LIBRARIES = {
     "libFLAC": "BSD-3-Clause",
@@ -92,12 +92,12 @@ LIBRARIES = {
     "libz": "Zlib",
     "libzstd": "BSD-3-Clause OR GPL-2.0-only",
 }
-"""Licences of the libraries in wheels, by the longest beginning of their file's name."""
+"""Licences of the libraries in wheels, by prefix of the file name; the longest prefix applies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A package of `constraints.txt`; `parts` has the licences of carried libraries by file."""
+    """A package of `constraints.txt`; `parts` maps the file names of its libraries to licences."""
 
     name: str
     version: str
@@ -106,12 +106,12 @@ class Package:
 
 
 def canonical(name: str) -> str:
-    """A package's name as indexes compare it."""
+    """Returns a package name in normalized form."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def held() -> dict[str, str]:
-    """Returns the versions of `constraints.txt` by name."""
+    """Returns the versions of `constraints.txt` by package name."""
     text = (PROJECT / "constraints.txt").read_text()
     found = re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^ ;\\\n]+)", text, re.MULTILINE)
     return {canonical(name): version for name, version in found}
@@ -120,7 +120,7 @@ def held() -> dict[str, str]:
 def packages(folders: Sequence[str]) -> list[Package]:
     """Returns the packages of `constraints.txt` with licences and parts, sorted by name.
 
-    What is not installed is taken from the list as it stands, where that has the same version.
+    Packages that are not installed are taken from `sbom.cdx.json`, if the version is the same.
     """
     listed = {(p.name, p.version): p for p in _listed()}
     installed = {
@@ -140,12 +140,12 @@ def packages(folders: Sequence[str]) -> list[Package]:
         parts = dict(_parts(name, found))
         made.append(Package(name=name, version=version, licence=licence, parts=parts))
     if missing:
-        sys.exit(f"not installed here nor in the folders: {' '.join(missing)}")
+        sys.exit(f"not installed in this environment or the folders: {' '.join(missing)}")
     return made
 
 
 def _listed() -> Iterator[Package]:
-    """Yields the packages of the list as it stands."""
+    """Yields the packages of the current `sbom.cdx.json`."""
     for one in json.loads((PROJECT / SBOM).read_text())["components"]:
         (licence,) = (found["license"]["name"] for found in one["licenses"])
         parts = {p["name"]: p["licenses"][0]["license"]["name"] for p in one["components"]}
@@ -163,12 +163,12 @@ def _licence(found: Distribution | None) -> str:
     text = (found.metadata.get("License") or "").strip()
     licence = stated or " AND ".join(sorted(classes)) or ("" if "\n" in text else text)
     if not licence or licence == "UNKNOWN":
-        sys.exit(f"{found.metadata['Name']} states no licence: look for it, and add it to STATED")
+        sys.exit(f"{found.metadata['Name']} states no licence: find the licence, add it to STATED")
     return licence
 
 
 def _parts(package: str, found: Distribution | None) -> Iterator[tuple[str, str]]:
-    """Yields names of carried libraries without the hash of the wheel's maker, and licences."""
+    """Yields each library by name, without the wheel builder's hash, and its licence."""
     paths = sorted(str(path) for path in (found.files or [])) if found is not None else []
     for path in paths:
         if ".so" not in path:
@@ -176,14 +176,14 @@ def _parts(package: str, found: Distribution | None) -> Iterator[tuple[str, str]
         name = re.sub(r"[-.][0-9a-f]{8}(?=[-.])", "", path.rpartition("/")[2])
         known = max((stem for stem in LIBRARIES if name.startswith(stem)), key=len, default=None)
         if known is None and ".libs/" in path:
-            sys.exit(f"{package} carries {name}: look for its licence, and add it to LIBRARIES")
+            sys.exit(f"{package} carries {name}: find its licence, and add it to LIBRARIES")
         if known is not None:
             is_gpl = package == "av" and known in ("libav", "libsw")
             yield name, GPL_FFMPEG if is_gpl else LIBRARIES[known]
 
 
 def notices(found: Sequence[Package]) -> str:
-    """Returns the page for people."""
+    """Returns the text of `THIRD_PARTY_NOTICES.md`."""
     gpl = [
         f"| {package.name} {package.version} | {part} | {licence} |"
         for package in found
@@ -229,7 +229,7 @@ def notices(found: Sequence[Package]) -> str:
 
 
 def sbom(found: Sequence[Package]) -> str:
-    """Returns the list for scanners, in CycloneDX; the same packages give the same bytes."""
+    """Returns the software bill of materials in CycloneDX; equal packages give equal bytes."""
     components: list[dict[str, Any]] = []
     for package in found:
         purl = f"pkg:pypi/{package.name}@{package.version}"
@@ -264,7 +264,7 @@ def sbom(found: Sequence[Package]) -> str:
 
 
 def main() -> None:
-    """Writes the files, or compares them."""
+    """Writes both files, or compares them with the current ones."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*")
     parser.add_argument("--check", action="store_true")

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Fetches the wheels that a machine without a network lacks, in pieces of a size that travels.
+"""Fetches the wheels that a machine without a network lacks, in pieces of limited size.
 
     fetch.py --to FOLDER [--python 3.12] [--platform x86_64-manylinux_2_28] [--extras gpu,clip]
              [--have LIST] [--replace NAME]... [--without NAME]... [--only NAME]...
              [--add PACKAGE]... [--build NAME]... [--piece-mib 60] [--squeeze]
 
-What is needed is resolved for the other machine by `uv`, with the versions of `constraints.txt` but
-for what is there already, and downloaded by pip from the index that pip is set up with. LIST says
-what is there: the output of `pip list --format=freeze`, or names alone, one a line. Versions that
-stand there are held to; where the project needs another one, uv says so, and `--replace` sends
-that. A wheel of a version of `constraints.txt` must have one of the hashes that stand there.
-`install.py` puts the pieces together over there; both need Python 3.11 alone.
+`uv` resolves the packages for the target machine, and pip downloads them from its configured index.
+LIST names the packages on the target: the output of `pip list --format=freeze`, or one name a line.
+The versions in LIST are kept, and `constraints.txt` gives all others. If the project needs another
+version of a package in LIST, uv reports the conflict, and `--replace` sends the needed version.
+Wheels of versions in `constraints.txt` must match a hash there. `install.py` installs the pieces on
+the target. Both scripts need only Python 3.11.
 """
 
 import argparse
@@ -35,15 +35,15 @@ MIB = 1 << 20
 
 
 def canonical(name: str) -> str:
-    """A package's name as indexes compare it."""
+    """Returns a package name in normalized form."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def listed(lines: Iterable[str]) -> dict[str, str | None]:
-    """Packages of a list by name, with their version where it says one.
+    """Returns the packages of a list by name, with the version where the line gives one.
 
     Args:
-        lines: `name`, `name==version` or `name @ …`; comments and empty lines are passed over.
+        lines: `name`, `name==version` or `name @ …`; comments and empty lines are ignored.
     """
     found: dict[str, str | None] = {}
     for line in lines:
@@ -57,14 +57,14 @@ def listed(lines: Iterable[str]) -> dict[str, str | None]:
 def constraints_for(
     have: dict[str, str | None], project: dict[str, str | None], replaced: set[str]
 ) -> list[str]:
-    """Versions to hold to: those over there, and the project's for what is not there."""
+    """Returns the versions to keep: LIST's, and the project's for packages that LIST lacks."""
     kept = {name: version for name, version in project.items() if name not in have}
     kept |= {name: version for name, version in have.items() if name not in replaced}
     return [f"{name}=={version}" for name, version in sorted(kept.items()) if version is not None]
 
 
 def resolved(options: argparse.Namespace, have: dict[str, str | None]) -> dict[str, str | None]:
-    """All packages that the project and its extras need over there, with their versions."""
+    """Returns all packages that the project and its extras need on the target, with versions."""
     project = listed((PROJECT / "constraints.txt").read_text().splitlines())
     with tempfile.TemporaryDirectory() as folder:
         held, more = Path(folder) / "held.txt", Path(folder) / "more.txt"
@@ -83,14 +83,14 @@ def resolved(options: argparse.Namespace, have: dict[str, str | None]) -> dict[s
         answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if answer.returncode:
             sys.exit(
-                "no versions fit together; --replace NAME sends another version of what is there, "
-                "--build NAME makes a wheel here of what has none"
+                "no set of versions satisfies all constraints; --replace NAME sends another version"
+                " of an installed package, --build NAME builds a wheel here if the index has none"
             )
     return listed(answer.stdout.splitlines())
 
 
 def platform_tags(platform: str) -> list[str]:
-    """Pip's names of a platform and of all older ones that it runs wheels of.
+    """Returns pip's names of a platform, and of all older platforms whose wheels run on it.
 
     Args:
         platform: uv's name, such as `x86_64-manylinux_2_28`.
@@ -106,14 +106,14 @@ def platform_tags(platform: str) -> list[str]:
 def downloaded(
     names: Sequence[str], folder: Path, *, python: str, platform: str, built: set[str]
 ) -> None:
-    """Downloads wheels by pip; makes those of pure Python that have none.
+    """Downloads wheels with pip, and builds wheels of pure Python packages that have none.
 
     Args:
         names: `name==version`.
-        folder: Where to.
-        python: Version over there.
+        folder: Destination.
+        python: Python version of the target.
         platform: uv's name of the platform.
-        built: Names of packages without wheels.
+        built: Names of packages to build.
     """
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     made = [name for name in names if name.split("==")[0] in built]
@@ -128,11 +128,11 @@ def downloaded(
         subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), *made], check=True)
     for path in folder.glob("*.whl"):
         if canonical(path.name.split("-")[0]) in built and not path.name.endswith("-none-any.whl"):
-            sys.exit(f"{path.name} was built for this machine; it does not run on another")
+            sys.exit(f"{path.name} was built for this machine and does not run on another")
 
 
 def refuse_others(wheels: Iterable[Path], constraints: str, built: set[str]) -> None:
-    """Exits if a wheel of a version in `constraints.txt` has none of the hashes there."""
+    """Exits if `constraints.txt` has a wheel's version but not the wheel's hash."""
     blocks = re.split(r"^(?=[a-z0-9])", constraints, flags=re.MULTILINE)
     known = {
         f"{canonical(block.partition('==')[0])}-{re.split(r'==|[ ;]', block)[1]}": set(
@@ -152,13 +152,13 @@ def refuse_others(wheels: Iterable[Path], constraints: str, built: set[str]) -> 
 def packed(
     wheels: Sequence[Path], folder: Path, piece_bytes: int, *, is_squeezed: bool = False
 ) -> list[str]:
-    """Puts wheels into pieces, and writes their SHA-256 sums to `manifest.json`.
+    """Writes the wheels as pieces of one archive, and the SHA-256 sums to `manifest.json`.
 
     Args:
-        wheels: Files.
-        folder: Where pieces go; old ones there are deleted.
-        piece_bytes: Most bytes of a piece.
-        is_squeezed: Compress them together by xz: a third less, at a second per MiB.
+        wheels: Files to pack.
+        folder: Destination of the pieces; older pieces there are deleted.
+        piece_bytes: Largest size of a piece.
+        is_squeezed: Compress all wheels together with xz: a third smaller, at a second per MiB.
 
     Returns:
         Names of the pieces, in order.
@@ -191,7 +191,7 @@ def packed(
 
 
 def _stored(wheel: Path, folder: Path) -> Path:
-    """The same wheel, not compressed: what is compressed twice does not get smaller."""
+    """Writes a wheel without compression, because xz compresses uncompressed data better."""
     path = folder / wheel.name
     with zipfile.ZipFile(wheel) as read, zipfile.ZipFile(path, "w") as write:
         for one in read.infolist():
@@ -202,7 +202,7 @@ def _stored(wheel: Path, folder: Path) -> Path:
 
 
 class _Pieces(io.RawIOBase):
-    """A file that is written into pieces."""
+    """A stream that splits its bytes into pieces."""
 
     def __init__(self, folder: Path, piece_bytes: int) -> None:
         self._folder, self._left, self._size = folder, 0, piece_bytes
@@ -243,27 +243,27 @@ def _sha256(path: Path) -> str:
 
 
 def main() -> None:
-    """Resolves, downloads and packs."""
+    """Resolves, downloads and packs the wheels."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--to", type=Path, required=True, help="folder for the pieces")
-    parser.add_argument("--wheels", type=Path, help="folder for the wheels, to be used again")
-    parser.add_argument("--python", default="3.12", help="version over there")
-    parser.add_argument("--platform", default="x86_64-manylinux_2_28", help="uv's name of it")
-    parser.add_argument("--extras", default="run", help="of this project, with commas")
-    parser.add_argument("--have", type=Path, help="list of what is there")
+    parser.add_argument("--wheels", type=Path, help="folder that keeps the wheels for later calls")
+    parser.add_argument("--python", default="3.12", help="Python version of the target")
+    parser.add_argument("--platform", default="x86_64-manylinux_2_28", help="uv's platform name")
+    parser.add_argument("--extras", default="run", help="extras of this project, comma-separated")
+    parser.add_argument("--have", type=Path, help="list of the packages on the target")
     for name, text in (
-        ("replace", "send it although it is there"),
-        ("without", "leave it out"),
-        ("only", "send nothing else"),
-        ("build", "pure Python without a wheel: make one here"),
+        ("replace", "send this package although the target has it"),
+        ("without", "leave this package out"),
+        ("only", "send only this package"),
+        ("build", "build a wheel of this pure Python package, which has none"),
     ):
         parser.add_argument(
             f"--{name}", action="append", default=[], metavar="NAME", help=text, type=canonical
         )
-    parser.add_argument("--add", action="append", default=[], help="send it too, such as faiss-cpu")
-    parser.add_argument("--piece-mib", type=float, default=60.0, help="most MiB of a piece")
-    parser.add_argument("--squeeze", action="store_true", help="compress all together; takes long")
-    parser.add_argument("--uv", default="uv", help="the program")
+    parser.add_argument("--add", action="append", default=[], help="also send, such as faiss-cpu")
+    parser.add_argument("--piece-mib", type=float, default=60.0, help="largest piece, in MiB")
+    parser.add_argument("--squeeze", action="store_true", help="compress all wheels together; slow")
+    parser.add_argument("--uv", default="uv", help="path of uv")
     options = parser.parse_args()
     for name in ("replace", "without", "only", "build"):
         setattr(options, name, set(getattr(options, name)))

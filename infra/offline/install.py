@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Installs what fetch.py packed, on a machine without a network.
+"""Installs the wheels that fetch.py packed, on a machine without a network.
 
     install.py PIECES [PIECES]... --into FOLDER [--python PROGRAM]
     install.py PIECES [PIECES]... --venv FOLDER [--python PROGRAM]
 
-PIECES are folders: the pieces may lie in several, as they came. All are there and as they were
-packed, or nothing is installed. `--into` fills a folder for PYTHONPATH, which may stand before an
-installation that is left as it is; `--venv` makes an environment that sees the machine's packages.
+PIECES are folders; the pieces may be spread over several. Nothing is installed unless all pieces
+are present and undamaged. `--into` fills a folder for PYTHONPATH and leaves existing installations
+unchanged. `--venv` makes an environment that also sees the machine's packages.
 """
 
 import argparse
@@ -27,10 +27,10 @@ MANIFEST = "manifest.json"
 
 
 def gathered(folders: Sequence[Path]) -> tuple[dict[str, Any], list[Path]]:
-    """The manifest, and the pieces in their order.
+    """Returns the manifest, and the pieces in order.
 
     Args:
-        folders: Where they may lie.
+        folders: Folders to search for the pieces.
     """
     manifests = [folder / MANIFEST for folder in folders if (folder / MANIFEST).is_file()]
     if not manifests:
@@ -54,12 +54,12 @@ def gathered(folders: Sequence[Path]) -> tuple[dict[str, Any], list[Path]]:
 
 
 def unpacked(manifest: dict[str, Any], pieces: Sequence[Path], folder: Path) -> list[Path]:
-    """Writes the wheels to a folder, and checks their sums.
+    """Writes the wheels to a folder, and checks their SHA-256 sums.
 
     Args:
-        manifest: Of the pieces.
-        pieces: In their order.
-        folder: Where to.
+        manifest: Contents of `manifest.json`.
+        pieces: Pieces of the archive, in order.
+        folder: Destination of the wheels.
     """
     wheels = []
     with contextlib.ExitStack() as stack:
@@ -85,7 +85,7 @@ def unpacked(manifest: dict[str, Any], pieces: Sequence[Path], folder: Path) -> 
 
 
 class _Joined(io.RawIOBase):
-    """Files, read as one."""
+    """Reads several files as one stream."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = list(paths)
@@ -112,12 +112,12 @@ def _sha256(path: Path) -> str:
 
 
 def main() -> None:
-    """Checks, joins and installs."""
+    """Checks, joins and installs the pieces."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pieces", type=Path, nargs="+")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--into", type=Path, help="folder for PYTHONPATH")
-    where.add_argument("--venv", type=Path, help="environment; made if it is not there")
+    where.add_argument("--venv", type=Path, help="environment; created if missing")
     parser.add_argument("--python", default=sys.executable, help="the Python to install for")
     options = parser.parse_args()
     manifest, pieces = gathered(options.pieces)
@@ -131,7 +131,7 @@ def main() -> None:
         target = ["--target", str(options.into), "--upgrade"]
     with tempfile.TemporaryDirectory() as folder:
         wheels = unpacked(manifest, pieces, Path(folder))
-        # What they need is among them or there: fetch.py has seen to it.
+        # fetch.py ensured that all dependencies are among the wheels or already installed.
         command = [program, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         command += ["--no-index", "--no-deps", "--no-compile", "--no-cache-dir", *target]
         subprocess.run([*command, *map(str, wheels)], check=True)

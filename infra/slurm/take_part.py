@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes one part of a manifest, and prints its path; prints nothing if the part is empty.
+"""Writes one part of a manifest and prints the part's path; prints nothing if the part is empty.
 
     take_part.py MANIFEST INDEX N_PARTS FOLDER
 
-A source's part follows from its address alone: it is the same wherever the source is in the list,
-whatever else the list names, and a source that is named twice is in one part.
+The address of a source alone determines its part. The part does not depend on the source's position
+or on other sources, and a source that the list names twice is in one part.
 """
 
 import csv
@@ -24,25 +24,28 @@ from curator.tables.parts import leave_pandas_out
 
 
 def part_of(uri: str, n_parts: int) -> int:
-    """Returns a source's part, from 0."""
+    """Returns the part of a source, from 0 to n_parts - 1."""
     digest = hashlib.blake2b(uri.encode(errors="surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest) % n_parts
 
 
 def take_part(manifest: str, index: int, n_parts: int, folder: Path) -> Path | None:
-    """Writes a manifest of the same kind with absolute addresses; None for an empty part.
+    """Writes the part as a manifest of the same kind, with absolute addresses.
+
+    Returns:
+        Path of the new manifest, or None if the part is empty.
 
     Raises:
-        UsageError: This is no manifest.
-        SourceError: It cannot be read.
+        UsageError: `manifest` is not a manifest.
+        SourceError: The manifest cannot be read.
     """
     if not is_manifest(manifest):
-        raise UsageError(f"{manifest!r} is no manifest; expected .txt, .csv or .parquet")
+        raise UsageError(f"{manifest!r} is not a manifest; expected .txt, .csv or .parquet")
     if "://" not in manifest:
         manifest = absolute_path(manifest)
 
     def address(written: str) -> str | None:
-        """The address of an entry that is in this part."""
+        """Returns the address of an entry, or None if the entry is in another part."""
         uri = resolve(written, manifest)
         return uri if part_of(uri, n_parts) == index else None
 
