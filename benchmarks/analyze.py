@@ -2,7 +2,7 @@
 """Measures how the analyze stage scales: with workers, and over the segments of a long source.
 
     analyze.py workers FILM... --work D  wall time of `curate run` with 1, 2, ... workers
-    analyze.py long FILM... --work D     wall time of one long film, and of the same films separately
+    analyze.py long FILM... --work D     wall time of one long film, and of its parts alone
 
 One call runs all variants in sequence on the same films. CPU-seconds cover all processes.
 """

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Captions in the worker beside the model's own `generate`, on the same requests.
+"""Compares captions in the worker with the model's own `generate`, on the same requests.
 
     captions_local.py [--model FOLDER | --size tiny|small|3b] [--windows 32] [--frames 8]
                       [--frame-px 448] [--frames-as images|video] [--max-tokens 128]
                       [--batch-tokens 16384] [--rounds 5] [--device auto|cpu|cuda] [--only-drawn]
 
-Ours is the whole way from JPEGs and words to texts: counting, sorting, decoding, the processor, and
-`generate` with a draw per row. The bare loop is `generate(do_sample=True)` with the temperature and
-top_p of the requests, on the same batches, whose tensors lie on the device before the clock starts;
-`greedy` is both without draws. Without a model, one with random weights is made: Qwen2.5-VL's
-architecture with its vocabulary of 151,936 tokens, and logits with a standard deviation of 3, since
-what a draw costs depends on how sharp they are. Rounds alternate. The last line is JSON.
+*ours* is the whole path from JPEGs and prompts to texts: counting, sorting, decoding, processor,
+and `generate` with one random draw per row. *bare* is `generate(do_sample=True)` with the requests'
+temperature and top_p, on the same batches, whose tensors are on the device before the clock starts.
+*greedy* runs both without sampling. Without --model, a model with random weights is made: the
+architecture of Qwen2.5-VL, its vocabulary of 151,936 tokens, and logits with a standard deviation
+of 3, because the cost of sampling depends on their spread. Rounds alternate. JSON is last.
 """
 
 import argparse
@@ -43,13 +43,13 @@ SIZES = {
     "3b": {"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36,
            "num_attention_heads": 16, "num_key_value_heads": 2},
 }  # fmt: skip
-"""Language models: a small one, and of the sizes of Qwen2.5 0.5B and 3B."""
+"""Language models: a small one, and two with the sizes of Qwen2.5 0.5B and 3B."""
 
 WORDS = "Describe what happens in these frames of one clip: subjects, actions, setting, camera. "
 
 
 def requests(options: argparse.Namespace, temperature: float) -> list[tuple[Request, Frames]]:
-    """Windows of noise that differ, with prompts of differing lengths."""
+    """Returns windows of different noise, with prompts of different lengths."""
     asked = []
     for number in range(options.windows):
         shown = tuple(range(4, 32 * options.frames, 32))
@@ -68,7 +68,7 @@ def requests(options: argparse.Namespace, temperature: float) -> list[tuple[Requ
 
 
 def jpeg(seed: int, width: int, height: int) -> bytes:
-    """A picture of coarse noise."""
+    """Returns a picture of coarse noise."""
     from PIL import Image
 
     coarse = np.random.default_rng(seed).integers(0, 256, (18, 32, 3), dtype=np.uint8)
@@ -78,7 +78,7 @@ def jpeg(seed: int, width: int, height: int) -> bytes:
 
 
 def bare_batches(model: LocalCaptioner, asked: list[tuple[Request, Frames]]) -> list[Any]:
-    """The batches that ours makes, as tensors on the device, with their requests."""
+    """Returns the worker's batches as tensors on the device, with their requests."""
     loaded = model._loaded
     waiting = [found for one in asked if isinstance(found := model.sized(*one), SizedRequest)]
     batches = []
@@ -93,7 +93,7 @@ def bare_batches(model: LocalCaptioner, asked: list[tuple[Request, Frames]]) -> 
 
 
 def bare(model: LocalCaptioner, batches: list[Any]) -> int:
-    """Tokens out of `generate` alone."""
+    """Runs `generate` alone; returns the number of tokens."""
     import torch
 
     n_tokens = 0
@@ -114,14 +114,14 @@ def bare(model: LocalCaptioner, batches: list[Any]) -> int:
 
 
 def ours(model: LocalCaptioner, asked: list[tuple[Request, Frames]]) -> int:
-    """Tokens out of our way, from JPEGs to texts."""
+    """Runs the worker's path from JPEGs to texts; returns the number of tokens."""
     replies = model.ask(asked)
     assert all(reply.failure is None for reply in replies)
     return sum(reply.tokens_out for reply in replies)
 
 
 def timed(model: LocalCaptioner, work: Callable[[], int]) -> tuple[float, float]:
-    """Tokens per second, by the clock and by the CPU-second."""
+    """Returns tokens per second, of wall time and of CPU time."""
     import torch
 
     if model._loaded.device == "cuda":
@@ -139,7 +139,7 @@ def timed(model: LocalCaptioner, work: Callable[[], int]) -> tuple[float, float]
 def compared(
     model: LocalCaptioner, options: argparse.Namespace, temperature: float
 ) -> dict[str, Any]:
-    """Both ways, in alternating rounds."""
+    """Measures both paths in alternating rounds."""
     asked = requests(options, temperature)
     batches = bare_batches(model, asked)
     bare(model, batches[:1])
@@ -171,7 +171,7 @@ def compared(
 
 
 def same_words(model: LocalCaptioner, options: argparse.Namespace) -> dict[str, int]:
-    """How many windows have one answer in a batch and alone, in this device's arithmetic."""
+    """Counts the windows whose answers in a batch and alone are equal on this device."""
     found = {}
     for name, temperature in (("greedy", 0.0), ("drawn", options.temperature)):
         asked = requests(options, temperature)[:8]
@@ -185,11 +185,11 @@ def same_words(model: LocalCaptioner, options: argparse.Namespace) -> dict[str, 
 def measure(
     options: argparse.Namespace, tell: Callable[[str, dict[str, Any]], None] | None = None
 ) -> dict[str, Any]:
-    """Everything about one model.
+    """Runs all measurements of one model.
 
     Args:
         options: See `parsed`.
-        tell: Called with what was measured and what was found, as soon as it is known.
+        tell: Called with the name and values of each measurement as soon as it ends.
     """
     import torch
 
@@ -200,7 +200,7 @@ def measure(
             from tiny_vlm import tiny_folder
 
             text = SIZES[options.size] | {"vocab_size": 151_936, "max_position_embeddings": 32_768}
-            # Weights are drawn where it is quickest.
+            # Weights are drawn on the faster device.
             with torch.device(options.device if options.device == "cuda" else "cpu"):
                 folder = tiny_folder(
                     Path(temporary), "qwen2_5_vl", sharper=1.0, side_px=448, **text
@@ -232,7 +232,7 @@ def measure(
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Options with their defaults."""
+    """Returns the options with their defaults."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", help="folder or repository of any vision-language model")
     parser.add_argument("--size", choices=sorted(SIZES), default="tiny")
@@ -245,12 +245,12 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=0.2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--only-drawn", action="store_true", help="no greedy answers, no words")
+    parser.add_argument("--only-drawn", action="store_true", help="skip greedy and same_words")
     return parser.parse_args(arguments)
 
 
 def main() -> None:
-    """Measures, and prints tables."""
+    """Measures, and prints tables and a line of JSON."""
     options = parsed()
     result = measure(options)
     result |= {"machine": machine(), "options": vars(options)}

@@ -1,21 +1,21 @@
-"""What the driver takes for a large corpus whose candidates are stored: memory and CPU by stage.
+"""Measures memory and CPU of the driver by stage, for a large corpus with stored candidates.
 
-Probes and candidates are made as workers would have left them (`tests/made_corpus.py`). Then each
-case is a run in a process of its own, with real decisions: rules with bounds by quantile,
-duplicates, and a selection if asked for. Listing and cutting are pretended, so that what remains is
-the driver's arithmetic: reading, judging, deciding, planning shards, tables, report.
+`tests/made_corpus.py` writes the probes and candidates that workers would have stored. Each case is
+a run in its own process with real decisions: rules with bounds by quantile, duplicates, and a
+selection if requested. Listing and cutting are simulated. The driver's own work remains: reading,
+judging, deciding, planning shards, tables, report.
 
-Memory is sampled each 10 ms, which is not counted as CPU: all that is resident, and the part that
-no file backs (`anon`). The pages of a temporary file count to the first alone, and the system takes
-them back when it needs to.
+Memory is sampled every 10 ms, and the sampling does not count as CPU. It has two figures: all
+resident memory, and the part that no file backs (`anon`). Pages of temporary files are only in
+the first; the system can reclaim them.
 
-With `--s3 s3://bucket/prefix` the root is there, behind a proxy that counts requests and adds
-`--delay-ms` to each; the server is that of AWS_ENDPOINT_URL.
+With `--s3 s3://bucket/prefix`, the root is on the server of AWS_ENDPOINT_URL, behind a proxy that
+counts requests and adds `--delay-ms` to each.
 
-`--grow` then runs once more with 1% more sources, and with another bound; `--cases` picks some.
-`requests` are the calls of the store that would each be a request to S3, and a listing one for each
-thousand objects. `dedup_s` are CPU-seconds of workers that compared vectors. What each stage took
-is logged as it ends, so that a run that is broken off has told something.
+`--grow` adds a run with 1% more sources and a run with another bound; `--cases` picks cases.
+`requests` counts the store's calls that would each be a request to S3, with one per
+thousand objects of a listing. `dedup_s` is the CPU time of the workers that compare vectors. The
+figures of each stage are logged when it ends, so an interrupted run has output too.
 """
 
 import argparse
@@ -41,17 +41,17 @@ from measure import Watch, arguments, last_json, tell
 CASES = ("run", "more", "bound")
 BOUND = "filters.motion.min=0.41"
 FEW = ("filters.motion.min=0.4",)
-"""Rejects more, as recipes for a large corpus do: about one clip of twenty is kept."""
+"""Rejects more clips, as recipes for large corpora do: about one clip in twenty is kept."""
 
 
 def main() -> None:
     """Runs the measurement; the last line is JSON."""
     parser = arguments(__doc__)
-    parser.add_argument("folder", type=Path, help="where output roots are made, or are already")
+    parser.add_argument("folder", type=Path, help="folder of output roots; reused if they exist")
     parser.add_argument("--clips", type=int, default=100_000)
     parser.add_argument("--memory", help="budget of the run, such as 1GiB")
     parser.add_argument(
-        "--unit-clips", type=int, help="as a first run, whose workers propose so many at a time"
+        "--unit-clips", type=int, help="clips per unit of workers, as in a first run"
     )
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument(
@@ -59,8 +59,8 @@ def main() -> None:
     )
     parser.add_argument("--s3", help="prefix of the output root, in place of FOLDER")
     parser.add_argument("--delay-ms", type=float, default=0.0)
-    parser.add_argument("--grow", action="store_true", help="run again with more, and otherwise")
-    parser.add_argument("--cases", nargs="+", choices=CASES, help="some of them, in this order")
+    parser.add_argument("--grow", action="store_true", help="add the cases `more` and `bound`")
+    parser.add_argument("--cases", nargs="+", choices=CASES, help="cases to run, in this order")
     parser.add_argument("--case", choices=("make", *CASES), help=argparse.SUPPRESS)
     options = parser.parse_args()
     n_all = options.clips + (options.clips // 100 if options.grow else 0)
@@ -107,7 +107,7 @@ def _behind_a_proxy(
 
 
 def _requests() -> Counter[str]:
-    """Counts calls of stores in this process from now on."""
+    """Starts counting the calls of stores in this process."""
     from curator.storage.local_store import LocalStore
 
     counts: Counter[str] = Counter()

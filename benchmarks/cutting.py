@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Measures whether clips hold exactly their frames, what readers make of them, and what they cost.
+"""Measures whether clips hold exactly their frames, whether readers agree on them, and their cost.
 
     cutting.py MEDIA [--only NAME ...]
 
-MEDIA is the folder of labelled videos. Of each file below up to two spans of 2 s (in the first
-third and at the end, from the key frame there on) are cut in each mode, by the stage itself. A
-frame written is right if it is nearer (PSNR of luma at 320 px, after a linear fit of levels) to the
-source's frame of the plan than to the frames beside that one; frames whose neighbours are the same
-picture say nothing and are counted apart. Three readers then read each clip: PyAV, the ffmpeg
-command and OpenCV.
+MEDIA is the folder of labelled videos. The cut stage cuts up to two spans of 2 s from each file
+below, in each mode: one in the first third and one at the end, each from the preceding key frame.
+A written frame is right if it is nearer to the planned frame of the source than to that frame's
+neighbours (PSNR of luma at 320 px, after a linear fit of levels). Frames equal to their neighbours
+prove nothing and are counted separately as still. Three readers then read each clip: PyAV, the
+ffmpeg command and OpenCV.
 
-Cost and size are those of the same clips; sizes are beside the source's bytes of the same frames.
+Cost and size are of the same clips; sizes are relative to the source's bits per pixel.
 """
 
 import io
@@ -67,7 +67,7 @@ FILES = (
 SPAN_S = 2.0
 SMALL_PX = 320
 STILL_DB = 45.0
-"""Frames this near to each other are the same picture."""
+"""From this PSNR on, two frames count as the same picture."""
 RUNS = (
     ("auto", CutConfig(hdr="tonemap")),
     ("encode", CutConfig(mode="encode", hdr="tonemap")),
@@ -79,7 +79,7 @@ Luma = NDArray[np.float32]
 
 @dataclass(kw_only=True)
 class Tally:
-    """Sums over clips."""
+    """Sums, extremes and counts over clips."""
 
     n_clips: int = 0
     n_copied: int = 0
@@ -98,7 +98,7 @@ class Tally:
 
 
 def spans_of(track: Track) -> list[Span]:
-    """In the first third and at the end, 2 s each, from a key frame on where there is one."""
+    """Returns spans of 2 s in the first third and at the end, from a key frame where possible."""
     length = max(2, round(SPAN_S * track.n_frames / max(0.1, _seconds(track))))
     last = max(0, track.n_frames - length)
     aims = [last // 3, last] if last >= 2 * length else [last // 2]
@@ -118,7 +118,7 @@ def _seconds(track: Track) -> float:
 def cut(path: Path, track: Track, spans: Sequence[Span], config: CutConfig) -> Iterator[
     tuple[CutRequest, CutClip, float]
 ]:  # fmt: skip
-    """Each clip with the CPU-seconds that it took."""
+    """Yields each clip with its request and CPU-seconds."""
     with (
         path.open("rb") as reader,
         ClipCutter(
@@ -138,7 +138,7 @@ def cut(path: Path, track: Track, spans: Sequence[Span], config: CutConfig) -> I
 
 
 def source_luma(path: Path, track: Track, request: CutRequest) -> dict[int, Luma]:
-    """Small upright luma of the source's frames around a span, by timestamp."""
+    """Returns small upright luma of the source's frames around a span, by timestamp."""
     tick = float(track.time_base)
     lowest, highest = request.start_pts - 0.5 / tick, request.end_pts + 0.5 / tick
     found = {}
@@ -163,7 +163,7 @@ def source_luma(path: Path, track: Track, request: CutRequest) -> dict[int, Luma
 
 
 def _woven(frames: FrameReader) -> Iterator[tuple[int, av.VideoFrame]]:
-    """The whole source deinterlaced, which no cut could disturb."""
+    """Yields the frames of the whole source, deinterlaced without any cut."""
     graph, times = None, []
     for frame in frames:
         if graph is None:
@@ -198,7 +198,7 @@ def _small(picture: NDArray[np.uint8], track: Track) -> Luma:
 
 
 def psnr(frame: Luma, source: Luma) -> float:
-    """After the linear fit of levels that brings the source nearest to the frame."""
+    """Returns the PSNR in dB, after the linear fit of the source's levels to the frame."""
     x, y = source.ravel() - source.mean(), frame.ravel() - frame.mean()
     spread = float(x @ x)
     rest = y - x * (float(x @ y) / spread) if spread > 0 else y
@@ -206,12 +206,12 @@ def psnr(frame: Luma, source: Luma) -> float:
 
 
 def differ(a: Luma, b: Luma) -> bool:
-    """Whether two frames are told apart; not those of a fade of one flat picture, either."""
+    """Returns whether two frames differ in more than levels, as a fade of a flat picture does."""
     return max(psnr(a, b), psnr(b, a)) < STILL_DB
 
 
 def compare(path: Path, track: Track, request: CutRequest, clip: CutClip, tally: Tally) -> None:
-    """Adds how the clip's frames fit the frames of the plan and those beside them."""
+    """Compares the clip's frames with the planned frames and their neighbours."""
     source = source_luma(path, track, request)
     times = sorted(source)
     own = request.frame_pts[clip.first : clip.end]
@@ -252,7 +252,7 @@ def take(tally: Tally, request: CutRequest, clip: CutClip, cpu_s: float, config:
 
 
 def size_ratio(request: CutRequest, clip: CutClip) -> float | None:
-    """Bits per pixel of the clip by those of the source."""
+    """Returns the clip's bits per pixel relative to the source's, or None if unknown."""
     density = request.source_bits_per_pixel
     if density is None:
         return None
@@ -306,7 +306,7 @@ def _finite(value: float) -> float | None:
 
 
 def main() -> None:
-    """Measures, prints tables and a line of JSON."""
+    """Measures, and prints tables and a line of JSON."""
     parser = arguments(__doc__)
     parser.add_argument("media", type=Path)
     parser.add_argument("--only", nargs="*", default=[])

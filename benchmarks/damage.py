@@ -1,17 +1,17 @@
 """Damages each object of a finished output in turn, and runs commands over it.
 
-Every object under OUT is deleted, emptied, cut to half, and has one bit flipped in the middle and
-near its end, each alone. Before the next run `verify`, `tune`, `explain`, `recaption` and `export`
-are called, none of which may show a traceback; then `curate run` must end with 0 and byte-identical
-shards, or with one clear line.
+One object under OUT at a time is damaged in each way: deleted, emptied, cut to half, or one bit
+flipped in the middle or near the end. Then `curate run` must end with 0 and byte-identical shards,
+or with one clear line. With `--commands`, `verify`, `explain`, `tune`, a dry run, `export` and
+`recaption` run before it, and none may show a traceback.
 
     python benchmarks/damage.py [--only TEXT] [--commands]
     python benchmarks/damage.py --verify [--only TEXT]
 
-With `--verify` no run follows: only `curate verify` is called over each damage, and what it calls
-well is counted, of what a snapshot or a fixed path names and of what no snapshot names.
+With `--verify`, only `curate verify` runs over each damage. The script counts the damages that
+verify misses, separately for objects that a snapshot or a fixed path names, and for all others.
 
-prints a row per kind of object and damage, and JSON as its last line.
+Prints a row per kind of object and damage, and JSON as its last line.
 """
 
 import contextlib
@@ -39,13 +39,13 @@ from curator.cli import main
 from curator.executor.engine import Engine
 
 FILMS = {"2.mkv": 80, "5.mp4": 60}
-"""Frames of each."""
+"""Number of frames of each film."""
 CACHES = ("tracks/", "scan/", "replies/", "report/", "hashes/", "index/")
-"""Folders of what no snapshot names."""
+"""Folders of objects that no snapshot names."""
 
 
 class Output:
-    """A finished run over two small films, and the server that described its clips."""
+    """A finished run over two small films, and the caption server that it used."""
 
     def __init__(self, folder: Path) -> None:
         self.sources, self.out = folder / "in", folder / "out"
@@ -53,12 +53,12 @@ class Output:
         self.server = FakeServer(folder).start(captions=True)
         for name, n_frames in FILMS.items():
             write_film(self.sources / name, int(name[0]), n_frames)
-        # A source that was written a moment ago is not stored as scanned.
+        # Scans of sources that changed a moment ago are not stored.
         time.sleep(3)
         settings = Captioned(self.sources, self.out, self.server).settings
         more = ("cut.mode=encode", "shard.embedding=scene")
         self.clip = ""
-        """Id of a clip."""
+        """Id of one clip of the output."""
         self.run = ["run", str(self.sources), str(self.out), *sets(*settings, *more)]
         code, said = called(self.run)
         assert code == 0, said
@@ -68,7 +68,7 @@ class Output:
         self.clip = pq.read_table(table)["clip_id"][0].as_py()
 
     def commands(self, scratch: Path) -> dict[str, list[str]]:
-        """Commands that read an output, by name; none has to end with 0."""
+        """Returns commands that read an output, by name; any exit code is allowed."""
         out = str(self.out)
         return {
             "verify": ["verify", out],
@@ -85,7 +85,7 @@ def _run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: A
 
 
 def called(arguments: list[str]) -> tuple[int, str]:
-    """Calls a command in this process; returns its exit code and what it and its log print."""
+    """Calls a command in this process; returns its exit code, standard error and log."""
     said = io.StringIO()
     handler = logging.StreamHandler(said)
     logging.getLogger().addHandler(handler)
@@ -94,7 +94,7 @@ def called(arguments: list[str]) -> tuple[int, str]:
             code = main(arguments)
     except SystemExit as error:
         code = int(error.code or 0)
-    except Exception as error:  # noqa: BLE001 - what a user would see as a traceback
+    except Exception as error:  # noqa: BLE001 - a user would see a traceback
         said.write(f"Traceback: {type(error).__name__}: {error}\n")
         code = -1
     finally:
@@ -103,18 +103,18 @@ def called(arguments: list[str]) -> tuple[int, str]:
 
 
 def words(said: str) -> str:
-    """The last line that is no progress."""
+    """Returns the last line that is not a progress line."""
     lines = [line for line in said.splitlines() if not re.match(r"curate \d+:\d\d:", line)]
     return lines[-1][:200] if lines else ""
 
 
 def kind_of(name: str) -> str:
-    """A name without hashes."""
+    """Returns the name without hashes."""
     return re.sub(r"[0-9a-f]{16}-[0-9a-f]{16}|[0-9a-f]{8,12}(?=\.)", "*", name)
 
 
 def measured(folder: Path, only: str, with_commands: bool) -> list[dict[str, object]]:
-    """Damages every object in every way."""
+    """Damages every object in every way, and runs the pipeline after each damage."""
     output = Output(folder)
     pristine, before = folder / "pristine", shards(output.out)
     shutil.copytree(output.out, pristine)
@@ -157,7 +157,7 @@ def measured(folder: Path, only: str, with_commands: bool) -> list[dict[str, obj
             elif name in objects(output.out):
                 continue
             else:
-                # Made again under another name, as parts of other units are.
+                # The run wrote the object under another name, as parts of other units are.
                 shutil.rmtree(output.out)
                 shutil.copytree(pristine, output.out)
     output.server.kill()
@@ -165,7 +165,7 @@ def measured(folder: Path, only: str, with_commands: bool) -> list[dict[str, obj
 
 
 def verified(folder: Path, only: str) -> list[dict[str, object]]:
-    """Damages every object in every way, and calls `verify`."""
+    """Damages every object in every way, and runs `verify` after each damage."""
     output = Output(folder)
     pristine = folder / "pristine"
     shutil.copytree(output.out, pristine)
@@ -187,13 +187,13 @@ def verified(folder: Path, only: str) -> list[dict[str, object]]:
 
 if __name__ == "__main__":
     parser = arguments(__doc__)
-    parser.add_argument("--only", default="", help="part of `<object> <damage>`")
-    parser.add_argument("--commands", action="store_true", help="call the other commands, too")
-    parser.add_argument("--verify", action="store_true", help="call `curate verify` alone")
+    parser.add_argument("--only", default="", help="text that `<object> <damage>` must contain")
+    parser.add_argument("--commands", action="store_true", help="also run the other commands")
+    parser.add_argument("--verify", action="store_true", help="run only `curate verify`")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as name,
-        # A process for each run would take most of the time.
+        # Starting a process for each run would take most of the time.
         patch.object(Engine, "run", _run_here),
     ):
         if options.verify:

@@ -1,8 +1,8 @@
-"""Clips of known footage and their edits, as `duplicates.py` judges matching by them.
+"""Makes clips of known footage and their edits, for `duplicates.py`.
 
-Recordings are cut into clips of 3 to 6 s. Each edit is made of decoded frames, at 480 px for
-pictures and at 160 px for the luma of every frame (real codecs at 320 px), so that 17 edits of 200
-clips need no 17 analyses. The grid of sampled pictures begins at a different phase in every clip.
+Recordings are cut into clips of 3 to 6 s. Edits are made from decoded frames: 480 px for pictures,
+160 px for the luma of every frame, and 320 px for real codecs. This avoids one analysis per edit
+of 200 clips. The grid of sampled pictures starts at a different phase in each clip.
 """
 
 import csv
@@ -37,14 +37,14 @@ FILM_OF = {
     "big_buck_bunny_0_30.webm", "bbb_logo_60fps.ts", "bigbuckbunny_720p_5.1.mp4", "h263.3gp",
 }  # fmt: skip
 ONE_SCENE = ("gargoyle", "bgs_giphy", "visualizer", "h26", "mmaction2/demo/demo")
-"""Words of recordings that show one scene or footage: pairs of them count neither way."""
+"""Substrings of recordings that share a scene or footage; pairs of them are not scored."""
 ONE_SHOT = {"bbb_logo_60fps.ts@288", "big_buck_bunny_0_30.webm@6", "big_buck_bunny_0_30.webm@150"}
-"""Clips of the shot that two files share."""
+"""Clips of a shot that two files share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Frames of a clip at two sizes, for its rate."""
+    """Frames of a clip at two sizes, with the frame rate."""
 
     fps: float
     large: list[Picture]
@@ -59,7 +59,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A clip and what it shows: of base clip `base`, `time = speed * base_time + offset_s`."""
+    """A clip and its origin in the clip `base`: `time = speed * base_time + offset_s`."""
 
     base: str
     recording: str
@@ -97,7 +97,7 @@ def frames_of(path: Path, limit_s: float = 60) -> Frames:
 
 
 def camera_over(file: str, seed: int, length_s: float, fps: float = 25) -> Frames:
-    """A camera that moves over a photograph, with noise and slow zoom."""
+    """Returns frames of a camera that pans and zooms slowly over a photograph."""
     rng = np.random.default_rng(seed)
     picture = photograph(file)
     height, width = picture.shape[:2]
@@ -117,7 +117,7 @@ def camera_over(file: str, seed: int, length_s: float, fps: float = 25) -> Frame
 
 
 def spans(media: Path, footage: Path) -> Iterator[tuple[str, Path | str, list[tuple[int, int]]]]:
-    """Recording, its file or photograph, and the spans of frames that are one shot."""
+    """Yields each recording, its file or photograph, and the frame spans of its single shots."""
     shots = json.loads((media / "shots.json").read_text())
     files = [
         *sorted((media / "single").iterdir()),
@@ -150,7 +150,7 @@ def spans(media: Path, footage: Path) -> Iterator[tuple[str, Path | str, list[tu
 
 
 def base_clips(media: Path, footage: Path) -> Iterator[tuple[str, str, float, Frames]]:
-    """Name, recording, start and frames of each base clip."""
+    """Yields name, recording, start and frames of each base clip."""
     for recording, path, shots in spans(media, footage):
         if isinstance(path, str):
             source = camera_over(path, _seed(path), 2 * CLIP_S)
@@ -187,7 +187,7 @@ def crop(x: float, y: float, w: float, h: float) -> Callable[[Picture], Picture]
 
 
 def marked(p: Picture) -> Picture:
-    """A logo and subtitles: bars with text."""
+    """Draws a logo and two lines of subtitles."""
     p = p.copy()
     height, width = p.shape[:2]
     cv2.rectangle(p, (int(0.8 * width), int(0.05 * height)),
@@ -227,7 +227,7 @@ def jpeg_15(frames: Frames) -> Frames:
 
 
 def encoded(frames: Frames, crf: int) -> Frames:
-    """Through x264 at 320 px and back."""
+    """Encodes frames with x264 at 320 px, and decodes them."""
     store = io.BytesIO()
     with av.open(store, "w", format="mp4") as out:
         stream = out.add_stream("libx264", rate=round(frames.fps))
@@ -250,7 +250,7 @@ def host(number: int) -> Frames:
 
 
 def picture_in_picture(frames: Frames, seed: int) -> Frames:
-    """Picture in picture: 45% of the width, in a corner of a host."""
+    """Puts the clip into a corner of a host clip, at up to 45% of the host's width."""
     other = host(seed % len(HOST_PHOTOGRAPHS))
     at = np.minimum(np.arange(len(frames.large)) * other.fps / frames.fps, len(other.large) - 1)
     right, below = seed // 4 % 2, seed // 8 % 2
@@ -271,7 +271,7 @@ def picture_in_picture(frames: Frames, seed: int) -> Frames:
 
 
 def inside(frames: Frames, seed: int) -> tuple[Frames, float, float]:
-    """3 s of a clip inside 30 s of a host; also its offset and how much later it begins."""
+    """Puts 3 s of a clip into 30 s of a host; returns the offset and the start in the clip, too."""
     other = host(seed % len(HOST_PHOTOGRAPHS))
     rng = np.random.default_rng(seed)
     n = round(INSERT_S * frames.fps)
@@ -313,7 +313,7 @@ DRAWN: dict[str, Callable[[Picture], Picture]] = {
 
 
 def edits(name: str, frames: Frames) -> Iterator[tuple[str, Frames, float, float]]:
-    """Edit, its frames, offset and speed, as `Item` says them."""
+    """Yields name, frames, offset and speed of each edit, as defined by `Item`."""
     n, fps, seed = len(frames.large), frames.fps, _seed(name)
     yield "none", frames, 0.0, 1.0
     yield "re-encoded at crf 35", encoded(frames, 35), 0.0, 1.0
@@ -334,9 +334,10 @@ def edits(name: str, frames: Frames) -> Iterator[tuple[str, Frames, float, float
 
 
 class Sampler:
-    """Makes records of clips from frames: 2 pictures a second, and a vector every second picture.
+    """Makes records of clips from frames, with 2 pictures a second.
 
-    Of three in four clips a vector every fourth, which is what analysis keeps.
+    As in analysis, three in four clips have a vector for every fourth picture. The others have one
+    for every second picture.
     """
 
     def __init__(self) -> None:
@@ -375,7 +376,7 @@ class Sampler:
 
 
 def items(media: Path, footage: Path, store: Path) -> Iterator[list[Item]]:
-    """A base clip and its edits at a time, the clip first; made once, then read from `store`."""
+    """Yields each base clip and its edits as a list, clip first; `store` caches the lists."""
     store.mkdir(parents=True, exist_ok=True)
     if not (store / "complete").exists():
         sampler = Sampler()

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Measures recall and precision of copies of footage, and errors of their offsets.
+"""Measures recall and precision of copy detection, and the errors of the offsets.
 
     duplicates.py MEDIA FOOTAGE --cache DIR [--half blind] [--share 1.0] [--unrelated 20000]
 
-MEDIA holds labelled videos and `shots.json`; FOOTAGE holds clips of one shot and `index.csv`. The
-edits of `duplicate_edits.py` are made once and kept in DIR (0.5 GB).
+MEDIA holds labelled videos and `shots.json`; FOOTAGE holds single-shot clips and `index.csv`. The
+edits of `duplicate_edits.py` are made once and cached in DIR (0.5 GB).
 
-Scoring convention: each edit is compared with the clip that it was made of (recall), with clips of
-the same recording at other times, and with clips of other recordings whose best picture vectors
-have a cosine of 0.45 or more, which is what a search would propose. Precision counts all verified
-pairs, with wrong ones weighted by the share of pairs that was compared. Clips without a picture
-vector are left out; so are pairs of one recording whose pictures do not differ, and recordings of
-one scene.
-The offset counts where something moves. Thresholds were set on the half `tune`.
+Scoring convention: each edit is compared with its original clip (recall), with clips of the same
+recording at other times, and with clips of other recordings whose best picture vectors have a
+cosine of 0.45 or more, because a search would propose these. Precision counts all verified pairs;
+wrong pairs are weighted by the inverse of the share of pairs that was compared. Clips without
+picture vectors, pairs of one recording with the same picture, and recordings of one scene are
+excluded. Offsets count only for clips with motion. Thresholds were set on the half `tune`.
 """
 
 import json
@@ -65,7 +64,7 @@ def moves(footage: ClipFootage) -> bool:
 
 
 def shows_one_picture(a: ClipFootage, b: ClipFootage) -> bool:
-    """Whether two clips have indistinguishable pictures, so that no label says which is which."""
+    """Returns whether two clips share an indistinguishable picture, so that no label applies."""
     of_a, of_b = tiny(a), tiny(b)
     if of_a[0].shape != of_b[0].shape:
         return False
@@ -89,13 +88,13 @@ def thinned(item: Item, every: int) -> Item:
 
 
 def whole(item: Item) -> Item:
-    """A clip as candidates have it."""
+    """Returns a clip as candidates hold it."""
     return item
 
 
 @cache
 def as_removed(item: Item) -> Item:
-    """A clip with what `curate remove` keeps of it."""
+    """Returns a clip with the data that `curate remove` keeps."""
     with TemporaryDirectory() as folder:
         store = LocalStore(folder)
         name = write_removed_footage(store, [item.footage])
@@ -103,7 +102,7 @@ def as_removed(item: Item) -> Item:
         removed = read_removed_footage(store, [name])
         assert removed is not None
         (footage,) = removed.clips([f"0/{name}"]).values()
-    # The luma of made clips has another rate than that of a run.
+    # Luma of synthetic clips has another rate than luma of a run.
     return replace(item, footage=replace(footage, fps=item.footage.fps))
 
 
@@ -153,12 +152,12 @@ OWN_SHARE, OTHER_SHARE = 0.3, 0.25
 
 
 def inliers_of_unrelated(groups: list[list[Item]], n: int, seed: int = 1) -> np.ndarray:
-    """Inliers of single pictures of other recordings, mirrored or not."""
+    """Counts inliers of single pictures of different recordings, mirrored or not."""
     rng = np.random.default_rng(seed)
     found: list[int] = []
     pool: list[tuple[str, Keypoints]] = []
     for group in groups:
-        # Two inserts may have one host.
+        # Two hosted edits may share a host.
         plain = [i for i in group[1:] if i.edit not in HOSTED]
         for item in (group[0], *rng.choice(np.array(plain, object), 2, replace=False)):
             at = int(rng.integers(len(item.footage.pictures)))
@@ -173,7 +172,7 @@ def inliers_of_unrelated(groups: list[list[Item]], n: int, seed: int = 1) -> np.
 
 
 def vectors_table(groups: list[list[Item]]) -> dict[str, list[float]]:
-    """Cosines of the best picture vectors, by edit: least 1%, 5%, median."""
+    """Returns cosines of the best picture vectors by edit: percentiles 1, 5 and 50."""
     found = defaultdict(list)
     for group in groups:
         own = group[0].footage.vectors_VD
@@ -188,7 +187,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def neighbours_needed(groups: list[list[Item]]) -> dict[str, dict[str, float]]:
-    """Share of edits whose clip is among the k nearest picture vectors, by kind of vector."""
+    """Returns the share of edits whose clip is among the k nearest vectors, by kind of vector."""
     rng = np.random.default_rng(0)
     base = np.concatenate([g[0].footage.vectors_VD for g in groups]).astype(np.float32)
     owner = np.concatenate([np.full(len(g[0].footage.vectors_VD), n) for n, g in enumerate(groups)])
@@ -206,7 +205,7 @@ def neighbours_needed(groups: list[list[Item]]) -> dict[str, dict[str, float]]:
             for n, group in enumerate(groups):
                 for edit in group[1:]:
                     cosines = unit(change(edit.footage.vectors_VD[::every])) @ of_base.T
-                    # Place of the best own vector among all, the best over the edit's pictures.
+                    # Rank of the clip's best vector among all; best over the edit's pictures.
                     own = cosines[:, owner == n].max(1)
                     ranks[edit.edit].append(int((cosines > own[:, None]).sum(1).min()))
             every_rank = np.concatenate([v for k, v in ranks.items() if k != "picture in picture"])
@@ -229,7 +228,7 @@ def percentiles(values: list[float], which: list[float], digits: int = 3) -> lis
 
 
 def counted(rows: list[Row]) -> dict[str, object]:
-    """Recall, precision and offsets of some pairs."""
+    """Returns recall, precision and offset errors of some pairs."""
     copies = [r for r in rows if r.kind == "copy"]
     hits = [r for r in copies if r.match is not None]
     wrong = {
@@ -296,9 +295,9 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--half", choices=("tune", "blind"), default="blind")
     parser.add_argument("--share", type=float, default=1.0)
-    parser.add_argument("--pictures-every", type=int, default=1, help="of 2 pictures a second")
+    parser.add_argument("--pictures-every", type=int, default=1, help="use each n-th picture")
     parser.add_argument("--unrelated", type=int, default=20000)
-    parser.add_argument("--removed", action="store_true", help="clips as a removal stores them")
+    parser.add_argument("--removed", action="store_true", help="use clips as removals store them")
     args = parser.parse_args()
     groups = [
         g

@@ -1,9 +1,9 @@
-"""Films put together frame by frame out of recordings of one shot, with exact labels.
+"""Assembles films with exact labels, frame by frame, from recordings of single shots.
 
-Shots are joined by ffmpeg's `xfade`. One of N frames gives N pictures that mix both sides; those at
-its ends that show one side alone count to that side.
+ffmpeg's `xfade` joins the shots. A transition over N frames yields up to N frames that mix both
+sides; frames at its ends that show only one side belong to that side.
 
-Shape letters: F frames, H, W height and width.
+Shape letters: F frames, H height, W width.
 """
 
 # ruff: noqa: N803 - shape letters
@@ -26,17 +26,17 @@ from PIL import Image, ImageDraw, ImageFont
 
 CODECS = ("h264", "h264_low", "mpeg4", "vp9")
 SAME_LEVELS, SAME_SHARE = 2, 0.001
-"""A picture shows one side alone if not more than this share of it differs by more levels."""
+"""A frame shows one side if fewer than SAME_SHARE of its pixels differ by more than SAME_LEVELS."""
 
 Planes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """Frames of 8-bit 4:2:0.
+    """8-bit frames in 4:2:0.
 
     Attributes:
-        flat: uint8 [F, W * H * 3 / 2], the three planes of each frame one after another.
+        flat: uint8 [F, W * H * 3 / 2]; each row holds the three planes of a frame.
         width: In pixels, even.
         height: In pixels, even.
     """
@@ -46,14 +46,14 @@ class Pictures:
     height: int
 
     def __len__(self) -> int:
-        """Number of frames."""
+        """Returns the number of frames."""
         return len(self.flat)
 
     def __getitem__(self, frames: slice | list[int]) -> "Pictures":
         return Pictures(self.flat[frames], self.width, self.height)
 
     def planes(self) -> tuple[Planes, Planes, Planes]:
-        """Views: luma uint8 [F, H, W], both of chroma uint8 [F, H / 2, W / 2]."""
+        """Returns views: luma uint8 [F, H, W], and both chroma planes uint8 [F, H / 2, W / 2]."""
         n, area = len(self.flat), self.width * self.height
         half = (n, self.height // 2, self.width // 2)
         return (
@@ -68,10 +68,10 @@ class Take:
     """A stretch of a recording in a film.
 
     Attributes:
-        recording: Where it is from.
+        recording: The recording.
         pace: Frames of the recording per frame of the film.
-        first: Frame of the recording that the stretch begins at.
-        n_frames: Frames in the film.
+        first: First frame of the stretch in the recording.
+        n_frames: Length in frames of the film.
     """
 
     recording: Recording
@@ -80,22 +80,22 @@ class Take:
     n_frames: int
 
     def frames(self) -> list[int]:
-        """Frame of the recording at each frame of the film."""
+        """Returns the frame of the recording at each frame of the film."""
         return [self.first + floor(i * self.pace + 1e-6) for i in range(self.n_frames)]
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What is known of a made file.
+    """Description of a film that was written.
 
     Attributes:
         name: The file's name.
         labels: Start, end and kind of each boundary in frames, half-open, empty at a cut.
-        n_frames: Its length.
+        n_frames: Number of frames.
         rate: Frames per second, as a fraction.
         codec: One of `CODECS`.
         size: Width and height in pixels.
-        extras: What else is done to the film, such as letterbox or distractors.
+        extras: Other properties of the film, such as letterbox or distractors.
     """
 
     name: str
@@ -120,7 +120,7 @@ def xfade_kinds() -> tuple[str, ...]:
 
 
 def any_take(rng: Random, recording: Recording, rate: float, most_frames: int) -> Take:
-    """A stretch of at most so many frames, from anywhere in a recording."""
+    """Returns a random stretch of a recording, with at most `most_frames` frames."""
     pace = pace_of(recording, rate)
     n = min(most_frames, length_of(recording, pace))
     last = floor((n - 1) * pace + 1e-6)
@@ -128,20 +128,20 @@ def any_take(rng: Random, recording: Recording, rate: float, most_frames: int) -
 
 
 def pace_of(recording: Recording, rate: float) -> float:
-    """Natural speed; slow recordings run up to twice as fast, so that fewer frames stand."""
+    """Returns the natural pace; long slow-motion recordings run up to twice as fast."""
     natural = recording.fps / rate
     is_long = recording.n_frames / recording.fps > 5
     return min(1.0, 2 * natural) if natural < 1 and is_long else natural
 
 
 def length_of(recording: Recording, pace: float) -> int:
-    """Frames that a whole recording has in a film."""
+    """Returns the length of a whole recording in frames of the film."""
     return floor((recording.n_frames - 1) / pace) + 1
 
 
 @cache
 def small_pictures(path: Path) -> NDArray[np.float32]:
-    """Grey pictures of a recording, float32 [F, 27, 48]."""
+    """Returns grey pictures of a recording, float32 [F, 27, 48]."""
     command = ["ffmpeg", "-v", "error", "-i", str(path), "-vf", "scale=48:27:flags=area"]
     command += ["-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "gray", "-"]
     raw = subprocess.run(command, capture_output=True, check=True).stdout
@@ -149,7 +149,7 @@ def small_pictures(path: Path) -> NDArray[np.float32]:
 
 
 def decode(take: Take, width: int, height: int) -> Pictures:
-    """Decodes a stretch, scaled and cropped to a size."""
+    """Decodes a stretch, scaled to cover the size and cropped to it."""
     places = take.frames()
     size = f"{width}:{height}"
     filters = (
@@ -163,16 +163,16 @@ def decode(take: Take, width: int, height: int) -> Pictures:
     if len(frames) != places[-1] + 1 - places[0]:
         raise SystemExit(
             f"{take.recording.path} has {len(frames)} frames from {places[0]} to {places[-1]}; "
-            "the index says that it is longer"
+            "expected more, by the index"
         )
     return Pictures(frames[[p - places[0] for p in places]], width, height)
 
 
 def xfade(a: Pictures, b: Pictures, kind: str) -> Pictures:
-    """Mixes the frames of two stretches of equal length but for the first, which is left out.
+    """Mixes two stretches of equal length; leaves out the first frame.
 
-    At the first frame `xfade` shows the first stretch alone, and a frame after the last one it
-    would show the second alone.
+    In the first frame, `xfade` shows only the first stretch. It would show only the second stretch
+    in the frame after the last.
     """
     form = ["-f", "rawvideo", "-pix_fmt", "yuv420p", "-s", f"{a.width}x{a.height}"]
     form += ["-framerate", "25"]
@@ -184,7 +184,7 @@ def xfade(a: Pictures, b: Pictures, kind: str) -> Pictures:
             inputs += [*form, "-i", str(path)]
         graph = f"[0][1]xfade=transition={kind}:duration={len(a) / 25}:offset=0"
         if kind == "slideup":
-            # That of ffmpeg 5.1 reads a row beyond the picture, and may crash.
+            # The slideup of ffmpeg 5.1 reads beyond the picture, and may crash.
             graph = graph.replace("slideup", "slidedown").replace("[0][1]", "[a][b]")
             graph = f"[0]vflip[a];[1]vflip[b];{graph},vflip"
         command = ["ffmpeg", "-v", "error", *inputs, "-filter_complex", graph]
@@ -197,16 +197,16 @@ def xfade(a: Pictures, b: Pictures, kind: str) -> Pictures:
 
 
 class Film:
-    """A film that is written piece by piece, with its labels.
+    """Writes a film and its labels piece by piece.
 
     Args:
-        path: The file; the suffix is the codec's.
+        path: The file, with the codec's suffix.
         rate: Frames per second, as a fraction.
         codec: One of `CODECS`.
         size: Width and height of the film in pixels.
-        inner: Width and height of the pictures, with black borders around; the film's by default.
-        repeat_every: Each such frame repeats the one before, but not across a boundary; 0 for none.
-        subtitles: Start and end in frames and text of each.
+        inner: Width and height of the pictures inside black borders; by default the film's size.
+        repeat_every: Every n-th frame repeats the previous one, except at a boundary; 0 for none.
+        subtitles: Start and end in frames, and text, of each subtitle.
         extras: See `Made`.
     """
 
@@ -233,7 +233,7 @@ class Film:
         self._encoder = subprocess.Popen(command, stdin=subprocess.PIPE)
 
     def write(self, pictures: Pictures) -> None:
-        """Appends frames, the first of which repeats none."""
+        """Appends frames; the first is never a repeat."""
         assert self._encoder.stdin is not None
         width, height = self._made.size
         x, y = (width - self.inner[0]) // 4 * 2, (height - self.inner[1]) // 4 * 2
@@ -252,7 +252,7 @@ class Film:
             self._made = replace(self._made, n_frames=at + 1)
 
     def write_transition(self, a: Pictures, b: Pictures, move: str, kind: str) -> None:
-        """Appends the frames between two shots; see `xfade` for those of the stretches."""
+        """Appends the mixed frames between two shots; see `xfade` for the two stretches."""
         mixed = xfade(a, b, move)
         n = len(mixed)
         start = next((i for i in range(n) if not _same(mixed, a[1:], i)), n)
@@ -265,12 +265,12 @@ class Film:
         self.write(mixed[end:])
 
     def mark(self, n_frames: int, kind: str) -> None:
-        """Labels a boundary of so many frames that begins here."""
+        """Labels a boundary of `n_frames` frames that begins at the current frame."""
         at = self._made.n_frames
         self._made.labels.append((at, at + n_frames, kind))
 
     def close(self) -> Made:
-        """Ends the file and returns what is known of it."""
+        """Closes the file, and returns its description."""
         assert self._encoder.stdin is not None
         self._encoder.stdin.close()
         if self._encoder.wait():
@@ -294,14 +294,14 @@ def _encoder(codec: str, name: str) -> list[str]:
 
 
 def paste(onto: Pictures, pictures: Pictures, x: int, y: int) -> None:
-    """Puts smaller pictures onto others in place, at an even position."""
+    """Pastes smaller pictures onto others in place, at an even position."""
     for step, below, above in zip((1, 2, 2), onto.planes(), pictures.planes(), strict=True):
         height, width = above.shape[1:]
         below[:, y // step : y // step + height, x // step : x // step + width] = above
 
 
 def draw(onto: Pictures, mask_HW: NDArray[np.float32]) -> None:
-    """Draws white letters with black edges onto frames in place."""
+    """Draws white letters with black edges onto frames, in place."""
     edge = cv2.dilate(mask_HW, np.ones((5, 5), np.uint8))
     luma, *chroma = onto.planes()
     luma[:] = (luma * (1 - edge) + 16 * (edge - mask_HW) + 235 * mask_HW).astype(np.uint8)
@@ -310,7 +310,7 @@ def draw(onto: Pictures, mask_HW: NDArray[np.float32]) -> None:
 
 
 def caption_mask(text: str, width: int, height: int) -> NDArray[np.float32]:
-    """Letters near the lower edge, float32 [H, W] from 0 to 1."""
+    """Returns letters near the lower edge, float32 [H, W] from 0 to 1."""
     image = Image.new("L", (width, height))
     font = ImageFont.load_default(size=max(10, height // 16))
     ImageDraw.Draw(image).text((width // 2, height * 9 // 10), text, 255, font, anchor="mm")

@@ -1,8 +1,8 @@
-"""Which footage a shot head is trained on, tuned on and judged by: split by repository.
+"""Splits the footage for training, tuning and scoring of the shot head by repository.
 
-The split was made before anything was fitted. Several clips may come of one recording, and clips of
-one repository look alike, so that a repository is in one part only. The blind part is scored once a
-release (`shots_held_out.py`); nothing is chosen by it.
+The split was fixed before any fitting. Several clips may come from one recording, and clips of one
+repository look alike, so each repository belongs to exactly one part. The blind part is scored once
+per release (`shots_held_out.py`), and is never used for a choice.
 """
 
 import csv
@@ -24,20 +24,20 @@ BLIND = {
 }  # fmt: skip
 
 _NOT_ONE_SHOT = ("rooms switch", "window content changes", "TransNet up to")
-"""Notes of clips that may hold a boundary."""
+"""Notes in the index that mark clips with a possible boundary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A clip of one shot.
+    """A clip that shows one shot.
 
     Attributes:
         path: The file.
-        repository: Where it comes from; clips of one repository are in one part.
-        recording: Repository and path there; several clips may come of one.
-        kind: What it shows, as its index says.
+        repository: Repository of origin; clips of one repository are in one part.
+        recording: Repository and path of origin; several clips may share them.
+        kind: Content, as named in the index.
         fps: Frames per second.
-        n_frames: Frames.
+        n_frames: Number of frames.
     """
 
     path: Path
@@ -49,12 +49,12 @@ class Recording:
 
 
 def part_of(repository: str) -> Part:
-    """Returns the part that a repository is in."""
+    """Returns the part that a repository belongs to."""
     return "tune" if repository in TUNE else "blind" if repository in BLIND else "train"
 
 
 def recordings(footage: Path, part: Part) -> list[Recording]:
-    """Returns the clips of a part, in the order of the index, without edited and doubtful ones."""
+    """Returns the clips of a part in the index's order, without edited and doubtful clips."""
     with (footage / "index.csv").open(newline="") as file:
         return [
             Recording(

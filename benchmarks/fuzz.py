@@ -1,16 +1,15 @@
-"""Damages videos at random, and has a sandbox scan and analyze each, as a run does.
+"""Damages videos at random, and scans and analyzes each in a sandbox, as a run does.
 
-Each file must end accounted for: analyzed, or failed under a documented code. A crash, a hang, too
-much memory or an error `internal` is a finding, and its file is kept. With `--run`, `curate run`
-curates all of them twice: both runs must give the same rows, and each clip must decode to what its
-row says.
+Each file must be analyzed, or fail with a documented code. Crashes, hangs, high memory use and
+`internal` errors are findings; the script keeps their files. With `--run`, `curate run` curates all
+files twice: both runs must give the same rows, and each clip must decode as its row says.
 
-    python benchmarks/fuzz.py --n 20000                      # footage made by code
+    python benchmarks/fuzz.py --n 20000                      # synthetic videos
     python benchmarks/fuzz.py --n 20000 --videos FOLDER      # short pieces of these films
-    python benchmarks/fuzz.py --replay found/17.mp4          # a file that was kept, once more
-    python benchmarks/fuzz.py --n 100 --run                  # and `curate run` over all of them
+    python benchmarks/fuzz.py --replay found/17.mp4          # a kept file again
+    python benchmarks/fuzz.py --n 100 --run                  # also `curate run` over all files
 
-What it found: benchmarks/results/robustness.md and hostile.md.
+Results: benchmarks/results/robustness.md and hostile.md.
 """
 
 import argparse
@@ -54,11 +53,11 @@ SIDECARS = (
 )  # fmt: skip
 
 Mutant = tuple[str, str, bytes]
-"""Name, what was done to which file, and bytes."""
+"""Name of the file, description of source and damage, and bytes."""
 
 
 def made_videos(folder: Path) -> list[Path]:
-    """Small files of many kinds, made by code."""
+    """Makes small synthetic videos of many kinds."""
     from film_makers import MAKERS, write_video
     from film_shots import moving_texture
 
@@ -87,7 +86,7 @@ def made_videos(folder: Path) -> list[Path]:
 
 
 def short_pieces(videos: Path, folder: Path, seconds: float, *, most_bytes: int) -> list[Path]:
-    """The first seconds of films, with their packets as they are; what is short stays whole."""
+    """Cuts the first seconds of films without re-encoding; files up to 150 KB stay whole."""
     found = []
     for number, path in enumerate(sorted(p for p in videos.rglob("*") if p.is_file())):
         piece = folder / f"{number}{path.suffix}"
@@ -119,7 +118,7 @@ def _shortened(path: Path, piece: Path, seconds: float) -> bool:
 
 
 def mutant(pool: Sequence[Path], seed: int, number: int) -> Mutant:
-    """Makes one mutant, always the same of a number."""
+    """Makes one mutant; equal arguments give equal bytes."""
     draw = random.Random(f"{seed} {number}")
     path, other = draw.choice(pool), draw.choice(pool)
     name, data = mutated(path.read_bytes(), other.read_bytes(), draw)
@@ -127,7 +126,7 @@ def mutant(pool: Sequence[Path], seed: int, number: int) -> Mutant:
 
 
 def mutants(pool: Sequence[Path], seed: int, start: int) -> Iterator[Mutant]:
-    """Yields mutants without end, made in another process: FFmpeg's muxers abort over some."""
+    """Yields mutants without end, from another process, because some make FFmpeg's muxers abort."""
     executor = ProcessPoolExecutor(1, get_context("spawn"))
     for number in count(start):
         try:
@@ -137,7 +136,7 @@ def mutants(pool: Sequence[Path], seed: int, start: int) -> Iterator[Mutant]:
 
 
 def run_over(folder: Path, work: Path, settings: Sequence[str]) -> list[str]:
-    """Runs `curate run` twice over mutants and broken sidecars; returns what is wrong."""
+    """Runs `curate run` twice over mutants and broken sidecars; returns the problems."""
     for number, path in enumerate(sorted(folder.iterdir())):
         if number % 3 == 0:
             sidecar = path.with_name(path.name + ".json")
@@ -180,7 +179,7 @@ def run_over(folder: Path, work: Path, settings: Sequence[str]) -> list[str]:
 
 
 def fuzzed(given: Iterator[Mutant], work: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Tries mutants; returns counts and findings."""
+    """Scans and analyzes mutants; returns counts and findings."""
     (work / "mutants").mkdir()
     counts: Counter[str] = Counter()
     findings: list[str] = []
@@ -220,17 +219,17 @@ def fuzzed(given: Iterator[Mutant], work: Path, options: argparse.Namespace) -> 
 
 
 def main() -> None:
-    """Fuzzes, and prints what was found."""
+    """Fuzzes, and prints the findings."""
     parser = arguments(__doc__)
     parser.add_argument("--n", type=int, default=1000, help="mutants (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=600.0, help="most time")
+    parser.add_argument("--minutes", type=float, default=600.0, help="time limit in minutes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=int, default=0, help="number of the first mutant")
-    parser.add_argument("--videos", type=Path, help="folder of films (default: made by code)")
-    parser.add_argument("--seconds", type=float, default=1.5, help="length of pieces of films")
-    parser.add_argument("--found", type=Path, default=Path("found"), help="where finds are kept")
-    parser.add_argument("--replay", type=Path, nargs="+", help="files to try instead")
-    parser.add_argument("--run", action="store_true", help="`curate run` over all of them too")
+    parser.add_argument("--videos", type=Path, help="folder of films (default: synthetic videos)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="length of each piece")
+    parser.add_argument("--found", type=Path, default=Path("found"), help="folder for findings")
+    parser.add_argument("--replay", type=Path, nargs="+", help="files to analyze instead")
+    parser.add_argument("--run", action="store_true", help="also run `curate run` over all files")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         work = Path(name)

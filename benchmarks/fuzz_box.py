@@ -1,6 +1,6 @@
-"""Scans and analyzes damaged videos in a sandbox, a batch for each stage, as a run does.
+"""Scans and analyzes damaged videos in a sandbox, one file at a time.
 
-It finds no shots, whose network takes a second of each file alike, and cuts nothing.
+By default shots are not detected, because the network takes a second per file. Nothing is cut.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ DEFECTS = {ErrorCode.INTERNAL, ErrorCode.WORKER_DIED}
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What became of a file."""
+    """The outcome of a file."""
 
     code: str
     problems: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Outcome:
 
 
 class BoxedFuzz:
-    """Scans and analyzes files in the sandbox of this process."""
+    """Scans and analyzes files in this process's sandbox."""
 
     def __init__(self, *, shots: bool = False, threads: int = 1) -> None:
         config = load_recipe("quickstart", []).analyze
@@ -75,7 +75,7 @@ class BoxedFuzz:
                 if result.code in DEFECTS:
                     outcome.problems.append(result.message)
             elif not isinstance(result, Track):
-                outcome.problems.append(f"an answer of {type(result).__name__}")
+                outcome.problems.append(f"unexpected result of type {type(result).__name__}")
             else:
                 outcome.code = "done"
             outcome.cpu_s += outcomes[ref.uri].cpu_s
@@ -92,6 +92,6 @@ def _one(worker: UnitWorker, item: Any) -> tuple[Any, Outcome]:  # noqa: ANN401
     if spent > MOST_S:
         outcome.problems.append(f"{spent:.0f} CPU-seconds")
     if peak > MOST_BYTES:
-        outcome.problems.append(f"{peak >> 20} MiB in the box")
+        outcome.problems.append(f"{peak >> 20} MiB in the sandbox")
         process_sandbox().stop()
     return unit.results[0], outcome

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Golden runs: what a checkout makes of a fixed set of videos, and how two checkouts differ.
+"""Golden runs: records the output of a checkout for fixed videos, and compares two checkouts.
 
     golden.py make CHECKOUT GOLDEN.json [--media DIR] [--patterns GLOB ...] [--only CASE ...]
     golden.py compare GOLDEN.json OTHER.json
 
-`make` runs the package of CHECKOUT, with this interpreter and this script's recipes and plug-ins,
-and stores what each step left: rows of all tables, decisions, captions, members of samples (MP4s by
-SHA-256), names and hashes of tars, counts of work, CPU-seconds. A case is a root of its own with
-several steps. `killed` has its driver killed by SIGKILL twice and must end with what `quickstart`
-has. `compare` prints each difference with a first example, and ends with 1 if there is one.
-Results: benchmarks/results/golden.md.
+`make` runs the package of CHECKOUT with this interpreter, and with this script's recipes and
+plug-ins. It stores the result of each step: rows of all tables, decisions, captions, members of
+samples (MP4s by SHA-256), names and hashes of tars, work counts, CPU-seconds. Each case has its own
+root and several steps. In `killed`, SIGKILL ends the driver twice; the result must equal that of
+`quickstart`. `compare` prints each difference with a first example, and exits with 1 if there are
+any. Results: benchmarks/results/golden.md.
 """
 
 import argparse
@@ -44,10 +44,10 @@ MEDIA = (
     "broken/truncated.mkv", "broken/audio_only.mp4", "broken/zero_byte.mp4",
     "broken/one_frame.mp4",
 )  # fmt: skip
-"""Short files of each kind, as patterns under the folder of labelled test videos."""
+"""Patterns of short files of each kind, relative to the folder of labelled test videos."""
 
 CLASSES = Path(__file__).parent / "golden_classes"
-"""Files of a user's own, the same for all checkouts."""
+"""Folder of plug-ins; all checkouts use the same."""
 
 CAPTIONER = ("caption.captioner=golden_user:Hashed", "caption.language=null")
 STAGES = "{use: golden_user:NoMirrors}, {use: golden_user:Darken}"
@@ -65,13 +65,13 @@ EVERYTHING = (
 GROWING = ("run.mode=growing", "run.generation_hours=0.02", "filters.sharpness.drop_lowest=0.1")
 
 ENTRY = "import curator.cli; curator.cli.command()"
-"""The installed command; `python -m curator.cli` lets the interpreter end by itself."""
+"""Code of the installed command; `python -m curator.cli` would end the interpreter differently."""
 Step = tuple[str, list[str]]
 Result = dict[str, Any]
 
 
 def cases(videos: list[str], manifest: str, cosmos: str) -> dict[str, list[Step]]:
-    """Commands by case and step; OUT is the case's root."""
+    """Returns the commands by case and step; OUT stands for the root of the case."""
 
     def run(*options: str, sources: Sequence[str] = videos) -> list[str]:
         return ["run", "--max-failed", "1", *options, *sources, "OUT"]
@@ -104,7 +104,7 @@ def cases(videos: list[str], manifest: str, cosmos: str) -> dict[str, list[Step]
 
 
 def left_by(out: Path) -> dict[str, Any]:
-    """What a step left under its root."""
+    """Returns the results under the root of a step."""
     names = sorted(str(tar.relative_to(out)) for tar in (out / "shards").rglob("*.tar"))
     tars = {name: {"sha256": sha256((out / name).read_bytes()).hexdigest()} for name in names}
     work = json.loads((out / "summary.json").read_text())["work"]
@@ -112,7 +112,7 @@ def left_by(out: Path) -> dict[str, Any]:
 
 
 def inputs(checkout: Path, work: Path, videos: list[str]) -> tuple[str, str]:
-    """Writes a manifest with metadata, and `cosmos` without CLIP; returns their paths."""
+    """Writes a manifest with metadata, and recipe `cosmos` without CLIP; returns their paths."""
     manifest, recipe = work / "sources.csv", work / "cosmos.yaml"
     with manifest.open("w", newline="") as stream:
         writer = csv.writer(stream)
@@ -125,7 +125,7 @@ def inputs(checkout: Path, work: Path, videos: list[str]) -> tuple[str, str]:
 
 
 def killed(command: list[str], path: str, out: Path, at_files: Sequence[int]) -> None:
-    """Begins a command, kills its process by SIGKILL at a number of files, and begins it again."""
+    """Starts a command once per entry of `at_files`; kills it when OUT has that many files."""
     for n_files in at_files:
         process = subprocess.Popen(
             [sys.executable, *command], env=os.environ | {"PYTHONPATH": path}, cwd="/",
@@ -139,7 +139,7 @@ def killed(command: list[str], path: str, out: Path, at_files: Sequence[int]) ->
 
 
 def make(options: argparse.Namespace) -> int:
-    """Runs the cases; stores what was found after each step. Returns 1 if a step failed."""
+    """Runs the cases; stores the results after each step. Returns 1 if a step failed."""
     checkout, work = options.checkout.absolute(), options.work.absolute()
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -168,7 +168,7 @@ def make(options: argparse.Namespace) -> int:
             if step != "verify" and (work / case / "summary.json").exists():
                 result["facts"] = left_by(work / case)
             steps[f"{case}, {step}"] = result
-            # Through JSON, as what it is compared with.
+            # Written as JSON, because `compare` reads JSON.
             options.golden.write_text(json.dumps(found | {"steps": steps}))
             said = {key: value for key, value in result.items() if key != "facts"}
             print(f"{case}, {step}: {said}", flush=True)
@@ -182,7 +182,7 @@ def make(options: argparse.Namespace) -> int:
 
 
 def differing(one: Result, other: Result, but: Collection[str] = ()) -> Iterator[str]:
-    """What differs between what two steps left, a line each."""
+    """Yields one line per difference between the results of two steps."""
     if one.get("failed") != other.get("failed"):
         yield f"{one.get('failed', 'it worked')} -> {other.get('failed', 'it worked')}"
     if "facts" in one and "facts" in other:
@@ -193,7 +193,7 @@ def differing(one: Result, other: Result, but: Collection[str] = ()) -> Iterator
 
 
 def compared(options: argparse.Namespace) -> int:
-    """Prints what differs between two files of `make`. Returns 1 if anything does."""
+    """Prints the differences between two files of `make`. Returns 1 if there are any."""
     one, other = (json.loads(path.read_text()) for path in (options.golden, options.other))
     print(f"{one['commit']} and {other['commit']}\n{'step':28} clips  tars  CPU s      ratio")
     n_different = 0
@@ -201,7 +201,7 @@ def compared(options: argparse.Namespace) -> int:
         if name not in other["steps"]:
             continue
         left, right = one["steps"][name], other["steps"][name]
-        # What a resumed run had left to do depends on when it was killed.
+        # The remaining work of a resumed run depends on the time of the kill.
         lines = list(differing(left, right, {"work"} if name.startswith("killed") else ()))
         n_different += len(lines)
         n_clips, n_tars = (len(left.get("facts", {}).get(t, ())) for t in ("clips", "tars"))
@@ -216,20 +216,20 @@ def compared(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Runs one of the two commands."""
+    """Runs `make` or `compare`."""
     parser = arguments(__doc__)
     commands = parser.add_subparsers(required=True)
-    making = commands.add_parser("make", help="run the cases and store what they leave")
+    making = commands.add_parser("make", help="run the cases, and store their results")
     making.add_argument("checkout", type=Path)
     making.add_argument("golden", type=Path)
     making.add_argument("--media", type=Path, default=SHARED / "media")
     making.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "golden_runs")
-    making.add_argument("--patterns", nargs="+", default=MEDIA, help="under it (default: some 30)")
+    making.add_argument("--patterns", nargs="+", default=MEDIA, help="globs (default: some 30)")
     making.add_argument("--only", nargs="+", help="names of cases (default: all)")
-    making.add_argument("--begun-by", type=Path, help="checkout that makes the first step of each")
-    making.add_argument("--keep", action="store_true", help="keep what the runs leave")
+    making.add_argument("--begun-by", type=Path, help="checkout that runs each case's first step")
+    making.add_argument("--keep", action="store_true", help="keep the outputs of the runs")
     making.set_defaults(run=make)
-    comparing = commands.add_parser("compare", help="print what differs")
+    comparing = commands.add_parser("compare", help="print the differences")
     comparing.add_argument("golden", type=Path)
     comparing.add_argument("other", type=Path)
     comparing.set_defaults(run=compared)

@@ -29,6 +29,7 @@ class Notes:
             part: Part of the benchmark.
             what: Name of the measurement.
             found: Values by name.
+        """
         line = {"part": part, "what": what, "found": found, "at": round(time.time(), 1)}
         _append(self._lines, json.dumps(line) + "\n")
         words = ", ".join(f"{name} {_short(value)}" for name, value in found.items())

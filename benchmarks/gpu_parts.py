@@ -46,7 +46,7 @@ class Part:
         self.is_first: bool = options["first"]
 
     def films(self, codecs: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-        """Yields each codec with the paths of its films; missing films are made one codec a time."""
+        """Yields each codec with its films' paths; makes missing films, one codec at a time."""
         given = self.options
         for codec in codecs:
             films = made_films(Path(given["films"]), given["n_films"], given["seconds"], (codec,))
@@ -429,7 +429,7 @@ def _compared(path: str, host: Any, device: Any) -> Found:  # noqa: ANN401
 
 
 def shots(part: Part) -> None:
-    """Measures frames/s of the shot network on the GPU, and its difference from the CPU's float32."""
+    """Measures frames/s of the shot network on the GPU; compares it with float32 on the CPU."""
     from curator.models.transnet import ShotNetwork, ShotStream
 
     frames = _small_frames(3000)
@@ -518,7 +518,7 @@ def _unmatched(boxes: np.ndarray, others: np.ndarray) -> int:
 
 
 def clip(part: Part) -> None:
-    """Measures pictures/s of CLIP, prepared and embedded, against a bare forward pass on the GPU."""
+    """Measures pictures/s of CLIP, prepared and embedded, and of a bare forward pass on the GPU."""
     import open_clip
     import torch
     from film_shots import moving_texture

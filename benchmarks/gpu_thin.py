@@ -3,9 +3,9 @@
 
     gpu_thin.py ARCHITECTURE LIBRARY...        # ARCHITECTURE: 90 for an H100 or H200
 
-A CUDA library holds "fat binaries". Each has a header of 16 bytes with the total size, then entries.
-An entry has its own header (little-endian: kind at byte 0, size of the header at byte 4, size of the
-code at byte 8, architecture at byte 28). The driver loads only the entry of its GPU. Sizes and
+A CUDA library holds "fat binaries": a header of 16 bytes with the total size, then entries. Each
+has its own header (little-endian: kind at byte 0, header size at byte 4, code size at byte 8,
+architecture at byte 28). The driver loads only the entry of its GPU. Sizes and
 offsets stay the same; only the code of other entries becomes zeros.
 """
 

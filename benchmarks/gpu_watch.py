@@ -13,7 +13,7 @@ from typing import Any
 class Watch:
     """Reads the GPU's engines, cores and memory about four times a second.
 
-    The readings come from pynvml if it is installed, because each start of nvidia-smi costs CPU time.
+    Uses pynvml if it is installed, because each start of nvidia-smi costs CPU time.
     """
 
     def __init__(self) -> None:

@@ -1,12 +1,12 @@
-"""Runs `curate run` on files that are made to exhaust, deceive or take over who opens them.
+"""Runs `curate run` on files made to exhaust, deceive or take over the programs that open them.
 
-Each file must end with an outcome that fits it, below 1 GB in its sandbox and 60 CPU-seconds. A
-listener on this machine and watched canary files show what was opened besides the files themselves.
+Each file must end with a fitting outcome, within 1 GiB in its sandbox and 60 CPU-seconds. A local
+listener and watched canary files detect access to anything but the files themselves.
 
-    python benchmarks/hostile.py                     # every file by itself, then all in one run
-    python benchmarks/hostile.py --together          # not every file by itself
-    python benchmarks/hostile.py --only gif nested   # those whose names have one of these words
-    python benchmarks/hostile.py --strace            # and every file and address that is opened
+    python benchmarks/hostile.py                     # each file alone, then all in one run
+    python benchmarks/hostile.py --together          # only all in one run
+    python benchmarks/hostile.py --only gif nested   # only files whose names have such a word
+    python benchmarks/hostile.py --strace            # also trace all opened files and addresses
     python benchmarks/hostile.py --only "black 8K" --networks --before FILM  # as in a run
 """
 
@@ -45,7 +45,7 @@ _STARTED = re.compile(r"^(?:<\.\.\. )?(?:clone3?|v?fork)\b.* = (\d+)$")
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
-    """One run."""
+    """Measurements of one run."""
 
     exit_code: int
     codes: Counter[str]
@@ -58,7 +58,7 @@ class Measured:
 
 
 class Listener:
-    """A server on this machine that counts who comes."""
+    """A local server that records connections."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -77,7 +77,7 @@ class Listener:
 
 
 class Canary:
-    """A file that nothing may open; the kernel says who did."""
+    """A file that no process may open; inotify reports any access."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True)
@@ -87,13 +87,13 @@ class Canary:
         assert libc.inotify_add_watch(self._events, os.fsencode(path), _IN_OPEN) >= 0
 
     def was_opened(self) -> bool:
-        """Returns whether it was opened since the last call."""
+        """Returns whether the file was opened since the last call."""
         ready, _, _ = select.select([self._events], [], [], 0)
         return bool(ready) and bool(os.read(self._events, 4096))
 
 
 def run(words: Sequence[str | Path], out: Path, *, trace: Path | None = None) -> Measured:
-    """Runs `curate run`, and measures its process and its sandboxes."""
+    """Runs `curate run`, and measures its processes and sandboxes."""
     command = [*CURATE, "run", *map(str, words), str(out)]
     if trace is not None:
         calls = "trace=open,openat,openat2,connect,execve,socket,clone,clone3,fork,vfork"
@@ -142,14 +142,14 @@ def judged(
     most_s: float = MOST_S,
     most_bytes: int = MOST_BYTES,
 ) -> Measured:
-    """Adds what is wrong with a run."""
+    """Adds the problems of a run to its measurements."""
     wrong = set(one.codes) - (fits or set(one.codes))
     checks = (
         (one.exit_code != 0, f"exit code {one.exit_code}"),
         (bool(wrong), f"outcomes {sorted(wrong)}"),
-        (one.box_bytes > most_bytes, f"{one.box_bytes >> 20} MiB in the box"),
+        (one.box_bytes > most_bytes, f"{one.box_bytes >> 20} MiB in the sandbox"),
         (one.driver_bytes > MOST_BYTES, f"{one.driver_bytes >> 20} MiB in the driver"),
-        # Of the processor: others may share the machine.
+        # CPU time, because other processes may share the machine.
         (one.cpu_s > most_s, f"{one.cpu_s:.0f} CPU-s"),
         ("Traceback" in one.messages, "a traceback"),
     )
@@ -160,7 +160,7 @@ def judged(
 
 
 def show(name: str, kind: str, n_bytes: int, one: Measured) -> None:
-    """Prints a row of the table."""
+    """Prints one row of the table."""
     codes = ", ".join(f"{n} {c}" if n > 1 else c for c, n in one.codes.items()) or one.exit_code
     size = f"{n_bytes / 1e6:.2f}" if n_bytes < 1e9 else f"{n_bytes / 1e9:.0f} GB"
     print(
@@ -172,10 +172,10 @@ def show(name: str, kind: str, n_bytes: int, one: Measured) -> None:
 
 
 def strange_opens(trace: Path, allowed: Sequence[Path]) -> dict[str, list[str]]:
-    """Returns what sandboxes and other processes tried outside of system, Python and own folders.
+    """Returns accesses outside of system, Python and allowed folders, by sandboxes and others.
 
-    Threads and children of a sandbox count as the sandbox. Ray's connections on this machine are
-    left out.
+    Threads and children of a sandbox count as the sandbox. Other processes may connect to this
+    machine, as Ray does.
     """
     inside = (*map(str, allowed), "/usr", "/lib", "/etc", "/proc", "/sys", "/dev", "/opt",
               sys.prefix, sys.base_prefix, *filter(None, sys.path), "/tmp/curate-")  # fmt: skip
@@ -200,13 +200,13 @@ def strange_opens(trace: Path, allowed: Sequence[Path]) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Runs all."""
+    """Runs the attacks, and exits with 1 if there are problems."""
     parser = arguments(__doc__)
-    parser.add_argument("--only", nargs="+", default=[""], help="words of names (default: all)")
-    parser.add_argument("--strace", action="store_true", help="follow what the last run opens")
-    parser.add_argument("--together", action="store_true", help="not every file by itself")
-    parser.add_argument("--networks", action="store_true", help="with shots and two threads")
-    parser.add_argument("--before", nargs="+", default=[], type=Path, help="films to begin with")
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of names (default: all)")
+    parser.add_argument("--strace", action="store_true", help="trace the run over all files")
+    parser.add_argument("--together", action="store_true", help="skip the runs of single files")
+    parser.add_argument("--networks", action="store_true", help="detect shots, with two threads")
+    parser.add_argument("--before", nargs="+", default=[], type=Path, help="films to analyze first")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hostile-") as name:
         problems = attacked(Path(name), options)
@@ -215,7 +215,7 @@ def main() -> None:
 
 
 def attacked(work: Path, options: argparse.Namespace) -> list[str]:
-    """Makes the corpus and runs it; returns what went wrong."""
+    """Makes the corpus and runs it; returns the problems."""
     listener, canary_path = Listener(), work / "private" / "canary"
     canary, folder = Canary(canary_path), work / "corpus"
     (work / "made").mkdir()
@@ -231,7 +231,7 @@ def attacked(work: Path, options: argparse.Namespace) -> list[str]:
         if any(word in shown for word in options.only):
             path = one.write(folder)
             fits[str(path)] = one.fits
-            # A name that is no text is listed by no run.
+            # No run lists files whose names are not valid text.
             if not options.together and "\udcff" not in shown:
                 problems += _alone(one, path, tried, listener, canary)
     process_sandbox().stop()
@@ -248,7 +248,7 @@ def attacked(work: Path, options: argparse.Namespace) -> list[str]:
         opened = strange_opens(trace, [work])
         for kind, calls in opened.items():
             print(f"{kind} besides:", *calls, sep="\n    ")
-        # What failed was refused by the sandbox; O_PATH names folders for its own rules.
+        # The sandbox refused calls that failed. O_PATH names folders for its own rules.
         strange = [one for one in opened["box"] if "O_PATH" not in one and " = -1 E" not in one]
         whole.problems += strange
     whole.problems += [f"the listener saw {one}" for one in listener.seen]
@@ -262,15 +262,15 @@ def attacked(work: Path, options: argparse.Namespace) -> list[str]:
 class Alone:
     """Scans and analyzes one file at a time, in a sandbox of this process.
 
-    Without `networks` the network that finds shots is left out: it takes 0.7 GB and 2 CPU-seconds
-    of each file alike.
+    Without `networks`, no shots are detected: the network takes 0.7 GB and 2 CPU-seconds for any
+    file.
     """
 
     def __init__(self, *, networks: bool) -> None:
         self._tried = BoxedFuzz(shots=networks, threads=1 + networks)
 
     def __call__(self, path: Path) -> Measured:
-        """Tries a file."""
+        """Scans and analyzes one file."""
         sandbox = process_sandbox()
         if sandbox._process is not None:
             Path(f"/proc/{sandbox._process.pid}/clear_refs").write_text("5")
@@ -301,7 +301,7 @@ def _watched(peaks: dict[str, int], ended: threading.Event) -> None:
 
 
 def _alone(one: Hostile, path: Path, tried: Alone, listener: Listener, canary: Canary) -> list[str]:
-    """Tries one file by itself."""
+    """Analyzes one file alone; returns the problems."""
     done = judged(tried(path), one.fits)
     done.problems += [f"the listener saw {seen}" for seen in listener.seen]
     listener.seen.clear()
@@ -312,7 +312,7 @@ def _alone(one: Hostile, path: Path, tried: Alone, listener: Listener, canary: C
 
 
 def _texts(work: Path, canary: Path) -> list[str]:
-    """Runs sidecars, a recipe and manifests: texts of strangers that no decoder reads."""
+    """Runs untrusted texts, which no decoder reads: sidecars, a recipe and manifests."""
     described = work / "described"
     described.mkdir()
     sidecars(described, canary)
@@ -330,7 +330,7 @@ def _texts(work: Path, canary: Path) -> list[str]:
     )
     problems = []
     for name, words, codes in cases:
-        # OUT is the last of the positional ones.
+        # OUT is the last positional argument.
         done = run(words[:1], work / "texts", trace=None) if len(words) == 1 else _with(words, work)
         expected = done.exit_code in codes
         done.exit_code = 0 if expected else done.exit_code

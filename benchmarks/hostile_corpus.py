@@ -1,6 +1,6 @@
-"""Makes files that are meant to exhaust, deceive or take over whoever opens them; all by code.
+"""Makes files that try to exhaust, deceive or take over the programs that open them.
 
-Each has the outcomes that fit it: `done`, or codes of `curator.errors.ErrorCode`.
+Each file lists its allowed outcomes: `done`, or codes of `curator.errors.ErrorCode`.
 """
 
 import io
@@ -31,9 +31,9 @@ class Hostile:
     """A hostile file.
 
     Attributes:
-        name: Its name, which may be hostile itself.
-        kind: What it tries.
-        fits: The outcomes that are right.
+        name: Name of the file, which may be hostile itself.
+        kind: Description of the attack.
+        fits: Allowed outcomes.
     """
 
     name: str | bytes
@@ -42,7 +42,7 @@ class Hostile:
     fits: frozenset[str] = HARMLESS
 
     def write(self, folder: Path) -> Path:
-        """Writes it into a folder."""
+        """Writes the file into a folder."""
         path = Path(os.fsdecode(os.path.join(os.fsencode(folder), os.fsencode(self.name))))
         path.parent.mkdir(parents=True, exist_ok=True)
         if callable(self.data):
@@ -53,12 +53,12 @@ class Hostile:
 
 
 def corpus(work: Path, *, address: str, canary: Path) -> Iterator[Hostile]:
-    """Returns all files.
+    """Yields all files.
 
     Args:
-        work: Folder for what is made on the way.
-        address: Of a listener, such as `127.0.0.1:8000`.
-        canary: A file that nothing may open.
+        work: Folder for intermediate files.
+        address: Address of a listener, such as `127.0.0.1:8000`.
+        canary: A file that no process may open.
     """
     film(work / "good.mp4")
     good = (work / "good.mp4").read_bytes()
@@ -100,7 +100,7 @@ def _covers() -> Iterator[Hostile]:
 
 
 def patched(data: bytes, kind: bytes, at: int, new: bytes) -> bytes:
-    """Returns an MP4 with bytes of its first box of a kind changed, counted from its content."""
+    """Returns an MP4 with changed bytes at an offset in its first box of a kind."""
     start = data.index(kind) + 4 + at
     return data[:start] + new + data[start + len(new) :]
 
@@ -185,7 +185,7 @@ def _with_box(good: bytes, head: int, moov: bytes, more: bytes) -> bytes:
 
 
 def element(number: bytes, *parts: bytes) -> bytes:
-    """An element of EBML, with its size in 8 bytes."""
+    """Returns an EBML element with its size in 8 bytes."""
     data = b"".join(parts)
     return number + struct.pack(">Q", len(data) | 1 << 56) + data
 
@@ -204,7 +204,7 @@ CLUSTER, TRACKS, SEGMENT, TAGS = (
 
 
 def track(number: int, codec: bytes, *more: bytes, kind: int = 1) -> bytes:
-    """A track of a Matroska file."""
+    """Returns a track of a Matroska file."""
     size = element(b"\xe0", _uint(b"\xb0", 64), _uint(b"\xba", 48)) if kind == 1 else b""
     return element(
         b"\xae",
@@ -218,7 +218,7 @@ def track(number: int, codec: bytes, *more: bytes, kind: int = 1) -> bytes:
 
 
 def block(data: bytes, *, time: int = 0, flags: int = 0x80, number: int = 1) -> bytes:
-    """A simple block of a Matroska file."""
+    """Returns a simple block of a Matroska file."""
     return element(b"\xa3", bytes([0x80 | number]), struct.pack(">hB", time, flags), data)
 
 
@@ -295,7 +295,7 @@ def _riff(kind: bytes, *parts: bytes) -> bytes:
 
 
 def _others(work: Path) -> Iterator[Hostile]:
-    """AVI, MPEG-TS."""
+    """Yields AVI and MPEG-TS files."""
     with av.open(work / "good.avi", "w") as container:
         stream = container.add_stream("mjpeg", rate=25)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuvj420p"
@@ -358,7 +358,7 @@ def _packet(pid: int, payload: bytes, *, starts: bool = True) -> bytes:
 
 
 def _section(pid: int, table: int, number: int, part: int, body: bytes) -> bytes:
-    """A table of MPEG-TS, in as many packets as it takes."""
+    """Returns the packets of one MPEG-TS table."""
     head = struct.pack(">BHHBBB", table, 0xB000 | (len(body) + 9), number, 0xC1, part, 255)
     data = b"\0" + head + body
     data += struct.pack(">I", _crc(data[1:]))
@@ -389,7 +389,7 @@ def _map(pid: int, number: int, streams: list[tuple[int, int]]) -> bytes:
 
 
 def _pictures() -> Iterator[Hostile]:
-    """Many pixels in few bytes."""
+    """Yields files with many pixels in few bytes."""
     yield Hostile(
         name="black 8K.webm",
         kind="600 black pictures of 8K in 100 KB",
@@ -437,7 +437,7 @@ def _pictures() -> Iterator[Hostile]:
 
 
 def black_film(path: Path, width: int, height: int, count: int) -> None:
-    """Writes a film of one black picture and many that say that nothing changes."""
+    """Writes a film of one black picture and many pictures without changes."""
     with av.open(path, "w") as container:
         stream = container.add_stream("libvpx-vp9", rate=30)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
@@ -568,7 +568,7 @@ def _holes(good: bytes) -> Iterator[Hostile]:
 
 
 def _references(good: bytes, address: str, canary: Path) -> Iterator[Hostile]:
-    """Files that name others: a listener, a metadata service, a file of the user."""
+    """Yields files that refer to a listener or to a file of the user."""
     targets = [
         f"http://{address}/seen",
         f"tcp://{address}",
@@ -631,7 +631,7 @@ def _references(good: bytes, address: str, canary: Path) -> Iterator[Hostile]:
 
 
 def _alias(target: str) -> bytes:
-    """An alias of a Macintosh, with its path as FFmpeg reads it."""
+    """Returns a Macintosh alias, with its path as FFmpeg reads it."""
     path = target.encode()
     words = struct.pack(">HH", 2, len(path)) + path + b"\0" * (len(path) % 2)
     words += struct.pack(">HH", 18, len(path)) + path + b"\0" * (len(path) % 2)
@@ -643,7 +643,7 @@ def _alias(target: str) -> bytes:
 
 
 def _replaced(data: bytes, at: int, size: int, new: bytes) -> bytes:
-    """Replaces a box of an MP4, and mends the sizes of those around it."""
+    """Replaces a box of an MP4, and corrects the sizes of the boxes around it."""
     changed = bytearray(data[:at] + new + data[at + size :])
     for kind in (b"moov", b"trak", b"mdia", b"minf", b"dinf"):
         start = data.index(kind) - 4
@@ -678,7 +678,7 @@ def _names(good: bytes, address: str) -> Iterator[Hostile]:
 
 
 def sidecars(folder: Path, secret: Path) -> None:
-    """Writes hostile sidecars of good films."""
+    """Writes good films with hostile sidecars."""
     film(folder / "seed.mp4")
     good = (folder / "seed.mp4").read_bytes()
     (folder / "seed.mp4").unlink()
@@ -699,7 +699,7 @@ def sidecars(folder: Path, secret: Path) -> None:
 
 
 def aliases() -> str:
-    """A recipe of a few lines that stands for gigabytes."""
+    """Returns a recipe of a few lines that expands to gigabytes."""
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
     for name, before in zip("bcdefghij", "abcdefghi", strict=True):
         lines.append(f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]")
@@ -707,7 +707,7 @@ def aliases() -> str:
 
 
 def long_manifest() -> bytes:
-    """A Parquet file of 0.7 MB with 200 million rows of one address."""
+    """Returns a Parquet file of 0.7 MB with 200 million rows of one address."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

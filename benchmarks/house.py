@@ -1,6 +1,6 @@
-"""What a run left, in rows that can be compared, and how two of them differ.
+"""Reads the output of a run into comparable rows, and compares two outputs.
 
-`golden.py` runs two checkouts and compares what they leave; added columns are no difference.
+`golden.py` uses this to compare two checkouts. Added columns do not count as differences.
 """
 
 import hashlib
@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 HASH_OF_TAR = re.compile(r"-[0-9a-f]{8}(?=\.tar)")
-"""Is left out of the names of tars, of which the JSON of samples is a part."""
+"""The hash in a tar's name, which also appears in the JSON of samples; it is not compared."""
 
 MOST_CHARACTERS = 4000
-"""Of a value that is longer, such as a vector, the hash is compared."""
+"""Longer values, such as vectors, are compared by hash."""
 
 KEYS = {
     "sources": ("uri",),
@@ -31,17 +31,17 @@ KEYS = {
     "sidecars": ("source_uri",),
     "members": ("clip_id", "member"),
 }
-"""Columns that name a row of a table."""
+"""Columns that identify a row of each table."""
 
 COUNTS = ("counts", "rules", "video_s", "kept_s")
-"""Parts of `summary.json` that are compared."""
+"""Compared parts of `summary.json`."""
 
 Facts = dict[str, dict[str, dict[str, Any]]]
-"""What a run left: table, row, column."""
+"""Values of an output, by table, row and column."""
 
 
 def facts(out: Path) -> Facts:
-    """What a run left, in rows that can be compared."""
+    """Returns the output of a run as comparable rows."""
     summary = json.loads((out / "summary.json").read_text())
     found: Facts = {"summary": {name: flat({"is": summary[name]}) for name in COUNTS}}
     for name, key in KEYS.items():
@@ -66,12 +66,12 @@ def facts(out: Path) -> Facts:
 
 
 def rows(table: pa.Table, key: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Rows by their key, in their order."""
+    """Returns the rows by key, in order."""
     return {" ".join(str(row[name]) for name in key): flat(row) for row in table.to_pylist()}
 
 
 def flat(row: dict[str, Any], within: str = "") -> dict[str, Any]:
-    """A row with the keys of objects in it as names of their own."""
+    """Returns a row with nested objects flattened to dotted names."""
     values: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, dict) and value:
@@ -82,7 +82,7 @@ def flat(row: dict[str, Any], within: str = "") -> dict[str, Any]:
 
 
 def plain(value: object) -> object:
-    """A value that JSON holds; of what is long, a hash."""
+    """Returns a JSON value; bytes and long values are replaced by their hash."""
     if isinstance(value, bytes) or len(text := json.dumps(value, default=str)) > MOST_CHARACTERS:
         data = value if isinstance(value, bytes) else text.encode()
         return hashlib.sha256(data).hexdigest()
@@ -91,14 +91,14 @@ def plain(value: object) -> object:
 
 
 def compare(base: Facts, new: Facts) -> dict[str, Any]:
-    """Counts what is equal, and names what is not.
+    """Counts compared values, and lists the differences.
 
     Args:
-        base: What a run left.
-        new: What another left.
+        base: Output of a run.
+        new: Output of another run.
 
     Returns:
-        Rows and values compared by table, added columns, and a line per kind of difference.
+        Compared rows and values by table, added columns, and one line per kind of difference.
     """
     result: dict[str, Any] = {"compared": {}, "added": {}, "differences": []}
     for name in sorted(base.keys() | new.keys()):

@@ -1,18 +1,18 @@
-"""Kills the driver after each single mutation of the output root, looks, and runs again.
+"""Kills the driver after each mutation of the output root, checks the root, and runs again.
 
     python benchmarks/kill_points.py [--scenarios "first run" growth "changed recipe" recaption]
     python benchmarks/kill_points.py --server http://127.0.0.1:5905 --bucket s3://NAME [--ray]
 
-For each scenario the mutations are counted in one run. Then, for each of them (with `--every K` for
-each K-th), a process of its own does the same run over the same begun output and is killed by
-SIGKILL right after it. After each kill: `curate verify` must end with 0 (or with 2 where nothing
-was committed yet), every index must name only tars that are there with the samples that it
-promises, and the same command must end with 0, the same shards and tables and no finding.
+One run of each scenario counts the mutations. Then, for each mutation (with `--every K` for each
+K-th), another process repeats the run from the same initial output, and SIGKILL ends it right after
+that mutation. After each kill, `curate verify` must end with 0, or with 2 if nothing was committed
+yet. Every index must name only existing tars with the promised samples. The same command must then
+end with 0, the same shards and tables, and no finding.
 
-In a folder, mutations are the objects that the driver writes and removes. Workers write parts
-besides, which no reader reads. In a bucket (S3, or a container of `az://`) a proxy counts every
-request of any process that changes an object, but for the lease and temporary objects, and kills
-the driver when the next one comes, which it refuses. `--ray` lets workers of Ray do the work.
+In a folder, mutations are objects that the driver writes and removes. Workers also write parts,
+which no reader reads. In a bucket (S3, or a container of `az://`), a proxy counts the requests of
+all processes that change an object, except the lease and temporary objects. The proxy refuses the
+request after the mutation, and kills the driver. `--ray` runs the work on Ray workers.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ def run_killed(
     environment: dict[str, str],
     pipe: Any,  # noqa: ANN401
 ) -> None:
-    """Runs a command; kills this process after mutation `last`, or sends the number of all."""
+    """Runs a command; kills this process after mutation `last`, or sends the total number."""
     create, delete = LocalStore.create, LocalStore.delete
     write_new, replace = LocalStore.write_new, LocalStore.replace
     n_done = 0
@@ -101,19 +101,19 @@ def run_killed(
 
 
 class Kills:
-    """Runs commands in processes of their own, and kills them."""
+    """Runs commands in separate processes, and kills them."""
 
     def __init__(self, context: Any, proxy: FaultProxy | None, variable: str) -> None:  # noqa: ANN401
         self._context, self._proxy = context, proxy
         self._environment = {}
         if proxy:
-            # The path is the account of a server of Azure.
+            # In an address of Azure, the path is the account.
             self._environment[variable] = proxy.url + urlsplit(proxy.server).path
         self.n_mutations = 0
-        """Of the last command that was not killed."""
+        """Mutations of the last command that was not killed."""
 
     def __call__(self, arguments: list[str], last: int | None = None) -> tuple[int, str] | None:
-        """Returns exit code and words; None where the process was killed."""
+        """Returns exit code and output, or None if the process was killed."""
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(
             target=run_killed, args=(arguments, last, self._environment, sender)
@@ -136,19 +136,19 @@ class Kills:
 
 
 class Counter:
-    """Counts requests that change an object; kills a process when the one after `last` comes."""
+    """Counts requests that change an object; kills a process at the request after `last`."""
 
     def __init__(self, process: Any, last: int | None) -> None:  # noqa: ANN401
         self._process, self._last = process, last
         self.n_done = 0
 
     def __call__(self, number: int, method: str, path: str) -> str | None:
-        """A `fault_proxy.Refusal`."""
+        """Implements `fault_proxy.Refusal`."""
         name = path.partition("?")[0].rpartition("/")[2]
         if method in ("GET", "HEAD") or name == LEASE or name.startswith(TEMPORARY_PREFIX):
             return None
         if self.n_done == (self._last + 1 if self._last is not None else None):
-            self._last = None  # Workers that outlive the driver go on.
+            self._last = None  # Workers that outlive the driver may continue.
             os.kill(self._process.pid, signal.SIGKILL)
             return "AccessDenied"
         self.n_done += 1
@@ -156,13 +156,13 @@ class Counter:
 
 
 def read(out: str) -> State:
-    """What is in an output root."""
+    """Returns the objects of an output root."""
     store = open_store(out)
     return {info.key: store.read(info.key) for info in store.list()}
 
 
 def restore(out: str, state: State) -> None:
-    """Lets an output root have these objects and no others."""
+    """Makes an output root hold exactly these objects."""
     store, there = open_store(out), read(out)
     if store.is_local:
         shutil.rmtree(out, ignore_errors=True)
@@ -174,7 +174,7 @@ def restore(out: str, state: State) -> None:
 
 
 def check_indexes(out: str) -> None:
-    """Reads what is there as each kind of reader does."""
+    """Reads the output as each kind of reader does."""
     from index_readers import check_readers
 
     if open_store(out).is_local:
@@ -186,7 +186,7 @@ def check_indexes(out: str) -> None:
 
 
 def objects(state: State) -> dict[str, str]:
-    """Hashes of what must be the same."""
+    """Returns hashes of the objects that must be identical."""
     return {
         key: hashlib.sha256(data).hexdigest()
         for key, data in state.items()
@@ -195,7 +195,7 @@ def objects(state: State) -> dict[str, str]:
 
 
 def verified(out: str) -> tuple[int, str]:
-    """Exit code and words of `curate verify`."""
+    """Returns exit code and output of `curate verify`."""
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
         code = main(["verify", out, "--frames", "none"])
@@ -205,7 +205,7 @@ def verified(out: str) -> tuple[int, str]:
 def scenario(
     kills: Kills, name: str, begun: State, out: str, arguments: list[str], every: int
 ) -> dict[str, Any]:
-    """Kills at each mutation; `out`, which `arguments` name, ends as the whole run leaves it."""
+    """Kills at each mutation; then leaves the result of the whole run in `out`."""
     restore(out, begun)
     code, said = kills(arguments) or (None, "")
     if code:
@@ -216,7 +216,7 @@ def scenario(
     for last in range(0, n_mutations, every):
         restore(out, begun)
         if kills(arguments, last) is not None:
-            # The last request, or one of those that a run makes or leaves out by chance.
+            # The last request, or a request that only some runs make.
             print(f"{name}: mutation {last} of {n_mutations} was the last", file=sys.stderr)
             continue
         where = f"{name}, after mutation {last}"
@@ -252,7 +252,7 @@ def scenario(
 
 
 def run() -> None:
-    """Does all scenarios, each over the output of the one before."""
+    """Runs all scenarios, each on the output of the previous one."""
     from film_makers import write_video
     from film_shots import moving_texture
 
@@ -262,7 +262,7 @@ def run() -> None:
     parser.add_argument("--server", help="address of a server of S3 or Azure Blob Storage")
     parser.add_argument("--bucket", help="s3://NAME or az://NAME of an empty bucket there")
     parser.add_argument("--ray", action="store_true", help="two workers of Ray")
-    parser.add_argument("--every", type=int, default=1, metavar="K", help="of the mutations")
+    parser.add_argument("--every", type=int, default=1, metavar="K", help="use each K-th mutation")
     options = parser.parse_args()
     variable = ENDPOINTS[options.bucket.partition(":")[0]] if options.bucket else ""
     if options.server:

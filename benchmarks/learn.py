@@ -1,12 +1,12 @@
-"""Learns `suitability` from made marks, and measures it on recordings that have none.
+"""Learns `suitability` from synthetic marks, and measures it on recordings without marks.
 
     python benchmarks/learn.py [OUT...] [--seeds N] [--flips SHARE]
 
-A mark is made by a rule of three scores, each with a bound at a quantile of the corpus: a clip is
-kept that is inside all three. A tenth of the marks is flipped. The scores are those of a made
-corpus, in which scores depend on each other and on the recording; or of the finished runs OUT, put
-together. A model learns from N marks, of half of the recordings; all clips of the other half say
-how good it is, by the rule itself (clean) and by marks with as many flips (noisy).
+A rule of three scores makes the marks. Each score has a bound at a quantile of the corpus; a clip
+inside all three bounds is kept. A tenth of the marks is flipped. The scores come from a synthetic
+corpus, in which they depend on each other and on the recording, or from the finished runs OUT. A
+model learns from N marks in half of the recordings. It is scored on all clips of the other half: by
+the rule itself (clean), and by marks with as many flips (noisy).
 
 Prints a table for people, then JSON. benchmarks/results/learn.md has results.
 """
@@ -40,7 +40,7 @@ N_SCORES, N_FACTORS, N_COMPONENTS = 40, 6, 8
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Scores of clips, float64 [N, S], components of vectors [N, K], and recordings [N]."""
+    """Scores of clips [N, S], components of vectors [N, K], both float64, and recordings [N]."""
 
     names: tuple[str, ...]
     scores: Floats
@@ -49,10 +49,10 @@ class Corpus:
 
 
 def made_corpus(rng: np.random.Generator) -> Corpus:
-    """Scores that follow a few factors, which recordings share; of many kinds of distribution.
+    """Makes scores of many distributions from a few factors that recordings share.
 
-    Of the variance of a score about a third is of its recording, a third of the clip's factors,
-    and a third of its own. Some are zero for most clips, as areas of text are; some are rounded.
+    About a third of a score's variance comes from the recording, a third from the clip's factors,
+    and a third is independent. Some scores are zero for most clips, like text areas, or rounded.
     """
     n = N_RECORDINGS * CLIPS_PER_RECORDING
     recordings = np.repeat(np.arange(N_RECORDINGS), CLIPS_PER_RECORDING)
@@ -82,7 +82,7 @@ def made_corpus(rng: np.random.Generator) -> Corpus:
 
 
 def corpus_of(outs: Sequence[str]) -> Corpus:
-    """Returns the clips of finished runs that have all scores which nearly all clips have."""
+    """Returns clips of finished runs with the scores that nearly all clips have."""
     tables = []
     for out in outs:
         clips = open_finished(out).clips
@@ -103,9 +103,9 @@ def corpus_of(outs: Sequence[str]) -> Corpus:
 
 
 def rule(corpus: Corpus, n_scores: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Returns which clips are inside bounds of some scores, of those that have many values.
+    """Returns whether each clip is inside the bounds of `n_scores` scores.
 
-    About half of all clips are kept: each of three bounds leaves about four fifths.
+    The bounds together keep about half of the clips.
     """
     most, least = 1 - 0.4 ** (1 / n_scores), 1 - 0.6 ** (1 / n_scores)
     bounds: list[NDArray[np.bool_]] = []
@@ -115,7 +115,7 @@ def rule(corpus: Corpus, n_scores: int, rng: np.random.Generator) -> NDArray[np.
         is_low = rng.random() < 0.5
         bound = np.quantile(values, share if is_low else 1 - share)
         is_inside = values >= bound if is_low else values <= bound
-        # Where most values are equal, a bound may leave out nothing, or nearly all.
+        # If most values are equal, a bound may exclude nothing, or nearly everything.
         if 0.75 * least <= 1 - is_inside.mean() <= 1.25 * most:
             bounds.append(is_inside)
     is_kept: NDArray[np.bool_] = np.all(bounds[:n_scores], axis=0)
@@ -123,7 +123,7 @@ def rule(corpus: Corpus, n_scores: int, rng: np.random.Generator) -> NDArray[np.
 
 
 def flipped(labels: NDArray[np.bool_], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Returns labels of which a share is the other one."""
+    """Returns labels with a share of them inverted."""
     other: NDArray[np.bool_] = labels ^ (rng.random(len(labels)) < share)
     return other
 
@@ -131,7 +131,7 @@ def flipped(labels: NDArray[np.bool_], share: float, rng: np.random.Generator) -
 def one_run(
     corpus: Corpus, n_marks: int, seed: int, flips: float, n_scores: int
 ) -> dict[str, float]:
-    """Learns from some marks of half of the recordings; returns measures on the other half."""
+    """Learns from marks in half of the recordings; returns measures on the other half."""
     rng = np.random.default_rng([seed, n_marks])
     clean = rule(corpus, n_scores, np.random.default_rng([seed, 7]))
     noisy = flipped(clean, flips, rng)
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("outs", nargs="*", metavar="OUT")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=100)
-    parser.add_argument("--scores", type=int, default=3, help="of the rule")
+    parser.add_argument("--scores", type=int, default=3, help="number of scores in the rule")
     parser.add_argument("--flips", type=float, default=0.1)
     options = parser.parse_args()
     results = []

@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
-"""Trains a small video autoencoder from shards, and measures how long it waits for its batches.
+"""Trains a small video autoencoder from shards, and measures its waits for batches.
 
     loading.py [--shards OUT] [--clips 12] [--steps 10] [--rounds 5] [--workers 1] [--ray]
 
-Side by side in one run: `curator.loading`, webdataset's own reader and a folder of MP4s, all
-through PyTorch's DataLoader with the same number of workers, batch and size of frames, for two
-models: one that takes longer to train than a worker takes to decode, and one that takes less.
-*Stall* is the time that the trainer waited for batches as a share of all its time. The trainer
-computes in one thread; its decoders are other processes.
+One run compares `curator.loading`, webdataset's own reader and a folder of MP4s. All use PyTorch's
+DataLoader with the same number of workers, batch size and frame size. There are two models: a
+training step takes longer than the decoding by a worker for one model, and less for the other.
+*Stall* is the share of time that the trainer waits for batches. The trainer computes in one thread;
+other processes decode.
 
-Without --shards, clips are made by code: photographs under a moving camera, 1280x720, H.264 with a
-key frame each second, of which each is in the tars under eight keys. The other readers decode a
-clip from its start to the end of the window, as examples for PyAV do, and scale in the same way.
+Without --shards, the clips are synthetic: a camera moves over photographs, 1280x720, H.264 with one
+key frame a second. Each clip is in the tars under eight keys. The other readers decode a clip from
+its start to the end of the window, as PyAV's examples do, and scale in the same way.
 
-The number of cores that a trainer needs for decoding is its rate with a batch at hand, on a core of
-its own (by CPU-seconds, so that other work on the machine does not count), times the CPU-seconds
-that a sample costs.
+The cores that decoding for a trainer needs are the trainer's samples per CPU-second with a batch at
+hand, times the CPU-seconds per sample. CPU time excludes other work on the machine.
 """
 
 import argparse
@@ -52,7 +51,7 @@ BUCKET = "720p_16-9_49f"
 
 
 class Autoencoder(nn.Module):
-    """Shrinks a clip by 16 in height and width and by 4 in time, into 8 channels, and back.
+    """Compresses a clip 16x in height and width and 4x in time, into 8 channels; decodes it.
 
     Args:
         width: Channels of the first layer.
@@ -77,13 +76,13 @@ class Autoencoder(nn.Module):
         )  # fmt: skip
 
     def forward(self, video: torch.Tensor) -> torch.Tensor:
-        """[B, 3, T, H, W] of [-1, 1] to the same."""
+        """Reconstructs video [B, 3, T, H, W] with values in [-1, 1]."""
         made: torch.Tensor = self.decoder(self.encoder(video))
         return made[:, :, : video.shape[2]]
 
 
 class Trainer:
-    """A model with its optimiser."""
+    """A model and its optimiser."""
 
     def __init__(self, width: int) -> None:
         torch.manual_seed(0)
@@ -91,7 +90,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-3)
 
     def step(self, levels: torch.Tensor) -> float:
-        """One step on uint8 [B, 3, T, H, W]; gives the loss."""
+        """Trains one step on uint8 [B, 3, T, H, W]; returns the loss."""
         video = as_unit(levels)
         loss = nn.functional.mse_loss(self.model(video), video)
         self.optimizer.zero_grad(set_to_none=True)
@@ -101,12 +100,12 @@ class Trainer:
 
     @property
     def megabytes(self) -> float:
-        """Size of the weights."""
+        """Size of the weights in MB."""
         return sum(p.numel() * p.element_size() for p in self.model.parameters()) / 1e6
 
 
 def make_shards(out: Path, n_clips: int) -> None:
-    """Tars as `curate run` writes them, with their indexes, table and manifest."""
+    """Writes tars, indexes, table and manifest as `curate run` does."""
     out.mkdir(parents=True)
     order = random.Random(0)
     names = sorted(PHOTOGRAPHS)
@@ -130,7 +129,7 @@ def make_shards(out: Path, n_clips: int) -> None:
 
 
 def unpack(out: Path, folder: Path) -> None:
-    """The same samples as a folder of MP4s."""
+    """Extracts the samples into a folder of MP4s."""
     for path in sorted((out / "shards").rglob("*.tar")):
         with tarfile.open(path) as tar:
             for member in tar:
@@ -139,7 +138,7 @@ def unpack(out: Path, folder: Path) -> None:
 
 
 def from_start(file: Any) -> torch.Tensor:  # noqa: ANN401
-    """A random window as examples for PyAV read it: uint8 [3, T, H, W]."""
+    """Reads a random window as PyAV's examples do; returns uint8 [3, T, H, W]."""
     kept = []
     with av.open(file) as container:
         stream = container.streams.video[0]
@@ -164,22 +163,22 @@ def from_start(file: Any) -> torch.Tensor:  # noqa: ANN401
 
 
 def from_sample(sample: dict[str, Any]) -> torch.Tensor:
-    """As `from_start`, of a sample of webdataset."""
+    """Reads a random window of a webdataset sample."""
     return from_start(io.BytesIO(sample["mp4"]))
 
 
 class Mp4Folder(torch.utils.data.Dataset[torch.Tensor]):
-    """A file for each clip."""
+    """A folder with one file per clip."""
 
     def __init__(self, folder: Path) -> None:
         self.paths = sorted(folder.glob("*.mp4"))
 
     def __len__(self) -> int:
-        """Files."""
+        """Returns the number of files."""
         return len(self.paths)
 
     def __getitem__(self, number: int) -> torch.Tensor:
-        """A window of a file."""
+        """Returns a random window of a file."""
         return from_start(str(self.paths[number]))
 
 
@@ -187,7 +186,7 @@ Batches = Iterator[torch.Tensor]
 
 
 def readers(out: Path, folder: Path, workers: int) -> dict[str, Callable[[], Batches]]:
-    """Each gives batches, epoch after epoch."""
+    """Returns functions that yield batches without end, by reader."""
     import webdataset
 
     tars = [str(path) for path in sorted((out / "shards").rglob("*.tar"))]
@@ -213,18 +212,18 @@ def readers(out: Path, folder: Path, workers: int) -> dict[str, Callable[[], Bat
 
 
 def clips(out: Path) -> ClipDataset:
-    """The dataset that is measured."""
+    """Returns the measured dataset."""
     return ClipDataset(str(out), batch_size=BATCH, frames=FRAMES, size=(SIZE, SIZE), drop_last=True)
 
 
 def ray_batches(out: Path) -> Batches:
-    """Batches that Ray's processes decode."""
+    """Yields batches that Ray's processes decode."""
     made = ray_clips(clips(out)).select_columns(["video"])
     return (rows["video"] for rows in made.iter_torch_batches(batch_size=BATCH))
 
 
 def train(trainer: Trainer, batches: Iterable[torch.Tensor], steps: int) -> dict[str, float]:
-    """Trains after a warm-up, and says where the time went."""
+    """Trains after a warm-up; returns the rate, the stall and the loss."""
     source = iter(batches)
     for batch in islice(source, WARM_UP):
         trainer.step(batch)
@@ -243,7 +242,7 @@ def train(trainer: Trainer, batches: Iterable[torch.Tensor], steps: int) -> dict
 
 
 def cpu_seconds(take: Callable[[], object], n: int) -> float:
-    """CPU-seconds of this process for one of n calls."""
+    """Returns CPU-seconds of this process per call, over n calls."""
     take()
     begun_s = time.process_time()
     for _ in range(n):
@@ -252,7 +251,7 @@ def cpu_seconds(take: Callable[[], object], n: int) -> float:
 
 
 def cost_of_samples(out: Path, folder: Path) -> dict[str, float]:
-    """CPU-seconds of one sample, in one process without workers."""
+    """Returns CPU-seconds per sample, in one process without workers."""
     dataset = clips(out)
     ours = (batch for _ in repeat(None) for batch in dataset)
     files = Mp4Folder(folder)
@@ -264,7 +263,7 @@ def cost_of_samples(out: Path, folder: Path) -> dict[str, float]:
 
 
 def measure(args: argparse.Namespace, out: Path, folder: Path) -> dict[str, Any]:
-    """All readers and both models."""
+    """Measures all readers with both models."""
     sources = readers(out, folder, args.workers)
     if args.ray:
         import ray
@@ -308,7 +307,7 @@ def measure(args: argparse.Namespace, out: Path, folder: Path) -> dict[str, Any]
 
 
 def show(result: dict[str, Any]) -> None:
-    """The table."""
+    """Prints the tables."""
     for reader, cost in result["cpu_s_per_sample"].items():
         print(f"{reader}: {cost * 1e3:.1f} CPU-ms a sample, {1 / cost:.1f} samples/s per core")
     for name, model in result["models"].items():
@@ -326,16 +325,16 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Makes what is missing, measures, and prints a table and a line of JSON."""
+    """Makes missing clips, measures, and prints a table and a line of JSON."""
     parser = arguments(__doc__)
-    parser.add_argument("--shards", type=Path, help="output of `curate run`; else made by code")
-    parser.add_argument("--clips", type=int, default=12, help="clips to make, 8 samples of each")
-    parser.add_argument("--steps", type=int, default=10, help="measured steps of a round")
+    parser.add_argument("--shards", type=Path, help="output of `curate run`; else synthetic clips")
+    parser.add_argument("--clips", type=int, default=12, help="clips to make, 8 samples each")
+    parser.add_argument("--steps", type=int, default=10, help="measured steps per round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--large", type=int, default=16, help="channels of the larger model")
     parser.add_argument("--small", type=int, default=2, help="channels of the smaller model")
-    parser.add_argument("--ray", action="store_true", help="Ray Data too, with as many workers")
+    parser.add_argument("--ray", action="store_true", help="also Ray Data, with as many workers")
     args = parser.parse_args()
     torch.set_num_threads(1)
     random.seed(0)

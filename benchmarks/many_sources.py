@@ -1,13 +1,12 @@
-"""What a source costs that is there only by its number: memory of the driver, time per source.
+"""Measures the fixed cost of a source: memory of the driver, and time.
 
-Three cases, each a run of `curate` of its own:
+Each of the three cases is a run of `curate`:
 
-- `listed`: a manifest of paths that do not exist. Every line ends as a failed source.
-- `probed`: hard links to a few files, with probes in parts of `scan` as an earlier run would have
-  left them. They say that the files are no videos, so that the run ends after the scan with a row
-  for each.
-- `clips`: short clips that differ in a byte, listed, probed and analyzed. The CPU-seconds that are
-  not decoding, measuring and the shot network are the fixed cost.
+- `listed`: a manifest of paths that do not exist. Every line becomes a failed source.
+- `probed`: hard links to a few files, with probes in parts of `scan`, as an earlier run stores
+  them. The probes say that no file is a video, so the run ends after the scan, with a row for each.
+- `clips`: short clips that differ in a few bytes; they are listed, probed and analyzed. The fixed
+  cost is all CPU time except decoding, measuring and the shot network.
 """
 
 import argparse
@@ -32,7 +31,7 @@ MIB = 1 << 20
 
 
 def manifest(folder: Path, n: int) -> Path:
-    """Names of files that are not there."""
+    """Writes a manifest of files that do not exist."""
     path = folder / "manifest.txt"
     with path.open("w") as lines:
         for number in range(n):
@@ -42,7 +41,7 @@ def manifest(folder: Path, n: int) -> Path:
 
 
 def links(folder: Path, n: int) -> Path:
-    """Hard links to as few files as a file system allows."""
+    """Makes hard links to as few files as the file system allows."""
     root = folder / "links"
     for number in range(n):
         path = root / f"shard-{number // 1000:04}" / f"clip-{number:08}.mp4"
@@ -93,7 +92,7 @@ def store_probes(sources: Path, out: Path) -> None:
 
 
 def clips(folder: Path, n: int) -> Path:
-    """Clips of 3 s at 320x180, of eight pictures, each with a byte string of its own at the end."""
+    """Makes clips of 3 s at 320x180 from eight videos; each ends with different bytes."""
     from fractions import Fraction
 
     from film_makers import write_video
@@ -112,14 +111,14 @@ def clips(folder: Path, n: int) -> Path:
         )
         kinds.append(path.read_bytes())
     for number in range(n):
-        # A box that readers skip: its size, the type `free`, and the clip's number.
+        # Readers skip this box: its size, the type `free`, and the clip's number.
         box = b"\x00\x00\x00\x10free" + number.to_bytes(8, "big")
         (root / f"{number:06}.mp4").write_bytes(kinds[number % len(kinds)] + box)
     return root
 
 
 def driver_peak(command: list[str]) -> tuple[float, float, int]:
-    """Wall seconds, CPU-seconds and peak bytes of a command's own process, without its children."""
+    """Returns wall seconds, CPU-seconds with children, and the process's own peak in bytes."""
     begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     peak = 0
@@ -144,7 +143,7 @@ def driver_peak(command: list[str]) -> tuple[float, float, int]:
 
 
 def bookkeeping(args: argparse.Namespace, make: Callable[[Path, int], Path]) -> dict[str, Any]:
-    """Runs with 1 source and with all, so that what a run takes anyway can be told apart."""
+    """Runs with 1 source and with all; the difference excludes the fixed cost of a run."""
     results: dict[str, Any] = {"n": args.n}
     for n in (1, args.n):
         folder = args.work / str(n)
@@ -173,7 +172,7 @@ def bookkeeping(args: argparse.Namespace, make: Callable[[Path, int], Path]) -> 
 
 
 def fixed_cost(args: argparse.Namespace) -> dict[str, Any]:
-    """A whole run over short clips."""
+    """Runs over short clips."""
     sources, out = clips(args.work, args.n), args.work / "out"
     cost = measured([*CURATE, "run", str(sources), str(out)])
     if cost.code != 0:
@@ -196,11 +195,11 @@ def fixed_cost(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Makes the sources, runs, and prints."""
+    """Makes the sources, runs, and prints the results."""
     parser = arguments(__doc__)
     parser.add_argument("case", choices=("listed", "probed", "clips"))
-    parser.add_argument("--n", type=int, required=True, help="sources")
-    parser.add_argument("--work", type=Path, required=True, help="emptied first")
+    parser.add_argument("--n", type=int, required=True, help="number of sources")
+    parser.add_argument("--work", type=Path, required=True, help="folder; emptied first")
     args = parser.parse_args()
     shutil.rmtree(args.work, ignore_errors=True)
     args.work.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: arguments, commands and their cost, memory by stage, results."""
+"""Shared parts of the benchmarks: arguments, commands and their cost, memory by stage, results."""
 
 import argparse
 import contextlib
@@ -26,42 +26,42 @@ ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"
 MIB = 1 << 20
 CURATE = (sys.executable, "-m", "curator.cli")
-"""The command, of the checkout that is first on the path."""
+"""The command, from the checkout that is first on the path."""
 MARK = "CURATE_BENCH"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def arguments(documentation: str | None) -> argparse.ArgumentParser:
-    """A parser whose help begins with the first line of a script's documentation."""
+    """Returns a parser whose description is the first line of a script's docstring."""
     return argparse.ArgumentParser(description=(documentation or "").partition("\n")[0])
 
 
 def sets(*changes: str) -> list[str]:
-    """Options of `curate` that change keys of a recipe."""
+    """Returns `--set` options for `curate`."""
     return [word for change in changes for word in ("--set", change)]
 
 
 def last_json(*command: str | os.PathLike[str]) -> dict[str, Any]:
-    """Runs a command that measures in a process of its own; returns the JSON of its last line."""
+    """Runs a command in another process; returns the JSON of its last output line."""
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def spread(values: Sequence[float], form: str = ".2f") -> str:
-    """Median, least and most."""
+    """Returns median, minimum and maximum as text."""
     return "{:{f}} ({:{f}}-{:{f}})".format(
         statistics.median(values), min(values), max(values), f=form
     )
 
 
 def tell(results: dict[str, Any]) -> None:
-    """Prints results and the machine as JSON: the last line of every benchmark."""
+    """Prints results and the machine as JSON, as the last line of every benchmark."""
     print(json.dumps(results | {"machine": machine()}))
 
 
 def peak_bytes(process: int | str = "self") -> int:
-    """The most memory that a process has had; 0 where it has ended."""
+    """Returns the peak memory of a process; 0 if it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/status").read_text().splitlines():
             if line.startswith("VmHWM"):
@@ -70,7 +70,7 @@ def peak_bytes(process: int | str = "self") -> int:
 
 
 def hashes(store: "Store", *folders: str) -> dict[str, str]:
-    """SHA-256 of the objects of some folders of an output root, by key."""
+    """Returns SHA-256 of the objects in folders of an output root, by key."""
     return {
         info.key: hashlib.sha256(store.read(info.key)).hexdigest()
         for folder in folders
@@ -80,7 +80,7 @@ def hashes(store: "Store", *folders: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def work_folder(keep: Path | None, prefix: str = "bench-") -> Iterator[Path]:
-    """A new folder, or a temporary one; short, because paths of Ray's sockets begin with it."""
+    """Yields a new or temporary folder; short, because Ray's socket paths begin with it."""
     if keep is not None:
         keep.mkdir(parents=True)
         yield keep
@@ -91,29 +91,29 @@ def work_folder(keep: Path | None, prefix: str = "bench-") -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a command took, with every process that it or its children started."""
+    """Cost of a command, including all processes that it or its children started."""
 
     wall_s: float
     cpu_s: float
     peak_rss_bytes: int
     peak_pss_bytes: int
-    """Of all processes together, a page that several share once; 0 where it was not asked for."""
+    """Peak of all processes together, with shared pages counted once; 0 without `with_pss`."""
     driver_peak_bytes: int
-    """The most that the command's own process had resident."""
+    """Peak resident memory of the command's own process."""
     code: int
     output: str
 
 
 def measured(command: list[str], *, interval_s: float = 0.25, with_pss: bool = False) -> Cost:
-    """Runs a command and accounts for all processes that carry its mark in their environment.
+    """Runs a command, and counts all processes that have its mark in their environment.
 
-    Ray's daemons leave the process tree, so that the usual accounting of children misses them. Each
-    process's times are read a few times a second; what it uses after the last reading is missed.
+    Ray's daemons leave the process tree, so counting children would miss them. CPU time after the
+    last reading of a process is not counted.
 
     Args:
         command: Program and arguments.
-        interval_s: Time between readings.
-        with_pss: Whether shared pages are counted: a reading takes 2 ms without, 80 ms with.
+        interval_s: Seconds between readings.
+        with_pss: Also measure shared pages: a reading then takes 80 ms instead of 2 ms.
     """
     token = secrets.token_hex(8)
     environment = os.environ | {MARK: token}
@@ -164,7 +164,7 @@ def _marked(token: str) -> list[tuple[tuple[int, str], float, int]]:
         known[int(folder.name)] = is_marked, fields, pages
     found = []
     for number, (is_marked, fields, pages) in known.items():
-        # Ray's agents write over their environment; their parent does not.
+        # Ray's agents overwrite their environment; their parents keep it.
         parent = known.get(int(fields[1]))
         if is_marked or (parent is not None and parent[0]):
             cpu_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
@@ -173,7 +173,7 @@ def _marked(token: str) -> list[tuple[tuple[int, str], float, int]]:
 
 
 def _proportional_bytes(process: int) -> int:
-    """What a process has resident, each page divided by the processes that share it."""
+    """Returns resident bytes, with each page divided by the number of processes that share it."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -182,7 +182,7 @@ def _proportional_bytes(process: int) -> int:
 
 
 class Watch:
-    """Peak memory, CPU-seconds and wall time by stage; called as each stage begins."""
+    """Records peak memory, CPU-seconds and wall time by stage. Call `stage` as each begins."""
 
     def __init__(self) -> None:
         self.found: dict[str, list[float]] = {}
@@ -193,7 +193,7 @@ class Watch:
         threading.Thread(target=self._sample, daemon=True).start()
 
     def stage(self, name: str) -> None:
-        """Ends a stage, and begins another."""
+        """Ends the current stage, and begins another."""
         with self._lock:
             now = self._times()
             spent = [b - a for a, b in zip(self._begun, now, strict=True)]
@@ -207,7 +207,7 @@ class Watch:
             self._now, self._begun, self._peaks = name, now, [0, 0]
 
     def result(self) -> dict[str, dict[str, float]]:
-        """The stages, in MiB and seconds."""
+        """Returns the figures of each stage, in MiB and seconds."""
         self.stage("end")
         self._done.set()
         names = ("rss_mib", "anon_mib", "wall_s", "cpu_s")
@@ -221,7 +221,7 @@ class Watch:
         }
 
     def _times(self) -> tuple[float, float]:
-        """Wall time, and CPU-seconds without those of the samples."""
+        """Returns wall time, and CPU-seconds without those of the sampling thread."""
         return time.monotonic(), time.process_time() - self._own_s
 
     def _sample(self) -> None:
@@ -232,7 +232,7 @@ class Watch:
 
 
 def _memory() -> list[int]:
-    """Bytes that are resident, and those of them that no file backs."""
+    """Returns resident bytes, and the part that no file backs."""
     lines = Path("/proc/self/status").read_text().splitlines()
     found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "RssAnon")))
     return [int(found[name].split()[0]) << 10 for name in ("VmRSS", "RssAnon")]
@@ -241,17 +241,17 @@ def _memory() -> list[int]:
 def in_checkout(
     checkout: Path, arguments: Sequence[str], *, interval_s: float = 0.25, with_pss: bool = False
 ) -> Cost:
-    """Runs Python on a checkout.
+    """Runs Python with the package of a checkout.
 
     Args:
-        checkout: Which version.
-        arguments: Of Python.
-        interval_s: Time between readings of /proc, and the precision of wall seconds.
+        checkout: Folder of the checkout.
+        arguments: Arguments of Python.
+        interval_s: Seconds between readings of /proc; the precision of wall time.
         with_pss: As for `measured`.
 
     Returns:
-        The cost. Of the two ways to count CPU-seconds, each misses some: that of children the
-        daemons of Ray, and readings of /proc the ends of processes.
+        The cost. CPU time is the larger of two counts: `getrusage` of children misses Ray's
+        daemons, and readings of /proc miss the ends of processes.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = ["env", "-C", "/", f"PYTHONPATH={checkout}", sys.executable, *arguments]
@@ -264,7 +264,7 @@ def in_checkout(
 
 
 def commit(checkout: Path) -> str:
-    """Commit of a checkout, with a mark where files were changed since."""
+    """Returns the commit of a checkout, with `+` if files have changed since."""
     git = ["git", "-C", str(checkout)]
     with contextlib.suppress(OSError):
         name = subprocess.run(
@@ -276,7 +276,7 @@ def commit(checkout: Path) -> str:
 
 
 def machine() -> dict[str, object]:
-    """Hardware, interpreter and commit of a measurement."""
+    """Returns hardware, interpreter and commit of a measurement."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -1,12 +1,11 @@
-"""Does Prometheus get what the dashboard asks for, and what do the numbers of a run cost?
+"""Checks that Prometheus has data for the dashboard, and measures the cost of metrics.
 
     python benchmarks/metrics.py SOURCE... [--picture PNG] [--rounds N]
 
-Runs `curate run --metrics` on the sources with two workers of Ray, lets Debian's `prometheus` read
-them every second with the rules of infra/prometheus/, and asks every query of
-infra/grafana/curate.json over the time of the run. `--picture` draws the panels from the answers:
-Grafana is not needed. Then it runs the same with and without `--metrics`, in turn, and compares
-CPU-seconds.
+Runs `curate run --metrics` on the sources with two Ray workers. Debian's `prometheus` scrapes them
+every second with the rules of infra/prometheus/. The script sends every query of
+infra/grafana/curate.json for the time of the run. `--picture` draws the panels from the answers,
+without Grafana. Then runs with and without `--metrics` alternate, which compares their CPU time.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ from measure import CURATE, ROOT, arguments, measured, spread, tell, work_folder
 PORT, PROMETHEUS_PORT = 9464, 9465
 URL = f"http://127.0.0.1:{PROMETHEUS_PORT}/api/v1"
 RATE = "20s"
-"""Stands for Grafana's $__rate_interval: many scrapes of a second."""
+"""Replaces Grafana's $__rate_interval; covers many scrapes, one a second."""
 COLOURS = ("#3274d9", "#e0752d", "#56a64b", "#e02f44", "#8f3bb8", "#b7a000", "#00a3a3", "#806eb7")
 WIDE_PX, HIGH_PX, ROW_PX = 366, 120, 184
 
@@ -69,7 +68,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def prometheus(folder: Path, rules: Path) -> Iterator[None]:
-    """Debian's server, which scrapes and evaluates every second."""
+    """Runs Debian's server, which scrapes and evaluates every second."""
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(rules)],
@@ -95,7 +94,7 @@ def prometheus(folder: Path, rules: Path) -> Iterator[None]:
 
 
 def check_metrics(process: subprocess.Popen[bytes]) -> None:
-    """Waits for a run; gives some of its answers to promtool, and fails with either."""
+    """Waits for a run, and checks its metrics with promtool; exits if either fails."""
     n_checked = 0
     while process.poll() is None:
         time.sleep(5)
@@ -114,7 +113,7 @@ def asked(path: str, **values: object) -> Any:  # noqa: ANN401
 
 
 def answered(begun_s: float, ended_s: float) -> list[dict[str, Any]]:
-    """The panels of the dashboard, with the series of each query."""
+    """Returns the panels of the dashboard, with the series of each query."""
     panels = json.loads((ROOT / "infra" / "grafana" / "curate.json").read_text())["panels"]
     for panel in panels:
         for target in panel["targets"]:
@@ -125,7 +124,7 @@ def answered(begun_s: float, ended_s: float) -> list[dict[str, Any]]:
 
 
 def cost(sources: Sequence[str], folder: Path, number: int) -> float:
-    """CPU-seconds of a run; of one that is scraped every second where the number is odd."""
+    """Returns the CPU-seconds of a run; odd numbers run with metrics, scraped every second."""
     command = [*CURATE, "run", *sources, f"{folder}/cost-{number}", "--workers", "2"]
     with contextlib.ExitStack() as stack:
         if number % 2:
@@ -141,7 +140,7 @@ def cost(sources: Sequence[str], folder: Path, number: int) -> float:
 
 
 def draw(panels: Sequence[dict[str, Any]], begun_s: float, ended_s: float, path: Path) -> None:
-    """Draws panels in Chromium."""
+    """Draws panels with Chromium."""
     figures = "".join(figure(panel, begun_s, ended_s) for panel in panels)
     page = f"""<!doctype html><meta charset="utf-8"><style>
 body {{ margin: 10px; background: #f4f5f5; font: 11px sans-serif; color: #24292e; width: 1180px;
@@ -162,7 +161,7 @@ span {{ margin-right: 9px; white-space: nowrap }} text {{ font-size: 9px; fill: 
 
 
 def figure(panel: dict[str, Any], begun_s: float, ended_s: float) -> str:
-    """One panel: lines, an axis, a legend."""
+    """Returns one panel as HTML: lines, an axis, a legend."""
     series = [(name_of(t, s), s["values"]) for t in panel["targets"] for s in t["series"]]
     points = [float(value) for _, values in series for _, value in values]
     top = max(points, default=0.0) * 1.05 or 1.0
@@ -197,7 +196,7 @@ def name_of(target: dict[str, Any], series: dict[str, Any]) -> str:
     name = str(target["legendFormat"])
     for label, value in series["metric"].items():
         name = name.replace("{{" + label + "}}", value)
-    # A label without a value is none to Prometheus.
+    # Prometheus omits labels without a value.
     return re.sub(r"\{\{.*?\}\}", "", name).strip()
 
 

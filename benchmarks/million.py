@@ -1,10 +1,9 @@
-"""What a run with other bounds, and commands, take for very many clips: memory and time by stage.
+"""Measures memory and time by stage of a rerun and of commands over very many clips.
 
-An output root is made as a run would have left it (`tests/made_corpus.py`), whose clips are one
-real MP4 each time, so that tars, indexes and tables are whole. Nothing is decoded. Then each case
-runs in a process of its own: `rerun`, a run with other bounds over a copy by hard links, which tars
-are written anew for; and `verify`, `export`, `explain`, the commands. `corpus.py` measures runs
-alone, with written clips of a few bytes.
+`tests/made_corpus.py` writes an output root as a run would leave it. All clips are the same real
+MP4, so tars, indexes and tables are whole. Nothing is decoded. Each case runs in its own process:
+`rerun` runs with other bounds over a copy by hard links, and writes tars again; `verify`, `export`
+and `explain` are the commands. `corpus.py` measures only runs, with clips of a few bytes.
 
     million.py FOLDER [--clips 100000] [--only CASE ...] [--keep FOLDER]
 """
@@ -30,13 +29,13 @@ from curator.storage import open_store
 from curator.tables.checksums import read_parquet
 
 CLIPS_PER_TAR = 500
-"""As of clips of 2 MB in tars of 1 GB."""
+"""As many as clips of 2 MB in tars of 1 GB."""
 LIKE_THE_MP4 = (
     "filters.short_side_px={min: 720, max: 720}", "filters.aspect.min=1.5", "propose.min_s=3",
 )  # fmt: skip
-"""Keeps the clips whose size and length are those of the MP4."""
+"""Keeps the clips that have the size and length of the MP4."""
 OTHER_BOUNDS = "filters.motion.min=0.022"
-"""Rejects more: what was not written before would have to be decoded."""
+"""Rejects more clips, because clips that were not written before would need decoding."""
 COMMANDS = {
     "verify": ["verify", "OUT", "--frames", "none"],
     "export": ["export", "OUT", "EXPORT", "--format", "parquet"],
@@ -45,7 +44,7 @@ COMMANDS = {
 
 
 def mp4_of(folder: Path) -> bytes:
-    """A real clip of 150 frames of 1280x720 at 30 frames/s, small."""
+    """Returns a small real clip: 150 frames of 1280x720 at 30 frames/s."""
     from film_makers import write_video
 
     path = folder / "clip.mp4"
@@ -57,7 +56,7 @@ def mp4_of(folder: Path) -> bytes:
 
 
 def run(folder: Path, out: Path, n: int, *changes: str, begin: bool = False) -> dict[str, Any]:
-    """One run in this process; `begin` makes what it reads first."""
+    """Runs once in this process; `begin` first makes the input."""
     import made_corpus as made
 
     made.MP4 = mp4_of(folder)
@@ -72,7 +71,7 @@ def run(folder: Path, out: Path, n: int, *changes: str, begin: bool = False) -> 
 
 
 def rerun(folder: Path, n: int, keep: Path | None) -> dict[str, Any]:
-    """A run with other bounds."""
+    """Measures a run with other bounds."""
     out = folder / "rerun"
     shutil.rmtree(out, ignore_errors=True)
     subprocess.run(["cp", "-al", str(folder / "out"), str(out)], check=True)
@@ -85,7 +84,7 @@ def rerun(folder: Path, n: int, keep: Path | None) -> dict[str, Any]:
 
 
 def command(folder: Path, name: str) -> dict[str, Any]:
-    """One of the commands, as users call it."""
+    """Measures a command, as users call it."""
     out, target = folder / "out", folder / "exported"
     store = open_store(str(out))
     summary = json.loads(store.read("summary.json"))
@@ -101,10 +100,10 @@ def command(folder: Path, name: str) -> dict[str, Any]:
 def main() -> None:
     """Runs the measurement; the last line is JSON."""
     parser = arguments(__doc__)
-    parser.add_argument("folder", type=Path, help="where the output root is made, or is already")
+    parser.add_argument("folder", type=Path, help="folder of the output root; reused if present")
     parser.add_argument("--clips", type=int, default=100_000)
     parser.add_argument("--only", nargs="*", help="cases; by default all")
-    parser.add_argument("--keep", type=Path, help="folder that the rerun's output becomes")
+    parser.add_argument("--keep", type=Path, help="keep the rerun's output as this folder")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
     folder: Path = options.folder
@@ -121,7 +120,7 @@ def main() -> None:
 
 
 def measured(options: argparse.Namespace) -> None:
-    """Measures each case in a process of its own."""
+    """Measures each case in its own process."""
     own = [sys.executable, *sys.argv, "--case"]
     if not (options.folder / "out" / "summary.json").exists():
         options.folder.mkdir(parents=True, exist_ok=True)

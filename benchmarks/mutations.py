@@ -1,7 +1,7 @@
-"""Ways to damage a video file, each by a random generator: what `fuzz.py` feeds the pipeline.
+"""Random ways to damage a video file, for `fuzz.py`.
 
-A mutation takes the bytes of a file, another file to splice with, and a generator; it gives other
-bytes, or None where it does not apply.
+A mutation takes the bytes of a file, another file to splice with, and a random generator. It gives
+the changed bytes, or None if it does not apply.
 """
 
 import io
@@ -16,12 +16,12 @@ import av.error
 
 WORDS = (0, 1, 2, 7, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF,
          0xFFFFFFFE, 0x01000000, 90_000, 1_000_000_000)  # fmt: skip
-"""Values at the edges of what fields hold."""
+"""Values near the limits of integer fields."""
 BOXES_OF_BOXES = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"edts", b"udta", b"mvex",
                   b"dinf", b"moof", b"traf", b"stsd", b"avc1", b"hvc1", b"hev1", b"mp4v",
                   b"av01")  # fmt: skip
 ENTRY_BYTES = {b"stsd": 8, b"avc1": 78, b"hvc1": 78, b"hev1": 78, b"mp4v": 78, b"av01": 78}
-"""Bytes before the boxes within a box."""
+"""Bytes between a box's content start and its inner boxes."""
 EBML = {
     "timecode scale": b"\x2a\xd7\xb1", "duration": b"\x44\x89", "width": b"\xb0", "height": b"\xba",
     "shown width": b"\x54\xb0", "shown height": b"\x54\xba", "cluster time": b"\xe7",
@@ -45,7 +45,7 @@ class Box:
 
 
 def flipped_bits(data: bytes, _: bytes, draw: random.Random) -> bytes:
-    """A few bits anywhere."""
+    """Flips bits at random positions."""
     changed = bytearray(data)
     for _n in range(draw.choice((1, 3, 20, 200))):
         changed[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
@@ -53,7 +53,7 @@ def flipped_bits(data: bytes, _: bytes, draw: random.Random) -> bytes:
 
 
 def flipped_ends(data: bytes, _: bytes, draw: random.Random) -> bytes:
-    """Bits in the first or last kilobyte, where headers and indexes are."""
+    """Flips bits near the start or end, where headers and indexes are."""
     changed = bytearray(data)
     for _n in range(draw.choice((1, 2, 5, 30))):
         at = min(int(draw.expovariate(1 / 300)), len(data) - 1)
@@ -62,53 +62,53 @@ def flipped_ends(data: bytes, _: bytes, draw: random.Random) -> bytes:
 
 
 def truncated(data: bytes, _: bytes, draw: random.Random) -> bytes:
-    """Ends anywhere."""
+    """Cuts off the end at a random position."""
     return data[: draw.randrange(len(data))]
 
 
 def beheaded(data: bytes, _: bytes, draw: random.Random) -> bytes:
-    """Begins anywhere."""
+    """Cuts off the start at a random position."""
     return data[draw.randrange(len(data)) :]
 
 
 def spliced(data: bytes, other: bytes, draw: random.Random) -> bytes:
-    """The beginning of one file and the end of another."""
+    """Joins the start of one file to the end of another."""
     share = draw.random()
     return data[: int(len(data) * share)] + other[int(len(other) * draw.choice((share, 0.0))) :]
 
 
 def zeroed(data: bytes, _: bytes, draw: random.Random) -> bytes:
-    """A range of zeros."""
+    """Fills a range with zeros."""
     start, end = _range(data, draw)
     return data[:start] + bytes(end - start) + data[end:]
 
 
 def noise(data: bytes, _: bytes, draw: random.Random) -> bytes:
-    """A range of random bytes."""
+    """Fills a range with random bytes."""
     start, end = _range(data, draw)
     return data[:start] + draw.randbytes(end - start) + data[end:]
 
 
 def doubled(data: bytes, _: bytes, draw: random.Random) -> bytes:
-    """A range twice, or many times."""
+    """Repeats a range once or five times."""
     start, end = _range(data, draw)
     return data[:end] + data[start:end] * draw.choice((1, 1, 5)) + data[end:]
 
 
 def removed(data: bytes, _: bytes, draw: random.Random) -> bytes:
-    """A range is missing."""
+    """Removes a range."""
     start, end = _range(data, draw)
     return data[:start] + data[end:]
 
 
 def swapped(data: bytes, _: bytes, draw: random.Random) -> bytes:
-    """Two neighbouring ranges change places."""
+    """Swaps two neighbouring ranges."""
     a, b, c = sorted(draw.randrange(len(data)) for _ in range(3))
     return data[:a] + data[b:c] + data[a:b] + data[c:]
 
 
 def box_field(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
-    """Fields of one box of the index get values at the edges of what they hold."""
+    """Sets fields of one index box to extreme values."""
     boxes = [b for b in index_boxes(data) if b.end - b.content >= 4]
     if not boxes:
         return None
@@ -117,7 +117,7 @@ def box_field(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
     box = draw.choice([b for b in boxes if b.kind == kind])
     changed = bytearray(data)
     for _n in range(draw.choice((1, 1, 2, 4))):
-        # The first fields are versions, counts, timescales and sizes.
+        # The first fields hold versions, counts, timescales and sizes.
         length = box.end - box.content
         at = min(int(draw.expovariate(1 / 24)), length - 4)
         at = box.content + (at // 4 * 4 if draw.random() < 0.7 else at)
@@ -129,7 +129,7 @@ def box_field(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
 
 
 def box_size(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
-    """A box has another size or another kind."""
+    """Changes the size or kind of a box."""
     boxes = list(index_boxes(data))
     if not boxes:
         return None
@@ -144,7 +144,7 @@ def box_size(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
 
 
 def boxes_repeated(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
-    """A box of the index once or many times more, or not at all; sizes around it are right."""
+    """Repeats or removes an index box; corrects the sizes of the boxes around it."""
     boxes = [b for b in index_boxes(data) if b.kind != b"moov"]
     if not boxes:
         return None
@@ -161,7 +161,7 @@ def boxes_repeated(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
 
 
 def element_value(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
-    """A value of Matroska at the edge of what it can be."""
+    """Sets a Matroska value to an extreme."""
     if not data.startswith(b"\x1aE\xdf\xa3"):
         return None
     changed = bytearray(data)
@@ -181,7 +181,7 @@ def element_value(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
 
 
 def stream_packets(data: bytes, other: bytes, draw: random.Random) -> bytes | None:
-    """Packets of MPEG-TS that are lost, repeated, exchanged, marked otherwise or foreign."""
+    """Drops, repeats, swaps, re-marks or replaces MPEG-TS packets."""
     if data[:1] != b"G" or len(data) % 188:
         return None
     packets = [data[at : at + 188] for at in range(0, len(data), 188)]
@@ -197,7 +197,7 @@ def stream_packets(data: bytes, other: bytes, draw: random.Random) -> bytes | No
         elif what == 3:
             packets[at] = packets[at][:1] + draw.randbytes(3) + packets[at][4:]
         elif what == 4:
-            # Times of a picture: five bytes behind the header of a packet of the stream.
+            # The timestamps are five bytes after the header of a PES packet.
             begin = packets[at].find(b"\0\0\1\xe0")
             if 0 <= begin < 170:
                 time = begin + 9
@@ -209,7 +209,7 @@ def stream_packets(data: bytes, other: bytes, draw: random.Random) -> bytes | No
 
 
 def chunk_field(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
-    """A field of an AVI's headers or index."""
+    """Changes a field in the headers or index of an AVI."""
     if data[:4] != b"RIFF":
         return None
     places = _places(data, draw.choice(AVI))
@@ -222,7 +222,7 @@ def chunk_field(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
 
 
 def display(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
-    """Another display matrix, shown size or pixel shape."""
+    """Changes display matrix, display size or pixel aspect."""
     changed = bytearray(data)
     for box in index_boxes(data):
         if box.kind == b"tkhd" and box.end - box.content >= 84:
@@ -238,7 +238,7 @@ def display(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
 
 
 def edit_list(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
-    """An edit list with absurd entries, in place of the track's own or added to it."""
+    """Replaces a track's edit list with absurd entries, or adds one."""
     traks = [b for b in index_boxes(data) if b.kind == b"trak"]
     if not traks:
         return None
@@ -259,7 +259,7 @@ def edit_list(data: bytes, _: bytes, draw: random.Random) -> bytes | None:
 
 
 def times(data: bytes, other: bytes, draw: random.Random) -> bytes | None:
-    """Packets with times that are negative, repeated, backward, far away or missing."""
+    """Changes packet times: negative, repeated, backward, far away, or with packets lost."""
 
     def change(number: int, pts: int, dts: int) -> tuple[int, int] | None:
         return changes[kind](number, pts, dts)
@@ -283,7 +283,7 @@ def times(data: bytes, other: bytes, draw: random.Random) -> bytes | None:
 
 
 def order(data: bytes, other: bytes, draw: random.Random) -> bytes | None:
-    """Payloads of packets exchanged, repeated, damaged or of another file."""
+    """Swaps, repeats or damages payloads of packets, or takes them from another file."""
     packets = _payloads(data)
     foreign = _payloads(other) if draw.random() < 0.3 else []
     if len(packets) < 2:
@@ -311,16 +311,16 @@ MUTATIONS: dict[str, tuple[Mutation, int]] = {
     "stream packets": (stream_packets, 10), "chunk field": (chunk_field, 8),
     "display": (display, 2), "edit list": (edit_list, 3), "times": (times, 6), "order": (order, 4),
 }  # fmt: skip
-"""By name, with weights: those that need one format apply seldom."""
+"""Mutations by name, with weights; mutations for a single format apply less often."""
 REMUXED = frozenset({"stream packets", "display", "edit list", "times", "order"})
 
 
 def mutated(
     data: bytes, other: bytes, draw: random.Random, *, remuxes: bool = True
 ) -> tuple[str, bytes]:
-    """One or two mutations of a file; their names, and the bytes.
+    """Applies one or two mutations to a file; returns their names, and the bytes.
 
-    `remuxes` is whether packets may be written anew, over which FFmpeg's muxers sometimes abort.
+    `remuxes` allows mutations that write packets again, which can abort FFmpeg's muxers.
     """
     known = sorted(name for name in MUTATIONS if remuxes or name not in REMUXED)
     names = []
@@ -336,7 +336,7 @@ def mutated(
 
 
 def index_boxes(data: bytes) -> Iterator[Box]:
-    """Boxes of an MP4's index, at every depth; none of other files."""
+    """Yields the boxes of an MP4's index at every depth; yields nothing for other files."""
     if data[4:8] not in (b"ftyp", b"moov", b"wide", b"free", b"mdat", b"skip"):
         return
     for box in _boxes(data, 0, len(data)):
@@ -363,7 +363,7 @@ def _boxes(data: bytes, start: int, end: int) -> Iterator[Box]:
 
 
 def _replaced(data: bytes, start: int, end: int, inner: bytes) -> bytes:
-    """A range of the index replaced; sizes of the boxes around it are right."""
+    """Replaces a range of the index, and corrects the sizes of the boxes around it."""
     changed = bytearray(data)
     for outer in index_boxes(data):
         if outer.content <= start and end <= outer.end:
@@ -405,7 +405,7 @@ def _remuxed(
     change: Callable[[int, int, int], tuple[int, int] | None],
     payloads: list[bytes] | None = None,
 ) -> bytes | None:
-    """The video's packets in a file of another or the same kind, with other times and payloads."""
+    """Muxes the video's packets again, in any format, with changed times or payloads."""
     kinds = ["mp4", "mov", "matroska", "mpegts", "avi", "nut", "flv"]
     form = draw.choice(kinds)
     options = draw.choice(
@@ -448,7 +448,7 @@ def _remuxed(
                 try:
                     output.mux(made)
                 except (av.error.FFmpegError, ValueError):
-                    # Muxers refuse times that go back; what they took is a file all the same.
+                    # Muxers refuse times that go back, but the packets before form a file.
                     continue
     except (av.error.FFmpegError, IndexError, ValueError, OverflowError):
         pass

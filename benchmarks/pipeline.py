@@ -3,11 +3,11 @@
 
     pipeline.py --films FILMS --work DIR [--workers N]
 
-FILMS holds edited films and `truth.json`, which says which shots are one still frame held and
-which repeat an earlier shot. In one run: the `ffmpeg` command decodes the films, then
-`curate run` makes OUT in both modes of cutting, runs again unchanged, and runs with one changed
-threshold. Times are those of all processes together; decisions are compared
-with the truth.
+FILMS holds edited films and `truth.json`, which lists the shots that are one held still frame and
+the shots that repeat an earlier one. First, `ffmpeg` decodes the films. Then `curate run`
+makes an output with `cut.mode=encode` (unless --workers is given) and OUT by the defaults, runs
+again unchanged, and runs with one changed threshold. CPU times cover all processes. Decisions are
+compared with the truth.
 """
 
 import json
@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 from measure import CURATE, Cost, arguments, measured, tell
 
 SAME_FOOTAGE = 0.5
-"""Share of the shorter clip that two clips of one file must have in common to be duplicates."""
+"""Common share of the shorter clip, from which two clips of one file are duplicates."""
 
 
 def shot_of(clip: dict[str, Any], shots: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Shot of the truth that holds most of a clip."""
+    """Returns the true shot that holds most of a clip."""
     length = clip["end_frame"] - clip["start_frame"]
     for shot in shots:
         common = min(clip["end_frame"], shot["end"]) - max(clip["start_frame"], shot["start"])
@@ -33,13 +33,13 @@ def shot_of(clip: dict[str, Any], shots: list[dict[str, Any]]) -> dict[str, Any]
 
 
 def footage(clip: dict[str, Any], shot: dict[str, Any]) -> tuple[str, float, float]:
-    """File and seconds that a clip shows, from the truth of its shot (30 frames/s)."""
+    """Returns the file and the seconds that a clip shows, by its true shot (30 frames/s)."""
     start_s = shot["offset_s"] + (clip["start_frame"] - shot["start"]) / 30
     return shot["clip"], start_s, start_s + (clip["end_frame"] - clip["start_frame"]) / 30
 
 
 def common_share(a: tuple[str, float, float], b: tuple[str, float, float]) -> float:
-    """Share of the shorter of two stretches of footage that both show."""
+    """Returns the common part of two stretches, as a share of the shorter one."""
     if a[0] != b[0]:
         return 0.0
     common = min(a[2], b[2]) - max(a[1], b[1])
@@ -106,7 +106,7 @@ def _duplicates(
 
 
 def row(name: str, cost: Cost, video_s: float) -> dict[str, Any]:
-    """One line of the table."""
+    """Prints one line of the table; returns its values."""
     print(
         f"{name:34} {cost.wall_s:8.1f} {cost.cpu_s:8.1f} {video_s / cost.wall_s:10.2f} "
         f"{cost.peak_rss_bytes / 2**30:8.2f}"
@@ -119,13 +119,13 @@ def row(name: str, cost: Cost, video_s: float) -> dict[str, Any]:
 
 
 def profile(out: Path) -> dict[str, Any]:
-    """Where a run says that its time went."""
+    """Returns the times and cut figures that a run reports."""
     summary = json.loads((out / "summary.json").read_text())
     return {name: summary[name] for name in ("stage_seconds", "cpu_seconds", "cut")}
 
 
 def main() -> None:
-    """Runs, compares and prints."""
+    """Runs the pipeline, compares, and prints."""
     parser = arguments(__doc__)
     parser.add_argument("--films", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True, help="emptied first")

@@ -1,7 +1,7 @@
 """Compares `curate plan` with real runs over small corpora: CPU-seconds, clips kept, time left.
 
-Each corpus is some made films and some labelled media, in several codecs and sizes, by one of
-several recipes. `plan` runs a third of it; then the same command runs all of it into the same OUT.
+A corpus mixes synthetic films and labelled media, in several codecs and sizes; recipes alternate.
+`plan` runs a third of a corpus. Then the same command runs all of it into the same OUT.
 
     python benchmarks/plan.py FILMS MEDIA WORK --set dev|blind [--corpora N]
 """
@@ -40,14 +40,14 @@ POINTS = (0.1, 0.25, 0.5, 0.75)
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Sources of one half."""
+    """Sources of one half, `dev` or `blind`."""
 
     films: Sequence[Path]
     media: Sequence[Path]
 
 
 def pool_of(films: Path, media: Path, half: str) -> Pool:
-    """Films by the name of their folder, media by the hash of their names: a third is `dev`."""
+    """Selects films by the name of their folder, and media by hash; a third of them is `dev`."""
     files = [
         path
         for folder in MEDIA_FOLDERS
@@ -62,7 +62,7 @@ def pool_of(films: Path, media: Path, half: str) -> Pool:
 
 
 def seconds_of(path: Path) -> float:
-    """Seconds by the container; 0 if unknown."""
+    """Returns the duration by the container; 0 if unknown."""
     probe = ("ffprobe", "-v", "error", "-show_entries", "format=duration", "-of", "csv=p=0")
     text = subprocess.run([*probe, str(path)], capture_output=True, text=True, check=False).stdout
     try:
@@ -72,13 +72,13 @@ def seconds_of(path: Path) -> float:
 
 
 def make_corpus(pool: Pool, folder: Path, seed: str) -> float:
-    """Links sources into a folder; returns their seconds."""
+    """Links sources into a folder; returns their total duration in seconds."""
     chance = random.Random(seed)
     wanted_s, total_s, used = chance.uniform(*SECONDS), 0.0, set()
     folder.mkdir(parents=True)
     while total_s < wanted_s:
         source = chance.choice(pool.films if chance.random() < 0.6 else pool.media)
-        # Another coding of a film is a duplicate: few corpora have one.
+        # Another encoding of a film would be a duplicate, which only few corpora have.
         key = (source.parent, source.stem[:7]) if source in pool.films else source
         if key in used and chance.random() < 0.95:
             continue
@@ -91,7 +91,7 @@ def make_corpus(pool: Pool, folder: Path, seed: str) -> float:
 
 
 def record(arguments_: Sequence[str]) -> None:
-    """Runs `curate run`, and writes what its progress says twice a second into a file."""
+    """Runs `curate run`, and writes its progress to a file, two states a second."""
     import curator.executor.progress as module
     from curator.cli import main as curate
 
@@ -115,7 +115,7 @@ def record(arguments_: Sequence[str]) -> None:
 
 
 def errors_of_end(states: Sequence[Mapping[str, Any]], wall_s: float) -> dict[str, list[float]]:
-    """Relative errors of the whole time at some shares of it: with the plan, and without."""
+    """Returns relative errors of the predicted wall time at `POINTS`, with plan and defaults."""
     from curator.executor.progress import Expected
 
     found: dict[str, list[float]] = {"plan": [], "defaults": []}
@@ -173,14 +173,14 @@ def measure(
 
 
 def checked(cost: Cost) -> Cost:
-    """Returns what a command cost, if it succeeded."""
+    """Returns the cost of a command; exits if the command failed."""
     if cost.code:
         raise SystemExit(cost.output)
     return cost
 
 
 def geometric_error(rows: Sequence[Mapping[str, Any]], name: str) -> float:
-    """Exp of the mean of |ln(planned / actual)|, less 1; clips count from 1."""
+    """Returns exp(mean |ln(planned / actual)|) - 1; for clips, both counts are raised by 1."""
     plus = 1.0 if name == "clips" else 0.0
     logs = [
         abs(math.log((row[name]["value"] + plus) / (row[name]["actual"] + plus))) for row in rows
@@ -189,7 +189,7 @@ def geometric_error(rows: Sequence[Mapping[str, Any]], name: str) -> float:
 
 
 def n_held(rows: Sequence[Mapping[str, Any]], name: str) -> int:
-    """Corpora whose interval has the actual number."""
+    """Returns the number of corpora whose interval holds the actual value."""
     return sum(
         round(row[name]["low"]) <= row[name]["actual"] <= math.ceil(row[name]["high"])
         for row in rows
@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument("--corpora", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="number of the first corpus")
     options = parser.parse_args()
-    # Else Ray would raise the niceness of its workers to 15.
+    # By default, Ray raises the niceness of its workers to 15.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
     pool, names = pool_of(options.films, options.media, options.set), list(RECIPES)
     rows: list[dict[str, Any]] = []

@@ -10,7 +10,7 @@ from curator.stage import Annotator, FrameRequest, SampledClip, StageConfig
 
 
 class Latents(Annotator[StageConfig]):
-    """A tensor of every 16th pixel four times a second, and a text made from the caption."""
+    """A tensor of every 16th pixel, four times a second, and a text that quotes the caption."""
 
     name, version, config_type, batch = "latents", 1, StageConfig, 4
     frames = (FrameRequest(at=4.0, size=(96, 160)), FrameRequest(at="all", size=64))

@@ -1,4 +1,4 @@
-"""Classes of a user's own for `golden.py`: a captioner, a measure, a filter, a stage on pixels."""
+"""Plug-ins for `golden.py`: a captioner, a measure, a filter, a pixel stage."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from curator.stages.caption.captioners.captioner_contract import Captioner
 
 
 def filled(schema: Mapping[str, Any], text: str) -> Any:  # noqa: ANN401 - any JSON
-    """A value that meets a schema."""
+    """Returns a value that fits a schema."""
     if schema.get("type") == "object":
         return {name: filled(field, text) for name, field in schema["properties"].items()}
     if schema.get("type") == "array":
@@ -25,7 +25,7 @@ def filled(schema: Mapping[str, Any], text: str) -> Any:  # noqa: ANN401 - any J
 
 
 class Hashed(Captioner):
-    """Answers with a hash of words and pixels: an equal caption means an equal request."""
+    """Answers with a hash of prompt and pixels; equal captions mean equal requests."""
 
     version = 1
 
@@ -38,7 +38,7 @@ class Hashed(Captioner):
 
 
 class Edges(Measure):
-    """Share of edges."""
+    """Measures the share of edge pixels."""
 
     name, version = "edges", 1
     signals: ClassVar = {"edge_share": Signal(unit="share", range="0 to 1", meaning="edges")}
@@ -54,7 +54,7 @@ class Edges(Measure):
 
 
 class NoMirrors(ClipFilter[StageConfig]):
-    """Rejects by the name of a file."""
+    """Rejects clips of sources with `hflip` in their names."""
 
     name, version, config_type = "no_mirrors", 1, StageConfig
 
@@ -66,7 +66,7 @@ class NoMirrors(ClipFilter[StageConfig]):
 
 
 class Darken(PixelStage[StageConfig]):
-    """Takes a quarter of the light."""
+    """Darkens frames by a quarter."""
 
     name, version, config_type = "darken", 1, StageConfig
 
