@@ -1,4 +1,4 @@
-"""Work in processes of its own, that may die or hang without taking the rest along."""
+"""Runs work in separate processes, which may crash or hang without affecting the caller."""
 
 import contextlib
 import multiprocessing
@@ -11,25 +11,25 @@ from multiprocessing.connection import Connection, wait
 from typing import IO, Any
 
 Begin = Callable[[], float]
-"""Waits until all processes of a measurement are ready; gives the time."""
+"""Waits until all processes of a measurement are ready; returns the time."""
 Task = Callable[..., Iterable[Any]]
-"""Called with a `Begin` and the job's arguments; yields what is to be known."""
+"""Called with a `Begin` and the job's arguments; yields results."""
 
 
 class ProcessDiedError(RuntimeError):
-    """A process raised, ended by itself, or took too long."""
+    """A process raised an error, died, or exceeded its time limit."""
 
 
 def run_limited(command: Sequence[str], limit_s: float, log: IO[str]) -> str | None:
-    """Runs a command, and ends it with all that it started when its time is over.
+    """Runs a command; kills it and its process group at the time limit or its end.
 
     Args:
         command: Program and arguments.
-        limit_s: Most seconds.
-        log: Takes its output.
+        limit_s: Time limit in seconds.
+        log: Receives the output.
 
     Returns:
-        None if it ended well, else how it ended.
+        None if the command succeeded, else how it ended.
     """
     process = subprocess.Popen(
         command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -48,18 +48,18 @@ def run_limited(command: Sequence[str], limit_s: float, log: IO[str]) -> str | N
 def streamed(
     task: Task, jobs: Sequence[tuple[Any, ...]], *, limit_s: float = 600.0
 ) -> Iterator[tuple[int, Any]]:
-    """Runs jobs in a fresh process each, all at once.
+    """Runs all jobs at once, each in a new process.
 
     Args:
-        task: A function of a module, called with a `Begin` and a job's arguments.
-        jobs: Arguments.
-        limit_s: Most seconds for all.
+        task: A module's function, called with a `Begin` and a job's arguments.
+        jobs: Arguments of each job.
+        limit_s: Time limit of all jobs together, in seconds.
 
     Yields:
-        Numbers of jobs and what their tasks yielded, as it comes.
+        The number of a job and a value of its task, as values arrive.
 
     Raises:
-        ProcessDiedError: The first that raised, died or took too long; all others are ended.
+        ProcessDiedError: A process raised, died or took too long; all others are killed.
     """
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(len(jobs))
@@ -103,7 +103,7 @@ def streamed(
 def in_processes(
     task: Task, jobs: Sequence[tuple[Any, ...]], *, limit_s: float = 600.0
 ) -> list[Any]:
-    """As `streamed`, for tasks that yield once: what each yielded, in the order of the jobs."""
+    """Runs tasks that yield once; returns their values in the order of the jobs."""
     found = dict(streamed(task, jobs, limit_s=limit_s))
     return [found[number] for number in range(len(jobs))]
 
@@ -117,5 +117,5 @@ def _work(task: Task, send: Connection, barrier: Any, job: tuple[Any, ...]) -> N
         for value in task(begin, *job):
             send.send(("value", value))
         send.send(("done", None))
-    except Exception as error:  # noqa: BLE001 - told to the process that asked
+    except Exception as error:  # noqa: BLE001 - reported to the parent process
         send.send(("raised", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"))

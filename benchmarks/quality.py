@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Measures whether each quality score says what it is for, and nothing else.
+"""Measures whether each quality score responds to its own degradation, and to no other.
 
     quality.py [MEDIA]
 
 Sweeps: photographs and single frames of MEDIA/single at 1280x720 are degraded in five strengths by
-blur, noise, blocks (JPEG, MPEG-2, H.264 without and with its loop filter, and that encoded once
-more with a fine quantiser), darkening, brightening and enlarging, and the rank correlation
-(Spearman) of strength and score is given for each picture, the original being strength 0. Beside it
-stands how far the other scores move, between the original and the middle strength.
+blur, noise, blocks (JPEG, MPEG-2, H.264 without and with its loop filter, the latter encoded
+again with a fine quantiser), darkening, brightening and enlarging. For each picture, the table has
+the rank correlation (Spearman) of strength and score, with the original as strength 0. It shows
+the change of other scores between the original and the middle strength.
 
-Flips: a score flips where it moves by more than the spread between the undamaged pictures (the
-distance of their quartiles, and at least `LEAST`) though it is neither the degradation's own nor
-`RELATED` to it; for the better is worse.
+Flips: a score flips if it changes by more than the spread between undamaged pictures (the distance
+of their quartiles, and at least `LEAST`) under a degradation that is neither its own nor `RELATED`.
+A flip for the better is the worse kind.
 
-MEDIA/quality: scores of each degradation beside those of its original, from whole files through the
-analysis itself, without the shot network; the spread is that of the files of MEDIA/single.
+MEDIA/quality: whole files go through the analysis without the shot network. Scores of each degraded
+file are compared with those of its original; the spread is that of the files of MEDIA/single.
 """
 
 import io
@@ -48,14 +48,14 @@ SHOWN = ("sharpness", "noise", "blocking", "flattening", "banding", "combing", "
 BETTER = {"sharpness": 1, "noise": -1, "blocking": -1, "flattening": -1, "quantizer": -1,
           "banding": -1, "combing": -1, "resolution": 1, "true_resolution": 1,
           "stripes": -1}  # fmt: skip
-"""Which way a score is better; others have no better."""
+"""The direction in which a score is better; other scores have none."""
 LEAST = {"sharpness": 0.05, "noise": 1, "blocking": 0.3, "flattening": 0.05, "quantizer": 3,
          "banding": 10, "combing": 0.01, "resolution": 0.1, "true_resolution": 0.1, "stripes": 1,
          "luma": 0.1, "contrast": 0.05, "clipped_fraction": 0.05, "frozen_fraction": 0.2,
          "black_fraction": 0.2, "motion": 0.02, "bits_per_pixel": 0.05,
          "content_area": 0.05}  # fmt: skip
-"""Least movement that is a flip, from the documented ranges: where undamaged pictures hardly
-differ, as in blocks, their spread is nothing."""
+"""Smallest change that is a flip, from the documented ranges. For scores that hardly differ between
+undamaged pictures, such as blocking, the spread alone would be close to 0."""
 _COARSE = ("flattening", "quantizer", "bits_per_pixel")
 RELATED = {
     "blur": ("resolution", "true_resolution", "banding", "bits_per_pixel", "quantizer"),
@@ -68,14 +68,14 @@ RELATED = {
     "still": ("motion", "bits_per_pixel", "quantizer"),
     "static": ("motion", "contrast", "resolution", "true_resolution", *_COARSE),
 }
-"""What a degradation changes as it should, by its first word: a blurred sky has contours, a dark
-one fewer levels, and a codec spends more or less on each."""
+"""Scores that a degradation changes rightly, by its first word: a blurred sky gets contours, a dark
+sky has fewer levels, and a codec spends more or less on each."""
 N_CODED = 6
-"""Frames that are encoded; the last is measured."""
+"""Number of encoded frames; the last is measured."""
 
 
 def pictures(media: Path | None) -> dict[str, list[Luma]]:
-    """Luma of limited range: a few frames of a slow pan, or of a clip."""
+    """Returns limited-range luma: frames of a slow pan over each photograph, and of clips."""
     found = {f"photo {name}": _pan(name) for name in PHOTOS}
     for name in CLIPS if media else ():
         assert media is not None
@@ -100,7 +100,7 @@ def _plane(frame: av.VideoFrame) -> Luma:
 
 
 def scores_of(picture: Luma | av.VideoFrame) -> dict[str, float]:
-    """Signals of one frame of limited range."""
+    """Returns the signals of one limited-range frame."""
     coded = quantizer_signals(picture) if isinstance(picture, av.VideoFrame) else {}
     luma = _plane(picture) if isinstance(picture, av.VideoFrame) else picture
     full = np.clip((np.arange(256) - 16) * 255 / 219, 0, 255).astype(np.uint8)
@@ -136,7 +136,7 @@ def _h264(frames: Sequence[Luma], qp: float, **more: str) -> list[av.VideoFrame]
 
 
 def _again(frames: Sequence[Luma], qp: float) -> av.VideoFrame:
-    """As a damaged film that somebody encoded again, without more damage."""
+    """Encodes frames at a quantiser, and again at a fine one, which adds no damage."""
     return _h264([_plane(frame) for frame in _h264(frames, qp)], 14)[-1]
 
 
@@ -186,12 +186,12 @@ SWEEPS: dict[str, Sweep] = {
     "bright": (("bright_fraction",), 1, (1.3, 1.7, 2.2, 3, 5), lambda f, s: _lit(f[-1], s)),
     "enlarged": (("resolution",), -1, (1.5, 2, 3, 4, 6), lambda f, s: _smaller(f[-1], s)),
 }  # fmt: skip
-"""Degradation -> its scores, their direction, strengths, and what makes it of some frames. The
-decoder does not say the quantiser of MPEG-2's last frame, and that of an original is not known."""
+"""Scores, their direction, strengths and function by degradation. The decoder does not report the
+quantiser of MPEG-2's last frame; the quantiser of an original is unknown."""
 
 
 def spearman(values: Sequence[float]) -> float:
-    """Rank correlation of values with their order; equal values share their mean rank."""
+    """Returns the rank correlation of values with their order; ties share their mean rank."""
     array = np.asarray(values, np.float64)
     ranks = (array[:, None] > array[None, :]).sum(1) + 0.5 * (
         (array[:, None] == array[None, :]).sum(1) - 1
@@ -204,7 +204,7 @@ Rows = dict[str, list[dict[str, float]]]
 
 
 def sweep(found: dict[str, list[Luma]]) -> dict[str, Rows]:
-    """Scores by degradation and picture: the original's, and those of each strength."""
+    """Returns scores by degradation and picture: of the original, then of each strength."""
     original = {name: scores_of(frames[-1]) for name, frames in found.items()}
     return {
         name: {
@@ -216,7 +216,7 @@ def sweep(found: dict[str, list[Luma]]) -> dict[str, Rows]:
 
 
 def show_sweeps(swept: dict[str, Rows]) -> dict[str, dict[str, float]]:
-    """Prints the tables of sweeps; gives rank correlations by degradation, score and picture."""
+    """Prints the sweeps; returns rank correlations by degradation, score and picture."""
     correlations: dict[str, dict[str, float]] = {}
     for name, pictures_of in swept.items():
         scores, sign, strengths, _ = SWEEPS[name]
@@ -248,7 +248,7 @@ def _moved(before: float, after: float) -> bool:
 def spread_of(
     rows: Sequence[Mapping[str, float | None]], scores: Sequence[str]
 ) -> dict[str, float]:
-    """How far a score moves between undamaged pictures: quartile to quartile, at least `LEAST`."""
+    """Returns the spread of scores over undamaged pictures: interquartile, at least `LEAST`."""
     spread = {}
     for score in scores:
         values = [row[score] for row in rows if row[score] is not None]
@@ -258,9 +258,9 @@ def spread_of(
 
 
 def flip(score: str, before: float | None, after: float | None, spread: float) -> str:
-    """What a score does under a degradation that is not its own: nothing, better or worse.
+    """Returns how a degradation changes another score: "better", "worse", or "" for no flip.
 
-    One that is known no more is no flip: nothing is judged by it.
+    A score that becomes unknown does not flip, because no filter uses it.
     """
     if before is None or after is None or not abs(after - before) > spread:
         return ""
@@ -268,7 +268,7 @@ def flip(score: str, before: float | None, after: float | None, spread: float) -
 
 
 def show_flips(swept: dict[str, Rows]) -> dict[str, dict[str, dict[str, int]]]:
-    """Prints and gives how many pictures flip each score, at the middle and the last strength."""
+    """Counts the pictures that flip each score, at the middle and the last strength."""
     originals = [rows[0] for rows in next(iter(swept.values())).values()]
     spread = spread_of(originals, SHOWN)
     print("\n### Flips: pictures in which another score moves, better/worse, middle then last\n")
@@ -307,7 +307,7 @@ OWN = {
     "still_zoom_5s.mp4": ("still", "motion", 1),
     "tv_static.mp4": ("static", "noise", 1),
 }
-"""File -> kind of degradation, its own score, and the score's direction."""
+"""File -> kind of degradation, score of that kind, and the score's direction."""
 CLIP_SCORES = ("sharpness", "noise", "blocking", "flattening", "quantizer", "banding", "combing",
                "true_resolution", "stripes",
                "luma", "contrast", "clipped_fraction", "frozen_fraction", "black_fraction",
@@ -318,7 +318,7 @@ Table = dict[str, dict[str, float | None]]
 
 
 def of_files(media: Path) -> Table:
-    """Prints scores of whole files, and which of them flip."""
+    """Prints the scores of whole files and their flips; returns the scores."""
     original = "juggle.mp4"
     singles = {path.name: _of_file(path) for path in sorted((media / "single").iterdir())}
     spread = spread_of(list(singles.values()), CLIP_SCORES)
@@ -350,7 +350,7 @@ def _of_file(path: Path) -> dict[str, float | None]:
 
 
 def main() -> None:
-    """Runs the measurement and prints tables, then JSON."""
+    """Measures, and prints tables and a line of JSON."""
     parser = arguments(__doc__)
     parser.add_argument("media", nargs="?", type=Path, help="folder with `single` and `quality`")
     args = parser.parse_args()

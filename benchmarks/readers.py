@@ -1,4 +1,4 @@
-"""What readers of videos make of a clip: PyAV, the ffmpeg command and OpenCV."""
+"""Reads clips with three readers: PyAV, the ffmpeg command and OpenCV."""
 
 import math
 import subprocess
@@ -15,7 +15,7 @@ from curator.records.cuts import CutClip
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a reader makes of a clip."""
+    """Properties of a clip as a reader reports them."""
 
     n_frames: int
     size: tuple[int, int]
@@ -65,7 +65,7 @@ READERS: dict[str, Callable[[Path], Seen]] = {
 
 
 def disagreement(mp4: bytes, clip: CutClip, folder: Path) -> str | None:
-    """Which reader sees something else than what was written."""
+    """Names the readers that differ from the written clip; None if all agree."""
     path = folder / "clip.mp4"
     path.write_bytes(mp4)
     meant = Seen(n_frames=clip.n_frames, size=(clip.width, clip.height), first_s=0.0)

@@ -1,20 +1,20 @@
-"""Runs `curate` against an S3 server whose network fails, whose credentials end, and on full disks.
+"""Runs `curate` on S3 with network faults and expiring credentials, and on full disks.
 
     eval "$(SERVER)"      # AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY of any server
     python benchmarks/s3_faults.py [--scenarios faults credentials "one object" disk] [--ray]
 
-A proxy (`tests/fault_proxy.py`) is between all processes of a run and the server. Films that are
-made by code are in a bucket of their own, which is removed at the end; one is above 8 MiB, and its
-shard goes in parts. A run without faults says what must come out. Then:
+A proxy (`tests/fault_proxy.py`) is between all processes of a run and the server. Synthetic films
+are stored in a new bucket, which is removed at the end. One film exceeds 8 MiB, so its shard is
+uploaded in parts. A run without faults gives the expected result. Scenarios:
 
-- faults: at 5% of the requests an error, a reset before or after the server has it, a cut or slow
-  body, or a flipped bit; `--rounds` runs, and a second one over each output;
-- credentials: from request N on all are refused with `ExpiredToken`, for some N of a whole run;
+- faults: 5% of the requests get an error, a reset before or after the server handles them, a cut or
+  slow body, or a flipped bit; `--rounds` runs, and a second run over each output;
+- credentials: all requests after the N-th are refused with `ExpiredToken`, for several N;
 - one object: 403 for one film, and for one kind of output;
 - disk: OUT, then TMPDIR, is a small tmpfs, which needs root.
 
-A run that must break off has to end with its documented code and one line, and the next one with 0
-and the same objects. What was found by it: benchmarks/results/robustness.md.
+A run that cannot continue must end with its documented code and one line. The next must end with
+0 and the same objects. Results: benchmarks/results/robustness.md.
 """
 
 import argparse
@@ -52,12 +52,12 @@ LIMIT_S = 600.0
 
 
 class Trial:
-    """Runs, and what was found wrong.
+    """Runs the command, and collects problems.
 
     Args:
         server: Address of the S3 server.
         sources: Address of the films.
-        ray: Whether two workers of Ray do the work.
+        ray: Whether two Ray workers run the work.
     """
 
     def __init__(self, server: str, sources: str, *, ray: bool) -> None:
@@ -68,7 +68,7 @@ class Trial:
         self.expected: dict[str, str] = {}
 
     def run(self, out: str, *, url: str = "", **environment: str) -> tuple[int, str, float]:
-        """Exit code, words on standard error without progress, and seconds of a run."""
+        """Returns exit code, standard error without progress, and seconds of a run."""
         command = [*CURATE, "run", self.sources, out]
         command += self.options
         command += sets(*SETTINGS)
@@ -81,27 +81,27 @@ class Trial:
         return done.returncode, "\n".join(lines), round(time.monotonic() - start, 1)
 
     def check(self, holds: bool, text: str) -> None:
-        """Notes what does not hold."""
+        """Records a failed check."""
         if not holds:
             self.wrong.append(text)
             print(f"WRONG {text}", file=sys.stderr, flush=True)
 
     def whole(self, out: str, name: str, **environment: str) -> None:
-        """A run without faults over what is there must make the expected objects."""
+        """Checks that a run without faults over the output gives the expected objects."""
         code, said, wall_s = self.run(out, **environment)
         self.check(code == 0, f"{name}: the next run ends with {code}: {said}")
         self.same(out, name)
         print(f"{name}: the next run took {wall_s} s", file=sys.stderr, flush=True)
 
     def same(self, out: str, name: str) -> None:
-        """Compares what readers see."""
+        """Compares the objects that readers see with the expected ones."""
         found = hashes(open_store(out), *COMPARED)
         differ = sorted(key for key in found | self.expected
                         if found.get(key) != self.expected.get(key))  # fmt: skip
         self.check(not differ, f"{name}: {len(differ)} objects differ: {differ[:5]}")
 
     def broken_off(self, name: str, code: int, said: str, words: str) -> None:
-        """Checks how a run ended that could not go on."""
+        """Checks the end of a run that could not continue."""
         print(f"{name}: exit {code}: {said}", file=sys.stderr, flush=True)
         lines = [line for line in said.splitlines() if line.startswith("curate: ")]
         self.check(code in (1, 2), f"{name}: ends with {code}")
@@ -110,7 +110,7 @@ class Trial:
 
 
 def faults(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, object]:
-    """First runs and reruns at 5%."""
+    """Runs and reruns with faults at a share of requests."""
     results = []
     for number in range(options.rounds):
         with FaultProxy(server=trial.server, share=options.share, seed=number) as proxy:
@@ -126,12 +126,12 @@ def faults(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, obj
 
 
 def expired(last: int, number: int, method: str, path: str) -> str | None:
-    """Refuses requests after a number; a `fault_proxy.Refusal`."""
+    """Refuses all requests after number `last`; implements `fault_proxy.Refusal`."""
     return "ExpiredToken" if number > last else None
 
 
 def credentials(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, object]:
-    """Tokens that expire at some points of a run."""
+    """Runs with tokens that expire at several points."""
     with FaultProxy(server=trial.server, share=0) as proxy:
         trial.run(f"{out}-whole", url=proxy.url)
         n_requests = proxy.counts["requests"]
@@ -147,7 +147,7 @@ def credentials(trial: Trial, out: str, options: argparse.Namespace) -> dict[str
 
 
 def one_object(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, object]:
-    """403 for one object."""
+    """Runs with 403 for one object."""
     with FaultProxy(server=trial.server, share=0) as proxy:
 
         def refuse(*parts: str) -> None:
@@ -174,7 +174,7 @@ def one_object(trial: Trial, out: str, options: argparse.Namespace) -> dict[str,
 
 @contextmanager
 def small_disk(n_bytes: int) -> Iterator[str]:
-    """A folder that is full after so many bytes; to be remounted larger."""
+    """Yields a folder that holds only `n_bytes`, and can be remounted larger."""
     with tempfile.TemporaryDirectory() as folder:
         mount = ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "none", folder]
         subprocess.run(mount, check=True)
@@ -185,7 +185,7 @@ def small_disk(n_bytes: int) -> Iterator[str]:
 
 
 def disk(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, object]:
-    """OUT and TMPDIR on disks that are full at some point."""
+    """Runs with OUT and TMPDIR on disks that become full."""
     for kib in (16, 160, 400, 12000):
         name = f"OUT of {kib} KiB"
         with small_disk(kib << 10) as folder:
@@ -203,7 +203,7 @@ def disk(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, objec
 
 
 def noisy(n_frames: int) -> Iterator[Picture]:
-    """A film that does not compress, so that few frames are many bytes."""
+    """Yields frames that hardly compress, so a short film has many bytes."""
     draw = np.random.default_rng(3)
     for picture in moving_texture(n_frames, seed=3, width_px=640, height_px=480):
         noise = draw.integers(-40, 40, picture.shape)
@@ -224,11 +224,11 @@ def films(bucket: str) -> str:
 
 
 def main() -> None:
-    """Does the scenarios."""
+    """Runs the scenarios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scenarios", nargs="+", default=SCENARIOS, choices=SCENARIOS)
     parser.add_argument("--share", type=float, default=0.05, help="of faults (default: 0.05)")
-    parser.add_argument("--rounds", type=int, default=3, help="of faults (default: 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of faults (default: 3)")
     parser.add_argument("--ray", action="store_true", help="two workers of Ray")
     options = parser.parse_args()
     bucket = f"curate-faults-{secrets.token_hex(4)}"

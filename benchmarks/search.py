@@ -1,10 +1,10 @@
-"""Search over very many made clips: memory, time of queries, and how often planted ones are found.
+"""Measures search over many synthetic clips: memory, query time, and recall of planted clips.
 
-Vectors of made clips are drawn: clips of one of 1,000 kinds (Zipf's law) have cosines of 0.6,
-others 0.27, pictures of a clip 0.87, as `scene_network` gives for scenes of like content. Clips of
-MEDIA, 6 s from the middle of each recording, are planted among them. They are looked for by a
-frame that was scaled to 60% and encoded as a JPEG of quality 30, and by a video of 3 s of them, at
-360 px and CRF 33. Made clips have no pictures, so that only planted ones are verified.
+Synthetic vectors imitate `scene_network` on similar scenes: two clips of the same of 1,000 kinds
+(Zipf's law) have a cosine of 0.6, other clips 0.27, and pictures of one clip 0.87. Clips of MEDIA
+are planted among them: 6 s from the middle of each recording. The queries are a frame of a planted
+clip, scaled to 60% and encoded as JPEG of quality 30, and a video of 3 s at 360 px and CRF 33.
+Synthetic clips have no pictures, so only planted clips are verified.
 
     search.py MEDIA [--clips 100000] [--recordings 40] [--queries 300]
 """
@@ -56,7 +56,7 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class MadeVectors:
-    """Vectors of made clips, the same in any order of blocks."""
+    """Vectors of synthetic clips; blocks can be made in any order."""
 
     n: int
     common: NDArray[np.float32]
@@ -68,7 +68,7 @@ class MadeVectors:
         return cls(n, kinds[-1], kinds[:-1])
 
     def block(self, start: int) -> NDArray[np.float32]:
-        """Returns the pictures of clips from `start` on, float32 [N, PICTURES, D]."""
+        """Returns the pictures of the clips from `start` on, float32 [N, PICTURES, D]."""
         rng = np.random.default_rng([1, start])
         n = min(BLOCK, self.n - start)
         kind = np.minimum(rng.zipf(1.3, n) - 1, KINDS - 1)
@@ -82,9 +82,9 @@ class MadeVectors:
 def write_footage(
     store: Store, made: MadeVectors, planted: Sequence[ClipFootage]
 ) -> tuple[str, ...]:
-    """Writes parts of `candidates/footage` with made clips, and one with the planted ones.
+    """Writes parts of `candidates/footage`: synthetic clips, and one part of planted clips.
 
-    Returns their names.
+    Returns the names of the parts.
     """
     names = []
     for start in range(0, made.n, PART_CLIPS):
@@ -110,7 +110,7 @@ def write_footage(
 
 
 def footage_table(vectors_NPD: NDArray[np.float32], start: int) -> pa.Table:
-    """Returns rows of `FOOTAGE_SCHEMA` of clips from number `start` on."""
+    """Returns rows of `FOOTAGE_SCHEMA` for the clips from number `start` on."""
     n = len(vectors_NPD)
     ends = np.arange(n + 1) * PICTURES
     flat = pa.array(vectors_NPD.astype(np.float16).ravel())
@@ -126,7 +126,7 @@ def footage_table(vectors_NPD: NDArray[np.float32], start: int) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class PlantedFootage(FootageStore):
-    """Footage of which only planted clips have pictures."""
+    """Footage in which only planted clips have pictures."""
 
     planted: tuple[ClipFootage, ...] = ()
 
@@ -136,7 +136,7 @@ class PlantedFootage(FootageStore):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeRun(Finished):
-    """A run of made and planted clips, all kept."""
+    """A run of synthetic and planted clips, all of them kept."""
 
     made: MadeVectors
     stored: PlantedFootage
@@ -157,7 +157,7 @@ def clip_name(number: int) -> str:
 
 
 def made_run(n: int, planted: list[ClipFootage], folder: str) -> MadeRun:
-    """Returns a run of `n` made clips and the planted ones."""
+    """Returns a run of `n` synthetic clips and the planted clips."""
     schema = clips_schema(BUILT_IN.specs)
     ids = [*map(clip_name, range(n)), *(one.clip_id for one in planted)]
     given = {
@@ -189,7 +189,7 @@ def ffmpeg(*arguments: str) -> None:
 
 
 def recordings(media: Path, most: int, folder: Path) -> Iterator[tuple[ClipFootage, Path, Path]]:
-    """Cuts a clip out of recordings; yields it, an edited frame and an edited part of it."""
+    """Cuts a clip from each recording; yields the clip, an edited frame and an edited part."""
     n = 0
     for path in sorted(media.rglob("*")):
         if n == most or path.suffix not in (".mp4", ".webm", ".mkv", ".mov"):
@@ -220,13 +220,13 @@ def recordings(media: Path, most: int, folder: Path) -> Iterator[tuple[ClipFoota
 
 
 def write_index(run: MadeRun) -> None:
-    """Writes the index of a run, as its stage `dedup` does, in this process."""
+    """Writes the index of a run in this process, as the stage `dedup` does."""
     footage = replace(run.stored, writes_index=True)
     FootageIndex([footage], CorpusWork("search"), n_clips=run.clips.num_rows)
 
 
 def spent_by(call: Callable[[], object]) -> str:
-    """Calls it once; returns wall time, CPU time and the peak of memory."""
+    """Calls a function once; returns wall time, CPU time and peak memory as text."""
     begun, begun_cpu = time.perf_counter(), time.process_time()
     call()
     wall_s, cpu_s = time.perf_counter() - begun, time.process_time() - begun_cpu
@@ -234,7 +234,7 @@ def spent_by(call: Callable[[], object]) -> str:
 
 
 def times_of(calls: Iterable[Callable[[], object]]) -> dict[str, float]:
-    """Calls one after the other; returns percentiles of wall time and of CPU time."""
+    """Calls functions in sequence; returns percentiles of wall time and CPU time."""
     spent = []
     for call in calls:
         begun, begun_cpu = time.perf_counter(), time.process_time()
@@ -255,7 +255,7 @@ def _found(clips: ClipSearch, by: str, file: Path, found: list[list[FoundClip]])
 def planted_found(
     clips: ClipSearch, by: str, files: list[Path]
 ) -> tuple[dict[str, Any], list[list[FoundClip]]]:
-    """Looks for planted clips by files; returns times and the share in the top 10, and clips."""
+    """Searches for planted clips; returns times with the share in the top 10, and results."""
     found: list[list[FoundClip]] = []
     times = times_of(partial(_found, clips, by, file, found) for file in files)
     top = [
@@ -265,7 +265,7 @@ def planted_found(
 
 
 def vectors_found(run: MadeRun, clips: ClipSearch, n: int) -> dict[str, Any]:
-    """Asks by edited pictures of made clips, whose cosine to the stored ones is 0.9."""
+    """Searches with edited pictures of synthetic clips, at a cosine of 0.9 to the stored ones."""
     rng = np.random.default_rng(3)
     chosen = rng.integers(0, min(BLOCK, run.made.n), n)
     own_ND = run.made.block(0)[chosen, 1]

@@ -1,7 +1,7 @@
-"""What is no shot boundary and looks like one: put into a shot's frames, which may be written to.
+"""Adds distractors to the frames of a shot in place: events that resemble a shot boundary.
 
 Light (flashes, strobes, bursts of colour, exposure), camera (whip pans, jolts), objects that pass
-close to the lens, overlays, screens whose content changes, a television within the picture, damage,
+close to the lens, overlays, screens with changing content, a television within the picture, damage,
 freezes, stop motion.
 
 Shape letters: F frames, H, W height and width, C channels.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shot_transitions import HEIGHT, WIDTH, Clip, Rng, noise_map, torn
 
 Source = Callable[[Rng, int], Clip]
-"""Gives frames of another take, uint8 [F, H, W, 3], where a distractor shows one."""
+"""Returns frames of another take, uint8 [F, H, W, 3], for distractors that show one."""
 
 
 def _span(rng: Rng, n: int, low: int, high: int) -> slice:
@@ -30,7 +30,7 @@ def _clipped(values: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def _flash(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """A photographer's flash, or a muzzle's: one to six frames, all of the picture or a part."""
+    """A photo or muzzle flash of one to six frames, over all or part of the picture."""
     span = _span(rng, len(clip), 1, 6)
     n = span.stop - span.start
     fall = np.linspace(1, rng.uniform(0.2, 1), n, dtype=np.float32)
@@ -45,7 +45,7 @@ def _flash(rng: Rng, clip: Clip, other: Source) -> Clip:
 
 
 def _strobe(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """Lights that go on and off in a beat; in between it is dark, bright or coloured."""
+    """Lights that switch on and off in a beat; in between, the picture is dark or coloured."""
     span = _span(rng, len(clip), 12, 90)
     period, on = int(rng.integers(2, 12)), int(rng.integers(1, 5))
     gain = rng.choice([0.0, 0.15, 0.4, 1.8]) * rng.uniform(0.6, 1.2, 3)
@@ -56,7 +56,7 @@ def _strobe(rng: Rng, clip: Clip, other: Source) -> Clip:
 
 
 def _burst(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """Bursts of colour as in music videos: inverted, tinted, flat, mirrored, drawn in lines."""
+    """Bursts of colour as in music videos: inverted, tinted, flat, mirrored, or line drawings."""
     for _ in range(int(rng.integers(1, 6))):
         span = _span(rng, len(clip), 1, 10)
         kind = rng.choice(["invert", "tint", "flat", "swap", "mirror", "lines"])
@@ -98,7 +98,7 @@ def _flicker(rng: Rng, clip: Clip, other: Source) -> Clip:
 
 
 def _camera(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """Fast moves by hand: jolts and whip pans that stay in the scene, blurred as they are."""
+    """Fast hand-held moves: jolts and whip pans that stay in the scene, with motion blur."""
     n = len(clip)
     zoom = rng.uniform(1.3, 2.2)
     room_x, room_y = WIDTH * (zoom - 1) / 2, HEIGHT * (zoom - 1) / 2
@@ -126,7 +126,7 @@ def _camera(rng: Rng, clip: Clip, other: Source) -> Clip:
 
 
 def _passer_by(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """Something close to the lens that crosses the picture, up to all of it large."""
+    """An object close to the lens that crosses the picture and may fill it."""
     span = _span(rng, len(clip), 4, 60)
     n = span.stop - span.start
     patch = cv2.blur(other(rng, 1)[0], (5, 5)) * rng.uniform(0.2, 1.1)
@@ -147,7 +147,7 @@ def _passer_by(rng: Rng, clip: Clip, other: Source) -> Clip:
 
 
 def _whip_pan(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """The camera swings to another part of the scene within a few frames, and may swing back."""
+    """A camera that swings to another part of the scene in a few frames, and may swing back."""
     n, zoom = len(clip), float(np.exp(rng.uniform(np.log(2), np.log(5))))
     at, length = int(rng.integers(3, max(4, n - 12))), int(rng.integers(3, 16))
     ends = rng.uniform(-1, 1, (2, 2)) * (1.0, 0.4)
@@ -169,10 +169,10 @@ def _whip_pan(rng: Rng, clip: Clip, other: Source) -> Clip:
 
 
 def _held(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """A page, a picture or a hand held before the lens; exposure, colours and focus follow it.
+    """A page, picture or hand held before the lens; exposure, colours and focus adapt.
 
-    It comes from any side, stays and goes. With a lag, the camera adapts to what it sees: what is
-    bright is blown out at first, and the room is too dark after it went, or the reverse.
+    The object enters from any side, stays and leaves. The camera adapts with a lag: a bright object
+    is overexposed at first, and the room is too dark after the object left, or the reverse.
     """
     n = len(clip)
     enter, leave = (int(np.exp(rng.uniform(low, 3.3))) for low in (1.2, 0.7))
@@ -238,14 +238,14 @@ _BOX = np.array([[-1.0, -1], [1, -1], [1, 1], [-1, 1]])
 
 
 def _filled(points: NDArray[np.float64]) -> NDArray[np.float32]:
-    """1 within a closed curve [P, 2], and 0 outside, float32 [H, W, 1]."""
+    """Returns 1 inside a closed curve [P, 2] and 0 outside, float32 [H, W, 1]."""
     mask = np.zeros((HEIGHT, WIDTH, 1), np.float32)
     cv2.fillPoly(mask, [np.round(points).astype(np.int32)], 1.0)
     return mask
 
 
 def outline_of(rng: Rng) -> NDArray[np.float64]:
-    """A closed curve of about unit radius with a few bumps, [48, 2]."""
+    """Returns a closed curve with about unit radius and a few bumps, [48, 2]."""
     angle = np.linspace(0, 2 * np.pi, 48, endpoint=False)
     radius = np.ones(48)
     for order in range(2, 6):
@@ -254,7 +254,7 @@ def outline_of(rng: Rng) -> NDArray[np.float64]:
 
 
 def _box(rng: Rng, low: float, high: float) -> tuple[slice, slice]:
-    """Rows and columns of a rectangle whose area is a share of the picture between two bounds."""
+    """Returns rows and columns of a rectangle that covers between `low` and `high` of the area."""
     area, shape = rng.uniform(low, high), np.exp(rng.uniform(-0.4, 0.4))
     wide = min(int(np.sqrt(area * shape) * WIDTH), WIDTH - 2)
     high_px = min(int(np.sqrt(area / shape) * HEIGHT), HEIGHT - 2)
@@ -263,7 +263,7 @@ def _box(rng: Rng, low: float, high: float) -> tuple[slice, slice]:
 
 
 def _inset(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """A picture in the picture that comes, stays and goes, at once or faded."""
+    """A picture in picture that appears, stays and disappears, at once or with a fade."""
     span = _span(rng, len(clip), 15, 200)
     rows, columns = _box(rng, 0.03, 0.3)
     inner = other(rng, span.stop - span.start)
@@ -278,7 +278,7 @@ def _inset(rng: Rng, clip: Clip, other: Source) -> Clip:
 
 
 def _television(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """A screen within the picture that has cuts of its own."""
+    """A screen within the picture that shows its own cuts."""
     rows, columns = _box(rng, 0.05, 0.35)
     size = (columns.stop - columns.start, rows.stop - rows.start)
     at = 0
@@ -291,7 +291,7 @@ def _television(rng: Rng, clip: Clip, other: Source) -> Clip:
 
 
 def _lower_third(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """A banner, a title or lines of text that come and go."""
+    """A banner, a title or lines of text that appear and disappear."""
     span = _span(rng, len(clip), 15, 200)
     high = rng.uniform(0.06, 0.3)
     top = rng.choice([1 - high, 0.0, rng.uniform(0, 1 - high)])
@@ -310,7 +310,7 @@ def _lower_third(rng: Rng, clip: Clip, other: Source) -> Clip:
 
 
 def _letters(rng: Rng, high: int) -> NDArray[np.float32]:
-    """Lines of strokes that look like text, float32 [high, W]."""
+    """Returns lines of strokes that resemble text, float32 [high, W]."""
     page = np.zeros((high, WIDTH), np.float32)
     line = int(rng.integers(4, 12))
     for y in range(2, max(3, high - line), line + 3):
@@ -323,7 +323,7 @@ def _letters(rng: Rng, high: int) -> NDArray[np.float32]:
 
 
 def _screen(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """Part of a screen changes: a window opens, a menu, a page scrolls, a list grows."""
+    """Changes to part of a screen: a new window, a menu, a scrolled page, a longer list."""
     for _ in range(int(rng.integers(1, 5))):
         rows, columns = _box(rng, 0.02, 0.35)
         at = int(rng.integers(1, len(clip)))
@@ -338,7 +338,7 @@ def _screen(rng: Rng, clip: Clip, other: Source) -> Clip:
 
 
 def _damage(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """Blocks of a broken stream: grey, displaced, from earlier, or torn lines."""
+    """Blocks of a broken stream: grey, displaced, from earlier rows, or torn lines."""
     span = _span(rng, len(clip), 1, 20)
     kind = rng.choice(["blocks", "torn", "lower"])
     for i in range(span.start, span.stop):
@@ -356,14 +356,14 @@ def _damage(rng: Rng, clip: Clip, other: Source) -> Clip:
 
 
 def _freeze(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """The picture stands still; afterwards it goes on where it would be, or where it was."""
+    """A freeze; afterwards the picture continues at its current position."""
     span = _span(rng, len(clip), 3, 25)
     clip[span] = clip[span.start]
     return clip
 
 
 def _stop_motion(rng: Rng, clip: Clip, other: Source) -> Clip:
-    """Each picture stands for some frames, with a little light and position of its own."""
+    """Each picture is held for some frames, with small changes of light and position."""
     hold = int(rng.integers(2, 7))
     for i in range(0, len(clip), hold):
         frame = np.roll(clip[i], rng.integers(-2, 3, 2), (0, 1))
@@ -387,13 +387,13 @@ KINDS: dict[str, tuple[float, Callable[[Rng, Clip, Source], Clip]]] = {
     "freeze": (0.8, _freeze),
     "stop_motion": (0.8, _stop_motion),
 }
-"""Kinds of distractors, with how often each is drawn."""
+"""Kinds of distractors, with the weight of each."""
 
 
 MOVES: tuple[Callable[[Rng, Clip, Source], Clip], ...] = (
     _whip_pan, _whip_pan, _held, _held, _camera, _passer_by, _exposure,
 )  # fmt: skip
-"""What one take by hand has: drawn in films of moves."""
+"""Events of a single hand-held take, drawn for films of moves."""
 
 
 def disturb(

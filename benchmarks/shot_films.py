@@ -1,10 +1,10 @@
-"""Films made by code to train and tune a shot head on, with exact labels.
+"""Makes films with exact labels, for training and tuning a shot head.
 
-Takes come from recordings of one part of the footage (`footage_split.py`), from photographs in
-motion, and from drawn scenes: slides, text, dancing figures, fire and water. They are joined by
-cuts, by cuts within one take, and by the transitions of `shot_transitions.py`, disturbed by
-`shot_distractors.py`, and then treated as a whole: frame rates, repeated, lost and mixed frames,
-bars, subtitles, grain, and an encoder at low rates.
+Takes come from recordings of one part of the footage (`footage_split.py`), from moving views of
+photographs, and from drawn scenes: slides, text, dancing figures, fire and water. Cuts, cuts within
+one take, and the transitions of `shot_transitions.py` join them. `shot_distractors.py` disturbs
+them. The whole film then gets a frame rate, repeated, lost and mixed frames, bars, subtitles, grain
+and low-bitrate encoding.
 
 Shape letters: F frames, H, W height and width, C channels.
 """
@@ -33,13 +33,13 @@ from curator.models.transnet import WIDTH as TINY_WIDTH
 from curator.models.transnet import tiny_scaler
 
 HANDLE = 62
-"""Frames of a take before and after its shot, of which transitions are made."""
+"""Frames of a take before and after its shot, used for transitions."""
 
 _PHOTOGRAPHS: dict[Part, list[str]] = {
     "train": sorted(PHOTOGRAPHS)[::2] + sorted(PHOTOGRAPHS)[1::4],
     "tune": sorted(PHOTOGRAPHS)[3::4],
 }
-"""Those of the blind part are none: its films are made elsewhere."""
+"""The blind part uses no photographs, because its films are made elsewhere."""
 
 
 @dataclass
@@ -48,8 +48,8 @@ class MadeFilm:
 
     Attributes:
         frames: uint8 [F, 27, 48, 3].
-        gaps: Half-open spans of frames in no shot, and their kind; empty at a cut.
-        ignored: Half-open spans in which nothing is right or wrong.
+        gaps: Half-open spans of frames between shots, and their kind; empty at a cut.
+        ignored: Half-open spans that are not scored.
     """
 
     frames: Clip
@@ -59,14 +59,14 @@ class MadeFilm:
 
 @cache
 def _decoded(path: Path) -> Clip:
-    """All frames of a recording, upright, at its own shape and at most 192 px wide."""
+    """Returns all frames of a recording as decoded."""
     with av.open(str(path)) as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     return np.stack(frames)
 
 
 def _ground(number: int) -> NDArray[np.uint8]:
-    """The colour of a plain ground, or its grey."""
+    """Returns the colour, or grey, of a plain background."""
     colour = np.random.default_rng(number).uniform(0, 255, 3)
     if number % 2:
         colour[:] = colour.mean()
@@ -75,7 +75,7 @@ def _ground(number: int) -> NDArray[np.uint8]:
 
 @lru_cache(maxsize=4)
 def _keyed(path: Path, ground: int) -> Clip:
-    """What moves in a recording, before a ground of 1.5 times the size."""
+    """Returns the moving parts of a recording, on a background 1.5 times as large."""
     source = _decoded(path)
     high, wide = source.shape[1:3]
     still = _still(path)
@@ -90,7 +90,7 @@ def _keyed(path: Path, ground: int) -> Clip:
 
 @cache
 def _is_figure(path: Path) -> bool:
-    """Whether what moves in a recording is neither too little nor too much of the picture."""
+    """Returns whether the moving parts cover a medium share of a recording's picture."""
     source, still = _decoded(path), _still(path)
     share = 0.0
     for frame in source:
@@ -100,13 +100,13 @@ def _is_figure(path: Path) -> bool:
 
 @cache
 def _still(path: Path) -> NDArray[np.float64]:
-    """What stands still in a recording."""
+    """Returns the static background of a recording: its median."""
     source = _decoded(path)
     return np.asarray(np.median(source[:: max(1, len(source) // 24)], axis=0))
 
 
 def _moved(frame: NDArray[np.uint8], still: NDArray[np.float64]) -> NDArray[np.float32]:
-    """How far each pixel belongs to what moves, [H, W, 1]."""
+    """Returns how far each pixel belongs to moving parts, [H, W, 1]."""
     moved = (np.abs(frame - still).max(axis=2) > 28).astype(np.float32)
     mask = cv2.blur((cv2.blur(moved, (7, 7)) > 0.4).astype(np.float32), (5, 5))
     return np.asarray(mask[:, :, None], np.float32)
@@ -114,9 +114,9 @@ def _moved(frame: NDArray[np.uint8], still: NDArray[np.float64]) -> NDArray[np.f
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """One way to show a recording: speed, direction, part of the picture, colours.
+    """A way to show a recording: speed, direction, part of the picture, colours.
 
-    With a `ground`, a number that stands for its colour, only what moves is shown, before it.
+    With `ground`, the seed of a background colour, only moving parts are shown, on that background.
     """
 
     path: Path
@@ -131,7 +131,7 @@ class _Recorded:
 
     @property
     def source(self) -> Clip:
-        """Frames of the recording."""
+        """Frames of the recording, or of its moving parts."""
         if self.ground is None:
             return _decoded(self.path)
         return _keyed(self.path, self.ground)
@@ -157,7 +157,7 @@ class _Recorded:
         )
 
     def frames(self, start: int, n: int) -> Clip:
-        """`n` frames from one of its own on; at an end it turns back."""
+        """Returns `n` frames from `start` on; playback reverses at either end."""
         source = self.source
         at = start + np.arange(n) * self.speed
         period = max(1, 2 * (len(source) - 1))
@@ -195,7 +195,7 @@ _SPEED_SHARES = [0.1, 0.1, 0.15, 0.15, 0.15, 0.12, 0.12, 0.08, 0.03]
 
 
 def _wander(rng: Rng, n: int, reach: float) -> NDArray[np.float64]:
-    """A path that wanders by about `reach` in 30 frames."""
+    """Returns a path that wanders by about `reach` in 30 frames."""
     steps = rng.normal(0, 1, n + 40)
     kernel = np.hanning(41)
     path = np.cumsum(np.convolve(steps, kernel / kernel.sum(), "valid"))[:n]
@@ -203,7 +203,7 @@ def _wander(rng: Rng, n: int, reach: float) -> NDArray[np.float64]:
 
 
 def _photographed(rng: Rng, name: str, n: int) -> Clip:
-    """Pans and zooms over a photograph."""
+    """Returns pans and zooms over a photograph."""
     picture = photograph(name)
     gain = rng.uniform(0.5, 1.2) * rng.uniform(0.8, 1.2, 3)
     picture = np.clip(picture[:, :, rng.permutation(3)] * gain, 0, 255).astype(np.uint8)
@@ -229,7 +229,7 @@ def _photographed(rng: Rng, name: str, n: int) -> Clip:
 
 
 def _panned(rng: Rng, picture: Clip, n: int) -> Clip:
-    """A steady move from one view of a picture to another, and back."""
+    """Returns a steady move from one view of a picture to another, and back."""
     views = [View(x=rng.random(), y=rng.random(), span=rng.uniform(0.4, 1)) for _ in range(2)]
     length = int(np.exp(rng.uniform(np.log(15), np.log(300))))
     shot = pan_zoom(picture, length, start=views[0], end=views[1], seed=int(rng.integers(10**6)))
@@ -239,7 +239,7 @@ def _panned(rng: Rng, picture: Clip, n: int) -> Clip:
 
 
 def _jerky(rng: Rng, n: int, reach: float) -> NDArray[np.float64]:
-    """A path that rests, and moves by about `reach` in 3 to 12 frames every half to 4 seconds."""
+    """Returns a path with rests, and moves of about `reach` in 3 to 12 frames between them."""
     path, at = np.zeros(n), int(rng.integers(5, 60))
     while at < n:
         length = int(rng.integers(3, 13))
@@ -250,9 +250,9 @@ def _jerky(rng: Rng, n: int, reach: float) -> NDArray[np.float64]:
 
 
 def _near(rng: Rng, ground: Clip, figure: Clip) -> Clip:
-    """A close-up by hand: what fills much of the picture moves in jerks, and so may the camera.
+    """Returns a hand-held close-up: a large object moves in jerks, and the camera may, too.
 
-    Fast frames are blurred: each is the mean of three moments of half a frame.
+    Motion blur: each frame is the mean of three moments within half a frame.
     """
     n, fine = len(ground), 6
     moments = np.arange(n * fine) / fine
@@ -298,13 +298,13 @@ def _near(rng: Rng, ground: Clip, figure: Clip) -> Clip:
 
 
 def _page(rng: Rng, style: int) -> NDArray[np.uint8]:
-    """A slide or a page of a screen: boxes and lines of text; slides of one style are alike."""
+    """Returns a slide or screen page with boxes and lines of text; slides of a style are alike."""
     page = np.empty((HEIGHT * 2, WIDTH * 2, 3), np.float32)
     of_style = np.random.default_rng(style)
     page[:] = of_style.choice([255.0, 240.0, 30.0, of_style.uniform(0, 255)])
     page[: int(of_style.integers(0, 40))] = of_style.uniform(0, 255, 3)
     ink = of_style.uniform(0, 255, 3)
-    # Of one style the boxes are the same more often than not, and the lines of text differ.
+    # In most styles, slides share their boxes and differ in their text.
     boxes = of_style if of_style.random() < 0.6 else rng
     for _ in range(int(boxes.integers(1, 5))):
         x, y = int(boxes.integers(0, WIDTH * 2 - 60)), int(boxes.integers(0, HEIGHT * 2 - 40))
@@ -322,7 +322,7 @@ def _page(rng: Rng, style: int) -> NDArray[np.uint8]:
 
 
 def _document(rng: Rng, film: int) -> NDArray[np.uint8]:
-    """A page of small print within a frame; those of one film differ in their lines alone."""
+    """Returns a page of small print in a frame; pages of one film differ only in their lines."""
     of_film = np.random.default_rng(film)
     page = np.full((HEIGHT * 2, WIDTH * 2, 3), of_film.choice([0.0, 20.0, 200.0]), np.float32)
     left, top = int(of_film.integers(0, 80)), int(of_film.integers(0, 60))
@@ -344,7 +344,7 @@ def _slide(rng: Rng, n: int, style: int) -> Clip:
 
 
 def _figures(rng: Rng, n: int) -> Clip:
-    """Figures that move before a flat or a smooth ground: drawings, dancers before a wall."""
+    """Returns moving figures on a flat or smooth background: drawings, dancers before a wall."""
     ground = np.empty((HEIGHT, WIDTH, 3), np.float32)
     ground[:] = rng.uniform(20, 240, 3)
     if rng.random() < 0.4:
@@ -373,7 +373,7 @@ def _figures(rng: Rng, n: int) -> Clip:
 
 
 def _flowing(rng: Rng, n: int) -> Clip:
-    """Water, fire, smoke, leaves: smooth noise that flows and boils."""
+    """Returns smooth noise that flows and boils, like water, fire, smoke or leaves."""
     layers = [noise_map(rng, int(rng.choice([6, 12, 24]))) for _ in range(3)]
     dark, light = rng.uniform(0, 90, 3), rng.uniform(90, 255, 3)
     velocity = rng.normal(0, 3, (3, 2))
@@ -399,7 +399,7 @@ class Takes:
         self._photographs = _PHOTOGRAPHS[part]
 
     def recorded(self, rng: Rng) -> _Recorded:
-        """Draws a way to show a recording: a repository first, so that none outweighs others."""
+        """Draws a repository, then one of its recordings; large repositories weigh little more."""
         repositories = list(self._of)
         weights = np.sqrt([len(self._of[name]) for name in repositories])
         repository = str(rng.choice(repositories, p=weights / weights.sum()))
@@ -407,7 +407,7 @@ class Takes:
         return _Recorded.drawn(rng, paths[int(rng.integers(len(paths)))])
 
     def figure(self, rng: Rng, film: int) -> _Recorded:
-        """Draws a way to show what moves in a recording, before one of the film's two grounds."""
+        """Draws a recording with a moving figure, on one of the film's two backgrounds."""
         while True:
             way = self.recorded(rng)
             corner = tuple(0.25 + 0.5 * np.array(way.corner))
@@ -417,7 +417,7 @@ class Takes:
                 return way
 
     def other(self, rng: Rng, n: int) -> Clip:
-        """Frames of any take, for what is shown within a picture."""
+        """Returns frames of any take, for pictures within a picture."""
         return self.take(rng, n)[0]
 
     def take(
@@ -426,13 +426,13 @@ class Takes:
         """Draws a take.
 
         Args:
-            rng: Source of all that is drawn.
-            n: Frames.
-            film: The film's number: it has slides of two styles.
+            rng: Random generator.
+            n: Number of frames.
+            film: Number of the film; each film has slides of two styles.
             of: A key of `_MIXES`.
 
         Returns:
-            The frames, and how they were shown where they are of a recording.
+            The frames, and for a recording how and from which frame it is shown.
         """
         kind = str(rng.choice(_TAKES, p=_MIXES[of]))
         if kind == "recorded":
@@ -474,7 +474,7 @@ _MIXES = {
 _EDITED = ["all", "plain", "restless", "slides", "drawings"]
 _MIX_SHARES = [0.57, 0.06, 0.19, 0.12, 0.06]
 _CALM_SHARES = [0.6, 0.3, 0.02, 0.05, 0.03]
-"""Shares of the mixes that `_EDITED` names."""
+"""Probabilities of the mixes in `_EDITED`."""
 
 
 def _tiny(clip: Clip) -> NDArray[np.float32]:
@@ -485,10 +485,10 @@ def _tiny(clip: Clip) -> NDArray[np.float32]:
 
 
 def _jump_shows(a: Clip, b: Clip, *, is_nearer: bool = False) -> bool | None:
-    """Whether a cut within a take shows; None where that is a matter of opinion.
+    """Returns whether a cut within a take is visible; None if that is unclear.
 
-    It does where the step stands out from all steps of some frames around. A figure before a plain
-    ground that is drawn nearer moves in a way that it cannot by itself.
+    The cut is visible if the step exceeds all steps around it. A smaller step suffices for a figure
+    on a plain background with a changed size, because the figure cannot move like that.
     """
     before, after = _tiny(a[-9:]), _tiny(b[:9])
     step = float(np.abs(after[0] - before[-1]).mean())
@@ -503,7 +503,7 @@ def _jump_shows(a: Clip, b: Clip, *, is_nearer: bool = False) -> bool | None:
 def _jumped(
     rng: Rng, shown: tuple[_Recorded, int], n_before: int, n: int
 ) -> tuple[Clip, tuple[_Recorded, int]]:
-    """The same take later, in the same frame or drawn nearer."""
+    """Returns the same take at another time, with the same or another size."""
     way, start = shown
     length = len(way.source)
     again = int(start + n_before * way.speed + rng.choice([-1, 1]) * rng.uniform(20, length)) % (
@@ -523,7 +523,7 @@ Style = Literal["edited", "calm", "by_hand", "studio", "short", "held", "returns
 def _returning(
     rng: Rng, earlier: list[tuple[_Recorded, int] | None]
 ) -> tuple[_Recorded, int] | None:
-    """The take before the last one, or one before it, where it was or as if it had gone on."""
+    """Returns an earlier take, at its old position or as if it had continued; or None."""
     if len(earlier) < 2 or rng.random() < 0.3:
         return None
     before = earlier[-2 if rng.random() < 0.75 else -int(rng.integers(2, len(earlier) + 1))]
@@ -537,17 +537,17 @@ _DISTRACTORS: dict[Style, Literal["moves", "held"]] = {"by_hand": "moves", "held
 
 
 def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
-    """Makes a film of some 1,000 frames.
+    """Makes a film of about 1,000 frames.
 
     Args:
-        takes: What it is made of.
-        seed: The same seed gives the same film.
-        style: "edited" has more distractors than edited films have, and "calm" no more, for
-            calibration; "by_hand" many fast moves of the camera and things before the lens, and
-            mostly cuts; "studio" figures before a plain ground and pages of print, with many cuts
-            within a take; "short" is one shot of 6 to 150 frames, or two; "held" one or two in
-            which something is held before the lens; "returns" goes back to earlier takes, by
-            gradual transitions too, so that what comes back is not always one shot.
+        takes: Source of the takes.
+        seed: Seed; the same seed gives the same film.
+        style: "edited" has more distractors than real edited films; "calm", for calibration, has as
+            many as those; "by_hand" has many fast camera moves and objects before the lens, and
+            mostly cuts; "studio" has figures on plain backgrounds and printed pages, with many cuts
+            within a take; "short" is one or two shots of 6 to 150 frames; "held" is one or two
+            shots in which an object is held before the lens; "returns" goes back to earlier takes,
+            also by gradual transitions, so a returning picture does not always mean one shot.
     """
     is_calm, by_hand = style == "calm", style == "by_hand"
     rng = np.random.default_rng(seed)
@@ -627,7 +627,7 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
 
 
 def _finished(rng: Rng, film: MadeFilm, rates: dict[str, float]) -> MadeFilm:
-    """The film as it is published: bars, subtitles, grain, frame rate, encoder; at last tiny."""
+    """Adds bars, subtitles, grain, frame rate and encoding; scales to the network's size."""
     if rng.random() < 0.25:
         _bars(rng, film.frames)
     if rng.random() < 0.25:
@@ -673,11 +673,11 @@ _RATES = {
     "same": 0.4, "sparse": 0.2, "repeated": 0.14, "mixed": 0.1, "pulldown": 0.08, "dropped": 0.08,
 }  # fmt: skip
 _BY_HAND_RATES = {"same": 0.4, "sparse": 0.25, "repeated": 0.3, "dropped": 0.05}
-"""Telephones and webcams record fewer frames in the dark, and repeat them."""
+"""Phones and webcams record fewer frames in the dark, and repeat them."""
 
 
 def _at_rate(rng: Rng, film: MadeFilm, rates: dict[str, float]) -> MadeFilm:
-    """Frame rates: frames left out, repeated, mixed, in pulldown, or lost one by one."""
+    """Changes the frame rate: drops, repeats, mixes or loses frames, or applies pulldown."""
     n = len(film.frames)
     kind = rng.choice(list(rates), p=list(rates.values()))
     if kind == "same":
@@ -692,13 +692,13 @@ def _at_rate(rng: Rng, film: MadeFilm, rates: dict[str, float]) -> MadeFilm:
         shown = np.arange(0, n - 1, float(rng.choice([0.8, 1.2, 1.25, 0.5])))
         mixes = shown % 1
     elif kind == "pulldown":
-        # Four frames on five: the third and fourth are mixed of fields of two.
+        # Four frames become five; the third and fourth mix fields of two frames.
         cadence = np.array([0.0, 1.0, 1.5, 2.5, 3.0])
         shown = (np.arange(n // 4)[:, None] * 4 + cadence).ravel()
         shown = shown[shown < n - 1]
         mixes = shown % 1
     else:
-        # A recorder that loses frames shows the one before meanwhile.
+        # A recorder that loses a frame repeats the previous one.
         lost = rng.random(n) < rng.uniform(0.02, 0.2)
         lost[0] = False
         shown = np.maximum.accumulate(np.where(lost, 0, np.arange(n))).astype(np.float64)
@@ -710,7 +710,7 @@ def _at_rate(rng: Rng, film: MadeFilm, rates: dict[str, float]) -> MadeFilm:
     last = first + (mixes > 1e-3 if len(mixes) else 0)
 
     def span(start: int, end: int) -> tuple[int, int]:
-        # Frames that show something of the gap, or of both of its sides.
+        # Frames that show part of the gap, or a mix of both sides.
         return int(np.searchsorted(last, start)), int(np.searchsorted(first, end))
 
     gaps = []
@@ -721,7 +721,7 @@ def _at_rate(rng: Rng, film: MadeFilm, rates: dict[str, float]) -> MadeFilm:
 
 
 def _coded(rng: Rng, frames: Clip) -> Clip:
-    """Through an encoder at a low rate and back, in memory; then as curate scales it."""
+    """Encodes at a low bitrate and decodes in memory; scales as curate does."""
     codec = str(rng.choice(["libx264", "libx264", "libx264", "mpeg4", "mpeg2video"]))
     file = io.BytesIO()
     with av.open(file, "w", format="matroska") as container:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Measures the ranges of the shot network's activations, which 8 bits hold, on training films.
+"""Measures the ranges of the shot network's activations on training films, for 8-bit storage.
 
     shot_ranges.py --footage FOOTAGE [--out FILE]
 
-The largest values of the network in float32, over the first `N_FRAMES` of each film
+The ranges are the largest values of the float32 network over the first `N_FRAMES` of each film
 (`shot_films.py`).
 """
 
@@ -28,7 +28,7 @@ Largest = dict[str, torch.Tensor]
 
 
 def main() -> None:
-    """Makes films, watches the network, and writes ranges."""
+    """Makes films, records the activations, and writes the ranges."""
     parser = arguments(__doc__)
     parser.add_argument("--footage", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=RANGES)

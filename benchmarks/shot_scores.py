@@ -1,9 +1,9 @@
-"""Scores found shots and clips against labels.
+"""Scores detected shots and clips against labels.
 
-A labelled transition is the gap [end of a shot, start of the next]; a detection within 2 frames of
-the gap is right, and several in one gap count once. A detection is a cut's position or a gradual
-transition's middle. Detections and labels within an ignored range count neither way. Any detection
-in a file of a single shot is false.
+A labelled transition is the gap [end of a shot, start of the next]. A detection is the position of
+a cut, or the middle of a gradual transition. A detection within 2 frames of a gap is right; several
+in one gap count once. Detections and labels in ignored ranges are not scored. In a file with one
+shot, every detection is false.
 
 Shape letters: U units that are resampled, R resamples, K peaks.
 """
@@ -25,9 +25,9 @@ from curator.measures.boundaries import boundary_peaks
 
 RESAMPLES = 1000
 LENGTHS = ((0, "cut"), (5, "1-5"), (10, "6-10"), (20, "11-20"), (40, "21-40"), (10**9, "41+"))
-"""Most frames of each class of lengths."""
+"""Largest number of frames in each class of lengths."""
 LEAST_PEAK = 0.01
-"""Peaks of probability below are no forecast of a boundary."""
+"""Peaks with a lower probability are not forecasts of a boundary."""
 
 Span = tuple[int, int]
 TOLERANCE_FRAMES = 2
@@ -35,7 +35,7 @@ TOLERANCE_FRAMES = 2
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A labelled transition: half-open gap between two shots, empty for a cut."""
+    """A labelled transition: the half-open gap between two shots, empty for a cut."""
 
     start: int
     end: int
@@ -43,7 +43,7 @@ class Label:
 
 
 def media_labels(media: Path) -> dict[str, tuple[list[Label], list[tuple[int, int]]]]:
-    """Labels and ignore ranges of each labelled file."""
+    """Returns labels and ignored ranges of each labelled file."""
     shots = json.loads((media / "shots.json").read_text())
     ignored = json.loads((media / "shots_ignore.json").read_text())
     return {
@@ -56,7 +56,7 @@ def media_labels(media: Path) -> dict[str, tuple[list[Label], list[tuple[int, in
 
 
 def film_labels(films: Path) -> dict[str, tuple[list[Label], list[tuple[int, int]]]]:
-    """Labels of the edited films."""
+    """Returns the labels of the edited films."""
     truth = json.loads((films / "truth.json").read_text())
     return {
         name: ([Label(a["end"], b["start"], a["transition"]) for a, b in pairwise(shots)], [])
@@ -70,12 +70,12 @@ class Labelled:
 
     Attributes:
         path: The file.
-        labels: Its boundaries, without those in an ignored range.
-        ignored: First and last frame of stretches that count neither way.
-        unit: What it is a part of; all files of one recording are drawn together.
-        duration_s: Its length.
-        rate: Frames per second, as it is shown in tables.
-        codec: Name of the codec, as it is shown in tables.
+        labels: Boundaries outside ignored ranges.
+        ignored: First and last frame of ranges that are not scored.
+        unit: Resampling unit; all files of one recording belong to one unit.
+        duration_s: Duration in seconds.
+        rate: Frames per second, as shown in tables.
+        codec: Name of the codec, as shown in tables.
     """
 
     path: Path
@@ -89,12 +89,12 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a method finds in a file, in frames, half-open.
+    """Shots and clips that a method finds in a file, in frames, half-open.
 
     Attributes:
-        shots: Shots in order; between two lies a boundary, and all frames of a gradual one.
-        clips: Clips that are kept.
-        fps: Frames per second of clips.
+        shots: Shots in order; a boundary, with all frames of a gradual one, is between two shots.
+        clips: Kept clips.
+        fps: Frames per second of the clips.
     """
 
     shots: list[Span]
@@ -104,15 +104,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How a method does on a file.
+    """The score of a method on one file.
 
     Attributes:
-        spans: For each label the widest gap between shots that is found there; None if missed.
-        false: Boundaries that are none.
-        leaked_frames: Frames of labelled transitions that lie in kept clips.
-        clips: Kept clips.
-        dirty_clips: Those that hold a cut or a frame of a transition.
-        kept_s: Seconds of kept clips.
+        spans: For each label the widest detected gap there; None if missed.
+        false: Number of false boundaries.
+        leaked_frames: Frames of labelled transitions within kept clips.
+        clips: Number of kept clips.
+        dirty_clips: Number of kept clips with a cut or a frame of a transition.
+        kept_s: Duration of kept clips in seconds.
     """
 
     spans: list[Span | None]
@@ -124,7 +124,7 @@ class Tally:
 
 
 def tally(file: Labelled, found: Found) -> Tally:
-    """Compares a file's labels with what is found."""
+    """Compares the labels of a file with the detections."""
     gaps = [
         (a[1], b[0])
         for a, b in pairwise(sorted(found.shots))
@@ -162,7 +162,7 @@ def _holds(clip: Span, label: Label) -> bool:
 
 
 def rates(found: float, missed: float, false: float) -> tuple[float, float, float]:
-    """Precision, recall and F1; 1 where there is nothing to find and nothing found."""
+    """Returns precision, recall and F1; 1 if there is nothing to find and nothing was found."""
     precision = found / (found + false) if found + false else 1.0
     recall = found / (found + missed) if found + missed else 1.0
     total = 2 * found + missed + false
@@ -170,7 +170,7 @@ def rates(found: float, missed: float, false: float) -> tuple[float, float, floa
 
 
 def summary(files: Sequence[Labelled], tallies: Sequence[Tally]) -> dict[str, Any]:
-    """Figures of a set of files."""
+    """Returns the figures of a set of files."""
     pairs = list(zip(files, tallies, strict=True))
     labels = [
         (file, label, span)
@@ -213,15 +213,15 @@ def summary(files: Sequence[Labelled], tallies: Sequence[Tally]) -> dict[str, An
 
 
 def iou(label: Label, span: Span) -> float:
-    """Frames in both of two spans by frames in either."""
+    """Returns the intersection over union of a label and a span, in frames."""
     both = min(label.end, span[1]) - max(label.start, span[0])
     return max(0, both) / (max(label.end, span[1]) - min(label.start, span[0]))
 
 
 def intervals(files: Sequence[Labelled], tallies: Sequence[Tally]) -> dict[str, Any]:
-    """95% intervals of F1 and of false boundaries per 10 minutes, by drawing units again.
+    """Returns 95% intervals of F1 and of false boundaries per 10 minutes, by resampling units.
 
-    With them goes F1 where each unit counts once, however many files it has.
+    The result also has F1 with each unit counted once, regardless of its number of files.
     """
     units = sorted({file.unit for file in files})
     counts = np.zeros((len(units), 4))
@@ -257,7 +257,7 @@ def _grouped(
     pairs: Sequence[tuple[Labelled, Tally]] = (),
     group_of: Callable[[Labelled], str] | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Labels found of all in each group; with false boundaries and F1 where files are grouped."""
+    """Counts found labels per group; with `group_of`, also false boundaries and F1."""
     groups: dict[str, dict[str, float]] = defaultdict(lambda: {"found": 0, "of": 0})
     for file, label, span in labels:
         group = groups[name_of(file, label)]
@@ -275,9 +275,9 @@ def _grouped(
 def forecasts(
     files: Sequence[Labelled], probability: Mapping[Path, NDArray[np.float32]]
 ) -> NDArray[np.float64]:
-    """Peaks of a probability of each frame ending a shot: float64 [K, 2], value and rightness.
+    """Returns peaks of the boundary probability: float64 [K, 2], value and correctness.
 
-    Of several in one transition the highest is its forecast, and the others are none.
+    The highest of several peaks in a transition is its forecast; the others are ignored.
     """
     rows: list[tuple[float, bool]] = []
     for file in files:
@@ -299,7 +299,7 @@ def _is_near(label: Label, position: int) -> bool:
 
 
 def reliability(forecasts_K2: NDArray[np.float64]) -> dict[str, Any]:
-    """Ten bins of a forecast, with what came true, and the expected calibration error."""
+    """Returns ten bins of forecasts with their outcomes, and the expected calibration error."""
     value, right = forecasts_K2.T
     number = np.minimum((value * 10).astype(int), 9)
     bins = []

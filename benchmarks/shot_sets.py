@@ -1,7 +1,7 @@
-"""Makes sets of test files with exactly known shot boundaries out of recordings of one shot.
+"""Makes test sets with exactly known shot boundaries from single-shot recordings.
 
-Nothing here is shared with the films that a shot head is trained on. The same recordings and the
-same ffmpeg give the same films.
+The sets share nothing with the training films of a shot head. The same recordings and the same
+ffmpeg give the same films.
 
 Shape letters: F frames, H, W height and width.
 """
@@ -32,22 +32,22 @@ from footage_split import Recording
 from PIL import Image, ImageDraw, ImageFont
 
 KIND_LENGTHS = (8, 15, 30, 45)
-"""Frames of each kind of transition."""
+"""Lengths in frames of each kind of transition."""
 KIND_SIDE_S = 2.6
-"""Most of each side of a transition in a file of its own."""
+"""Longest side of a transition in a file with one transition, in seconds."""
 JUMP_LEVELS, JUMP_FACTOR = 10.0, 4.0
-"""A jump within one take can be seen: the picture changes by so many levels, and by so many times
-what it changes from frame to frame there."""
+"""A jump within a take is visible if the picture changes by at least JUMP_LEVELS, and JUMP_FACTOR
+times as much as between neighbouring frames."""
 
 N_EDITS = 16
 N_TAKES = 8
-"""Files of each recording in a set of takes."""
+"""Files per recording in a set of takes."""
 RATES = ("12", "15", "24", "25", "30000/1001", "50", "60")
 SIZES = ((320, 180), (426, 240), (640, 360), (854, 480), (1280, 720))
 BOXES = ("none", "letterbox", "none", "pillarbox")
 DISTRACTORS = ("flash", "exposure", "picture_in_picture", "lower_third", "freeze")
 JOINS = {"cut": 55, "jump": 10, "dissolve": 13, "black": 6, "white": 4, "wipe": 7, "slide": 5}
-"""How often each join stands between two shots, of 100."""
+"""Frequency of each join, in percent."""
 MANY_JUMPS = {
     "cut": 30, "jump": 45, "dissolve": 8, "black": 4, "white": 3, "wipe": 5, "slide": 5,
 }  # fmt: skip
@@ -70,7 +70,7 @@ LINES = (
 
 
 def make_kinds(footage: Sequence[Recording], folder: Path) -> None:
-    """Makes a file for each kind and length of transition, each between other recordings."""
+    """Makes a file per kind and length of transition, each between two random recordings."""
     _make(folder, [_one_kind(footage, folder, k, n) for k in xfade_kinds() for n in KIND_LENGTHS])
 
 
@@ -80,12 +80,12 @@ def make_edits(footage: Sequence[Recording], folder: Path) -> None:
 
 
 def make_jumps(footage: Sequence[Recording], folder: Path) -> None:
-    """Makes films in which nearly half of the joins are cuts within a take, where one shows."""
+    """Makes films in which nearly half of the joins are cuts within a take, if visible."""
     _make(folder, [_edited(footage, folder, form, "jump", MANY_JUMPS) for form in _forms()])
 
 
 def make_takes(footage: Sequence[Recording], folder: Path) -> None:
-    """Makes files of one shot, several of each recording: every boundary in them is false.
+    """Makes single-shot files, several per recording; every detected boundary in them is false.
 
     They differ in rate, codec, size, bars, subtitles and repeated frames.
     """
@@ -93,7 +93,7 @@ def make_takes(footage: Sequence[Recording], folder: Path) -> None:
 
 
 def make_disturbed(footage: Sequence[Recording], folder: Path) -> None:
-    """Makes such files with something in each that is no boundary."""
+    """Makes single-shot files with a distractor in each."""
     _make_takes(footage, folder, has_distractors=True)
 
 
@@ -105,7 +105,7 @@ def _make_takes(footage: Sequence[Recording], folder: Path, *, has_distractors: 
 
 
 def read_truth(folder: Path) -> list[Made]:
-    """Returns what is known of the files in a folder; none if they are not all made."""
+    """Returns the descriptions of the files in a folder; none if the set is incomplete."""
     path = folder / "truth.json"
     if not path.exists():
         return []
@@ -141,7 +141,7 @@ def _one_kind(footage: Sequence[Recording], folder: Path, kind: str, n: int) -> 
 
 
 def _two(rng: Random, footage: Sequence[Recording]) -> tuple[Recording, Recording]:
-    """Two recordings of different repositories, each repository as likely as another."""
+    """Returns recordings of two different repositories; all repositories are equally likely."""
     names = sorted({clip.repository for clip in footage})
     a, b = (rng.choice([c for c in footage if c.repository == r]) for r in rng.sample(names, 2))
     return a, b
@@ -149,7 +149,7 @@ def _two(rng: Random, footage: Sequence[Recording]) -> tuple[Recording, Recordin
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The outer form of an edited film."""
+    """Format and extras of a film."""
 
     number: int
     rate: str
@@ -162,7 +162,7 @@ class _Form:
 
 
 def _forms(n: int = N_EDITS) -> list[_Form]:
-    """Forms of all films: each rate and codec about equally often, combined at random."""
+    """Returns the forms of all films: rates and codecs equally often, combined at random."""
     rng = Random("forms")
 
     def dealt(values: Sequence[object]) -> Iterator[object]:
@@ -194,7 +194,7 @@ def _forms(n: int = N_EDITS) -> list[_Form]:
 
 @dataclass(slots=True)
 class _Shot:
-    """A shot of a plan: frames of a join on either side of its own, and how it ends."""
+    """A planned shot: frames of a join before and after its own frames, and the join after it."""
 
     take: Take
     lead: int
@@ -240,7 +240,7 @@ def _one_take(footage: Sequence[Recording], folder: Path, form: _Form) -> Made:
 
 
 def _film(rng: Random, path: Path, form: _Form, n_frames: int) -> Film:
-    """A film of a form that nothing is written to yet, at a path without the codec's suffix."""
+    """Returns a new film of a form; `path` has no suffix."""
     inner = width, height = form.size
     if form.box == "letterbox":
         inner = width, round(width / 2.39 / 2) * 2
@@ -273,7 +273,7 @@ def _plan(
     n_frames: int,
     joins: dict[str, int],
 ) -> list[_Shot]:
-    """Shots of 0.7 to 7 s, until a film has about so many frames."""
+    """Plans shots of 0.7 to 7 s, up to about `n_frames`."""
     shots: list[_Shot] = []
     at = 0
     while not shots or shots[-1].join != "end":
@@ -301,7 +301,7 @@ def _plan(
 def _shot(
     rng: Random, footage: Sequence[Recording], rate: float, frames: tuple[int, int, int]
 ) -> _Shot:
-    """A shot of another recording, shorter than wanted where the recording is."""
+    """Returns a shot of another recording; it is shorter than wanted if the recording is."""
     lead, body, tail = frames
     least = lead + round(0.7 * rate) + tail
     fitting = [c for c in footage if length_of(c, pace_of(c, rate)) >= least]
@@ -311,7 +311,7 @@ def _shot(
 
 
 def _jump(rng: Random, last: Take, rate: float, body: int, tail: int) -> _Shot | None:
-    """A shot that goes on elsewhere in the same take, where this can be seen; else None."""
+    """Returns a shot from another time of the same take, if the jump is visible; else None."""
     small = small_pictures(last.recording.path)
     ended = last.frames()[-1]
     for _ in range(12):
@@ -326,7 +326,7 @@ def _jump(rng: Random, last: Take, rate: float, body: int, tail: int) -> _Shot |
 
 
 def _subtitles(rng: Random, rate: float, n_frames: int) -> Iterator[tuple[int, int, str]]:
-    """Lines that come and go whatever the shots do."""
+    """Yields subtitles at times that are independent of the shots."""
     at = rng.uniform(0, 2)
     while at * rate < n_frames:
         length = rng.uniform(1.2, 3.5)
@@ -337,7 +337,7 @@ def _subtitles(rng: Random, rate: float, n_frames: int) -> Iterator[tuple[int, i
 def _distracted(
     rng: Random, pictures: Pictures, shot: _Shot, rate: float, footage: Sequence[Recording]
 ) -> Pictures:
-    """Frames of a shot with something in it that is no boundary, well within its own frames."""
+    """Adds a distractor to a shot, well within its own frames."""
     margin = round(0.4 * rate)
     first, last = shot.lead + margin, len(pictures) - shot.tail - margin
     if last - first < 0.6 * rate:
@@ -381,7 +381,7 @@ def _inset(rng: Random, pictures: Pictures, rate: float, footage: Sequence[Recor
 
 
 def _lower_third(rng: Random, pictures: Pictures) -> None:
-    """A coloured bar with a name that comes in from the left within some frames, or at once."""
+    """Draws a coloured bar with a name that slides in from the left, or appears at once."""
     width, height = rng.randint(6, 9) * pictures.width // 20 * 2, pictures.height // 12 * 2
     bar = Pictures(np.empty((1, width * height * 3 // 2), np.uint8), width, height)
     for plane, level in zip(bar.planes(), rng.sample((40, 90, 170, 200), 3), strict=True):

@@ -1,7 +1,7 @@
-"""Transitions between two shots, as editing programs have them, written with numpy and OpenCV.
+"""Renders transitions between two shots, as editing programs do, with numpy and OpenCV.
 
-A transition is a function of the last frames of one shot and the first of the next, both in motion.
-Most are a mask that grows over the picture (wipes, irises, blinds, keys), some mix the two
+A transition takes the last frames of one shot and the first frames of the next, both in motion.
+Most are a mask that grows over the picture (wipes, irises, blinds, keys). Some mix the two
 (dissolves, fades), and some move them (pushes, zooms, whip pans).
 
 Shape letters: F frames, H, W height and width, C channels.
@@ -28,7 +28,7 @@ _U, _V = _X / (WIDTH - 1), _Y / (HEIGHT - 1)
 
 
 def noise_map(rng: Rng, cells: int) -> Map:
-    """A smooth random map, each value from 0 to 1 equally often."""
+    """Returns a smooth random map with values uniform from 0 to 1."""
     coarse = rng.standard_normal((max(2, cells * 9 // 16), max(2, cells))).astype(np.float32)
     smooth = cv2.resize(coarse, (WIDTH, HEIGHT), interpolation=cv2.INTER_CUBIC)
     return _ranked(np.asarray(smooth, np.float32))
@@ -47,7 +47,7 @@ def _spread(values: Map) -> Map:
 
 
 def progress(rng: Rng, n: int) -> NDArray[np.float32]:
-    """Progress at each of the frames between two shots, above 0 and below 1, eased or not."""
+    """Returns the progress at each frame between two shots, between 0 and 1, maybe eased."""
     p = np.arange(1, n + 1, dtype=np.float32) / (n + 1)
     ease = rng.choice(["linear", "linear", "smooth", "in", "out"])
     if ease == "smooth":
@@ -60,7 +60,7 @@ def progress(rng: Rng, n: int) -> NDArray[np.float32]:
 
 
 def _mixed(a_HWC: NDArray[np.uint8], b_HWC: NDArray[np.uint8], share: Map) -> NDArray[np.uint8]:
-    """`share` of the second picture at each place."""
+    """Mixes two pictures; `share` is the second picture's share at each pixel."""
     a = a_HWC.astype(np.float32)
     return np.asarray(a + (b_HWC - a) * share[:, :, None], np.float32).round().astype(np.uint8)
 
@@ -177,7 +177,7 @@ def _by_map(rng: Rng, A: Clip, B: Clip) -> Clip:
 
 
 def _luma_key(rng: Rng, A: Clip, B: Clip) -> Clip:
-    """Bright or dark places change over first."""
+    """Bright or dark places change first."""
     of = A if rng.random() < 0.5 else B
     flip = rng.random() < 0.5
     maps = []
@@ -209,7 +209,7 @@ def _dissolve(rng: Rng, A: Clip, B: Clip) -> Clip:
 
 
 def _dissolve_by_level(rng: Rng, A: Clip, B: Clip) -> Clip:
-    """Each pixel at a rate of its own: differences go first, or last; or light adds up."""
+    """Each pixel changes at its own rate: large differences first or last, or light adds up."""
     power, adds = float(rng.choice([0.4, 2.5])), rng.random() < 0.3
     out = np.empty_like(A)
     for i, p in enumerate(progress(rng, len(A))):
@@ -224,7 +224,7 @@ def _dissolve_by_level(rng: Rng, A: Clip, B: Clip) -> Clip:
 
 
 def _fade(rng: Rng, A: Clip, B: Clip) -> Clip:
-    """Through black, white, a colour, or grey; with a pause there or none."""
+    """A fade through black, white, a colour, or grey, with or without a pause."""
     through = rng.choice(["black", "black", "white", "colour", "grey"])
     level = {"black": 0.0, "white": 255.0}.get(str(through))
     colour = np.full(3, level) if level is not None else rng.uniform(0, 255, 3)
@@ -243,7 +243,7 @@ def _fade(rng: Rng, A: Clip, B: Clip) -> Clip:
 
 
 def _light(rng: Rng, A: Clip, B: Clip) -> Clip:
-    """A light leak or a flash that covers the change, which is a cut or a short dissolve."""
+    """A light leak or flash that covers a cut or short dissolve."""
     colour = np.array([255, rng.uniform(120, 255), rng.uniform(40, 255)])
     shape, drift = noise_map(rng, 3), rng.uniform(-1, 1)
     strength = rng.uniform(0.8, 2.5)
@@ -261,7 +261,7 @@ def _blurred(frame: NDArray[np.uint8], x: float, y: float) -> NDArray[np.uint8]:
 
 
 def _through_blur(rng: Rng, A: Clip, B: Clip) -> Clip:
-    """Out of focus, or in mosaic, and back in the other shot."""
+    """Blur or mosaic that grows on the first shot and shrinks on the second."""
     kind = rng.choice(["both", "level", "mosaic"])
     most, wide = rng.uniform(8, 60), rng.uniform(1, 4)
     out = np.empty_like(A)
@@ -281,7 +281,7 @@ def _through_blur(rng: Rng, A: Clip, B: Clip) -> Clip:
 def _pasted(
     canvas: NDArray[np.uint8], picture: NDArray[np.uint8], x: int, y: int
 ) -> NDArray[np.uint8]:
-    """Draws a picture with its upper left corner at a place, as far as it is inside."""
+    """Draws the part of a picture that is inside the canvas, with its upper left corner at x, y."""
     high, wide = picture.shape[:2]
     x0, y0, x1, y1 = max(0, x), max(0, y), min(WIDTH, x + wide), min(HEIGHT, y + high)
     if x1 > x0 and y1 > y0:
@@ -290,7 +290,7 @@ def _pasted(
 
 
 def _slide(rng: Rng, A: Clip, B: Clip) -> Clip:
-    """Push, cover or reveal, from any side."""
+    """A push, cover or reveal from any side."""
     kind = rng.choice(["push", "push", "cover", "reveal"])
     dx, dy = [(1, 0), (-1, 0), (0, 1), (0, -1)][int(rng.integers(4))]
     out = np.empty_like(A)
@@ -307,7 +307,7 @@ def _slide(rng: Rng, A: Clip, B: Clip) -> Clip:
 
 
 def _squeeze(rng: Rng, A: Clip, B: Clip) -> Clip:
-    """One picture shrinks to a line or a point over the other, or grows out of it."""
+    """One picture shrinks to a line or point over the other, or grows from it."""
     grows, level = rng.random() < 0.5, rng.choice(["x", "y", "both"])
     x_at, y_at = rng.uniform(0, 1, 2)
     out = np.empty_like(A)
@@ -328,7 +328,7 @@ def _zoomed(frame: NDArray[np.uint8], zoom: float, turn_deg: float = 0.0) -> NDA
 
 
 def _zoom(rng: Rng, A: Clip, B: Clip) -> Clip:
-    """Into one shot and out of the other, with radial blur, a turn, or a mixture."""
+    """A zoom into one shot and out of the other, with radial blur, rotation or mixing."""
     most, turn = rng.uniform(1.3, 5), float(rng.choice([0, 0, rng.uniform(-90, 90)]))
     mixes, blurs = rng.uniform(0.05, 1), rng.random() < 0.6
     out = np.empty_like(A)
@@ -347,7 +347,7 @@ def _zoom(rng: Rng, A: Clip, B: Clip) -> Clip:
 
 
 def _whip(rng: Rng, A: Clip, B: Clip) -> Clip:
-    """A pan so fast that both shots blur, with the change in its middle."""
+    """A pan so fast that both shots blur, with the change in the middle."""
     is_level, way = rng.random() < 0.8, rng.choice([-1, 1])
     reach = rng.uniform(0.5, 2)
     out = np.empty_like(A)
@@ -364,7 +364,7 @@ def _whip(rng: Rng, A: Clip, B: Clip) -> Clip:
 
 
 def _glitch(rng: Rng, A: Clip, B: Clip) -> Clip:
-    """Torn lines and shifted colours, with the change somewhere among them."""
+    """Torn lines and shifted colours, with the change among them."""
     change = rng.uniform(0.3, 0.7)
     out = np.empty_like(A)
     for i in range(len(A)):
@@ -376,7 +376,7 @@ def _glitch(rng: Rng, A: Clip, B: Clip) -> Clip:
 
 
 def torn(rng: Rng, frame: NDArray[np.uint8], strength: float) -> NDArray[np.uint8]:
-    """A frame with torn lines and shifted colours; `strength` from 0 to 1."""
+    """Returns a frame with torn lines and shifted colours; `strength` is from 0 to 1."""
     out = frame.copy()
     for _ in range(int(rng.integers(2, 9))):
         y, high = int(rng.integers(0, HEIGHT)), int(rng.integers(2, 25))
@@ -388,7 +388,7 @@ def torn(rng: Rng, frame: NDArray[np.uint8], strength: float) -> NDArray[np.uint
 
 
 def _door(rng: Rng, A: Clip, B: Clip) -> Clip:
-    """A turn about an upright or level axis, in perspective: the first shot's back is the next."""
+    """A rotation about a vertical or horizontal axis, in perspective, from one shot to the next."""
     is_upright = rng.random() < 0.6
     out = np.empty_like(A)
     corners = np.array([[0, 0], [WIDTH, 0], [WIDTH, HEIGHT], [0, HEIGHT]], np.float32)
@@ -409,7 +409,7 @@ def _door(rng: Rng, A: Clip, B: Clip) -> Clip:
 
 
 def _crop(rng: Rng, A: Clip, B: Clip) -> Clip:
-    """A hole closes over the first shot, on one colour, and opens on the next."""
+    """A hole closes over the first shot, to one colour, and opens on the next."""
     map_ = _iris(rng)
     colour = np.full((HEIGHT, WIDTH, 3), rng.choice([0, 0, 255, rng.uniform(0, 255)]), np.uint8)
     out = np.empty_like(A)
@@ -420,7 +420,7 @@ def _crop(rng: Rng, A: Clip, B: Clip) -> Clip:
 
 
 def _title(rng: Rng, A: Clip, B: Clip) -> Clip:
-    """A cut under a title, a bar or a logo that covers much of the picture and goes again."""
+    """A cut under a title, bar or logo that covers much of the picture, then disappears."""
     colour = rng.uniform(0, 255, 3)
     high = rng.uniform(0.2, 0.9)
     top = rng.uniform(0, 1 - high)
@@ -454,7 +454,7 @@ KINDS: dict[str, tuple[float, Callable[[Rng, Clip, Clip], Clip]]] = {
     "crop": (1, _crop),
     "title": (0.7, _title),
 }
-"""Kinds of gradual transitions, with how often each is drawn."""
+"""Kinds of gradual transitions, with the weight of each."""
 
 
 def draw_kind(rng: Rng) -> str:
@@ -467,12 +467,12 @@ def transition(rng: Rng, kind: str, A: Clip, B: Clip) -> Clip:
     """Renders the frames between two shots.
 
     Args:
-        rng: Source of all that is drawn.
+        rng: Random generator.
         kind: A key of `KINDS`.
-        A: The first shot's frames meanwhile, uint8 [F, H, W, 3].
-        B: The second's.
+        A: Frames of the first shot during the transition, uint8 [F, H, W, 3].
+        B: Frames of the second shot, likewise.
 
     Returns:
-        uint8 [F, H, W, 3], none of them clean.
+        uint8 [F, H, W, 3]; each frame belongs to the transition.
     """
     return KINDS[kind][1](rng, A, B)

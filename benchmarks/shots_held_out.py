@@ -1,30 +1,29 @@
 #!/usr/bin/env python3
-"""Compares shot detectors on footage that none of them was fitted to.
+"""Compares shot detectors on footage that no detector was fitted to.
 
     shots_held_out.py --footage FOOTAGE --work DIR [--part blind] [--sets kinds,edits,singles]
         [--media MEDIA] [--films FILMS ...] [--method 'NAME: KEY=VALUE ...']...
 
-Test files are made of the clips of one part of FOOTAGE (`footage_split.py`), and stay in DIR:
+The test files are made from the clips of one part of FOOTAGE (`footage_split.py`), and stay in DIR:
 
 - kinds: every transition of ffmpeg's `xfade` in four lengths, each between two recordings;
 - edits: films of 30 to 60 s with cuts and gradual transitions, half of them with distractors;
-- jumps: such films with many cuts within a take;
-- singles: the clips as they are, where every boundary is false;
-- takes: eight files of each clip, which differ in rate, codec and size: so here too;
-- disturbed: such files with a flash, an inset or the like in each: so here too;
+- jumps: the same with many cuts within a take;
+- singles: the unchanged clips, in which every detected boundary is false;
+- takes: eight single-shot files per clip, which differ in rate, codec and size;
+- disturbed: the same with a distractor in each, such as a flash or an inset;
 - labelled: MEDIA with `shots.json` and `shots_ignore.json`, which is development data;
-- films: edited films beside `truth.json`, each folder of FILMS a set, and all together.
+- films: edited films with `truth.json`; each folder of FILMS is a set, and all together are one.
 
 The last two need no FOOTAGE.
 
-Methods are runs of `curate run` with the default recipe and the keys of each method (rules, text,
-audio, duplicates and captions are off, and nothing is written). They keep their tracks, so that a
-method which changes a bound decodes nothing. Clips are those that are long enough. Intervals are
-bootstraps over files, and over recordings where several files are of one. Failures are listed by
-`--verbose`, which the blind part refuses.
+Each method is a run of `curate run` with the default recipe and the method's keys. Rules, text,
+audio, duplicates and captions are off, and no clip is written. Methods share stored tracks, so a
+changed bound needs no decoding. Clips are those of sufficient length. Intervals are bootstraps over
+files, or over recordings with several files. `--verbose` lists failures; the blind part refuses it.
 
-With `--probability COLUMN`, a column of the tracks that holds the probability of each frame ending
-a shot, forecasts are compared with what came true.
+`--probability COLUMN` names a column of the tracks with the probability that a frame ends a shot.
+The script then compares these forecasts with the labels.
 
 Prints tables and stores all figures in DIR/<part>.json.
 """
@@ -64,7 +63,7 @@ FIXED = (
     "analyze.text=false", "analyze.audio=false", "dedup.enabled=false", "caption.enabled=false",
     "filters={}", "shard.resolutions=[16]", "shard.lengths=[1]", "select.keep_fraction=0",
 )  # fmt: skip
-"""What all runs set: only shots and the length of clips decide, and no clip is written."""
+"""Settings of all runs: only shots and clip lengths decide, and no clip is written."""
 METHODS = (
     "default:",
     "network 0.4: propose.shots=network propose.shot_threshold=0.4",
@@ -78,17 +77,17 @@ SAME_RECORDING = (
     {"neardup/dog_on_bed.mp4", "neardup/dog_on_bed_rot270flag.mp4"},
     {"multishot/big_buck_bunny_0_30.webm", "multishot/bbb_642x642_vp9.webm"},
 )  # fmt: skip
-"""Labelled files that are one recording."""
+"""Labelled files that come from one recording."""
 
 Results = dict[Path, Found]
 
 
 def main() -> None:
-    """Makes, detects, scores and prints."""
+    """Makes the files, detects shots, scores and prints."""
     args = _arguments()
     sets = args.sets.split(",")
     if args.verbose and args.part == "blind" and {*sets} - {"labelled", "films"}:
-        raise SystemExit("--verbose lists failures, and none of the blind part is looked at")
+        raise SystemExit("--verbose lists failures; failures of the blind part must stay unseen")
     part = args.work / args.part
     results = json.loads(_read(args.work / f"{args.part}.json") or "{}")
     everything: dict[str, list[Labelled]] = {}
@@ -120,15 +119,15 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = arguments(__doc__)
-    parser.add_argument("--footage", type=Path, help="for all sets but labelled and films")
-    parser.add_argument("--work", type=Path, required=True, help="made files, runs and figures")
+    parser.add_argument("--footage", type=Path, help="needed by all sets but labelled and films")
+    parser.add_argument("--work", type=Path, required=True, help="folder of files and figures")
     parser.add_argument("--part", choices=get_args(Part), default="blind")
     parser.add_argument("--sets", default="kinds,edits,singles", help=",".join(SETS))
     parser.add_argument("--media", type=Path, help="labelled files, for the set labelled")
     parser.add_argument("--films", type=Path, nargs="+", default=[], help="for the set films")
     parser.add_argument("--method", action="append", default=[], help="'NAME: KEY=VALUE ...'")
     parser.add_argument("--probability", help="column of the tracks with the boundary probability")
-    parser.add_argument("--verbose", action="store_true", help="list every miss and false one")
+    parser.add_argument("--verbose", action="store_true", help="list missed and false boundaries")
     args = parser.parse_args()
     if unknown := {*args.sets.split(",")} - {*SETS}:
         parser.error(f"--sets: {', '.join(unknown)}; expected some of {','.join(SETS)}")
@@ -147,7 +146,7 @@ def _read(path: Path) -> str | None:
 def _all_sets(
     args: argparse.Namespace, sets: Sequence[str], part: Path
 ) -> list[tuple[str, list[Labelled]]]:
-    """Files with labels of each set, made where they are not."""
+    """Returns the labelled files of each set; makes missing sets."""
     footage = recordings(args.footage.absolute(), args.part) if args.footage else []
     made: list[tuple[str, list[Labelled]]] = []
     makers: dict[str, Callable[..., None]] = {
@@ -204,7 +203,7 @@ def _film_files(films: Path) -> list[Labelled]:
 
 
 def _labelled(path: Path, gaps: list[Label], ignored: list[Span], unit: str) -> Labelled:
-    """A file whose length, rate and codec are read from it."""
+    """Returns a file with its duration, rate and codec, as the container states them."""
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         rate, codec = float(stream.average_rate or 0), stream.codec_context.name
@@ -214,7 +213,7 @@ def _labelled(path: Path, gaps: list[Label], ignored: list[Span], unit: str) -> 
 
 
 def _detected(files: Sequence[Labelled], out: Path, args: argparse.Namespace) -> dict[str, Results]:
-    """What each method finds in files."""
+    """Returns the detections of each method."""
     out.parent.mkdir(parents=True, exist_ok=True)
     found = {}
     for method in (*METHODS[1:], *args.method, METHODS[0]):
@@ -224,10 +223,10 @@ def _detected(files: Sequence[Labelled], out: Path, args: argparse.Namespace) ->
 
 
 def _by_curate(files: Sequence[Labelled], out: Path, keys: Sequence[str]) -> Results:
-    """Runs the command and reads shots and clips from its tables."""
+    """Runs the command, and reads shots and clips from its tables."""
     manifest = out.parent / f"{out.name}.txt"
     manifest.write_text("".join(f"{file.path}\n" for file in files))
-    # An output has its own recipe, of the method before.
+    # Without --recipe, the run would reuse the recipe of the previous method.
     command = [*CURATE, "run", "--recipe", "quickstart", str(manifest), str(out)]
     for key in (*FIXED, *keys):
         command += ["--set", key]
@@ -248,7 +247,7 @@ def _by_curate(files: Sequence[Labelled], out: Path, keys: Sequence[str]) -> Res
 
 
 def _spans(table: Path, **equal: str) -> dict[str, list[Span]]:
-    """Spans of the rows of a table that have these values, by source id."""
+    """Returns the spans of the rows with these values, by source id."""
     spans: dict[str, list[Span]] = {}
     for row in pq.read_table(table).to_pylist() if table.exists() else []:
         if all(row[name] == value for name, value in equal.items()):
@@ -281,7 +280,7 @@ def _failures(files: Sequence[Labelled], tallies: Sequence[Tally], results: Resu
 
 
 def _table(figures: dict[str, dict[str, Any]]) -> str:
-    """Markdown: a row a method, then what is found in groups of labels."""
+    """Returns Markdown tables: a row per method, then the found labels by group."""
     first = next(iter(figures.values()))
     n_labels = first["found"] + first["missed"]
     head = f"{first['files']} files, {first['units']} recordings or films, "
@@ -347,7 +346,7 @@ def _of(group: dict[str, float] | None) -> str:
 
 
 def _reliability(files: Sequence[Labelled], out: Path, column: str) -> dict[str, Any]:
-    """Forecasts of a run's tracks against labels."""
+    """Compares the forecasts of a run's tracks with labels."""
     ids = {row["uri"]: row["source_id"] for row in pq.read_table(out / "sources").to_pylist()}
     values: dict[str, NDArray[np.float32]] = {}
     for family in sorted((out / "tracks").iterdir()):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measures two checkouts in turn: `curate --help`, a video of 5 s, and edited films.
+"""Compares the cost of two checkouts: `curate --help`, a video of 5 s, and edited films.
 
     side_by_side.py BASE NEW --films DIR --out DIR [--runs 5] [--only WHAT ...]
 
-FILMS is a folder of edited films; the video of 5 s is the demo's `phone.mov`. BASE and NEW run one
-after the other, and the one that runs first changes with each pair, so that both get the same of
-whatever else the machine does. CPU-seconds are those of all processes. The ratio is the median of
-the pairs' ratios; the first pair warms up and is not counted. Memory is the peak of all processes
-together (PSS) and of the driver alone (RSS), as read a few times a second.
+DIR of --films is a folder of edited films; the video of 5 s is the demo's `phone.mov`. BASE and NEW
+alternate, and each pair swaps their order, so both see the same load of the machine. CPU-seconds
+cover all processes. The ratio is the median of the pairs' ratios; the first pair is a warm-up and
+does not count. Memory is the peak of all processes together (PSS) and of the driver alone (RSS),
+read a few times a second.
 """
 
 import shutil
@@ -26,13 +26,13 @@ make_demo(Path(sys.argv[1]))
 """
 Costs = list[Cost]
 MEASURES = {"cpu_s": 1, "wall_s": 1, "peak_pss_bytes": MIB, "driver_peak_bytes": MIB}
-"""What is compared of each run, and its unit."""
+"""Compared figures of each run, with their units."""
 
 
 def pairs(
     checkouts: Sequence[Path], words: Sequence[str], out: Path, runs: int, interval_s: float
 ) -> tuple[Costs, Costs]:
-    """Costs of both, in the order of the pairs."""
+    """Returns the costs of both checkouts, in the order of the pairs."""
     costs: tuple[Costs, Costs] = ([], [])
     for number in range(runs + 1):
         for which in (0, 1) if number % 2 else (1, 0):
@@ -45,7 +45,7 @@ def pairs(
 
 
 def compared(costs: tuple[Costs, Costs]) -> dict[str, Any]:
-    """Medians, spreads and ratios of what is measured."""
+    """Returns medians, all values and ratios of the figures."""
     found: dict[str, Any] = {}
     for name, unit in MEASURES.items():
         base, new = ([round(getattr(cost, name) / unit, 2) for cost in side] for side in costs)
@@ -60,7 +60,7 @@ def compared(costs: tuple[Costs, Costs]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures, and prints a table and a line of JSON."""
     parser = arguments(__doc__)
     parser.add_argument("base", type=Path)
     parser.add_argument("new", type=Path)

@@ -1,14 +1,14 @@
-"""Runs `curate run` again and again over a corpus that changes, and kills it at random times.
+"""Runs `curate run` repeatedly over a changing corpus, and kills it at random times.
 
-Each round changes files and recipe, runs with a number of kills, runs once more to the end, and
-then asks: does `curate verify` find nothing, has each source one row, does a rerun decode nothing,
-are results those of a run from nothing into another place, and is nothing left behind: no process,
-no temporary object, no folder in the temporary place, no shared memory.
+Each round changes files and recipe, kills several runs, and lets one finish. Then it checks that
+`curate verify` finds nothing, that each source has one row, that a rerun decodes nothing, and that
+the results equal those of a new run into another place. Nothing may be left over: no process, no
+temporary object, no temporary folder, no shared memory.
 
     python benchmarks/soak.py --minutes 30
     python benchmarks/soak.py --minutes 30 --place s3    # needs moto's server
 
-What was found by it: benchmarks/results/robustness.md.
+Results: benchmarks/results/robustness.md.
 """
 
 import contextlib
@@ -40,11 +40,11 @@ from curator.storage.scratch import LOCK
 
 MARK = "CURATE_SOAK"
 LIMIT_S = 1500.0
-"""Wall time after which a run hangs: it takes 10 to 60 s on a machine that does nothing else."""
+"""A run that takes longer has hung; it takes 10 to 60 s on an otherwise idle machine."""
 PASSED_ON_S = 30.0
-"""Time in which all processes of a killed run must have ended."""
+"""Time limit for all processes of a killed run to end."""
 SOON_S = 15.0
-"""Time in which a signal must end a run."""
+"""Time limit for a signal to end a run."""
 BASE = ["filters.short_side_px.min=100", "shard.resolutions=[120]", "propose.min_s=0.5"]
 CHOICES = [
     ["propose.max_s=1", "propose.max_s=1.5", "propose.max_s=60"],
@@ -64,21 +64,21 @@ KILLS = ("driver SIGKILL", "driver SIGTERM", "driver SIGINT", "worker SIGKILL", 
 CODES = {"driver SIGKILL": {-9}, "driver SIGTERM": {143}, "driver SIGINT": {130},
          "worker SIGKILL": {0}, "raylet SIGKILL": {0, 1}, "gcs SIGKILL": {0, 1},
          "driver SIGTERM twice": {143, -15}, "driver SIGINT twice": {130, -2}}  # fmt: skip
-"""Exit codes that fit; 0 fits wherever the run was done before."""
+"""Allowed exit codes; 0 is always allowed, because the run may have finished before."""
 HISTORY = {"shard", "key", "mp4_offset"}
-"""Columns of `clips` that appended shards may have otherwise."""
+"""Columns of `clips` that may differ with appended shards."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What was counted and found."""
+    """Counts and findings."""
 
     log: Path | None
     counts: Counter[str] = field(default_factory=Counter)
     found: list[str] = field(default_factory=list)
 
     def tell(self, text: str) -> None:
-        """Prints a line, and keeps it."""
+        """Prints a line, and appends it to the log."""
         line = f"{time.strftime('%H:%M:%S')} {text}"
         print(line, flush=True)
         if self.log is not None:
@@ -86,7 +86,7 @@ class Findings:
                 file.write(line + "\n")
 
     def check(self, holds: bool, text: str) -> None:
-        """Counts a check, and notes what does not hold."""
+        """Counts a check, and records a failed one."""
         self.counts["checks"] += 1
         if not holds:
             self.found.append(text)
@@ -94,7 +94,7 @@ class Findings:
 
 
 class Corpus:
-    """Sources that change."""
+    """A folder of sources that change."""
 
     def __init__(self, folder: Path, draw: random.Random) -> None:
         self.folder = folder
@@ -105,7 +105,7 @@ class Corpus:
             self._add()
 
     def change(self) -> str:
-        """Does one change; returns what."""
+        """Makes one random change; returns its description."""
         names = sorted(path for path in self.folder.rglob("*") if path.is_file())
         kinds = ["add", "add", "remove", "replace", "touch", "copy", "rename", "cut short", "json"]
         kind = self._draw.choice(kinds if names else ["add"])
@@ -154,7 +154,7 @@ class Corpus:
         return path
 
     def _replace(self, path: Path) -> None:
-        """Other bytes of the same name and size; still a film in most cases."""
+        """Changes bytes but not name or size; the file mostly stays a film."""
         data = bytearray(path.read_bytes())
         for _ in range(self._draw.choice([1, 5, 50])):
             if data:
@@ -164,7 +164,7 @@ class Corpus:
 
 
 class Place:
-    """Where sources and outputs are: folders, or buckets of a server in this process."""
+    """The place of sources and outputs: folders, or buckets of a server in this process."""
 
     def __init__(self, work: Path, kind: str) -> None:
         self._work, self._kind = work, kind
@@ -186,7 +186,7 @@ class Place:
             self._client.create_bucket(Bucket="soak")
 
     def sources(self, corpus: Path) -> str:
-        """Brings the corpus to where runs read it."""
+        """Copies the corpus to the place that runs read; returns its address."""
         if self._kind == "folder":
             return str(corpus)
         now = {}
@@ -203,7 +203,7 @@ class Place:
         return "s3://soak/in/"
 
     def out(self, name: str) -> str:
-        """An output root."""
+        """Returns the address of an output root."""
         return str(self._work / name) if self._kind == "folder" else f"s3://soak/{name}"
 
     def clear(self, out: str) -> None:
@@ -214,7 +214,7 @@ class Place:
             shutil.rmtree(out, ignore_errors=True)
 
     def unfinished(self, out: str) -> int:
-        """Objects that were begun, made a week old so that a run clears them."""
+        """Counts unfinished objects; makes files a week old, so a run clears them."""
         if self._kind == "s3":
             return len(self._client.list_multipart_uploads(Bucket="soak").get("Uploads", ()))
         week_ago = time.time() - 7 * 86400
@@ -224,13 +224,13 @@ class Place:
         return len(begun)
 
     def close(self) -> None:
-        """Ends the server."""
+        """Stops the server."""
         if self._kind == "s3":
             self._server.stop()
 
 
 def marked(token: str) -> dict[int, str]:
-    """Command lines of processes with the mark in their environment."""
+    """Returns the command lines of processes with the mark in their environment."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -243,7 +243,7 @@ def marked(token: str) -> dict[int, str]:
 
 
 def none_left(token: str, within_s: float) -> dict[int, str]:
-    """Processes that are still there after a while."""
+    """Returns the processes that still run after a time."""
     end = time.monotonic() + within_s
     while (left := marked(token)) and time.monotonic() < end:
         time.sleep(0.3)
@@ -251,7 +251,7 @@ def none_left(token: str, within_s: float) -> dict[int, str]:
 
 
 class Soak:
-    """Rounds of runs."""
+    """Runs rounds of changes, kills and checks."""
 
     def __init__(self, work: Path, place: Place, seed: int, findings: Findings) -> None:
         self._draw = random.Random(seed)
@@ -266,7 +266,7 @@ class Soak:
         self._output = ""
 
     def round(self) -> None:
-        """Changes, runs with kills, a run to the end, and all questions."""
+        """Changes the corpus, runs with kills, runs to the end, and checks the results."""
         self._number += 1
         counts, tell = self._findings.counts, self._findings.tell
         changes = [self._corpus.change() for _ in range(self._draw.randrange(4))]
@@ -353,8 +353,8 @@ class Soak:
         took_s = time.monotonic() - begun
         self._findings.counts[f"kill: {kind}" if hit else "kill: came too late"] += 1
         self._findings.tell(f"  {kind} after {after_s:.1f} s, workers {workers}: {code} {during}")
-        # SIGINT and SIGTERM before the command has begun are Python's.
-        # So are those after it has told its results.
+        # Python itself handles SIGINT and SIGTERM before the command begins, and after the command
+        # has printed its results.
         is_told = "/summary.json  counts" in self._output
         early = {-2, -15, 1} if after_s < 3 or is_told else set()
         fits = code in CODES[kind] | {0} | early if hit else code == 0
@@ -422,11 +422,11 @@ class Soak:
         of_ray = (f"curate-{os.getuid()}", ".ses")
         left = sorted(p.name for p in self._temp.iterdir() if p.name not in of_ray)
         check(not left, f"round {number}: left in the temporary folder: {left[:5]}")
-        # The last one stays, and one that was killed before Ray had started has no mark.
+        # The last session stays. A session that was killed before Ray started has no mark.
         sessions = list((self._temp / of_ray[0] / "r").glob("session_2*"))
         marked_ones = [path for path in sessions if (path / LOCK).exists()]
         check(len(marked_ones) <= 1, f"round {number}: {len(marked_ones)} Ray sessions stay")
-        # Semaphores of Python's are other programs'.
+        # Python's semaphores belong to other programs.
         fresh = {n for n in os.listdir("/dev/shm") if not n.startswith("sem.")} - shared
         check(not fresh, f"round {number}: left in shared memory: {sorted(fresh)[:5]}")
 
@@ -465,18 +465,18 @@ class Soak:
 
 
 def has_clips(store: Store) -> bool:
-    """Whether any tar was written."""
+    """Returns whether any tar exists."""
     return any(info.key.endswith(".tar") for info in store.list("shards/"))
 
 
 def table(store: Store, name: str) -> pa.Table:
-    """A table of an output root."""
+    """Returns a table of an output root."""
     parts = [pq.read_table(BytesIO(store.read(i.key))) for i in store.list(f"{name}/")]
     return pa.concat_tables(parts)
 
 
 def difference(ours: pa.Table, theirs: pa.Table) -> str:
-    """Where two tables differ, in words."""
+    """Describes the differences between two tables."""
     if ours.num_rows != theirs.num_rows:
         return f"{ours.num_rows} rows, {theirs.num_rows} from nothing"
     names = [n for n in ours.column_names if ours[n] != theirs[n]]
@@ -486,7 +486,7 @@ def difference(ours: pa.Table, theirs: pa.Table) -> str:
 
 
 def members(store: Store) -> dict[str, str]:
-    """Hashes of the members of all tars, whichever tar they are in."""
+    """Returns hashes of the members of all tars by name, regardless of the tar."""
     found: dict[str, str] = {}
     for info in store.list("shards/"):
         if info.key.endswith(".tar"):
@@ -499,18 +499,18 @@ def members(store: Store) -> dict[str, str]:
 
 
 def content(store: Store) -> dict[str, str]:
-    """Hashes of shards and tables."""
+    """Returns hashes of shards and tables."""
     return hashes(store, "shards", "sources", "clips", "shots", "embeddings")
 
 
 def main() -> None:
-    """Soaks for a time, and prints what was found."""
+    """Runs rounds for a time, and prints the findings."""
     parser = arguments(__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--place", choices=("folder", "s3"), default="folder")
     parser.add_argument("--work", type=Path, help="folder to make and keep (default: temporary)")
-    parser.add_argument("--log", type=Path, help="file that all lines are added to")
+    parser.add_argument("--log", type=Path, help="file to append all lines to")
     options = parser.parse_args()
     findings = Findings(log=options.log)
     end = time.monotonic() + 60 * options.minutes

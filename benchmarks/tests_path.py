@@ -1,4 +1,4 @@
-"""Puts `tests/` on the path: benchmarks use its makers of footage."""
+"""Puts `tests/` on the path, because benchmarks use its synthetic footage."""
 
 import sys
 from pathlib import Path

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes the weights of the shot head again, from footage and seeds.
+"""Trains the weights of the shot head from footage and seeds.
 
     train_shot_head.py --footage FOOTAGE --work DIR [--networks 4] [--out FILE]
 
-FOOTAGE is a folder of recordings of one shot with `index.csv` (`footage_split.py`). Films are made
-by `shot_films.py`, in `STYLES` of the train part and calm ones of the tune part; what the shot
-network and `shot_head.py` measure on them stays in DIR, so that a second call only fits. Networks
-are fitted on the train part; the tune part, whose films have no more distractors than edited ones,
-gives the calibration (Platt).
+FOOTAGE is a folder of single-shot recordings with `index.csv` (`footage_split.py`). `shot_films.py`
+makes films: `STYLES` from the train part, and `TUNE_STYLES` from the tune part. The
+measurements of the shot network and of `shot_head.py` stay in DIR, so a second call only fits. The
+networks are fitted on the train part. The tune part gives the calibration (Platt); its films have
+as many distractors as real edited films.
 """
 
 import time
@@ -49,26 +49,26 @@ STYLES: dict[Style, range] = {
     "edited": range(250), "by_hand": range(1000, 1080), "studio": range(2000, 2050),
     "short": range(3000, 3600), "held": range(9000, 9600), "returns": range(11000, 11090),
 }  # fmt: skip
-"""Seeds of the films that networks are fitted on."""
+"""Seeds of the films for fitting."""
 TIMES: dict[Style, int] = {"held": 2, "returns": 3}
-"""How often films are seen in an epoch, if more than once: making them takes most of the time."""
+"""How often an epoch repeats films, if more than once, because making films takes most time."""
 TUNE_STYLES: dict[Style, range] = {"calm": range(5000, 5048), "short": range(6000, 6120)}
-"""Seeds of those that give the calibration."""
+"""Seeds of the films for calibration."""
 
 
 class RawHead(HeadStream):
-    """Passes on the network's features, which the weights of `no_head` leave as they are."""
+    """Passes the network's features on; the weights of `no_head` do not change them."""
 
     def push(self, frames_FHWC: torch.Tensor) -> None:  # noqa: N803
-        """Has no use for pictures."""
+        """Ignores the pictures."""
 
     def answer(self, answers_FD: torch.Tensor, *, is_last: bool = False) -> torch.Tensor:  # noqa: N803
-        """Returns what it gets."""
+        """Returns the input unchanged."""
         return answers_FD
 
 
 class RawStream(ShotStream):
-    """Gives the network's features."""
+    """Returns the network's features."""
 
     def __init__(self, network: ShotNetwork) -> None:
         super().__init__(network)
@@ -76,7 +76,7 @@ class RawStream(ShotStream):
 
 
 def no_head() -> HeadWeights:
-    """Weights whose projection gives the features themselves."""
+    """Returns weights with an identity projection."""
     zeros = torch.zeros(1, 1, 1)
     return HeadWeights(
         projection=torch.eye(N_FEATURES), projected=N_FEATURES, enter=zeros, enter_bias=zeros,
@@ -86,14 +86,14 @@ def no_head() -> HeadWeights:
 
 @dataclass
 class Film:
-    """What is known of a film.
+    """Measurements and labels of a film.
 
     Attributes:
-        features: float16 [F, 1024], of the network; or float32 [F, 128], their components.
+        features: float16 [F, 1024] of the network, or float32 [F, 128], their components.
         common: float32 [F, 2 + `N_PAIR_INPUTS`].
         gaps: int64 [G, 2], half-open.
         ignored: int64 [I, 2], half-open.
-        kinds: Of the gaps.
+        kinds: Kind of each gap.
     """
 
     features: NDArray[Any]
@@ -109,7 +109,7 @@ class Film:
 
 
 def network_answers(network: ShotNetwork, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Both probabilities and the features of small frames [F, 27, 48, 3], float32 [F, 2 + 1024]."""
+    """Returns probabilities and features of small frames [F, 27, 48, 3], float32 [F, 2 + 1024]."""
     stream = RawStream(network)
     stream.push_batch(torch.from_numpy(frames))
     return stream._end().numpy()
@@ -118,7 +118,7 @@ def network_answers(network: ShotNetwork, frames: NDArray[np.uint8]) -> NDArray[
 def common_inputs(
     probabilities: NDArray[np.float32], frames: NDArray[np.uint8]
 ) -> NDArray[np.float32]:
-    """What all networks of the head read but for the features, float32 [F, 2 + pair inputs]."""
+    """Returns the inputs of all head networks except features, float32 [F, 2 + pair inputs]."""
     pictures = small_pictures(torch.from_numpy(frames))
     pair = [
         _pair_block(pictures, start, min(start + 256, len(pictures)))
@@ -145,7 +145,7 @@ def _takes(footage: Path, part: Part) -> Takes:
 
 
 def measure_film(footage: Path, part: Part, seed: int, style: Style, path: Path) -> Path:
-    """Makes and measures one film, unless it was."""
+    """Makes and measures one film, unless its file exists."""
     if not path.exists():
         film = make_film(_takes(footage, part), seed, style)
         raw = network_answers(_network(), film.frames)
@@ -162,7 +162,7 @@ def measure_film(footage: Path, part: Part, seed: int, style: Style, path: Path)
 
 
 def load(path: Path, basis: NDArray[np.float32] | None = None) -> Film:
-    """Reads a measured film, with the components of its features where a basis is given."""
+    """Reads a measured film; with a basis, features are reduced to components."""
     with np.load(path) as stored:
         values = dict(stored)
     values["common"] = common_inputs(values.pop("probabilities"), values.pop("frames"))
@@ -172,7 +172,7 @@ def load(path: Path, basis: NDArray[np.float32] | None = None) -> Film:
 
 
 def components(paths: list[Path]) -> NDArray[np.float32]:
-    """Principal components of features, of unit variance, float32 [1024, 128]."""
+    """Returns principal components of features, of unit variance, float32 [1024, 128]."""
     taken = []
     for path in paths:
         with np.load(path) as stored:
@@ -184,7 +184,7 @@ def components(paths: list[Path]) -> NDArray[np.float32]:
 
 
 def targets(film: Film) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Middle, inside and weight of each frame."""
+    """Returns the targets middle and inside, and the weight of each frame."""
     n = film.n_frames
     middle, inside, weight = np.zeros(n), np.zeros(n), np.ones(n)
     for start, end in film.ignored.tolist():
@@ -204,7 +204,7 @@ def targets(film: Film) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArr
 
 
 class Net(torch.nn.Module):
-    """The convolution of `shot_head.run_head`, in floating point."""
+    """The convolutional network of `shot_head.run_head`, in floating point."""
 
     def __init__(self, mean: torch.Tensor, scale: torch.Tensor) -> None:
         super().__init__()
@@ -224,14 +224,14 @@ class Net(torch.nn.Module):
         *,
         is_training: bool = False,
     ) -> torch.Tensor:
-        """Log odds [B, F, 2], of components [B, F, 128] and common inputs [B, F, D].
+        """Returns log odds [B, F, 2] from components [B, F, 128] and common inputs [B, F, D].
 
-        `known` [B, F] is 1 at frames of the film and 0 beyond its end.
+        `known` [B, F] is 1 in the film and 0 beyond its end.
         """
         projected = self.project(features)
         common = (common - self.mean) / self.scale
         if is_training:
-            # Whole windows without one or the other: few recordings are soon known by heart.
+            # Drops the features of whole windows, because few recordings are soon memorised.
             n_windows = len(features)
             projected = dropout(projected, DROP) * (torch.rand(n_windows, 1, 1) >= DROP_FEATURES)
         h = torch.relu(self.enter(torch.cat([projected, common], dim=2))) * known[:, :, None]
@@ -308,7 +308,7 @@ def _fit_shared(seed: int, *, epochs: int) -> Net:
 
 
 def exported(nets: list[Net], basis: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-    """Weights as the package stores them, on the grid on which sums are exact."""
+    """Returns the weights as the package stores them, on a grid with exact sums."""
 
     def array(tensor: torch.Tensor | torch.nn.Module) -> NDArray[np.float64]:
         assert isinstance(tensor, torch.Tensor)
@@ -345,14 +345,14 @@ def _bias(values: list[NDArray[np.float64]]) -> NDArray[np.float32]:
 
 
 def save(stored: dict[str, NDArray[Any]], path: Path) -> HeadWeights:
-    """Writes weights, and reads them as the package does."""
+    """Writes the weights, and reads them as the package does."""
     save_file({name: np.ascontiguousarray(values) for name, values in stored.items()}, path)
     head_weights.cache_clear()
     return head_weights(path)
 
 
 def answers(weights: HeadWeights, film: Film) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log odds of the middle and of inside, float64 [F] each."""
+    """Returns log odds of middle and inside, float64 [F] each."""
     projected = film.features.astype(np.float32) @ weights.projection.numpy()
     odds = film.common[:, :2].astype(np.float64)
     raw = np.concatenate([1 / (1 + np.exp(-odds)), projected], axis=1).astype(np.float32)
@@ -362,7 +362,7 @@ def answers(weights: HeadWeights, film: Film) -> tuple[NDArray[np.float64], NDAr
 
 
 def gaps_at(film: Film, frame: int) -> list[int] | None:
-    """The gaps that a peak at a frame is right for; None in an ignored span."""
+    """Returns the gaps that a peak at a frame matches; None in an ignored span."""
     position = frame + 1
     near = TOLERANCE_FRAMES
     if any(a - near <= position <= b + near for a, b in film.ignored.tolist()):
@@ -372,14 +372,14 @@ def gaps_at(film: Film, frame: int) -> list[int] | None:
 
 
 def judged(film: Film, found: list[int]) -> tuple[list[bool], list[bool]]:
-    """Whether each peak is right, and each gap found; peaks in ignored spans are left out."""
+    """Returns whether each peak is right and each gap is found, without ignored peaks."""
     near = [gaps for frame in found if (gaps := gaps_at(film, frame)) is not None]
     hit = {number for gaps in near for number in gaps}
     return [bool(gaps) for gaps in near], [number in hit for number in range(len(film.gaps))]
 
 
 def calibration(weights: HeadWeights, films: list[Film]) -> tuple[float, float]:
-    """Slope and offset of log odds, fitted on peaks of films that no weight was fitted on."""
+    """Returns slope and offset of log odds, fitted on the peaks of films without fitted weights."""
     score: list[float] = []
     right: list[bool] = []
     for film in films:
@@ -388,7 +388,7 @@ def calibration(weights: HeadWeights, films: list[Film]) -> tuple[float, float]:
         found = boundary_peaks(middle, -6.0)
         for frame in found[np.argsort(-middle[found], kind="stable")].tolist():
             near = gaps_at(film, frame)
-            # Of the peaks in one gap the highest is the boundary; others are no second one.
+            # Only the highest peak in a gap counts.
             if near is not None and not taken.intersection(near):
                 score.append(float(middle[frame]))
                 right.append(bool(near))
@@ -410,14 +410,14 @@ def calibration(weights: HeadWeights, films: list[Film]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Makes films, fits, calibrates, prints, and writes the weights."""
+    """Makes films, fits, calibrates, and writes and prints the results."""
     parser = arguments(__doc__)
     parser.add_argument("--footage", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--networks", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=18)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="weights; by default in DIR")
+    parser.add_argument("--out", type=Path, help="file of the weights; by default in DIR")
     args = parser.parse_args()
     begun_s, cpu_s = time.monotonic(), time.process_time()
     args.work.mkdir(parents=True, exist_ok=True)
@@ -437,12 +437,12 @@ def main() -> None:
         "tune": [load(path) for path in paths["tune"]],
     }
     n_frames = {part: sum(film.n_frames for film in films[part]) for part in films}
-    # Forked processes read the same films, however often one is listed.
+    # Forked processes share the films, even if the list repeats a film.
     times = [TIMES.get(job[2], 1) for job in jobs if job[0] == "train"]
     listed = [film for film, n in zip(films["train"], times, strict=True) for _ in range(n)]
     print(f"measured: {n_frames}, {time.monotonic() - begun_s:.0f} s, "
           f"{time.process_time() - cpu_s:.0f} CPU-s in this process", flush=True)  # fmt: skip
-    # One thread each: the layers are too small for two, and with two the order of sums varies.
+    # One thread each: the layers are small, and two threads would vary the order of sums.
     torch.set_num_threads(1)
     with ProcessPoolExecutor(args.processes, get_context("fork"), _share_films, (listed,)) as pool:
         how = partial(_fit_shared, epochs=args.epochs)

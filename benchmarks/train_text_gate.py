@@ -2,9 +2,10 @@
 
     python benchmarks/train_text_gate.py FILM ... [--out FILE]
 
-Of each film one picture a second is taken, as it is, and every second one also with drawn text. A
-weighted sum of the network's inner features learns which places of 16 px lie in its own lines. By
-the hash of its name, a film is for training or for the report. Prints what the report's half loses.
+The script takes one picture a second of each film, and adds drawn text to a copy of every second
+picture. A weighted sum of the network's inner features learns which cells of 16 px are within the
+detected lines. The hash of a film's name assigns it to training or to the report. The script prints
+how many pictures of the report's half pass the gate, by kind.
 """
 
 # ruff: noqa: N815 - shape letters
@@ -37,15 +38,15 @@ TEXT = (
 )
 MOST_PICTURES = 60
 LEAST_PX = 64
-"""Shorter side of a picture that a line of text fits into."""
+"""Shortest side of a picture that fits a line of text."""
 ROUNDS, HARD = 4, 12
-"""Rounds of training; after each, the likeliest places of pictures without text are added."""
+"""Training rounds, and the likeliest cells per picture without text that each round adds."""
 MARGIN = 1.0
-"""By how much the sum must exceed the one of equal odds."""
+"""Reduction of the bias, which lets more pictures pass."""
 
 
 class Seen(NamedTuple):
-    """Inner features of a picture, the network's lines, and the places within their cores."""
+    """Inner features of a picture, detected lines, and the cells in the cores of the lines."""
 
     features_HWC: NDArray[np.float32]
     lines: NDArray[np.float32]
@@ -54,7 +55,7 @@ class Seen(NamedTuple):
 
 
 def pictures(path: Path) -> Iterator[NDArray[np.uint8]]:
-    """One picture a second, 640 px."""
+    """Yields one picture a second, scaled to 640 px."""
     with av.open(str(path)) as container:
         due_s, scaler = 0.0, None
         for number, frame in enumerate(container.decode(video=0)):
@@ -70,7 +71,7 @@ def pictures(path: Path) -> Iterator[NDArray[np.uint8]]:
 
 
 def with_text(picture: NDArray[np.uint8], rng: random.Random) -> NDArray[np.uint8]:
-    """Draws a line at twice the size, so that small letters are smooth."""
+    """Draws a line of text at twice the size, so small letters are smooth."""
     height, width = (2 * side for side in picture.shape[:2])
     large = cv2.resize(picture, (width, height), interpolation=cv2.INTER_CUBIC)
     text = " ".join(rng.sample(TEXT.split(), rng.randint(1, 6)))
@@ -86,7 +87,7 @@ def with_text(picture: NDArray[np.uint8], rng: random.Random) -> NDArray[np.uint
 
 
 class Watch(Gate):
-    """Passes all pictures, and keeps what it reads."""
+    """Passes all pictures, and keeps the features."""
 
     last: ClassVar[list[torch.Tensor]] = []
 
@@ -98,14 +99,14 @@ class Watch(Gate):
 
 @cache
 def watched() -> tuple[OnnxNetwork, Watch]:
-    """The network, and the gate that watches it."""
+    """Returns the network and its gate."""
     gate = Watch(name=GATED, weight=torch.zeros(1), bias=torch.zeros(()))
     weights = TEXT_WEIGHTS.read()
     return OnnxNetwork(weights, device="cpu", dtype=torch.bfloat16, gate=gate), gate
 
 
 def seen(picture: NDArray[np.uint8], *, is_drawn: bool) -> Seen:
-    """What the network makes of a picture."""
+    """Returns features and detected lines of a picture."""
     network, gate = watched()
     scaled = cv2.resize(picture, network_size(*picture.shape[1::-1]))
     rgb = torch.from_numpy(scaled.transpose(2, 0, 1)[None].copy())
@@ -123,7 +124,7 @@ def seen(picture: NDArray[np.uint8], *, is_drawn: bool) -> Seen:
 def fit(
     model: torch.Tensor, given: torch.Tensor, wanted: torch.Tensor, share: torch.Tensor
 ) -> None:
-    """Fits weights and bias, the last of `model`, to rows that each have a share in the loss."""
+    """Fits weights and bias (the last of `model`) to rows, each weighted in the loss."""
     optimizer = torch.optim.LBFGS([model], max_iter=40)
 
     def loss() -> torch.Tensor:
@@ -140,7 +141,7 @@ def fit(
 
 
 def fitted(some: Sequence[Seen]) -> tuple[NDArray[np.float32], float]:
-    """Weights and bias."""
+    """Returns weights and bias."""
     rng = np.random.default_rng(0)
     text = np.concatenate([one.features_HWC[one.cores_HW] for one in some])
     plain = [one.features_HWC.reshape(-1, text.shape[1]) for one in some if not len(one.lines)]

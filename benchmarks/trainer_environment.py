@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What a trainer installs: packages and megabytes, and the loader's tests in that environment.
+"""Measures a trainer's installation: packages, size, and the loader's tests in that environment.
 
     trainer_environment.py [--extras run] [--python 3.11] [--keep FOLDER]
 
-Builds the wheel, installs it with the versions and hashes of `constraints.txt` into a new
-environment, and measures what is there; torch and what only torch needs are counted apart. Without
-extras it then adds what the tests need and runs `tests/loading` there, outside of the checkout.
+Builds the wheel, and installs it with the versions and hashes of `constraints.txt` into a new
+environment. Torch and packages that only torch needs are counted separately. Without extras, the
+script then installs the test tools and runs `tests/loading` there, outside the checkout.
 """
 
 import re
@@ -53,9 +53,9 @@ def output_of(*command: str | Path) -> str:
 
 def main() -> int:
     parser = arguments(__doc__)
-    parser.add_argument("--extras", default="", help="of this project, with commas")
+    parser.add_argument("--extras", default="", help="extras of this project, comma-separated")
     parser.add_argument("--python", default="3.11", help="version of the environment")
-    parser.add_argument("--keep", type=Path, help="folder to work in, which stays")
+    parser.add_argument("--keep", type=Path, help="working folder, which is kept")
     options = parser.parse_args()
     with work_folder(options.keep, "trainer-") as folder:
         return measured(folder, options.extras, options.python)

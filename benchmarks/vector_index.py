@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Measures the vector index on made vectors: recall, CPU-seconds, memory and latency.
+"""Measures the vector index on synthetic vectors: recall, CPU time, memory and latency.
 
     vector_index.py features MEDIA... --out FEATURES.npz
     vector_index.py pairs FEATURES.npz --clips 10000 100000 [--probes 4 8 16]
 
 FEATURES.npz holds vectors of real pictures and of three edits of each: half size with JPEG quality
-30, a crop to 80%, and a mirrored crop to 70%. A made clip has four vectors. Its centre is a mixture
-of three real pictures, the first of them drawn by Zipf's law, and noise with the covariance of real
-pictures; its vectors are the centre and half of such noise. One clip in twenty is a copy: of an
-earlier clip's vectors, with noise of the covariance of the real edits, scaled to a cosine that is
-even from 0.75 to 0.98. With `--made-dim` pictures are projected before clips are made of
-them, which is cheaper. Exact results are those of all codes; a pair counts as found if one of the
-copy's vectors leads to the other clip or the reverse.
+30, a crop to 80%, and a mirrored crop to 70%. A synthetic clip has four vectors. Its centre mixes
+three real pictures (the first drawn by Zipf's law) and noise with the covariance of real pictures;
+its vectors are the centre plus half as much noise. One clip in twenty is a copy: the vectors of
+another clip of its block plus noise with the covariance of the real edits, at a cosine uniform from
+0.75 to 0.98. `--made-dim` projects pictures before making clips, which is cheaper. Exact results
+compare all codes. A pair is found if a vector of either clip leads to the other clip.
 """
 
 import argparse
@@ -41,7 +40,7 @@ EDITS = ("half_size", "crop_80", "mirrored_70")
 
 
 class MadeClips:
-    """Vectors of made clips, block by block; the same for the same block."""
+    """Vectors of synthetic clips in blocks; equal block numbers give equal vectors."""
 
     def __init__(self, features: Path, dim: int | None, seed: int = 0) -> None:
         held = {name: array.astype(np.float32) for name, array in np.load(features).items()}
@@ -58,7 +57,7 @@ class MadeClips:
         self.shares, self.seed = rng.permutation(shares / shares.sum()), seed
 
     def block(self, number: int, n: int = BLOCK_CLIPS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns vectors [4n, 1280], and the clip and the source of each copy, in the block."""
+        """Returns vectors [4n, D], and the clip and the source of each copy, in the block."""
         rng = np.random.default_rng((self.seed, number))
         first = rng.choice(len(self.pictures), n, p=self.shares)
         others = rng.integers(0, len(self.pictures), (2, n))
@@ -96,7 +95,7 @@ class MadeClips:
 
 
 class Timed:
-    """Adds CPU-seconds and seconds by name."""
+    """Sums CPU time and wall time by name, in seconds."""
 
     def __init__(self) -> None:
         self.cpu_s: dict[str, float] = {}
@@ -113,7 +112,7 @@ class Timed:
 def build(
     made: MadeClips, n_clips: int, timed: Timed, settings: IndexSettings
 ) -> tuple[VectorIndex, np.ndarray]:
-    """Returns the index of made clips, and the pairs of copies and sources."""
+    """Returns the index of synthetic clips, and the pairs of copies and sources."""
     n = n_clips * PER_CLIP
     n_cells = 1 if n < settings.flat_below else n // settings.cell_vectors
     n_blocks = max(1, n_clips // BLOCK_CLIPS)
@@ -137,7 +136,7 @@ def build(
 
 
 def pair_keys(pairs: np.ndarray, n: int) -> np.ndarray:
-    """Returns one number for each pair of clips."""
+    """Returns the unique numbers of pairs of clips."""
     return np.unique(pairs.min(axis=1) * n + pairs.max(axis=1))
 
 
@@ -152,7 +151,7 @@ def exact_keys(index: VectorIndex, clips: np.ndarray, n: int) -> np.ndarray:
 
 
 def pairs(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Recall of copies, CPU-seconds and memory by size and probes."""
+    """Measures recall of copies, CPU time and memory by size and probes."""
     rows = []
     for n in args.clips:
         timed = Timed()
@@ -191,7 +190,7 @@ def pairs(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def features(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Stores vectors of up to 20 pictures a video, 1.5 s apart, and of their edits."""
+    """Stores vectors of up to 20 pictures per video, 1.5 s apart, and of their edits."""
     import cv2
 
     from curator.models.scene_network import SceneNetwork, scene_picture
@@ -240,7 +239,7 @@ def edited(picture: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def main() -> None:
-    """Runs one measurement and prints its rows as JSON."""
+    """Runs one measurement, and prints its rows as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("features")
@@ -254,8 +253,8 @@ def main() -> None:
     command.add_argument("--cell", type=int, default=IndexSettings().cell_vectors)
     command.add_argument("--flat", type=int, default=IndexSettings().flat_below)
     command.add_argument("--dim", type=int, default=IndexSettings().dim)
-    command.add_argument("--made-dim", type=int, help="project pictures to it at once")
-    command.add_argument("--exact", type=int, default=1000, help="copies compared with all")
+    command.add_argument("--made-dim", type=int, help="project pictures to this dimension first")
+    command.add_argument("--exact", type=int, default=1000, help="copies to compare with all codes")
     command.set_defaults(measure=pairs)
     args = parser.parse_args()
     print(json.dumps(args.measure(args)))

@@ -1,16 +1,16 @@
-"""`curate view` in a real browser, over any output and over very many made clips.
+"""Measures `curate view` in a real browser, over any output and over many synthetic clips.
 
 `make` writes an output as runs leave it (`million.py`), with vectors for each clip and the footage
-of some clips of MEDIA among them. `measure` serves an output, asks the server and drives Chromium:
-plays a clip, drags a bound, marks ten clips, finds a clip by a picture, and counts the requests
-that leave this machine. Screenshots go to the folder SHOTS.
+of some clips of MEDIA. `measure` serves an output, sends requests to the server, and drives
+Chromium: it plays a clip, drags a bound, marks ten clips, searches by a picture, and lists requests
+to other machines. Screenshots go to the folder of --shots.
 
     view.py make FOLDER --media MEDIA [--clips 1000000]
     view.py measure OUT --picture FILE [--planted ID] [--shots FOLDER]
     view.py hostile
 
-`hostile` opens a run whose sources and captions have the names of tests/hostile_names.py, looks at
-each clip, and says whether anything of them became more than text.
+`hostile` opens a run whose sources and captions have the names of tests/hostile_names.py, and opens
+each clip. It reports elements and handlers that the names injected into the page.
 """
 
 import argparse
@@ -58,11 +58,11 @@ from curator.tables.schemas import FOOTAGE_SCHEMA
 RECORDINGS = 16
 SERVE = [sys.executable, "-c", "from curator.cli import command; command()", "view"]
 MARKED = 10
-"""Clips that are marked by keyboard."""
+"""Number of clips to mark by keyboard."""
 
 
 def make(folder: Path, media: Path, n: int) -> None:
-    """Makes an output of `n` clips; some of those that are kept show footage of MEDIA."""
+    """Makes an output of `n` clips; some kept clips show footage of MEDIA."""
     out = folder / "out"
     folder.mkdir(parents=True, exist_ok=True)
     million.run(folder, out, n, begin=True)
@@ -106,7 +106,7 @@ def _of(clip: Any) -> dict[str, Any]:  # noqa: ANN401 - the footage of a clip
 
 @contextmanager
 def served(out: str) -> Iterator[tuple[str, float]]:
-    """Serves an output; yields the address with the token, and the seconds until it answers."""
+    """Serves an output; yields the address with the token, and the seconds until it is printed."""
     begun = time.perf_counter()
     server = subprocess.Popen([*SERVE, out, "--port", "0"], stdout=subprocess.PIPE, text=True)
     try:
@@ -119,7 +119,7 @@ def served(out: str) -> Iterator[tuple[str, float]]:
 
 
 class Asked:
-    """Asks a server as its page does."""
+    """Sends requests to a server as its page does."""
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
@@ -138,7 +138,7 @@ class Asked:
 
 
 def milliseconds(call: Callable[[], object], times: int) -> dict[str, float]:
-    """Returns median and worst time of some calls, in ms."""
+    """Returns median and worst time of repeated calls, in ms."""
     spent = []
     for _ in range(times):
         begun = time.perf_counter()
@@ -148,7 +148,7 @@ def milliseconds(call: Callable[[], object], times: int) -> dict[str, float]:
 
 
 def asked_alone(address: str) -> dict[str, Any]:
-    """Times what the page asks for, without a browser."""
+    """Times the requests of the page without a browser."""
     ask = Asked(address)
     overview = ask("/api/overview")
     scores = [score["name"] for score in overview["scores"]][:6]
@@ -174,7 +174,7 @@ def asked_alone(address: str) -> dict[str, Any]:
 
 
 def chromium() -> webdriver.Chrome:
-    """Opens Chromium without a window; it logs all requests."""
+    """Starts headless Chromium, which logs all requests."""
     options = webdriver.ChromeOptions()
     for option in (
         "--headless=new", "--no-sandbox", "--window-size=1500,950", "--no-proxy-server",
@@ -187,7 +187,7 @@ def chromium() -> webdriver.Chrome:
 
 
 class Browsed:
-    """What a person does on the page."""
+    """Performs a user's actions on the page."""
 
     def __init__(self, driver: webdriver.Chrome, shots: Path | None) -> None:
         self._driver, self._shots = driver, shots
@@ -200,7 +200,7 @@ class Browsed:
             self._driver.save_screenshot(str(self._shots / f"{name}.png"))
 
     def cards(self) -> list[Any]:
-        """Waits for clips."""
+        """Waits for clips; returns their cards."""
         return list(self._wait.until(lambda d: d.find_elements(By.CSS_SELECTOR, ".clip")))
 
     def opened(self, clip_id: str) -> None:
@@ -209,8 +209,8 @@ class Browsed:
         self._wait.until(lambda d: d.execute_script(title) == clip_id)
 
     def played(self) -> dict[str, Any]:
-        """Rests the pointer on a kept clip until its video moves."""
-        # One that is written: a clip that is marked keep counts as kept before a run writes it.
+        """Hovers over a playable clip until its video moves, then opens the clip."""
+        # Clips that are marked keep count as kept, but play only after a run has written them.
         playable = "return state.cards.findIndex((clip) => clip.can_play)"
         card = self.cards()[self._driver.execute_script(playable)]
         begun = time.perf_counter()
@@ -227,7 +227,7 @@ class Browsed:
         return {"moves after, s": round(spent_s, 2)}
 
     def dragged(self, score: str) -> dict[str, Any]:
-        """Drags a lower bound; returns how long the funnel took to follow, as the page saw it."""
+        """Drags a lower bound; returns the delays of the funnel, as the page measured them."""
         kept = "return document.querySelector('#funnel .kept td:nth-child(3)').textContent"
         before = self._driver.execute_script(kept)
         box = self._driver.find_element(By.CSS_SELECTOR, f'.chart[data-score="{score}"]')
@@ -250,7 +250,7 @@ class Browsed:
         return {"kept": [before, after], "funnel, ms": times, "command": command}
 
     def marked(self) -> dict[str, Any]:
-        """Marks clips by keyboard, one key each."""
+        """Marks clips by keyboard, with one key each."""
         self.cards()
         body = self._driver.find_element(By.TAG_NAME, "body")
         body.send_keys(Keys.ARROW_RIGHT)
@@ -269,7 +269,7 @@ class Browsed:
         return bool(driver.execute_script(f"{marked}.length") >= n)
 
     def settled(self) -> None:
-        """Waits until the page has asked for nothing for a second."""
+        """Waits until the page has sent no request for a second."""
         asked = "return performance.getEntriesByType('resource').length"
         before = -1
         while (now := self._driver.execute_script(asked)) != before:
@@ -277,7 +277,7 @@ class Browsed:
             time.sleep(1)
 
     def found(self, picture: Path, planted: str | None) -> dict[str, Any]:
-        """Searches by a picture; returns the place of the planted clip among the clips."""
+        """Searches by a picture; returns the rank of the planted clip."""
         begun = time.perf_counter()
         self._driver.find_element(By.ID, "file").send_keys(str(picture.resolve()))
         self._wait.until(lambda d: "like picture" in d.find_element(By.ID, "status").text)
@@ -288,7 +288,7 @@ class Browsed:
         return {"s": round(spent_s, 2), "clips": len(ids), "place": place}
 
     def elsewhere(self) -> list[str]:
-        """Returns the addresses of other machines that the page asked for."""
+        """Returns the addresses on other machines that the page requested."""
         asked = []
         log: Any = self._driver.get_log("performance")
         for entry in log:
@@ -300,7 +300,7 @@ class Browsed:
 
 
 class Told(dict[str, Any]):
-    """Results, each printed when it is there."""
+    """Results; each is printed as soon as it is set."""
 
     def __setitem__(self, name: str, value: object) -> None:
         print(f"{name:36}{value}", flush=True)
@@ -308,7 +308,7 @@ class Told(dict[str, Any]):
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Serves an output and does what a person would."""
+    """Serves an output, and performs a user's actions."""
     results = Told()
     with served(options.out) as (address, open_s):
         results["opens in, s"] = round(open_s, 2)
@@ -376,8 +376,8 @@ def main() -> None:
     measuring = what.add_parser("measure")
     measuring.add_argument("out")
     measuring.add_argument("--picture", type=Path, required=True)
-    measuring.add_argument("--planted", help="id of the clip that the picture is of")
-    measuring.add_argument("--score", default="motion", help="whose lower bound is dragged")
+    measuring.add_argument("--planted", help="id of the clip that the picture shows")
+    measuring.add_argument("--score", default="motion", help="score whose lower bound is dragged")
     measuring.add_argument("--shots", type=Path)
     what.add_parser("hostile")
     options = parser.parse_args()
