@@ -1,4 +1,4 @@
-"""Reads shards into a training loop, decoded here or by other machines."""
+"""Reads shards into a training loop. Decoding runs in the loop's machine or in a Ray cluster."""
 
 from curator.loading.batch_values import Repeated, as_unit
 from curator.loading.data_loader import ClipLoader

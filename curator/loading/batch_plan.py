@@ -1,11 +1,11 @@
-"""Order and place of samples: arithmetic on counts, a seed and an epoch.
+"""Computes the order of samples from their counts, a seed and an epoch.
 
-Nothing depends on earlier reads, so a position is an epoch and a step.
+The order does not depend on earlier reads, so an epoch and a step identify a position.
 
-A *round* of a bucket is one pass over its samples: tars in an order drawn for the round, with
-samples shuffled within windows. Each rank has one contiguous piece of the round, and each of its
-workers a contiguous run of the piece's batches. So a worker has tars of its own, and shares only
-those at the ends of its run, by sample; no worker is idle with fewer tars than workers.
+A *round* of a bucket is one pass over its samples. Each round draws an order of the tars, and
+shuffles samples within windows. Each rank reads one contiguous piece of the round, and each worker
+of the rank reads a contiguous run of the piece's batches. Two workers share at most the tar where
+their runs meet, and no worker is idle if there are fewer tars than workers.
 
 Worker `s % num_workers` makes step `s` of a rank, in the order of PyTorch's DataLoader.
 """
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from curator.errors import UsageError
 
 _SEQUENCE, _ROUND, _BLOCK, _DROPPED = range(4)
-"""Purposes of random numbers; each has a stream of its own."""
+"""Purposes of random numbers; each purpose has its own stream."""
 
 
 def random_of(seed: int, *numbers: int) -> np.random.Generator:
-    """Returns a generator that depends on all the numbers."""
+    """Returns a generator that is seeded with all the numbers."""
     return np.random.default_rng([seed & (2**64 - 1), *numbers])
 
 
@@ -34,8 +34,8 @@ class BucketPlan:
     """The reading plan of one bucket.
 
     Attributes:
-        sizes: Samples of each tar, sorted by the tars' names.
-        weight: Share of the batches; None for those of one round.
+        sizes: Number of samples in each tar, in the order of the tars' names.
+        weight: Share of the batches; None for the batches of one round.
     """
 
     name: str
@@ -44,17 +44,17 @@ class BucketPlan:
 
     @property
     def n_samples(self) -> int:
-        """Samples of all tars."""
+        """Number of samples in all tars."""
         return sum(self.sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Settings of order and division.
+    """Settings of the order, and of the division among ranks.
 
     Attributes:
         shuffle: Window of the shuffle, in samples; 0 keeps the order of tars and samples.
-        drop_last: Whether every rank has the same number of batches, all of them full.
+        drop_last: Whether all ranks have the same number of batches, and only full batches.
     """
 
     seed: int
@@ -67,13 +67,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerShare:
-    """A worker's part of a bucket.
+    """The samples of a bucket that one worker reads.
 
     Attributes:
-        start: Its first sample in the order of a round; `stop` is exclusive.
-        n_batches: Batches of a round.
-        quota: Batches of an epoch.
-        salt: Added to the seed where several workers read the same samples.
+        start: First sample, by its place in the order of a round; `stop` is exclusive.
+        n_batches: Number of batches in a round.
+        quota: Number of batches in an epoch.
+        salt: Distinguishes the random orders of workers that read the same samples; else 0.
     """
 
     start: int
@@ -84,9 +84,10 @@ class WorkerShare:
 
 
 def dealt(counts: Sequence[int], ways: int) -> list[list[int]]:
-    """Returns, for each count, the part of each way; the first ways have the larger totals.
+    """Divides each count into `ways` parts; returns the parts of each count.
 
-    Totals, and parts of each count, differ between ways by one at most.
+    The parts of a count differ by at most one. So do the totals of the ways, and the first ways
+    have the larger totals.
     """
     parts, begin = [], 0
     for count in counts:
@@ -97,7 +98,7 @@ def dealt(counts: Sequence[int], ways: int) -> list[list[int]]:
 
 
 def quotas(total: int, weights: Sequence[float]) -> list[int]:
-    """Whole shares of a total, by largest remainder."""
+    """Divides a total into whole shares by the largest-remainder method."""
     exact = [total * weight / sum(weights) for weight in weights]
     whole = [int(share) for share in exact]
     by_rest = sorted(range(len(exact)), key=lambda i: whole[i] - exact[i])
@@ -110,10 +111,11 @@ class Plan:
     """The samples of a rank and of each of its workers.
 
     Args:
-        buckets: Sorted by name; weights for all of them or for none.
+        buckets: Sorted by name. All buckets have a weight, or no bucket has one.
 
     Raises:
-        UsageError: No bucket has a batch for each rank.
+        UsageError: With `drop_last`, no bucket has a full batch for each rank, or a bucket with a
+            weight has less than one batch.
     """
 
     def __init__(self, buckets: Sequence[BucketPlan], setting: Setting) -> None:
@@ -124,7 +126,7 @@ class Plan:
         self._n_batches = [-(-(stop - start) // size) for start, stop in self._pieces]
         self._quotas = self._n_batches
         self.steps = sum(self._n_batches)
-        # With `drop_last`, a rank has as many batches of a bucket as any other.
+        # With `drop_last`, all ranks read the same number of batches of a bucket.
         is_read = [not setting.drop_last or b.n_samples >= ranks * size for b in buckets]
         if not any(is_read):
             held = ", ".join(f"{b.name}: {b.n_samples}" for b in buckets)
@@ -133,12 +135,12 @@ class Plan:
                 f"{held}); lower batch_size, or set drop_last=False"
             )
         self.unread = tuple(b.name for b, read in zip(buckets, is_read, strict=True) if not read)
-        """Buckets without a full batch for each rank: left out, unless they have weights."""
+        """Buckets that are left out, because they lack a full batch for each rank and a weight."""
         if buckets[0].weight is not None:
             for bucket in buckets:
                 if setting.drop_last and bucket.n_samples < size:
                     raise UsageError(
-                        f"bucket {bucket.name!r} has a weight and {bucket.n_samples} samples, "
+                        f"bucket {bucket.name!r} has a weight but only {bucket.n_samples} samples, "
                         f"fewer than batch_size {size}; lower batch_size, leave the bucket out, or "
                         "set drop_last=False"
                     )
@@ -146,7 +148,7 @@ class Plan:
             self.unread = ()
 
     def _piece(self, n_samples: int) -> tuple[int, int]:
-        """Returns the half-open piece of a round that this rank has."""
+        """Returns the half-open piece of a round that this rank reads."""
         setting = self.setting
         if setting.drop_last:
             length = n_samples // (setting.world_size * setting.batch_size) * setting.batch_size
@@ -155,7 +157,7 @@ class Plan:
         return share, n_samples * (setting.rank + 1) // setting.world_size
 
     def lanes(self, worker: int, num_workers: int) -> list[WorkerShare]:
-        """Returns a worker's part of each bucket."""
+        """Returns the samples that a worker reads of each bucket."""
         size = self.setting.batch_size
         rounds, epochs = dealt(self._n_batches, num_workers), dealt(self._quotas, num_workers)
         lanes = []
@@ -166,7 +168,7 @@ class Plan:
             start, salt = piece[0] + sum(of_round[:worker]) * size, 0
             stop = min(start + n_batches * size, piece[1])
             if quota and not n_batches:
-                # Over the whole bucket: a weight needs more batches than workers have.
+                # The rank has too few batches for this worker, which reads the whole bucket.
                 start, stop = 0, bucket.n_samples
                 n_batches = stop // size if self.setting.drop_last else -(-stop // size)
                 n_batches, salt = max(1, n_batches), self.setting.rank * num_workers + worker + 1
@@ -176,14 +178,15 @@ class Plan:
         return lanes
 
     def sequence(self, epoch: int, worker: int, lanes: Sequence[WorkerShare]) -> NDArray[np.int64]:
-        """Returns the bucket number of each of a worker's batches of an epoch."""
+        """Returns the index of the bucket of each batch that a worker makes in an epoch."""
         ordered = np.repeat(np.arange(len(lanes)), [lane.quota for lane in lanes])
         return random_of(self.setting.seed, _SEQUENCE, epoch, worker).permutation(ordered)
 
     def batch(self, i: int, lane: WorkerShare, number: int) -> tuple[int, list[tuple[int, int]]]:
-        """Returns the round and the samples of batch `number` of a lane, counted over all epochs.
+        """Returns the round and the samples of a batch of bucket `i`.
 
-        A sample is the number of its tar in bucket `i`, and its number in the tar.
+        `number` counts the batches of the lane over all epochs. A sample is the index of its tar in
+        the bucket, and its index in the tar.
         """
         setting = self.setting
         round_, within = divmod(number, lane.n_batches)
@@ -228,7 +231,7 @@ def _permutation(
 def _round_order(
     seed: int, bucket: BucketPlan, round_: int, shuffled: bool, salt: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns tars in the order of a round, and their ends in it."""
+    """Returns the tars in the order of a round, and the place after each tar's last sample."""
     tars = np.arange(len(bucket.sizes))
     if shuffled:
         code = crc32(bucket.name.encode())
@@ -237,7 +240,7 @@ def _round_order(
 
 
 def normalized(weights: Mapping[str, float]) -> dict[str, float]:
-    """Weights as shares of one.
+    """Scales weights to a sum of 1.
 
     Raises:
         UsageError: A weight is not a positive number.

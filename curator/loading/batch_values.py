@@ -1,4 +1,4 @@
-"""Values of a batch."""
+"""Converts stored values of samples to the values of a batch."""
 
 import io
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,13 +15,13 @@ from curator.family import Family
 
 
 class Repeated(NamedTuple):
-    """Values of a batch, each once: sample `b` has `unique[inverse[b]]`.
+    """Values of a batch without repetition: sample `b` has `unique[inverse[b]]`.
 
-    So a trainer computes embeddings of captions, for example, once per distinct caption.
+    For example, a trainer encodes each distinct caption once.
 
     Attributes:
-        unique: Distinct values in the order of their first sample.
-        inverse: int64 [B].
+        unique: Distinct values, in the order of their first samples.
+        inverse: Index into `unique` for each sample, int64 [B].
     """
 
     unique: Any
@@ -36,7 +36,7 @@ def repeated(values: Sequence[Hashable]) -> Repeated:
 
 
 def as_unit(video: torch.Tensor) -> torch.Tensor:
-    """Converts uint8 [0, 255] to float32 [-1, 1], on the tensor's device: 0 is -1 and 255 is 1."""
+    """Maps uint8 [0, 255] linearly to float32 [-1, 1], on the tensor's device."""
     return video.float().div_(127.5).sub_(1.0)
 
 
@@ -44,7 +44,7 @@ def facts_of(sample: Mapping[str, Any]) -> dict[str, Any]:
     """Parses a sample's JSON.
 
     Raises:
-        ShardError: It lacks the number of frames or the rate.
+        ShardError: The JSON is invalid, or lacks `n_frames` or `fps`.
     """
     where = f"clip {sample['__key__']} of {sample['__url__']}"
     try:
@@ -52,29 +52,29 @@ def facts_of(sample: Mapping[str, Any]) -> dict[str, Any]:
         int(facts["n_frames"]), float(facts["fps"])
     except (ValueError, KeyError, TypeError) as error:
         raise ShardError(
-            f"{where} has JSON without n_frames and fps ({error!r}); expected what `curate run` "
-            "writes"
+            f"{where} has no JSON with n_frames and fps ({error!r}); expected a sample that "
+            "`curate run` wrote"
         ) from error
     return facts
 
 
 def rate_of(facts: Mapping[str, Any]) -> Fraction:
-    """Returns exact frames/s; without `fps_fraction`, the nearest with a denominator up to 1001."""
+    """Returns frames/s: `fps_fraction`, else the fraction up to /1001 that is nearest to `fps`."""
     if "fps_fraction" in facts:
         return Fraction(facts["fps_fraction"])
     return Fraction(facts["fps"]).limit_denominator(1001)
 
 
 def embeddings(stored: Sequence[bytes]) -> Repeated:
-    """Returns the embeddings of a batch, each once: float32 [U, D]."""
+    """Returns the distinct embeddings of a batch, float32 [U, D]."""
     order = caption_embeddings(stored)
     return Repeated(torch.stack(order.unique).float(), order.inverse)
 
 
 def caption_embeddings(stored: Sequence[bytes | None]) -> Repeated:
-    """Returns the embeddings of the captions of a batch, each once, as they are stored.
+    """Returns the distinct caption embeddings of a batch, in their stored types.
 
-    They are a list, because those of tokens differ in length; None stays None.
+    `unique` is a list, because embeddings of tokens differ in length; None stays None.
     """
     order = repeated(stored)
     load = partial(np.load, allow_pickle=False)
@@ -87,7 +87,7 @@ def member_values(family: Family, stored: Sequence[bytes | None]) -> Any:  # noq
     """Returns the values of a family for the samples of a batch.
 
     Returns:
-        A tensor [B, …] where all are arrays of one shape; else a list, with None for a sample
+        A tensor [B, …] if all values are arrays of one shape; else a list, with None for a sample
         without a value.
     """
     values = [None if data is None else family.decode(data) for data in stored]

@@ -1,4 +1,4 @@
-"""PyTorch's DataLoader for datasets that know their batches, epochs and position."""
+"""A DataLoader for `ClipDataset`, which forms its own batches and counts its own epochs."""
 
 import pickle
 from collections.abc import Iterator, Mapping
@@ -12,15 +12,15 @@ from curator.loading.dataset import Batch, ClipDataset
 
 
 class Packed(NamedTuple):
-    """A batch in transfer: one tensor and one byte string.
+    """A batch as a worker sends it: one tensor and one byte string.
 
-    Each tensor costs a connection and a file descriptor.
+    Each tensor costs a connection and a file descriptor, so only the frames are sent as a tensor.
     """
 
     video: torch.Tensor | None
     """None for a batch without frames."""
     rest: bytes
-    """Everything else, pickled, tensors by value."""
+    """All other entries, pickled; tensors are included by value."""
 
 
 def _packed(batch: Batch) -> Packed:
@@ -29,18 +29,21 @@ def _packed(batch: Batch) -> Packed:
 
 
 class ClipLoader(DataLoader[Batch]):
-    """PyTorch's DataLoader over a `ClipDataset`; counts epochs and knows its position.
+    """PyTorch's DataLoader over a `ClipDataset`, with a count of epochs and a position.
 
-    Each `for` over it is one epoch, or the rest of the epoch of a loaded state; after a `break` the
-    next `for` begins at the same place again. `state_dict` is after the last batch returned.
+    Each `for` loop yields one epoch, or the rest of an epoch after `load_state_dict`. The position
+    in `state_dict` follows the last batch that the loop returned. A loop that is left by `break`
+    does not move the start: the next loop begins where that loop began.
 
     Args:
-        num_workers: Processes that decode; 0 decodes in this one. A state saved within an epoch
-            must be loaded with the same number.
+        dataset: The clips.
+        num_workers: Processes that decode; 0 decodes in this process. A state that was saved within
+            an epoch must be loaded with the same number.
         **options: Other options of DataLoader (`prefetch_factor`, `pin_memory`, `timeout`, …).
 
     Raises:
-        UsageError: `options` has `persistent_workers`, `shuffle`, a sampler or the like.
+        UsageError: `options` has an option that the dataset decides, such as `shuffle` or a
+            sampler, or `persistent_workers`; or the options do not work with decode="gpu".
     """
 
     def __init__(
@@ -53,8 +56,8 @@ class ClipLoader(DataLoader[Batch]):
         taken = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order"}
         if wrong := sorted((taken | {"persistent_workers", "collate_fn"}) & options.keys()):
             raise UsageError(
-                f"ClipLoader takes no {wrong[0]!r}: batches, their order and epochs are the "
-                "dataset's (ClipDataset(batch_size=..., shuffle=..., drop_last=...))"
+                f"ClipLoader takes no {wrong[0]!r}: the dataset decides on batches, order and "
+                "epochs (ClipDataset(batch_size=..., shuffle=..., drop_last=...))"
             )
         pack: Any = _packed
         if dataset.gpu is not None:
@@ -65,7 +68,7 @@ class ClipLoader(DataLoader[Batch]):
         self._clips = dataset
 
     def __len__(self) -> int:
-        """Batches of a whole epoch on this rank."""
+        """Returns the number of batches of a whole epoch on this rank."""
         return self._clips.steps
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
@@ -74,7 +77,7 @@ class ClipLoader(DataLoader[Batch]):
         if self._clips.gpu is not None and self.num_workers:
             batches = _owned(batches, self._clips.gpu)
         for held in batches:
-            # From a worker of this process.
+            # A worker of this process pickled the data, so loading it is safe.
             batch: Batch = pickle.loads(held.rest)
             batch = batch if held.video is None else {"video": held.video} | batch
             self._clips.advance(batch)
@@ -82,35 +85,33 @@ class ClipLoader(DataLoader[Batch]):
         self._clips.set_epoch(epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position, as `ClipDataset` does."""
+        """Returns the position of the dataset."""
         return self._clips.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a saved state, as `ClipDataset` does."""
+        """Continues with the batch after a saved state."""
         self._clips.load_state_dict(state)
 
 
 def _check_for_gpu(num_workers: int, options: Mapping[str, Any]) -> None:
-    """Refuses options that cannot work with batches in the GPU's memory."""
+    """Refuses options that do not work with batches in the GPU's memory."""
     if options.get("pin_memory"):
-        raise UsageError(
-            "pin_memory is for batches that are copied to a GPU; with decode='gpu' they are on it"
-        )
+        raise UsageError("decode='gpu' leaves batches in the GPU's memory; leave pin_memory out")
     context = options.get("multiprocessing_context")
     method = context if isinstance(context, str | None) else context.get_start_method()
     if num_workers and method != "spawn":
         raise UsageError(
-            f"decode='gpu' with {num_workers} workers started by {method or 'fork'!r}, in "
-            "which CUDA does not run; give multiprocessing_context='spawn', or num_workers=0"
+            f"decode='gpu' with {num_workers} workers started by {method or 'fork'!r}: CUDA runs "
+            "only in spawned workers; give multiprocessing_context='spawn', or num_workers=0"
         )
 
 
 def _owned(batches: Iterator[Packed], gpu: int) -> Iterator[Packed]:
-    """Yields workers' batches from a GPU, with their frames copied into memory of this process.
+    """Yields workers' batches with their frames copied into GPU memory of this process.
 
-    A worker's memory is mapped here until its tensor is freed, which the worker must outlive, and
-    freeing waits for the current stream. So frames are copied at once, on a separate stream, which
-    does not wait for the trainer's work. The workers' videos are emptied.
+    This process maps a worker's memory until it frees the tensor; the worker must live that long,
+    and freeing waits for the current stream. So frames are copied at once, on a separate stream
+    that does not wait for the trainer's work, and the worker's tensor is freed.
     """
     own_stream = torch.cuda.Stream(gpu)
     while True:

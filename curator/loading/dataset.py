@@ -1,4 +1,4 @@
-"""Batches of decoded clips for PyTorch, from the shards that `curate run` writes.
+"""Reads batches of decoded clips for PyTorch from the shards that `curate run` writes.
 
     from curator.loading import ClipDataset, ClipLoader
 
@@ -50,65 +50,65 @@ Batch = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 TEXT_VECTOR = "text.npy"
-"""Member with the embedding of a caption."""
+"""Member of a sample that holds the embedding of its caption."""
 SHUFFLED_SAMPLES = 64
-"""Default window of the shuffle; neighbours in a tar come from the whole corpus already."""
+"""Default window of the shuffle. It is small because `curate run` mixes the corpus in each tar."""
 
 
 class ClipDataset(IterableDataset[Batch]):
-    """Windows of frames with their captions, batch by batch, in an order fixed by seed and epoch.
+    """Yields batches of frame windows and captions, in an order fixed by seed and epoch.
 
     Args:
         out: Output root of `curate run`, or its folder `shards`: a path or s3://bucket/prefix.
         split: `train` or `val`.
-        buckets: Names of buckets to read, or shares of the batches by name; None reads all. Without
-            shares an epoch has each sample exactly once over all ranks and workers. With shares it
-            has as many batches: a bucket with a larger share begins another round, one with a
-            smaller share continues its round in the next epoch.
-        batch_size: Samples per batch, all of one bucket; None gives single samples.
-        frames: T, frames of a window.
-        stride: Every `stride`-th frame of the clip.
-        window: `random` places the window by seed, round and clip; `first` at the clip's start.
-        size: (height, width), multiples of 16: the picture is scaled to cover it and cropped around
-            its centre. None crops all clips of a bucket, unscaled, to the largest multiples of 16
-            within its smallest clip.
-        values: `uint8` for [0, 255], or `unit` for float32 [-1, 1], which is four times as much to
-            copy between processes; `as_unit` does the same on the trainer's device.
-        embedding: Reads `npy`, the clip's embedding, into `embedding`, float32 [B, D].
-        caption_embedding: Reads `text.npy`, the caption's embedding, into `caption_embedding`.
-        members: Names of families whose values are read, each into the batch under its name: what
-            annotators left in the samples, such as latents.
-        video: Decodes frames; False leaves `video` out and decodes nothing.
-        seed: Seed of order and windows.
+        buckets: Names of the buckets to read, or each bucket's share of the batches by name; None
+            reads all buckets. Without shares, all ranks and workers together read each sample once
+            an epoch. Shares do not change the number of batches: a bucket with a larger share
+            repeats samples, and a bucket with a smaller share continues in the next epoch.
+        batch_size: Samples per batch, all from one bucket; None yields single samples.
+        frames: T, the number of frames in a window.
+        stride: A window takes every `stride`-th frame of the clip.
+        window: `random` draws the start from seed, round and clip; `first` takes the clip's start.
+        size: (height, width) in px, multiples of 16. Frames are scaled to cover the size, then
+            cropped around the centre. None does not scale: it crops all clips of a bucket to the
+            largest multiples of 16 that fit the bucket's least height and least width.
+        values: `uint8` for [0, 255], or `unit` for float32 [-1, 1]. Workers pass four times as many
+            bytes with `unit`; `as_unit` converts on the trainer's device instead.
+        embedding: Reads the clip's embedding (`npy`) into `embedding`.
+        caption_embedding: Reads the caption's embedding (`text.npy`) into `caption_embedding`.
+        members: Names of families to read, such as latents that annotators stored in the samples.
+            A batch has each family's values under its name.
+        video: Decodes frames. False decodes nothing, and batches have no `video`, `fps` or
+            `start_frame`.
+        seed: Seed of the order and of random windows.
         shuffle: Window of the shuffle, in samples; tars are shuffled too. 0 keeps the order of tars
             and samples.
-        drop_last: Leaves out samples that do not fill a batch on every rank; they differ by epoch.
-            Then all ranks have the same number of batches, and the same bucket at each step (with
-            equal numbers of workers). Distributed training needs it: ranks with more batches would
-            wait for the others.
-        rank: Rank of this process; None takes torch.distributed's, and is 0 without it.
-        world_size: Number of ranks; None as for `rank`.
+        drop_last: Leaves out samples that do not fill a batch on every rank; with shuffling, each
+            round leaves out others. All ranks then have the same number of batches and, with equal
+            numbers of workers, the same bucket at each step. Distributed training needs
+            `drop_last`: otherwise ranks with more batches wait for ranks that have finished.
+        rank: Rank of this process; None takes the rank of torch.distributed, or 0 without it.
+        world_size: Number of ranks; None takes it from torch.distributed, or 1 without it.
         decoder_threads: Threads of each worker's decoder.
-        decode: `cpu`, or `gpu` for the GPU's video engine: the same frames, with `video` in the
-            GPU's memory. The CPU decodes what the engine cannot; `not_on_gpu` counts it by reason.
-            Decoding happens where the dataset is iterated: in the trainer's process
-            (num_workers=0), or in workers, which must be spawned (multiprocessing_context="spawn"),
-            because CUDA does not run in a forked process. Each worker takes half a gigabyte of the
-            GPU's memory, and keeps another engine busy.
-        gpu: Number of the GPU that decodes; None for torch's current one.
-        allow_incomplete: Reads tars without `manifest.json`, which may cover only part of a run.
+        decode: `cpu`, or `gpu` for the GPU's video engine, which leaves `video` in the GPU's
+            memory. The CPU decodes clips that the engine cannot; `not_on_gpu` counts them by
+            reason. The trainer's process decodes with num_workers=0; otherwise workers decode.
+            Workers need multiprocessing_context="spawn", because CUDA does not run in a forked
+            process. Each worker takes half a gigabyte of GPU memory, and keeps another engine busy.
+        gpu: Number of the GPU that decodes; None for torch's current GPU.
+        allow_incomplete: Reads tars without `manifest.json`, which may be only part of a run.
         snapshot: Number of a snapshot, from `curate snapshots`; None for the newest. A dataset
-            stays on the snapshot that it opened, whatever is committed meanwhile.
+            keeps the snapshot that it opened, even if a run commits a newer one.
 
     Attributes:
         gpu: Number of the GPU that decodes; None for the CPU.
-        not_on_gpu: With `decode="gpu"`, clips of the batches passed to `advance` that the CPU
-            decoded, by `media.nvdec.Refusal`.
+        not_on_gpu: Number of clips that the CPU decoded despite `decode="gpu"`, by
+            `media.nvdec.Refusal`. It covers the batches that were passed to `advance`.
 
     Raises:
-        UsageError: An argument does not fit the shards, or there is no manifest or no such GPU.
-        ShardError: The shards are not whole.
-        StorageError: The shards cannot be read.
+        UsageError: An argument does not fit the shards, or the manifest or the GPU is missing.
+        ShardError: The manifest, the table or a tar is damaged.
+        StorageError: Reading failed.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class ClipDataset(IterableDataset[Batch]):
         if decode not in ("cpu", "gpu"):
             raise UsageError(f"decode {decode!r}; expected 'cpu' or 'gpu'")
         if gpu is not None and decode == "cpu":
-            raise UsageError(f"gpu {gpu!r} and decode='cpu'; a GPU is for decode='gpu'")
+            raise UsageError(f"gpu {gpu!r} with decode='cpu'; give decode='gpu', or leave gpu out")
         self.batch_size = batch_size
         self._window = FrameWindow(
             frames=frames, stride=stride, place=window, decoder_threads=decoder_threads
@@ -189,11 +189,11 @@ class ClipDataset(IterableDataset[Batch]):
         )
         if self._plan.unread:
             logger.warning(
-                "no full batch of %d for each of %d ranks in %s: not read, because of drop_last",
+                "drop_last: not reading buckets without a full batch of %d per rank (%d ranks): %s",
                 setting.batch_size, world_size, ", ".join(self._plan.unread),
             )  # fmt: skip
         if not self.steps:
-            logger.warning("rank %d of %d has no samples at all", rank, world_size)
+            logger.warning("rank %d of %d has no samples", rank, world_size)
         names = [(shard.name, shard.n_samples) for b in self._buckets for shard in b.shards]
         self._made_with = {
             "split": split,
@@ -201,21 +201,21 @@ class ClipDataset(IterableDataset[Batch]):
             **{name: value for name, value in asdict(setting).items() if name != "rank"},
             "shards": hashlib.sha256(orjson.dumps(names)).hexdigest()[:16],
         }
-        """Everything that a position depends on."""
+        """Settings that give a position its meaning; `load_state_dict` compares them."""
         self.set_epoch(0)
 
     @property
     def steps(self) -> int:
-        """Batches of an epoch on this rank, by all its workers together."""
+        """Number of batches of an epoch on this rank, over all its workers."""
         return self._plan.steps
 
     def _size_of(self, name: str, bucket: LoadedBucket) -> tuple[int, int]:
         if self._video and bucket.n_frames < self._window.span:
             own = self._window
             raise UsageError(
-                f"{own.frames} frames at stride {own.stride} take {own.span}, and the shortest "
-                f"clip of bucket {name!r} has {bucket.n_frames}; lower frames or stride, or "
-                "leave the bucket out (buckets=[...])"
+                f"{own.frames} frames at stride {own.stride} need a clip of {own.span} frames, and "
+                f"the shortest clip of bucket {name!r} has {bucket.n_frames}; lower frames or "
+                "stride, or leave the bucket out (buckets=[...])"
             )
         size = self._size or (
             bucket.height // MULTIPLE * MULTIPLE,
@@ -223,44 +223,44 @@ class ClipDataset(IterableDataset[Batch]):
         )
         if not all(size):
             raise UsageError(
-                f"bucket {name!r} has a clip of {bucket.width}x{bucket.height}, too small to crop "
-                "to multiples of 16; give size=(height, width) to scale, or leave the bucket out"
+                f"bucket {name!r} has clips down to {bucket.width}x{bucket.height}, too small to "
+                "crop to multiples of 16; give size=(height, width) to scale, or leave it out"
             )
         return size
 
     def set_epoch(self, epoch: int) -> None:
-        """Moves to the start of an epoch; `ClipLoader` counts epochs itself."""
+        """Moves to the start of an epoch. `ClipLoader` moves to the next epoch by itself."""
         self._start = self._now = _Position(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position of this process, to be saved with the model.
+        """Returns the position of this process, to save with the model.
 
-        In the trainer's process it is after the last batch that `ClipLoader` returned, or that was
-        passed to `advance`; batches that workers made ahead do not count. In a worker, for
-        torchdata's StatefulDataLoader, it is after the last batch that the worker made.
+        In the trainer's process, the position follows the last batch that `ClipLoader` returned or
+        that was passed to `advance`; batches that workers prefetched do not count. In a worker, for
+        torchdata's StatefulDataLoader, the position follows the last batch that the worker made.
         """
         return {"version": 1, **self._now._asdict(), "made_with": dict(self._made_with)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues with the batch after a saved state.
 
-        With drop_last the state of one rank fits all of them.
+        The state of any rank fits all ranks if `drop_last` is set.
 
         Raises:
-            UsageError: It was saved with other shards or arguments.
+            UsageError: The state was saved with other shards or arguments.
         """
         saved = state.get("made_with", {})
         for name, value in self._made_with.items():
             if saved.get(name) != value:
                 raise UsageError(
                     f"the state was saved with {name}={saved.get(name)!r} and this dataset has "
-                    f"{value!r}: its position names other samples here. Use what it was saved "
-                    f"with, or begin an epoch with set_epoch({int(state.get('epoch', 0)) + 1})"
+                    f"{value!r}, so the position names other samples here. Use the saved value, or "
+                    f"begin an epoch with set_epoch({int(state.get('epoch', 0)) + 1})"
                 )
         self._start = self._now = _Position(*(state[name] for name in _Position._fields))
 
     def advance(self, batch: Batch) -> None:
-        """Records that a batch was used, for `state_dict`; `ClipLoader` calls it itself."""
+        """Records for `state_dict` that a batch was used. `ClipLoader` calls this method itself."""
         at = batch["position"]
         self._now = _Position(at["epoch"], at["step"] + 1, at["workers"])
         self.not_on_gpu.update(batch.get("not_on_gpu", {}))
@@ -270,23 +270,24 @@ class ClipDataset(IterableDataset[Batch]):
         return self.__dict__ | {"_on_device": None}
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yields the rest of the epoch: this worker's batches in a worker, else all.
+        """Yields the remaining batches of the epoch; a worker yields only its own batches.
 
-        Each is a dictionary. With a batch size:
+        A batch is a dictionary:
 
-        - `video`: uint8 [B, 3, T, H, W] of [0, 255], or float32 of [-1, 1]; RGB
+        - `video`: RGB, uint8 [B, 3, T, H, W] in [0, 255], or float32 in [-1, 1]; see `values`
         - `caption`: `Repeated` of strings
-        - `fps`: float32 [B], frames/s of the window, the clip's rate divided by the stride
-        - `start_frame`: int64 [B], number of the window's first frame in the clip
-        - `key`: clip ids; `json`: each sample's JSON; `bucket`: its name
-        - each name in `members`: a tensor [B, …], or a list where shapes differ or values lack
-        - `embedding`: `Repeated` of float32 [U, D], if requested
-        - `caption_embedding`: `Repeated` of a list, if requested: float32 [D] or, of tokens,
-          float16 [tokens, D]; None for a sample without a caption
+        - `fps`: float32 [B], frames/s of the window: the clip's rate divided by the stride
+        - `start_frame`: int64 [B], index of the window's first frame in the clip
+        - `key`: clip ids; `json`: parsed JSON of each sample; `bucket`: name of the bucket
+        - each name in `members`: a tensor [B, …], or a list if shapes differ or values lack
+        - `embedding`: if requested, `Repeated` of float32 [U, D]
+        - `caption_embedding`: if requested, `Repeated` of a list: float32 [D], or float16
+          [tokens, D] for embeddings of tokens; None for a sample without a caption
         - `not_on_gpu`: with `decode="gpu"`, the number of clips that the CPU decoded, by reason
         - `position`: for `advance`
 
-        Without one, `video` is [3, T, H, W], and the others are single values.
+        With `batch_size=None` each dictionary is one sample: `video` is [3, T, H, W], and all other
+        entries are single values.
         """
         info = get_worker_info()
         own, workers = (info.id, info.num_workers) if info is not None else (0, 1)
@@ -305,7 +306,7 @@ class ClipDataset(IterableDataset[Batch]):
     def _planned(
         self, epoch: int, worker: int, workers: int, first_step: int
     ) -> Iterator["_Planned"]:
-        """A worker's batches of an epoch, from a step on."""
+        """Yields the plans of a worker's batches of an epoch, beginning at `first_step`."""
         lanes = self._plan.lanes(worker, workers)
         sequence = self._plan.sequence(epoch, worker, lanes)
         turn = first_step // workers
@@ -320,7 +321,7 @@ class ClipDataset(IterableDataset[Batch]):
         return ((shards[tar], number) for tar, number in planned.samples)
 
     def batch_at(self, epoch: int, step: int) -> Batch:
-        """Makes the batch that a single worker makes at this step of this rank."""
+        """Returns the batch of a step, as if this rank had one worker."""
         with closing(self._reader()) as reader:
             plans = islice(self._planned(epoch, 0, 1, step), 1)
             (planned,) = reader.ahead(plans, self._places)
@@ -413,8 +414,8 @@ class ClipDataset(IterableDataset[Batch]):
         name = f"clip {key} of {self._store.uri}/{sample['__url__']}"
         if n_frames < self._window.span:
             raise ShardError(
-                f"{name} has {n_frames} frames by its JSON, fewer than its bucket's shortest clip "
-                "by the table; `curate verify` says what else is wrong"
+                f"{name} has {n_frames} frames in its JSON, fewer than its bucket's shortest clip "
+                "in the table; `curate verify` lists all damage"
             )
         return ClipWindow(
             mp4=sample["mp4"],
@@ -427,23 +428,23 @@ class ClipDataset(IterableDataset[Batch]):
 
 
 class _Planned(NamedTuple):
-    """A batch to make, at a step of the rank and in a round of its bucket."""
+    """The plan of one batch: its step on the rank, and the round of its bucket."""
 
     step: int
     i: int
-    """Number of the bucket."""
+    """Index of the bucket."""
     round_: int
     samples: list[tuple[int, int]]
-    """Number of the tar and number of the sample in it."""
+    """Index of the tar in the bucket, and index of the sample in the tar."""
 
 
 class _Position(NamedTuple):
-    """A place in the batches of a rank.
+    """A position in the batches of a rank.
 
     Attributes:
-        step: The next batch of the rank, or of `worker` alone.
-        workers: Number of workers that made the batches so far; None before the first.
-        worker: The worker at this position; None for all.
+        step: Step of the next batch of the rank or, if `worker` is set, of that worker.
+        workers: Number of workers that made the earlier batches; None before the first batch.
+        worker: The worker that has this position; None for the rank.
     """
 
     epoch: int
@@ -452,15 +453,15 @@ class _Position(NamedTuple):
     worker: int | None = None
 
     def first(self, number: int, workers: int) -> tuple[int, int]:
-        """Returns a worker's lane from here on, and its first step.
+        """Returns the lane that a worker reads from this position on, and its first step.
 
-        A new DataLoader takes from its worker 0 first, so worker 0 gets the lane whose turn it is.
+        A DataLoader takes its first batch from worker 0, so worker 0 gets the lane of that batch.
         """
         if self.step and workers != self.workers:
             raise UsageError(
                 f"the state was saved in step {self.step} of epoch {self.epoch} with num_workers="
-                f"{self.workers} (0 counts as 1), and this is {workers}: samples are divided by "
-                f"that number. Use the same, or begin an epoch with set_epoch({self.epoch + 1})"
+                f"{self.workers} (0 counts as 1), and this is {workers}: each worker has its own "
+                f"samples. Use the same, or begin an epoch with set_epoch({self.epoch + 1})"
             )
         if self.worker is not None:
             return self.worker, self.step
@@ -483,7 +484,7 @@ def _chosen(
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if (rank is None) != (world_size is None):
-        raise UsageError(f"rank {rank!r} and world_size {world_size!r}: give both or neither")
+        raise UsageError(f"rank {rank!r} and world_size {world_size!r}; give both or neither")
     if rank is None or world_size is None:
         from torch import distributed
 
@@ -496,7 +497,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def singles_of(batch: Batch, members: Sequence[str] = ()) -> Iterator[Batch]:
-    """Yields the samples of a batch, without the sample dimension; `members` are families."""
+    """Yields the samples of a batch, without dimension B; `members` are names of families."""
     for b in range(len(batch["key"])):
         names = ("video", "key", "json", *members)
         single = {name: batch[name][b] for name in names if name in batch}

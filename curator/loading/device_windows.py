@@ -1,17 +1,16 @@
 """Decodes windows of clips on a GPU's video engine (NVDEC) into the GPU's memory.
 
-Packets and their times come from the demuxer of the CPU path. As on the CPU, frames are identified
-by their packets and must follow each other. Clips that the engine refuses, or decodes to another
-number or order of frames, are left to the CPU path, with the reason.
+As on the CPU, the timestamps of the demuxed packets identify the frames, and no frame may be
+missing. The CPU decodes clips that the engine refuses, that it decodes to other frames, or that do
+not fit into the GPU's memory; the reason is counted.
 
-Making a decoder may take longer than decoding a window, so a decoder is reused for the next clip
-with its sequence header. If a used decoder fails where a new one does not, each clip gets a new one
-from then on. The first picture of the first clip with a header is compared with the CPU's.
+Creating a decoder may take longer than decoding a window, so the next clip with the same sequence
+header reuses the decoder. If a reused decoder fails and a new decoder succeeds, each later clip
+gets a new decoder. For each header, the engine's first frame is compared with the CPU's.
 
-A clip for which the GPU's memory is too short is decoded by the CPU. A device that is lost is the
-trainer's error. Decoding has no time limit of its own: it runs in the thread that asks for the
-batch, because CUDA's streams, and the tensor that it fills, are that thread's; `timeout` of torch's
-loader is the limit for workers.
+A lost device raises an error in the trainer. Decoding has no time limit of its own, because CUDA's
+streams and the output tensor bind it to the thread that requests the batch; for workers, `timeout`
+of torch's loader is the limit.
 
 Shape letters: C channels (red, green, blue), T and B frames, H, W height and width.
 """
@@ -54,7 +53,7 @@ from curator.media.nvdec import (
 )
 
 CHUNK = 16
-"""Frames converted together: at 1080p 50 MB of the GPU's memory, and 200 to work in."""
+"""Frames per conversion. At 1080p they take 50 MB of GPU memory, and 200 MB of workspace."""
 
 _KNOWN_HEADERS = 4096
 
@@ -62,14 +61,14 @@ logger = logging.getLogger(__name__)
 
 
 def gpu_number(gpu: int | None) -> int:
-    """Returns the number of the GPU that decodes: by default torch's current one.
+    """Returns the number of the GPU that decodes; None means torch's current GPU.
 
     Raises:
-        UsageError: There is no GPU, or not this one.
+        UsageError: No GPU has this number, or torch finds no GPU.
     """
     if not torch.cuda.is_available():
         raise UsageError(
-            "decode='gpu', and torch finds no GPU here; leave decode out to decode on the CPU"
+            "decode='gpu', but torch finds no GPU; leave decode out to decode on the CPU"
         )
     n_gpus = torch.cuda.device_count()
     number = torch.cuda.current_device() if gpu is None else gpu
@@ -79,10 +78,10 @@ def gpu_number(gpu: int | None) -> int:
 
 
 def engines_of(gpu: int) -> Nvdec:
-    """Returns this process's video engines of a GPU.
+    """Opens a GPU's video engines for this process.
 
     Raises:
-        UsageError: CUDA ran before this process was forked, and cannot run in it.
+        UsageError: This process was forked after CUDA had started, so CUDA cannot run in it.
         CuratorError: PyNvVideoCodec is missing, or the driver has no video libraries.
     """
     if torch.cuda._is_in_bad_fork():
@@ -94,7 +93,7 @@ def engines_of(gpu: int) -> Nvdec:
 
 
 class DeviceDecoder:
-    """Decodes windows on one GPU with the engines of this process; cannot be pickled."""
+    """Decodes windows on one GPU. A decoder belongs to one process and cannot be pickled."""
 
     def __init__(self, nvdec: Nvdec) -> None:
         self.pid = os.getpid()
@@ -111,7 +110,7 @@ class DeviceDecoder:
     def queued(self, results: list[torch.Tensor]) -> Iterator[None]:
         """Queues work on the engines' stream, which does not wait for the trainer's work.
 
-        At the end, torch's current stream waits for `results`.
+        When the block ends, torch's current stream waits for that work.
         """
         with self._nvdec.queued():
             yield
@@ -121,13 +120,13 @@ class DeviceDecoder:
         using = torch.cuda.current_stream(self.device)
         using.wait_stream(own_stream)
         if get_worker_info() is None:
-            # A worker only sends them away; recorded ones would be freed by CUDA calls, which end
-            # a process that is on its way out.
+            # A worker only sends its results. Freeing a recorded tensor calls CUDA, which would
+            # crash a worker that is exiting.
             for result in results:
                 result.record_stream(using)
 
     def decode_or_copy(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> Refusal | None:
-        """As `decode`, or on the CPU and copied; returns why the CPU decoded it, or None."""
+        """Decodes on the GPU, else on the CPU; returns the reason for the CPU, or None."""
         try:
             self.decode(clip, into_CTHW)
             return None
@@ -136,8 +135,8 @@ class DeviceDecoder:
         if refusal not in self._warned:
             self._warned.add(refusal)
             logger.warning(
-                "%s is decoded on the CPU (%s: %s); others with this reason are counted in "
-                "`not_on_gpu`", clip.name, refusal, words,
+                "%s is decoded on the CPU (%s: %s); `not_on_gpu` counts all clips with this "
+                "reason", clip.name, refusal, words,
             )  # fmt: skip
         host_CTHW = torch.empty(into_CTHW.shape, dtype=torch.uint8)
         decode_window(clip, host_CTHW)
@@ -145,12 +144,12 @@ class DeviceDecoder:
         return refusal
 
     def decode(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
-        """Decodes as `decode_window`, into a tensor in the GPU's memory; for use within `queued`.
+        """Decodes a window into a tensor in the GPU's memory; call it within `queued`.
 
         Raises:
             NotOnDeviceError: The clip must be decoded on the CPU.
-            DeviceLostError: The GPU, its driver or this process's context does not go on.
-            ShardError: The picture is too small.
+            DeviceLostError: The GPU, its driver or this process's CUDA context failed for good.
+            ShardError: The frames are too small.
         """
         try:
             self._nvdec.attempt(partial(self._attempt, clip, into_CTHW))
@@ -160,8 +159,8 @@ class DeviceDecoder:
             raise NotOnDeviceError(Refusal.MEMORY, str(error)) from error
         except DeviceLostError as error:
             raise DeviceLostError(
-                f"{error}, while {clip.name} was decoded; CUDA does not recover within a process: "
-                "start it again, and look for the cause in `dmesg` (Xid) and `nvidia-smi -q`"
+                f"{error}, while {clip.name} was decoded; CUDA does not recover within a process; "
+                "restart the process, and look for the cause in `dmesg` (Xid) and `nvidia-smi -q`"
             ) from error
 
     def _attempt(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
@@ -175,12 +174,12 @@ class DeviceDecoder:
                 n_wanted = len(clip.wanted)
                 batches = self._nvdec.copied(islice(wanted, n_wanted), min(CHUNK, n_wanted))
                 _fill(batches, clip, form, into_CTHW)
-                # Drops its remaining frames before the next clip.
+                # The next clip must not get the remaining frames.
                 for _ in engine.frames(None):
                     pass
 
     def _form(self, container: InputContainer, stream: VideoStream, name: str) -> Form:
-        """Returns a clip's coding; for each header the first picture is decoded once by both."""
+        """Returns the form of a clip's frames; CPU and engine are compared once per header."""
         context = stream.codec_context
         header = (
             context.codec.canonical_name, bytes(context.extradata or b""), context.width,
@@ -208,9 +207,9 @@ class DeviceDecoder:
 def _numbered(
     container: InputContainer, stream: VideoStream, engine: EngineStream, clip: ClipWindow
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yields numbered frames from the key frame before the window on.
+    """Yields frames with their indices, from the key frame before the window on.
 
-    Planes are valid until the next frame.
+    Planes are valid until the next frame is requested.
     """
     assert stream.time_base is not None
     ticks = 1 / (clip.rate * stream.time_base)
@@ -219,7 +218,7 @@ def _numbered(
     first = expected = round((key.pts or 0) / ticks)
     for sent, planes in engine.decoded(chain([key], packets)):
         at = round(sent.pts / ticks)
-        # Frames that are shown before the key frame that decoding began with are left out.
+        # Leading frames, which are shown before the first key frame, are left out.
         if at >= first:
             if at != expected or first > clip.start:
                 detail = f"frame {at} came where {min(expected, clip.start)} was expected"
@@ -241,7 +240,7 @@ def _fill(
     method = "area" if height < form.height else "bicubic"
     done = 0
     for numbers, planes in batches:
-        # For more bits FFmpeg has no fast conversion, and scales chroma up as for other sizes.
+        # FFmpeg's fast conversion is for 8 bits only; otherwise it scales chroma up.
         if (height, width) == (form.height, form.width) and form.bits == 8:
             rgb_BHWC = unscaled_rgb_BHWC(planes, form)
         else:

@@ -14,38 +14,37 @@ if TYPE_CHECKING:
     import ray.data
 
 FILES_PER_BATCH = 32
-"""Clips whose files a task holds together."""
+"""Clips that a task reads at a time: their files are in memory together."""
 
 
 def ray_clips(
     dataset: ClipDataset, *, epoch: int = 0, first_step: int = 0, cpus: float = 1.0
 ) -> "ray.data.Dataset":
-    """Returns a Ray dataset of the decoded samples of an epoch, one row each.
+    """Returns a Ray dataset with one row for each decoded sample of an epoch.
 
-    A Ray task reads and decodes one batch. Rows come in the order of `dataset` without workers, so
-    with `drop_last` its batches are those of
+    A Ray task reads and decodes one batch. Rows have the order of `dataset` without workers. With
+    `drop_last` and an equal batch size, this call yields the batches of `dataset`:
 
         ray_clips(dataset).iter_torch_batches(batch_size=...)
 
-    with the same batch size. Blending, rank and windows come from `dataset`.
-
     Args:
-        dataset: The clips; all nodes must reach its `out`.
-        epoch: Its number.
-        first_step: Batches to skip at its start: the step of a saved state.
-        cpus: Cores that Ray reserves for a task: `decoder_threads` of the dataset.
+        dataset: The clips, with `video=True`; all nodes must reach its `out`.
+        epoch: Number of the epoch.
+        first_step: Batches to skip at the start of the epoch: the step of a saved state.
+        cpus: Cores that Ray reserves for a task; give the `decoder_threads` of the dataset.
 
     Returns:
         Rows of `video` (uint8 or float32 [3, T, H, W]), `caption`, `fps`, `start_frame`, `key`,
-        `bucket`, `json` (a string), `step`. Reading begins with the iteration.
+        `bucket`, `json` (a string) and `step`, without embeddings and families. Iteration starts
+        the reading.
 
     Raises:
         UsageError: Ray Data is not installed, Ray was not started, or `dataset` decodes on a GPU.
     """
     if dataset.gpu is not None:
         raise UsageError(
-            "ray_clips passes batches in the host's memory, and this dataset has decode='gpu'; "
-            "give it decode='cpu'"
+            "this dataset has decode='gpu', and ray_clips passes batches in the host's memory; "
+            "give the dataset decode='cpu'"
         )
     started = _started_ray()
     if not 0 <= first_step <= dataset.steps:
@@ -57,7 +56,7 @@ def ray_clips(
         yield from _rows(clips, epoch, int(row["step"]))
 
     steps = [{"step": step} for step in range(first_step, dataset.steps)]
-    # One batch per block; otherwise a task would hold many decoded batches at a time.
+    # One batch per block bounds the memory of a task.
     whole = started.data.from_items(steps, override_num_blocks=max(1, len(steps)))
     made: ray.data.Dataset = whole.flat_map(decoded, num_cpus=cpus)
     made.context.execution_options.preserve_order = True
@@ -65,10 +64,10 @@ def ray_clips(
 
 
 def ray_clip_files(store: Store, clips: pa.Table) -> "ray.data.Dataset":
-    """Returns clips with the bytes of their files, one row each, read by Ray's tasks.
+    """Returns a Ray dataset of clips with their MP4s, which Ray's tasks read.
 
     Returns:
-        Those rows with `mp4`. Reading begins with the iteration.
+        The rows of `clips` with `mp4`, the bytes of the file. Iteration starts the reading.
     """
     started = _started_ray()
 
@@ -90,15 +89,14 @@ def _started_ray() -> Any:  # noqa: ANN401
     """Imports Ray with its data library.
 
     Raises:
-        UsageError: It is not installed, or was not started.
+        UsageError: Ray Data is not installed, or Ray was not started.
     """
     try:
         import ray
         import ray.data
     except ImportError as error:
         raise UsageError(
-            f"preprocessing on other machines needs Ray Data ({error}): "
-            f"{install_extra('loading-ray')}"
+            f"decoding on other machines needs Ray Data ({error}): {install_extra('loading-ray')}"
         ) from error
     if not ray.is_initialized():
         raise UsageError(

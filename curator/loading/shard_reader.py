@@ -1,8 +1,8 @@
-"""Finds the shards of a finished run, and reads any sample of them by its number.
+"""Finds the shards of a finished run, and reads a sample by its index in a tar.
 
-`shards/manifest.json` and `dataset.parquet` list the samples. Tars without a manifest are refused,
-or, if allowed, listed by reading their headers once. A tar's `.tar.idx` gives the offsets of its
-samples, so a reader may begin anywhere and reads no other sample's bytes.
+`shards/manifest.json` and `dataset.parquet` describe the shards. Without a manifest, the reader
+refuses the tars, or, with `allow_incomplete`, reads all their headers and JSON once. The offsets in
+a tar's `.tar.idx` let a reader fetch one sample without any other sample's bytes.
 """
 
 import hashlib
@@ -32,11 +32,10 @@ TABLE = "dataset.parquet"
 SPLITS = ("train", "val")
 
 AHEAD_BYTES, AHEAD_SAMPLES = 64 << 20, 32
-"""Samples are fetched ahead from S3 until there are so many, or so many bytes, and at least one
-batch."""
+"""Bounds of prefetching from object stores; at least one batch is fetched ahead."""
 
 _FETCHES = 8
-"""Requests that a process makes at a time."""
+"""Concurrent requests of a process."""
 
 Group = TypeVar("Group")
 
@@ -49,7 +48,7 @@ class LocalShard:
 
     Attributes:
         name: Path relative to the folder of the shards.
-        offsets: First byte of each sample and the end of the last; None if `.tar.idx` has them.
+        offsets: First byte of each sample and the end of the last; None to read `.tar.idx`.
     """
 
     name: str
@@ -59,7 +58,7 @@ class LocalShard:
 
 @dataclass(frozen=True, slots=True)
 class LoadedBucket:
-    """The shards of one bucket and split, and the least height, width and frames of a clip."""
+    """The shards of a bucket and split, with the least height, width and frame count of clips."""
 
     shards: tuple[LocalShard, ...]
     height: int
@@ -73,14 +72,12 @@ def read_buckets(
     """Finds the buckets of a split, sorted by name; arguments are those of `ClipDataset`.
 
     Returns:
-        The store of the shards' folder, the buckets, and the families whose values are members of
-        samples, by name.
+        The store of the shards, the buckets by name, and the families with members by name.
 
     Raises:
-        UsageError: The split does not exist or is empty, or the manifest or the snapshot is
-            missing.
-        ShardError: The manifest, the table or a tar is wrong.
-        StorageError: It cannot be read.
+        UsageError: The split is unknown or empty, or the manifest or the snapshot is missing.
+        ShardError: The manifest, the table or a tar is damaged.
+        StorageError: Reading failed.
     """
     if split not in SPLITS:
         raise UsageError(f"split {split!r}; expected one of {', '.join(SPLITS)}")
@@ -101,9 +98,8 @@ def read_buckets(
             if not allow_incomplete:
                 raise UsageError(
                     f"{store.uri} has {amount(len(tars), 'tar')} and no {MANIFEST}, which a run "
-                    "writes when it is finished: they may be only some of its shards. Run `curate "
-                    f"run` again, or copy {MANIFEST} and {TABLE} too; allow_incomplete=True reads "
-                    "what is there"
+                    "writes at its end, so some shards may be missing. Run `curate run` again, or "
+                    f"copy {MANIFEST} and {TABLE} too; allow_incomplete=True reads these tars"
                 )
             buckets = _from_tars(store, tars, split)
             break
@@ -114,14 +110,14 @@ def read_buckets(
         )
     if not buckets:
         raise UsageError(
-            f"{store.uri} has no samples of the split {split!r}; choose the other one, or run "
+            f"{store.uri} has no samples of the split {split!r}; choose the other split, or run "
             "`curate run` with another `shard.val_share`"
         )
     return store, dict(sorted(buckets.items())), families
 
 
 def _newest_manifest(store: Store) -> str:
-    """Returns the manifest that goes with the table; during a commit it may be the next one."""
+    """Returns the manifest that names the table's digest: during a commit, maybe the next."""
     from curator.tables.checksums import opened_json
 
     if store.exists(NEXT_MANIFEST) and store.exists(TABLE):
@@ -147,32 +143,32 @@ def _from_manifest(
         declared = [Family.from_json(value) for value in manifest.get("members", {}).values()]
     except (ValueError, KeyError, TypeError, AttributeError, FamilyError) as error:
         raise ShardError(
-            f"{store.uri}/{name} is not a manifest of shards ({error!r}); `curate run` makes it "
-            "again"
+            f"{store.uri}/{name} is not a manifest of shards ({error!r}); run `curate run` to "
+            "write it again"
         ) from error
     if version != 1:
         raise ShardError(
-            f"{store.uri}/{name} is of version {version!r}, this reads 1; install a newer curate"
+            f"{store.uri}/{name} has version {version!r}, expected 1; install a newer curate"
         )
     least = _least_of_table(store, table, split) if shards else {}
     if missing := shards.keys() - least.keys():
         raise ShardError(
             f"{store.uri}/{table} has no rows of {min(missing)!r} in {split!r}, which {name} "
-            "lists; `curate verify` says what else is wrong"
+            "lists; `curate verify` lists all damage"
         )
     return _buckets(shards, least), {family.name: family for family in declared}
 
 
 def _least_of_table(store: Store, name: str, split: str) -> dict[str, Sequence[int]]:
-    """Returns smallest height, width and number of frames by bucket."""
+    """Returns the least height, width and frame count of the clips of each bucket."""
     import pyarrow.compute as pc
 
     from curator.tables.checksums import read_rows
 
     if not store.exists(name):
         raise ShardError(
-            f"{store.uri} has {MANIFEST} and no {TABLE}, which says how large the clips are; copy "
-            "it too, or remove the manifest and give allow_incomplete=True"
+            f"{store.uri} has {MANIFEST} and no {TABLE} with the sizes of the clips; copy the "
+            "table too, or remove the manifest and give allow_incomplete=True"
         )
     sizes = ["height", "width", "num_frames"]
     table = read_rows(store, name, lambda file: file.read(["bucket", "split", *sizes]))
@@ -192,12 +188,12 @@ def _buckets(
 
 
 def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, LoadedBucket]:
-    """Reads all headers and JSON; tars whose name has no split count as `train`."""
+    """Reads the headers and JSON of a split's tars; a name without `val-` means `train`."""
     (other,) = (name for name in SPLITS if name != split)
     is_val = split == "val"
     wanted = [n for n in names if n.rpartition("/")[2].startswith("val-") == is_val]
     logger.warning(
-        "%s has no %s: the headers of %d tars are read (%d are of %r)",
+        "%s has no %s: reading the headers of %d tars (skipping %d of %r)",
         store.uri, MANIFEST, len(wanted), len(names) - len(wanted), other,
     )  # fmt: skip
     shards: defaultdict[str, list[LocalShard]] = defaultdict(list)
@@ -212,7 +208,7 @@ def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, Load
 
 
 def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], Sequence[int]]:
-    """Returns offsets of a tar's samples and end, and smallest height, width and frame count."""
+    """Returns the offsets of a tar, and the least height, width and frame count of its clips."""
     offsets: list[int] = []
     facts: list[tuple[int, int, int]] = []
     key, end = None, 0
@@ -228,24 +224,24 @@ def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], Sequence[int]]:
                     facts.append((held["height"], held["width"], held["n_frames"]))
     except (tarfile.TarError, ValueError, KeyError) as error:
         raise ShardError(
-            f"{store.uri}/{name} is not a tar of `curate run` ({error!r}); copy it again or remove "
-            "it"
+            f"{store.uri}/{name} is not a tar of `curate run` ({error!r}); copy it again, or "
+            "remove it"
         ) from error
     if not facts or len(facts) != len(offsets):
         raise ShardError(
-            f"{store.uri}/{name} has {len(offsets)} samples and {len(facts)} with JSON; expected "
-            "the same number and at least one"
+            f"{store.uri}/{name} has {len(offsets)} samples, {len(facts)} of them with JSON; "
+            "expected at least one sample, and JSON in each"
         )
     return (*offsets, end), list(map(min, zip(*facts, strict=True)))
 
 
 class SampleReader:
-    """Reads samples by number; one per process, cannot be pickled.
+    """Reads samples by index. Each process needs its own reader, which cannot be pickled.
 
     Args:
-        store: The shards' folder.
+        store: Store of the shards.
         suffixes: Members that each sample must have, such as `mp4`.
-        optional: Members to keep where a sample has them.
+        optional: Members to read if a sample has them.
     """
 
     def __init__(self, store: Store, suffixes: Sequence[str], optional: Sequence[str] = ()) -> None:
@@ -259,10 +255,10 @@ class SampleReader:
     def ahead(
         self, groups: Iterable[Group], places: Callable[[Group], Iterable[tuple[LocalShard, int]]]
     ) -> Iterator[Group]:
-        """Yields groups of samples in order, while the next ones are being fetched.
+        """Yields groups of samples in order, and fetches the next groups meanwhile.
 
-        `places` returns a group's samples: each a tar and the sample's number in it. Folders need
-        no fetching, because the system reads ahead.
+        `places` returns the tar, and the index in it, of each sample of a group. Local folders are
+        not prefetched, because the operating system reads ahead.
         """
         if self._store.is_local:
             yield from groups
@@ -290,11 +286,11 @@ class SampleReader:
         self._n_bytes += end - first
 
     def read(self, shard: LocalShard, number: int) -> Mapping[str, Any]:
-        """Reads one sample as webdataset gives it: `__key__`, and bytes by suffix.
+        """Returns a sample in the form of webdataset: `__key__`, `__url__`, and bytes by suffix.
 
         Raises:
-            ShardError: The tar or its index is wrong, or the sample lacks a member.
-            StorageError: The tar cannot be read.
+            ShardError: The tar or its index is damaged, or the sample lacks a member.
+            StorageError: Reading failed.
         """
         first, end = self._span(shard, number)
         begun = self._under_way.pop((shard.name, number), None)
@@ -308,12 +304,12 @@ class SampleReader:
             samples = list(group_by_keys(self._named(data, shard.name)))
         except (tarfile.TarError, ValueError) as error:
             raise ShardError(
-                f"{where} is not at byte {first} ({error}); tar and index differ: `curate "
-                "verify` says more"
+                f"{where} is not at byte {first} ({error}), where the index has it; "
+                "`curate verify` lists all damage"
             ) from error
         if len(samples) != 1 or (missing := self._suffixes - samples[0].keys()):
             fault = f"lacks {min(missing)!r}" if len(samples) == 1 else f"is {len(samples)} samples"
-            raise ShardError(f"{where} {fault}; `curate verify` says what else is wrong")
+            raise ShardError(f"{where} {fault}; `curate verify` lists all damage")
         sample: Mapping[str, Any] = samples[0]
         return sample
 
@@ -329,7 +325,7 @@ class SampleReader:
         return int(offsets[number]), int(offsets[number + 1])
 
     def close(self) -> None:
-        """Cancels fetching."""
+        """Cancels prefetching."""
         self._under_way.clear()
         self._n_bytes = 0
         if self._pool is not None:
@@ -339,12 +335,12 @@ class SampleReader:
 
 @lru_cache(maxsize=256)
 def _index(store: Store, name: str, n_samples: int) -> Sequence[int]:
-    """Returns the offsets of a tar's samples; a tar's name changes with its samples."""
+    """Returns the offsets of a tar; a tar's name has a hash of its samples, so caching is safe."""
     data = store.read(f"{name}.idx")
     if len(data) != 8 * (n_samples + 1):
         raise ShardError(
             f"{store.uri}/{name}.idx has {len(data)} bytes, expected 8 for each of {n_samples} "
-            "samples and 8 more; `curate verify` says what else is wrong"
+            "samples and 8 more; `curate verify` lists all damage"
         )
     offsets: Sequence[int] = np.frombuffer(data, "<u8")  # type: ignore[assignment]
     return offsets

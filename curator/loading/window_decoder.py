@@ -1,4 +1,4 @@
-"""Decodes a window of frames of a clip, exactly by number.
+"""Decodes a window of a clip, with each frame identified by its index.
 
 Shape letters: C channels (red, green, blue), T frames, H, W height and width.
 """
@@ -24,10 +24,10 @@ from curator.errors import ShardError, SourceError, UsageError
 from curator.media.container import open_container, video_stream
 
 MULTIPLE = 16
-"""Heights and widths are multiples of it, because tokenizers shrink by 8 or 16."""
+"""Factor of heights and widths, because tokenizers downsample by 8 or 16."""
 
 HD_HEIGHT_PX = 720
-"""Untagged colour is BT.709 from this size on and BT.601 below, as in encoding."""
+"""Shorter side from which untagged colour is BT.709, as in encoding; below, it is BT.601."""
 
 _UNKNOWN_MATRICES = (0, 2)
 _BT709, _BT601 = 1, 5
@@ -35,11 +35,11 @@ _BT709, _BT601 = 1, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameWindow:
-    """The frames to decode of a clip.
+    """Which frames of a clip to decode.
 
     Attributes:
-        stride: Every `stride`-th frame is taken.
-        place: `first` begins with the clip; `random` begins anywhere, by seed, round and key.
+        stride: The window takes every `stride`-th frame.
+        place: `first` begins at the clip's start; `random` draws the start from seed, round, key.
     """
 
     frames: int
@@ -48,7 +48,7 @@ class FrameWindow:
     decoder_threads: int
 
     def __post_init__(self) -> None:
-        """Refuses values that no clip can satisfy."""
+        """Raises `UsageError` for a value out of its range."""
         for name in ("frames", "stride", "decoder_threads"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
@@ -58,11 +58,11 @@ class FrameWindow:
 
     @property
     def span(self) -> int:
-        """Number of the clip's frames from the window's first to its last, both included."""
+        """Number of clip frames that the window covers, including those between its frames."""
         return (self.frames - 1) * self.stride + 1
 
     def start(self, n_frames: int, key: str, *, seed: int, round_: int) -> int:
-        """Returns the first frame of the window in a clip, the same in every process."""
+        """Returns the index of the window's first frame; all processes draw the same index."""
         if self.place == "first":
             return 0
         name = f"window {seed} {round_} {key}".encode()
@@ -71,7 +71,7 @@ class FrameWindow:
 
 
 def checked_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Returns (height, width), both positive multiples of `MULTIPLE`; refuses others."""
+    """Returns a size (height, width); raises `UsageError` unless both are multiples of 16."""
     height, width = size
     if min(size) < MULTIPLE or height % MULTIPLE or width % MULTIPLE:
         near = tuple(max(MULTIPLE, round(side / MULTIPLE) * MULTIPLE) for side in size)
@@ -86,11 +86,11 @@ class ClipWindow:
     """A window of one clip.
 
     Attributes:
-        start: Number of the first frame.
-        rate: Frames/s, exact; a container's average is wrong if its last frame lasts longer.
-        scaled: Whether the picture is scaled to cover the requested size; else it is only cropped,
+        start: Index of the first frame.
+        rate: Exact frames/s; a container's average is wrong if the last frame lasts longer.
+        scaled: Whether frames are scaled to cover the requested size; else they are only cropped,
             and must be at least that large.
-        name: Name of the clip for messages.
+        name: Name of the clip in messages.
     """
 
     mp4: bytes
@@ -102,20 +102,20 @@ class ClipWindow:
 
     @property
     def wanted(self) -> range:
-        """Numbers of the frames to decode."""
+        """Indices of the frames to decode."""
         return range(self.start, self.start + self.window.span, self.window.stride)
 
 
 def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N803
     """Decodes frames `start`, `start + stride`, … of a clip into a tensor, uint8 [3, T, H, W].
 
-    The picture's centre is taken. Frames are identified by their timestamps in a clip of constant
-    rate from time 0, from the key frame before `start` on, and must follow each other. FFmpeg's
-    fast conversion gives RGB by the clip's matrix; it is one level darker on average than the exact
-    one and takes a sixth of its time.
+    Frames are cropped around the centre. Their timestamps give their indices, because clips have a
+    constant rate and begin at time 0; from the key frame before `start` on, no index may be
+    missing. FFmpeg's fast conversion to RGB uses the clip's matrix. It takes a sixth of the exact
+    conversion's time, and is one level darker on average.
 
     Raises:
-        ShardError: A frame is missing or does not decode, or the picture is too small.
+        ShardError: A frame is missing, does not decode, or is too small.
     """
     window, name = clip.window, clip.name
     wanted = clip.wanted
@@ -132,17 +132,18 @@ def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N
                     if n_decoded == len(wanted):
                         return
     except (av.error.FFmpegError, SourceError) as error:
-        raise ShardError(f"{name} does not decode ({error}); `curate verify` says more") from error
+        fault = f"{name} does not decode ({error})"
+        raise ShardError(f"{fault}; `curate verify` lists all damage") from error
     raise ShardError(
         f"{name} has {n_decoded} of the {len(wanted)} frames from {clip.start} at stride "
-        f"{window.stride}; `curate verify` says what else is wrong"
+        f"{window.stride}; `curate verify` lists all damage"
     )
 
 
 def _numbered(
     container: InputContainer, stream: av.video.stream.VideoStream, clip: ClipWindow
 ) -> Iterator[tuple[int, av.video.frame.VideoFrame]]:
-    """Yields numbered frames from the key frame before `start` on."""
+    """Yields frames with their indices, from the key frame before `start` on."""
     assert stream.time_base is not None
     start, rate, name = clip.start, clip.rate, clip.name
     ticks = 1 / (rate * stream.time_base)
@@ -156,7 +157,7 @@ def _numbered(
             meant = start if before is None else expected
             raise ShardError(
                 f"{name}: a frame at {at} x {stream.time_base} s is number {number} at the "
-                f"constant rate {rate}, expected {meant}; `curate verify` says what else is wrong"
+                f"constant rate {rate}, expected {meant}; `curate verify` lists all damage"
             )
         yield number, picture
         before = number
@@ -165,10 +166,10 @@ def _numbered(
 def packets_from(
     container: InputContainer, stream: av.video.stream.VideoStream, pts: int
 ) -> "Iterator[Packet[Any]]":
-    """Yields packets from the last key frame on that is not shown after `pts`.
+    """Yields packets, beginning with the last key frame that is not shown after `pts`.
 
-    FFmpeg seeks by decoding time in MP4, and so may find a key frame after the wanted one, where
-    frames are shown later than decoded.
+    FFmpeg seeks in MP4 by decoding time. If frames are shown later than they are decoded, the seek
+    may find a later key frame.
     """
     target = pts
     while True:
@@ -186,10 +187,10 @@ def packets_from(
 
 
 def shown_size(height: int, width: int, size: tuple[int, ...], clip: ClipWindow) -> tuple[int, int]:
-    """Returns (height, width) to which a picture is scaled before it is cropped.
+    """Returns the (height, width) to which a frame is scaled before it is cropped.
 
     Raises:
-        ShardError: The picture is only cropped, and is smaller than the wanted size.
+        ShardError: The frame is only cropped, and is smaller than `size`.
     """
     shown = height, width
     if clip.scaled:
@@ -198,13 +199,13 @@ def shown_size(height: int, width: int, size: tuple[int, ...], clip: ClipWindow)
     if shown[0] < size[0] or shown[1] < size[1]:
         raise ShardError(
             f"{clip.name} is {width}x{height}, smaller than the {size[1]}x{size[0]} of its "
-            "bucket's smallest clip by the table; `curate verify` says more, `size` scales"
+            "bucket's smallest clip in the table; `curate verify` lists all damage, `size` scales"
         )
     return shown
 
 
 def matrix_of(picture: av.video.frame.VideoFrame) -> int:
-    """Returns a picture's matrix coefficients by ITU-T H.273, guessed by its size if untagged."""
+    """Returns the matrix coefficients of ITU-T H.273; the size decides for untagged frames."""
     if int(picture.colorspace) not in _UNKNOWN_MATRICES:
         return int(picture.colorspace)
     return _BT709 if min(picture.height, picture.width) >= HD_HEIGHT_PX else _BT601
@@ -213,7 +214,7 @@ def matrix_of(picture: av.video.frame.VideoFrame) -> int:
 def _rgb(
     picture: av.video.frame.VideoFrame, size: tuple[int, ...], clip: ClipWindow
 ) -> torch.Tensor:
-    """Returns the centre of a frame, uint8 [3, H, W], not contiguous."""
+    """Returns the centre of a frame, uint8 [3, H, W], as a tensor that is not contiguous."""
     height, width = size
     shown = shown_size(picture.height, picture.width, size, clip)
     shrinks = shown[0] < picture.height

@@ -390,12 +390,14 @@ def test_tars_without_a_manifest_are_listed(
     for root in (out, out / "shards"):
         with pytest.raises(
             UsageError,
-            match=r"/shards has 3 tars and no manifest.json, .* allow_incomplete=True reads what",
+            match=r"/shards has 3 tars and no manifest.json, .* allow_incomplete=True reads these",
         ):
             ClipDataset(str(root), batch_size=3, frames=2)
     with caplog.at_level(logging.WARNING):
         dataset = ClipDataset(str(out), batch_size=3, frames=2, allow_incomplete=True)
-    assert "has no manifest.json: the headers of 2 tars are read (1 are of 'val')" in caplog.text
+    assert (
+        "has no manifest.json: reading the headers of 2 tars (skipping 1 of 'val')" in caplog.text
+    )
     assert dataset.sizes == {A: (64, 96)}
     expected = [f"{i:08x}" for i in (*range(5), 50, 51)]
     assert sorted(flat(keys_of(dataset))) == expected
@@ -423,7 +425,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"buckets": ["48p_3-2_17"]}, "unknown bucket '48p_3-2_17'; did you mean '48p_3-2_17f'"),
     ({"buckets": {A: 0}}, "weight 0 of bucket '48p_3-2_17f'; expected a number above 0"),
     ({"buckets": []}, "buckets is empty; name one or more"),
-    ({"frames": 17, "stride": 2}, "17 frames at stride 2 take 33, and the shortest clip of bucket"),
+    ({"frames": 17, "stride": 2}, "17 frames at stride 2 need a clip of 33 frames"),
     ({"frames": 0}, "frames 0; expected a whole number from 1"),
     ({"size": (100, 64)}, r"size \(100, 64\) .*expected multiples of 16, such as \(96, 64\)"),
     ({"window": "middle"}, "window 'middle'; expected 'first' or 'random'"),
@@ -432,10 +434,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": 40, "drop_last": True}, "no bucket has a full batch of 40 .*lower batch_size"),
     (
         {"batch_size": 7, "drop_last": True, "buckets": {A: 1, B: 1}},
-        "bucket '48p_1-1_17f' has a weight and 6 samples, fewer than batch_size 7",
+        "bucket '48p_1-1_17f' has a weight but only 6 samples, fewer than batch_size 7",
     ),
     ({"rank": 2, "world_size": 2}, "rank 2 of world_size 2; expected 0 to 1"),
-    ({"rank": 1}, "rank 1 and world_size None: give both or neither"),
+    ({"rank": 1}, "rank 1 and world_size None; give both or neither"),
     ({"shuffle": -1}, "shuffle -1; expected a number of samples from 0"),
 ]
 
@@ -497,7 +499,7 @@ def moved(data: bytes) -> bytes:
         ("*.tar", lambda d: d[:5000], "sample . of .*curate verify"),
         (
             "*.parquet", lambda d: None,
-            "has manifest.json and no dataset.parquet, which says how large",
+            "has manifest.json and no dataset.parquet with the sizes",
         ),
         (
             "*.json", lambda d: b'{"version": 1, "shards": [{"name": 3}]}',
@@ -505,11 +507,11 @@ def moved(data: bytes) -> bytes:
         ),
         (
             "*.json", lambda d: b'{"version": 2, "shards": []}',
-            "is of version 2, this reads 1; install a newer curate",
+            "has version 2, expected 1; install a newer curate",
         ),
         (
             "*.json", lambda d: b'{"version": 1, "shards": []}',
-            "has no samples of the split 'train'; choose the other one",
+            "has no samples of the split 'train'; choose the other split",
         ),
         (
             "*", lambda d: None,
