@@ -11,7 +11,7 @@ __all__ = ["ClipTable", "FoundClip", "__version__", "read_clips", "run", "search
 
 
 def __getattr__(name: str) -> object:
-    """Imports the Python interface when it is first asked for: the package itself stays light."""
+    """Imports the Python interface at its first use, so that `import curator` is fast."""
     if name in __all__:
         try:
             return getattr(import_module("curator.api"), name)

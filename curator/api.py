@@ -1,7 +1,7 @@
-"""Curation from Python: start a run, and read the clips of a finished one.
+"""Curation from Python: starts a run, and reads the clips of a finished run.
 
-Nothing here prints or ends the process; what goes wrong is a `CuratorError`, and what the logger
-`curator` says is the caller's to show.
+These functions do not print or end the process. They raise `CuratorError`, and write messages to
+the logger `curator`.
 """
 
 import io
@@ -40,35 +40,36 @@ def run(
     replace: bool = False,
     memory_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """Curates sources, as `curate run` does.
+    """Curates sources as `curate run` does.
 
     Args:
         sources: Files, folders, globs, addresses or manifests.
         out: Folder or `s3://bucket/prefix` for all results.
-        recipe: Name from `curate recipes`, or a YAML file; None for the recipe that made `out`, and
-            for a new `out` `quickstart`. What changes in the recipe of `out` is logged.
+        recipe: Name from `curate recipes`, or a YAML file. None: the recipe of `out`, or
+            `quickstart` for a new `out`. Changes to the recipe of `out` are logged.
         overrides: `key=value` each, such as `filters.motion.min=0.3`.
-        workers: Most processes of a stage; None for one per core, and on a cluster for as many as
-            there is work for.
+        workers: Maximum of processes per stage. None: one per core, and on a cluster as many as
+            the work needs.
         ray_address: Ray cluster to run on; None for this machine. Ray must not be connected in this
             process.
-        shared_out: All nodes of the cluster see `out` and the sources under the same paths.
-        place: On a cluster, the custom resource of Ray on whose nodes a stage runs, by its name.
-        limit: Only the first so many sources; None for all.
-        replace: Whether OUT is to hold these sources alone. Else they are added to those of earlier
-            runs, and the run is refused where clips would be lost because their sources cannot be
-            read or cut again.
-        memory_bytes: What columns of clips may take; the rest waits in temporary files. None for a
-            quarter of the machine's.
+        shared_out: Whether all nodes of the cluster see `out` and the sources under the same paths.
+        place: On a cluster, the name of a custom Ray resource for each stage name. The stage runs
+            on nodes that have this resource.
+        limit: Use only the first `limit` sources; None for all.
+        replace: Whether `out` is to contain only these sources. If not, these sources are added to
+            the sources of earlier runs. The run is then refused if clips would be lost because
+            their sources cannot be read or cut again.
+        memory_bytes: Memory for the columns of clips; further columns go to temporary files. None
+            for a quarter of the machine's memory.
 
     Returns:
-        What `summary.json` holds.
+        The contents of `summary.json`.
 
     Raises:
         RecipeError: A key or value of the recipe is wrong.
         UsageError: A place, a model, a package or a server is missing, or clips would be lost
-            without `replace`. Nothing in the shards was changed.
-        CuratorError: The run broke off; the same call goes on from what was done.
+            without `replace`. The shards are unchanged.
+        CuratorError: The run broke off. The same call resumes from the stored results.
     """
     named = [sources] if isinstance(sources, str | os.PathLike) else sources
     places = [os.fspath(source) for source in named]
@@ -106,8 +107,7 @@ def read_clips(out: Place, snapshot: int | None = None) -> "ClipTable":
         snapshot: Number of a snapshot, from `curate snapshots`; None for the newest.
 
     Raises:
-        UsageError: There is no finished run or no such snapshot, or one that this version cannot
-            read.
+        UsageError: `out` has no finished run or no such snapshot, or this version cannot read it.
     """
     return ClipTable(finished=open_finished(os.fspath(out), snapshot))
 
@@ -124,24 +124,24 @@ def search(
     rejected: bool = False,
     snapshot: int | None = None,
 ) -> list[FoundClip]:
-    """Finds clips by one of four queries, the nearest first, as `curate search` does.
+    """Finds the clips that are nearest to a query, the nearest first, as `curate search` does.
 
-    `ClipSearch` of `curator.retrieval.clip_search` asks many queries of an output opened once.
+    Pass exactly one of `clip`, `picture`, `video` and `text`. For many queries, open an output once
+    with `curator.retrieval.clip_search.ClipSearch`.
 
     Args:
         out: Folder or `s3://bucket/prefix` of the run; it is not changed.
-        clip: Id of a clip, or a beginning that no other clip has.
-        picture: Image file.
-        video: Video file, or its address.
-        text: What clips are to show; needs CLIP.
-        k: Most clips.
+        clip: Id of a clip, or a unique prefix of its id.
+        picture: Path of an image file.
+        video: Path or address of a video file.
+        text: Description of the clips to find; needs CLIP.
+        k: Maximum of clips to return.
         where: SQL condition over columns of `clips`.
-        rejected: Whether rejected clips are found too.
+        rejected: Whether the search includes rejected clips.
         snapshot: Number of a snapshot; None for the newest.
 
     Raises:
-        UsageError: There is not one query, or it cannot be used; the message says what was
-            expected.
+        UsageError: No query or several queries are given, or the query cannot be used.
     """
     queries = {"clip": clip, "picture": picture, "video": video, "text": text}
     given = {by: query for by, query in queries.items() if query is not None}
@@ -161,23 +161,23 @@ class ClipTable:
     finished: Finished
 
     def to_arrow(self, *, rejected: bool = False) -> pa.Table:
-        """Rows of the table `clips`: decisions, scores, captions, metadata and places.
+        """Returns rows of the table `clips`: decisions, scores, captions, metadata and places.
 
         Args:
-            rejected: Whether clips that were rejected are in it too.
+            rejected: Whether to include rejected clips.
         """
         clips = self.finished.clips
         return clips if rejected else clips.filter(pc.equal(clips["decision"], "kept"))
 
     def to_ray(self) -> Any:  # noqa: ANN401 - Ray is imported in `loading` alone
-        """The kept clips as a Ray dataset: rows of `to_arrow` with `mp4`, the bytes of the clip.
+        """Returns the kept clips as a Ray dataset: rows of `to_arrow` with the clip's bytes, `mp4`.
 
-        Bytes are read by Ray's tasks; all nodes must reach the output.
+        Ray's tasks read the bytes, so all nodes must reach the output.
 
         Raises:
             UsageError: Ray Data is not installed, or Ray was not started.
         """
-        # Imported here: it needs torch.
+        # The module needs torch.
         from curator.loading.ray_decoding import ray_clip_files
 
         return ray_clip_files(self.finished.store, self.to_arrow())

@@ -31,16 +31,16 @@ COMMANDS = (
     run, plan, status, recipes, graph, models, scores, explain, tune, mark, learn, view, search,
     recaption, verify, report, export, snapshots, clean, remove, doctor, demo,
 )  # fmt: skip
-"""In the order of the help."""
+"""The commands, in the order of the help."""
 
 
 def command() -> NoReturn:
-    """The installed command `curate`: does what its arguments say, and ends the process."""
+    """Runs the installed command `curate`, and ends the process."""
     end_process(main())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code."""
+    """Runs the command line, and returns the exit code."""
     options = make_parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="curate: %(levelname)s %(message)s")
     is_json = getattr(options, "log_format", "text") == "json"
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.action(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output, such as `head`, has enough; what is buffered must go somewhere.
+        # The reader of the output, such as `head`, has closed it. Python still flushes the buffer.
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_NOT_READ
@@ -66,35 +66,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(error)
         return EXIT_USAGE
     except ModuleNotFoundError as error:
-        # A module of this package that is missing is a fault of its own.
+        # A missing module of this package is a defect, so its traceback is shown.
         if (error.name or "curator").partition(".")[0] == "curator":
             raise
         say(without_run(error))
         return EXIT_USAGE
     except KeyboardInterrupt:
-        say("stopped; the same command goes on from what was done")
+        say("stopped; the same command resumes from the stored results")
         return EXIT_TERMINATED if was_terminated() else EXIT_INTERRUPTED
     except DamagedError as error:
         say(error)
         return EXIT_BROKEN_OFF
     except CuratorError as error:
-        say(f"{error}; the same command goes on from what was done")
+        say(f"{error}; the same command resumes from the stored results")
         return EXIT_BROKEN_OFF
     return code
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+    """Returns the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="curate",
         description="Turns raw video into clean, captioned, de-duplicated clips in WebDataset "
         "tars.",
         epilog="Exit codes: 0 finished; 2 usage, recipe or preflight error, or clips would be "
-        "lost without --replace, nothing in the shards was changed; 3 finished, but more sources, "
-        "clips or windows failed than --max-failed allows; 1 broken off by the storage, by a "
-        "captioner that answered for no window, or by an internal error; 130 interrupted, 143 "
-        "terminated; 141 its standard output was closed. After 1, 130 and 143 the same command "
-        "goes on from what was done.",
+        "lost without --replace; the shards are unchanged; 3 finished, but more sources, clips or "
+        "windows failed than --max-failed allows; 1 broken off by an error of the storage, by a "
+        "captioner that answered for no window, or by an internal error; 130 interrupted; 143 "
+        "terminated; 141 standard output was closed. After 1, 130 and 143, the same command "
+        "resumes from the stored results.",
     )
     parser.add_argument("--version", action="version", version=f"curate {__version__}")
     commands = parser.add_subparsers(

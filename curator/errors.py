@@ -1,4 +1,4 @@
-"""The errors of this package, and the public codes under which a source can fail."""
+"""The errors of this package, and the public error codes of failed sources."""
 
 import os
 import traceback
@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import ClassVar
 
 MAX_NAMED = 5
-"""Clips that a message names of many."""
+"""Most clips that a message names."""
 MAX_ERROR = 1000
-"""Characters of a user's error that are kept."""
+"""Most characters of an error of a user's code."""
 _PACKAGE = os.path.dirname(__file__)
 
 
@@ -27,35 +27,35 @@ class ErrorCode(StrEnum):
     UNSUPPORTED_CODEC = "unsupported_codec"
     """The video stream's codec has no decoder here, or its colours cannot be converted."""
     NO_FRAMES = "no_frames"
-    """The container is readable and no frame of it decodes."""
+    """The container is readable, but no frame decodes."""
     TOO_MANY_PIXELS = "too_many_pixels"
     """A frame is larger than `analyze.max_pixels`."""
     TOO_LONG = "too_long"
-    """There are more frames than `analyze.max_frames` allows, or timestamps beyond 2^63."""
+    """The source has more frames than `analyze.max_frames`, or timestamps beyond 2^63."""
     TOO_LARGE_TO_PROBE = "too_large_to_probe"
-    """Its header, index or cover pictures ask for more memory than reading them may take."""
+    """The header, index or cover pictures need more memory than probing may use."""
     OUT_OF_MEMORY = "out_of_memory"
-    """Decoding asked for more memory than one source may take."""
+    """Decoding needs more memory than one source may use."""
     TOO_SLOW = "too_slow"
-    """Decoding took longer than its bytes, frames and pixels allow."""
+    """Decoding took longer than the source's bytes, frames and pixels allow."""
     UNSAFE_KEY = "unsafe_key"
     """A segment of an object's key is `.` or `..`, which programs resolve to another object."""
     VANISHED = "vanished"
-    """Listed, and gone when it was read."""
+    """The source was listed, but no longer existed when it was read."""
     CHANGED = "changed"
-    """Its bytes changed between listing and reading."""
+    """The bytes of the source changed between listing and reading."""
     UNREADABLE = "unreadable"
     """Permission, I/O or network error."""
     GPU_FAILED = "gpu_failed"
-    """A GPU failed under it twice, and its stage cannot work on a CPU."""
+    """A GPU failed twice while it processed the source, and the stage cannot use a CPU."""
     GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
-    """A GPU has too little memory for it, and its stage cannot work on a CPU."""
+    """A GPU has too little memory for the source, and the stage cannot use a CPU."""
     WORKER_DIED = "worker_died"
-    """Its worker process died twice: a crash in a decoder, memory, or the time limit."""
+    """The worker process died twice: a decoder crashed, or memory or time ran out."""
     REMOVED = "removed"
-    """`curate remove` took it out of OUT."""
+    """`curate remove` removed the source from OUT."""
     INTERNAL = "internal"
-    """A defect of this package; the traceback is in the log."""
+    """This package has a defect; the traceback is in the log."""
 
 
 RETRIED = frozenset(
@@ -69,17 +69,17 @@ RETRIED = frozenset(
         ErrorCode.INTERNAL,
     }
 )
-"""Failures that another run may not see again: they are not stored as done."""
+"""Failures that may not occur again. They are not stored as done, so the next run tries again."""
 
 
 class CuratorError(Exception):
     """Base of all errors that this package raises on purpose."""
 
     _made_from: ClassVar[tuple[str, ...]] = ()
-    """Attributes that are the arguments, where the message alone is not the only one."""
+    """Names of the attributes with the arguments of `__init__`; empty if it takes the message."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickles with its arguments, so that the error crosses processes."""
+        """Pickles the error with the arguments of `__init__`, to send it to another process."""
         arguments = tuple(getattr(self, name) for name in self._made_from) or self.args
         return type(self), arguments, vars(self)
 
@@ -89,7 +89,7 @@ class RecipeError(CuratorError):
 
 
 class UsageError(CuratorError):
-    """Arguments or environment do not allow the run to start."""
+    """The run cannot start with these arguments or in this environment."""
 
 
 class StorageError(CuratorError):
@@ -101,33 +101,33 @@ class UnconditionalStoreError(StorageError):
 
 
 class FullDiskError(StorageError):
-    """Temporary files cannot be written in a folder, by no fault of a source: ends the run."""
+    """The disk of temporary files is full. The run ends, because no source is at fault."""
 
     _made_from = ("folder",)
 
     def __init__(self, folder: str) -> None:
         super().__init__(
-            f"cannot write temporary files in {folder!r}: no space left on its disk; free some, or "
-            "set TMPDIR to a folder on a larger disk"
+            f"cannot write temporary files in {folder!r}: no space left on its disk; free some "
+            "space, or set TMPDIR to a folder on a larger disk"
         )
         self.folder = folder
 
 
 class LeaseLostError(CuratorError):
-    """Another run may write to the output root now, so that this one changes nothing more there."""
+    """This run lost the lease of the output root. Another run may write there, so this run ends."""
 
     _made_from = ("root", "why")
 
     def __init__(self, root: str, why: str) -> None:
         super().__init__(
-            f"this run does not hold {root} any more: {why}; a run that is paused, or cannot reach "
-            "its output, for too long loses it, and changes nothing more there"
+            f"this run does not hold {root} any more: {why}; a run loses its output if it is "
+            "paused, or cannot reach the output, for too long; it then writes nothing more there"
         )
         self.root, self.why = root, why
 
 
 class DamagedError(StorageError):
-    """An object of the output root is missing, cut off or changed; `curate run` makes it again."""
+    """An object of the output root is missing, truncated or changed; `curate run` repairs it."""
 
     _made_from = ("root", "name", "why")
 
@@ -140,7 +140,10 @@ class DamagedError(StorageError):
 
 
 class SourceError(CuratorError):
-    """A source cannot be used: a public code, and what was found, what was expected, what to do."""
+    """A source cannot be used.
+
+    The error has a public code. The message gives the value, the expected value and the remedy.
+    """
 
     _made_from = ("code", "message")
 
@@ -155,39 +158,39 @@ class DecodeError(SourceError):
 
 
 class DeviceError(CuratorError):
-    """A GPU fails under a unit of work, by no fault of its source.
+    """A GPU failed while it processed a unit; the unit's source is not at fault.
 
-    The process that met it must end: its CUDA context may be unusable. The unit is tried again in
-    a new process, then on a CPU where its stage can work on one.
+    The process must end, because its CUDA context may be unusable. A new process repeats the unit.
+    If the GPU fails again, a CPU repeats the unit if the stage can use one.
     """
 
     code = ErrorCode.GPU_FAILED
 
 
 class DeviceLostError(DeviceError):
-    """The GPU, its driver or its context does not answer any more, or gives errors that stay."""
+    """The GPU, its driver or its context no longer answers, or every further call fails."""
 
 
 class DeviceMemoryError(DeviceError):
-    """The GPU's memory does not hold even the smallest batch."""
+    """The GPU has too little memory for even the smallest batch."""
 
     code = ErrorCode.GPU_OUT_OF_MEMORY
 
 
 class ModelError(CuratorError):
-    """A model's weights are missing or differ from what the catalogue names."""
+    """A model's weights are missing, or differ from the weights in the catalogue."""
 
 
 class ServerError(CuratorError):
-    """A model server cannot be used as it is configured; the message has no key."""
+    """A model server cannot be used as it is configured; the message contains no API key."""
 
 
 class UnreachableError(ServerError):
-    """A server does not answer, which may pass."""
+    """A server does not answer; it may answer later."""
 
 
 class CutError(CuratorError):
-    """A clip cannot be written as it was meant."""
+    """A clip cannot be written as planned."""
 
 
 class ShardError(CuratorError):
@@ -196,7 +199,7 @@ class ShardError(CuratorError):
 
 @contextmanager
 def raised_as(kind: type[Exception], *causes: type[Exception], of: str = "") -> Iterator[None]:
-    """Raises errors of the kinds `causes` as one of another kind; its message begins with `of`."""
+    """Converts errors of the types `causes` to type `kind`, with `of` before the message."""
     try:
         yield
     except causes as error:
@@ -204,14 +207,14 @@ def raised_as(kind: type[Exception], *causes: type[Exception], of: str = "") -> 
 
 
 def unknown_key(name: str, valid: Iterable[str], kind: str) -> str:
-    """Words for a key that does not exist, with the nearest that does."""
+    """Returns the message for a key that does not exist, with the nearest valid key."""
     near = get_close_matches(name, valid, n=1, cutoff=0.5)
     remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(valid)}"
     return f"unknown {kind} {name!r}; {remedy}"
 
 
 def ambiguous_id(beginning: str, clip_ids: Sequence[str]) -> str:
-    """Words for the beginning of an id that several clips share, with the first of them."""
+    """Returns the message for a prefix that several clip ids share, with the first of these ids."""
     more = ", ..." if len(clip_ids) > MAX_NAMED else ""
     return (
         f"{len(clip_ids):,} clips begin with {beginning!r}: "
@@ -220,26 +223,26 @@ def ambiguous_id(beginning: str, clip_ids: Sequence[str]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's message on one line, up to 200 characters."""
+    """Returns the message of an error as one line of at most 200 characters."""
     return " ".join(str(error).split())[:200]
 
 
 def install_extra(extra: str) -> str:
-    """Returns the command that installs an extra.
+    """Returns the command that installs an extra from the checkout.
 
-    Never the name of the distribution alone: it is on no package index, where anybody could
-    register it.
+    The command must not install by the distribution's name: no package index has this package,
+    so anyone could register its name.
     """
     return f"uv pip install '.[{extra}]' in the checkout of this package"
 
 
 def without_run(error: ModuleNotFoundError) -> str:
-    """Words for a package that is missing where only what the loader needs is installed."""
+    """Returns the message for a package that the loader's installation lacks."""
     return f"the package {error.name} is not installed: {install_extra('run')}"
 
 
 def in_one_line(error: Exception) -> str:
-    """Returns an error of a user's code in one short line, with the file and line at fault."""
+    """Formats an error of a user's code as one short line, with the file and line at fault."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
     place = f" ({outside[-1].filename}:{outside[-1].lineno})" if outside else ""

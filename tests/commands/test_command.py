@@ -110,7 +110,7 @@ def test_wrong_places_are_refused(broken: Path, tmp_path: Path, curate: Curate) 
     (tmp_path / "out" / "scan").write_text("in the way")
     error = curate("run", broken, tmp_path / "out", code=EXIT_BROKEN_OFF).splitlines()[-1]
     assert error.startswith(f"curate: cannot write '{tmp_path / 'out' / 'scan'}")
-    assert "the same command goes on" in error
+    assert "the same command resumes" in error
     assert not (tmp_path / "out" / "summary.json").exists()
 
 
