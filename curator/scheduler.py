@@ -43,41 +43,41 @@ ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 FEW_ITEMS = 256
-"""New items up to which this process works alone: done before a cluster has started."""
+"""Most new items that this process handles alone. It finishes before a cluster would start."""
 LARGE_AFTER, LARGER = 16_384, 4
-"""Items after which units have more, and how many times: a million must not be as many objects."""
+"""After `LARGE_AFTER` items, units are `LARGER` times as large, to limit the number of objects."""
 UNIT_CLIPS = 16
 UNIT_ROWS = 1024
-"""Clips of a unit of stages that look at no frames."""
+"""Clips in a unit of stages that need no frames."""
 UNIT_FRAMES = 1800
-"""Frames of 1080p of a unit: a minute of work, which a killed run loses at most."""
+"""1080p frames in a unit: a minute of work. A killed run loses at most its units in progress."""
 _KEYS_AT_ONCE = 16_384
 
 FEW_ROUNDS, MANY_ROUNDS = 4, 32
-"""Items of a unit of a service, for each request that its worker has under way, if as many wait:
-the last answers of a unit leave slots idle."""
+"""Fewest and most items of a service's unit, per concurrent request of its worker. Small units
+leave request slots idle while their last answers arrive."""
 IN_FLIGHT = 32
-"""Requests under way for which a service gets one more worker: a worker sends 60 to 70 a second,
-so it keeps up with answers of half a second."""
+"""Concurrent requests per worker of a service. A worker sends 60 to 70 requests per second, enough
+for 32 concurrent requests if answers take half a second."""
 MANY_ITEMS = 512
-"""Items about which a thread of this process asks a service while Ray would still be starting."""
+"""Items that a thread of this process sends to a service in the time that Ray takes to start."""
 SILENCE_S = 60.0
-"""Wait for the workers of a service after which the run asks it something itself, to say why."""
+"""Seconds without an answer after which the run checks the service itself, to report the cause."""
 GIVE_UP_S = 900.0
-"""Wait after which a service that does not answer the run either ends it."""
+"""Seconds without an answer after which the run ends, if the run's own check also fails."""
 _POLL_S = 1.0
 
 
 class Clips(Protocol):
-    """Written clips, in their order; made as they are asked for, because there may be very many."""
+    """Written clips in order. Each one is created on access, because there may be very many."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int) -> tuple[ClipFacts, str, Location]:
-        """Returns facts with the columns that any stage reads, SHA-256 of the MP4, its place."""
+        """Returns facts with the columns of all stages, the SHA-256 of the MP4, and its place."""
 
     def ids(self) -> pa.Array:
-        """Returns the ids of all."""
+        """Returns the ids of all clips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +86,12 @@ class Annotated:
 
     Attributes:
         members: Members of each clip.
-        columns: Values of families of columns, each with the number of each clip's value, int32
-            [clips], -1 for none.
-        rejected: Name of the stage that failed and its error, by clip: of required stages.
-        lacking: Clips that lack values of stages that are not required, by stage.
-        n_made: Values made now, by family.
-        cpu_s: CPU-seconds of workers, by what they did.
+        columns: Values of families of columns, each with the index of each clip's value, int32
+            [clips], -1 for no value.
+        rejected: By clip id, the name of the required stage that failed, and the error.
+        lacking: Number of clips without values of an optional stage, by stage.
+        n_made: Values computed now, by family.
+        cpu_s: CPU-seconds of workers, by kind of work.
     """
 
     members: Members
@@ -103,7 +103,7 @@ class Annotated:
 
 
 class UnitRunner:
-    """Sends units to workers, shows what is done, and adds up what workers report."""
+    """Sends units to workers, shows progress, and sums the workers' CPU-seconds and counts."""
 
     def __init__(self, engine: Engine, progress: Progress) -> None:
         self._engine = engine
@@ -122,9 +122,9 @@ class UnitRunner:
         check: Check | None = None,
         is_shown: bool = True,
     ) -> Iterator[Any]:
-        """Yields the results of units, in any order; arguments and errors as of `Engine.run`.
+        """Yields the results of units in any order. Arguments and errors are those of `Engine.run`.
 
-        `here` runs them in this process, one by one and in order.
+        With `here`, this process runs the units one by one, in order.
         """
         engine = self._engine
         if here:
@@ -143,21 +143,21 @@ class UnitRunner:
 
 
 class UnitStream(Generic[ItemT, ResultT]):
-    """Takes items as they come, and runs a stage over them while other work goes on.
+    """Accepts items as they come, and runs a stage over them while other work continues.
 
-    A stage with a GPU works in a pool of workers, as soon as Ray runs and a unit is full. A stage
-    that asks a service (`in_flight`) works in a few workers where Ray runs or many items wait, else
-    in a thread of this process; they take no core. Any other stage needs the cores, and works when
-    `finish` is called.
+    A stage with a GPU runs in a pool of workers as soon as Ray runs and a unit is full. A stage
+    that sends requests to a service (`in_flight`) runs in a few workers, or in a thread of this
+    process; it needs no core. The workers are used if many items wait, and, before the end, only if
+    Ray runs. Any other stage needs the cores, so it runs in `finish`.
 
     Args:
-        engine: Where work runs.
+        engine: Runs the units.
         stage: The stage.
-        key: Neighbours with the same key stay in one unit.
-        settings: Those of `UnitWorker`. A unit is one `Batch`.
+        key: Consecutive items with the same key stay in one unit.
+        settings: Settings of `UnitWorker`. A unit is one `Batch`.
 
     Attributes:
-        cpu_s: CPU-seconds of workers, by what they went into.
+        cpu_s: CPU-seconds of workers, by kind of work.
     """
 
     def __init__(
@@ -172,22 +172,22 @@ class UnitStream(Generic[ItemT, ResultT]):
         self.cpu_s = Counter[str]()
 
     def submit(self, item: ItemT) -> None:
-        """Takes an item; does not wait."""
+        """Adds an item; does not wait."""
         self._waiting.append(item)
 
     def poll(self) -> list[ResultT]:
         """Sends full units, and returns new results; does not wait.
 
-        The first error that the stage raised is raised unchanged.
+        Re-raises the first error of the stage unchanged.
         """
         results = [] if self._workers is None else list(map(self._taken, self._workers.poll()))
         self._send()
         return results
 
     def finish(self) -> Iterator[list[ResultT]]:
-        """Yields all other results as they come; raises errors as `poll`.
+        """Yields the remaining results as they come, and raises the same errors as `poll`.
 
-        Raises `CuratorError` if a service did not answer for `GIVE_UP_S`.
+        Raises `CuratorError` if a service does not answer for `GIVE_UP_S`.
         """
         while True:
             self._send(is_end=True)
@@ -199,7 +199,7 @@ class UnitStream(Generic[ItemT, ResultT]):
         units = []
         while self._waiting:
             units.append([self._batch(self._stage.unit_items)])
-        # A model takes longer to start than Ray does.
+        # Loading a model takes longer than starting Ray.
         small = self._engine.is_small(1, 0.0)
         for result in self._engine.run([self._step()], units, small=small) if units else ():
             yield [self._taken(result)]
@@ -216,7 +216,7 @@ class UnitStream(Generic[ItemT, ResultT]):
         self._engine.heartbeat.beat()
         self.cpu_s.update(result.cpu_s)
         self._engine.cpu_s.update(result.cpu_s)
-        # The user has seen those of a thread.
+        # A thread logs its own notes.
         notes = () if isinstance(self._workers, UnitThread) else result.notes
         for note in dict.fromkeys(notes):
             if note not in self._noted:
@@ -225,7 +225,7 @@ class UnitStream(Generic[ItemT, ResultT]):
         return result.results
 
     def _send(self, *, is_end: bool = False) -> None:
-        """Sends units to workers; at the end all items, but for what waits for cores."""
+        """Sends full units to workers, and at the end all items of a GPU or service stage."""
         stage = self._stage
         if not self._waiting:
             return
@@ -245,7 +245,7 @@ class UnitStream(Generic[ItemT, ResultT]):
         least, ahead = 1, 1
         if isinstance(workers, Fleet):
             least, ahead = 1 if is_end else min(self._stage.unit_items, share), 2 * n_workers
-        # Units are large where many items wait, then smaller, so that all workers end at once.
+        # Units get smaller as fewer items wait, so that all workers end at about the same time.
         shares = 2 * n_workers if n_workers > 1 else 1
         most = max(self._stage.unit_items, MANY_ROUNDS * share)
         while len(self._waiting) >= least and workers.n_open < ahead:
@@ -253,16 +253,16 @@ class UnitStream(Generic[ItemT, ResultT]):
             workers.submit([self._batch(min(n_each, most))])
 
     def _for_service(self, in_flight: int, *, is_end: bool) -> Fleet | UnitThread | None:
-        """Returns a thread for few items, workers for many; None to wait for items or answers."""
+        """Returns a thread for few items, or workers for many; None to wait for more items."""
         engine, n_waiting = self._engine, len(self._waiting)
         most = max(1, in_flight // IN_FLIGHT)
         if engine.is_started:
             is_many = n_waiting >= min(self._stage.unit_items, in_flight // most)
             is_early = not is_many and not is_end
         else:
-            # Not before the end: Ray must not start under a chain that runs without it.
+            # Only at the end, because Ray must not start while another chain runs without it.
             is_many, is_early = is_end and n_waiting >= MANY_ITEMS, False
-        # A thread that works has all of `in_flight`.
+        # A busy thread uses all of `in_flight`.
         if is_early or (self._workers is not None and self._workers.n_open):
             return None
         if is_many:
@@ -271,7 +271,7 @@ class UnitStream(Generic[ItemT, ResultT]):
         return self._opened(is_pool=is_many)
 
     def _opened(self, *, is_pool: bool) -> Fleet | UnitThread:
-        """Returns the workers, and starts them for the first unit."""
+        """Returns the workers; the first call starts them."""
         if self._workers is None:
             step, stage, is_shared = self._step(), self._stage, self._stage.in_flight is not None
             if is_pool:
@@ -294,7 +294,7 @@ class UnitStream(Generic[ItemT, ResultT]):
         return _kind_of(self._stage, self._engine).gpus > 0
 
     def _batch(self, n: int) -> Batch[ItemT]:
-        """Takes off about `n` items."""
+        """Removes about `n` waiting items, and returns them as a batch."""
         waiting = self._waiting
         while n < len(waiting) and self._key(waiting[n]) == self._key(waiting[n - 1]):
             n += 1
@@ -302,7 +302,7 @@ class UnitStream(Generic[ItemT, ResultT]):
         return Batch(items=tuple(waiting[:n]), name=secrets.token_hex(4))
 
     def _mind_silence(self, *, is_silent: bool) -> None:
-        """Says what is wrong with a service where workers, which wait for it, cannot say it."""
+        """Reports why a service is silent, because the workers that wait for it cannot."""
         stage, now_s = self._stage, time.monotonic()
         if not is_silent or stage.in_flight is None or not isinstance(self._workers, Fleet):
             self._heard_s, self._patience_s = now_s, SILENCE_S
@@ -320,10 +320,10 @@ class UnitStream(Generic[ItemT, ResultT]):
 
 
 class RowScheduler(Generic[ItemT]):
-    """Runs a stage over a stream of items, of which earlier runs have rows.
+    """Runs a stage over the items of a stream that have no stored rows.
 
-    The stream is taken as there is room: memory holds a window of it and the units in progress.
-    `take` gets all rows, stored and new, in tables of some items.
+    The stream is read lazily: memory holds a window of it and the units in progress. `take`
+    receives all rows, stored and new, in tables of several items.
     """
 
     def __init__(self, rows: FamilyRows[ItemT], take: Callable[[pa.Table], None]) -> None:
@@ -331,17 +331,17 @@ class RowScheduler(Generic[ItemT]):
         self._units: Iterator[list[ItemT]] = iter(())
         self._head: list[list[ItemT]] = []
         self.n_made = 0
-        """Items that had no rows."""
+        """Items without stored rows."""
 
     def begin(self, items: Iterable[ItemT]) -> list[ItemT] | None:
-        """Takes items until it is known whether few are missing; returns them if so."""
+        """Reads items until many lack rows. Returns the items that lack rows if they are few."""
         self._units = self._packed(self._rows.missing(items, self._take))
         while self.n_made <= FEW_ITEMS and (unit := next(self._units, None)) is not None:
             self._head.append(unit)
         return list(itertools.chain.from_iterable(self._head)) if self.n_made <= FEW_ITEMS else None
 
     def finish(self, runner: UnitRunner) -> None:
-        """Makes what is missing: few items in this process, sooner than a cluster has started."""
+        """Computes missing rows. This process handles few items faster than a cluster starts."""
         step = stage_step(self._rows.stage, keep=self._rows.put)
         is_few = self.n_made <= FEW_ITEMS
         for table in runner.run([step], itertools.chain(self._head, self._units), here=is_few):
@@ -357,7 +357,7 @@ class RowScheduler(Generic[ItemT]):
 
 
 class Scheduler:
-    """Runs annotators over written clips; `decode` makes their decoder, with so many threads."""
+    """Runs annotators over written clips. `decode` creates a decoder with a number of threads."""
 
     def __init__(
         self,
@@ -371,11 +371,11 @@ class Scheduler:
         self._decode = decode
 
     def annotate(self, stages: Sequence[AnyAnnotator], clips: Clips) -> Annotated:
-        """Returns what stages make of clips: stored values, and those that are made now.
+        """Returns the stages' values of clips, both stored and newly computed.
 
         Raises:
             UsageError: A stage needs a GPU and no node has one, or its `preflight` refuses.
-            CuratorError: A required stage failed on all clips that it got.
+            CuratorError: A required stage failed on all clips that it received.
         """
         made = Annotated(members=Members(clips.ids()))
         runner = UnitRunner(self._engine, self._progress)
@@ -387,7 +387,7 @@ class Scheduler:
                         made.columns.append((column, values.of))
                     else:
                         made.members.add(column, values.of)
-            # Clips with the same key share a value: the first makes it.
+            # Clips with the same key share a value, which is computed from the first clip.
             numbers = np.unique(np.concatenate([values.makers for values in all_values]))
             if not len(numbers):
                 continue
@@ -409,7 +409,7 @@ class Scheduler:
         return made
 
     def _chains(self, stages: Sequence[AnyAnnotator]) -> list[tuple[Resources, list[AnyAnnotator]]]:
-        """Groups stages by the kind of their workers: those of one group share a decode."""
+        """Groups stages by the kind of their workers. The stages of a group share a decode."""
         chains: dict[tuple[bool, float], tuple[Resources, list[AnyAnnotator]]] = {}
         for stage in stages:
             kind = _kind_of(stage, self._engine)
@@ -422,7 +422,7 @@ class Scheduler:
         return list(chains.values())
 
     def _stored(self, chain: Sequence[AnyAnnotator], clips: Clips) -> list["_Values"]:
-        """Returns the stored values of a chain, and what is missing of them."""
+        """Finds the stored and the missing values of each stage of a chain."""
         keys: list[list[str | None]] = [[] for _ in chain]
         chunks: list[list[pa.Array]] = [[] for _ in chain]
         for number in range(len(clips)):
@@ -448,7 +448,7 @@ class Scheduler:
         values: Sequence["_Values"],
         numbers: NDArray[np.int64],
     ) -> Iterator[list[ClipResult]]:
-        """Makes values of clips, by their numbers."""
+        """Computes the missing values of the clips with these numbers."""
         is_maker = [np.isin(numbers, own.makers) for own in values]
 
         def to_do() -> Iterator[ClipWork]:
@@ -498,14 +498,14 @@ class Scheduler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Values:
-    """The values of one stage: those that are stored, and those that are made now.
+    """The values of one stage, both stored and newly computed.
 
     Attributes:
         keys: Distinct keys.
-        of: Number of each clip's key, int32 [clips], -1 for none.
-        columns: Values by family.
-        is_missing: Which keys lacked a value of any family, bool [keys].
-        makers: The first clip of each of these keys, int64.
+        of: Index of each clip's key, int32 [clips], -1 for no key.
+        columns: Values of each family.
+        is_missing: Whether a key lacks a value of any family, bool [keys].
+        makers: Number of the first clip of each missing key, int64.
     """
 
     keys: pa.Array
@@ -533,7 +533,7 @@ class _Values:
         return str(self.keys[int(self.of[clip])].as_py())
 
     def take(self, clip: int, members: Sequence[StoredMember]) -> None:
-        """Takes the values that were made of a clip."""
+        """Adds the newly computed values of a clip."""
         at = int(self.of[clip])
         by_name = {column.version.family.name: column for column in self.columns}
         for member in members:
@@ -543,7 +543,10 @@ class _Values:
 def _add_failures(
     made: Annotated, stage: AnyAnnotator, values: _Values, clips: Clips, errors: Mapping[int, str]
 ) -> None:
-    """Rejects the clips on which a stage failed, by the numbers of their keys, or counts them."""
+    """Rejects the clips on which a required stage failed. For an optional stage, counts them.
+
+    `errors` has the error of each failed key, by the key's index.
+    """
     failed = np.flatnonzero(np.isin(values.of, list(errors))).tolist()
     first = f"such as {clips[failed[0]][0].clip_id}: {errors[int(values.of[failed[0]])]}"
     if not stage.required:
@@ -551,11 +554,11 @@ def _add_failures(
         logger.warning("%s: clips without its values: %d, %s", stage.name, len(failed), first)
         return
     n_wanting = int(values.is_missing[values.of[values.of >= 0]].sum())
-    # One clip alone may be at fault, where others have values.
+    # If other clips have values, a single failure may be the fault of the clip.
     is_alone = len(failed) == 1 and not values.is_missing.all()
     if len(failed) == n_wanting and not is_alone:
         raise CuratorError(
-            f"{stage.name} failed on {amount(len(failed), 'clip')}, all that it got, {first}; "
+            f"{stage.name} failed on {amount(len(failed), 'clip')}, all that it received, {first}; "
             "nothing was committed"
         )
     for number in failed:
@@ -564,7 +567,7 @@ def _add_failures(
 
 
 def _kind_of(stage: AnyStage, engine: Engine) -> Resources:
-    """Returns the preferred kind of worker that may be here."""
+    """Returns the preferred kind of worker that the engine may have."""
     for kind in stage.kinds:
         if not kind.gpus or engine.may_have_gpus():
             return kind
@@ -584,7 +587,7 @@ def _frames_of(clip: ClipFacts) -> float:
 
 
 def _together(one: Resources, other: Resources) -> Resources:
-    """Returns what a worker takes that holds the models of both."""
+    """Returns the resources of a worker that holds the models of two stages."""
     return Resources(
         cpus=max(one.cpus, other.cpus),
         gpus=min(one.gpus + other.gpus, 1.0) if one.gpus < 1 else one.gpus,
