@@ -42,7 +42,7 @@ from curator.tables.sample_members import StoredMember
 logger = logging.getLogger(__name__)
 
 MAX_BATCH_BYTES = 1 << 30
-"""Frames that a worker may hold at a time."""
+"""Most bytes of frames that a worker holds at a time."""
 STORE_S = 15.0
 """Seconds after which a worker writes the values of a unit that it has computed. If a worker is
 killed, little more than the work of these seconds is lost."""
@@ -52,7 +52,7 @@ Made = dict[tuple[int, str], list[StoredMember]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipWork:
-    """A written clip, its number among all clips, and the values that it lacks.
+    """A written clip, its number among all clips, and its missing values.
 
     `keys` has the key of each missing value, by the number of the stage in the chain.
     """
@@ -77,8 +77,8 @@ class ClipResult:
 class _ToDecode:
     """A clip to decode.
 
-    `wanted` has the frames that each stage wants, and `errors` has the errors of stages. The keys
-    are the numbers of the stages.
+    `wanted` has the frames that each stage requests, and `errors` the stages' errors. The keys are
+    the numbers of the stages.
     """
 
     clip: ClipWork
@@ -114,7 +114,7 @@ class AnnotatorWorker:
         return self.repeat(unit, 0)
 
     def repeat(self, unit: Sequence[ClipWork], n_deaths: int) -> UnitResult[list[ClipResult]]:
-        """Works on a unit again; after `MAX_ATTEMPTS` deaths of workers, all its clips fail."""
+        """Repeats a unit. After `MAX_ATTEMPTS` deaths of workers, all clips of the unit fail."""
         errors: list[dict[int, str]] = [{} for _ in unit]
         made: Made = defaultdict(list)
         if n_deaths >= MAX_ATTEMPTS:
@@ -236,7 +236,7 @@ class AnnotatorWorker:
                     values[name].append(NewValue(key=key, **ids, data=data))
 
     def _sampled(self, number: int, item: _ToDecode, pixels: SampledFrames) -> SampledClip:
-        """Returns a clip with the frames that one stage asked for."""
+        """Returns a clip with the frames that one stage requested."""
         first = sum(len(wanted) for other, wanted in item.wanted.items() if other < number)
         wanted = item.wanted[number]
         arrays = pixels.pixels[first : first + len(wanted)]
@@ -270,7 +270,7 @@ class AnnotatorWorker:
                 raise ValueError(f"process returned {len(answers)} values for {len(clips)} clips")
             return list(answers)
         except CuratorError:
-            # Raised on purpose: the run ends.
+            # This package raises such errors on purpose, to end the run.
             raise
         except Exception as error:  # noqa: BLE001 - a user's code; becomes the clip's outcome
             if self._has_gpu:

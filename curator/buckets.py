@@ -1,4 +1,4 @@
-"""Buckets: clips that a trainer can put into one batch, by resolution, aspect ratio and length."""
+"""Buckets: clips of one class of resolution, aspect ratio and length, for batches."""
 
 import math
 import re
@@ -7,9 +7,9 @@ from functools import cache
 from typing import Protocol
 
 SIZE_STEP_PX = 16
-"""Fixed sizes are multiples of it, as tokenizers want them."""
+"""Sizes of buckets are multiples of `SIZE_STEP_PX`, as tokenizers require."""
 UNKNOWN_CONTENT = "unknown"
-"""Content type, in the name of a bucket, of a clip whose type is not told."""
+"""Content type, in the name of a bucket, of clips without a known content type."""
 
 
 class BucketClasses(Protocol):
@@ -37,11 +37,11 @@ class BucketClasses(Protocol):
 
     @property
     def by_content_type(self) -> bool:
-        """Whether each content type has buckets of its own."""
+        """Whether each content type has its own buckets."""
 
 
 def class_settings(classes: BucketClasses) -> dict[str, object]:
-    """The classes as plain values, for a fingerprint."""
+    """Returns the classes as plain values, for a fingerprint."""
     names = ("resolutions", "aspects", "aspects_strict", "aspects_tolerance", "lengths",
              "by_content_type")  # fmt: skip
     return {name: getattr(classes, name) for name in names}
@@ -55,7 +55,7 @@ class Bucket:
     aspect: str
     min_frames: int
     content: str | None = None
-    """Content type, where buckets go by it."""
+    """Content type, if `by_content_type` is set."""
 
     @property
     def name(self) -> str:
@@ -74,10 +74,10 @@ def bucket_of(
     *,
     content_type: str | None = None,
 ) -> Bucket | None:
-    """Bucket of a written clip of a size in pixels.
+    """Returns the bucket of a written clip with a size in pixels.
 
-    None for a clip below the smallest resolution or length class, and with `aspects_strict` for one
-    that is near no aspect class.
+    Returns None if the clip is below the smallest resolution or length class. With
+    `aspects_strict`, also returns None if no aspect class is near.
     """
     resolutions = [size for size in config.resolutions if size <= min(width, height)]
     lengths = [length for length in config.lengths if length + 1 <= n_frames]
@@ -94,14 +94,14 @@ def bucket_of(
 
 
 def aspect_loss(width: int, height: int, config: BucketClasses) -> float:
-    """Share of the picture that a crop to the nearest aspect class would lose, 0 to 1."""
+    """Returns the share of the picture that a crop to the nearest aspect class loses, 0 to 1."""
     wanted = _ratio(_nearest(width, height, tuple(config.aspects)))
     own = width / height
     return 1 - min(own / wanted, wanted / own)
 
 
 def bucket_size(bucket: Bucket) -> tuple[int, int]:
-    """Width and height of a bucket's clips, multiples of 16; the shorter side is rounded up."""
+    """Returns width and height of a bucket's clips: multiples of 16, the shorter rounded up."""
     wide, high = (int(number) for number in bucket.aspect.split(","))
     short = -(-bucket.resolution // SIZE_STEP_PX) * SIZE_STEP_PX
     ratio = max(wide, high) / min(wide, high)

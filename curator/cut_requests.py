@@ -1,4 +1,4 @@
-"""What is needed to write a clip: its frames, rate, crop, and how many frames it will have."""
+"""Requests to write clips: the frames, frame rate and crop of a clip, and its final length."""
 
 from fractions import Fraction
 from math import ceil
@@ -15,19 +15,19 @@ from curator.records.sources import Note
 from curator.records.tracks import UNIFORM, SourceFrames, Track, nominal_fps, varies
 
 MAX_VARIABLE_FPS = Fraction(1000)
-"""Highest rate at which a variable one is written: cameras film at up to 960 frames/s, and an
-absurd unit of time must not ask for millions of frames."""
+"""Highest frame rate at which a source with a variable rate is written. Cameras film at up to 960
+frames/s, and an absurd time base must not cause millions of frames."""
 
 
 def target_n_frames(request: CutRequest) -> int:
-    """Frames that the clip will have: its own, or those of a constant rate over its time."""
+    """Returns the number of frames of the written clip."""
     return len(frame_plan(request))
 
 
 def frame_plan(request: CutRequest) -> NDArray[np.int64]:
-    """For each frame written, the index of the source's frame on screen at that time.
+    """Returns, for each written frame, the index of the source frame on screen at that time.
 
-    With a variable or another rate, frames are repeated or left out.
+    If the source's rate is variable or differs from the output's, frames are repeated or dropped.
     """
     n_source = len(request.frame_pts)
     if not (request.is_vfr or request.is_resampled):
@@ -42,7 +42,7 @@ def frame_plan(request: CutRequest) -> NDArray[np.int64]:
 
 
 def crop_within(track: Track, span: Span) -> Crop | None:
-    """The picture inside the black borders of a span; None to keep all of it."""
+    """Returns the picture inside the black borders of a span; None for the whole picture."""
     has_one_size = Note.SIZE_CHANGES not in track.notes
     return crop_of(ClipView(track, span)) if has_one_size else None
 
@@ -50,10 +50,10 @@ def crop_within(track: Track, span: Span) -> Crop | None:
 def cut_request(
     track: SourceFrames, name: str, span: Span, *, crop: Crop | None = None, min_frames: int = 1
 ) -> CutRequest:
-    """What is needed to write a span: its timestamps, and the rate it is written at.
+    """Returns the request to write a span, with its timestamps and output frame rate.
 
-    `crop` is the picture inside its borders, None to keep all of it; a copy may not have fewer than
-    `min_frames`.
+    `crop` is the picture inside the borders, or None for the whole picture. A copied clip must have
+    at least `min_frames`.
     """
     frame_pts = track.frame_pts[span.start_frame : span.end_frame]
     end_pts = track.pts_of_end(span.end_frame)
@@ -87,7 +87,7 @@ def _known_packets(track: SourceFrames, span: Span) -> NDArray[np.int32] | None:
 
 
 def _bits_per_pixel(track: SourceFrames, span: Span, crop: Crop | None) -> float | None:
-    """Of what is kept: borders take next to none."""
+    """Returns the bits per kept pixel; borders need almost no bits."""
     n_bytes = track.frame_bytes[span.start_frame : span.end_frame]
     if not n_bytes.all():
         return None
@@ -98,7 +98,7 @@ def _bits_per_pixel(track: SourceFrames, span: Span, crop: Crop | None) -> float
 def least_frames(
     width: int, height: int, n_frames: int, fps: str, *, min_s: float, shard: BucketClasses
 ) -> int:
-    """Fewest frames with which a clip as proposed stays `min_s` long, and in its bucket.
+    """Returns the fewest frames with which a proposed clip keeps `min_s` and its bucket.
 
     `fps` is a fraction, as in the column `fps_fraction`.
     """

@@ -1,7 +1,7 @@
-"""What users add: stages, measures, captioners and exporters, by dotted path or by entry point.
+"""Custom stages, measures, captioners and exporters, by dotted path or by entry point.
 
 Each kind has one entry point group. A name with a colon, such as `my_package.blur:BlurFaces`, is a
-dotted path; any other name is looked up among the entry points of its kind.
+dotted path. Any other name is a built-in class or an entry point of the kind.
 """
 
 import importlib
@@ -31,14 +31,14 @@ class Kind(StrEnum):
 
 
 _WITHOUT: Mapping[Kind, str] = MappingProxyType(
-    {Kind.CAPTIONER: "; or do without it: --set caption.captioner=measured, which needs no class"}
+    {Kind.CAPTIONER: "; or use no class: --set caption.captioner=measured"}
 )
-"""The remedy besides making a class importable, by kind."""
+"""By kind, the alternative to making a class importable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """A class that was loaded under the name that the user gave."""
+    """A class that was loaded by the name that the user gave."""
 
     name: str
     kind: Kind
@@ -46,14 +46,14 @@ class Extension:
 
     @property
     def path(self) -> str:
-        """Its dotted path."""
+        """The dotted path of the class."""
         return f"{self.target.__module__}:{self.target.__qualname__}"
 
     @property
     def origin(self) -> Mapping[str, str | None]:
-        """Its module, the distribution that brings it, and the versions of both.
+        """The path and version of the class, and the distribution that installs its module.
 
-        Only when asked for: to find the distribution, Python reads what each one installed.
+        This is slow, because Python reads the file lists of all installed distributions.
         """
         owners = _distributions(tuple(sys.path)).get(self.target.__module__.partition(".")[0], [])
         own_version = getattr(self.target, "version", None)
@@ -72,22 +72,22 @@ class Extension:
 def load_extension(
     kind: Kind, name: str, built_in: Mapping[str, str] = MappingProxyType({})
 ) -> Extension:
-    """Loads a class that a user names: `package.module:Class`, or an entry point of its kind.
+    """Loads a class by a user's name: `package.module:Class`, or an entry point of the kind.
 
-    `built_in` are dotted paths of this package's own classes by short names, which come first.
-    Raises `RecipeError` for a name that leads nowhere, with what was expected.
+    `built_in` maps short names to dotted paths of this package's classes, and takes precedence.
+    Raises `RecipeError` if the name leads to no class; the message says what was expected.
     """
     path = built_in.get(name, name)
     target = _from_path(path, kind) if ":" in path else _from_entry_point(kind, name, built_in)
     if not isinstance(target, type):
         raise RecipeError(
-            f"{name!r} is a {type(target).__name__}; a class is expected for {kind.value}"
+            f"{name!r} is a {type(target).__name__}; expected a class for {kind.value}"
         )
     return Extension(name=name, kind=kind, target=target)
 
 
 def entry_point_names(kind: Kind) -> list[str]:
-    """Names under which installed packages offer extensions of a kind, sorted."""
+    """Returns the entry point names of a kind in all installed packages, sorted."""
     return sorted(entry_points(group=kind.value).names)
 
 
@@ -121,7 +121,7 @@ def _from_entry_point(kind: Kind, name: str, built_in: Iterable[str]) -> Any:  #
         what = f"{kind.name.lower()} or entry point of {kind.value}"
         raise RecipeError(
             unknown_key(name, [*built_in, *entry_point_names(kind)], what)
-            + "; a class of your own is named package.module:Class"
+            + "; name a custom class as package.module:Class"
         )
     try:
         return entries[0].load()
@@ -133,13 +133,13 @@ def _from_entry_point(kind: Kind, name: str, built_in: Iterable[str]) -> Any:  #
 
 @lru_cache(maxsize=1)
 def _distributions(path: tuple[str, ...]) -> Mapping[str, list[str]]:
-    """Returns the distributions of each package that can be imported from `path`, `sys.path`."""
+    """Returns the distributions of each importable package; `path` is only the cache's key."""
     del path
     return distributions_of_packages()
 
 
 def named(extension: Extension) -> dict[str, Any]:
-    """A class from outside this package, for the summary."""
+    """Describes an extension for the summary."""
     return {
         "name": extension.name,
         "kind": extension.kind.value.removeprefix("curate."),

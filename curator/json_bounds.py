@@ -1,7 +1,7 @@
-"""JSON of others (servers, sidecars, shards), without nesting on which Python's own code fails.
+"""Reads untrusted JSON (of servers, sidecars and shards), and refuses deep nesting.
 
-Comparing, printing and writing a value that is nested a thousand levels deep raises
-`RecursionError`, where the parser itself may have read it.
+If a value is nested a thousand levels deep, Python may parse it, but raises `RecursionError` when
+it compares, prints or writes the value.
 """
 
 from typing import Any, Never
@@ -15,7 +15,7 @@ def load_bounded(data: bytes) -> Any:  # noqa: ANN401
     """Reads JSON.
 
     Raises:
-        ValueError: It is not JSON, or nested deeper than `MAX_DEPTH` levels.
+        ValueError: `data` is not JSON, or is nested deeper than `MAX_DEPTH` levels.
     """
     value = orjson.loads(data)
     refuse_deep(value)
@@ -23,12 +23,12 @@ def load_bounded(data: bytes) -> Any:  # noqa: ANN401
 
 
 def refuse_constant(word: str) -> Never:
-    """Raises `ValueError` for NaN and infinities, which Python's own parser takes for numbers."""
-    raise ValueError(f"{word} is no value in JSON")
+    """Raises `ValueError` for NaN and infinities, which Python's own parser accepts."""
+    raise ValueError(f"{word} is not valid JSON")
 
 
 def refuse_deep(value: object) -> None:
-    """Raises `ValueError` for lists and objects that are nested deeper than `MAX_DEPTH` levels."""
+    """Raises `ValueError` if lists and objects are nested deeper than `MAX_DEPTH` levels."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [

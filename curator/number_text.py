@@ -1,11 +1,11 @@
-"""Numbers in words, for people: pages, terminals and logs."""
+"""Formats numbers and names for people, on pages, in terminals and in logs."""
 
 
 def plain(text: object) -> str:
-    """A name on one line of a terminal: what is not printed stands as an escape.
+    """Formats a name for one line of a terminal: escapes characters that are not printable.
 
-    Names come from anywhere, and may hold line ends, sequences that a terminal obeys, and bytes
-    that UTF-8 cannot hold.
+    Names are untrusted. They can contain line ends, terminal escape sequences, and bytes that UTF-8
+    cannot encode.
     """
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
@@ -14,17 +14,17 @@ def plain(text: object) -> str:
 
 
 def count(number: int | None) -> str:
-    """A whole number with separators; a dash for none."""
+    """Formats a whole number with separators; None as a dash."""
     return "-" if number is None else f"{number:,}"
 
 
 def amount(number: int, noun: str) -> str:
-    """A number and its noun, in the plural where it is not one."""
+    """Formats a number with its noun, in the plural unless the number is 1."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def length(seconds: float | None) -> str:
-    """Seconds in the unit that reads best: `0.25 s`, `4.2 min`, `40.1 h`."""
+    """Formats seconds in the most readable unit: `0.25 s`, `4.2 min`, `40.1 h`."""
     if seconds is None:
         return "-"
     if seconds == 0:
@@ -37,13 +37,13 @@ def length(seconds: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A time as `h:mm:ss`."""
+    """Formats a time as `h:mm:ss`."""
     whole = max(0, round(seconds))
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 def moment(seconds: float) -> str:
-    """A time within a video, to a hundredth: `7.96 s`, and from a minute on `0:02:30.5`."""
+    """Formats a time within a video to a hundredth: `7.96 s`, and from a minute on `0:02:30.5`."""
     hundredths = max(0, round(100 * seconds))
     whole, rest = divmod(hundredths, 100)
     fraction = f".{rest:02}".rstrip("0") if rest else ""
@@ -51,7 +51,7 @@ def moment(seconds: float) -> str:
 
 
 def size(n_bytes: int | None) -> str:
-    """Bytes in decimal units: `1.2 GB`."""
+    """Formats bytes in decimal units: `1.2 GB`."""
     if n_bytes is None:
         return "-"
     if n_bytes < 1000:
@@ -65,12 +65,12 @@ def size(n_bytes: int | None) -> str:
 
 
 def score(value: float | None) -> str:
-    """A measured value in three digits; a dash where nothing was measured."""
+    """Formats a score in three digits; None as a dash."""
     return "-" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def share(part: float, whole: float) -> str:
-    """A part in percent; 0% of nothing."""
+    """Formats a part of a whole in percent; 0% if the whole is 0."""
     if not whole:
         return "0%"
     percent = 100 * part / whole
@@ -80,12 +80,12 @@ def share(part: float, whole: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """A share as it was given: `15%`, `0.5%`."""
+    """Formats a fraction in percent with all its digits: `15%`, `0.5%`."""
     return f"{100 * fraction:.6g}%"
 
 
 def compared(value: float, bound: float) -> str:
-    """A score and the bound that it misses, in as many digits as tell them apart."""
+    """Formats a score and the bound that it misses, with enough digits to distinguish them."""
     for digits in (3, 4, 6, 9):
         left, right = f"{value:.{digits}g}", f"{bound:.{digits}g}"
         if left != right:

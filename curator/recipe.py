@@ -1,7 +1,7 @@
-"""Recipes: one readable file that says everything a run does.
+"""Recipes: one readable file that sets everything a run does.
 
-A recipe is YAML under `pipelines/`, or a file of the user's. Keys are checked by the stages' own
-typed models; `--set key=value` changes one. Each run stores the recipe that it used.
+A recipe is a YAML file, under `pipelines/` or of the user. The typed models of the stages check its
+keys, and `--set key=value` changes a key. Each run stores its recipe.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,13 +40,13 @@ from curator.strict_yaml import StrictYamlError, load_yaml, pipelines_folder, re
 
 DEFAULT_RECIPE = "quickstart"
 _SHOWN = 60
-"""Most characters of a wrong value in a message."""
+"""Most characters of a wrong value that a message shows."""
 
 
 class StageEntry(BaseModel):
-    """A custom stage, or one of this package that the recipe moves.
+    """A custom stage, or a built-in stage that the recipe moves.
 
-    In a recipe, `my_package.blur:BlurFaces` alone is short for `{use: my_package.blur:BlurFaces}`.
+    In a recipe, `my_package.blur:BlurFaces` is short for `{use: my_package.blur:BlurFaces}`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,8 +54,8 @@ class StageEntry(BaseModel):
     use: str = Field(
         description="package.module:Class, an entry point, or dedup, cluster or select"
     )
-    before: str | None = Field(None, description="stage that it comes before")
-    after: str | None = Field(None, description="stage that it comes after")
+    before: str | None = Field(None, description="stage that follows this stage")
+    after: str | None = Field(None, description="stage that precedes this stage")
     config: dict[str, Any] = Field({}, description="settings of the stage")
 
     @model_validator(mode="before")
@@ -66,7 +66,9 @@ class StageEntry(BaseModel):
     @model_validator(mode="after")
     def _one_place(self) -> Self:
         if self.before is not None and self.after is not None:
-            raise ValueError(f"{self.use!r} comes before {self.before} and after {self.after}")
+            raise ValueError(
+                f"{self.use!r} has before: {self.before} and after: {self.after}; set only one"
+            )
         return self
 
 
@@ -79,12 +81,11 @@ class Recipe(BaseModel):
     scan: ScanConfig = Field(default_factory=ScanConfig)
     analyze: AnalyzeConfig = Field(default_factory=AnalyzeConfig)
     propose: ProposeConfig = Field(default_factory=ProposeConfig)
-    # Before what may name their scores, because fields are checked in this order.
+    # Pydantic checks fields in this order, so `measures` precedes the sections that name scores.
     measures: tuple[str, ...] = Field(
         (),
         validate_default=True,
-        description="measures of your own: package.module:Class, or entry points of "
-        "curate.measures",
+        description="custom measures: package.module:Class, or entry points of curate.measures",
         json_schema_extra={"unit": "names"},
     )
     suitability: SuitabilityConfig = Field(default_factory=SuitabilityConfig)
@@ -99,7 +100,7 @@ class Recipe(BaseModel):
     semantic: SemanticConfig = Field(default_factory=SemanticConfig)
     run: RunConfig = Field(default_factory=RunConfig)
     stages: tuple[StageEntry, ...] = Field(
-        (), description="stages of your own, by dotted path or entry point, and where they come"
+        (), description="custom stages, by dotted path or entry point, and their places in a run"
     )
     models: str | None = Field(
         None,
@@ -117,7 +118,7 @@ class Recipe(BaseModel):
     @field_validator("scores", "filters", "dedup", "select", mode="before")
     @classmethod
     def _of_measures(cls, section: object, info: ValidationInfo) -> object:
-        """Checks the sections that name scores by the measures of this recipe."""
+        """Checks that sections name only scores that the recipe's measures give."""
         kind: type[BaseModel] = cls.model_fields[str(info.field_name)].annotation  # type: ignore[assignment]
         names = info.data.get("measures", ())
         learned = info.data.get("suitability", SuitabilityConfig()).model
@@ -126,59 +127,59 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _clusters_of_all(self) -> Self:
-        """Refuses a selection by clusters that are not made, or that cannot grow."""
+        """Refuses a selection by clusters that no stage makes, and clusters that cannot grow."""
         if self.cluster.n is None and "cluster" in self.select.by:
             raise ValueError("select.by names cluster, and cluster.n is null; set cluster.n")
         if self.run.mode == "growing" and (self.cluster.n or 0) > MAX_GROWING_CLUSTERS:
             raise ValueError(
-                f"cluster.n is {self.cluster.n}, and run.mode is growing, where each snapshot has "
-                f"the centres of at most {MAX_GROWING_CLUSTERS} clusters; set run.mode to exact"
+                f"cluster.n is {self.cluster.n}, and run.mode is growing, in which a snapshot "
+                f"stores at most {MAX_GROWING_CLUSTERS} cluster centres; set run.mode to exact"
             )
         if self.run.mode == "growing" and self.cluster.similarity is not None:
             raise ValueError(
-                "cluster.similarity is set, and run.mode is growing: it compares all clips of a "
-                "cluster, and would change what earlier generations keep; set run.mode to exact"
+                "cluster.similarity is set, and run.mode is growing: comparing all clips of a "
+                "cluster would change decisions of earlier generations; set run.mode to exact"
             )
         return self
 
     @model_validator(mode="after")
     def _joins_by_vectors(self) -> Self:
-        """Refuses to join shots by vectors that are not computed."""
+        """Refuses to join shots by vectors that the analysis does not compute."""
         if self.propose.join_similarity is not None and not self.analyze.scenes:
             raise ValueError(
                 f"propose.join_similarity is {self.propose.join_similarity}, and analyze.scenes is "
-                "false: shots are joined by the vectors of pictures; set analyze.scenes to true"
+                "false: joining shots needs picture vectors; set analyze.scenes to true"
             )
         return self
 
     @model_validator(mode="after")
     def _tone_maps_what_is_kept(self) -> Self:
-        """Refuses tone mapping where a rule rejects all that there is to map."""
+        """Refuses tone mapping if a rule rejects all HDR clips."""
         if self.cut.hdr == "tonemap":
             for name, rule in self.filters.root.items():
                 is_hdr = (rule.score or name) == "hdr" and rule.severity == "reject"
                 if is_hdr and isinstance(rule.max, int | float) and rule.max < 1:
                     raise ValueError(
-                        f"cut.hdr is tonemap, and filters.{name} rejects PQ and HLG before; remove "
-                        f"that rule or set filters.{name}.max to 1"
+                        f"cut.hdr is tonemap, but filters.{name} rejects all PQ and HLG clips; "
+                        f"remove that rule or set filters.{name}.max to 1"
                     )
         return self
 
 
 def measures_of(recipe: Recipe) -> Measures:
-    """The scores of a recipe, and the measures that it names."""
+    """Returns the measures of a recipe with all their scores, `suitability` included."""
     return Measures.of(recipe.measures, has_learned=recipe.suitability.model is not None)
 
 
 def stored_measures_of(recipe: Recipe) -> Measures:
-    """The scores that candidates are stored with: all except `suitability`, computed from them."""
+    """Returns the measures whose scores are stored: all except `suitability`, which uses them."""
     return Measures.of(recipe.measures)
 
 
 def learned_score_of(recipe: Recipe) -> LearnedScore | None:
-    """Reads the model of `curate learn` that a recipe names; None for none.
+    """Reads the recipe's model of `curate learn`; None if the recipe has no such model.
 
-    Raises `UsageError` if it cannot be read, or uses what the recipe does not measure.
+    Raises `UsageError` if the model cannot be read, or needs scores that the recipe lacks.
     """
     address = recipe.suitability.model
     if address is None:
@@ -188,52 +189,49 @@ def learned_score_of(recipe: Recipe) -> LearnedScore | None:
     if absent:
         raise UsageError(
             f"suitability.model uses the score {absent[0]!r}, which this recipe does not have; "
-            "name the measure that gives it in `measures`"
+            "add the measure that gives this score to `measures`"
         )
     if learned.directions and not recipe.analyze.scenes:
         raise UsageError(
-            "suitability.model uses the vectors of pictures, and analyze.scenes is false; set "
+            "suitability.model uses picture vectors, and analyze.scenes is false; set "
             "analyze.scenes to true"
         )
     return learned
 
 
 def semantics_of(recipe: Recipe) -> Semantics:
-    """The models that a recipe names; raises `ModelError` for an unknown name."""
+    """Returns the models that a recipe names; raises `ModelError` for an unknown name."""
     return Semantics(recipe.semantic, recipe.analyze.clip, ModelStore.at(recipe.models))
 
 
 def recipe_names() -> list[str]:
-    """Names that `--recipe` takes, sorted."""
+    """Returns the names that `--recipe` accepts, sorted."""
     return yaml_names(pipelines_folder())
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """Reads and checks a recipe: one of `recipe_names`, or the path of a YAML file.
 
-    `overrides` are `key=value` each, the key with dots, the value in YAML.
+    Each of `overrides` is `key=value`, with a dotted key and a value in YAML.
 
     Raises:
-        RecipeError: Naming the file, the key, what is wrong and the nearest valid key.
+        RecipeError: The message names the file, the key, the fault and the nearest valid key.
     """
     path, data = read_yaml(name, pipelines_folder(), "recipe")
     if data is None:
         raise RecipeError(
-            f"recipe {path} is empty: it would have no rules, and keep every clip; begin with a "
-            f"copy of {pipelines_folder() / DEFAULT_RECIPE}.yaml"
+            f"recipe {path} is empty: it would have no rules, and would keep every clip; begin "
+            f"with a copy of {pipelines_folder() / DEFAULT_RECIPE}.yaml"
         )
     return _changed(data, overrides, path)
 
 
 _RETIRED = frozenset({"exact_below", "probes"})
-"""Keys of `dedup` of older versions."""
+"""Keys of `dedup` that only older versions have."""
 
 
 def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
-    """The recipe of a finished run, by its summary.
-
-    Raises `UsageError` if this version cannot read it.
-    """
+    """Returns the recipe in a summary; raises `UsageError` if this version cannot read it."""
     try:
         return Recipe.model_validate(_as_now(summary.get("recipe") or {}))
     except ValidationError as error:
@@ -241,8 +239,8 @@ def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
         where, why = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
         if where == "measures":
             raise UsageError(
-                f"{uri} was made with a measure of your own: {why}; or run again with another "
-                "recipe (--recipe)"
+                f"{uri} was made with a custom measure: {why}; or run again with another recipe "
+                "(--recipe)"
             ) from error
         raise UsageError(
             f"{uri} was made by curate {summary.get('curate_version')} with a recipe that this "
@@ -251,11 +249,11 @@ def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
 
 
 def _as_now(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a stored recipe without keys that older versions had, which decide nothing now."""
+    """Converts a stored recipe: removes or replaces keys that only older versions have."""
     now = dict(recipe)
     dedup, shard = now.get("dedup") or {}, now.get("shard") or {}
     if _RETIRED & dedup.keys():
-        # Their `similarity` was of another vector.
+        # `similarity` of these versions is for another vector.
         now["dedup"] = {name: dedup[name] for name in dedup.keys() & {"enabled"}}
     if shard.get("embedding") == "descriptor":
         now["shard"] = {**shard, "embedding": "scene"}
@@ -263,7 +261,7 @@ def _as_now(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_changes(recipe: Recipe, changes: Sequence[str]) -> Recipe:
-    """A recipe with some keys changed: `key=value` each; raises errors as `load_recipe`."""
+    """Returns a recipe with changes, each `key=value`; raises the errors of `load_recipe`."""
     return _changed(recipe.model_dump(mode="json"), changes, Path("as it was used"))
 
 
@@ -282,8 +280,7 @@ def _override(data: dict[str, Any], override: str) -> None:
         raise RecipeError(f"--set {override!r}: expected key=value, such as filters.motion.min=0.3")
     if not text.strip():
         raise RecipeError(
-            f"--set {override!r} has no value; {key.strip()}=null sets nothing, and so takes a "
-            "bound away"
+            f"--set {override!r} has no value; {key.strip()}=null removes the value"
         )
     with raised_as(RecipeError, StrictYamlError, of=f"--set {override!r}: "):
         value = load_yaml(text)
@@ -292,13 +289,13 @@ def _override(data: dict[str, Any], override: str) -> None:
     for parent in parents:
         child = node.setdefault(parent, {})
         if not isinstance(child, dict):
-            raise RecipeError(f"--set {override!r}: {parent!r} is a value and has no keys below it")
+            raise RecipeError(f"--set {override!r}: {parent!r} is a value, without keys below it")
         node = child
     node[leaf] = value
 
 
 def _keys(key: str) -> list[str]:
-    """The keys of a path; a rule on metadata has a dot in its name."""
+    """Splits a dotted path into keys. The name of a rule on metadata contains a dot."""
     section, _, rest = key.partition(".")
     if section == "filters" and rest.startswith(PREFIX):
         name, _, below = rest.removeprefix(PREFIX).partition(".")
@@ -316,7 +313,7 @@ def _explain(error: ValidationError, path: Path, overrides: Sequence[str]) -> st
             names = [f"filters.{key}"]
         message = unknown_key(location[-1], names, "key")
     elif first["type"] == "value_error":
-        # The validator's own words, which name the value where it is not that of one key.
+        # The validator's message names the value if the fault concerns several keys.
         message = first["msg"].removeprefix("Value error, ") + _got(location, first["input"])
     else:
         message = _expected(first, location) + _got(location, first["input"], whole=True)
@@ -327,7 +324,7 @@ def _explain(error: ValidationError, path: Path, overrides: Sequence[str]) -> st
 
 
 def _expected(first: Mapping[str, Any], location: Sequence[str]) -> str:
-    """What a key takes, in place of pydantic's words where those have no remedy."""
+    """Describes the values that a key accepts. Most of pydantic's messages name no remedy."""
     kind = str(first["type"])
     leaf = location[-1] if location else ""
     if kind == "string_pattern_mismatch" and leaf in _FORMS:
@@ -386,9 +383,9 @@ def _list_example(location: Sequence[str], value: object) -> str:
 
 
 def _got(location: Sequence[str], value: object, *, whole: bool = False) -> str:
-    """The value that is wrong, short; a mapping or a list only if all of it is.
+    """Shows the wrong value, shortened. Shows a mapping or list only if `whole` says to.
 
-    Nothing where it may be an address, which may hold a password.
+    Returns nothing for a value that may be an address, because addresses can contain passwords.
     """
     if location[-1:] == ["url"] or (not whole and isinstance(value, Mapping | list | tuple)):
         return ""
@@ -399,13 +396,13 @@ def _got(location: Sequence[str], value: object, *, whole: bool = False) -> str:
 
 
 def _fields_at(location: Sequence[str]) -> Iterator[tuple[str, FieldInfo]]:
-    """Keys below a key of a recipe, with what is known of each."""
+    """Yields the keys below a key of a recipe, with their fields."""
     model: type[BaseModel] = Recipe
     for part in location:
         field = model.model_fields.get(part)
         if field is None:
             break
-        # Of `JudgeConfig | None` the model.
+        # For an annotation such as `JudgeConfig | None`, use the model.
         kinds = [k for k in (field.annotation, *get_args(field.annotation)) if isinstance(k, type)]
         below = next((kind for kind in kinds if issubclass(kind, BaseModel)), None)
         if below is None:
@@ -418,7 +415,7 @@ def _fields_at(location: Sequence[str]) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def describe(recipe: Recipe) -> Iterator[tuple[str, Any, str, str]]:
-    """Each key of a recipe with its value, unit and why, for people."""
+    """Yields each key of a recipe with its value, unit and meaning."""
     measures = measures_of(recipe)
     for name, info in type(recipe).model_fields.items():
         section = getattr(recipe, name)

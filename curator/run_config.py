@@ -1,4 +1,4 @@
-"""Settings of a run as a whole: how much of a corpus is taken at a time, and how it grows."""
+"""Settings of a whole run: the size of generations, and changes to earlier generations."""
 
 from typing import Literal
 
@@ -6,14 +6,14 @@ from curator.stage import StageConfig, setting
 
 
 class RunConfig(StageConfig):
-    """Generations, and what later ones may change about earlier ones."""
+    """Settings of generations and marks."""
 
     generation_hours: float = setting(1000.0, gt=0, unit="hours of video")
-    """sources are taken in generations of about this length; each one goes the whole way and is
-    committed before the next one is cut"""
+    """a run processes sources in generations of about this length, and commits each generation
+    before it cuts the next generation"""
     mode: Literal["exact", "growing"] = setting("exact", unit="name")
-    """exact: bounds by quantile, duplicates and selection are those of one run over everything;
-    growing: earlier clips stay as they are, and only new ones are read and decided about"""
+    """exact: bounds by quantile, duplicates and selection equal those of one run over all sources;
+    growing: earlier clips stay unchanged, and a run reads and decides only about new clips"""
     marks: Literal["override", "ignore"] = setting("override", unit="name")
-    """override: what people marked by hand decides about clips before the rules; ignore: marks
-    stay stored and decide nothing"""
+    """override: marks by hand decide about clips before the rules; ignore: marks stay stored but
+    decide nothing"""

@@ -1,4 +1,4 @@
-"""The stage that decodes written clips, once for all who want frames of them, in the sandbox."""
+"""The stage that decodes a written clip once, in the sandbox, for all users of its frames."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipToSample:
-    """A written clip, and the frames that are wanted of it.
+    """A written clip, and the frames to sample from it.
 
-    `choice` is what chose them, where they are stored; `mp4` has its bytes once they are read out
-    of the object `uri`, or `error` says why they cannot be.
+    `choice` is the rule that chose the frames, if they are stored. `mp4` has the clip's bytes once
+    they are read from the object `uri`; `error` says why they cannot be read.
     """
 
     uri: str
@@ -34,10 +34,7 @@ class ClipToSample:
 
 
 class SampleFramesStage(Stage[StageConfig, ClipToSample, SampledFrames]):
-    """Decodes written clips, and samples frames of them.
-
-    The `threads` of the decoder change no result.
-    """
+    """Decodes written clips, and samples frames. The number of threads changes no result."""
 
     name = "sample_frames"
     version = 1
@@ -68,13 +65,13 @@ class SampleFramesStage(Stage[StageConfig, ClipToSample, SampledFrames]):
 
 
 def read_text(rgb_HWC: NDArray[np.uint8]) -> tuple[TextLine, ...]:  # noqa: N803
-    """Reads the lines of text in a picture, uint8 RGB [H, W, 3], with one model a process."""
+    """Reads lines of text in a picture, uint8 RGB [H, W, 3]; each process loads one model."""
     return tuple(_reader().read(rgb_HWC))
 
 
 @cache
 def _reader() -> "TextReader":
-    # Most processes read none, and the network is large.
+    # Most processes read no text, and the network is large.
     from curator.models.text_reader import TextReader
 
     return TextReader()

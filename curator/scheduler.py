@@ -572,8 +572,8 @@ def _kind_of(stage: AnyStage, engine: Engine) -> Resources:
         if not kind.gpus or engine.may_have_gpus():
             return kind
     raise UsageError(
-        f"{stage.name} needs {stage.kinds[0].gpus:g} GPU, and there is none here; `curate doctor` "
-        "says why"
+        f"{stage.name} needs {stage.kinds[0].gpus:g} GPU, and this run has no node with a GPU; "
+        "`curate doctor` says why"
     )
 
 

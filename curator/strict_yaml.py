@@ -1,7 +1,7 @@
-"""YAML as people write it by hand: what is said twice, or cannot be read, is an error.
+"""Strict YAML for files that people write by hand: repeated keys are errors.
 
-YAML may be someone else's. An alias repeats a part of a text for two characters, so that a few
-lines can stand for gigabytes; nesting has no end either. Both are bounded before values are made.
+YAML may be untrusted. With aliases, a few lines can expand to gigabytes, and nesting can be
+endless. The reader checks both before it constructs values.
 """
 
 from pathlib import Path
@@ -12,21 +12,21 @@ import yaml
 from curator.errors import RecipeError, unknown_key
 
 MAX_CHARACTERS = 256 << 10
-"""Of a text, also with a copy of its part in place of each alias."""
+"""Most characters of a text, before and after aliases are expanded."""
 MAX_DEPTH = 64
 _MERGE = "tag:yaml.org,2002:merge"
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels, or without end"
 
 
 class StrictYamlError(ValueError):
-    """Text that is not YAML, or says a key twice; one line, with the place."""
+    """The text is not valid YAML, or repeats a key. The message is one line with the place."""
 
 
 def load_yaml(text: str, *, max_characters: int = MAX_CHARACTERS) -> Any:  # noqa: ANN401
-    """Reads YAML; None for nothing.
+    """Reads YAML; returns None for an empty text.
 
-    `max_characters` bounds the text, as it is and with all aliases written out. Raises
-    `StrictYamlError`, which names line, column and what is wrong.
+    `max_characters` limits the text before and after aliases are expanded. Raises
+    `StrictYamlError`, which names the fault and, if known, line and column.
     """
     if len(text) > max_characters:
         raise StrictYamlError(f"{len(text)} characters; expected at most {max_characters}")
@@ -43,7 +43,7 @@ def load_yaml(text: str, *, max_characters: int = MAX_CHARACTERS) -> Any:  # noq
         raise StrictYamlError(" ".join(str(error).split())) from error
     except RecursionError as error:
         raise StrictYamlError(_TOO_DEEP) from error
-    # PyYAML's constructors of numbers, dates and tagged values raise whatever Python raises.
+    # PyYAML's constructors of numbers, dates and tagged values raise Python's own errors.
     except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
         raise StrictYamlError(f"a value does not fit its type: {error}") from error
 
@@ -60,9 +60,10 @@ def yaml_names(folder: Path) -> list[str]:
 
 
 def read_yaml(name: str, folder: Path, kind: str) -> tuple[Path, dict[str, Any] | None]:
-    """Reads a YAML file of a folder by its name, or one at a path; None for an empty file.
+    """Reads a YAML file by its name in a folder, or by its path.
 
-    Raises `RecipeError`, which names the file's `kind`, what is wrong, and the known names.
+    Returns the path, and the contents or None for an empty file. Raises `RecipeError`, which names
+    the file's `kind` and the fault.
     """
     path, known = folder / f"{name}.yaml", yaml_names(folder)
     if name not in known:
@@ -83,11 +84,11 @@ def read_yaml(name: str, folder: Path, kind: str) -> tuple[Path, dict[str, Any] 
 
 
 def _check_size(root: yaml.Node, max_characters: int) -> None:
-    """Refuses aliases that stand for too much; visits each node once, however often it is named."""
+    """Refuses aliases that expand to too much. Each node is measured once, despite its aliases."""
     measured: dict[int, tuple[int, int]] = {}
 
     def measure(node: yaml.Node, level: int) -> tuple[int, int]:
-        """Returns characters with aliases written out, and levels."""
+        """Returns the number of characters with aliases expanded, and the number of levels."""
         size, depth = measured.get(id(node), (0, 0))
         if level + depth > MAX_DEPTH:
             raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=node.start_mark)
@@ -110,16 +111,16 @@ def _check_size(root: yaml.Node, max_characters: int) -> None:
     size, _ = measure(root, 0)
     if size > max_characters:
         raise yaml.YAMLError(
-            f"its aliases stand for {size} characters; expected at most {max_characters}: write "
-            "out what is meant"
+            f"its aliases expand to {size} characters; expected at most {max_characters}: write "
+            "the values without aliases"
         )
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader takes the last of equal keys, and drops the others without a word."""
+    """A safe loader that refuses repeated keys. PyYAML's own silently keeps the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Makes a mapping of a node whose keys differ."""
+        """Constructs a mapping; raises an error if a key occurs twice."""
         first: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
@@ -127,7 +128,7 @@ class _Loader(yaml.SafeLoader):
             name = (key.tag, key.value)
             if name in first:
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {key.value!r} stands twice, first in line {first[name]}",
+                    problem=f"the key {key.value!r} occurs twice, first in line {first[name]}",
                     problem_mark=key.start_mark,
                 )
             first[name] = key.start_mark.line + 1

@@ -10,7 +10,7 @@ from curator.strict_yaml import StrictYamlError, load_yaml
     [
         ("motion: {min: 1}\nluma: 2\nmotion: {max: 2}", "line 3, column 1: the key 'motion' stands "
          "twice, first in line 1"),
-        ("a: {b: 1, b: 1}", "line 1, column 11: the key 'b' stands twice, first in line 1"),
+        ("a: {b: 1, b: 1}", "line 1, column 11: the key 'b' occurs twice, first in line 1"),
         ("a: {b: 1\nc: 2", "line 2, column 2: expected ',' or '}'"),
         ("a:\n\tb: 1", "line 2, column 1: a tab; YAML takes only spaces"),
         ("a: !!python/object/apply:os.system [id]", "line 1, column 4: could not determine"),

@@ -59,7 +59,7 @@ def broken(tmp_path: Path) -> Path:
         (["--set", "shard.min_bytes=2000000000"], ["shard", "min_bytes 2000000000 is more than"]),
         (
             ["--set", "filters.motion.min="],
-            ["'filters.motion.min=' has no value; filters.motion.min=null", "takes a bound away"],
+            ["'filters.motion.min=' has no value; filters.motion.min=null", "removes the value"],
         ),
         (["--set", "filters.motion.min=.nan"], ["filters.motion", "min is not a number (nan)"]),
         (["--set", "filters.motion={min: 1"], ["--set 'filters.motion={min: 1'", "expected ','"]),

@@ -28,9 +28,9 @@ def alias_bomb(first: str, repeat: str) -> str:
 
 
 BOMBS = {
-    "lists": (alias_bomb("[x]", "[%s]"), "its aliases stand for"),
-    "merged keys": (alias_bomb("{k: v}", "{<<: [%s]}"), "its aliases stand for"),
-    "a long text": (f"a: &a {'x' * 200_000}\nb: [*a, *a]", "its aliases stand for"),
+    "lists": (alias_bomb("[x]", "[%s]"), "its aliases expand to"),
+    "merged keys": (alias_bomb("{k: v}", "{<<: [%s]}"), "its aliases expand to"),
+    "a long text": (f"a: &a {'x' * 200_000}\nb: [*a, *a]", "its aliases expand to"),
     "a list in itself": ("a: &a [*a]", "line 1, column 4: nested deeper than 64 levels"),
     "a chain": (
         "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 300)),
@@ -67,14 +67,14 @@ def test_aliases_take_no_memory_in_recipes_prompts_and_catalogues(tmp_path: Path
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert ran.returncode == 2, ran.stderr
-    assert f"recipe {recipe} cannot be read as YAML: its aliases stand for" in ran.stderr
+    assert f"recipe {recipe} cannot be read as YAML: its aliases expand to" in ran.stderr
     assert "Traceback" not in ran.stderr
     # Prompts and catalogues have the same bound.
     path = tmp_path / "prompts.yaml"
     path.write_text(BOMBS["lists"][0])
-    with pytest.raises(ModelError, match="its aliases stand for"):
+    with pytest.raises(ModelError, match="its aliases expand to"):
         load_prompts(str(path))
-    with pytest.raises(ModelError, match="its aliases stand for"):
+    with pytest.raises(ModelError, match="its aliases expand to"):
         load_catalogue(BOMBS["lists"][0])
 
 
