@@ -279,9 +279,7 @@ def _override(data: dict[str, Any], override: str) -> None:
     if not equals or not key.strip():
         raise RecipeError(f"--set {override!r}: expected key=value, such as filters.motion.min=0.3")
     if not text.strip():
-        raise RecipeError(
-            f"--set {override!r} has no value; {key.strip()}=null removes the value"
-        )
+        raise RecipeError(f"--set {override!r} has no value; {key.strip()}=null removes the value")
     with raised_as(RecipeError, StrictYamlError, of=f"--set {override!r}: "):
         value = load_yaml(text)
     *parents, leaf = _keys(key.strip())

@@ -1,6 +1,6 @@
-"""Contact sheets: samples of the kept clips, of those rejected for each reason, and of clusters.
+"""Contact sheets: samples of kept clips, of clips rejected for each reason, and of clusters.
 
-Cards are filtered and ordered by style alone: `clips.html.j2` uses the classes and ranks made here.
+The page filters and orders cards by CSS alone, with the classes and ranks of this module.
 """
 
 from collections import Counter
@@ -21,17 +21,17 @@ from curator.tables.clip_rows import ClipColumns, ClipRow
 from curator.tables.source_table import value_counts
 
 MAX_CARDS = 360
-"""Most clips of all sheets together, so that the page stays below about 8 MB."""
+"""Most clips on all sheets together. With this limit the page stays below about 8 MB."""
 KEPT = ""
-"""Stands for the reason of clips that are kept."""
+"""Replaces the reason for kept clips."""
 MAX_TAGS = 40
-"""Most tags to filter by: the commonest."""
+"""Most tags to filter by. The most frequent tags are used."""
 
 _LAST = 99999
 
 
 class Sheet(NamedTuple):
-    """The clips of one reason: their number, and the sample shown."""
+    """The clips with one reason: their number, and the sample that is shown."""
 
     reason: str
     n_clips: int
@@ -70,14 +70,14 @@ def sheets_of(summary: Mapping[str, Any], clips: ClipColumns, max_per_group: int
 
 
 def originals_of(sheets: Iterable[Sheet], clips: ClipColumns) -> dict[str, ClipRow]:
-    """Returns the clips that shown duplicates are copies of, by id; those that are in this run."""
+    """Returns the originals of the shown duplicates by id, if they are clips of this run."""
     reasons = (Reason.DUPLICATE, Reason.DIVIDED)
     of = {c.duplicate_of for s in sheets if s.reason in reasons for c in s.clips}
     return clips_by_id(clips, filter(None, of))
 
 
 def clips_by_id(clips: ClipColumns, ids: Iterable[str]) -> dict[str, ClipRow]:
-    """Returns the clips of some ids; those that are in this run."""
+    """Returns the clips of this run that have one of the ids, by id."""
     wanted = pa.array(sorted(ids), pa.string())
     numbers: list[int] = []
     begin = 0
@@ -89,7 +89,7 @@ def clips_by_id(clips: ClipColumns, ids: Iterable[str]) -> dict[str, ClipRow]:
 
 
 def caption_words(clips: ClipColumns) -> str:
-    """Describes which models captioned the kept clips."""
+    """Names the models that captioned the kept clips, and people if they wrote captions."""
     models: set[str] = set()
     for block in clips.blocks(("decision", "caption_model")):
         kept = block["caption_model"].filter(pc.equal(block["decision"], "kept"))
@@ -104,7 +104,7 @@ class Browsing:
     Attributes:
         groups: Key and title of each group.
         tags: Key and title of each tag.
-        orders: Key, title and the CSS value by which cards are ordered.
+        orders: Key and title of each order, and the CSS value that sorts the cards.
     """
 
     def __init__(self, sheets: Sequence[Sheet], nearness: Nearness) -> None:
@@ -148,13 +148,13 @@ class Browsing:
         return "".join(f" {key}" for key in tags if key is not None)
 
     def order_of(self, clip: ClipRow) -> str:
-        """CSS properties of a clip's card."""
+        """Returns the CSS properties of a clip's card."""
         ranks = self._ranks.get(clip.clip_id, {})
         return ";".join(f"--{key}:{rank}" for key, rank in ranks.items())
 
 
 class Gallery(NamedTuple):
-    """A cluster: its number, clips kept and dropped, its words, and the clips shown."""
+    """A cluster: its number, counts of kept and dropped clips, its words, and the shown clips."""
 
     cluster: int
     n_kept: int
@@ -164,7 +164,7 @@ class Gallery(NamedTuple):
 
 
 def galleries_of(summary: Mapping[str, Any], clips: ClipColumns) -> list[Gallery]:
-    """Returns the clusters of which the summary lists the nearest clips, the largest first."""
+    """Returns the clusters whose nearest clips the summary lists, in the summary's order."""
     listed = listed_clusters(summary)
     if not listed:
         return []
@@ -187,6 +187,6 @@ def galleries_of(summary: Mapping[str, Any], clips: ClipColumns) -> list[Gallery
 
 
 def listed_clusters(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the clusters of a summary with their nearest clips; none of older versions."""
+    """Returns the clusters with nearest clips; empty for summaries of older versions."""
     clusters = (summary.get("judged") or {}).get("clusters") or ()
     return [entry for entry in clusters if entry.get("nearest")]

@@ -1,4 +1,4 @@
-"""Rules in words, and the funnel of a run: the clips that each reason removes in order."""
+"""Rules as text, and the funnel of a run: the clips that each reason removes in order."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -19,14 +19,14 @@ AFTER_SELECTION = (
     Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
     Reason.SOURCE_CHANGED, Reason.REMOVED,
 )  # fmt: skip
-"""Reasons of clips that rules, comparison and selection keep, in the order of precedence."""
+"""Reasons that can reject a clip after rules, comparison and selection, in order of precedence."""
 
 
 def measures_of(summary: Mapping[str, Any]) -> Measures:
     """Returns the measures of a run's recipe.
 
-    A page of `curate remove`, which needs no class of a user's, shows the package's own alone
-    where a measure cannot be loaded.
+    If a custom measure cannot be loaded, logs a warning and returns only the built-in measures,
+    because `curate remove` renders pages without custom classes.
     """
     recipe = summary.get("recipe") or {}
     has_learned = (recipe.get("suitability") or {}).get("model") is not None
@@ -45,7 +45,7 @@ def _measures_of(names: tuple[str, ...], has_learned: bool) -> Measures:
 def applied_rules(summary: Mapping[str, Any]) -> list[Facts]:
     """Returns the rules of a run in order: `rule`, `score`, its `spec`, `severity`, `why`, bounds.
 
-    Summaries of older versions have absolute bounds only.
+    For summaries of older versions, the rules have only absolute bounds.
     """
     recipe = (summary.get("recipe") or {}).get("filters") or {}
     applied = {fact["rule"]: fact for fact in summary.get("rules") or () if fact.get("score")}
@@ -60,7 +60,7 @@ def applied_rules(summary: Mapping[str, Any]) -> list[Facts]:
 
 
 def reasons_of(rule: Facts) -> Iterator[tuple[str, str, float]]:
-    """Returns the reasons that a rule can give, with the side and the bound of each."""
+    """Yields the reasons that a rule can give, with the side and the bound of each reason."""
     spec = rule["spec"]
     for side, reason in (("min", spec.low), ("max", spec.high)):
         if rule.get(side) is not None:
@@ -68,7 +68,7 @@ def reasons_of(rule: Facts) -> Iterator[tuple[str, str, float]]:
 
 
 def bound_words(rule: Facts, side: str) -> str:
-    """Describes one bound: `motion below 0.005 short sides/s`, with its share for a quantile."""
+    """Describes a bound: `motion below 0.005 short sides/s`; a quantile bound with its share."""
     unit = rule["spec"].unit
     comparison = "below" if side == "min" else "above"
     words = f"{rule['score']} {comparison} {score(rule[side])}"
@@ -77,7 +77,7 @@ def bound_words(rule: Facts, side: str) -> str:
 
 
 def value_words(rule: Facts) -> str:
-    """Describes the values of a rule: `meta.license one of cc0, cc-by`; empty without any."""
+    """Describes the values of a rule: `meta.license one of cc0, cc-by`; empty without values."""
     parts = [
         f"{key.replace('_', ' ')} {', '.join(map(str, rule[key]))}"
         for key in ("one_of", "none_of")
@@ -87,7 +87,7 @@ def value_words(rule: Facts) -> str:
 
 
 def quantile_words(rule: Facts, side: str) -> str:
-    """Describes the origin of a bound by quantile; empty for an absolute one."""
+    """Describes the origin of a bound by quantile; empty for an absolute bound."""
     end = "lowest" if side == "min" else "highest"
     share = rule.get(f"drop_{end}")
     if share is None:
@@ -127,10 +127,10 @@ class FunnelStep:
     """The clips that one reason removes.
 
     Attributes:
-        n_first: Clips whose first reason it is, and which it so removes from the funnel.
-        n_alone: Clips with no other reason; None where the run did not count them.
+        n_first: Clips with this reason as the first; the step removes these clips.
+        n_alone: Clips with no other reason; None if the run did not count them.
         n_any: Clips with this reason, first or not.
-        n_left: Clips that are left after it.
+        n_left: Clips that are left after the step.
     """
 
     reason: str
@@ -141,9 +141,9 @@ class FunnelStep:
 
 
 def funnel_steps(summary: Mapping[str, Any]) -> list[FunnelStep]:
-    """Returns a step for each reason that the recipe can give, in their order of precedence.
+    """Returns a step for each reason that the recipe can give or the run gave, by precedence.
 
-    Zeros are included. The last step's `n_left` is the number of clips kept.
+    Steps that remove no clip are included. The last step's `n_left` is the number of kept clips.
     """
     counts = summary.get("counts") or {}
     first, at_all = counts.get("by_reason") or {}, counts.get("by_any_reason") or {}
@@ -221,7 +221,7 @@ def format_funnel(summary: Mapping[str, Any]) -> str:
 
 
 def course_words(summary: Mapping[str, Any]) -> str:
-    """Describes what a plan expected of the run, and what came; empty without a plan."""
+    """Compares the run's plan with its results; empty without a plan."""
     plan = summary.get("plan")
     if not plan:
         return ""
@@ -230,7 +230,7 @@ def course_words(summary: Mapping[str, Any]) -> str:
     took_s = sum((summary.get("stage_seconds") or {}).values())
     return (
         f"planned {amount(round(clips['value']), 'clip')} ({clips['low']:,.0f} to "
-        f"{clips['high']:,.0f}), came {(summary.get('counts') or {}).get('kept') or 0:,}; planned "
+        f"{clips['high']:,.0f}), kept {(summary.get('counts') or {}).get('kept') or 0:,}; planned "
         f"CPU {length(cpu_s['value'])} ({length(cpu_s['low'])} to {length(cpu_s['high'])}), took "
         f"{length((summary.get('cpu_seconds') or {}).get('total'))}; planned time "
         f"{length(planned_s)}, took {length(took_s)}"
@@ -238,7 +238,7 @@ def course_words(summary: Mapping[str, Any]) -> str:
 
 
 def gpu_trouble(summary: Mapping[str, Any]) -> list[tuple[str, int, str]]:
-    """Lists what a run did not do on its GPUs: a name, a number, and the reason."""
+    """Lists GPU problems of a run: a name, a number, and the cause."""
     on_cpu = (summary.get("cpu_instead_of_gpu") or {}).items()
     rows = [("by a CPU, not a GPU", n, why) for why, n in on_cpu]
     boxes = summary.get("boxes") or {}
@@ -251,14 +251,14 @@ def gpu_trouble(summary: Mapping[str, Any]) -> list[tuple[str, int, str]]:
 
 
 _BOXES = {
-    "lost_gpu": ("GPU failed", "processes that ended for it; what they did was tried again"),
+    "lost_gpu": ("GPU failed", "processes that ended because of it; their work was repeated"),
     "left_behind": ("left behind", "processes that a driver held after they were killed"),
 }
-"""Name and meaning of what is counted of processes with a GPU."""
+"""Name and meaning of each count of processes with a GPU."""
 
 
 def _unanswered(work: Mapping[str, Any]) -> list[tuple[str, int, str]]:
-    """Counts unanswered windows by reason: their clips are kept, and nothing else shows it."""
+    """Counts unanswered windows by reason. Their clips are kept, so no other row shows them."""
     begin = "caption_failed_"
     failed = {key.removeprefix(begin): n for key, n in work.items() if key.startswith(begin) and n}
     if not failed:

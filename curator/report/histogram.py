@@ -1,4 +1,4 @@
-"""Histograms of scores, kept against rejected clips, with the bounds of the rule."""
+"""Histograms of the scores of kept and rejected clips, with the bounds of the rules."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,15 +15,15 @@ from curator.report.funnel import applied_rules, measures_of, reasons_of
 from curator.tables.clip_rows import ClipColumns
 
 LENGTH = "duration"
-"""Stands among the scores for the length of a clip as it is kept."""
+"""Name of the clip length among the scores."""
 _LENGTH = ScoreSpec(unit="s", range="above 0", meaning="length of the clip")
 BINS = 40
 WIDTH = 320
-"""Of the picture, in the pixels of `histogram.html.j2`."""
+"""Width of a histogram in `histogram.html.j2`, in pixels."""
 LETTER = 5.5
-"""About how wide a letter of a label is."""
+"""Approximate width of a letter of a label, in pixels."""
 LOG_FROM = 30.0
-"""Ratio of the 95th to the 5th percentile from which the axis is logarithmic."""
+"""Ratio of the 95th to the 5th percentile above which the axis is logarithmic."""
 
 Values = NDArray[np.float64]
 
@@ -51,14 +51,14 @@ class Axis:
         return self.low + (self.high - self.low) * place
 
     def bins(self, values: Values) -> list[int]:
-        """Counts the values in each of the bins."""
+        """Counts the values in each bin."""
         numbers = np.minimum(BINS - 1, (self.place(values) * BINS).astype(np.int64))
         return [int(n) for n in np.bincount(numbers, minlength=BINS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundMark:
-    """A labelled line at a bound; `shade` is the span beyond it."""
+    """A labelled line at a bound; `shade` is the span beyond the bound."""
 
     x: float
     shade: tuple[float, float] | None
@@ -70,7 +70,7 @@ class BoundMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """The histogram of one score over all clips that have it; `histogram.html.j2` draws it."""
+    """The histogram of one score, over all clips with the score; `histogram.html.j2` draws it."""
 
     name: str
     unit: str
@@ -79,18 +79,18 @@ class Histogram:
     value: float
     """The value of the first clip."""
     axis: Axis | None
-    """None where all clips have the same value."""
+    """None if all clips have the same value."""
     n_kept: int
     n_rejected: int
     bins: Sequence[tuple[int, int]] = ()
-    """Clips kept and rejected by bin, from the lowest value."""
+    """Counts of kept and of rejected clips in each bin, from the lowest value."""
     marks: Sequence[BoundMark] = ()
 
 
 def histograms(
     summary: Mapping[str, Any], clips: ClipColumns
 ) -> tuple[list[Histogram], dict[str, list[Histogram]]]:
-    """Makes histograms of clip lengths and scores: those with a bound, and others by family."""
+    """Makes histograms of lengths and scores: a list of those with a bound, others by family."""
     bounds, measures = _bounds_by_score(summary), measures_of(summary)
     blocks = [pc.equal(block["decision"], "kept") for block in clips.blocks(("decision",))]
     is_kept = np.concatenate([np.zeros(0, np.bool_), *blocks])
@@ -130,9 +130,10 @@ def histogram(
     values: Values,
     is_kept: NDArray[np.bool_],
 ) -> Histogram | None:
-    """Makes the histogram of one score; None where no clip has it.
+    """Makes the histogram of one score; None if no clip has the score.
 
-    `values` are float64 [N], NaN where a clip has none. `bounds` are marked, by label.
+    `values` are float64 [N], NaN for clips without the score. `bounds` are the bounds to mark, by
+    label.
     """
     measured = np.isfinite(values)
     if not measured.any():
@@ -162,10 +163,10 @@ def histogram(
 
 
 def axis_of(values: Values, bounds: Sequence[float], *, may_be_log: bool) -> Axis | None:
-    """Returns an axis that shows all values, and the bounds that are not far from them.
+    """Returns an axis that shows all values and the bounds near them; None if all are equal.
 
-    `values` are float64 [N], finite; None where all are equal. With `may_be_log` the axis is
-    logarithmic where they differ by orders of magnitude.
+    `values` are finite, float64 [N]. With `may_be_log`, the axis is logarithmic if positive values
+    differ by orders of magnitude.
     """
     low, high = float(values.min()), float(values.max())
     if low == high:

@@ -1,4 +1,4 @@
-"""The report page: headline, funnel, clips, scores, sources, shards, timeline, the run itself."""
+"""The report page: headline, funnel, clips, scores, sources, shards, timeline and run."""
 
 import json
 from collections import defaultdict
@@ -35,7 +35,7 @@ from curator.tables.clip_rows import ClipColumns
 MAX_PER_GROUP = 24
 """Most clips on a contact sheet, and most failed sources of one error code."""
 PREVIEWS = "report/previews/"
-"""Where `curate report` puts moving previews: MP4s by clip id."""
+"""Folder of the moving previews of `curate report`: MP4s by clip id."""
 MAX_NAMED = 5
 """Most reasons that the sentence at the top names."""
 MAX_SHARDS = 100
@@ -53,18 +53,18 @@ def render_report(
 ) -> str:
     """Renders the page that shows which clips a run kept and dropped, and why.
 
-    The HTML document refers to nothing outside itself but previews.
+    The HTML document refers to no other files except previews.
 
     Args:
         summary: Contents of `summary.json`.
-        sources: Rows of `sources`: at least the first `max_per_group` failed ones of each error
-            code, by URI.
+        sources: Rows of `sources`: for each error code, at least the first `max_per_group` failed
+            sources by URI.
         clips: All clips.
-        thumbnails: JPEG of a clip by its id; a clip may have none.
-        max_per_group: Most clips on a contact sheet, and most failed sources of one error code: the
-            first by id, which is a hash and so a fair sample, or by URI.
-        is_of_last: Whether `clips` are those of the last generation alone.
-        previews: Ids of the clips that have a moving preview.
+        thumbnails: JPEG of a clip by its id; a clip may have no thumbnail.
+        max_per_group: Most clips on a contact sheet, the first by id; ids are hashes, so these
+            clips are a fair sample. Also most failed sources of one error code, the first by URI.
+        is_of_last: Whether `clips` has only the clips of the last generation.
+        previews: Ids of the clips with a moving preview.
     """
     counts: Mapping[str, Any] = defaultdict(int, _given(summary.get("counts")))
     recipe, shards = _given(summary.get("recipe")), summary.get("shards") or []
@@ -118,7 +118,7 @@ def render_report(
 def shown_clips(
     summary: Mapping[str, Any], clips: ClipColumns, max_per_group: int = MAX_PER_GROUP
 ) -> list[str]:
-    """Returns ids of the clips on the page of a run, which need thumbnails."""
+    """Returns ids of the clips that may be on a run's page and need thumbnails."""
     shown = [clip for sheet in sheets_of({}, clips, max_per_group) for clip in sheet.clips]
     retained = [clip.duplicate_of for clip in shown if clip.duplicate_of]
     nearest = [name for cluster in listed_clusters(summary) for name in cluster["nearest"]]
@@ -130,10 +130,10 @@ def _given(facts: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _tags(summary: Mapping[str, Any]) -> list[tuple[str, str, int, int]]:
-    """Lists the tags of rules in their order, then the others that clips have.
+    """Lists the tags of rules in their order, then all other tags of clips.
 
-    A row has the name, the bound that gives the tag (or nothing), and numbers of clips and of kept
-    clips.
+    A row has the name, the bound that gives the tag (or an empty text), the number of clips, and
+    the number of kept clips.
     """
     counts = summary.get("counts") or {}
     n_flagged, kept = counts.get("by_tag") or {}, counts.get("by_tag_kept") or {}
@@ -153,7 +153,7 @@ def _tags(summary: Mapping[str, Any]) -> list[tuple[str, str, int, int]]:
 def _failed_sources(
     sources: Iterable[Source], n_by_code: Mapping[str, int], max_per_code: int
 ) -> list[tuple[str, int, Sequence[Source]]]:
-    """Returns error codes, commonest first, with number of sources and the first ones by URI."""
+    """Returns error codes, most frequent first, with number of sources and the first by URI."""
     by_code: dict[str, list[Source]] = {}
     for row in sources:
         if row.outcome == "failed":
@@ -191,10 +191,10 @@ def _work_done(work: Mapping[str, int]) -> list[str]:
 
 
 def trace_json(timeline: Mapping[str, Any]) -> bytes:
-    """Converts the `timeline` of a summary to JSON in Chrome's format; empty where it is.
+    """Converts the `timeline` of a summary to JSON in Chrome's trace format.
 
-    Nodes are processes; each of their stages is a counter of busy workers, with an event where the
-    number changes.
+    Each node is a process in the trace. Each stage of a node is a counter of busy workers, with an
+    event at each change of the number. An empty timeline gives an empty trace.
     """
     rows = timeline.get("rows") or ()
     numbers = {node: number for number, node in enumerate(dict.fromkeys(r["node"] for r in rows))}

@@ -1,4 +1,4 @@
-"""The templates of the pages, and the card of a clip in words and numbers.
+"""The templates of the pages, and the texts and numbers on the card of a clip.
 
 All values are escaped; HTML comes from templates alone.
 """
@@ -36,12 +36,12 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-
 
 
 def render(template: str, /, **values: Any) -> str:  # noqa: ANN401
-    """Renders a page; fails where a template names a missing value."""
+    """Renders a page; raises an error if the template uses a missing value."""
     return _environment().get_template(template).render(values)
 
 
 def clean(value: object) -> object:
-    """Cleans text for a page; passes HTML and values that are no text.
+    """Cleans text for a page; leaves HTML, and values other than text, unchanged.
 
     Names are untrusted: characters that a file name can hold and UTF-8 cannot, control characters,
     and those that change the text direction are replaced.
@@ -74,7 +74,7 @@ def card_picture(jpeg: bytes) -> bytes:
             image.save(shrunk, "JPEG", quality=_CARD_QUALITY)
             jpeg = shrunk.getvalue()
     except (UnidentifiedImageError, OSError):
-        # A page with a picture that cannot be shown is better than none.
+        # A page with a broken picture is better than no page.
         pass
     return jpeg
 
@@ -137,7 +137,7 @@ def short(text: object) -> str:
 
 
 def format_words(clip: ClipRow) -> str:
-    """Picture size and frame rate."""
+    """Formats picture size and frame rate."""
     width, height, fps = clip.width, clip.height, clip.fps
     size = f"{width}\N{MULTIPLICATION SIGN}{height}" if width and height else "size unknown"
     rate = f"{fps:.4g} fps" if fps is not None else "rate unknown"
@@ -147,7 +147,7 @@ def format_words(clip: ClipRow) -> str:
 def measured_scores(
     clip: ClipRow, measures: Measures
 ) -> tuple[int, list[tuple[str, Scores]], list[str]]:
-    """Returns the number of a clip's scores, those by family, and the names of the others."""
+    """Returns the number of a clip's scores, the scores by family, and names of missing scores."""
     values = {name: value for name in measures.specs if (value := clip.value(name)) is not None}
     families = [
         (title, [(name, values[name]) for name in names if name in values])
@@ -158,7 +158,7 @@ def measured_scores(
 
 
 def declared_values(clip: ClipRow) -> list[tuple[str, str]]:
-    """Returns what annotators wrote into columns of a clip, as texts."""
+    """Returns the annotators' values of a clip, as texts."""
     return [
         (name, f"{value:.4g}" if isinstance(value, float) else short(value))
         for name, value in clip.declared().items()

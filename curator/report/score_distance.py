@@ -1,4 +1,4 @@
-"""Orders a clip's scores by relevance: those with a rule, nearest to their bounds first."""
+"""Orders the scores of a clip that have a bound: missed bounds first, then the nearest bounds."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from curator.report.funnel import applied_rules, measures_of, reasons_of
 from curator.tables.clip_rows import ClipColumns, ClipRow
 
 MOST, MOST_FAILED = 6, 8
-"""Scores that a card shows: of a clip that is within all bounds, and of one that is not."""
+"""Scores on a card: most for a clip within all bounds, and most for a clip that misses bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,11 @@ class BoundCheck:
     """A bound of a score, and the value of one clip.
 
     Attributes:
-        unit: Of the score.
+        unit: Unit of the score.
         side: `min` or `max`.
-        low: The 5th percentile of the score over the clips of the run, moved out to the bound.
-        high: The 95th, likewise; never equal to `low`.
-        value: NaN where no clip is meant.
+        low: 5th percentile of the score over the run's clips, or the bound if that is lower.
+        high: 95th percentile, or the bound if that is higher; never equal to `low`.
+        value: The clip's score; NaN for a bound without a clip.
     """
 
     score: str
@@ -45,12 +45,12 @@ class BoundCheck:
 
     @property
     def nearness(self) -> float:
-        """Distance to the bound as a share of how far clips of the run go from it on the same side.
+        """Distance to the bound, relative to the run's most distant clips on the same side.
 
-        It is 0 at the bound, and about 1 for the clips furthest from it.
+        The distance is 0 at the bound, and about 1 for the most distant clips.
         """
         if not self.is_missed and self.unit == "0 or 1":
-            # A clip that is not HDR is not near to being HDR.
+            # Scores of 0 or 1 have no distance: an SDR clip is not nearly HDR.
             return math.inf
         end = self.low if self.value < self.bound else self.high
         return abs(self.value - self.bound) / (abs(end - self.bound) or self.high - self.low)
@@ -101,22 +101,22 @@ class Nearness:
         """Names of the scores without which a clip is rejected."""
 
     def of(self, clip: ClipRow) -> list[BoundCheck]:
-        """Returns the relevant scores, one entry each: missed bounds first, then by nearness."""
+        """Returns the relevant scores, one bound each: missed bounds first, then by nearness."""
         best: dict[str, BoundCheck] = {}
         for check in self._all(clip):
             other = best.get(check.score)
             if other is None or _rank(check) < _rank(other):
                 best[check.score] = check
-        # Flags that the clip does not get come last.
+        # Flags that do not apply to the clip come last.
         ranked = sorted(best.values(), key=_rank)
         n_missed = sum(check.is_missed for check in ranked)
         return ranked[: min(MOST_FAILED, max(MOST, n_missed))]
 
     def margin(self, clip: ClipRow) -> float | None:
-        """Returns how near a clip is to changing sides: 0 at a bound; None without a bound.
+        """Returns the distance at which a clip's decision would change; None without a bound.
 
-        For a clip within all bounds, the nearest one counts; for another one, the bound that it
-        misses by most, which keeps it out. Flags do not count.
+        If the clip is within all bounds, this is the distance to the nearest bound. If not, this is
+        the distance to the bound that it misses by most. Flags do not count.
         """
         checks = [b for b in self._all(clip) if not b.is_flag and math.isfinite(b.nearness)]
         missed = [check.nearness for check in checks if check.is_missed]
@@ -136,7 +136,7 @@ def _rank(check: BoundCheck) -> tuple[bool, bool, float]:
 
 
 def _spread(values: NDArray[np.float64], bound: float) -> dict[str, float]:
-    """Returns the 5th and the 95th percentile, `low` and `high`, extended to the bound; unequal."""
+    """Returns `low` and `high`: 5th and 95th percentile, extended to the bound; never equal."""
     low, high = np.percentile(values, [5, 95]).tolist() if len(values) else (bound, bound)
     low, high = min(low, bound), max(high, bound)
     margin = 0.0 if high > low else abs(bound) or 1.0
