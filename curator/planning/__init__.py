@@ -1,1 +1,1 @@
-"""What a run would take: sources are sampled, run and extrapolated."""
+"""Plans a run: runs a sample of the sources, and extrapolates its cost to all sources."""

@@ -1,12 +1,12 @@
-"""From a sample to a corpus: ratio estimates by groups, with 90% intervals.
+"""Extrapolates from a sample to a corpus: ratio estimates by group, with 90% intervals.
 
-The sample has sources of each codec, size and length, by the hash of their ids. These strata get
-seconds of video in proportion to what they hold. Neighbouring strata with few sampled sources are
-joined to groups, each of which is extrapolated on its own.
+Sources are divided into strata by codec, size and length. Each stratum is sampled in proportion to
+its seconds of video, in the order of hashes of source ids. Neighbouring strata with few sampled
+sources are joined into groups, and each group is extrapolated separately.
 
-A quantity of a source, such as its CPU-seconds of decoding, is about proportional to something that
-its header says, such as pixels: the ratio of a group's sampled sources holds for its others. How
-much sources differ from their group's ratio says how uncertain the sum over the others is.
+A quantity of a source, such as the CPU-seconds of its decoding, is about proportional to a value
+from its header, such as its pixels. The ratio in a group's sample is applied to the other sources
+of the group. The spread around this ratio gives the interval.
 """
 
 import math
@@ -24,47 +24,47 @@ Floats = NDArray[np.float64]
 
 SIZES_PX, LENGTHS_S = (480 * 854, 720 * 1280, 1080 * 1920), (10.0, 60.0, 600.0)
 LEAST_IN_GROUP = 4
-"""Sampled sources of a group; fewer say too little of how sources differ."""
+"""Fewest sampled sources of a group. With fewer, the spread between sources is unknown."""
 DRAWS, MANY_SOURCES = 64, 2000
-"""Samples of which the one is taken whose means are nearest to those of all; of very many sources
-any is near."""
+"""Number of drawn samples. The sample whose means are nearest to the corpus is used. For more than
+`MANY_SOURCES`, one draw suffices."""
 SAMPLE_SHARE, SAMPLE_S = 0.01, 1200.0
-"""The sample is the larger of a share of the video and these seconds."""
+"""The sample has this share of the video or these seconds, whichever is more."""
 NORMAL = 1.645
-"""Quantile of the normal distribution for 90% between both ends."""
+"""Quantile of the normal distribution for a two-sided interval of 90%."""
 USUAL_SOURCES = 6
-"""Weight of the usual differences, in sources, in the mean with those of the sample."""
+"""Weight of the usual spread, in sources, when it is averaged with the sample's spread."""
 ANALYSIS_DIFFERS, CUT_DIFFERS, CLIPS_DIFFER = 0.15, 0.7, 0.6
-"""Usual differences of sources, as shares: benchmarks/results/plan.md."""
+"""Usual relative spread between sources. Source: benchmarks/results/plan.md."""
 H264_ENCODED = 0.4
-"""Share of the clips of H.264 that are encoded where clips may be copied: the same page."""
+"""Share of H.264 clips that are encoded although clips may be copied. Same source."""
 NOISE = 0.05
-"""Standard deviation of the CPU-seconds of one run, done twice, as a share: the same page."""
+"""Relative standard deviation of CPU-seconds between two equal runs. Same source."""
 CODEC_COST = {"vp9": 1.1, "av1": 1.5, "mpeg4": 0.4, "mpeg2video": 0.4}
-"""Cost of decoding a pixel, relative to H.264; 1 for other codecs: the same page."""
+"""Cost of decoding a pixel, relative to H.264; 1 for other codecs. Same source."""
 PIXEL_SHARE = {"decode": 0.9, "scale": 0.9, "measure": 0.6, "overlay": 0.3, "scenes": 0.3}
-"""Share of the cost of a frame of 1080p that goes with its pixels; the rest is of every frame."""
+"""Share of the cost of a 1080p frame that grows with pixels. The rest is constant per frame."""
 
 
 Estimate = dict[str, float]
-"""A `value`, and the ends `low` and `high` of the interval in which it is with 90%."""
+"""A `value`, and the ends `low` and `high` of its 90% interval."""
 
 
 def estimate(value: float, deviation: float) -> Estimate:
-    """Returns an estimate with equal distances to both ends, none below 0."""
+    """Returns an estimate with a symmetric interval; negative numbers become 0."""
     ends = {"value": value, "low": value - deviation, "high": value + deviation}
     return {name: max(0.0, end) for name, end in ends.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSample:
-    """The sources of a corpus, in the order of their strata, and those of the sample.
+    """The sources of a corpus, ordered by stratum, and the sampled sources.
 
     Attributes:
-        sources: All, each content once.
-        seconds: Of video by their headers, float64 [N]; where these say nothing, by their bytes.
-        chosen: Numbers of the sampled ones, int64 [S].
-        group: Number of each source's group, int64 [N].
+        sources: All sources; sources with equal content count once.
+        seconds: Seconds of video from headers, float64 [N]; estimated from bytes if unknown.
+        chosen: Indices of the sampled sources, int64 [S].
+        group: Index of each source's group, int64 [N].
     """
 
     sources: Sequence[SourceRef]
@@ -74,7 +74,7 @@ class PlanSample:
 
     @property
     def uris(self) -> list[str]:
-        """Addresses of the sampled sources."""
+        """URIs of the sampled sources."""
         return [self.sources[number].uri for number in self.chosen.tolist()]
 
     @property
@@ -84,7 +84,7 @@ class PlanSample:
 
 
 def choose_sample(sources: Sequence[SourceRef], sample_s: float | None, seed: int) -> PlanSample:
-    """Chooses sources of about `sample_s` seconds; None for the default."""
+    """Chooses sources with about `sample_s` seconds of video; None for the default."""
     rates = [s.n_bytes / s.header_duration_s for s in sources if s.header_duration_s]
     rate = max(1.0, float(np.median(rates)) if rates else 1e6)
     seconds = [max(1e-3, s.header_duration_s or s.n_bytes / rate) for s in sources]
@@ -95,7 +95,7 @@ def choose_sample(sources: Sequence[SourceRef], sample_s: float | None, seed: in
 
 
 def _imbalance(sample: PlanSample) -> float:
-    """Returns how far means of the sample are from those of all, for what headers say."""
+    """Returns the distance between the means of header values in the sample and in the corpus."""
     rows = [(s.weight, s.weight * (s.n_pixels or FULL_HD), s.n_bytes, 1) for s in sample.sources]
     facts = np.array(rows, np.float64)
     means = facts[sample.chosen].sum(axis=0) / facts.sum(axis=0) / sample.share
@@ -118,7 +118,7 @@ def _draw(
     for start, end in zip([0, *ends], [*ends, len(order)], strict=True):
         due_s += share * float(seconds[start:end].sum())
         for number in range(start, end):
-            # The nearer of with and without it; the first of all is always taken.
+            # A source is taken if it brings the sum nearer to the target. The first is always taken.
             if chosen and due_s - taken_s < seconds[number] / 2:
                 break
             chosen.append(number)
@@ -153,7 +153,7 @@ class Extrapolation:
         self._is_other = ~np.isin(np.arange(len(sources)), sample.chosen)
 
     def regressor(self, part: str) -> Floats:
-        """Returns what a part of the CPU-seconds of each source is proportional to, float64 [N]."""
+        """Returns the regressor of a part of the CPU-seconds: a value per source, float64 [N]."""
         if part == "cut":
             return self._cut
         by_frame = part in ("decode", "scale", "shot_network")
@@ -167,13 +167,13 @@ class Extrapolation:
     def total(
         self, sampled: Floats, regressor: Floats, *, differs: float, is_count: bool = False
     ) -> tuple[float, float]:
-        """Returns the sum over all sources, and the distance to the ends of its 90% interval.
+        """Returns the sum over all sources, and half the width of its 90% interval.
 
         Args:
-            sampled: Of each sampled source, float64 [S].
-            regressor: Of all sources, float64 [N].
-            differs: By which share sources usually differ from their ratio.
-            is_count: Whether it counts things: they come by chance too.
+            sampled: Quantity of each sampled source, float64 [S].
+            regressor: Regressor of each source, float64 [N].
+            differs: Usual relative spread of sources around the ratio.
+            is_count: Whether the quantity is a count, which adds the variance of a Poisson process.
         """
         chosen, group = self._sample.chosen, self._sample.group
         x, of = regressor[chosen], group[chosen]
@@ -184,20 +184,20 @@ class Extrapolation:
         ratio = np.bincount(of, sampled, n_groups) / x_sampled
         usual = (differs * sampled.sum() / whole) ** 2 * float((x**2).sum()) / whole
         if is_count:
-            # Of a Poisson process, of one more thing than was there.
+            # The variance of a Poisson process, with one more event than was observed.
             usual += (sampled.sum() + 1) / whole
         freedom = USUAL_SOURCES + len(chosen) - n_groups
         spread = float(((sampled - ratio[of] * x) ** 2 / np.maximum(x, 1e-9)).sum())
         variance = (USUAL_SOURCES * usual + spread) / freedom
         error = math.sqrt(variance * float((x_other + x_other**2 / x_sampled).sum()))
-        # Student's t, near its quantile for 90% between both ends.
+        # Approximates the quantile of Student's t for a two-sided interval of 90%.
         deviation = error * (NORMAL + 1.7 / freedom)
         return float(sampled.sum() + (ratio * x_other).sum()), deviation
 
     def cost(self, parts: Mapping[str, Floats]) -> tuple[dict[str, float], float]:
-        """Extrapolates CPU-seconds, float64 [S] by part; returns them, and their sum's deviation.
+        """Extrapolates CPU-seconds, float64 [S] by part.
 
-        The part `cut` goes by kept clips, and the others, of the analysis, by what headers say.
+        Returns the total of each part, and half the width of the interval of their sum.
         """
         totals: dict[str, float] = {}
         expected, spent = np.zeros(len(self.seconds)), np.zeros(len(self._sample.chosen))

@@ -1,6 +1,6 @@
-"""What a run would take, and on which machines: runs a sample of its sources, and extrapolates.
+"""Estimates the time and cost of a run on kinds of machines, from a run of a sample of its sources.
 
-docs/plan.md explains the model, and what it assumes.
+docs/plan.md explains the model and its assumptions.
 """
 
 import resource
@@ -42,22 +42,22 @@ from curator.tables.checksums import read_parquet
 from curator.tables.track_parts import AnalyzedUnit
 
 DRIVER_S_PER_CLIP, SHOWN_S_PER_CLIP, SHOWN_CLIPS = 5e-5, 0.02, 100
-"""CPU-seconds of the driver for a candidate (benchmarks/results/corpus.md); and more for the first
-ones, which the report shows."""
+"""CPU-seconds of the driver per candidate (benchmarks/results/corpus.md), and further CPU-seconds
+for each of the first `SHOWN_CLIPS` candidates, which the report shows."""
 ENGINE_GROWS = 0.4
 """Share of the CPU-seconds of Ray's own processes that grows with the corpus."""
 RAY_START_UP_S, RAY_S = 3.0, 2.0
-"""CPU-seconds of workers that start, and of Ray itself, where the cut alone needs Ray."""
+"""CPU-seconds of starting workers, and of Ray itself, if only the cut needs Ray."""
 CUT_FRAMES = 3.0
-"""Weight of a frame of a kept clip, relative to one of a source, where the cut's size is judged."""
+"""Weight of a kept frame relative to a source frame, to decide whether the cut is small work."""
 LEAST_SHARE = 0.1
 """Duplicates in other sources are extrapolated as if the sample had at least this share."""
 REQUESTS_PER_SOURCE = 4
 BUSY_SHARE = 0.9
-"""Share of the time in which workers work: units do not all end at once."""
+"""Share of the time in which workers are busy, because units do not all end at once."""
 COUNTED = "candidates", "kept", "elsewhere", "kept_s", "kept_bytes", "encoded", "copied", "frames"
-"""What is counted of the clips of a source. `kept` has those that are rejected because other
-sources have them too, `elsewhere`; `copied` are clips, `frames`, with those `encoded`, of 1080p."""
+"""Counts of a source's clips. `elsewhere` are duplicates of clips of other sources; `kept` includes
+these. `copied` counts clips; `encoded` and `frames` count frames, in units of 1080p frames."""
 _CLIP_COLUMNS = [
     "clip_id", "source_uri", "decision", "duplicate_of", "start_s", "end_s", "n_frames", "width",
     "height", "cut_mode", "mp4_bytes",
@@ -65,7 +65,7 @@ _CLIP_COLUMNS = [
 
 
 class MachineKind(BaseModel):
-    """A kind of machine; docs/plan.md says what the keys mean. Prices are in any currency."""
+    """A kind of machine. docs/plan.md explains the keys. Prices are in any currency."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -85,7 +85,7 @@ def read_machines(path: str) -> list[MachineKind]:
     """Reads a YAML or JSON list of machines.
 
     Raises:
-        UsageError: It cannot be read, or a key is wrong; names the machine and the key.
+        UsageError: The file cannot be read, or a key is wrong. The message names machine and key.
     """
     try:
         rows = load_yaml(Path(path).read_text(encoding="utf-8"))
@@ -108,7 +108,7 @@ def read_machines(path: str) -> list[MachineKind]:
 
 
 def cost(kind: MachineKind, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns hours, memory and money of a plan on some machines, or why they cannot run it."""
+    """Returns hours, memory and cost of a plan on a kind of machine, or why it cannot run there."""
     workers, gpu_s = int(max(1, kind.cpus)), plan["gpu_s"] or 0.0
     if kind.memory_gb is not None:
         free_bytes = kind.memory_gb * 1e9 - plan["driver_bytes"]
@@ -138,14 +138,14 @@ def cost(kind: MachineKind, plan: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRun:
-    """What the run of a sample took.
+    """Measurements of the run of a sample.
 
     Attributes:
-        summary: What `summary.json` holds.
-        wall_s: From its first stage to its last.
-        units: Sources of each unit of the analysis, and its CPU-seconds by part.
+        summary: Contents of `summary.json`.
+        wall_s: Wall time of the run, with the start of the engine.
+        units: Source URIs of each unit of the analysis, and the unit's CPU-seconds by part.
         clips: Rows of `clips`.
-        objects: Bytes of each object that was written.
+        objects: Size of each object of the output, in bytes.
     """
 
     summary: Mapping[str, Any]
@@ -191,7 +191,7 @@ def run_sample(run: Run, sample: PlanSample, workers: int | None) -> SampleRun:
 
 
 class Planner:
-    """Extrapolates what a sample took to its corpus."""
+    """Extrapolates the run of a sample to its corpus."""
 
     def __init__(self, sample: PlanSample, run: SampleRun) -> None:
         self._sample, self._run, self._summary = sample, run, run.summary
@@ -203,9 +203,9 @@ class Planner:
     def plan(
         self, recipe: Recipe, kinds: Sequence[MachineKind], engine: Engine, *, is_small: bool
     ) -> dict[str, Any]:
-        """Returns the plan of the corpus on this machine, whose engine is given, and on others.
+        """Returns the plan of the corpus for this machine's `engine` and for other machines.
 
-        `is_small` says that its analysis needs no Ray.
+        `is_small` says whether the analysis of the corpus runs without Ray.
         """
         sample, candidates, kept = self._sample, self._count("candidates"), self._kept()
         written = kept["value"] / max(1.0, self._sum("kept") - self._sum("elsewhere"))
@@ -215,7 +215,7 @@ class Planner:
         parts, cpu_s = self._cpu(more, written, starts_ray=starts_ray)
         stage_s, workers = self._stages(parts, more, written), engine.n_workers(len(sample.sources))
         if starts_ray and "cut" in stage_s:
-            # One process cut the sample.
+            # One process cut the sample, but all workers cut the corpus.
             stage_s["cut"] /= workers
         kept_s = self._of_kept("kept_s", kept)
         again = 1 + min(1.0, kept_s["value"] / float(sample.seconds.sum()))
@@ -251,7 +251,7 @@ class Planner:
         return plan | {"machines": [cost(kind, plan) for kind in kinds]}
 
     def _counted(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Floats]:
-        """Returns `COUNTED`, float64 [S] each, by source."""
+        """Returns the counts `COUNTED` of each source, float64 [S] each."""
         counts = {name: np.zeros(len(self._number)) for name in COUNTED}
         source_of = {row["clip_id"]: row["source_uri"] for row in rows}
         for row in rows:
@@ -276,10 +276,10 @@ class Planner:
         )
 
     def _kept(self) -> Estimate:
-        """Returns the clips that are kept.
+        """Returns the estimated number of kept clips.
 
-        A clip's double in another source is sampled as often as the sample is large, so that the
-        share of clips with one grows with the sample.
+        The chance that the sample contains a clip's duplicate in another source is the sample's
+        share of the corpus, so the number of such duplicates is divided by this share.
         """
         alone, elsewhere = self._count("kept"), self._count("elsewhere")
         growth = 1 / max(LEAST_SHARE, self._sample.share)
@@ -288,16 +288,17 @@ class Planner:
         return estimate(alone["value"] - lost, hypot(alone["high"] - alone["value"], spread))
 
     def _of_kept(self, name: str, kept: Estimate) -> Estimate:
-        """Returns a quantity of kept clips, of which all have the mean of the sampled ones."""
+        """Returns the sum of a quantity over kept clips, from its mean in the sample."""
         each = self._sum(name) / max(1.0, self._sum("kept") - self._sum("elsewhere"))
         return {end: each * number for end, number in kept.items()}
 
     def _cpu(
         self, more: float, written: float, *, starts_ray: bool
     ) -> tuple[dict[str, float], Estimate]:
-        """Returns CPU-seconds by part, and their sum.
+        """Returns CPU-seconds by part, and the estimate of their sum.
 
-        `more` and `written` are how many times the sample's candidates and kept clips there are.
+        `more` and `written` are the ratios of the corpus to the sample in candidates and in kept
+        clips.
         """
         spent = Counter(self._summary["cpu_seconds"])
         del spent["total"]
@@ -305,7 +306,7 @@ class Planner:
         totals, deviation = self._model.cost(by_source)
         by_size = len(self._sample.sources) / len(self._number)
         for name, seconds in by_source.items():
-            # What a unit does not say of its sources, such as of joined segments.
+            # CPU-seconds that no unit reports by source, such as those of joined segments.
             totals[name] += max(0.0, spent.pop(name, 0.0) - float(seconds.sum())) * by_size
         totals["driver"] = spent.pop("driver")
         n_more = (more - 1) * self._sum("candidates")
@@ -319,7 +320,7 @@ class Planner:
         return totals, estimate(sum(totals.values()), deviation)
 
     def _by_source(self) -> dict[str, Floats]:
-        """Returns the CPU-seconds of the analysis by part, float64 [S] each."""
+        """Returns the CPU-seconds of the analysis by part and source, float64 [S] each."""
         parts: dict[str, Floats] = {}
         for uris, cpu_s in self._run.units:
             at = np.array(sorted({self._number[uri] for uri in uris}), np.int64)
@@ -330,7 +331,7 @@ class Planner:
         return parts
 
     def _cut_s(self, cut_s: float) -> Floats:
-        """Divides the CPU-seconds of the cut among sources: copies by clips, others by frames."""
+        """Divides the CPU-seconds of the cut among sources: of copies by clips, else by frames."""
         seconds = np.zeros(len(self._number))
         worker_s = {"encoded": "encode_worker_s", "copied": "copy_worker_s"}
         how = {name: self._summary["cut"].get(key, 0.0) for name, key in worker_s.items()}
@@ -353,12 +354,12 @@ class Planner:
             "caption": written,
             "annotate": written,
         }
-        # A part of what short stages take is the same for any number of clips.
+        # Most of the time of short stages does not depend on the number of clips.
         short = 1 + 0.1 * (more - 1)
         return {name: round(s * growth.get(name, short), 3) for name, s in timed.items()}
 
     def _gpu_s(self) -> float | None:
-        """Returns the seconds for which workers hold GPUs; None where none did."""
+        """Returns the GPU-seconds of the corpus; None if no worker of the sample held a GPU."""
         workers = self._summary.get("cluster", {}).get("workers", {})
         shares = {n.partition(" ")[0]: each["gpus"] for n, each in workers.items() if each["gpus"]}
         rows = self._summary.get("timeline", {}).get("stages", [])
@@ -369,10 +370,10 @@ class Planner:
 def _assumptions(recipe: Recipe, sample: PlanSample) -> Iterator[str]:
     if sample.share < 1 and (recipe.dedup.enabled or recipe.cluster.similarity is not None):
         yield (
-            "duplicates in other sources: their share of clips is that of the sample, divided by "
-            f"{max(LEAST_SHARE, sample.share):.2f}, because it grows with the corpus"
+            "duplicates in other sources: the share of such clips in the sample is divided by "
+            f"{max(LEAST_SHARE, sample.share):.2f}, because the share grows with the corpus"
         )
     if recipe.select.max_per_group is not None:
-        yield "select.max_per_group: groups are as large as in the sample, in proportion"
+        yield "select.max_per_group: groups have the same share of clips as in the sample"
     if recipe.filters.by_quantile():
-        yield "bounds by quantile: they are those of the sample's clips"
+        yield "bounds by quantile: the bounds of the sample's clips are used"

@@ -31,7 +31,7 @@ for (const video of isStill ? [] : document.querySelectorAll("video")) {
   video.onpointerleave = video.onblur = () => video.pause();
 }
 """
-"""Plays previews; the page's policy names its hash, and no other script runs."""
+"""Plays previews. The page's policy has the script's hash, and allows no other script."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -43,8 +43,8 @@ def render(template: str, /, **values: Any) -> str:  # noqa: ANN401
 def clean(value: object) -> object:
     """Cleans text for a page; leaves HTML, and values other than text, unchanged.
 
-    Names are untrusted: characters that a file name can hold and UTF-8 cannot, control characters,
-    and those that change the text direction are replaced.
+    Names are untrusted. Characters that UTF-8 cannot encode, control characters, and characters
+    that change the text direction are replaced.
     """
     if type(value) is not str or value.isprintable():
         return value
@@ -58,12 +58,12 @@ def anchor(reason: str) -> str:
 
 
 def embedded(jpeg: bytes) -> str:
-    """Returns a thumbnail in base64, as `card_picture` makes it."""
+    """Returns the thumbnail of `card_picture` in base64."""
     return b64encode(card_picture(jpeg)).decode()
 
 
 def card_picture(jpeg: bytes) -> bytes:
-    """Returns a thumbnail shrunk to `CARD_PX`: a page holds hundreds of them."""
+    """Shrinks a thumbnail to `CARD_PX`, because a page has hundreds of thumbnails."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -119,7 +119,7 @@ def _environment() -> "Environment":
 
 
 MAX_TEXT = 1200
-"""Most letters of a caption or a detail; the rest is in the table."""
+"""Most characters of a caption or detail on a page; the table has the full text."""
 
 Scores = list[tuple[str, float]]
 
@@ -167,9 +167,10 @@ def declared_values(clip: ClipRow) -> list[tuple[str, str]]:
 
 
 def reason_words_of(clip: ClipRow, required: Iterable[str], measures: Measures) -> str:
-    """Returns the first reason against a clip: its score and the bound it misses.
+    """Describes a clip's first reason: the score and the bound that the score misses.
 
-    A clip is rejected without the scores `required`.
+    For `NOT_MEASURED`, names the `required` scores that the clip lacks. Empty for a reason without
+    a score and a bound.
     """
     reason, value = str(clip.reason), clip.reason_score
     bound = clip.reason_threshold

@@ -296,7 +296,7 @@ def test_what_was_not_done_on_a_gpu_is_on_the_page_and_on_the_terminal() -> None
     said = render([clip(1)], summary=summary)[1].text
     for words in (
         "by a CPU, not a GPU 7 analyze: PyNvVideoCodec is not installed",
-        "GPU failed 2 processes that ended for it",
+        "GPU failed 2 processes that ended because of it",
         "left behind 1 processes that a driver held",
         "nodes refused 1 such as 10.0.0.7: NVDEC does not answer",
     ):
