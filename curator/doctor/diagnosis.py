@@ -1,4 +1,4 @@
-"""What checks find, and their outcome as text."""
+"""The outcomes of checks, and their formats as text and JSON."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import NamedTuple, TextIO
 
 _MOST_WIDTH = 44
-"""Of names: longer ones would leave no room for the finding."""
+"""Most columns for names. Longer names would leave no room for findings."""
 _GREEN, _YELLOW, _RED, _DIM, _CYAN, _BOLD = "32", "33", "1;31", "2", "36", "1"
 
 
@@ -17,15 +17,15 @@ class State(StrEnum):
 
     OK = "ok"
     MISSING = "missing"
-    """Absent, or too little."""
+    """Absent, or insufficient."""
     BROKEN = "broken"
-    """Present, and does not work."""
+    """Present, but does not work."""
     NOT_NEEDED = "not needed"
-    """Absent, and the recipe does not use it."""
+    """Absent, but the recipe does not use it."""
 
 
 class Fault(NamedTuple):
-    """What is not in order, and what to do about it; `needed` overrides that of the check."""
+    """A fault and its remedy. `needed` overrides the value of the check."""
 
     found: str
     remedy: str | None
@@ -34,13 +34,13 @@ class Fault(NamedTuple):
 
     @classmethod
     def of(cls, error: Exception | str, remedy: str = "", state: State = State.BROKEN) -> "Fault":
-        """Returns what an error says before a semicolon, and the remedy behind it, if any."""
+        """Splits an error at its first semicolon into finding and remedy; default is `remedy`."""
         finding, _, own = str(error).partition("; ")
         return cls(finding, own or remedy, state)
 
 
 class Group(StrEnum):
-    """Subject of a check, in the order in which they are shown."""
+    """Subjects of checks, in the order of the output."""
 
     MACHINE = "machine"
     VIDEO = "video on CPU"
@@ -50,7 +50,7 @@ class Group(StrEnum):
     RECIPE = "recipe"
 
     def row(self, name: str, outcome: str | Fault, *, needed: bool = False) -> "CheckRow":
-        """Returns the row of a check of this subject; without what is `needed`, no run works."""
+        """Returns the row of a check. If a check that is `needed` fails, no run works."""
         if isinstance(outcome, str):
             outcome = Fault(outcome, None, State.OK)
         found, remedy, state, own = outcome
@@ -62,7 +62,7 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRow:
-    """The outcome of one check; without what is `needed`, the recipe cannot run."""
+    """The outcome of one check. If a check that is `needed` fails, the recipe cannot run."""
 
     group: Group
     name: str
@@ -77,12 +77,12 @@ class CheckRow:
 
     @property
     def is_bad(self) -> bool:
-        """Whether the thing is missing or broken."""
+        """Whether the checked item is missing or broken."""
         return self.state in (State.MISSING, State.BROKEN)
 
     @property
     def stops(self) -> bool:
-        """Whether it keeps the recipe from running."""
+        """Whether this outcome prevents the recipe from running."""
         return self.is_bad and self.needed
 
 
@@ -96,15 +96,15 @@ class Diagnosis:
 
     @property
     def can_run(self) -> bool:
-        """Whether nothing that the recipe needs is missing or broken."""
+        """Whether everything that the recipe needs is present and works."""
         return not any(row.stops for row in self.rows)
 
     @property
     def verdict(self) -> str:
-        """A sentence on whether the recipe can run."""
+        """A sentence that says whether the recipe can run."""
         stops = [row.name for row in self.rows if row.stops]
         others = [row.name for row in self.rows if row.is_bad and not row.stops]
-        aside = f"; not needed for it, and not in order: {', '.join(others)}" if others else ""
+        aside = f"; not needed, but faulty: {', '.join(others)}" if others else ""
         outcome = f"cannot run here: {', '.join(stops)}" if stops else "can run here"
         return f"recipe {self.recipe} {outcome}{aside}"
 
@@ -115,9 +115,9 @@ class Diagnosis:
         return json.dumps(facts, indent=2)
 
     def print(self, stream: TextIO | None = None) -> None:
-        """Prints a line for each check, and a last one that says whether the recipe can run.
+        """Prints a line for each check and each remedy, and the verdict as the last line.
 
-        A terminal gets colours. No line is broken, so `grep` finds whole lines.
+        Output to a terminal has colours. Lines are not wrapped, so `grep` finds whole lines.
         """
         stream = stream or sys.stdout
 

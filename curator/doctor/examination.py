@@ -1,4 +1,4 @@
-"""All checks, each after those that it depends on; sources, OUT, and how S3 is reached."""
+"""Runs all checks in the order of their dependencies; checks sources, OUT and access to S3."""
 
 import socket
 import urllib.parse
@@ -16,9 +16,9 @@ from curator.number_text import plain
 from curator.storage.object_service import scheme_of
 
 MAX_LOOKED_AT = 1000
-"""Most names of a source that are tried for one that can be read."""
+"""Most names of a source to list in search of a readable video."""
 CONNECT_S = 5.0
-"""Longest wait for the S3 server; the client itself tries for minutes."""
+"""Longest wait for the S3 server, because the client itself retries for minutes."""
 _row = partial(Group.STORAGE.row, needed=True)
 
 
@@ -30,10 +30,10 @@ def examine(
     overrides: Sequence[str] = (),
     models: str | None = None,
 ) -> Diagnosis:
-    """Checks everything; writes nothing that stays.
+    """Runs all checks, and leaves nothing written.
 
-    `sources`, `out` and `recipe` are those of `curate run`, where given; `models` replaces the
-    recipe's place of weights.
+    `sources`, `out`, `recipe` and `overrides` have the same meaning as for `curate run`. `models`
+    replaces the recipe's place of weights.
     """
     answers = ask_all(ASKED)
     if are_sound(answers):
@@ -79,7 +79,7 @@ def _with_recipe(
 def storage_rows(sources: Sequence[str], out: str | None, *, s3_answers: bool) -> list[CheckRow]:
     """Checks places. Written objects are removed again, and a missing OUT is not created.
 
-    `s3_answers` is whether to try places on S3: the client tries for minutes.
+    If `s3_answers` is false, places on S3 are not tried, because the client retries for minutes.
     """
 
     def tried(kind: str, place: str, check: Callable[[str], str]) -> CheckRow:
@@ -96,7 +96,7 @@ def storage_rows(sources: Sequence[str], out: str | None, *, s3_answers: bool) -
 
 
 def _source(source: str) -> str:
-    """Lists a source until one can be read, and reads its first byte."""
+    """Lists a source until a video is found, and reads the first byte of the video."""
     from curator.stages.scan.source_listing import ListedSource, UnlistedSource, list_sources
     from curator.storage import open_source
 
@@ -114,7 +114,7 @@ def _source(source: str) -> str:
     if failed is not None:
         raise StorageError(failed.message)
     raise StorageError(
-        f"its first {skipped} names are clearly no videos; name the folder or pattern of the videos"
+        f"the first {skipped} names are not names of videos; pass the folder or pattern of videos"
     )
 
 
@@ -149,7 +149,7 @@ def s3_rows() -> list[CheckRow]:
             "or pod a role"
         )
         return [_row("S3 credentials", Fault(absent, remedy))]
-    # Never the credentials themselves: where boto3 has them from, such as `env`.
+    # The row shows the origin of the credentials, such as `env`, and never the credentials.
     rows = [_row("S3 credentials", f"from {credentials.method}")]
     try:
         meta = client().meta
@@ -169,6 +169,6 @@ def _endpoint(address: str, region: str) -> str | Fault:
     try:
         socket.create_connection((str(parts.hostname), port), timeout=CONNECT_S).close()
     except OSError as error:
-        remedy = "check the network and AWS_ENDPOINT_URL, which is for servers other than Amazon's"
+        remedy = "check the network, and AWS_ENDPOINT_URL if the server is not Amazon's"
         return Fault(f"{words}: {error.strerror or error}", remedy, State.BROKEN)
     return f"{words}, answers"

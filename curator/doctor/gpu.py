@@ -12,7 +12,7 @@ from curator.doctor.probe_process import DECODERS, LIBRARIES, ProbeResult, ask_a
 from curator.media.nvdec_check import CODEC, cuda_words, nvdec_refusal, torch_fault
 
 _FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")
-"""Where GKE and WSL put the driver's libraries, and the loader may not look."""
+"""Folders in which GKE and WSL put the driver's libraries, and the loader may not look."""
 
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 _INSTALL = (
@@ -28,16 +28,15 @@ _INIT_ERRORS = {
     100: ("no GPU that CUDA can use", f"check CUDA_VISIBLE_DEVICES; {_INSTALL}"),
     802: (
         "the system is not ready",
-        "start nvidia-fabricmanager, of the driver's own version: GPUs joined by NVSwitch wait "
-        "for it",
+        "start nvidia-fabricmanager of the driver's version: GPUs on NVSwitch need this service",
     ),
     803: (
         "library and kernel module of the driver have different versions",
-        "restart the machine after a driver update; in a container remove a libcuda of its own "
-        "(such as cuda-compat)",
+        "restart the machine after a driver update; remove the container's own libcuda, such as "
+        "cuda-compat",
     ),
     804: (
-        "this GPU takes no compatibility package (cuda-compat)",
+        "this GPU does not support the compatibility package (cuda-compat)",
         "remove cuda-compat from LD_LIBRARY_PATH, or update the driver",
     ),
     999: (
@@ -45,16 +44,16 @@ _INIT_ERRORS = {
         "load the kernel module nvidia_uvm (nvidia-modprobe -u), or restart the machine; see dmesg",
     ),
 }
-"""Meaning and remedy of codes of `cuInit`."""
+"""Meaning and remedy of error codes of `cuInit`."""
 _OTHER_INIT = "see `dmesg | grep -i -e nvrm -e xid`; restart the machine, or change the GPU"
 
 
 def gpu_rows(faiss: ProbeResult, *, needed: bool) -> list[CheckRow]:
-    """Returns the checks of the GPU, and of packages that would use it.
+    """Checks the GPU and the packages that use the GPU.
 
-    Without a driver, the GPU is *not needed* for a recipe that needs none. With one, every fault is
-    reported, and stops only a recipe that needs a GPU. Packages are tried only where CUDA starts.
-    `faiss` answers the question of that name.
+    Without a driver, a recipe that needs no GPU gets the outcome *not needed*. With a driver, all
+    faults are reported, but they stop only a recipe that needs a GPU. Packages are tried only if
+    CUDA starts. `faiss` is the answer to the probe `faiss`.
     """
     row, (driver,) = partial(Group.GPU.row, needed=needed), ask_all(["libraries"]).values()
     if driver.facts is None:
@@ -98,7 +97,7 @@ def _library(name: str, error: str | None) -> str | Fault:
 
 
 def _absent(library: str, finding: str) -> Fault:
-    """Returns what is wrong with a library that does not load."""
+    """Returns the fault of a library that does not load, with a remedy."""
     folder = next((at for at in _FOLDERS if Path(at, library).exists()), None)
     if folder is not None:
         remedy = f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH, or run ldconfig"
@@ -123,7 +122,7 @@ def _torch(answer: ProbeResult) -> str | Fault:
 
 
 def _nvdec(codec: str, formats: Sequence[Mapping[str, Any]]) -> str | Fault:
-    """Returns formats of a codec that NVDEC decodes; the CPU decodes sources in others."""
+    """Returns the formats of a codec that NVDEC decodes. CPUs decode sources in other formats."""
     takes = [row for row in formats if row["codec"] == codec and row["caps"].get("supported")]
     if not takes:
         return Fault(f"not on this GPU; {codec} is decoded on CPUs", None, State.NOT_NEEDED)

@@ -1,4 +1,4 @@
-"""The machine and the packages that a run uses on CPUs: what is there, and what works."""
+"""Checks the machine, and the packages that a run uses on CPUs."""
 
 import os
 import platform
@@ -21,13 +21,13 @@ from curator.storage.object_service import scheme_of
 WORKER_BYTES = 2 << 30
 """Memory that the engine plans for a worker."""
 MIN_DISK_BYTES = 5 * 10**9
-"""Free space below which a run over more than a few films is likely to fill the disk."""
+"""Free space below which a run over many films probably fills the disk."""
 STOP_DISK_BYTES = 200 * 10**6
-"""Free space that Ray's own files and one track of a film need."""
+"""Free space that Ray's own files and the track of one film need."""
 MIN_OPEN_FILES = 1024
 """Linux's default soft limit."""
 ASKED = ("faiss", "ray", "boto3", "others", "cv2", "pyarrow", "av")
-"""Questions about packages that every installation has, the slowest first."""
+"""Probes of packages that every installation has, the slowest first."""
 
 _SHM = "/dev/shm"
 _OPENCV = ("opencv-python-headless", "opencv-python", "opencv-contrib-python")
@@ -35,7 +35,7 @@ _SYSTEM_LIBRARY = "cannot open shared object file"
 
 
 def machine_rows(out: str | None) -> list[CheckRow]:
-    """Returns the checks of the machine and of the output root, if one was named."""
+    """Checks the machine, and the disk of OUT if `out` is a local path."""
     python = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     outcomes = {
         "Python": python, "cores": str(available_cpus()), "memory": _memory(), _SHM: _shared(),
@@ -59,7 +59,7 @@ def existing(path: str) -> str:
 
 
 def _size(n_bytes: int) -> str:
-    """Formats bytes in binary units, as memory is sold: `16.0 GiB`."""
+    """Formats bytes in binary units, as is usual for memory: `16.0 GiB`."""
     gib = n_bytes / (1 << 30)
     return f"{gib:.1f} GiB" if gib >= 1 else f"{n_bytes / (1 << 20):.0f} MiB"
 
@@ -70,7 +70,7 @@ def _memory() -> str | Fault:
     if fits == 0:
         finding = f"{_size(memory)}; one worker takes up to {_size(WORKER_BYTES)}"
         return Fault(finding, "give the machine or container 4 GiB or more", needed=True)
-    few = f"; room for {fits} of {cores} workers, and no more are started" if fits < cores else ""
+    few = f"; room for {fits} of {cores} workers; a run starts only these" if fits < cores else ""
     return _size(memory) + few
 
 
@@ -82,7 +82,7 @@ def _shared() -> str | Fault:
     if usage.free >= wanted:
         return finding
     return Fault(
-        f"{finding}; Ray's object store takes {_size(wanted)}, and is on disk otherwise",
+        f"{finding}; Ray's object store needs {_size(wanted)}, or else uses the disk",
         f"docker run --shm-size={-(-wanted >> 30) or 1}g, or an emptyDir of medium Memory under "
         "/dev/shm in Kubernetes",
     )
@@ -100,7 +100,7 @@ def _disk(path: str, remedy: str) -> str | Fault:
 def _open_files() -> str | Fault:
     # Ray raises the soft limit to the hard one.
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, hard = ("without end" if limit < 0 else str(limit) for limit in limits)
+    soft, hard = ("unlimited" if limit < 0 else str(limit) for limit in limits)
     finding = f"limit {soft}, up to {hard}"
     if not 0 <= limits[1] < MIN_OPEN_FILES:
         return finding
@@ -114,7 +114,7 @@ def _protections() -> str | Fault:
     if landlock and seccomp:
         return finding
     return Fault(
-        f"{finding}; decoders have no credentials, but reach files or network",
+        f"{finding}; decoders have no credentials, but can reach files or the network",
         "run on Linux 5.13 or newer, on x86-64 or ARM, and let containers use Landlock",
     )
 
@@ -125,7 +125,7 @@ def are_sound(answers: Mapping[str, ProbeResult]) -> bool:
 
 
 def package_rows(answers: Mapping[str, ProbeResult], needs: Collection[str]) -> list[CheckRow]:
-    """Returns the checks of packages; `answers` are those to `ASKED`, `needs` as of a recipe."""
+    """Checks packages. `answers` are the answers to `ASKED`; `needs` are those of the recipe."""
     row, others = partial(Group.VIDEO.row, needed=True), answers["others"]
     faiss = answers["faiss"].facts or {}
     build = ", with GPU code" if faiss.get("gpu_build") else ", CPU only"

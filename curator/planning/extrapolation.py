@@ -118,7 +118,7 @@ def _draw(
     for start, end in zip([0, *ends], [*ends, len(order)], strict=True):
         due_s += share * float(seconds[start:end].sum())
         for number in range(start, end):
-            # A source is taken if it brings the sum nearer to the target. The first is always taken.
+            # Take a source if the sum gets nearer to the target. The first source is always taken.
             if chosen and due_s - taken_s < seconds[number] / 2:
                 break
             chosen.append(number)

@@ -81,7 +81,7 @@ def test_what_is_not_needed_does_not_stop() -> None:
     bad = CheckRow(group=Group.GPU, name="x", state=State.BROKEN, found="f", remedy="r")
     found = Diagnosis(recipe="q", rows=(bad,))
     assert found.can_run
-    assert found.verdict == "recipe q can run here; not needed for it, and not in order: x"
+    assert found.verdict == "recipe q can run here; not needed, but faulty: x"
     with pytest.raises(ValueError, match="has no remedy"):
         CheckRow(group=Group.GPU, name="x", state=State.MISSING, found="f")
 

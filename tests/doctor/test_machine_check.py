@@ -48,7 +48,7 @@ def test_a_machine_in_order(tmp_path: Path) -> None:
     assert {row.state for name, row in rows.items() if name != "/dev/shm"} == {State.OK}
     assert rows["disk of OUT"].found == f"500.0 GB free of 1000.0 GB at {tmp_path}"
     assert rows["memory"].found == "64.0 GiB"
-    assert rows["open files"].found == "limit 1024, up to without end"
+    assert rows["open files"].found == "limit 1024, up to unlimited"
     assert "disk of OUT" not in rows_of("s3://bucket/out")
 
 

@@ -77,7 +77,7 @@ def test_a_mirror_is_looked_at_and_not_copied_from(
     assert isinstance(recipe, Recipe)
     rows = rows_of(recipe)
     assert rows["test-head"].state == State.OK
-    assert rows["test-head"].found == f"in {mirror.uri}, from where a run copies it"
+    assert rows["test-head"].found == f"in {mirror.uri}; a run copies it from there"
     assert rows["test-tiny"].stops
     assert f"copy it to {mirror.uri}/test-tiny/" in (rows["test-tiny"].remedy or "")
     assert checked_recipe(recipe) == "is valid"
