@@ -8,7 +8,7 @@ from curator.strict_yaml import StrictYamlError, load_yaml
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("motion: {min: 1}\nluma: 2\nmotion: {max: 2}", "line 3, column 1: the key 'motion' stands "
+        ("motion: {min: 1}\nluma: 2\nmotion: {max: 2}", "line 3, column 1: the key 'motion' occurs "
          "twice, first in line 1"),
         ("a: {b: 1, b: 1}", "line 1, column 11: the key 'b' occurs twice, first in line 1"),
         ("a: {b: 1\nc: 2", "line 2, column 2: expected ',' or '}'"),

@@ -302,7 +302,7 @@ def test_what_was_not_done_on_a_gpu_is_on_the_page_and_on_the_terminal() -> None
     ):
         assert words in said
         assert words.split(" 1 ")[0] in " ".join(format_funnel(summary).split())
-    assert "Not on a GPU" not in render([clip(1)])[1].text
+    assert "GPU problems" not in render([clip(1)])[1].text
 
 
 def test_every_note_and_every_reason_can_be_shown() -> None:
