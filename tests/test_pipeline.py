@@ -68,7 +68,7 @@ def test_a_pass_over_a_snapshot_has_the_stages_from_one_on() -> None:
         (f"[{BLUR}]", "config of 'blur_regions:BlurRegions': regions"),
         ("[{use: dedup, config: {similarity: 0.5}}]", "settings are the section dedup"),
         ("[blocklist:Blocklist, blocklist:Blocklist]", "there is a stage 'blocklist' already"),
-        ("[{use: blocklist:Blocklist, before: dedup, after: dedup}]", "before dedup and after"),
+        ("[{use: blocklist:Blocklist, before: dedup, after: dedup}]", "set only one"),
     ],
 )
 def test_a_stage_that_cannot_stand_there_is_refused(stages: str, said: str) -> None:
