@@ -1,7 +1,7 @@
-"""Clears centroids of clusters that show a removed clip alone.
+"""Clears centroids that reveal a removed clip.
 
-A centroid of several clips stays: it is their mean. A cleared centroid is a vector of zeros, so the
-other clusters keep their numbers.
+A centroid that is the mean of several clips stays. A cleared centroid becomes a vector of zeros, so
+the other clusters keep their numbers.
 
 Shape letters: K clusters, N clips, D embedding dimensions.
 """
@@ -23,15 +23,20 @@ from curator.tables.removal_records import Removals
 from curator.tables.snapshot_store import JUDGED
 
 _SAME = 0.9999
-"""Cosine from which a centroid, stored as float16, is the embedding of a clip."""
+"""Cosine from which a centroid counts as the embedding of one clip.
+
+Rounding to float16 lowers the cosine by at most 2**-23. The rest is a margin: a centroid that is so
+close to an embedding shows the same clip.
+"""
 _COLUMNS = ("clip_id", "source_id", "source_uri", "start_s", "end_s", "fps", "cluster")
 
 
 def without_removed(store: Store, summary: Mapping[str, Any], removals: Removals) -> str | None:
-    """Returns the packed centroids of a snapshot without those of removed clips; None without any.
+    """Returns the packed centroids of a snapshot, cleared; None for a snapshot without centroids.
 
-    A centroid is cleared if its cluster has removed clips alone, or if it equals the embedding of a
-    removed clip and of no other. `summary` names tables that still have the removed clips.
+    A centroid is cleared if its cluster has only removed clips, or if the centroid equals the
+    embedding of a removed clip and of no other clip. The tables in `summary` must still have the
+    rows of removed clips.
     """
     packed, described = (summary[JUDGED].get(name) for name in (CENTROIDS, CLUSTERS))
     if not packed or not described:
@@ -52,9 +57,10 @@ def without_removed(store: Store, summary: Mapping[str, Any], removals: Removals
         rows = pc.index_in(embeddings["clip_id"], value_set=ids).fill_null(-1).to_numpy()
         has_cluster = rows >= 0
         rows = rows[has_cluster]
-        vectors_ND = as_matrix(embeddings["vector"].chunk(0))[has_cluster]
-        cosines = np.einsum("nd,nd->n", vectors_ND, centroids_KD[cluster_N[rows]], dtype=np.float32)
-        rows = rows[cosines >= _SAME]
+        vectors_ND = as_matrix(embeddings["vector"].combine_chunks())[has_cluster]
+        own_ND = centroids_KD[cluster_N[rows]].astype(np.float32)
+        lengths_N = np.linalg.norm(vectors_ND, axis=1) * np.linalg.norm(own_ND, axis=1)
+        rows = rows[np.einsum("nd,nd->n", vectors_ND, own_ND) >= _SAME * lengths_N]
         is_removed_K[cluster_N[rows[is_gone_N[rows]]]] = True
         is_another_K[cluster_N[rows[~is_gone_N[rows]]]] = True
     centroids_KD[is_cleared_K | (is_removed_K & ~is_another_K)] = 0
