@@ -1,1 +1,1 @@
-"""Takes footage out of an output root for good: `curate remove`."""
+"""Permanently removes footage from an output root: `curate remove`."""

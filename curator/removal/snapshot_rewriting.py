@@ -1,7 +1,7 @@
-"""Rewrites a snapshot without removed footage: its tables, indexes, counts and shards.
+"""Rewrites the tables, indexes, counts and shards of a snapshot without removed footage.
 
-This is the one exception to snapshots being immutable: what was removed must not be read from an
-old one either. A snapshot changes at once, when its own object is written.
+Removal is the only operation that changes a snapshot: removed footage must not be readable from
+older snapshots either. Writing the snapshot's own object switches to the new contents atomically.
 """
 
 from collections import Counter
@@ -43,12 +43,12 @@ from curator.tables.snapshot_store import (
 from curator.tables.source_table import SourceTotals
 
 Tars = Mapping[str, RewrittenTar | None]
-"""New tars by the name of the old one under the output root; None where nothing is left."""
+"""New tars by the name of the old tar under the output root; None if no sample is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenSnapshot:
-    """A snapshot without removed footage: its contents, and what describes its shards, in order."""
+    """A snapshot without removed footage: its contents, and the files that describe its shards."""
 
     summary: dict[str, Any]
     shard_files: dict[str, bytes]
@@ -57,9 +57,9 @@ class RewrittenSnapshot:
 
 
 class SnapshotRewriting:
-    """The snapshots of an output root, rewritten from the oldest on.
+    """Rewrites the snapshots of an output root, from the oldest to the newest.
 
-    `gone` are objects that no snapshot may name any more; `records` is what snapshots say of the
+    Snapshots must no longer name the objects `gone`. `records` is the snapshots' entry about the
     records of removals.
     """
 
@@ -72,12 +72,12 @@ class SnapshotRewriting:
         self._records = dict(records)
         self.tars = TarRewriting(store, removals)
         self._parts: dict[str, str] = {}
-        """New name of each part of a table that was looked at."""
+        """New names of the table parts rewritten so far, by old name."""
         self._named: set[str] = set()
-        """Objects that the snapshots rewritten so far name."""
+        """Objects named by the snapshots rewritten so far."""
 
     def rewrite(self, summary: Mapping[str, Any]) -> RewrittenSnapshot:
-        """Writes what a snapshot needs and is not there, then the snapshot; removes nothing."""
+        """Writes the missing objects of a snapshot, then the snapshot; deletes nothing."""
         store, tables = self._store, summary["tables"]
         dataset = read_parquet(store, summary[INDEXES]["dataset"])
         tars = {name: self.tars.rewrite(name, values) for name, values in self._of_tars(summary)}
@@ -107,7 +107,7 @@ class SnapshotRewriting:
             REMOVALS: self._records,
         }
         if JUDGED in summary:
-            # Custom stages may leave ids in it.
+            # Custom stages may store ids there.
             written[JUDGED] = _without_ids(summary[JUDGED], self._removals.ids)
             centroids = without_removed(store, summary, self._removals)
             if centroids is not None:
@@ -124,13 +124,13 @@ class SnapshotRewriting:
         """Reads the tars of a snapshot that hold removed clips; writes nothing.
 
         Raises:
-            ShardError: One is damaged, or another version wrote it.
+            ShardError: A tar is damaged, or another version wrote it.
         """
         for name, values in self._of_tars(summary):
             self.tars.check(name, values)
 
     def _of_tars(self, summary: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
-        """Yields the tars of a snapshot that hold removed clips, and what members are made from."""
+        """Yields the tars of a snapshot that hold removed clips, with family and key of members."""
         dataset = read_parquet(self._store, summary[INDEXES]["dataset"])
         gone = dataset.filter(pa.array(self._removals.rows(dataset)))
         if not gone.num_rows:
@@ -168,7 +168,7 @@ class SnapshotRewriting:
         )
 
     def _sources(self, tables: Mapping[str, Any], totals: SourceTotals) -> Iterator[str]:
-        """Writes the parts of `sources`, without the clips that go; yields their names."""
+        """Writes the parts of `sources` without removed clips in the counts; yields their names."""
         old = [read_parquet(self._store, part, _COUNTED) for part in tables["clips"]]
         gone = [rows.filter(pa.array(self._removals.rows(rows))) for rows in old]
         lost = {"n_clips": Counter[str](), "n_kept": Counter[str]()}
@@ -191,7 +191,7 @@ class SnapshotRewriting:
 
     def _part(self, part: str, table_name: str, tars: Tars) -> str:
         """Writes a part of a table without removed rows; returns its name."""
-        # Clips that stay may be in another tar of each snapshot.
+        # The tar of a remaining clip may differ between snapshots.
         if part in self._parts and table_name != "clips":
             return self._parts[part]
         table = read_parquet(self._store, part)
@@ -213,9 +213,9 @@ _COUNTED = ("clip_id", "source_id", "source_uri", "start_s", "end_s", "fps", "de
 
 
 def _moved(table: pa.Table, tars: Tars, *, prefix: str) -> pa.Table:
-    """Returns rows with `shard` and `clip_id`, with the places of their samples in new tars.
+    """Returns rows that point to the samples in the new tars.
 
-    `tars` has new tars by old name under the output root, before which `shard` lacks `prefix`.
+    Rows need the columns `shard` and `clip_id`; `prefix` and `shard` together are a key of `tars`.
     """
     places = {
         f"{old}\t{key}": (f"{SHARDS}/{new.described.name}".removeprefix(prefix), start)
@@ -252,7 +252,7 @@ def _clip_rows(tables: list[pa.Table]) -> ClipRows:
 
 
 def _without_ids(value: Any, ids: Collection[str]) -> Any:  # noqa: ANN401 - what JSON can hold
-    """Returns a value without keys and texts that are removed ids, given as their hashes."""
+    """Returns a JSON value without removed ids; `ids` are hashes."""
 
     def is_gone(text: object) -> bool:
         return isinstance(text, str) and removal_hash(text) in ids

@@ -1,4 +1,4 @@
-"""Takes removed footage out of what runs store for later ones, object by object, in place."""
+"""Deletes removed footage from the objects that runs store for later runs, in place."""
 
 import json
 from collections import Counter
@@ -39,14 +39,15 @@ _THUMBNAILS = ("thumbnail_frame", "thumbnails")
 def scrubbed(table: pa.Table, removals: Removals) -> pa.Table | None:
     """Returns a table without the rows, names and thumbnails of removed footage.
 
-    Keys in its metadata go with the rows. None if nothing had to go.
+    The keys of removed rows are deleted from the table's metadata. Returns None if the table holds
+    nothing of removed footage.
     """
     is_gone = removals.rows(table)
     gone = table.filter(pa.array(is_gone))
     left = table.filter(pa.array(~is_gone)) if gone.num_rows else table
     left = _without_thumbnails(_without_names(left, removals), removals)
     metadata = dict(table.schema.metadata or {})
-    # The keys by which probes of some sources are done.
+    # Parts of probes are keyed by version and address of the source.
     is_scan = {"uri", "version"} <= set(table.column_names)
     lost = set(row_keys(gone, ("version", "uri")).to_pylist()) if is_scan else set()
     for field in (KEYS, FAILED):
@@ -60,7 +61,7 @@ def scrubbed(table: pa.Table, removals: Removals) -> pa.Table | None:
 
 
 def names_removed(key: str, removals: Removals) -> bool:
-    """Returns whether a key of a part begins with a removed id, or ends with a removed address."""
+    """Returns whether a part's key begins with a removed id or ends with a removed address."""
     if removal_hash(key.partition(" ")[0]) in removals.ids:
         return True
     _, tab, uri = key.partition("\t")
@@ -68,7 +69,7 @@ def names_removed(key: str, removals: Removals) -> bool:
 
 
 def _without_names(table: pa.Table, removals: Removals) -> pa.Table:
-    """Clears cells that name a removed clip as the one that stayed of duplicates."""
+    """Clears cells that name a removed clip as the original of a duplicate."""
     if _NAMING not in table.column_names:
         return table
     names = table[_NAMING]
@@ -104,31 +105,31 @@ def _without_thumbnails(table: pa.Table, removals: Removals) -> pa.Table:
 
 
 _WHOLE = frozenset({"clips", "shots", "vectors", "pictures", "sources"})
-"""Kinds of candidates that every part has."""
+"""Kinds of objects that every complete part of candidates has."""
 _Sizes = Mapping[tuple[str, int], int]
-"""New size of a part of tracks, by its name and its size before."""
+"""New size in bytes of a part of tracks, by its name and its old size."""
 
 
 @dataclass
 class StateScrubbing:
-    """What runs stored under an output root; counts the replies that were removed."""
+    """Deletes removed footage from stored state; `n_replies` counts the deleted replies."""
 
     store: Store
     removals: Removals
     n_replies: int = 0
 
     def pairs(self) -> list[str]:
-        """Returns objects of similar pairs that name a removed clip: clips are compared anew."""
+        """Returns the tables of similar pairs that name a removed clip; runs compute them anew."""
         return [n for n in self._own(ALIKE) if self._names(n, "clip_id") or self._names(n, "other")]
 
     def scrub(self, summaries: Summaries) -> None:
-        """Rewrites or removes what holds removed footage, given the rewritten snapshots."""
+        """Rewrites or deletes objects with removed footage; `summaries` are rewritten already."""
         clip_ids = _surviving_clips(self.store, summaries)
         for folder in ("scan", "hashes"):
             for name in self._own(folder):
                 self._rewrite(name)
         self._candidates(self._tracks())
-        # Made again where they are needed: only a run that was broken off leaves some.
+        # Only an interrupted run leaves such objects, and the next run makes them again.
         unfinished = [name for name in self._own(SEGMENTS) if self._names(name, "source_id")]
         for folder in ("cuts", FRAME_PARTS, VALUES):
             for name in filter(_is_parquet, self._own(folder)):
@@ -139,7 +140,7 @@ class StateScrubbing:
         for name in filter(_is_parquet, self._own(FAMILIES)):
             self._values(name, clip_ids)
         self.marks()
-        # Their keys are hashes, of clips that are not known any more; codes are of any clips.
+        # The keys of alignments are hashes, which name no clip; codes mix the vectors of all clips.
         self.store.delete([*unfinished, *self._own("alignments"), *self._own(VECTORS)])
         self._texts({text_hash(text) for text in _surviving_texts(self.store, summaries)})
         self._replies(frozenset(_surviving_requests(self.store, summaries)))
@@ -156,14 +157,17 @@ class StateScrubbing:
         """Returns whether a part has rows or keys of removed footage."""
         table, removals = self._columns(name, column), self.removals
         if column not in table.column_names:
-            # Older versions named no other clip.
+            # Older versions did not write all columns that name clips.
             return False
         if removals.named(table[column], removals.ids | removals.spans.keys()).any():
             return True
         return any(names_removed(key, removals) for key in Parts(self.store, "", "").keys(name))
 
     def _keep(self, name: str, left: pa.Table, rows_per_group: int | None = None) -> None:
-        """Writes an object again with the rows that are left; removes it if none is."""
+        """Rewrites an object with the remaining rows; deletes an object without rows.
+
+        Candidates keep empty objects.
+        """
         if left.num_rows or name.startswith(f"{CANDIDATES}/"):
             data = to_parquet(left.combine_chunks(), name, rows_per_group=rows_per_group)
             self.store.write(name, data)
@@ -176,7 +180,7 @@ class StateScrubbing:
             self._keep(name, left, rows_per_group)
 
     def _values(self, name: str, clip_ids: pa.Array) -> None:
-        """Takes values of removed and of unknown clips out of a part."""
+        """Deletes the values of removed and of unknown clips from a part."""
         table = read_parquet(self.store, name)
         stays = pc.is_in(table["clip_id"], value_set=clip_ids)
         left = table.filter(pc.and_(stays, pa.array(~self.removals.rows(table))))
@@ -186,7 +190,7 @@ class StateScrubbing:
             self._keep(name, left, 1 if VALUE in left.column_names else None)
 
     def marks(self) -> None:
-        """Takes out marks of removed clips, and of others that show removed frames."""
+        """Deletes marks of removed clips and of clips that show removed frames."""
         for name in mark_objects(self.store):
             take_out_removed(self.store, name, self.removals)
 
@@ -200,14 +204,14 @@ class StateScrubbing:
         return {(name, n): after[name] for name, n in before.items() if after.get(name, n) != n}
 
     def _candidates(self, sizes: _Sizes) -> None:
-        """Rewrites candidates; those that stay go on to be valid with the rewritten tracks."""
+        """Rewrites candidates; the remaining ones stay valid with the rewritten tracks."""
         parts: dict[str, dict[str, str]] = {}
         for name in self._own(CANDIDATES):
             _, kind, part = name.split("/")
             parts.setdefault(part, {})[kind] = name
         for kinds in parts.values():
             if not kinds.keys() >= _WHOLE:
-                # No run reads what is left of a part of which something is lost.
+                # Runs do not read incomplete parts.
                 self.store.delete(kinds.values())
                 continue
             for kind, name in kinds.items():
@@ -222,7 +226,7 @@ class StateScrubbing:
                 self._keep(name, left)
 
     def _recounted(self, sources: pa.Table, clips: str) -> pa.Table:
-        """Returns rows of candidates' sources with the number of clips that sources still have."""
+        """Returns the rows of `sources` with the numbers of clips that are left."""
         is_less = self.removals.named(sources["source_id"], self.removals.spans)
         if not is_less.any() or not self.store.exists(clips):
             return sources
@@ -233,7 +237,7 @@ class StateScrubbing:
         return sources if now == old else with_column(sources, "n_clips", pa.array(now, pa.int32()))
 
     def _texts(self, hashes: Collection[str]) -> None:
-        """Removes embeddings of captions that no clip has: whose they were is not known."""
+        """Deletes embeddings of captions that no clip has, since these may be of removed clips."""
         for name in self._own("text_embeddings"):
             table = read_parquet(self.store, name)
             left = _rows_of(table, "text_hash", hashes)
@@ -241,12 +245,12 @@ class StateScrubbing:
                 continue
             keys = left["text_hash"].to_pylist()
             parts = Parts(self.store, "text_embeddings", name.partition("/")[2].split("-")[0])
-            # Under the name of the keys that are left; the old one goes then.
+            # The name of a part depends on its keys.
             if not keys or parts.write(left.combine_chunks(), keys, one_row_groups=True) != name:
                 self.store.delete([name])
 
     def _replies(self, keys: frozenset[str]) -> None:
-        """Removes replies that no annotation was made of: whose they were is not known."""
+        """Deletes replies that no annotation uses, since these may be about removed clips."""
         loose = []
         for name in self._own(REPLIES):
             if name.endswith(".json"):
@@ -267,13 +271,13 @@ def _is_parquet(name: str) -> bool:
 
 
 def _rows_of(table: pa.Table, column: str, values: Collection[str]) -> pa.Table:
-    """Returns the rows with one of some values in a column."""
+    """Returns the rows whose value in a column is one of `values`."""
     wanted = pa.array(sorted(values), table[column].type)
     return table.filter(pc.is_in(table[column], value_set=wanted))
 
 
 def _surviving_texts(store: Store, summaries: Summaries) -> Iterator[str]:
-    """Yields the captions of all snapshots, each at least once."""
+    """Yields the captions of all snapshots; a caption may be repeated."""
     for name, columns in CAPTION_COLUMNS.items():
         for table in tables_of(store, summaries, name, columns):
             for column in columns:
@@ -281,7 +285,7 @@ def _surviving_texts(store: Store, summaries: Summaries) -> Iterator[str]:
 
 
 def _surviving_requests(store: Store, summaries: Summaries) -> set[str]:
-    """Returns the keys of replies of all annotations: what they are made of, and their own."""
+    """Returns the keys of all annotations and of the replies that they are made from."""
     keys: set[str] = set()
     for table in tables_of(store, summaries, "annotations", ("request_keys", "annotation_key")):
         for batch in table.to_batches(max_chunksize=1024):
@@ -298,7 +302,7 @@ def _surviving_clips(store: Store, summaries: Summaries) -> pa.Array:
 
 
 def _resized(sources: pa.Table, sizes: _Sizes) -> pa.Table:
-    """Returns rows of candidates' sources with the sizes that their tracks have now."""
+    """Returns the rows of `sources` with the present sizes of their tracks."""
     rows = zip(sources["track_part"].to_pylist(), sources["track_bytes"].to_pylist(), strict=True)
     now = pa.array([sizes.get((part, size), size) for part, size in rows], pa.int64())
     if pc.all(pc.equal(now, sources["track_bytes"])).as_py() is not False:

@@ -1,4 +1,4 @@
-"""Copies tars without removed samples, under the names that a run would give them."""
+"""Copies tars without removed samples; the copies have the names that a run would give them."""
 
 import hashlib
 import io
@@ -25,9 +25,9 @@ from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.sample_members import StoredMember
 
 OWN = frozenset({"json", "mp4", "txt", "npy", "id"})
-"""Members that no family declares."""
+"""Suffixes of members that no family declares."""
 Values = Mapping[tuple[str, str], tuple[FamilyVersion, str]]
-"""Family and key of each member that a family declares, by clip and suffix."""
+"""Family and key of each declared member, by clip id and suffix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,9 @@ class RewrittenTar:
     """A tar without its removed samples.
 
     Attributes:
-        described: For the files that describe all shards.
+        described: Its entry for the files that describe all shards.
         summary: Its entry in the summary.
-        mp4_starts: First byte of each sample's MP4, by key.
+        mp4_starts: Byte offset of each sample's MP4, by key.
     """
 
     described: DescribedTar
@@ -46,11 +46,10 @@ class RewrittenTar:
 
 
 class TarRewriting:
-    """The tars of an output root, each rewritten at most once.
+    """Rewrites the tars of an output root, each at most once.
 
-    Old tars are read by the names that they have under the root, and by the values of a snapshot
-    that names them. Both methods raise `ShardError` where one is damaged, or was written by another
-    version.
+    Methods take the name of a tar under the root, and the member values of a snapshot that names
+    the tar. Methods raise `ShardError` if the tar is damaged or another version wrote the tar.
     """
 
     def __init__(self, store: Store, removals: Removals) -> None:
@@ -59,18 +58,18 @@ class TarRewriting:
         self._tars = TarWriter(store)
         self._sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
         self._whole: set[str] = set()
-        """Old tars that were checked."""
+        """Old tars that passed the check."""
         self.done: dict[str, RewrittenTar | None] = {}
-        """By the name of the old tar under the output root; None where nothing is left."""
+        """New tars by the name of the old tar under the output root; None if no sample is left."""
 
     def rewrite(self, name: str, values: Values) -> RewrittenTar | None:
-        """Writes the tar that replaces one with removed samples; None if no sample is left."""
+        """Writes the replacement of a tar with removed samples; None if no sample is left."""
         if name not in self.done:
             self.done[name] = self._rewritten(name, values)
         return self.done[name]
 
     def check(self, name: str, values: Values) -> None:
-        """Reads all that `rewrite` would read of a tar; writes nothing."""
+        """Reads the members that `rewrite` would read; writes nothing."""
         if name not in self._whole:
             for sample in self._left(name, values):
                 self._tars.read(sample)
@@ -102,7 +101,7 @@ class TarRewriting:
         return place
 
     def _left(self, name: str, values: Values) -> Iterator[Sample]:
-        """Yields the samples of a tar that stay; their MP4s are not read."""
+        """Yields the remaining samples of a tar, without reading their MP4s."""
         _, split, _ = self._place(name)
         with self._store.open(name) as stream:
             reader = TarReader(stream.read, self._sizes[name], seek=stream.seek)
@@ -148,9 +147,10 @@ def _sample(
 
 
 def _undeclared(suffix: str, data: bytes) -> tuple[FamilyVersion, str]:
-    """Returns a family for a NumPy file that an older version wrote and declared nowhere.
+    """Returns a family for a NumPy member that an older version wrote without a declaration.
 
-    Its tar then has another name than a run would give it, and the next run writes it again.
+    The tar's name then differs from the name that a run would give it, so the next run rewrites
+    the tar.
     """
     name, _, ending = suffix.rpartition(".")
     if ending != "npy":
