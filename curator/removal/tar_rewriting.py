@@ -149,8 +149,7 @@ def _sample(
 def _undeclared(suffix: str, data: bytes) -> tuple[FamilyVersion, str]:
     """Returns a family for a NumPy member that an older version wrote without a declaration.
 
-    The tar's name then differs from the name that a run would give it, so the next run rewrites
-    the tar.
+    The tar then has another name than a run would choose, so the next run rewrites the tar.
     """
     name, _, ending = suffix.rpartition(".")
     if ending != "npy":

@@ -1,4 +1,4 @@
-"""Checks that an output root holds the output of a run."""
+"""Checks whether an output root holds the complete output of a run."""
 
 from curator.verify.audit import Verified, verify
 from curator.verify.removed_check import ProvenRemoved, verify_removed

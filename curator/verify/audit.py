@@ -1,4 +1,7 @@
-"""Runs all checks in threads; memory holds facts and at most one clip per thread."""
+"""Runs all checks of `curate verify` in threads.
+
+Memory holds the facts of tars, and at most one clip per thread.
+"""
 
 import os
 import random
@@ -46,18 +49,18 @@ from curator.verify.tar_check import SuffixRules, TarCheck, TarFacts
 
 FramesToDecode = int | Literal["all", "none"]
 MAX_WORKERS = 16
-"""Most threads by default: more wait for one disk or one network connection."""
+"""Most threads by default; more threads would wait for the disk or the network."""
 ENERGON_OWN = ("index.sqlite", "index.uuid")
 """Files that Megatron-Energon may add to `.nv-meta`."""
 MANIFESTS = 2
-"""Sets that manifests name come first; another one is that of the summary during a commit."""
+"""Most sets with a manifest, which come first; during a commit, the summary's set follows."""
 View = tuple[ShardSet, Sequence[TarFacts]]
-"""A set, and facts of its tars that exist."""
+"""A set of shards, and the facts of its existing tars."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified(Outcome):
-    """The outcome of all checks; `n_sources` are sources that were hashed."""
+    """The outcome of all checks; `n_sources` counts the hashed sources."""
 
     n_shards: int
     n_samples: int
@@ -76,22 +79,21 @@ def verify(
     progress: Callable[[int, int, int], None] = lambda n_shards, n_samples, n_bytes: None,
     hashed: Callable[[int, int], None] = lambda n_sources, n_total: None,
 ) -> Verified:
-    """Checks the shards under an output root, their indexes and the tables that name them.
+    """Checks the shards under an output root, their indexes, tables and snapshots.
 
     Args:
         out: Folder or `s3://bucket/prefix` of a run, or a folder with the contents of `shards/`.
-        frames: Number of clips to decode, chosen by `seed`, or all or none. The bytes of all clips
-            are read and hashed in any case.
-        seed: Chooses the clips to decode.
-        workers: Shards read at once; by default one per core, at most `MAX_WORKERS`.
+        frames: Number of clips to decode, or `all` or `none`. All clips are always read and hashed.
+        seed: Seed of the choice of clips to decode.
+        workers: Number of shards read at once; by default one per core, at most `MAX_WORKERS`.
         sources: Whether to hash all sources that still exist.
-        snapshot: Number of the snapshot; None for the newest, with the files at fixed paths.
-        progress: Called with the shards, clips and bytes of MP4s read so far.
-        hashed: Called with the number of sources looked at so far, and of all.
+        snapshot: Number of a snapshot; None for the newest one and the files at fixed paths.
+        progress: Called with the numbers of shards, clips and MP4 bytes read so far.
+        hashed: Called with the number of sources checked so far and of all.
 
     Raises:
-        UsageError: The root has no shards or no such snapshot, or no tables to compare sources
-            with.
+        UsageError: The root has no shards or no such snapshot, or `sources` is set and the root has
+            no summary.
         StorageError: The root cannot be listed.
     """
     findings = Findings()
@@ -165,7 +167,7 @@ def _summary(shards: ShardSet, findings: Findings) -> dict[str, Any] | None:
 
 
 def _of_summary(shards: ShardSet, summary: Mapping[str, Any] | None) -> ShardSet:
-    """Returns the tars of the summary, which may be of the run before the commit."""
+    """Returns the set of the summary's tars; during a commit, these may be the earlier run's."""
     entries = (summary or {}).get("shards") or ()
     names = {str(e["name"]).removeprefix(FOLDER) for e in entries if isinstance(e, dict)}
     listed = tuple(Shard(name=name, facts={}) for name in sorted(names))
@@ -175,9 +177,9 @@ def _of_summary(shards: ShardSet, summary: Mapping[str, Any] | None) -> ShardSet
 def _check_named(
     sets: Sequence[ShardSet], summary: Mapping[str, Any] | None, pool: Executor, findings: Findings
 ) -> list[Shard]:
-    """Checks what manifests and summary name by size and known hash; returns tars that exist.
+    """Checks sizes and hashes of the objects that manifests and summary name.
 
-    The bytes of tars are hashed when they are read.
+    Tars are hashed later, when they are read. Returns the existing tars.
     """
     shards = sets[0]
     if shards.problem is not None:
@@ -200,7 +202,7 @@ def _check_named(
     if shards.snapshot is None:
         forms = [_expected_indexes(shard_set) for shard_set in sets[:MANIFESTS]]
         for name in {name for of_set in forms for name in of_set}:
-            # It has the counts of both sets for a while, which `check_energon` compares.
+            # During a commit, this file has the counts of both sets; `check_energon` compares them.
             if len(sets) == 1 or not name.endswith(f"{ENERGON}/{COUNTS_FILE}"):
                 named[name] = [of_set.get(name, Expected(exists=False)) for of_set in forms]
     sizes = {shards.key(name): n_bytes for name, n_bytes in shards.sizes.items()}
@@ -211,14 +213,14 @@ def _check_named(
 
 
 def _expected_indexes(shards: ShardSet) -> dict[str, Expected]:
-    """Returns the files that describe all tars of a set."""
+    """Returns the expected files that describe all tars of a set."""
     indexes = {
         name: Expected(n_bytes=facts.get("bytes"), sha256=facts.get("sha256"))
         for name, facts in _files(shards).items()
     }
     if shards.manifest is None or not shards.shards:
         return indexes
-    # A manifest need not name them.
+    # Readers need these files even if the manifest does not name them.
     needed = {DATASET, *(wids_name(shard.split) for shard in shards.shards)}
     return dict.fromkeys(needed, Expected()) | indexes
 
@@ -233,9 +235,9 @@ def _of_one_set(
     views: Sequence[View],
     findings: Findings,
 ) -> None:
-    """Adds what a check finds, unless it finds nothing for one of the sets.
+    """Adds the check's findings for the first set, unless the check passes for any set.
 
-    While a commit is under way, each index is of the old set or of the new one.
+    During a commit, an index belongs to the old or to the new set.
     """
     shard_set = []
     for shards, tars in views:
@@ -247,11 +249,11 @@ def _of_one_set(
 
 
 def _check_indexes(views: Sequence[View], tars: Sequence[TarFacts], findings: Findings) -> None:
-    """Compares the files that describe all tars with them; `tars` are those of all sets."""
+    """Compares the files that describe all tars with `tars`, the tars of all sets."""
     buckets = {tar.shard.bucket for tar in tars if tar.shard.bucket}
     for folder in ("", *(f"{bucket}/" for bucket in sorted(buckets))):
         for file in ENERGON_FILES:
-            # The summary's set may have buckets that the next one has not.
+            # During a commit, the counts cover the tars of all sets.
             both = [(views[0][0], tars)] if file == COUNTS_FILE else []
             _of_one_set(partial(check_energon, folder, file), [*views, *both], findings)
     for split in SPLITS:
@@ -269,14 +271,14 @@ def _check_tars(
     findings: Findings,
     progress: Callable[[int, int, int], None],
 ) -> list[TarFacts]:
-    """Reads all tars."""
+    """Reads and checks all tars in the pool's threads."""
     shards = sets[0]
     decoded = _chosen(shards, present, frames, seed)
-    # Of a commit that was broken off, tars of both sets may be there.
+    # An interrupted commit may leave tars of both sets.
     rules = SuffixRules(sets[:MANIFESTS])
     n_cpus = os.cpu_count() or 1
     threads = max(1, n_cpus // max(1, min(len(present), n_cpus)))
-    # Several threads count without a lock: the numbers are only shown.
+    # Threads count without a lock, since the numbers are for display only.
     seen = [0, 0, 0]
 
     def note(n_bytes: int) -> None:
@@ -304,7 +306,7 @@ def _chosen(
     begins = [0, *accumulate(_n_samples(shards, shard) for shard in present)]
     total = begins.pop()
     chosen: defaultdict[str, set[int]] = defaultdict(set)
-    # The standard library's generator makes the same choice everywhere.
+    # `random.Random` makes the same choice on every platform.
     for number in random.Random(seed).sample(range(total), min(frames, total)):
         at = bisect_right(begins, number) - 1
         chosen[present[at].name].add(number - begins[at])
@@ -317,7 +319,7 @@ def _n_samples(shards: ShardSet, shard: Shard) -> int:
         return samples
     if shard.idx_name in shards.sizes:
         return max(0, shards.sizes[shard.idx_name] // 8 - 1)
-    # Without both, a guess by size: some of the first samples can be chosen.
+    # Without both, the size gives an estimate, so that some of the first samples can be chosen.
     return 1 + shards.sizes[shard.name] // (64 << 20)
 
 
@@ -338,7 +340,7 @@ def _check_facts(shards: ShardSet, tar: TarFacts, findings: Findings) -> None:
 
 
 def _check_sums(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
-    """Compares the manifest's sums with those of the tars, if all tars are those it names."""
+    """Compares the manifest's sums with the tars, if all named tars are whole and unchanged."""
     counts = (shards.manifest or {}).get("counts")
     is_complete = len(tars) >= len(shards.shards) and all(
         tar.is_whole and tar.shard.facts.get("sha256") in (None, tar.sha256) for tar in tars
@@ -350,7 +352,7 @@ def _check_sums(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) 
 
 
 def _check_keys(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
-    """Finds keys that two samples share."""
+    """Adds a finding for each key that two samples share."""
     filled = [tar for tar in tars if len(tar.keys)]
     if not filled:
         return
@@ -366,7 +368,7 @@ def _check_keys(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) 
 
 
 def _check_splits(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
-    """Finds sources with clips in both splits."""
+    """Adds a finding for each source with clips in both splits."""
     train, val = (
         frozenset().union(*(tar.sources for tar in tars if tar.shard.split == split))
         for split in SPLITS
@@ -377,7 +379,7 @@ def _check_splits(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
 
 
 def _check_unnamed(shards: ShardSet, summary: Mapping[str, Any] | None, findings: Findings) -> None:
-    """Finds objects that neither the manifest, if any, nor an earlier snapshot names."""
+    """Adds a finding for each object that no manifest and no earlier snapshot names."""
     if shards.manifest is None:
         return
     named = {MANIFEST, DATASET, *map(wids_name, SPLITS), *_files(shards)}

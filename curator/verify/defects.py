@@ -1,4 +1,4 @@
-"""Groups findings by the object that is at fault: one damaged tar shows in many checks."""
+"""Groups findings by the object at fault, since one damaged tar fails several checks."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ _OF_BYTES = frozenset(
         FindingCode.TAR_DAMAGED,
     }
 )
-"""Codes of an object whose own bytes are wrong: an index that differs from it may be right."""
+"""Codes of objects with wrong bytes. An index that differs from such an object may be right."""
 _OF_SAMPLES = frozenset(
     {
         FindingCode.KEY_TWICE,
@@ -30,17 +30,17 @@ _OF_SAMPLES = frozenset(
 )
 _OF_TABLES = (FindingCode.DATASET, FindingCode.CLIPS)
 ROW_OF = "a row of "
-"""Beginning of what a table without a row of a sample was expected to have."""
+"""Prefix of the expectation in findings of samples without a row in a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defect:
-    """An object at fault, and its findings, the cause first."""
+    """An object at fault with its findings, cause first."""
 
     path: str
     findings: Sequence[Finding]
     samples: frozenset[str]
-    """Keys of affected samples that findings name."""
+    """Keys of the affected samples."""
 
     @property
     def is_warning(self) -> bool:
@@ -49,9 +49,9 @@ class Defect:
 
 
 def defects(findings: Iterable[Finding]) -> list[Defect]:
-    """Groups findings by object, in the order of the first finding of each object.
+    """Groups findings by object, in the order of each object's first finding.
 
-    A finding of an index or table about a tar with wrong bytes belongs to the tar.
+    Differences between an index or table and a tar with wrong bytes count for the tar.
     """
     findings = list(findings)
     damaged = {f.path for f in findings if f.code in _OF_BYTES}
@@ -67,7 +67,7 @@ def defects(findings: Iterable[Finding]) -> list[Defect]:
     return [
         Defect(
             path=path,
-            # The sort keeps the order of codes, which begins with causes.
+            # The stable sort keeps the order of codes, which begins with causes.
             findings=sorted(group, key=lambda finding: finding.path != path),
             samples=frozenset(
                 part.partition(".")[0]
@@ -80,7 +80,7 @@ def defects(findings: Iterable[Finding]) -> list[Defect]:
 
 
 def is_truncated(defect: Defect, counts: Mapping[str, int]) -> bool:
-    """Returns whether some findings of the defect's codes were counted and not kept."""
+    """Returns whether findings of the defect's codes were counted but not stored."""
     return any(counts.get(str(finding.code), 0) > MAX_STORED for finding in defect.findings)
 
 

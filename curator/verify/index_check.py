@@ -1,4 +1,4 @@
-"""Compares indexes and the tables for readers with the tars."""
+"""Compares the indexes of shards, `dataset.parquet` and the table `clips` with the tars."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ ENERGON = ".nv-meta"
 SPLITS_FILE, COUNTS_FILE = "split.yaml", ".info.json"
 ENERGON_FILES = ("dataset.yaml", SPLITS_FILE, COUNTS_FILE)
 _MAX_YAML_CHARACTERS = 64 << 20
-"""It names every tar."""
+"""Characters of the largest YAML index, which names every tar."""
 
 
 def wids_name(split: str) -> str:
@@ -64,7 +64,7 @@ def check_idx(shards: ShardSet, facts: TarFacts, findings: Findings) -> None:
 
 
 def wids_entries(shards: ShardSet, split: str, findings: Findings) -> dict[str, dict[str, Any]]:
-    """Reads the entries of a wids index by tar; empty if it is missing or unreadable."""
+    """Returns the entries of a wids index by tar; none for a missing or unreadable index."""
     name = wids_name(split)
     index = _load(shards, name, FindingCode.WIDS, findings)
     if index is None:
@@ -111,7 +111,8 @@ def check_energon(
 ) -> None:
     """Compares a file of `ENERGON_FILES` with the tars of a set.
 
-    `folder` is empty for the `.nv-meta` of all shards, or a bucket with a slash.
+    `folder` is empty for the `.nv-meta` of all shards; for that of a bucket, `folder` is the bucket
+    and a slash.
     """
     own = {tar.shard.name[len(folder) :]: tar for tar in tars if tar.shard.name.startswith(folder)}
     name = f"{folder}{ENERGON}/{file}"
@@ -163,7 +164,7 @@ def _expanded(names: Iterable[object]) -> Iterator[str]:
 
 
 def _load(shards: ShardSet, name: str, code: FindingCode, findings: Findings) -> Any:  # noqa: ANN401 - whatever the file holds
-    """Loads a JSON or YAML object; None if it is missing, or cannot be read, which is a finding."""
+    """Loads a JSON or YAML object; None for a missing or unreadable one, which adds a finding."""
     if name not in shards.sizes:
         return None
     is_json = name.endswith(".json")
@@ -182,7 +183,7 @@ BATCH_ROWS = 4096
 
 
 class _TableCheck:
-    """Compares rows of a table with the samples of all tars, and remembers those it has seen."""
+    """Compares a table's rows with the samples of all tars, and records which samples have rows."""
 
     def __init__(
         self, shards: ShardSet, tars: Sequence[TarFacts], code: FindingCode, findings: Findings
@@ -199,14 +200,14 @@ class _TableCheck:
     def compare(
         self, path: str, actual: Mapping[str, object], expected: Mapping[str, object]
     ) -> None:
-        """Adds a finding for each field with another value."""
+        """Adds a finding for each field whose value differs."""
         self._findings.compare(self._code, path, actual, expected)
 
     def find(self, path: str, row: Mapping[str, Any], key_column: str) -> tuple[TarFacts, int]:
-        """Returns the tar of a row, and the position of its sample in it.
+        """Returns the tar of a row, and the position of the row's sample in the tar.
 
         Raises:
-            LookupError: There is none, which is added where it is a fault of the table.
+            LookupError: The row has no sample. Unless the tar is damaged, this adds a finding.
         """
         shard, key = str(row.get("shard")).removeprefix(FOLDER), str(row.get(key_column))
         tar = self._tars.get(shard)
@@ -232,9 +233,9 @@ class _TableCheck:
         check: Callable[[str, Mapping[str, Any]], None],
         declared: pa.Schema | None = None,
     ) -> bool:
-        """Checks each row of a Parquet object, given its path; returns whether all can be read.
+        """Calls `check` with the path and contents of each row; returns whether all are readable.
 
-        Columns of families must be those of `declared`, if that is not None.
+        The table's columns of families must equal those of `declared`, unless that is None.
         """
         path = f"{self._shards.store.uri}/{name}"
         try:
@@ -266,7 +267,7 @@ class _TableCheck:
 
 
 def _families(schema: pa.Schema) -> str:
-    """Returns the columns of a table that families declare, for people."""
+    """Describes the columns of a table that families declare."""
     return ", ".join(
         f"{name} ({schema.field(name).type}, {family['name']} {family['fingerprint']})"
         for name, family in sorted(declared_columns(schema).items())
@@ -293,17 +294,17 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
 
 
 def _is_same(actual: object, expected: object) -> bool:
-    # A table may hold it in single precision.
+    # Tables may hold floats in single precision.
     if isinstance(actual, float) and isinstance(expected, int | float):
         return math.isclose(actual, expected, rel_tol=1e-4)
     return actual == expected
 
 
 def _of_sample(shards: ShardSet, tar: TarFacts, at: int) -> dict[str, Any]:
-    """Reads a sample again, and returns its row.
+    """Reads a sample again, and returns its row for `dataset.parquet`.
 
     Raises:
-        ValueError: It cannot be read any more, or is of another kind.
+        ValueError: The sample can no longer be read, or lacks a field.
     """
     fields: dict[str, Any] = {}
     text: str | None = None
@@ -328,7 +329,7 @@ def _of_sample(shards: ShardSet, tar: TarFacts, at: int) -> dict[str, Any]:
 def check_clips(
     summary: Mapping[str, Any], shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
 ) -> None:
-    """Compares the kept rows of `clips`, whose parts the summary names, with the tars."""
+    """Compares the kept rows of the summary's table `clips` with the tars."""
     table = _TableCheck(shards, tars, FindingCode.CLIPS, findings)
     tables = summary.get("tables")
     parts = tables.get("clips") if isinstance(tables, dict) else None

@@ -1,4 +1,4 @@
-"""Checks objects by size and hash: those of the chain of snapshots, and sources."""
+"""Checks sizes and hashes of the objects that snapshots name, and of sources."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -39,23 +39,23 @@ _Snapshots = dict[int, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """An object as something names it; None is unknown, as for what older versions wrote."""
+    """Expected size and hash of an object; None is unknown, as for objects of older versions."""
 
     n_bytes: object = None
-    """Whatever a manifest holds; the same goes for the hash."""
+    """Unchecked value of a manifest, as is the hash."""
     sha256: object = None
     exists: bool = True
     remedy: str | None = None
 
     @classmethod
     def of(cls, digest: Digest, remedy: str) -> "Expected":
-        """Returns an object of which size and hash are known."""
+        """Returns the expectation of a known size and hash."""
         return cls(n_bytes=digest.n_bytes, sha256=digest.sha256, remedy=remedy)
 
     def differences(
         self, n_bytes: int | None, sha256: str | Exception | None
     ) -> list[tuple[FindingCode, str, str]]:
-        """Returns codes with what is there and what is expected; None for an object that is not."""
+        """Returns code, found and expected of each difference; `n_bytes` is None if missing."""
         if n_bytes is None:
             return [(FindingCode.MISSING, "missing", "an object")] if self.exists else []
         if not self.exists:
@@ -78,15 +78,15 @@ def check_objects(
     findings: Findings,
     copies: Mapping[str, str] | None = None,
 ) -> int:
-    """Compares objects with what names them; returns the bytes that were read.
+    """Compares objects with their expected sizes and hashes; returns the number of bytes read.
 
     Args:
-        store: Where they are.
-        sizes: Bytes of each object that is there.
-        expected: What may be there: one of several while a commit is under way.
-        pool: Where objects are hashed.
-        findings: Takes what is wrong.
-        copies: Another object with the same bytes, from which a run writes it again.
+        store: Output root.
+        sizes: Bytes of each existing object.
+        expected: Allowed forms of each object; several during a commit.
+        pool: Threads that hash objects.
+        findings: Collects the differences.
+        copies: Name of an object with the same bytes, from which a run can restore the object.
     """
     hashed = [n for n, forms in expected.items() if n in sizes and any(f.sha256 for f in forms)]
     digests = dict(zip(hashed, pool.map(partial(_sha256, store), hashed), strict=True))
@@ -120,11 +120,18 @@ def check_chain(
     *,
     only: int | None = None,
 ) -> int:
-    """Checks that snapshots are those that were committed, and that what they name is whole.
+    """Checks that snapshots are as committed, and that the objects that they name are whole.
 
-    `summary` is None where `summary.json` cannot be read; `checked` are objects that were checked
-    already; `only` is the number of the one snapshot whose objects are checked. Returns the bytes
-    that were read.
+    Args:
+        store: Output root.
+        summary: Contents of `summary.json`; None if unreadable.
+        checked: Objects that were checked already.
+        pool: Threads that hash objects.
+        findings: Collects the differences.
+        only: Number of the only snapshot whose objects are checked; None for all.
+
+    Returns:
+        The number of bytes read.
     """
     snapshots = _snapshots(store, summary or {}, findings)
     expected: dict[str, Expected] = {}
@@ -156,7 +163,7 @@ def check_chain(
 
 
 def _snapshots(store: Store, summary: Mapping[str, Any], findings: Findings) -> _Snapshots:
-    """Reads the snapshots, the newest first, and compares each with the link that names it."""
+    """Reads the snapshots from the newest, and compares each with the hash in its successor."""
     numbers = snapshot_numbers(store)
     head = summary.get(HEAD)
     links = {summary[NUMBER]: head["sha256"]} if head is not None else {}
@@ -190,12 +197,12 @@ def _snapshots(store: Store, summary: Mapping[str, Any], findings: Findings) -> 
 def _check_fixed(
     store: Store, summary: Mapping[str, Any], snapshots: _Snapshots, findings: Findings
 ) -> None:
-    """Compares `summary.json` and `config.json` with the snapshot that they follow."""
+    """Compares `summary.json` and `config.json` with the snapshots they belong to."""
     snapshot = snapshots.get(summary.get(NUMBER, 0))
     if snapshot is not None and not follows(summary, snapshot):
         where = f"{store.uri}/{SUMMARY}"
         findings.add(FindingCode.HASH, where, "other contents", "those of its snapshot", RERUN)
-    # A commit that was broken off may have written that of its own snapshot.
+    # An interrupted commit may have written the settings of its own, newer snapshot.
     settings = [
         {name: source[name] for name in ("recipe", "fingerprints") if name in source}
         for source in (summary, snapshots[max(snapshots)])
@@ -210,7 +217,7 @@ def _check_fixed(
 
 
 def _of_tars(store: Store, snapshot: Mapping[str, Any], remedy: str) -> dict[str, Expected]:
-    """Returns the objects of the shards, as the manifest of a snapshot has them."""
+    """Returns the expected objects of the shards by the manifest of a snapshot."""
     objects: dict[str, Expected] = {}
     try:
         for facts in read_json(store, snapshot[INDEXES]["manifest"])["shards"]:
@@ -219,7 +226,7 @@ def _of_tars(store: Store, snapshot: Mapping[str, Any], remedy: str) -> dict[str
             objects[index_name(name)] = Expected(sha256=facts["idx_sha256"], remedy=remedy)
             objects[meta_name(name)] = Expected(sha256=facts["meta_sha256"], remedy=remedy)
     except (DamagedError, KeyError, TypeError):
-        # What is wrong with the manifest itself is found as with any object.
+        # The hash of the manifest shows its damage.
         return {}
     return objects
 
@@ -231,10 +238,9 @@ def check_sources(
     findings: Findings,
     hashed: Callable[[int, int], None],
 ) -> int:
-    """Hashes every source that was analyzed and still exists; returns how many those are.
+    """Hashes every analyzed source that still exists; returns the number of readable sources.
 
-    A source that is gone is a warning. `hashed` is called with the number of sources that were
-    looked at, and of all.
+    A missing source is a warning. `hashed` gets the number of sources checked so far and of all.
     """
     names = summary.get("tables", {}).get("sources", ())
     columns = ("uri", "sha256", "outcome")
@@ -250,7 +256,7 @@ def check_sources(
 
 
 def _check_source(findings: Findings, uri: str, expected: str) -> bool:
-    """Compares one source; returns whether it could be read."""
+    """Compares a source with its hash; returns whether the source could be read."""
     try:
         with open_source(uri) as reader:
             actual = HashingReader(reader, closes=False).finish().sha256

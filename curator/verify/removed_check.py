@@ -1,8 +1,9 @@
 """Searches every object under an output root for removed footage.
 
-Records hold only hashes. The search therefore hashes everything that may be an id, a caption, a
-picture or a clip: hexadecimal words of the lengths of ids, texts, binary cells, members of tars,
-whole objects, and names of objects.
+Records of removals hold only hashes. The search therefore hashes all possible ids, captions,
+pictures and clips, and compares these hashes with the records. Possible ids are hexadecimal words
+of an id's length, also in names of objects. Texts, binary cells, MP4s in tars and objects of other
+kinds are hashed as a whole.
 """
 
 import base64
@@ -56,7 +57,7 @@ class ProvenRemoved(Outcome):
 
     Attributes:
         n_records: Number of records of removals.
-        read: Numbers of objects and of their parts that were compared, by kind.
+        read: Number of objects, and of the compared parts of each kind.
     """
 
     n_records: int
@@ -66,12 +67,12 @@ class ProvenRemoved(Outcome):
 def verify_removed(
     out: str, *, progress: Callable[[int, int], None] = lambda n_objects, n_bytes: None
 ) -> ProvenRemoved:
-    """Looks for removed footage in every object under an output root.
+    """Searches every object under an output root for removed footage.
 
-    `progress` is called with the objects and bytes read so far.
+    `progress` gets the numbers of objects and bytes read so far.
 
     Raises:
-        UsageError: Nothing was removed from it.
+        UsageError: Nothing was removed from this output root.
     """
     store = open_store(out)
     findings = Findings()
@@ -95,7 +96,7 @@ def verify_removed(
 
 
 def check_records(store: Store, findings: Findings) -> RecordChain:
-    """Checks the records of removals against each other, their copies and the newest snapshot."""
+    """Compares the records of removals with each other, their copies and the newest snapshot."""
     records = RecordChain.read(store)
     copied = "`curate remove OUT --finish` writes it again from its copy"
     faults = [(name, why, copied) for name, why in records.damaged.items()]
@@ -108,7 +109,7 @@ def check_records(store: Store, findings: Findings) -> RecordChain:
 
 
 def found_in(store: Store, removals: Removals, names: Iterable[str]) -> list[str]:
-    """Returns which of some objects hold something of removed footage."""
+    """Returns the names of the objects that hold parts of removed footage."""
     removals = _without_shared(store, removals)
     keys = []
     for name in names:
@@ -120,14 +121,14 @@ def found_in(store: Store, removals: Removals, names: Iterable[str]) -> list[str
 
 
 def _parts(store: Store, table: str) -> Iterator[str]:
-    """Yields the parts of a table of all snapshots that can be read."""
+    """Yields the parts of a table in all readable snapshots."""
     for _, summary in listed_snapshots(store):
         if not isinstance(summary, Exception):
             yield from summary["tables"].get(table, ())
 
 
 def _without_shared(store: Store, removals: Removals) -> Removals:
-    """Omits captions that a clip which stays has too."""
+    """Returns the removals without captions that remaining clips share."""
     shared: set[str | None] = set()
     for table, columns in CAPTION_COLUMNS.items() if removals.captions else ():
         for part in _parts(store, table):
@@ -139,7 +140,7 @@ def _without_shared(store: Store, removals: Removals) -> Removals:
 
 
 def _check_returned(store: Store, removals: Removals, findings: Findings) -> None:
-    """Looks for kept clips with frames of removed footage."""
+    """Searches for kept clips that show frames of removed footage."""
     regions = frame_regions(store, removals.frames)
     columns = ("clip_id", "source_id", "start_frame", "end_frame", "decision")
     for part in _parts(store, "clips") if regions else ():
@@ -152,7 +153,7 @@ def _check_returned(store: Store, removals: Removals, findings: Findings) -> Non
 
 
 class _Search:
-    """Compares what is in objects with records."""
+    """Compares the contents of objects with the records of removals."""
 
     def __init__(self, store: Store, removals: Removals, findings: Findings) -> None:
         self._store = store
@@ -162,7 +163,7 @@ class _Search:
         self.read: Counter[str] = Counter()
 
     def object(self, key: str) -> None:
-        """Reads an object whole, and looks into it by its kind."""
+        """Reads an object, and searches its contents according to its kind."""
         where = f"{self._store.uri}/{key}"
         self.read["objects"] += 1
         self._words(key.encode(), where, "its name")
@@ -172,13 +173,13 @@ class _Search:
             self._bytes(key, where)
         else:
             data = self._store.read(key)
-            # Also of Parquet: whatever it does not compress.
+            # Parquet leaves some values uncompressed.
             self._words(data, where, "its bytes")
             look = self._parquet if key.endswith(".parquet") else self._text
             look(data, where)
 
     def _bytes(self, key: str, where: str) -> None:
-        """Reads an object of any kind and size."""
+        """Searches the bytes of an object of any kind and size."""
         digest, tail = hashlib.sha256(), b""
         with self._store.open(key) as stream:
             while data := stream.read(_READ_BYTES):
@@ -247,7 +248,7 @@ class _Search:
                     if member.suffix in ("json", "txt"):
                         self._captions([data.decode("utf-8", "replace")], where, part)
         except ShardError as error:
-            # Not a tar of ours, or a damaged one: its bytes are compared all the same.
+            # The tar is foreign or damaged; the search still compares its bytes.
             self._findings.add(FindingCode.TAR_DAMAGED, where, str(error), "a whole tar")
             self._bytes(key, where)
 
@@ -280,7 +281,7 @@ class _Search:
 
 
 class _Html(HTMLParser):
-    """Collects texts and values of attributes of a page."""
+    """Collects the texts and attribute values of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -296,7 +297,7 @@ class _Html(HTMLParser):
 
 
 def _texts_in(value: Any) -> Iterator[str]:  # noqa: ANN401 - of any JSON
-    """Yields a text and the texts within it if it is JSON, or those of a value."""
+    """Yields the texts in a JSON value; a text that holds JSON also yields the texts in it."""
     if isinstance(value, str):
         yield value
         if value[:1] in ("{", "[") and len(value) > LEAST_CAPTION:
@@ -310,7 +311,7 @@ def _texts_in(value: Any) -> Iterator[str]:  # noqa: ANN401 - of any JSON
 
 
 def _leaves(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    """Yields the columns of values that a column of lists or structs is made of."""
+    """Yields the flat columns within a nested column."""
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         yield from _leaves(pc.list_flatten(column))

@@ -1,4 +1,4 @@
-"""Reads one tar from front to end, and checks all that its bytes and those of its MP4s show."""
+"""Reads one tar from start to end, and checks its members and its MP4s."""
 
 import hashlib
 import io
@@ -31,13 +31,13 @@ from curator.tables.sample_members import MEMBERS
 from curator.verify.findings import FindingCode, Findings
 
 MAX_PIXELS = 1 << 27
-"""Larger frames are not decoded: a header that claims them counts as damage."""
+"""Pixels of the largest frame that is decoded; a larger frame counts as damage."""
 
 
 def header_differences(mp4: bytes, sample: dict[str, Any], uri: str) -> list[tuple[str, str]]:
-    """Returns differences between the MP4's header and the JSON: pairs of found and expected.
+    """Compares an MP4's header with its JSON; returns pairs of found and expected.
 
-    The JSON has `width`, `height`, `n_frames` and `fps_fraction` or `fps`; `uri` is for messages.
+    The JSON has `width`, `height`, `n_frames` and `fps_fraction` or `fps`; messages name `uri`.
     """
     try:
         with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4)) as container:
@@ -51,7 +51,7 @@ def header_differences(mp4: bytes, sample: dict[str, Any], uri: str) -> list[tup
         (size, f"{sample['width']}x{sample['height']}"),
         (f"{n_frames} frames", f"{sample['n_frames']} frames"),
     ]
-    # Containers round a rate to their time base.
+    # Containers round frame rates to their time base.
     if fps is None or abs(float(fps) - wanted_fps) > 1e-3 * wanted_fps:
         pairs.append((f"{fps or 'unknown'} frames/s", f"{wanted_fps:g} frames/s"))
     return [(actual, expected) for actual, expected in pairs if actual != expected]
@@ -60,7 +60,10 @@ def header_differences(mp4: bytes, sample: dict[str, Any], uri: str) -> list[tup
 def frame_differences(
     mp4: bytes, sample: dict[str, Any], uri: str, *, threads: int
 ) -> list[tuple[str, str]]:
-    """Returns differences between decoded frames and JSON: number, size, first time, damage."""
+    """Compares number, sizes, first time and damage of decoded frames with the JSON.
+
+    Returns pairs of found and expected.
+    """
     first_s: float | None = None
     try:
         with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4)) as container:
@@ -87,7 +90,7 @@ def rate_of(sample: dict[str, Any]) -> Fraction:
     """Returns the frames per second of a sample's JSON.
 
     Raises:
-        ValueError: It is not a number.
+        ValueError: The rate is not a number.
     """
     with raised_as(ValueError, ZeroDivisionError):
         return Fraction(str(sample.get("fps_fraction") or sample["fps"]))
@@ -96,12 +99,12 @@ def rate_of(sample: dict[str, Any]) -> Fraction:
 NEEDED = ("json", "mp4", "txt")
 ALLOWED = frozenset({*NEEDED, "npy", "id"})
 UNDECLARED = "text.npy"
-"""Member that older versions wrote and did not declare."""
+"""Member that older versions wrote without a declaration in the manifest."""
 MAX_VALUE_BYTES = MAX_MP4_BYTES = 2 << 30
 
 
 class SampleFields(BaseModel, strict=True):
-    """Fields of a sample's JSON that readers and these checks need."""
+    """Fields that readers and these checks need in a sample's JSON."""
 
     key: str
     source_id: str
@@ -114,31 +117,31 @@ class SampleFields(BaseModel, strict=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarFacts:
-    """Contents of a tar: arrays with an entry per sample, about 100 bytes a sample together."""
+    """Contents of a tar; arrays have an entry per sample and take about 100 bytes a sample."""
 
     shard: Shard
     is_whole: bool
-    """Whether it could be read to its end."""
+    """Whether the tar could be read to its end."""
     offsets: NDArray[np.int64]
-    """Of each sample's first header."""
+    """Byte offset of each sample's first header."""
     end: int
-    """Offset behind the last sample."""
+    """Byte offset of the end of the last sample; 0 for a tar that is not whole."""
     keys: NDArray[np.bytes_]
     mp4_offsets: NDArray[np.int64]
     mp4_bytes: NDArray[np.int64]
     digests: NDArray[np.uint64]
-    """Of rows in `dataset.parquet`; 0 where the JSON does not say what is in one."""
+    """Digests of the expected rows in `dataset.parquet`; 0 for a sample without usable JSON."""
     sources: frozenset[bytes]
     n_frames: int
     bytes: int
     sha256: str
-    """This and the MD5 are empty where the tar could not be read."""
+    """SHA-256 of the tar; this and the MD5 are empty for an unreadable tar."""
     md5: str
     n_decoded: int
 
 
 class SuffixRules:
-    """The members that samples may have, by the manifests of some sets of shards."""
+    """Suffixes that the manifests of some sets of shards allow."""
 
     def __init__(self, sets: Sequence[ShardSet]) -> None:
         declared = [declared_families(shard_set.manifest).values() for shard_set in sets]
@@ -166,12 +169,12 @@ class _ReadSample:
 
 @dataclass
 class TarCheck:
-    """The check of one tar and its `.meta.jsonl`.
+    """Checks one tar and its `.meta.jsonl`.
 
     Attributes:
-        decoded: Positions of samples to decode; None for all.
-        threads: Of the decoder.
-        seen: Called with the bytes of each clip read.
+        decoded: Positions of the samples to decode; None for all.
+        threads: Number of decoder threads.
+        seen: Called for each clip, with the bytes of its MP4.
     """
 
     shards: ShardSet
@@ -183,7 +186,7 @@ class TarCheck:
     seen: Callable[[int], None]
 
     def __post_init__(self) -> None:
-        """Has read nothing yet."""
+        """Starts without any member read."""
         self._add = self.findings.add
         self._path = self.shards.uri(self.shard.name)
         self._meta: BinaryIO | None = None
@@ -196,14 +199,14 @@ class TarCheck:
         self._n_frames = self._n_decoded = 0
 
     def run(self) -> TarFacts:
-        """Reads all bytes of the tar."""
+        """Reads all bytes of the tar, and adds a finding for each fault."""
         shards, shard = self.shards, self.shard
         sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
         n_bytes, hashes, is_whole = shards.sizes[shard.name], ("", ""), False
         with ExitStack() as stack:
             try:
                 stream = stack.enter_context(shards.store.open(shards.key(shard.name)))
-                # The check of the objects finds a missing file.
+                # `check_objects` reports a missing file.
                 if shard.meta_name in shards.sizes:
                     meta = shards.store.open(shards.key(shard.meta_name))
                     self._meta = stack.enter_context(meta)
@@ -298,7 +301,7 @@ class TarCheck:
                 sample.text = data
 
     def _check_value(self, reader: TarReader, member: Member, family: Family) -> None:
-        """Checks that a member holds a value as its family declares it."""
+        """Checks a member against the declaration of its family."""
         where = f"{self._path}#{member.name}"
         if member.bytes > MAX_VALUE_BYTES:
             most = f"at most {MAX_VALUE_BYTES}"
@@ -311,7 +314,7 @@ class TarCheck:
             self._add(FindingCode.MEMBERS, where, str(error), wanted)
 
     def _close(self, sample: _ReadSample) -> None:
-        """Checks a sample whose members have all been read, and notes its facts."""
+        """Checks a completely read sample, and records its facts."""
         path, allowed = f"{self._path}#{sample.key}", self.rules.allowed
         missing = [name for name in NEEDED if name not in sample.sizes]
         others = sorted(sample.sizes.keys() - allowed) + sample.repeated
@@ -356,7 +359,7 @@ class TarCheck:
                 self._add(FindingCode.FRAMES, path, actual, expected)
 
     def _fields(self, sample: _ReadSample, path: str) -> dict[str, Any] | None:
-        """Returns the sample's JSON, if it has all needed fields."""
+        """Returns the sample's JSON; None if a needed field is missing or wrong."""
         if sample.json is None:
             return None
         try:
@@ -393,7 +396,7 @@ class TarCheck:
         if self._meta is not None and sample.json is not None and not _is_same(line, sample.json):
             actual = "another line than the JSON in the tar" if line else "it ends"
             self._meta_differs(f"line {len(self._keys)}: {actual}", f"the JSON of {sample.key}")
-            # All lines after a missing or extra one would differ too.
+            # After a missing or extra line, all further lines would differ.
             self._meta = None
 
     def _next_line(self) -> bytes:
@@ -413,8 +416,8 @@ def _is_same(line: bytes, json: bytes) -> bool:
 
 
 def row_digest(row: Mapping[str, Any]) -> int:
-    """Returns 64 bits of a hash of a sample's row in `dataset.parquet`, never 0."""
-    # A table may hold floats in single precision, and name MP4s in another way.
+    """Returns a 64-bit hash of a sample's row in `dataset.parquet`, never 0."""
+    # Tables may hold floats in single precision, and other paths of MP4s.
     values = (row.get(name) for name in DATASET_SCHEMA.names if name != "path")
     rounded = [f"{value:.6g}" if isinstance(value, float) else value for value in values]
     data = orjson.dumps(rounded, default=str)
