@@ -164,7 +164,7 @@ class StateScrubbing:
         return any(names_removed(key, removals) for key in Parts(self.store, "", "").keys(name))
 
     def _keep(self, name: str, left: pa.Table, rows_per_group: int | None = None) -> None:
-        """Rewrites an object with the remaining rows; deletes an empty one, except of candidates."""
+        """Rewrites an object with the remaining rows; deletes it if empty, except candidates."""
         if left.num_rows or name.startswith(f"{CANDIDATES}/"):
             data = to_parquet(left.combine_chunks(), name, rows_per_group=rows_per_group)
             self.store.write(name, data)

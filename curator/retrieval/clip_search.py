@@ -1,4 +1,4 @@
-"""Finds clips of a finished run: opened once, asked many times.
+"""Finds clips of a finished run; one `ClipSearch` answers many queries.
 
 Shape letters: Q queries, D dimensions, C clips.
 """
@@ -30,16 +30,17 @@ from curator.vectors.vector_index import SEARCH_PROBES, VectorIndex
 
 K = 20
 PROBES = 256
-"""Cells that a single query visits; of 16 frames that were made smaller, 32 of 3,000 cells find 13.
-A video has several pictures, each of which may find a clip: benchmarks/results/search.md."""
+"""Index cells that a single query visits; 32 of 3,000 cells found only 13 of 16 downscaled frames.
+Videos need fewer cells, since each of their pictures may find a clip. Source:
+benchmarks/results/search.md."""
 _PER_PICTURE = 10
-"""Clips that each picture of a video proposes."""
+"""Least number of clips that each picture of a video proposes."""
 _PROPOSED = 100
-"""Most clips that a span of a video is compared with; at some 30 CPU-ms each."""
+"""Most clips that a span of a video is compared with, at about 30 CPU-ms each."""
 SAME_OFFSET_S = 0.5
-"""Spans of a video show the same part of a clip where their offsets differ by no more."""
+"""Largest difference of offsets at which two spans of a video show the same part of a clip."""
 Near = tuple[int, float, float | None]
-"""A row of `clips`, its best cosine, and the second of the clip; None for a clip as a whole."""
+"""A row of `clips`, its best cosine, and the second in the clip; None for the whole clip."""
 _COLUMNS = (
     "clip_id", "source_uri", "start_s", "end_s", "caption", "decision", "shard", "key",
 )  # fmt: skip
@@ -50,12 +51,12 @@ class SharedFootage:
     """Footage that a video and a clip both show: `time_clip = speed * time_video + offset_s`.
 
     Attributes:
-        query_s: Second of the video at which it begins.
-        at_s: Second of the clip at which it begins.
-        overlap_s: Its length, in seconds of the video.
-        offset_s: Second of the clip at which the video begins; negative where the clip is later.
-        speed: Seconds of the clip per second of the video: 0.8 where it is 1.25 times as fast.
-        mirrored: One of them is mirrored.
+        query_s: Second of the video at which the shared footage begins.
+        at_s: Second of the clip at which the shared footage begins.
+        overlap_s: Length of the shared footage, in seconds of the video.
+        offset_s: Time in the clip at second 0 of the video; negative if the clip begins later.
+        speed: Seconds of the clip per second of the video: 0.8 if the clip plays 1.25 times as fast.
+        mirrored: Whether one of the two is a mirror image.
     """
 
     query_s: float
@@ -71,14 +72,14 @@ class FoundClip:
     """A clip that a search found.
 
     Attributes:
-        rank: From 1.
-        score: Cosine of its nearest vector, -1 to 1.
-        at_s: Second of the clip, from its first frame, at which it is like the query; None where
-            clips are compared as a whole.
-        start_s: Where it begins in its source; `end_s` is where it ends.
+        rank: Position among the results, from 1.
+        score: Cosine of the clip's nearest vector, -1 to 1.
+        at_s: Seconds from the clip's first frame to the matching picture; None if the search
+            compares whole clips.
+        start_s: Second of the source at which the clip begins; the clip ends at `end_s`.
         decision: `kept` or `rejected`.
-        shard: Tar that has it, with its sample's `key` there; None of a rejected clip.
-        shared: Of a video: the footage that both show, verified; else None.
+        shard: Tar with the clip, as sample `key`; None for a rejected clip.
+        shared: Verified footage that the clip shares with a query video; None otherwise.
     """
 
     rank: int
@@ -96,9 +97,9 @@ class FoundClip:
 
 
 class ClipSearch:
-    """The clips of a snapshot, to be searched; rejected ones only if `rejected` is set.
+    """Searches the clips of a snapshot; rejected clips only if `rejected` is set.
 
-    An index is built when it is first needed.
+    The first search builds the index.
     """
 
     def __init__(self, finished: Finished, *, rejected: bool = False) -> None:
@@ -117,26 +118,27 @@ class ClipSearch:
         rejected: bool = False,
         memory_bytes: int | None = None,
     ) -> Self:
-        """Opens a snapshot of OUT; arguments are those of `open_finished`."""
+        """Opens a snapshot of OUT; other arguments are those of `open_finished`."""
         finished = open_finished(out, snapshot, memory_bytes=memory_bytes)
         return cls(finished, rejected=rejected)
 
     BY = ("clip", "picture", "video", "text")
-    """What a query may be."""
+    """Kinds of queries."""
 
     def find(self, by: str, query: str, k: int = K, where: str | None = None) -> list[FoundClip]:
-        """Finds the nearest clips to a query of one of the kinds `BY`."""
+        """Finds the clips nearest to a query of a kind in `BY`."""
         clips: list[FoundClip] = getattr(self, f"by_{by}")(query, k, where)
         return clips
 
     def by_clip(self, clip: str, k: int = K, where: str | None = None) -> list[FoundClip]:
-        """Finds the `k` clips that mean the same as another one, by the mean of its vectors.
+        """Finds the `k` clips nearest to the mean vector of another clip.
 
-        `clip` is its id, or a beginning that no other has; `where` is an SQL condition over
-        columns of `clips`.
+        `clip` is an id or a unique prefix of an id. `where` is an SQL condition over columns of
+        `clips`.
 
         Raises:
-            UsageError: There is no such clip, it has no vector, or an argument is wrong; so do all.
+            UsageError: No clip or several clips match, the clip has no vector, or an argument is
+                wrong. All searches raise this for wrong arguments.
         """
         allowed = self._allowed(k, where)
         number = find_clip(self.finished, clip)
@@ -154,18 +156,18 @@ class ClipSearch:
     def by_picture(
         self, file: str | os.PathLike[str], k: int = K, where: str | None = None
     ) -> list[FoundClip]:
-        """Finds the clips with the pictures that are nearest to an image file."""
+        """Finds the clips with the pictures nearest to an image, given as a file or address."""
         return self.by_vector(picture_vector(file), k, where)
 
     def by_vector(
         self, vector_D: NDArray[np.float32], k: int = K, where: str | None = None
     ) -> list[FoundClip]:
-        """Finds the clips with the pictures that are nearest to a vector of `SceneNetwork`."""
+        """Finds the clips with the pictures nearest to a vector of `SceneNetwork`, float32 [D]."""
         allowed = self._allowed(k, where)
         return self._located(self._nearest_pictures(vector_D[np.newaxis], k, allowed))
 
     def by_text(self, text: str, k: int = K, where: str | None = None) -> list[FoundClip]:
-        """Finds the clips that CLIP says a text describes."""
+        """Finds the clips that best match a text, by CLIP embeddings."""
         allowed, index = self._allowed(k, where), self._described
         vector_D = text_vector(text, self.finished.recipe)
         k = min(k, len(self._is_searched))
@@ -178,7 +180,7 @@ class ClipSearch:
     def by_video(
         self, place: str | os.PathLike[str], k: int = K, where: str | None = None
     ) -> list[FoundClip]:
-        """Finds the clips that show footage of a video, then those whose pictures are near it."""
+        """Finds the clips that share footage with a video, then clips with similar pictures."""
         allowed = self._allowed(k, where)
         spans = video_spans(place, self.finished.recipe.analyze)
         nearest: dict[int, Near] = {}
@@ -208,7 +210,10 @@ class ClipSearch:
     def _verified(
         self, pairs: Sequence[tuple[float, ClipFootage, int]]
     ) -> dict[int, SharedFootage]:
-        """Returns what clips share with spans of a video, by row; spans with their second."""
+        """Returns the footage that clips share with a video, by row.
+
+        Each pair has the second of the video at which a span begins, the span, and a row.
+        """
         footage = self._footage({row for _, _, row in pairs})
         by_row: dict[int, list[SharedFootage]] = {}
         for begin_s, span, row in pairs:
@@ -228,7 +233,7 @@ class ClipSearch:
     def _nearest_pictures(
         self, queries_QD: NDArray[np.float32], k: int, allowed: NDArray[np.bool_] | None
     ) -> list[Near]:
-        """Returns the k clips with the nearest pictures to each query, nearest first."""
+        """Returns the `k` clips with the pictures nearest to each query, nearest first."""
         index = self._pictures.index
         assert index is not None, "`_pictures` refuses"
         probes = PROBES if len(queries_QD) == 1 else SEARCH_PROBES
@@ -249,7 +254,7 @@ class ClipSearch:
         ]
 
     def _allowed(self, k: int, where: str | None) -> NDArray[np.bool_] | None:
-        """Returns the clips that a condition allows, bool [C]; None without one."""
+        """Returns the clips that match a condition, bool [C]; None without a condition."""
         if k < 1:
             raise UsageError(f"k is {k}; expected a whole number from 1")
         if where is None:
@@ -260,12 +265,12 @@ class ClipSearch:
             )
             allowed = np.zeros(len(self._is_searched), np.bool_)
             allowed[self._rows.find_all(named)] = True
-            # The last condition alone: many queries may have one each.
+            # Only the last condition is cached: every query may have its own.
             self._allowed_by = {where: allowed & self._is_searched}
         return self._allowed_by[where]
 
     def _footage(self, rows: set[int]) -> dict[int, ClipFootage]:
-        """Reads the footage of clips by row, from the parts that have them."""
+        """Reads the footage of clips by row, from the parts that hold these clips."""
         order = sorted(rows)
         is_wanted = np.isin(self._rows_of, order)
         parts = [part.facts.name for part in self._pictures.parts if is_wanted[part.owners].any()]
@@ -288,7 +293,7 @@ class ClipSearch:
 
     @cached_property
     def _rows_of(self) -> NDArray[np.int64]:
-        """The row of each owner of `_pictures`, int64 [O]; -1 of others than the snapshot's."""
+        """Row of each owner in `_pictures`, int64 [O]; -1 for clips outside the snapshot."""
         rows = np.full(self._pictures.n_owners, -1, np.int64)
         for part in self._pictures.parts:
             rows[part.owners] = self._rows.find_all(part.ids.to_pylist())
@@ -307,7 +312,7 @@ class ClipSearch:
         )
 
     def _of_clips(self, vectors: StoredVectors) -> VectorIndex | None:
-        """Returns the index of a vector per clip; None without any."""
+        """Returns an index with one vector per clip; None without vectors."""
         index: VectorIndex | None = None
         for table in vectors.blocks():
             rows = self._rows.find_all(table["clip_id"].to_pylist())
@@ -324,7 +329,7 @@ class ClipSearch:
 
 
 def joined_spans(some: Sequence[SharedFootage]) -> SharedFootage:
-    """Joins what consecutive spans show of one clip to its longest part."""
+    """Joins the spans that show the same part of a clip as the longest span."""
     longest = max(some, key=lambda span: span.overlap_s)
     same = [
         span

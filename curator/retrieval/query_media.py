@@ -1,7 +1,4 @@
-"""Turns queries into data to search with.
-
-A picture or a text becomes a vector, float32 [D]. A video becomes the footage of its shots.
-"""
+"""Converts queries: a picture or a text into a vector, a video into the footage of its shots."""
 # ruff: noqa: N806 - shape letters
 
 import math
@@ -31,10 +28,10 @@ from curator.storage.base import has_scheme
 from curator.tables.footage_store import as_footage
 
 SPAN_S = 60.0
-"""Longest part of a video that is compared with clips at a time."""
+"""Longest part of a video that is compared with clips at once."""
 _DENSE = {"samples_per_s": 4.0, "thumbnail_every": 1, "scene_every_s": 0.5}
-"""A query video gets more pictures per second than clips have, so that each picture of a clip has a
-counterpart from about the same moment."""
+"""Settings that sample a query video more densely than clips, so that each picture of a clip has a
+counterpart at nearly the same moment."""
 
 
 def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
@@ -53,11 +50,10 @@ def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
 
 
 def video_spans(place: str | os.PathLike[str], config: AnalyzeConfig) -> dict[float, ClipFootage]:
-    """Analyzes a video, given as a file or address, and divides the video into its shots.
+    """Analyzes a video, given as a file or address, and divides it into its shots.
 
     Returns:
-        Footage of spans of at most `SPAN_S`; keys are the seconds of the video at which spans
-        begin.
+        Footage of spans of at most `SPAN_S`, by the second of the video at which a span begins.
 
     Raises:
         UsageError: The video cannot be decoded.
@@ -72,7 +68,7 @@ def text_vector(text: str, recipe: Recipe) -> NDArray[np.float32]:
     """Returns the vector of a text by the CLIP model of a recipe, float32 [D].
 
     Raises:
-        UsageError: The text is empty, or the model's weights or package are not here.
+        UsageError: The text is empty, or the model's weights or package are missing.
     """
     if not text.strip():
         raise UsageError("--text is empty; expected what the clips show, such as 'a red car'")
@@ -87,7 +83,7 @@ def text_vector(text: str, recipe: Recipe) -> NDArray[np.float32]:
 def _decoded(
     place: str | os.PathLike[str], config: AnalyzeConfig, *, is_picture: bool
 ) -> Track | NDArray[np.float32]:
-    """Decodes a file in the sandbox of this process, which later queries use again."""
+    """Decodes a file in this process's sandbox, which later queries reuse."""
     uri = os.fspath(place)
     uri = uri if has_scheme(uri) else os.path.abspath(uri)
     try:
@@ -108,10 +104,7 @@ def _decoded(
 
 
 def _spans(track: Track) -> Iterator[tuple[float, ClipFootage]]:
-    """Yields the begin of each span, in seconds, and its footage.
-
-    A long shot is divided into equal spans.
-    """
+    """Yields the start in seconds and the footage of each span; divides long shots equally."""
     frame_s = (track.frame_pts - track.frame_pts[0]) * float(track.time_base)
     for shot in find_shots(track, ProposeConfig()):
         first_s = float(frame_s[shot.start_frame])

@@ -1,4 +1,4 @@
-"""The stage that decodes the file of a query in a sandbox: a picture or a video."""
+"""Decodes the picture or video of a query in a sandbox."""
 
 # ruff: noqa: N806 - shape letters
 
@@ -27,13 +27,13 @@ from curator.tables.track_items import FRAMES
 
 FAMILIES = frozenset({FRAMES, "pictures", "scenes", "shots"})
 SIDE_PX = 320
-"""Longer side of pictures, as analysis has them before it computes vectors."""
+"""Longer side of pictures before vectors are computed, as in analysis."""
 _THREADS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryFile:
-    """A file that a user asks by."""
+    """The picture or video of a query."""
 
     uri: str
     n_bytes: int
@@ -53,24 +53,24 @@ class QueryStage(Stage[AnalyzeConfig, QueryFile, Track | NDArray[np.float32] | F
     limit_bytes = 4 << 30
 
     def setup(self) -> None:
-        """Loads the scene network and that of shots."""
+        """Loads the scene network and the shot network."""
         self._models: AnalysisModels = load_analysis_models(self.config, FAMILIES, None, None)
 
     def limit_s(self, unit: QueryFile) -> float:
-        """CPU-seconds by the bytes of the file, for as many frames as these can hold."""
+        """Returns the CPU-seconds for as many frames as the file's bytes can hold."""
         source = SourceRef(
             uri=unit.uri, n_bytes=unit.n_bytes, version=unit.version, header_duration_s=math.inf
         )
         return min(self.config.max_decode_s, decode_limit_s(source))
 
     def process(self, unit: QueryFile) -> Track | NDArray[np.float32] | Failure:
-        """Decodes a file."""
+        """Returns the vector of a picture or the track of a video."""
         if unit.is_picture:
             return read_proven(unit.uri, unit.version, self._vector)
         return read_proven(unit.uri, unit.version, partial(self._track, unit))
 
     def failed(self, unit: QueryFile, failure: Failure) -> Failure:
-        """Returns the error."""
+        """Returns the failure."""
         return failure
 
     def _vector(self, reader: BinaryIO) -> NDArray[np.float32]:

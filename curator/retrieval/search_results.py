@@ -1,4 +1,4 @@
-"""What a search found, as a table, as JSON, and as a page of playable clips."""
+"""Renders search results as a table, as JSON, and as a page of playable clips."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from curator.tables.clip_rows import ClipRows
 from curator.tables.disk_table import taken
 
 PAGE_BYTES = 200_000_000
-"""Most bytes of clips in a page; of further clips it has pictures."""
+"""Most bytes of MP4s in a page; the page shows pictures of further clips."""
 _MAX_SOURCE, _MAX_CAPTION = 40, 60
 
 
 def as_json(clips: Sequence[FoundClip]) -> str:
-    """Returns a JSON list of the clips."""
+    """Returns the clips as a JSON list."""
     return orjson.dumps([asdict(clip) for clip in clips], option=orjson.OPT_INDENT_2).decode()
 
 
 def as_table(clips: Sequence[FoundClip], by: str) -> str:
-    """Returns the clips in aligned columns, for people; `by` names what they were found by."""
+    """Returns the clips as a text table; `by` is the kind of the query."""
     if not clips:
         return "no clip was found"
     rows = [["", "clip", "score", "at", "source", "span", "shard", "caption"]]
@@ -57,7 +57,7 @@ def as_table(clips: Sequence[FoundClip], by: str) -> str:
 
 
 def shared_words(shared: SharedFootage | None) -> str:
-    """Says how much of the video a clip shows, and from where on."""
+    """Describes the part of the query video that a clip shows."""
     if shared is None:
         return "no, similar"
     words = f"{shared.overlap_s:.1f} s from {moment(shared.query_s)} of the video on"
@@ -70,7 +70,7 @@ def shared_words(shared: SharedFootage | None) -> str:
 def render_search(
     finished: Finished, results: Sequence[FoundClip], query: str, where: str | None
 ) -> str:
-    """Renders one HTML document that plays the clips and refers to nothing outside itself."""
+    """Renders the clips as one self-contained HTML document with players."""
     ids = pa.array([clip.clip_id for clip in results], pa.string())
     numbers = pc.indices_nonzero(pc.is_in(finished.clips["clip_id"], value_set=ids)).to_pylist()
     clips = {
@@ -92,7 +92,7 @@ def render_search(
 
 
 def _mp4s(finished: Finished, clips: Sequence[Any]) -> dict[str, str]:
-    """Returns the files of the first clips that fit in a page, in base64."""
+    """Returns the MP4s of the first clips that fit in a page, in base64, by clip id."""
     files: dict[str, str] = {}
     left = PAGE_BYTES
     for clip in clips:

@@ -1,7 +1,4 @@
-"""Runs all checks of `curate verify` in threads.
-
-Memory holds the facts of tars, and at most one clip per thread.
-"""
+"""Runs all checks in threads; memory holds facts of tars, and at most one clip per thread."""
 
 import os
 import random

@@ -111,8 +111,7 @@ def check_energon(
 ) -> None:
     """Compares a file of `ENERGON_FILES` with the tars of a set.
 
-    `folder` is empty for the `.nv-meta` of all shards; for that of a bucket, `folder` is the bucket
-    and a slash.
+    `folder` is empty for the `.nv-meta` of all shards, and `BUCKET/` for that of a bucket.
     """
     own = {tar.shard.name[len(folder) :]: tar for tar in tars if tar.shard.name.startswith(folder)}
     name = f"{folder}{ENERGON}/{file}"

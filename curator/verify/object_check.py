@@ -122,16 +122,8 @@ def check_chain(
 ) -> int:
     """Checks that snapshots are as committed, and that the objects that they name are whole.
 
-    Args:
-        store: Output root.
-        summary: Contents of `summary.json`; None if unreadable.
-        checked: Objects that were checked already.
-        pool: Threads that hash objects.
-        findings: Collects the differences.
-        only: Number of the only snapshot whose objects are checked; None for all.
-
-    Returns:
-        The number of bytes read.
+    `summary` is None if `summary.json` is unreadable. Objects in `checked` are skipped. With
+    `only`, the number of a snapshot, only its objects are checked. Returns the number of bytes read.
     """
     snapshots = _snapshots(store, summary or {}, findings)
     expected: dict[str, Expected] = {}

@@ -1,9 +1,7 @@
 """Searches every object under an output root for removed footage.
 
 Records of removals hold only hashes. The search therefore hashes all possible ids, captions,
-pictures and clips, and compares these hashes with the records. Possible ids are hexadecimal words
-of an id's length, also in names of objects. Texts, binary cells, MP4s in tars and objects of other
-kinds are hashed as a whole.
+pictures and clips. Possible ids are hexadecimal words of an id's length, also in names of objects.
 """
 
 import base64

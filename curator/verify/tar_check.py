@@ -60,10 +60,7 @@ def header_differences(mp4: bytes, sample: dict[str, Any], uri: str) -> list[tup
 def frame_differences(
     mp4: bytes, sample: dict[str, Any], uri: str, *, threads: int
 ) -> list[tuple[str, str]]:
-    """Compares number, sizes, first time and damage of decoded frames with the JSON.
-
-    Returns pairs of found and expected.
-    """
+    """Compares the decoded frames with the JSON; returns pairs of found and expected."""
     first_s: float | None = None
     try:
         with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4)) as container:

@@ -1,1 +1,1 @@
-"""The local page over a finished run: what `curate view` serves."""
+"""Serves the local page of a finished run: `curate view`."""

@@ -1,6 +1,6 @@
-"""What other bounds keep and drop, within a moment: `curate tune --rules-only`, kept in memory.
+"""Shows at once which clips other bounds keep: `curate tune --rules-only`, held in memory.
 
-Shape letters: N clips without the parts of divided ones, in the order of `clips`.
+Shape letters: N clips in the order of `clips`, without remainders of divided clips.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,24 +31,24 @@ from curator.stages.filter.rules import Bounds, resolve
 from curator.storage.metadata_columns import is_metadata
 
 KEPT = 0
-"""Code of the clips that nothing is against."""
+"""Code of clips without a reason for rejection."""
 MAX_CACHED = 64
-"""Scores whose values are held: 12 MB each at a million clips."""
+"""Most scores whose values stay in memory; each takes 9 MB for a million clips."""
 
 
 class Outcomes(NamedTuple):
-    """What some changes of the recipe would do."""
+    """The outcomes of all clips under a changed recipe."""
 
     codes: NDArray[np.uint16]
-    """Number of the first reason against each clip in `LiveFunnel.reasons`, uint16 [N]."""
+    """Index in `LiveFunnel.reasons` of the first reason against each clip, uint16 [N]."""
     bounds: tuple[Bounds, ...]
-    """The rules as numbers, in the recipe's order."""
+    """The rules with numeric bounds, in the recipe's order."""
 
 
 class ScoreBins(NamedTuple):
-    """The values of a score, and the bin of each clip in its histogram: uint8, BINS for no value.
+    """The values of a score, float64 [N], and their histogram bins, uint8 [N].
 
-    `axis` is None where all values are equal.
+    A clip without a value has the bin BINS. `axis` is None if all values are equal.
     """
 
     values: NDArray[np.float64]
@@ -58,27 +58,27 @@ class ScoreBins(NamedTuple):
 
 
 _Hit = tuple[int, Mask, bool]
-"""Code of a reason, the clips it is against, bool [N], and whether a mark `keep` takes it back."""
+"""Code of a reason, the clips with this reason, bool [N], and whether a `keep` mark overrides it."""
 
 
 class LiveFunnel:
-    """Judges all clips of a run again and again; only rules that differ are judged anew.
+    """Filters all clips of a run repeatedly, and evaluates only the rules that changed.
 
-    Duplicates, selection and custom stages stay as they are, as with `--rules-only`.
+    Outcomes of deduplication, selection and custom stages stay, as with `--rules-only`.
     """
 
     def __init__(self, finished: Finished) -> None:
         self.finished = finished.without_remainders()
         self.candidates = self.finished.candidates()
         self.reasons: list[str | None] = [None]
-        """The reason of each code; None for kept clips."""
+        """The reason for each code; None for kept clips."""
         kept = pc.equal(self.finished.clips["decision"], "kept")
         reasons = pc.if_else(kept, None, self.finished.clips["reason"]).combine_chunks()
         coded = reasons.dictionary_encode()
         own = [self._code(name) for name in coded.dictionary.to_pylist()]
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         self.now = np.array([*own, KEPT], np.uint16)[codes]
-        """Codes of the clips as they are, uint16 [N]."""
+        """Codes of the clips' present outcomes, uint16 [N]."""
         measures = self.finished.measures
         stays = [name in LATE or is_of_stage(name, measures) for name in self.reasons]
         self._late = np.where(np.array(stays)[self.now], self.now, KEPT).astype(np.uint16)
@@ -92,20 +92,20 @@ class LiveFunnel:
         self._keep = self._drop = np.zeros(len(self.now), np.bool_)
         self._is_overridden = np.array([name in OVERRIDDEN for name in self.reasons])[self._late]
         self.score = lru_cache(MAX_CACHED)(self._score)
-        """Returns the values of a score, by name; raises `KeyError` where no clip has it."""
+        """Returns the values of a score by name; raises `KeyError` for an unknown score."""
         self._last: tuple[tuple[str, ...], Outcomes] | None = None
 
     @property
     def rules(self) -> list[Bounds]:
-        """The rules as the run applied them."""
+        """The rules that the run applied."""
         return list(self._bounds.values())
 
     def decide(self, changes: Sequence[str]) -> Outcomes:
-        """Decides about all clips with changes as `curate tune` takes them.
+        """Filters all clips with changes of the recipe, in the syntax of `curate tune`.
 
         Raises:
             RecipeError: A change is not valid.
-            UsageError: A change cannot be tried without a run, or asks for an unmeasured score.
+            UsageError: A change needs a run, or a score that the run did not measure.
         """
         keys = tuple(full_key(change) for change in changes)
         if self._last is not None and self._last[0] == keys:
@@ -134,7 +134,7 @@ class LiveFunnel:
         return outcomes
 
     def mark(self, keep: Mask, drop: Mask) -> None:
-        """Takes the clips that are marked, bool [N] each: the next run honours marks."""
+        """Sets the clips that are marked, bool [N] each; outcomes honour marks as runs do."""
         self._keep, self._drop, self._last = keep, drop, None
 
     def _score(self, name: str) -> ScoreBins:
@@ -151,14 +151,14 @@ class LiveFunnel:
         return ScoreBins(values, int(measured.sum()), bins, axis)
 
     def histogram(self, name: str, codes: NDArray[np.uint16]) -> list[tuple[int, int]]:
-        """Counts clips kept and rejected by bin of a score, from the lowest value."""
+        """Returns the numbers of kept and rejected clips in each bin of a score, lowest first."""
         bins = self.score(name).bins
         all_bins = np.bincount(bins, minlength=BINS + 1)[:BINS]
         kept = np.bincount(bins[codes == KEPT], minlength=BINS + 1)[:BINS]
         return list(zip(kept.tolist(), (all_bins - kept).tolist(), strict=True))
 
     def counts(self, codes: NDArray[np.uint16]) -> tuple[list[int], list[float]]:
-        """Counts clips, and their seconds, by the code of their reason."""
+        """Returns the number of clips and their total seconds, by code."""
         n = len(self.reasons)
         seconds = np.bincount(codes, weights=self.seconds, minlength=n)
         return np.bincount(codes, minlength=n).tolist(), seconds.tolist()
@@ -179,7 +179,10 @@ class LiveFunnel:
         )
 
     def _first(self, hits: Sequence[_Hit]) -> NDArray[np.uint16]:
-        """Returns the first reason against each clip: the last to be written."""
+        """Returns the code of the first reason against each clip.
+
+        Reasons are written in reverse order, so the first reason overwrites later ones.
+        """
         codes = np.where(self._keep & self._is_overridden, KEPT, self._late).astype(np.uint16)
         is_marked = bool(self._keep.any())
         for code, clips, can_be_kept in reversed(hits):

@@ -1,6 +1,6 @@
-"""A clip that no run wrote, decoded from its source for a person to see.
+"""Decodes one clip from its source on demand, for clips that the run did not write.
 
-This is a second decode, of one clip and on demand: a run writes kept clips only.
+Runs write kept clips only, so showing a rejected clip takes a second decode.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from curator.tables.clip_rows import ClipRow
 LONGER_PX = 640
 RATE_FPS = 15
 MAX_S = 60.0
-"""Longest part that is shown."""
+"""Longest part of a clip that is shown."""
 _SETTINGS = EncodeSettings(crf=28, preset="veryfast", encoder="x264")
 
 
@@ -43,7 +43,7 @@ class SourceSpan:
 
 
 class SourceClipStage(Stage[StageConfig, SourceSpan, bytes | Failure]):
-    """Makes a small MP4 of a part of a source, without sound."""
+    """Encodes a part of a source as a small MP4 without sound."""
 
     name = "source_clip"
     version = 1
@@ -52,21 +52,21 @@ class SourceClipStage(Stage[StageConfig, SourceSpan, bytes | Failure]):
     imports = ("curator.media.encode",)
 
     def process(self, unit: SourceSpan) -> bytes | Failure:
-        """Decodes from the key frame before the part on."""
+        """Decodes the part, starting at the key frame before the part."""
         return read_proven(unit.uri, unit.version, partial(_encoded, unit))
 
     def failed(self, unit: SourceSpan, failure: Failure) -> Failure:
-        """Returns the error."""
+        """Returns the failure."""
         return failure
 
 
 def source_clip(clip: ClipRow, version: str | None) -> bytes:
-    """Returns a clip as a small MP4, from its source.
+    """Returns a clip as a small MP4, decoded from the clip's source.
 
-    `version` is that of the source which the run read; None where it is not known.
+    `version` is the version of the source when the run read it; None if unknown.
 
     Raises:
-        UsageError: The source cannot be read or decoded there, or is another one by now.
+        UsageError: The source has changed, or cannot be read or decoded there.
     """
     with raised_as(UsageError, SourceError, of="its source cannot be read: "):
         n_bytes, version_now = stat_source(clip.source_uri)
@@ -110,7 +110,7 @@ def _encoded(unit: SourceSpan, reader: BinaryIO) -> bytes:
 def _frames(
     decoded: Iterator[av.VideoFrame], unit: SourceSpan, step: int
 ) -> Iterator[av.VideoFrame]:
-    """Yields some of the frames of the span, upright and small."""
+    """Yields every `step`-th frame of the span, upright and scaled down."""
     scaler: Scaler | None = None
     span = itertools.takewhile(lambda frame: (frame.pts or 0) < unit.end_pts, decoded)
     shown = itertools.dropwhile(lambda frame: (frame.pts or 0) < unit.start_pts, span)
