@@ -55,7 +55,7 @@ class SharedFootage:
         at_s: Second of the clip at which the shared footage begins.
         overlap_s: Length of the shared footage, in seconds of the video.
         offset_s: Time in the clip at second 0 of the video; negative if the clip begins later.
-        speed: Seconds of the clip per second of the video: 0.8 if the clip plays 1.25 times as fast.
+        speed: Seconds of the clip per second of the video; 0.8 if the clip is 1.25 times as fast.
         mirrored: Whether one of the two is a mirror image.
     """
 

@@ -1,1 +1,1 @@
-"""Reviews a finished run: explains clips, and tries other bounds."""
+"""Reviews a finished run: explains and marks clips, tries other bounds, learns a score."""

@@ -1,4 +1,4 @@
-"""Marks clips of a finished run: by ids, or from a CSV."""
+"""Marks clips of a finished run, by id or from a CSV."""
 
 import csv
 import io
@@ -17,10 +17,10 @@ from curator.tables.mark_table import TEXT_LIMITS, Mark, MarkWriter, read_marks,
 from curator.tables.output_format import read_current_summary
 
 CONTENT = ("verdict", *TEXT_LIMITS)
-"""Fields of a mark that people set; with `clip_id`, the columns of a CSV of marks."""
+"""Fields of a mark that users set; a CSV of marks has these columns and `clip_id`."""
 Changes = Mapping[str, str | None]
 SPAN = ["clip_id", "source_id", "start_frame", "end_frame"]
-"""Fields of a mark that say which clip it is of."""
+"""Fields of a mark that identify its clip."""
 
 
 def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
@@ -28,13 +28,13 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
 
     Args:
         store: Output root.
-        changes: The id of a clip, or a beginning that no other clip has, and fields of its mark;
-            others stay as they are.
+        changes: Pairs of a clip's id, or a unique prefix of the id, and the fields to change. Other
+            fields keep their values.
 
     Raises:
-        UsageError: There is no such clip, or a value is not valid; nothing was changed.
+        UsageError: No clip or several clips match, or a value is not valid. No mark was changed.
     """
-    # Before the clips are read: the writer notices a removal that begins later.
+    # Created before the clips are read, the writer detects removals that begin later.
     writer, summary = MarkWriter(store), read_current_summary(store)
     clips = pa.concat_tables(read_parquet(store, n, SPAN) for n in summary["tables"]["clips"])
     marks, ids = read_marks(store), clips["clip_id"].combine_chunks()
@@ -59,13 +59,13 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
 
 
 def changed_mark(earlier: Mark | None, span: Mapping[str, Any], changes: Changes) -> Mark:
-    """Returns a mark with some fields changed, as of now; `UsageError` for a wrong value."""
+    """Returns a changed mark with the present time; raises `UsageError` for a wrong value."""
     values: dict[str, Any] = {**changes, "marked_at": utc_now()}
     return replace(earlier, **values) if earlier is not None else Mark(**span, **values)
 
 
 def read_csv(path: str) -> list[tuple[str, Changes]]:
-    """Reads marks from a CSV, where an empty cell changes nothing; `UsageError` if it cannot."""
+    """Reads marks from a CSV; an empty cell changes nothing. A wrong file raises `UsageError`."""
     expected = f"expected the columns clip_id and some of {', '.join(CONTENT)}, a cell in each"
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -85,7 +85,7 @@ def read_csv(path: str) -> list[tuple[str, Changes]]:
 
 
 def marks_csv(marks: Iterable[Mark]) -> str:
-    """Returns marks as a CSV that `read_csv` takes."""
+    """Returns marks as a CSV for `read_csv`."""
     output = io.StringIO(newline="")
     writer = csv.writer(output, lineterminator="\n")
     names = ("clip_id", *CONTENT, "marked_at")

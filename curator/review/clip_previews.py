@@ -1,7 +1,7 @@
-"""The report of a finished run with moving previews of the kept clips that it shows.
+"""Writes the report of a finished run with video previews of the kept clips on its page.
 
-Each preview decodes the first seconds of a written clip once more. That is no part of a run, which
-decodes a source once: docs/design/tools.md says why.
+Previews decode the first seconds of written clips, after the run: docs/design/tools.md gives the
+reasons.
 """
 
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ LONGER_PX = 320
 RATE_FPS = 12
 MAX_BYTES = 100_000
 QUALITIES_CRF = (30, 36, 44)
-"""Tried in turn until a preview is small enough; of 21 clips none needed the second."""
+"""Qualities, tried in turn until a preview is small enough; the first sufficed for 21 of 21 clips."""
 
 
 def write_report(finished: Finished, engine: Engine) -> int:
-    """Writes previews of the kept clips that the page shows, then the page; returns their number.
+    """Writes previews of the kept clips on the page, then the page; returns the previews' number.
 
-    The caller holds the lease of the output root.
+    The caller must hold the lease of the output root.
     """
     store, summary = finished.store, dict(finished.summary)
     clips = ClipRows(finished.clips, finished.clips.schema)
@@ -69,7 +69,7 @@ def write_report(finished: Finished, engine: Engine) -> int:
 
 
 def _step(clip: ClipRow) -> int:
-    """Returns how many frames lie between those of a preview."""
+    """Returns the number of clip frames per preview frame."""
     return max(1, round(clip.fps / RATE_FPS))
 
 
@@ -86,7 +86,7 @@ def _read(store: Store, unit: Sequence[ClipRow]) -> list[ClipToSample]:
 
 
 def _preview(sampled: SampledFrames, clip: ClipRow, settings: EncodeSettings) -> bytes | None:
-    """Returns an MP4 without sound; None where the clip does not decode, or no quality is small."""
+    """Returns an MP4 without sound; None if decoding fails or every quality is too large."""
     if sampled.error is not None:
         return None
     rgb_THWC = sampled.pixels[0]  # noqa: N806

@@ -1,4 +1,4 @@
-"""A finished run under OUT, read without changing anything."""
+"""Reads a finished run under OUT."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -54,31 +54,35 @@ class Finished:
     summary: Mapping[str, Any]
     recipe: Recipe
     clips: pa.Table
-    """Rows of `clips_schema` in `CLIP_ORDER`; columns that were added since are null. Where they
-    are many, they are in a temporary file, and what is not used takes no memory."""
+    """Rows of `clips_schema` in `CLIP_ORDER`; in a growing run, remainders come last. Columns that
+    newer versions added are null. Rows above the memory budget are in a temporary file."""
     measures: Measures
-    """Of the recipe."""
+    """Measures of the recipe."""
     memory_budget_bytes: int
-    """Memory for each of the tables that are held."""
+    """Memory for each table."""
 
     def frozen(self) -> dict[str, Sides] | None:
-        """Numbers of rules by quantile that a growing run froze, by rule; None of an exact run."""
+        """Returns the quantile bounds that a growing run froze, by rule; None for other runs."""
         if self.recipe.run.mode != "growing":
             return None
         bounds = self.summary.get(JUDGED, {}).get("bounds", {})
         return {rule: (low, high) for rule, (low, high) in bounds.items()}
 
     def candidates(self) -> pa.Table:
-        """The clips as proposed and scored, in the order of `clips`; `UsageError` without them."""
+        """Returns the proposed clips with their scores, in the order of `clips`.
+
+        Raises:
+            UsageError: The output root lacks some of them.
+        """
         ids, done = self.clips["clip_id"], 0
         stored = candidates_schema(stored_measures_of(self.recipe).specs)
-        # What a run adds to candidates: metadata, and the score that is learned.
+        # Runs add metadata and the learned score to stored candidates.
         schema = candidates_schema(self.measures.specs)
         learned = [field for field in schema if field.name not in stored.names]
         fields = [*learned, *metadata_fields(self.clips.schema)]
         joined = DiskTable(pa.schema([*stored, *fields]), self.memory_budget_bytes)
         for block in self._sorted_candidates(stored):
-            # In the order of `clips`; others are of sources that the run did not have.
+            # Stored candidates may include those of sources outside the run, which are skipped.
             wanted = ids.slice(done, block.num_rows).combine_chunks()
             place = pc.index_in(block["clip_id"], value_set=wanted).fill_null(-1).to_numpy()
             is_next = np.maximum.accumulate(np.append(-1, place))[:-1] < place
@@ -96,7 +100,7 @@ class Finished:
         )
 
     def _sorted_candidates(self, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Yields stored candidates in the order of `clips`, and others."""
+        """Yields all stored candidates in the order of `clips`, remainders last."""
         of_parts = remainders_fingerprint(self.summary["fingerprints"]["candidates"])
         for is_last in (False, True):
             stored = SortedRows(schema, CLIP_ORDER, self.memory_budget_bytes)
@@ -106,41 +110,41 @@ class Finished:
             yield from stored.blocks()
 
     def without_remainders(self) -> "Finished":
-        """Returns the clips without those at the end that are parts of others."""
+        """Returns the run without the remainders of divided clips, which come last."""
         n_clips = int(np.sum(~has_tag(self.clips, REMAINDER)))
         return replace(self, clips=self.clips.slice(0, n_clips))
 
     def vectors(self, name: str) -> StoredVectors:
-        """Vectors of all clips, by the name of their table."""
+        """Returns the vectors of all clips from the table `name`."""
         stored = StoredVectors(embeddings_schema(1).empty_table(), self.memory_budget_bytes)
         for part in self.summary["tables"].get(name, ()):
             stored.add(read_parquet(self.store, part))
         return stored
 
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
-        """Returns thumbnails of clips."""
+        """Returns the thumbnails of clips by id."""
         return read_pictures(self.store, self.stored_objects("pictures"), clip_ids)
 
     def footage(self) -> FootageStore:
-        """What clips are compared by."""
+        """Returns the footage by which clips are compared."""
         return FootageStore.of(self.store, self.stored_objects("footage"))
 
     def elsewhere(self) -> list[Elsewhere]:
-        """Clips that stay whatever is decided, as a run of this recipe finds them."""
+        """Returns clips of other outputs and removed clips, as a run of this recipe reads them."""
         return elsewhere_of(self.store, self.recipe, read_removals(self.store))
 
     @cached_property
     def marks(self) -> dict[str, Mark]:
-        """Marks that the next run of its recipe honours, by clip id."""
+        """Marks that the next run of this recipe honours, by clip id."""
         return honoured_marks(self.store, self.recipe)
 
     def tables(self) -> CorpusTables:
-        """Tables that stages left, such as pairs of similar clips."""
+        """Returns the tables that stages stored, such as pairs of similar clips."""
         fingerprint = self.summary["fingerprints"]["candidates"]
         return CorpusTables(self.store, fingerprint, earlier=self.summary.get(EARLIER, ()))
 
     def stored_objects(self, kind: str) -> list[str]:
-        """Returns the names of stored objects of candidates: `clips`, `pictures` or `footage`."""
+        """Returns names of candidates' objects; `kind` is `clips`, `pictures` or `footage`."""
         there = {info.key for info in self.store.list(f"candidates/{kind}/")}
         return [name for name in stored_candidates(self.store, self.summary, kind) if name in there]
 
@@ -150,11 +154,11 @@ def open_finished(
 ) -> Finished:
     """Reads a snapshot of OUT, a folder or `s3://bucket/prefix`; None for the newest.
 
-    `memory_bytes` is what columns of clips may take; None for a share of this machine.
+    `memory_bytes` limits the memory of tables; None for a share of this machine's memory.
 
     Raises:
-        UsageError: OUT has no finished run or no such snapshot, or one that this version cannot
-            read.
+        UsageError: OUT has no finished run or no such snapshot, or this version cannot read the
+            snapshot.
     """
     store = open_store(out)
     summary = read_current_summary(store, snapshot)
@@ -165,7 +169,7 @@ def open_finished(
     first = next(tables)
     rows: Iterator[pa.Table] = itertools.chain([first], tables)
     if recipe.run.mode == "growing":
-        # Only the clips of one generation are in order. Parts of others come last.
+        # Clips are in order only within a generation; remainders come last.
         sorted_rows = [SortedRows(first.schema, CLIP_ORDER, memory_budget_bytes) for _ in range(2)]
         for table in rows:
             is_part = has_tag(table, REMAINDER)
@@ -196,13 +200,13 @@ def has_tag(clips: pa.Table, tag: str) -> NDArray[np.bool_]:
 
 
 def _as_now(table: pa.Table, measures: Measures) -> pa.Table:
-    """Gives the rows this version's columns."""
+    """Returns the rows with this version's columns."""
     schema = pa.schema([*clips_schema(measures.specs), *further_fields(table.schema)])
     return widened(table, schema)
 
 
 def is_of_stage(reason: str | None, measures: Measures) -> bool:
-    """Whether a reason comes from a custom stage, which runs after the rules."""
+    """Returns whether a reason comes from a custom stage, which runs after the rules."""
     if reason is None or is_metadata(reason):
         return False
     of_scores = {name for spec in measures.specs.values() for name in (spec.low, spec.high)}

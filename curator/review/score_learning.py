@@ -1,12 +1,12 @@
-"""Learns `suitability` from marks, and says whether it is better than the best single score.
+"""Learns `suitability` from marks, and compares it with the best single score.
 
-Scores, and directions in which scene vectors differ most, are compared by their rank among all
-clips of the output: so outliers count little and no scale has to be known. Each gets a function of
-its rank, linear between knots; the L1 norm leaves most of them out of the sum.
+The features are scores, and projections of scene vectors on their principal directions. The model
+uses their ranks among all clips of the output, which limits outliers and needs no scales. A feature
+adds a piecewise linear function of its rank to the model; an L1 penalty drops most features.
 
-All comparisons are between recordings: clips of one source are never on both sides. Inner folds
-choose among forms of the model, and calibrate it; outer folds judge that, and the best single score
-chosen in the same way. Shape letters: N marks, C columns, which are scores and then directions.
+Folds hold out whole recordings: no source has clips in both training and test data. Inner folds
+choose and calibrate the model. Outer folds evaluate the model and the best single score, chosen in
+the same way. Shape letters: N marks, C columns: scores, then directions.
 """
 # ruff: noqa: N803, N806, N815 - shape letters
 
@@ -38,21 +38,21 @@ from curator.tables.out_layout import LEARNED_MODEL
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Interval = tuple[float, float, float]
-"""A value, and both ends of its 95% interval over recordings."""
+"""A value, and the low and high end of its 95% interval over recordings."""
 LEAST_MARKS, LEAST_RECORDINGS, LEAST_OF_KIND, LEAST_LIKELY = 50, 5, 10, 0.95
-# benchmarks/results/learn.md: strengths are the inverse weight of the L1 norm.
+# Strengths are inverse weights of the L1 penalty. Source: benchmarks/results/learn.md.
 KNOTS, STRENGTHS = (0.25, 0.5, 0.75), (0.3, 1.0, 3.0)
 NOISES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2)
 _FOLDS, _CALIBRATION_FOLDS, _REPEATS, _RESAMPLES = 5, 10, 3, 1000
 _FEW = 1e-6
 LEAST_MEASURED = 0.95
-"""Share of the clips that must have a score or a vector, so that few have no suitability."""
+"""Least share of clips that must have a score or vector for it to become a feature."""
 N_DIRECTIONS, _MOST_DESCRIBED, _N_RANKS = 8, 5_000, 33
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedScores:
-    """Marked clips: ranks of scores and directions, 0 to 1, verdicts, and numbers of sources."""
+    """Marked clips: ranks of features, 0 to 1, verdicts, and numbers of their sources."""
 
     names: tuple[str, ...]
     n_scores: int
@@ -61,7 +61,7 @@ class MarkedScores:
     recordings: NDArray[np.int64]
 
     def some(self, rows: NDArray[np.int64]) -> "MarkedScores":
-        """Returns some of the clips."""
+        """Returns the clips with the numbers `rows`."""
         return replace(
             self,
             ranks_NC=self.ranks_NC[rows],
@@ -70,7 +70,7 @@ class MarkedScores:
         )
 
     def check(self) -> None:
-        """Refuses marks that are too few, or all alike, with `UsageError`."""
+        """Raises `UsageError` for too few marks, recordings, or marks of either verdict."""
         n_kept, n_all = int(self.is_kept.sum()), len(self.is_kept)
         of_kinds = [len(np.unique(self.recordings[self.is_kept == kind])) for kind in (False, True)]
         n_recordings = len(np.unique(self.recordings))
@@ -88,7 +88,7 @@ class MarkedScores:
 class Fitted:
     """A model: `noise + (1 - 2 noise) / (1 + exp(-z))`, z = features @ weights + bias.
 
-    The noise is the share of marks that nothing explains.
+    The noise is the share of marks that contradict even a certain prediction.
     """
 
     has_knots: bool
@@ -98,25 +98,26 @@ class Fitted:
     noise: float
 
     def probability(self, ranks_NC: Floats) -> Floats:
-        """Returns the probability that each clip is kept."""
+        """Returns the probability that a reviewer keeps each clip, float64 [N]."""
         features = _features(ranks_NC[:, : self.n_columns], self.has_knots)
         return _probability(features @ self.weights + self.bias, self.noise)
 
     def logits(self, column: int, ranks: Floats) -> Floats:
-        """Returns what a column adds to the sum at some ranks."""
+        """Returns a column's contributions to z at some ranks."""
         own: Floats = self.weights[column :: self.n_columns]
         return _features(ranks[:, None], self.has_knots) @ own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """A model of all marks, and how good it is for recordings that it was not fitted on.
+    """A model of all marks, and its quality on held-out recordings.
 
     Attributes:
         auc: Area under the ROC curve.
-        single_auc: The same of the best single score; `single` is that of all marks.
-        gain: Difference of both.
-        likely: Share of resamples of the recordings in which the difference is above 0.
+        single_auc: The same for the best single score, chosen in each fold.
+        gain: `auc` minus `single_auc`.
+        likely: Share of resamples of the recordings in which the gain is above 0.
+        single: Name of the best single score for all marks.
         calibration_error: Mean distance of probabilities and shares, in bins of equal size.
     """
 
@@ -130,7 +131,7 @@ class Learned:
 
 
 def learn(marked: MarkedScores) -> Learned:
-    """Fits the model, and compares it with the best score; `UsageError` for too few marks."""
+    """Fits and evaluates the model; raises `UsageError` for too few marks."""
     marked.check()
     probability, single = np.zeros((2, len(marked.is_kept)))
     for train, test in _folds(marked, _FOLDS, 0):
@@ -153,14 +154,14 @@ def learn(marked: MarkedScores) -> Learned:
 
 
 def calibration_error(probability: Floats, is_kept: Mask) -> float:
-    """Returns the expected calibration error, in bins of as many clips each."""
+    """Returns the expected calibration error, in bins with equal numbers of clips."""
     n_bins = int(np.clip(len(is_kept) // 25, 2, 10))
     bins = np.array_split(np.argsort(probability, kind="stable"), n_bins)
     return float(sum(abs((probability[b] - is_kept[b]).sum()) for b in bins) / len(is_kept))
 
 
 def auc(values: Floats, is_kept: Mask) -> float:
-    """Returns the probability that a clip to keep has a higher value than one to drop."""
+    """Returns the area under the ROC curve of values against the verdicts; ties count half."""
     _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[at]
     n_kept = int(is_kept.sum())
@@ -174,7 +175,7 @@ def _probability(sums: Floats, noise: float) -> Floats:
 
 
 def _features(ranks_NC: Floats, has_knots: bool) -> Floats:
-    """Returns the ranks, and what of them is above each knot: columns of the first form first."""
+    """Returns the centred ranks, then the excess of ranks over each knot."""
     knots = KNOTS if has_knots else ()
     return np.hstack([ranks_NC - 0.5, *(np.maximum(0, ranks_NC - knot) for knot in knots)])
 
@@ -191,11 +192,11 @@ def _module(name: str) -> Any:  # noqa: ANN401 - a module
 def _folds(
     marked: MarkedScores, n_folds: int, seed: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yields folds of recordings whose training part has both kinds."""
+    """Yields folds of recordings whose training part has both verdicts."""
     n_folds = min(n_folds, len(np.unique(marked.recordings)))
     split = _module("sklearn.model_selection").StratifiedGroupKFold
     with warnings.catch_warnings():
-        # Few recordings have both kinds.
+        # scikit-learn warns if fewer recordings than folds have a verdict.
         warnings.simplefilter("ignore", UserWarning)
         folds = split(n_folds, shuffle=True, random_state=seed).split(
             marked.ranks_NC, marked.is_kept, marked.recordings
@@ -214,7 +215,7 @@ def _fit(features: Floats, is_kept: Mask, strength: float) -> tuple[Floats, floa
 
 
 def _chosen(marked: MarkedScores) -> Fitted:
-    """Returns the form with the least loss on held out recordings, calibrated on such."""
+    """Returns the model with the least loss on held-out recordings, calibrated on these."""
     widths = sorted({marked.n_scores, len(marked.names)})
     losses = {}
     for form in product((False, True), widths, STRENGTHS):
@@ -239,7 +240,7 @@ def _chosen(marked: MarkedScores) -> Fitted:
 def _held_out(
     marked: MarkedScores, form: tuple[bool, int, float], seeds: Iterable[int], n_folds: int
 ) -> tuple[Floats, Mask]:
-    """Returns sums by models that saw no clip of the recording, and how clips are marked."""
+    """Returns z by models that were fitted on other recordings, and the verdicts."""
     has_knots, n_columns, strength = form
     features = _features(marked.ranks_NC[:, :n_columns], has_knots)
     sums, is_kept = [np.zeros(0)], [np.zeros(0, np.bool_)]
@@ -252,12 +253,12 @@ def _held_out(
 
 
 def _calibration(sums: Floats, is_kept: Mask) -> tuple[float, float, float]:
-    """Returns scale, shift and noise that make probabilities of sums (Platt scaling with noise)."""
+    """Returns scale, shift and noise that turn sums into probabilities: Platt scaling with noise."""
     minimize = _module("scipy.optimize").minimize
     spread = max(float(np.std(sums)), _FEW)
 
     def loss(given: Floats, noise: float) -> float:
-        # A weak prior, as of one clip, keeps few marks from being parted for sure.
+        # A weak prior, worth one clip, prevents certainty from few separable marks.
         own = _loss(_probability(given[0] / spread * sums + given[1], noise), is_kept)
         return own + float(given[0] ** 2) / (2 * len(sums))
 
@@ -272,7 +273,7 @@ def _loss(probability: Floats, is_kept: Mask) -> float:
 
 
 def _best_single(marked: MarkedScores) -> tuple[int, float]:
-    """Returns the score with the best AUC in either direction, and 1 or -1."""
+    """Returns the column of the score with the best AUC, and 1, or -1 for a falling score."""
     columns = marked.ranks_NC.T[: marked.n_scores]
     gains = np.array([auc(ranks, marked.is_kept) - 0.5 for ranks in columns])
     best = int(np.argmax(np.abs(gains)))
@@ -282,7 +283,7 @@ def _best_single(marked: MarkedScores) -> tuple[int, float]:
 def _intervals(
     marked: MarkedScores, probability: Floats, single: Floats
 ) -> tuple[list[Interval], float]:
-    """Returns both AUCs and their difference, and how likely that is above 0."""
+    """Returns both AUCs and their difference, and the share of resamples with a difference > 0."""
     rng = np.random.default_rng(0)
     rows_of = [
         np.flatnonzero(marked.recordings == number) for number in np.unique(marked.recordings)
@@ -309,7 +310,7 @@ class RankGrid:
 
     @classmethod
     def of(cls, values: Floats) -> "RankGrid":
-        """Returns the grid of some values, of which none is NaN."""
+        """Returns the grid of values without NaN."""
         at = np.linspace(0, 1, _N_RANKS)
         own, first, counts = np.unique(
             np.quantile(values, at), return_index=True, return_counts=True
@@ -317,12 +318,12 @@ class RankGrid:
         return cls(own, (at[first] + at[first + counts - 1]) / 2)
 
     def rank(self, values: Floats) -> Floats:
-        """Returns ranks from 0 to 1."""
+        """Returns the ranks of values, 0 to 1."""
         ranks: Floats = np.interp(values, self.values, self.ranks)
         return ranks
 
     def curve(self, fitted: Fitted, column: int) -> tuple[list[float], list[float]]:
-        """Returns values and what each adds to the sum; the curve may bend between two, too."""
+        """Returns the values of the grid and of the knots, and a column's contributions to z."""
         values = np.union1d(self.values, np.interp(KNOTS, self.ranks, self.values))
         return values.tolist(), fitted.logits(column, self.rank(values)).tolist()
 
@@ -330,14 +331,15 @@ class RankGrid:
 def learn_suitability(
     finished: Finished, label: str | None = None
 ) -> tuple[LearnedScore, Learned, list[str]]:
-    """Learns from the marks of an output; with `label` only from those that have it.
+    """Learns from the marks of an output, or only from the marks with `label`.
+
+    A missing score of a marked clip counts as the median of the score.
 
     Returns:
-        The model, how good it is, and lines about it. A score that a marked clip lacks counts as
-        its median.
+        The model, its quality, and lines that describe both.
 
     Raises:
-        UsageError: There are too few marks of either kind or recordings.
+        UsageError: There are too few marks, recordings, or marks of either verdict.
     """
     marks = {
         name: mark.verdict
@@ -383,7 +385,7 @@ def learn_suitability(
 
 
 def tuned_by(finished: Finished, score: LearnedScore, least: float) -> Tuned:
-    """Returns what a bound of `suitability` would change, as `curate tune` does."""
+    """Returns the effect of a lower bound `least` of `suitability`, as `curate tune` does."""
     address = f"{finished.store.uri}/{LEARNED_MODEL}"
     recipe = with_changes(finished.recipe, [f"suitability.model={address}"])
     others = [name for name in finished.clips.column_names if name != SUITABILITY]
@@ -404,7 +406,10 @@ def tuned_by(finished: Finished, score: LearnedScore, least: float) -> Tuned:
 def _scores(
     finished: Finished, rows: NDArray[np.int64]
 ) -> tuple[dict[str, Floats], dict[str, RankGrid]]:
-    """Returns scores that nearly all clips have, and that differ: those of marked clips, grids."""
+    """Returns the marked clips' values of usable scores, and the scores' grids over all clips.
+
+    A usable score varies, and `LEAST_MEASURED` of the clips have it.
+    """
     columns, grids = {}, {}
     for name in stored_measures_of(finished.recipe).specs:
         values = score_values(finished.clips, name)
@@ -421,9 +426,9 @@ def _directions(
     columns: dict[str, Floats],
     grids: dict[str, RankGrid],
 ) -> dict[str, list[float]]:
-    """Adds the directions in which vectors differ most; returns offset and weights of each.
+    """Adds the principal directions of vectors; returns the offset and weights of each.
 
-    There are none where some clips have no vector.
+    Adds none if fewer than `LEAST_MEASURED` of the sampled clips have vectors.
     """
     every = np.arange(0, len(ids), max(1, len(ids) // _MOST_DESCRIBED))
     some = ids.take(pa.array(every)).combine_chunks()

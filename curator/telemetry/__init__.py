@@ -1,1 +1,1 @@
-"""What other programs read of a run while it runs: numbers for Prometheus, spans."""
+"""Exports Prometheus metrics and OpenTelemetry spans of a run under way."""

@@ -1,7 +1,7 @@
-"""The numbers of a run, for Prometheus and for Ray's own agent on a cluster.
+"""Metrics of a run, for Prometheus and for Ray's agent on a cluster.
 
-They are read from what the driver counts anyway; docs/metrics.md says what each means. Names that
-end in `_total` are counters.
+Metrics come from counts that the driver keeps in any case; docs/metrics.md describes each metric.
+Names of counters end in `_total`.
 """
 
 import importlib
@@ -27,9 +27,9 @@ from curator.storage.base import TRAFFIC
 logger = logging.getLogger(__name__)
 
 PUBLISH_S = 10.0
-"""Time between what Ray's agent gets."""
+"""Time between updates of Ray's agent."""
 MAX_REASONS = 64
-"""Reasons that are labels; those of further ones, which stages of users may give, are summed."""
+"""Most pairs of decision and reason with a label of their own; further pairs share `other`."""
 _GPU = "--query-gpu=index,utilization.gpu,utilization.decoder,utilization.encoder,memory.used"
 _STAGE, _STATE, _REASON = ("stage",), ("stage", "state"), ("outcome", "reason")
 
@@ -38,21 +38,21 @@ _STAGE, _STATE, _REASON = ("stage",), ("stage", "state"), ("outcome", "reason")
 def served(
     address: tuple[str, int] | None, store: Store, core_hour_price: float | None
 ) -> Iterator[Callable[[Engine, RunLog], None]]:
-    """Serves the numbers of the run that the given function gets, during the block.
+    """Serves metrics during the block; yields the function that sets the run to watch.
 
     Args:
         address: Host and port; None to serve nothing.
         store: Output root.
-        core_hour_price: Price of an hour of a core; None for no cost in money.
+        core_hour_price: Price of a core-hour; None to omit the cost.
 
     Raises:
-        UsageError: The extra is missing, or the port is taken.
+        UsageError: The extra `metrics` is missing, or the address is not available.
     """
     if address is None:
         yield lambda engine, log: None
         return
     try:
-        # Loaded by name: it is an optional package.
+        # The package is optional.
         client: Any = importlib.import_module("prometheus_client")
     except ImportError as error:
         raise UsageError(
@@ -77,19 +77,19 @@ def served(
 
 
 class _Collector:
-    """Reads the numbers whenever somebody asks for them."""
+    """Computes the metrics at each request."""
 
     def __init__(self, store: Store, core_hour_price: float | None) -> None:
         self._store, self._price, self._begun_s = store, core_hour_price, time.time()
         self._watched: tuple[Engine, RunLog] | None = None
 
     def watch(self, engine: Engine, log: RunLog) -> None:
-        """Takes the run; another one where it starts over."""
+        """Sets the run to watch, which replaces an earlier one."""
         log.is_watched = True
         self._watched = engine, log
 
     def collect(self) -> Iterator[Any]:
-        """Yields the families of prometheus-client."""
+        """Yields the metric families of prometheus-client."""
         core: Any = importlib.import_module("prometheus_client.core")
         numbers = list(machine_numbers(self._store, self._begun_s))
         if self._watched is not None:
@@ -102,16 +102,16 @@ class _Collector:
             yield family
 
     def publish(self, stop: threading.Event) -> None:
-        """Gives the numbers to Ray's agent of this node, on a cluster that was joined."""
+        """Publishes the metrics to this node's Ray agent until `stop`, if the run joined a cluster."""
         while not stop.wait(PUBLISH_S):
-            # Monitoring must not end a run.
+            # An error of monitoring must not end the run.
             with suppress(Exception):
                 if self._watched is not None and self._watched[0].joins:
                     self._watched[0].publish(run_numbers(*self._watched, self._price))
 
 
 def run_numbers(engine: Engine, log: RunLog, core_hour_price: float | None) -> Iterator[Number]:
-    """Yields the numbers of a run at this moment."""
+    """Yields the present metrics of a run."""
     cpu_s = {(part,): seconds for part, seconds in cpu_profile(engine.cpu_s).items()}
     total_s = cpu_s.pop(("total",))
     yield "curate_cpu_seconds_total", "CPU-seconds, as in summary.json.", ("part",), cpu_s
@@ -129,7 +129,7 @@ def run_numbers(engine: Engine, log: RunLog, core_hour_price: float | None) -> I
     yield "curate_clip_video_seconds", "Video of these clips.", _REASON, clips_s
     yield from _about_stages(engine, log)
     counts = engine.counts
-    # Copied at once: other threads add to both.
+    # The copies are atomic: other threads add to both counters.
     moved = Counter(dict(counts.traffic))
     moved.update(dict(TRAFFIC))
     for name, about, value in (
@@ -167,10 +167,10 @@ def _about_stages(engine: Engine, log: RunLog) -> Iterator[Number]:
 
 
 def machine_numbers(store: Store, begun_s: float) -> Iterator[Number]:
-    """Yields the version, the start of the run, and numbers of this machine."""
+    """Yields the version, the start of the run, and the driver's free disk space and GPU use."""
     yield "curate_build_info", "Version of curate.", ("version",), {(__version__,): 1}
     yield "curate_run_start_time_seconds", "Unix time of the start.", (), {(): begun_s}
-    # A first run makes the folder.
+    # The folder may not exist before the first run.
     with suppress(FileNotFoundError):
         if store.is_local:
             free = {(): shutil.disk_usage(store.uri).free}

@@ -1,6 +1,6 @@
-"""Spans of a run, its stages and some of its units, for OpenTelemetry.
+"""Exports OpenTelemetry spans of a run, its stages and some of its units.
 
-Without its standard variables, nothing of OpenTelemetry is imported.
+OpenTelemetry is imported only if its standard environment variables name an endpoint.
 """
 
 import importlib
@@ -23,20 +23,23 @@ _NAMES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
 _MODULES = ("trace", "sdk.trace", "sdk.trace.export", "sdk.resources",
             "exporter.otlp.proto.http.trace_exporter")  # fmt: skip
 ALL_BITS = 8
-"""Of the first 256 units of a stage each has a span, and 128 of each further doubling."""
+"""Bits of unit numbers up to which each unit has a span: the first 256 units of a stage.
+
+Each further doubling of units adds 128 spans.
+"""
 FLUSH_MS = 5000
-"""Longest wait for a receiver at the end of a run."""
+"""Longest wait for the receiver at the end of a run."""
 
 
 @contextmanager
 def exported_spans(progress: Progress, timeline: Timeline) -> Iterator[None]:
-    """Exports spans of the block, of the stages of `progress` and of units of `timeline`."""
+    """Exports spans of the block, of stages in `progress` and of units in `timeline`."""
     is_off = any(os.environ.get(name, "").strip().lower() == value for name, value in _OFF)
     if is_off or not any(map(os.environ.get, _ENDPOINTS)):
         yield
         return
     try:
-        # Loaded by name: these are optional packages.
+        # The packages are optional.
         modules: list[Any] = [importlib.import_module(f"opentelemetry.{m}") for m in _MODULES]
     except ImportError as error:
         logger.warning("no spans: %s is not installed: %s", error.name, install_extra("metrics"))
@@ -46,7 +49,7 @@ def exported_spans(progress: Progress, timeline: Timeline) -> Iterator[None]:
     name = {} if any(map(os.environ.get, _NAMES)) else {"service.name": "curate"}
     provider = sdk.TracerProvider(resource=resources.Resource.create(name), shutdown_on_exit=False)
     provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter()))
-    # Else each export to a receiver that is gone logs all of its attempts.
+    # Each failed export would log all of its attempts.
     logging.getLogger("opentelemetry").setLevel(logging.ERROR)
     tracer = provider.get_tracer("curate")
     try:
@@ -57,13 +60,13 @@ def exported_spans(progress: Progress, timeline: Timeline) -> Iterator[None]:
     finally:
         progress.on_stage, timeline.on_unit = None, None
         spans.stage(None)
-        # A receiver that does not answer must not hold the run up.
+        # An unresponsive receiver must not delay the end of the run.
         provider.force_flush(FLUSH_MS)
         provider.shutdown()
 
 
 class _StageSpans:
-    """The span of the stage under way, and those of units, within that of the run."""
+    """Creates the spans of stages and units within the span of the run."""
 
     def __init__(self, tracer: Any, run: Any, within: Any) -> None:  # noqa: ANN401
         self._tracer, self._run, self._within = tracer, run, within
@@ -71,14 +74,14 @@ class _StageSpans:
         self._n_units = Counter[str]()
 
     def stage(self, name: str | None) -> None:
-        """Ends the stage under way, and begins one, or none."""
+        """Ends the present stage, and begins stage `name` unless that is None."""
         if self._stage is not None:
             self._stage.end()
         within = self._within(self._run)
         self._stage = None if name is None else self._tracer.start_span(name, within)
 
     def unit(self, stage: str, node: str, begun_s: float, ended_s: float) -> None:
-        """Notes a unit that ended."""
+        """Counts a finished unit, and exports its span if the sampling selects the unit."""
         number = self._n_units[stage]
         self._n_units[stage] += 1
         if number & ((1 << max(0, number.bit_length() - ALL_BITS)) - 1) == 0:

@@ -122,8 +122,8 @@ def check_chain(
 ) -> int:
     """Checks that snapshots are as committed, and that the objects that they name are whole.
 
-    `summary` is None if `summary.json` is unreadable. Objects in `checked` are skipped. With
-    `only`, the number of a snapshot, only its objects are checked. Returns the number of bytes read.
+    `summary` is None if `summary.json` is unreadable. Objects in `checked` are skipped. `only`
+    limits the check to the objects of one snapshot. Returns the number of bytes read.
     """
     snapshots = _snapshots(store, summary or {}, findings)
     expected: dict[str, Expected] = {}

@@ -58,7 +58,7 @@ class ScoreBins(NamedTuple):
 
 
 _Hit = tuple[int, Mask, bool]
-"""Code of a reason, the clips with this reason, bool [N], and whether a `keep` mark overrides it."""
+"""Code of a reason, the clips with it, bool [N], and whether a `keep` mark overrides it."""
 
 
 class LiveFunnel:
@@ -179,10 +179,7 @@ class LiveFunnel:
         )
 
     def _first(self, hits: Sequence[_Hit]) -> NDArray[np.uint16]:
-        """Returns the code of the first reason against each clip.
-
-        Reasons are written in reverse order, so the first reason overwrites later ones.
-        """
+        """Returns the code of the first reason against each clip; later reasons are overwritten."""
         codes = np.where(self._keep & self._is_overridden, KEPT, self._late).astype(np.uint16)
         is_marked = bool(self._keep.any())
         for code, clips, can_be_kept in reversed(hits):
