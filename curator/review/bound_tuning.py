@@ -1,8 +1,7 @@
-"""Tries other bounds on a finished run: the decisions of a rerun, without the rerun.
+"""Tries other bounds on a finished run, and returns the decisions of a rerun without the rerun.
 
-The functions of `curate run` decide over the stored candidates: rules with their quantiles,
-duplicates, selection. Whether a clip that could not be written would pass is unknown; its outcome
-stays.
+The stages of `curate run` filter, deduplicate and select the stored candidates. Clips that were
+rejected after selection, such as clips that could not be written, keep their outcome.
 """
 
 from collections import Counter
@@ -39,33 +38,34 @@ from curator.tables.schemas import metadata_fields
 
 SECTIONS = ("filters", "dedup", "select")
 SINGLE_KEYS = ("semantic.reject", "semantic.reject_from", "propose.min_s")
-"""Keys of other sections that change no score."""
+"""Keys of other sections that can be tried, since they change no score."""
 _BOUNDS_OF_LEARNED = [f"{SUITABILITY}.{name}" for name in Rule.model_fields]
 EXAMPLES = 8
-"""Clips on each side of a bound, and half of those that are shown of all that change sides."""
+"""Most clips shown on each side of a bound; twice as many are shown of the clips that move."""
 LATE = (*COMPARED, Reason.NOT_SELECTED, *AFTER_SELECTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """Decisions now and then, by clip in the order of `clips`."""
+    """Present and changed decisions about all clips, in the order of `clips`."""
 
     finished: Finished
     changes: tuple[str, ...]
     is_exact: bool
-    """Whether duplicates and selection were decided anew."""
+    """Whether deduplication and selection ran again."""
     candidates: pa.Table
     """The clips with their scores."""
     decided: pa.Table
-    """What the rules decide about them then: `decision`, `reason` and `reasons`."""
+    """Decisions of the changed rules: `decision`, `reason` and `reasons`."""
     bounds: list[tuple[Bounds | None, Bounds]]
-    """Rules with other bounds: the present ones, or None, and the new ones."""
+    """Rules with changed bounds: the present bounds, None for a new rule, and the new bounds."""
     now: list[str | None]
-    """First reason against each clip as it is; None for one that is kept."""
+    """Present first reason against each clip; None for a kept clip."""
     then: list[str | None]
+    """First reason against each clip after the changes; None for a kept clip."""
 
     def moved(self, *, was_kept: bool) -> NDArray[np.int64]:
-        """Numbers of the clips that are kept now and would not be, or the other way round."""
+        """Returns the numbers of the clips that move from kept to rejected, or back."""
         pairs = zip(self.now, self.then, strict=True)
         return np.flatnonzero(
             [(now is None) == was_kept and (then is None) != was_kept for now, then in pairs]
@@ -73,18 +73,18 @@ class Tuned:
 
 
 def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False) -> Tuned:
-    """Decides anew with some keys of the recipe changed.
+    """Decides about all clips again with a changed recipe.
 
-    A change is `score.bound=value`, or a whole key of `dedup`, `select` or `SINGLE_KEYS`.
-    `rules_only` leaves duplicates and selection as they are, which is faster: a clip that comes
-    back counts as kept, and no duplicate is freed.
+    A change is `score.bound=value`, or a full key of `filters`, `dedup`, `select` or `SINGLE_KEYS`.
+    `rules_only` skips deduplication and selection, which is faster. Every clip that newly passes
+    the rules then counts as kept, and all duplicates stay rejected.
 
     Raises:
         RecipeError: A change is not valid.
-        UsageError: A change is not one that can be tried without a run.
+        UsageError: A change needs a run.
     """
     keys = [full_key(change) for change in changes]
-    # They follow from the other clips, and would be others.
+    # Remainders depend on the outcomes of other clips.
     finished = finished.without_remainders()
     recipe = with_changes(finished.recipe, keys)
     check_measured(finished, recipe)
@@ -132,14 +132,14 @@ def _columns(clips: DecidedClips) -> pa.Table:
 
 
 def full_key(change: str) -> str:
-    """Returns a change with the whole key; `UsageError` if it cannot be tried without a run."""
+    """Returns a change with its full key; raises `UsageError` if the change needs a run."""
     key, equals, value = change.partition("=")
     section = key.strip().split(".")[0]
     if not equals or "." not in key:
         raise UsageError(f"{change!r}: expected score.bound=value, such as motion.min=0.02")
     if section in SECTIONS or key.strip() in SINGLE_KEYS:
         return change
-    # The section `suitability` has the name of its score, and one key.
+    # A score and a section share the name `suitability`; bounds belong to the score.
     if section in Recipe.model_fields and key.strip() not in _BOUNDS_OF_LEARNED:
         raise UsageError(
             f"{change!r}: only keys of {', '.join(SECTIONS)}, and {', '.join(SINGLE_KEYS)}, can "
@@ -179,7 +179,7 @@ def _changed_bounds(
 
 
 def marks_of(bounds: Bounds | None) -> dict[str, float]:
-    """Returns the bounds that are numbers, by `min` and `max`."""
+    """Returns the numeric bounds by side, `min` or `max`."""
     sides = {} if bounds is None else {"min": bounds.min, "max": bounds.max}
     return {side: value for side, value in sides.items() if value is not None}
 
@@ -226,7 +226,7 @@ def _reasons(counts: Counter[str | None], word: str) -> str:
 
 
 def check_measured(finished: Finished, recipe: Recipe) -> None:
-    """Refuses bounds of scores and content types that the run never measured."""
+    """Raises `UsageError` for bounds of scores or content types that the run did not measure."""
     used, clips = finished.recipe, finished.clips
     if (recipe.semantic, recipe.select) != (used.semantic, used.select):
         check_content(recipe.semantic, recipe.analyze.clip, recipe.select.by)
@@ -242,7 +242,7 @@ def check_measured(finished: Finished, recipe: Recipe) -> None:
 
 
 def put_page(store: Store, page: str, path: str | None, name: str) -> Path:
-    """Writes a page to a path, or into the report of a local output; returns where it is."""
+    """Writes a page to a path, by default into the report of a local output; returns the path."""
     if path is None and store.is_local:
         store.write(f"report/{name}", page.encode())
         return Path(store.uri) / "report" / name
@@ -250,7 +250,7 @@ def put_page(store: Store, page: str, path: str | None, name: str) -> Path:
 
 
 def write_page(path: str, page: str) -> Path:
-    """Writes a page; returns its path in full. Raises `UsageError` where it cannot be written."""
+    """Writes a page; returns the absolute path. Raises `UsageError` if writing fails."""
     where = Path(path).absolute()
     try:
         where.write_bytes(page.encode())
@@ -260,7 +260,7 @@ def write_page(path: str, page: str) -> Path:
 
 
 def render_tune(tuned: Tuned, about: Sequence[str] = ()) -> str:
-    """Renders one HTML document that refers to nothing outside itself; `about` is said first."""
+    """Renders one self-contained HTML document, which begins with the lines `about`."""
     finished, now, then = tuned.finished, Counter(tuned.now), Counter(tuned.then)
     names = [name for name in dict.fromkeys([*now, *then]) if name is not None]
     names.sort(key=lambda name: -max(now[name], then[name]))
@@ -290,7 +290,7 @@ def render_tune(tuned: Tuned, about: Sequence[str] = ()) -> str:
 
 
 def _change(tuned: Tuned, before: Bounds | None, after: Bounds) -> dict[str, Any]:
-    """A rule whose bounds change, its histogram, and rows of title, numbers of clips and bound."""
+    """Returns a changed rule, its histogram, and rows of title, numbers of clips and bound."""
     old, new = marks_of(before), marks_of(after)
     same = {side: value for side, value in new.items() if old.get(side) == value}
     marks = {f"now {side}": value for side, value in old.items() if side not in same}
@@ -312,7 +312,7 @@ def _change(tuned: Tuned, before: Bounds | None, after: Bounds) -> dict[str, Any
 
 
 def _up_to(decided: pa.Table, bounds: Bounds) -> NDArray[np.bool_]:
-    """Returns the clips that the rule alone decides."""
+    """Returns the clips against which no other rule has a reason, bool [N]."""
     own = pa.array([bounds.spec.low, bounds.spec.high, f"{bounds.score}_unwanted"])
     reasons = decided["reasons"].combine_chunks()
     others = pc.invert(pc.is_in(reasons.flatten(), value_set=own))
@@ -323,7 +323,7 @@ def _up_to(decided: pa.Table, bounds: Bounds) -> NDArray[np.bool_]:
 
 
 def _nearest(values: NDArray[np.float64], bound: float, side: str) -> tuple[list[int], list[int]]:
-    """Returns the clips nearest to a bound: outside, and inside; from far outside to far inside."""
+    """Returns the clips nearest to a bound, outside and inside, ordered from outside to inside."""
     order = np.argsort(values, kind="stable")
     order = order[np.isfinite(values[order])]
     if side == "max":
@@ -334,7 +334,7 @@ def _nearest(values: NDArray[np.float64], bound: float, side: str) -> tuple[list
 
 
 def _by_id(clips: pa.Table, numbers: NDArray[np.int64]) -> list[int]:
-    """Sorts numbers of clips by id, which is a hash: the first are a fair sample."""
+    """Sorts numbers of clips by id; ids are hashes, so the first clips are a random sample."""
     ids = clips["clip_id"].take(pa.array(numbers)).to_pylist()
     return [number for _, number in sorted(zip(ids, numbers.tolist(), strict=True))]
 

@@ -1,4 +1,4 @@
-"""Lists clips with their outcomes; explains one, and what would have kept it."""
+"""Lists clips with their outcomes; explains why a clip was rejected and how to keep it."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -31,21 +31,25 @@ _NOT_BY_RULES = (Reason.MARKED_DROP, Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, *
 
 
 class _Judged(NamedTuple):
-    """One rule with the clip's score."""
+    """A rule applied to the clip."""
 
     rule: Rule
     bounds: Bounds
     value: float | None
     text: str | None
-    """The clip's metadata, for a rule that names values."""
+    """The clip's metadata, for a rule with `one_of` or `none_of`."""
     reason: str | None
-    """What the rule has against the clip."""
+    """The rule's reason against the clip; None if the clip passes."""
     corpus: NDArray[np.float64]
-    """Scores that its quantiles are of; empty where it has none."""
+    """Scores behind the rule's quantiles; empty for a rule without quantiles."""
 
 
 def find_clip(finished: Finished, prefix: str) -> int:
-    """Returns the number of the one clip whose id begins with a prefix, if it is one alone."""
+    """Returns the row of the clip whose id begins with a prefix.
+
+    Raises:
+        UsageError: No clip or several clips match.
+    """
     ids = finished.clips["clip_id"]
     clips = pc.indices_nonzero(pc.starts_with(ids, prefix)).to_pylist() if prefix else []
     if len(clips) == 1:
@@ -60,7 +64,7 @@ def find_clip(finished: Finished, prefix: str) -> int:
 
 
 def listing(finished: Finished) -> str:
-    """Returns the first clips, by source and time, with their outcomes, as text."""
+    """Returns the first clips with their outcomes, by source and time, as text."""
     clips = finished.clips
     rows = [("clip", "outcome", "span", "source")]
     for clip in ClipRows(clips.slice(0, MAX_LISTED), finished.clips.schema):
@@ -73,9 +77,9 @@ def listing(finished: Finished) -> str:
 
 
 def explain(finished: Finished, prefix: str, candidates: pa.Table | None = None) -> str:
-    """Returns the explanation of the clip whose id begins with a prefix, as text.
+    """Explains the outcome of the clip whose id begins with a prefix, as text.
 
-    `candidates` are those of the run, where the caller holds them.
+    `candidates` are those of `finished`; None to read them.
     """
     number = find_clip(finished, prefix)
     (clip,) = ClipRows(finished.clips.slice(number, 1), finished.clips.schema)
@@ -152,7 +156,7 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
 def _without_mark(
     finished: Finished, clip: ClipRow, judged: Sequence[_Judged], candidate: pa.Table
 ) -> str:
-    """Says of a clip that a mark keeps what the recipe decides without the mark."""
+    """Describes what the recipe decides about a clip marked `keep` without the mark."""
     if clip.declared().get(MARK_COLUMNS[0]) != "keep":
         return ""
     reasons = [rule.reason for rule in judged if rule.bounds.severity == "reject" and rule.reason]
@@ -288,7 +292,7 @@ def _content_remedy(finished: Finished, clip: ClipRow) -> str:
 
 
 def _rounded(value: float, *, down: bool) -> str:
-    """Rounds a bound to few digits so that the value does not miss it."""
+    """Rounds a value, down or up, to the fewest digits that still let the value pass the bound."""
     if value == 0:
         return "0"
     for digits in (3, 5, 8, 17):

@@ -32,7 +32,7 @@ LONGER_PX = 320
 RATE_FPS = 12
 MAX_BYTES = 100_000
 QUALITIES_CRF = (30, 36, 44)
-"""Qualities, tried in turn until a preview is small enough; the first sufficed for 21 of 21 clips."""
+"""Tried in turn until a preview is small enough; the first sufficed for 21 of 21 clips."""
 
 
 def write_report(finished: Finished, engine: Engine) -> int:

@@ -69,11 +69,7 @@ class Finished:
         return {rule: (low, high) for rule, (low, high) in bounds.items()}
 
     def candidates(self) -> pa.Table:
-        """Returns the proposed clips with their scores, in the order of `clips`.
-
-        Raises:
-            UsageError: The output root lacks some of them.
-        """
+        """Returns the scored proposals in the order of `clips`; raises `UsageError` without them."""
         ids, done = self.clips["clip_id"], 0
         stored = candidates_schema(stored_measures_of(self.recipe).specs)
         # Runs add metadata and the learned score to stored candidates.

@@ -253,7 +253,7 @@ def _held_out(
 
 
 def _calibration(sums: Floats, is_kept: Mask) -> tuple[float, float, float]:
-    """Returns scale, shift and noise that turn sums into probabilities: Platt scaling with noise."""
+    """Returns scale, shift and noise of the probabilities of sums: Platt scaling with noise."""
     minimize = _module("scipy.optimize").minimize
     spread = max(float(np.std(sums)), _FEW)
 
@@ -406,10 +406,7 @@ def tuned_by(finished: Finished, score: LearnedScore, least: float) -> Tuned:
 def _scores(
     finished: Finished, rows: NDArray[np.int64]
 ) -> tuple[dict[str, Floats], dict[str, RankGrid]]:
-    """Returns the marked clips' values of usable scores, and the scores' grids over all clips.
-
-    A usable score varies, and `LEAST_MEASURED` of the clips have it.
-    """
+    """Returns varying scores that nearly all clips have: values of marked clips, and grids."""
     columns, grids = {}, {}
     for name in stored_measures_of(finished.recipe).specs:
         values = score_values(finished.clips, name)

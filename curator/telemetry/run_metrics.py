@@ -102,7 +102,7 @@ class _Collector:
             yield family
 
     def publish(self, stop: threading.Event) -> None:
-        """Publishes the metrics to this node's Ray agent until `stop`, if the run joined a cluster."""
+        """Publishes the metrics to this node's Ray agent, if the run joined a cluster."""
         while not stop.wait(PUBLISH_S):
             # An error of monitoring must not end the run.
             with suppress(Exception):

@@ -23,10 +23,7 @@ _NAMES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
 _MODULES = ("trace", "sdk.trace", "sdk.trace.export", "sdk.resources",
             "exporter.otlp.proto.http.trace_exporter")  # fmt: skip
 ALL_BITS = 8
-"""Bits of unit numbers up to which each unit has a span: the first 256 units of a stage.
-
-Each further doubling of units adds 128 spans.
-"""
+"""Each of the first 2**8 units of a stage has a span; each further doubling adds 128 spans."""
 FLUSH_MS = 5000
 """Longest wait for the receiver at the end of a run."""
 
