@@ -80,8 +80,8 @@ class QueryStage(Stage[AnalyzeConfig, QueryFile, Track | NDArray[np.float32] | F
         if bgr_HWC is None:
             raise SourceError(
                 ErrorCode.UNREADABLE,
-                f"its {len(data):,} bytes are none that OpenCV reads; expected PNG, JPEG or WebP; "
-                "of a video, use --video",
+                f"OpenCV cannot read its {len(data):,} bytes; expected PNG, JPEG or WebP; for a "
+                "video, use --video",
             )
         scale = SIDE_PX / max(bgr_HWC.shape[:2])
         if scale < 1:

@@ -45,11 +45,7 @@ class _Judged(NamedTuple):
 
 
 def find_clip(finished: Finished, prefix: str) -> int:
-    """Returns the row of the clip whose id begins with a prefix.
-
-    Raises:
-        UsageError: No clip or several clips match.
-    """
+    """Returns the row of the clip with an id prefix; `UsageError` if none or several match."""
     ids = finished.clips["clip_id"]
     clips = pc.indices_nonzero(pc.starts_with(ids, prefix)).to_pylist() if prefix else []
     if len(clips) == 1:
@@ -249,7 +245,7 @@ def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[_Judged]) -> I
         yield f"  {_content_remedy(finished, clip)}"
     for reason in reasons:
         if is_of_stage(reason, finished.measures):
-            yield "  another config of the stage in `stages` that gives it, or without that stage"
+            yield "  another config in `stages` of the stage that rejects it, or `stages` without that stage"
         elif reason in _NOT_BY_RULES:
             yield f"  {_late_remedy(finished, clip, Reason(reason))}"
     if (
@@ -259,7 +255,7 @@ def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[_Judged]) -> I
             reason in _NOT_BY_RULES or is_of_stage(reason, finished.measures) for reason in reasons
         )
     ):
-        yield "It was not compared with other clips for duplicates, which comes after the rules."
+        yield "Deduplication, which follows the rules, has not yet compared it with other clips."
 
 
 def _remedy(rule: _Judged) -> str:
@@ -336,7 +332,7 @@ def _late_remedy(finished: Finished, clip: ClipRow, reason: Reason) -> str:
     return {
         Reason.MARKED_DROP: f"curate mark {shlex.quote(finished.store.uri)} {clip.clip_id} --keep",
         Reason.DIVIDED: "--set dedup.remainders=false",
-        Reason.REMOVED_BEFORE: "nothing but another OUT: it is a copy of footage that was removed",
+        Reason.REMOVED_BEFORE: "only another OUT: the clip is a copy of removed footage",
         Reason.SEMANTIC_DUPLICATE: "a higher cluster.similarity, or null",
         Reason.DUPLICATE_ELSEWHERE: "a recipe without that output in dedup.against",
         Reason.ANSWER_UNWANTED: "another answer, or caption.reject without the one above",

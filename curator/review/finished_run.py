@@ -54,8 +54,8 @@ class Finished:
     summary: Mapping[str, Any]
     recipe: Recipe
     clips: pa.Table
-    """Rows of `clips_schema` in `CLIP_ORDER`; in a growing run, remainders come last. Columns that
-    newer versions added are null. Rows above the memory budget are in a temporary file."""
+    """Rows of `clips_schema` in `CLIP_ORDER`, remainders last. Columns that newer versions added
+    are null. Tables above the memory budget are in a temporary file."""
     measures: Measures
     """Measures of the recipe."""
     memory_budget_bytes: int
@@ -69,7 +69,7 @@ class Finished:
         return {rule: (low, high) for rule, (low, high) in bounds.items()}
 
     def candidates(self) -> pa.Table:
-        """Returns the scored proposals in the order of `clips`; raises `UsageError` without them."""
+        """Returns the scored proposals in the order of `clips`; `UsageError` if some are lost."""
         ids, done = self.clips["clip_id"], 0
         stored = candidates_schema(stored_measures_of(self.recipe).specs)
         # Runs add metadata and the learned score to stored candidates.

@@ -53,7 +53,7 @@ def check_idx(shards: ShardSet, facts: TarFacts, findings: Findings) -> None:
     offsets = np.frombuffer(data[: len(data) // 8 * 8], "<u8").astype(np.int64)
     actual, wanted = "", f"{len(expected)} offsets"
     if len(data) % 8:
-        actual = f"{shards.sizes[name]} bytes, which is no multiple of 8"
+        actual = f"{shards.sizes[name]} bytes, not a multiple of 8"
     elif len(offsets) != len(expected):
         actual = f"{len(offsets)} offsets"
     elif (offsets != expected).any():
@@ -211,7 +211,7 @@ class _TableCheck:
         shard, key = str(row.get("shard")).removeprefix(FOLDER), str(row.get(key_column))
         tar = self._tars.get(shard)
         if tar is None:
-            self.differs(path, f"shard {shard!r}", "a shard that is there")
+            self.differs(path, f"shard {shard!r}", "an existing shard")
             raise LookupError(shard)
         order, wanted = self._order[shard], np.bytes_(key.encode("utf-8", "replace"))
         at = int(np.searchsorted(tar.keys, wanted, sorter=order)) if len(order) else 0

@@ -272,7 +272,7 @@ class TarCheck:
             self._add(FindingCode.KEY, self._path, actual, "a key of ASCII letters and digits")
         if member.key in self._closed:
             where, expected = f"{self._path}#{member.key}", "all members of a sample adjacent"
-            self._add(FindingCode.KEY, where, "its members are apart", expected)
+            self._add(FindingCode.KEY, where, "members not adjacent", expected)
 
     def _read(self, reader: TarReader, member: Member, sample: _ReadSample) -> None:
         if member.suffix in sample.sizes:
@@ -384,14 +384,19 @@ class TarCheck:
             self._add(FindingCode.JSON, path, f"key {fields['key']!r}", f"key {sample.key!r}")
         caption = fields.get("caption")
         if isinstance(caption, str) and caption.encode() != sample.text:
-            self._add(FindingCode.JSON, path, "another caption than in its txt", "the same")
+            self._add(
+                FindingCode.JSON,
+                path,
+                "a caption that differs from its txt",
+                "the caption of the txt",
+            )
         return fields
 
     def _compare_meta(self, sample: _ReadSample) -> None:
         """Compares the next line of the `.meta.jsonl` with a sample's JSON."""
         line = self._next_line()
         if self._meta is not None and sample.json is not None and not _is_same(line, sample.json):
-            actual = "another line than the JSON in the tar" if line else "it ends"
+            actual = "differs from the JSON in the tar" if line else "missing"
             self._meta_differs(f"line {len(self._keys)}: {actual}", f"the JSON of {sample.key}")
             # After a missing or extra line, all further lines would differ.
             self._meta = None
