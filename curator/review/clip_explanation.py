@@ -245,7 +245,7 @@ def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[_Judged]) -> I
         yield f"  {_content_remedy(finished, clip)}"
     for reason in reasons:
         if is_of_stage(reason, finished.measures):
-            yield "  another config in `stages` of the stage that rejects it, or `stages` without that stage"
+            yield "  another config of the stage in `stages` that rejects it, or without this stage"
         elif reason in _NOT_BY_RULES:
             yield f"  {_late_remedy(finished, clip, Reason(reason))}"
     if (

@@ -125,7 +125,7 @@ def run_numbers(engine: Engine, log: RunLog, core_hour_price: float | None) -> I
         key = decision, reason if number < MAX_REASONS else "other"
         clips[key] += n_clips
         clips_s[key] = clips_s.get(key, 0.0) + seconds
-    yield "curate_clips", "Clips by their decision so far.", _REASON, clips
+    yield "curate_clips", "Clips by what is decided so far.", _REASON, clips
     yield "curate_clip_video_seconds", "Video of these clips.", _REASON, clips_s
     yield from _about_stages(engine, log)
     counts = engine.counts
@@ -159,7 +159,7 @@ def _about_stages(engine: Engine, log: RunLog) -> Iterator[Number]:
     wall_s = {(stage,): value for stage, value in seconds.items()}
     yield "curate_stage_seconds_total", "Wall time.", _STAGE, wall_s
     left_s = {(stage,): value for stage, value in (state["left_s"] or {}).items()}
-    yield "curate_stage_left_seconds", "Estimated time left, if known.", _STAGE, left_s
+    yield "curate_stage_left_seconds", "Time that is left, as far as known.", _STAGE, left_s
     yield "curate_stage_load", "Waiting units, and workers.", _STATE, engine.loads()
     units, busy_s = engine.timeline.by_stage()
     yield "curate_units_total", "Units that workers finished.", _STAGE, units
@@ -182,11 +182,6 @@ def machine_numbers(store: Store, begun_s: float) -> Iterator[Number]:
         engines = "compute", "decoder", "encoder"
         use = {(gpu, engine): int(percent) / 100 for gpu, *percents, _ in gpus
                for engine, percent in zip(engines, percents, strict=True)}  # fmt: skip
-        yield (
-            "curate_gpu_utilization_ratio",
-            "Utilization of this machine's GPUs.",
-            ("gpu", "engine"),
-            use,
-        )
+        yield "curate_gpu_utilization_ratio", "Use of this machine's GPUs.", ("gpu", "engine"), use
         used = {(gpu,): int(mib) << 20 for gpu, *_, mib in gpus}
-        yield "curate_gpu_memory_used_bytes", "GPU memory in use by all processes.", ("gpu",), used
+        yield "curate_gpu_memory_used_bytes", "Their memory in use, by all.", ("gpu",), used
