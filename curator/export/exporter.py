@@ -1,14 +1,16 @@
-r"""The contract of export formats, and the list of this package's.
+r"""The interface of export formats, and the list of built-in formats.
 
-class JsonLines(Exporter[ExporterOptions, bytes]):
-about = "<split>.jsonl, a line per clip"
+A custom format is a class such as:
 
-def shard(self, job: Job, shard: Shard) -> bytes:
-return b"".join(orjson.dumps(clip.fields) + b"\n" for clip in job.clips(shard))
+    class JsonLines(Exporter[ExporterOptions, bytes]):
+        about = "<split>.jsonl, a line per clip"
 
-def split(self, job: Job, split: str, results: Iterator[bytes]) -> None:
-with job.place.create(f"{split}.jsonl") as output:
-output.writelines(results)
+        def shard(self, job: Job, shard: Shard) -> bytes:
+            return b"".join(orjson.dumps(clip.fields) + b"\n" for clip in job.clips(shard))
+
+        def split(self, job: Job, split: str, results: Iterator[bytes]) -> None:
+            with job.place.create(f"{split}.jsonl") as output:
+                output.writelines(results)
 """
 
 from abc import ABC, abstractmethod
@@ -36,17 +38,17 @@ FORMATS: Mapping[str, str] = {
     "conversations": "curator.export.post_training:Conversations",
     "preferences": "curator.export.post_training:Preferences",
 }
-"""Dotted paths of this package's formats by name, as users name theirs; imported on use."""
+"""Dotted path of each built-in format, by name. The module is imported on use."""
 
 
 class ExporterOptions(BaseModel):
-    """Options of a format. Each field is a flag of `curate export`, its docstring the help."""
+    """Options of a format. Each field is a flag of `curate export`; its docstring is the help."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class LeastFrames(ExporterOptions):
-    """Option of formats whose loaders take clips of any length."""
+    """Option of formats for loaders that accept clips of any length."""
 
     min_frames: int | None = Field(None, ge=1)
     """only clips of N frames or more (default: all); for cosmos one more than the trainer's
@@ -66,23 +68,24 @@ RowT = TypeVar("RowT")
 
 
 class Exporter(ABC, Generic[OptionsT, ResultT]):
-    """One format. An instance serves one export.
+    """A format. An instance serves one export.
 
-    The job calls `begin`, then for each split `shard` for its shards and `split`, then `finish`. It
-    runs `shard` in several threads, which must not depend on other shards.
+    The job calls `begin` first and `finish` last. In between, it calls `split` once for each split
+    and `shard` once for each tar. Threads run `shard` in parallel, so calls must not depend on each
+    other.
 
     Attributes:
-        about: Output and its readers, for help.
-        version: Raised when the same clips would give other objects.
-        options_type: Options that the format takes.
+        about: Files of the format and their readers, for `--help`.
+        version: Increase it when the same clips would give other bytes.
+        options_type: Class of the format's options.
         folder: Prefix of the keys of a split.
-        records: What `Exported.n_records` counts, in words; None where it counts nothing.
-        suffixes: Ends of the names of files that a loader would take from the destination, whoever
-            wrote them; the job reports those of other exports.
-        indexes_tars: Whether it writes indexes of the tars: these may go into OUT itself, and
-            always cover all tars.
-        has_members: Whether it takes the members of samples that annotators make (`Clip.members`);
-            else the job reports them as left out. Indexes of tars have them all.
+        records: Plural noun for `Exported.n_records`; None for a format that counts no records.
+        suffixes: Suffixes of all files that a loader would read from the destination. The job
+            counts such files left by other exports.
+        indexes_tars: Whether the format writes indexes of the tars. Indexes may be written to OUT
+            itself, and always cover all tars.
+        has_members: Whether the format exports the members that annotators add to samples
+            (`ShardClip.members`). If not, the job reports them as left out.
     """
 
     about: ClassVar[str]
@@ -98,11 +101,11 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
         self.options = options
 
     def folders(self, splits: Sequence[str]) -> list[str]:
-        """Returns prefixes of the format's keys; existing objects there are listed."""
+        """Returns the prefixes under which the job lists existing objects."""
         return list(dict.fromkeys(self.folder.format(split=split) for split in splits))
 
     def begin(self, job: "Job") -> None:
-        """Reads data that all shards need; raises `UsageError` where something is missing."""
+        """Reads data that all shards need; raises `UsageError` if something is missing."""
 
     @abstractmethod
     def shard(self, job: "Job", shard: Shard) -> ResultT:
@@ -111,24 +114,24 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
     def split(self, job: "Job", split: str, results: Iterator[ResultT]) -> None:
         """Writes the objects of one split, `train` or `val`.
 
-        `results` are those of the split's shards, in order; they are produced during the writing.
+        `results` yields the result of each shard, in order, while threads export later shards.
         """
 
     def finish(self, job: "Job") -> None:
-        """Writes the last objects, such as indexes of everything."""
+        """Writes the last objects, such as indexes of all splits."""
 
 
 class VideoExporter(Exporter[OptionsT, list[RowT]]):
-    """A format with the MP4s of a split in a folder, and rows about them.
+    """A format with a folder of MP4s for each split, and rows about the MP4s.
 
     Attributes:
-        videos: The folder.
+        videos: Folder of the MP4s.
     """
 
     videos: ClassVar[str] = "{split}/videos"
 
     def shard(self, job: "Job", shard: Shard) -> list[RowT]:
-        """Writes a shard's videos; returns rows about them."""
+        """Writes the MP4s of a shard; returns their rows."""
         folder = self.videos.format(split=shard.split)
         least = self.options.min_frames if isinstance(self.options, LeastFrames) else None
         clips = job.videos(shard, folder, min_frames=least)
@@ -139,16 +142,17 @@ class VideoExporter(Exporter[OptionsT, list[RowT]]):
 
     @abstractmethod
     def rows(self, job: "Job", clip: "ShardClip", path: str) -> Iterable[RowT]:
-        """Returns rows about a clip, whose MP4 has a path below the destination."""
+        """Returns the rows of a clip; `path` is the key of the MP4 at the destination."""
 
 
 ExporterType = type[Exporter[ExporterOptions, object]]
 
 
 def load_format(name: str) -> tuple[ExporterType, Extension]:
-    """Finds a format, and its origin, by its name in `FORMATS`, dotted path, or entry point.
+    """Loads a format by its name in `FORMATS`, its dotted path, or its entry point.
 
-    Raises `UsageError` where it does not exist, cannot be loaded, or is no exporter.
+    Returns the class and its origin. Raises `UsageError` if the format does not exist, cannot be
+    loaded, or is not an exporter.
     """
     with raised_as(UsageError, RecipeError):
         extension = load_extension(Kind.EXPORTER, name, FORMATS)
@@ -158,7 +162,7 @@ def load_format(name: str) -> tuple[ExporterType, Extension]:
 
 
 def checked_options(name: str, given: Mapping[str, object]) -> ExporterOptions:
-    """Returns the checked options of a format; `UsageError` for a wrong name or value."""
+    """Validates options of a format; raises `UsageError` for a wrong name or value."""
     options_type = load_format(name)[0].options_type
     for key in given:
         if key not in options_type.model_fields:

@@ -39,12 +39,18 @@ def ray_clips(
         the reading.
 
     Raises:
-        UsageError: Ray Data is not installed, Ray was not started, or `dataset` decodes on a GPU.
+        UsageError: Ray Data is not installed, Ray was not started, or `dataset` decodes on a GPU
+            or not at all.
     """
     if dataset.gpu is not None:
         raise UsageError(
             "this dataset has decode='gpu', and ray_clips passes batches in the host's memory; "
             "give the dataset decode='cpu'"
+        )
+    if not dataset._video:
+        raise UsageError(
+            "this dataset has video=False, and ray_clips exists to decode video; give the dataset "
+            "video=True, or iterate over the dataset itself"
         )
     started = _started_ray()
     if not 0 <= first_step <= dataset.steps:

@@ -89,6 +89,13 @@ def test_ray_must_be_started_by_the_caller(tmp_path: Path) -> None:
         ray_clips(ClipDataset(str(out), frames=2))
 
 
+def test_a_dataset_without_video_is_refused(tmp_path: Path) -> None:
+    """Pins the remedy, before Ray is needed."""
+    out = write_shards(tmp_path / "out", [(A, "train", made_clips(tmp_path, 2))])
+    with pytest.raises(UsageError, match=r"has video=False.*give the dataset video=True"):
+        ray_clips(ClipDataset(str(out), video=False))
+
+
 def test_without_ray_data_the_remedy_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
