@@ -1,4 +1,4 @@
-"""Frames at one size, as WebDataset: for tokenizers that read frames and not videos.
+"""Frames at one size as WebDataset, for tokenizers that read frames instead of videos.
 
 A frame is cropped around its middle to the requested aspect and scaled by averaging (or by a
 bicubic filter where it is enlarged). A sample has its `json`, with `frames` describing the stored
@@ -84,7 +84,7 @@ class FrameTars(Exporter[FramesOptions, None]):
 
 
 def decode_frames(clip: ShardClip, options: FramesOptions) -> NDArray[np.uint8]:
-    """Decodes frames, uint8 [T, H, W, 3], RGB; `ShardError` where fewer decode than stated."""
+    """Decodes frames, uint8 [T, H, W, 3], RGB; `ShardError` if fewer frames decode."""
     assert clip.mp4 is not None
     wanted = min(clip.fields["n_frames"], options.max_frames or clip.fields["n_frames"])
     pictures: list[NDArray[np.uint8]] = []

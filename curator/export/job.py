@@ -1,4 +1,4 @@
-"""An export: its clips, read as streams, its destination, what it counts, and its threads."""
+"""Runs an export: reads clips as streams, writes objects, counts them, and runs the threads."""
 
 import hashlib
 import logging
@@ -46,7 +46,7 @@ class ShardClip:
     """Its JSON."""
     text: str = ""
     mp4: bytes | None = None
-    """None where it was not asked for."""
+    """None if the exporter did not request the MP4."""
     mp4_offset: int = -1
     mp4_bytes: int = 0
     members: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class ShardClip:
 
     def row(self) -> dict[str, Any]:
         """Columns as in `dataset.parquet`."""
-        # Of shards that older versions wrote.
+        # Shards of older versions have no `source_id`.
         fields = {"source_id": None, **self.fields}
         seconds = fields.get("duration") or fields["n_frames"] / fields["fps"]
         return sample_row(self.shard.name, self.key, fields, self.text) | {
@@ -75,25 +75,24 @@ class Exported:
     n_objects: int = 0
     """Written."""
     n_reused: int = 0
-    """Objects that were there already, with the same bytes."""
+    """Objects that already existed with the same bytes."""
     n_bytes: int = 0
     """Written."""
     n_without_text: int = 0
     """Clips whose caption is empty."""
     n_measured: int = 0
-    """Clips whose caption was composed of measurements: no model wrote it."""
+    """Clips with a caption composed from measurements, not written by a model."""
     n_records: int = 0
     n_short: int = 0
     """Clips that were left out because they have too few frames."""
     n_left_out: int = 0
-    """Preference pairs about frames that the written clip has not."""
+    """Preference pairs left out because the written clip lacks some of their frames."""
     n_others: int = 0
-    """Objects at the destination, among those that a loader would take, that this export did not
-    write: left by another one."""
+    """Objects of other exports at the destination that a loader would read, too."""
     manifest_problem: str | None = None
-    """Why all tars were taken that are there, and not those of a manifest; None where one is."""
+    """Why the export read all existing tars instead of a manifest's; None with a manifest."""
     left_members: tuple[str, ...] = ()
-    """Members of samples, such as tensors, for which the format has no place."""
+    """Members of samples, such as tensors, that the format cannot store."""
     records: str | None = None
     """What `n_records` counts, in words; None where it counts nothing."""
     origin: Mapping[str, str | None] | None = None
@@ -110,8 +109,8 @@ class Exported:
 class Destination:
     """The destination of an export.
 
-    Objects are written whole, so an existing one is complete; size and, if that agrees, SHA-256
-    show whether it is the right one.
+    Every existing object is complete, because objects appear only when fully written. Size and
+    SHA-256 show whether an existing object has the right bytes.
 
     Args:
         folders: Prefixes of the keys. Existing objects there are listed once, which takes about 200
@@ -122,7 +121,7 @@ class Destination:
         self._store, self._exported = store, exported
         listed = (info for folder in folders for info in store.list(folder))
         self._there = {info.key: info.bytes for info in listed}
-        # What a killed export did not finish.
+        # Temporary objects of killed exports.
         store.clean_temporary({"", *(key.rpartition("/")[0] for key in self._there)}, is_unfinished)
         self._mine: set[str] = set()
 
@@ -130,7 +129,7 @@ class Destination:
         """Returns whether the object exists with these bytes, and counts it if so."""
         if self._there.get(key) != n_bytes:
             return False
-        # An unreadable object is written anew.
+        # An unreadable object is written again.
         with suppress(StorageError, OSError):
             if Digest.of_object(self._store, key).sha256 == sha256:
                 self.reuse(key)
@@ -142,7 +141,7 @@ class Destination:
         return self._there.get(key)
 
     def reuse(self, *keys: str, clips: int = 0) -> None:
-        """Counts objects that exist already as ones of this export, with the clips in them."""
+        """Counts existing objects, and the clips in them, as part of this export."""
         self._mine.update(keys)
         self._exported.add(reused=len(keys), clips=clips)
 
@@ -163,7 +162,7 @@ class Destination:
         self._exported.add(objects=1)
 
     def others(self, suffixes: tuple[str, ...]) -> list[str]:
-        """Returns objects that existed at the beginning and are not of this export."""
+        """Returns objects that existed at the beginning and do not belong to this export."""
         return sorted(k for k in self._there if k not in self._mine and k.endswith(suffixes))
 
 
@@ -210,8 +209,8 @@ class Job:
 
         Args:
             shard: The tar.
-            wants_mp4: Whether MP4s are read; a function decides for each clip, given the clip
-                without its MP4 and the MP4's SHA-256.
+            wants_mp4: Whether to read MP4s. A function decides for each clip; it gets the clip
+                without its MP4, and the SHA-256 of the MP4.
             min_frames: Shorter clips are counted and left out.
         """
 
@@ -306,7 +305,7 @@ def export(
     """Writes the clips of an output root in another format.
 
     The same clips and options give the same bytes. Objects that already exist with the same bytes
-    are not written again, so that an interrupted export continues.
+    are not written again, so an interrupted export resumes.
 
     Args:
         out: Folder or `s3://bucket/prefix` of a run, or a folder with the contents of `shards/`.
@@ -314,13 +313,13 @@ def export(
         format: One of `FORMATS`, `package.module:Class`, or an entry point of `curate.exporters`.
         splits: `train`, `val`.
         buckets: None for all.
-        workers: Shards under way at once; None for one per core, at most 16.
+        workers: Shards in progress at once; None for one per core, at most 16.
         snapshot: Number of the snapshot to export; None for the newest.
         options: Options of the format.
         progress: Called after each clip.
 
     Returns:
-        Counts of what was written.
+        Counts of clips and objects.
 
     Raises:
         UsageError: Nothing was selected, the format or one of its options does not exist, or the
@@ -372,7 +371,7 @@ def export(
 def chosen_shards(
     shards: ShardSet, splits: Sequence[str], buckets: Sequence[str] | None
 ) -> list[Shard]:
-    """Returns the shards of some splits and buckets, None for all buckets; refuses no shards."""
+    """Returns the shards of some splits and buckets, None for all; refuses an empty result."""
     names = sorted({shard.bucket for shard in shards.shards})
     for name in buckets or ():
         if name not in names:

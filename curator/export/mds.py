@@ -20,9 +20,9 @@ from curator.storage.scratch import ScratchFolder
 SIZE_LIMIT_BYTES = 1 << 26
 INDEX = "index.json"
 HASH = "sha1"
-"""What the package can check (`validate_hash`) without more packages."""
+"""A hash that StreamingDataset checks (`validate_hash`) without further packages."""
 Entries = list[dict[str, Any]]
-"""What an index says of MDS shards."""
+"""Entries of an index, one for each MDS shard."""
 COLUMNS = {
     "key": "str",
     "video": "bytes",
@@ -35,7 +35,7 @@ COLUMNS = {
     "bucket": "str",
     "json": "json",
 }
-"""Columns by MDS encoding. `video` is the MP4, `json` all that is known of the clip."""
+"""Columns by MDS encoding. `video` is the MP4, `json` the full JSON of the clip."""
 
 
 class Mds(Exporter[ExporterOptions, Entries]):

@@ -26,9 +26,9 @@ _AS_IN_DATASET = (
 )  # fmt: skip
 SCHEMA = pa.schema([*map(DATASET_SCHEMA.field, _AS_IN_DATASET), ("json", pa.string())])
 """Columns as in `dataset.parquet`. `path` is the tar's address, `#`, and the member's name; its
-MP4 is the `bytes` from `offset` on. `json` is all that is known. With videos there is `video`, the
-MP4, last; before it are `<family>_offset` and `<family>_bytes` of each member that an annotator
-made, in the same tar, and before these the columns that annotators wrote."""
+MP4 is the `bytes` from `offset` on. `json` is the full JSON of the clip. After these columns come
+the columns of annotators; then `<family>_offset` and `<family>_bytes` of each member that an
+annotator added to the tar; and last, with videos, `video`, the MP4."""
 VIDEO = pa.field("video", pa.binary())
 
 
@@ -66,8 +66,8 @@ class ParquetTables(Exporter[ParquetOptions, None]):
         schema = pa.schema([*SCHEMA, *columns, *places, *video])
         key = f"{shard.split}/{shard.name.removesuffix('.tar').replace('/', '_')}.parquet"
         uri = job.shards.uri(shard.name)
-        # Names are in the fingerprint where there are some, so that tables without any stay as they
-        # are.
+        # Tables without such columns keep the fingerprint that they had before such columns
+        # existed.
         own = [sorted(declared.items())] if declared else []
         own += [[(field.name, str(field.type)) for field in columns]] if columns else []
         fingerprint = job.fingerprint(shard, "parquet", self.version, with_videos, uri, *own)

@@ -1,9 +1,10 @@
-"""Questions with answers, and preference pairs, from the annotations of clips: for VLMs.
+"""Questions with answers, and preference pairs, from annotations of clips, to train VLMs.
 
-A conversation is one question with its answer: in a longer one, earlier answers would reveal later
-ones. Its form is that of LLaVA, which Qwen-VL's fine-tuning and NVILA read (`video`,
-`conversations` with `from` and `value`, `<video>` in place of the frames) and which LLaMA-Factory
-calls sharegpt (`videos`; `dataset_info.json` describes it). Reasoning has Cosmos-Reason's tags.
+A conversation has one question and its answer, because earlier answers of a longer conversation
+would reveal later answers. It has the format of LLaVA (`video`, `conversations` with `from` and
+`value`, `<video>` in place of the frames), which NVILA and Qwen-VL's fine-tuning read.
+LLaMA-Factory calls the format sharegpt (`videos`; `dataset_info.json` describes it). Reasoning has
+Cosmos-Reason's tags.
 
 A preference pair, for direct preference optimization (DPO), has TRL's conversational form for
 vision: `prompt`, `chosen` and `rejected` are messages, and `images` are the frames that the model
@@ -42,11 +43,11 @@ COLUMNS = (
     "facts", "label", "questions", "judge", "candidates", "request_keys", "prompt_fingerprint",
     "judge_prompt_fingerprint", "clip_start_frame",
 )  # fmt: skip
-"""Of the table `annotations`."""
+"""Columns that the export reads from the table `annotations`."""
 _REASON = "\nGive your reasoning within <think></think> and your answer within <answer></answer>."
 Row = dict[str, Any]
 Pair = tuple[Row, AnswerCandidate, AnswerCandidate]
-"""A row of `annotations`, with the best of its answers and a worse one."""
+"""A row of `annotations`, with its best answer and a worse answer."""
 
 
 class _JsonLines(Exporter[OptionsT, list[bytes]]):
@@ -105,7 +106,7 @@ class PreferencesOptions(RelativePaths):
 class Preferences(_JsonLines[PreferencesOptions]):
     """Writes `<split>.jsonl`, and `frames/<split>/<key>/<frame>.jpg`.
 
-    Pairs whose frames a copy left out are counted and not written.
+    Pairs are counted but not written if a stream-copied clip lacks some of their frames.
     """
 
     about = "<split>.jsonl with chosen and rejected answers, and frames/<split>/: DPO"
@@ -320,7 +321,7 @@ def _text(candidate: AnswerCandidate, asker: Asker) -> str:
 
 
 def _task(row: Row, clip: ShardClip) -> Task:
-    """Returns the task of a row of `annotations`, with what its request says."""
+    """Returns the captioning task of a row of `annotations`, to rebuild its request."""
     names = ("start_frame", "end_frame")
     frames = {name: row[name] for name in names}
     window = Window(index=row["window"], shown=tuple(row["shown"]), **frames)

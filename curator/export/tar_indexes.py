@@ -1,8 +1,8 @@
-"""Indexes of the tars for Megatron-Energon and wids: for shards of older versions, and lost ones.
+"""Indexes of tars for Megatron-Energon and wids, where a run wrote none or they were lost.
 
-The bytes are those of a run, so that a manifest that names them stays valid. Tars that get indexes
-get dataset cards, too: Hugging Face `datasets` goes by suffixes where no card says otherwise, and
-takes `.tar.idx` for a tar. Existing cards are kept, because people edit them.
+A run writes the same bytes, so a manifest that names the indexes stays valid. The export also
+writes missing dataset cards: without a card, Hugging Face `datasets` selects files by suffix and
+mistakes `.tar.idx` for a tar. Existing cards are kept, because people edit them.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from curator.stages.shard.tar_reader import SPLITS, Shard, TarReader, declared_f
 
 
 class TarIndexes(Exporter[ExporterOptions, DescribedTar]):
-    """The part that formats with indexes of tars share."""
+    """Common base of the formats that index tars."""
 
     indexes_tars = True
 
@@ -66,7 +66,7 @@ class Wids(TarIndexes):
         return _read_tar(job, shard, with_md5=True)[0]
 
     def finish(self, job: Job) -> None:
-        """Writes them."""
+        """Writes the two indexes."""
         for split in SPLITS:
             of_split = [tar for tar in self._tars if tar.split == split]
             _put_index(job, f"wids-{split}.json", wids_file(of_split))
@@ -76,8 +76,8 @@ class Wids(TarIndexes):
 def _read_tar(job: Job, shard: Shard, *, with_md5: bool = False) -> tuple[DescribedTar, list[int]]:
     """Finds the samples of a tar by its headers; reads all bytes only for the MD5.
 
-    Returns the facts of the tar, its MD5 empty if not requested, and offsets: of each sample's
-    first header, and of the end of the last sample.
+    Returns the facts of the tar and its offsets: the first header of each sample, then the end of
+    the last sample. The MD5 is empty if not requested.
     """
     digest = hashlib.md5(usedforsecurity=False)
     n_bytes = job.shards.sizes[shard.name]

@@ -27,15 +27,15 @@ PANDAS_NULLS = frozenset(
     ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
      "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null")
 )  # fmt: skip
-"""Fields of a CSV that pandas takes for missing, by its documentation of `read_csv`."""
+"""Fields of a CSV that pandas reads as missing. Source: documentation of `read_csv`."""
 
 
 class Cosmos(VideoExporter[LeastFrames, object]):
     """Writes `<split>/videos/<key>.mp4` and `<split>/metas/<key>.txt`, the prompt.
 
     Loaders draw the first frame from [0, frames - N), which is empty for a clip of exactly N
-    frames: buckets guarantee N + 1. They replace a clip that is too short by another one drawn at
-    random, without end if all are. Predict2's own script makes its text embeddings.
+    frames: buckets guarantee N + 1. Loaders replace a clip that is too short by a random other
+    clip, and loop forever if all clips are too short. Predict2's script makes the text embeddings.
     """
 
     about = "<split>/videos/*.mp4 and <split>/metas/*.txt: post-training of Cosmos-Predict2, 2.5"
@@ -52,9 +52,9 @@ class CogVideo(VideoExporter[LeastFrames, tuple[str, str]]):
     """Writes `<split>/videos/<key>.mp4`, `<split>/labels/<key>.txt`, and two lists of a split.
 
     The loader for SAT walks a folder, finds a caption by replacing each `videos` in the path by
-    `labels`, and takes its first line, which an empty file does not have. The other one, and
-    finetrainers, read a list of paths and a list of prompts, one per line, and skip empty lines, so
-    that a clip without a caption would shift all later prompts.
+    `labels`, and reads the first line of the caption, which an empty file lacks. CogVideo's other
+    loader and finetrainers read a list of paths and a list of prompts. Both skip empty lines, so a
+    clip without a caption would shift all later prompts; the export leaves such clips out.
     """
 
     about = (
@@ -100,7 +100,7 @@ class OpenSoraOptions(LeastFrames, RelativePaths):
 class OpenSora(VideoExporter[OpenSoraOptions, dict[str, Any]]):
     """Writes `videos/<split>/<key>.mp4`, and a table of each split as CSV and as Parquet.
 
-    Loaders read only videos that the tables name, so that others in the folder are not reported.
+    Loaders read only videos that the tables name, so other videos in the folder are not reported.
     The CSV is read with pandas, which turns an empty field, `None` or `NA` into a number; the
     loader then fails at the first such caption.
     """

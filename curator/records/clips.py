@@ -12,13 +12,13 @@ from curator.records.columns import Int32, WordedEnum, columns_of
 Transition = Literal["cut", "gradual", "none"]
 CutMode = Literal["copy", "encode"]
 AudioMode = Literal["dropped", "none", "copy", "aac"]
-"""What became of a clip's audio: dropped by recipe, none in the source at that time, or written."""
+"""Audio of a clip: dropped by the recipe, absent from this span of the source, or written."""
 
 
 class Reason(WordedEnum):
-    """Why a clip is rejected, where no score says it. Public: `clips.reason` and `clips.reasons`.
+    """Why a clip is rejected, apart from scores. Public: `clips.reason` and `clips.reasons`.
 
-    Reasons of a score are named where the score is, and are as public.
+    Each score defines its own reasons, which are public, too.
     """
 
     MARKED_DROP = "marked_drop", "somebody marked it so by hand"
@@ -60,9 +60,9 @@ OVERRIDDEN = frozenset({
 })  # fmt: skip
 """Reasons behind the rules that do not reject a clip that is marked `keep` by hand."""
 BY_HAND = "by hand"
-"""`caption_model` of a caption that a mark has."""
+"""`caption_model` of a caption that a person wrote in a mark."""
 REMAINDER = "remainder"
-"""Tag of a clip that is the part of a rejected clip that no other clip shows."""
+"""Tag of a clip cut from a rejected clip: the part that no other clip shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +99,16 @@ _Part = TypeVar("_Part")
 
 @dataclass_transform(kw_only_default=True)
 def _part(cls: type[_Part]) -> type[_Part]:
-    """Some columns that several tables share: declared here, held by the records made of them."""
+    """Declares columns that several tables share. Records inherit the columns from the part."""
     own = {n: value for n, value in vars(cls).items() if n not in ("__dict__", "__weakref__")}
-    # Without a dictionary, which a record made of parts would have otherwise.
+    # Without `__slots__` here, records made of parts would have a dictionary.
     slotless = type(cls.__name__, cls.__bases__, own | {"__slots__": ()})
     return cast(type[_Part], dataclass(init=False, repr=False, eq=False, kw_only=True)(slotless))
 
 
 @_part
 class Named:
-    """Which clip it is."""
+    """Identity of a clip."""
 
     clip_id: str
     source_id: str
@@ -165,17 +165,17 @@ class Borders:
 
 @_part
 class Scored:
-    """What was measured of a clip."""
+    """Measurements of a clip."""
 
     scores: Mapping[str, float | None]
     """By name; `fps` is `Rate.measured_fps`. A column each."""
     content_type: str | None
-    """None where no CLIP model tells it."""
+    """None without a CLIP model."""
 
 
 @_part
 class Decided:
-    """What became of a clip."""
+    """Decision about a clip."""
 
     decision: Literal["kept", "rejected"]
     reason: str | None
@@ -188,14 +188,14 @@ class Decided:
 
 @_part
 class Tagged:
-    """What was found about a clip, and what rules of severity `flag` say."""
+    """Findings about a clip, including those of rules of severity `flag`."""
 
     tags: list[str]
 
 
 @_part
 class Later:
-    """What stages after the filters find of a clip."""
+    """Results of the stages after the filters."""
 
     duplicate_of: str | None
     duplicate_similarity: float | None
@@ -208,7 +208,7 @@ class Later:
     caption: str | None
     caption_model: str | None
     caption_failure: str | None
-    """Why a clip that was asked about has no caption."""
+    """Why the captioner gave the clip no caption."""
     caption_alignment: float | None
     """Cosine of the caption's CLIP embedding to that of the clip."""
     bucket: str | None
@@ -228,7 +228,7 @@ class File:
 
 @_part
 class Stamped:
-    """What wrote a clip."""
+    """Fingerprint of the settings that wrote a clip."""
 
     cut_fingerprint: str | None
 
@@ -253,7 +253,7 @@ class Candidate(Named, Extent, Rate, Size, Borders, Scored, Tagged):
     """
 
     seconds: float
-    """The length that rules judge."""
+    """Length that rules compare with their limits."""
 
 
 @_part
@@ -262,9 +262,9 @@ class Clip(
 ):
     """A row of `clips`, as `tables.clip_rows` holds it.
 
-    What is written of a clip (`File`, `Coding`) is null until it is, and in clips that are
-    rejected. A copy begins at a key frame and may be shorter than what was proposed: its `Extent`
-    is the one written, while `clip_id` and the scores stay those of the span proposed.
+    `File` and `Coding` are null until the clip is written, and in rejected clips. A copy begins at
+    a key frame and may be shorter than the proposed span. `Extent` is the written span; `clip_id`
+    and the scores belong to the proposed span.
     """
 
 

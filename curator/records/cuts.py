@@ -1,4 +1,4 @@
-"""Writing a clip: what is asked of it, what is written, and why it was not copied."""
+"""Records of writing a clip: the request, the written clip, and why it was not copied."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class NotCopied(StrEnum):
     SHAPE = "shape"
     """Rotated, mirrored, of odd size, of changing size, or with pixels that are not square."""
     BORDERS = "borders"
-    """Black borders are cut away, which takes new pictures."""
+    """Black borders are cropped, which requires encoding."""
     INTERLACED = "interlaced"
     HIGH_DYNAMIC_RANGE = "high_dynamic_range"
     VARIABLE_RATE = "variable_rate"
@@ -34,9 +34,9 @@ class NotCopied(StrEnum):
     FIXED_RATE = "fixed_rate"
     """The recipe names a frame rate, and the source has another."""
     KEY_FRAME_TOO_FAR = "key_frame_too_far"
-    """More than the recipe allows lies before the first frame at which decoding can begin."""
+    """A copy would lose more frames before the first key frame than the recipe allows."""
     END_TOO_FAR = "end_too_far"
-    """Frames before the end refer beyond it, so that too much would be given up."""
+    """Frames before the end refer to frames after it, so a copy would lose too many frames."""
     TOO_FEW_FRAMES = "too_few_frames"
     """The copy would be too short, or leave its bucket."""
     TIMESTAMPS = "timestamps"
@@ -44,7 +44,7 @@ class NotCopied(StrEnum):
     DAMAGED = "damaged"
     """A packet is marked as damaged, or the packets end early."""
     CHECK_FAILED = "check_failed"
-    """The copy does not hold the packets or frames that were meant."""
+    """The copy does not hold the requested packets or frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def crop_columns(crop: Crop | None) -> dict[str, int | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
-    """A clip that survived, with what is needed to write it."""
+    """A kept clip, with the facts that writing it needs."""
 
     clip_id: str
     start_pts: int
@@ -91,7 +91,7 @@ class CutRequest:
     is_interlaced: bool
     is_hdr: bool
     min_frames: int
-    """A copy with fewer frames is of no use: it is encoded instead, with all its frames."""
+    """Fewest frames of a copy; with fewer, the clip is encoded with all its frames instead."""
     is_resampled: bool = False
     """Whether `fps` is another rate than the source's, so that frames are repeated or left out."""
     size: tuple[int, int] | None = None
@@ -151,7 +151,7 @@ class StoredFrames:
 
 @dataclass(slots=True, kw_only=True)
 class CutClip(Coding, Length, Size):
-    """A written clip: an MP4 in memory and what a reader will find in it.
+    """A written clip: an MP4 in memory, and facts about its content.
 
     Of the request's frames it holds `[first, end)`: all of them when encoded.
     """
@@ -166,9 +166,9 @@ class CutClip(Coding, Length, Size):
     copy_frames: int | None = None
     crf: int | None = None
     not_copied: NotCopied | None = None
-    """Why it was encoded; None for a copy, and where the recipe asks for no copies."""
+    """Why the clip was encoded; None for a copy, or if the recipe does not allow copies."""
     sampled: SampledFrames | None = field(default=None, repr=False)
-    """Frames that were sampled on the way; None where none were asked for."""
+    """Frames sampled during writing; None if none were requested."""
 
     @property
     def mp4_sha256(self) -> str:

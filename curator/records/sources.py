@@ -15,7 +15,7 @@ _MEASURED = "measured on the CPU of a GPU node: "
 
 
 class Note(WordedEnum):
-    """What was found odd about a source that is used all the same. Public: `sources.notes`."""
+    """A defect or peculiarity of a source that is used nevertheless. Public: `sources.notes`."""
 
     TRUNCATED = "truncated", "the container promises more than there is; what decodes is used"
     DECODE_ERRORS = "decode_errors", "some packets do not decode; the frames around them are used"
@@ -49,7 +49,7 @@ class Note(WordedEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRef:
-    """A source as it was listed, and what a scan found in its header, if there was one."""
+    """A source as listed, with the facts of its header if a scan read it."""
 
     uri: str
     n_bytes: int
@@ -65,12 +65,12 @@ class SourceRef:
 
     @property
     def weight(self) -> float:
-        """About how many frames it has."""
+        """Estimated number of frames."""
         return float(self.header_n_frames or 30.0 * (self.header_duration_s or 0.0))
 
     @property
     def work(self) -> float:
-        """About how much work it is, in frames of 1080p; without a length, more than is small."""
+        """Estimated work, in frames of 1080p; infinite for an unknown length."""
         if not self.weight:
             return math.inf
         return self.weight * max(0.5, (self.n_pixels or FULL_HD) / FULL_HD)
