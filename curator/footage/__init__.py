@@ -1,1 +1,1 @@
-"""Footage made by code, for `curate demo`; the pipeline itself uses nothing of it."""
+"""Synthetic videos for `curate demo`; the pipeline does not use this package."""

@@ -1,8 +1,8 @@
-"""Speed and offset between two clips: their frames' luma correlated, where picture vectors agree.
+"""Finds speed and offset between two clips by correlating luma where picture vectors agree.
 
 The mean of luma and its spread over time are a clip's pulse: crops, mirroring and changes of
-brightness keep its shape. Both series lose what changes slowly, and are divided by their strength
-around each moment, so that a cut or a fade does not decide. The correlation of all offsets at a
+brightness keep its shape. A filter removes slow changes from both series, and each value is divided
+by the local strength, so that no single cut or fade dominates. The correlation of all offsets at a
 speed is one product in the frequency domain.
 
 Shape letters: F values of a clip at the common rate, L offsets, A, B picture vectors of the clips.
@@ -114,7 +114,7 @@ def refined(
 def votes(
     a: ClipFootage, b: ClipFootage, *, most: int, around_s: Sequence[float]
 ) -> list[Alignment]:
-    """Guesses that rest on the most alike pictures only, at the clip's own speed."""
+    """Returns guesses from the most similar pictures alone, at speed 1."""
     cosines_AB = cosines(a, b)
     guesses: list[Alignment] = []
     for at in np.argsort(-cosines_AB.ravel())[:most]:

@@ -1,4 +1,4 @@
-"""What matching knows of a clip: pictures or their keypoints, vectors and luma over time.
+"""Input of matching for a clip: pictures or their keypoints, vectors, and luma over time.
 
 Shape letters: P pictures, V picture vectors, D dimensions, F frames, K keypoints.
 """

@@ -1,7 +1,7 @@
 """Agreement of keypoints under a shift and a change of size, mirrored or not.
 
-A copy shows the whole time the same part of the picture. So matched keypoints of several pairs of
-pictures count together. An edit does not turn the picture, and a turned agreement is refused.
+A copy shows the same part of the picture all the time, so matched keypoints of several pairs of
+pictures count together. Edits do not rotate pictures, so transforms that rotate are refused.
 
 Shape letters: K keypoints of a picture, N matched keypoints.
 """

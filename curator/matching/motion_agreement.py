@@ -1,7 +1,7 @@
 """Agreement of what changes in the pictures of two aligned clips.
 
-The background of a fixed camera agrees at any time. So the mean of a clip's pictures is taken away
-from each, and what remains must agree at the same moments, and less at others.
+The background of a fixed camera agrees at any time. So the mean of a clip's pictures is subtracted
+from each picture. The differences must agree at the same moments, and less at other moments.
 
 Shape letters: N pairs of pictures, H, W height and width.
 """

@@ -1,1 +1,1 @@
-"""The index of vectors: which vectors are near each other, and near those of a query."""
+"""An index of vectors that finds near pairs, and the nearest vectors of a query."""

@@ -1,7 +1,7 @@
 """K-means of codes, and of vectors. The same vectors give the same centroids everywhere.
 
-Centroids are whole numbers, as codes are, so that which one is nearest has no rounding; sums of
-codes have none either. FAISS finds the nearest centroids, on a GPU where there is one.
+Centroids and codes are whole numbers, so distances and sums of codes have no rounding errors.
+FAISS finds the nearest centroids, on a GPU where there is one.
 
 Shape letters: N vectors, C centroids, D dimensions, P centroids a vector.
 """
@@ -41,7 +41,7 @@ def gpu_resources() -> Any:  # noqa: ANN401 - FAISS has no types
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CentroidIndex:
-    """Finds the nearest centroids; where they are many, among those of the nearest groups."""
+    """Finds the nearest centroids; among many centroids, searches only the nearest groups."""
 
     index: Any  # FAISS's index; None of a single centroid
     n: int  # number of centroids

@@ -1,8 +1,8 @@
-"""Finds pairs of near vectors of unlike owners, in parts that workers do.
+"""Finds pairs of near vectors with different owners, in parts that workers process.
 
 A part is some vectors of a segment, which follow each other in the order of cells; cells of many
-vectors are divided. A part finds all neighbours of its vectors, so that no part waits for another,
-and the pairs are the same whoever finds them. Parts go to workers by predicted cost, largest first.
+vectors are divided. A part finds all neighbours of its vectors, so no part waits for another,
+and the pairs are the same for any division. Parts go to workers by predicted cost, largest first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -139,7 +139,7 @@ def _neighbours(
     index = CentroidIndex.of(centroids[n_groups:], centroids[:n_groups])
     search = CellSearch(vectors.codes, k=k, least=least, own_Q=vectors.owners, allowed=allowed)
     cells = index.nearest(vectors.codes, probes)
-    # The nearest cell has most of what is near: others are asked only for what is nearer.
+    # Most neighbours are in the nearest cell; other cells need only give nearer vectors.
     for some in (cells[:, :1], cells[:, 1:]):
         search.visit(some, partial(read_cells, segments))
         hits = search.best()

@@ -1,8 +1,8 @@
 """Codes of vectors: a projection to fewer dimensions, rounded to whole numbers of 8 bits.
 
 All codes have about the same length. Their scalar products are whole numbers below 2**24, which
-float32 holds exactly: they are the same on any processor, for any block size and number of threads,
-and a result has no rounding that could depend on where it was computed.
+float32 holds exactly. So products are the same on any processor, for any block size and number of
+threads.
 
 Shape letters: N vectors, D their dimensions, E those of codes.
 """
@@ -24,7 +24,7 @@ _WIDTHS = 4.0  # standard deviations of a projected value that a code holds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """An orthonormal projection to directions at random, which needs no vectors to learn from.
+    """An orthonormal projection to random directions, which needs no training vectors.
 
     On pictures, a cosine of 256 of 1,280 dimensions differs by 0.01 to 0.02 from the whole one
     between a picture and its copies; eight bits add 0.0004 (`benchmarks/results/vector_index.md`).

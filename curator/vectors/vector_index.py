@@ -1,8 +1,8 @@
 """An index of vectors in cells, from a thousand to many millions of them.
 
 A cell holds the vectors that one centroid is nearest to. A query visits the cells of the centroids
-nearest to it; those of an index of few vectors are one. Centroids never change, so that an index
-grows by what is new.
+nearest to it. An index of few vectors has one cell. Centroids never change, so adding vectors
+writes only the new vectors.
 
 Workers write and merge segments, so that the driver holds no vectors. Each segment holds vectors of
 any cell. Where there are many, merging gives each cell one place.
@@ -182,7 +182,7 @@ class VectorIndex:
         self.n_vectors = max((segment.facts.end_number for segment in self._segments), default=0)
 
     def replace(self, segments: Iterable[CellSegment]) -> None:
-        """Takes other segments of the same vectors."""
+        """Replaces the segments by others with the same vectors."""
         self._segments = list(segments)
 
     @property
@@ -255,7 +255,7 @@ def add_parts(
 
 
 def merge(index: VectorIndex, work: Work, store: Store, folder: str) -> None:
-    """Gives each cell one place; the objects of before are for whoever has their list."""
+    """Gives each cell one place; keeps old objects for readers of an older list of segments."""
     counts = index.cell_sizes() * (index.settings.dim + 16)
     share = (np.cumsum(counts) - counts) // MERGED_BYTES
     bounds = [*np.flatnonzero(np.diff(share, prepend=-1)).tolist(), len(counts)]
