@@ -1,6 +1,6 @@
 """K-means of codes, and of vectors. The same vectors give the same centroids everywhere.
 
-Centroids and codes are whole numbers, so distances and sums of codes have no rounding errors.
+Centroids and codes are whole numbers, so scalar products and sums have no rounding errors.
 FAISS finds the nearest centroids, on a GPU where there is one.
 
 Shape letters: N vectors, C centroids, D dimensions, P centroids a vector.
