@@ -22,8 +22,9 @@ def ray_clips(
 ) -> "ray.data.Dataset":
     """Returns a Ray dataset with one row for each decoded sample of an epoch.
 
-    A Ray task reads and decodes one batch. Rows have the order of `dataset` without workers. With
-    `drop_last` and an equal batch size, this call yields the batches of `dataset`:
+    A Ray task reads and decodes one batch. Rows have the order in which `dataset` yields samples
+    with `num_workers=0`. If `dataset` has `drop_last`, the following call with the batch size of
+    `dataset` yields the same batches as `dataset`:
 
         ray_clips(dataset).iter_torch_batches(batch_size=...)
 
@@ -34,9 +35,9 @@ def ray_clips(
         cpus: Cores that Ray reserves for a task; give the `decoder_threads` of the dataset.
 
     Returns:
-        Rows of `video` (uint8 or float32 [3, T, H, W]), `caption`, `fps`, `start_frame`, `key`,
-        `bucket`, `json` (a string) and `step`, without embeddings and families. Iteration starts
-        the reading.
+        Rows with `video` (uint8 or float32 [3, T, H, W]), `caption`, `fps`, `start_frame`, `key`,
+        `bucket`, `json` (a string) and `step`. Embeddings, and the dataset's `members`, are left
+        out. Iteration starts the reading.
 
     Raises:
         UsageError: Ray Data is not installed, Ray was not started, or `dataset` decodes on a GPU

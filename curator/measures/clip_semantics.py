@@ -107,7 +107,7 @@ class Semantics:
     def check(self, asked: Mapping[str, str], columns: Sequence[str] = ()) -> None:
         """Checks that the models for the scores and columns of a recipe are available.
 
-        `asked` has the score of each rule that rejects clips, `columns` the columns of `select.by`.
+        `asked` maps each rejecting rule to its score. `columns` are the columns of `select.by`.
 
         Raises:
             UsageError: A key or weights are missing; the message names the key to set, or the
@@ -184,7 +184,7 @@ class Semantics:
 def check_content(
     config: SemanticConfig, clip: str | None, columns: Sequence[str] = (), *, key: str | None = None
 ) -> None:
-    """Checks that content types are on if the recipe uses content types, and that names exist.
+    """Checks that content types are on if the recipe uses them, and that rejected types exist.
 
     `columns` are the columns of `select.by`. `key` is another recipe key that uses content types.
 
@@ -205,7 +205,7 @@ def check_content(
 
 
 def _class_means(vectors_PD: NDArray[np.float32], texts: Sequence[Sequence[str]]) -> NDArray[Any]:
-    """Returns the mean of each class's prompts at unit length, float64 [K, D]."""
+    """Returns the mean vector of each class's prompts, scaled to length 1, float64 [K, D]."""
     ends = np.cumsum([len(some) for some in texts])
     means = [part.astype(np.float64).mean(0) for part in np.split(vectors_PD, ends[:-1])]
     return np.stack([mean / np.linalg.norm(mean) for mean in means])
@@ -248,7 +248,7 @@ SCORES = {
     ),
     "content_probability": ScoreSpec(
         unit="0 to 1",
-        range="1 / number of types undecided to 1 certain",
+        range="from 1 / number of types (undecided) to 1 (certain)",
         meaning="probability of the clip's content type, zero-shot by CLIP",
         outside="content_unclear",
         of=lambda clip: content_of(clip)[1],

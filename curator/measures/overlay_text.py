@@ -1,7 +1,8 @@
 """Measures text in the picture, and overlays: text that is drawn over the picture.
 
-A look is an overlay sample and the sample after it. A line of text counts as an overlay if it has
-one of five kinds of evidence. Each kind needs a change in the picture:
+Overlays are detected in some samples only, the overlay samples. A look compares an overlay sample
+with the sample after it. A line of text counts as an overlay if it has one of five kinds of
+evidence. Each kind needs a change in the picture:
 
 - The line keeps its place although its surroundings move, or although there is a cut.
 - The line scrolls within a band of text, and the band keeps its place.
@@ -35,8 +36,8 @@ TEXT_COLUMNS = (*BOX_COLUMNS, "stay", "around", "slide")
 stay: correlation of the line's gradients with the same place on the next sample: 1 if the whole
     line stays; NaN without a next sample.
 around: correlation of the strong edges in a ring around the line with the same place on the next
-    sample. If the ring has too few strong edges, the correlation of all strong edges outside text;
-    NaN if the picture has too few of these, or without a next sample.
+    sample. If the ring has too few strong edges, all strong edges outside text count instead. NaN
+    if these are too few as well, or if there is no next sample.
 slide: speed of the line's content sideways, relative to its surroundings, in picture widths per
     second; positive to the right. NaN if the content cannot be followed.
 """
@@ -47,7 +48,7 @@ _STAYS = 0.5  # least `stay` of a line that keeps its place
 _STILL = 0.65  # least `around` of surroundings that stand still
 _MOVES = 0.4  # upper bound of `stay` of a moving line, and of `around` of moving surroundings
 _APART = 0.25  # least excess of `stay` over `around` for an overlay, in one look
-_PASSES = 0.6  # least `around` of surroundings that move only in part
+_PASSES = 0.6  # from this `around` on, surroundings move in part at most
 _APART_OFTEN = 0.15  # least mean excess of `stay` over `around` for an overlay, in 3 looks or more
 _STEADY = 0.015  # most motion of a line's middle in 3 looks or more, as a share of the picture
 _LONG = 5.0  # least aspect ratio, in pixels, of a line that gives evidence if it is replaced
@@ -247,7 +248,7 @@ def _replaced(frame: Frames, lines: Floats, looks: Frames, size: tuple[int, int]
 
 
 def _elsewhere(clip: ClipView, frame: Frames, lines: Floats) -> Mask:
-    """Returns lines with a line of the same place or style in a different scene nearby.
+    """Returns lines that a different scene nearby has in the same place or style.
 
     A line has the same style if it has about the same rows and the same middle.
     """
@@ -275,9 +276,9 @@ def _elsewhere(clip: ClipView, frame: Frames, lines: Floats) -> Mask:
     return _n_looks(track.text_frame[indices], matches) >= 2
 
 
-def _n_looks(frame: Frames, rows: Mask) -> NDArray[np.int64]:
-    """Returns the number of looks with a line in each row of the mask `rows`, int64 [rows]."""
-    return np.array([len(np.unique(frame[row])) for row in rows], np.int64)
+def _n_looks(frame: Frames, masks: Mask) -> NDArray[np.int64]:
+    """Returns, for each mask over lines, in how many looks its lines are, int64 [masks]."""
+    return np.array([len(np.unique(frame[mask])) for mask in masks], np.int64)
 
 
 def _is_still(lines: Floats) -> Mask:

@@ -1,9 +1,10 @@
 """Detects a divided picture: two or more recordings next to or above each other.
 
 Standing scenes also have long straight edges: bricks, a shelf, the frame of a door. So a line
-counts only if both of its sides move, and if their motion differs, per piece and overlay sample,
-more than elsewhere in the picture. If a camera pans along an edge, or looks through a window with a
-bar, both sides move alike, and one motion of the camera explains the whole picture.
+counts only if both of its sides move, and if their motion differs more than the motion of
+neighbours elsewhere in the picture. Each piece of the line and each overlay sample is compared. If
+a camera pans along an edge, or looks through a window with a bar, both sides move alike, and one
+motion of the camera explains the whole picture.
 
 Shape letters: T overlay samples, A pieces along a line, P places, C cells, N lines.
 """
@@ -20,10 +21,10 @@ _MAX_LOOKS = 60
 _MARGIN = 0.15  # share at each end without dividing lines: bars and tickers have edges there
 _N_LINES = 12  # largest number of lines per direction that are examined
 _MIN_COVER = 0.6  # smallest share of overlay samples and pieces with the line
-_MIN_EXACT = 0.7  # smallest part of this share in one place, without neighbouring places
+_MIN_EXACT = 0.7  # smallest ratio of the cover in one place to the cover with neighbouring places
 _MOVES = 2.0  # smallest log2(1 + levels) of a moving cell: 3 levels, above noise and grain
 _MIN_MOVING = 0.02  # smallest share of moving cells on each side, over all overlay samples
-_WIDE = 2  # cells on each side of a line that are compared, and cells between them
+_WIDE = 2  # cells that are compared on each side of a line; as many between are skipped
 _LEVEL = 0.2  # log2 units added to differences, so that differences of still parts have no weight
 _FULL_APART = 0.5  # deviation over time, in log2 units, at which `apart` is 1
 
@@ -33,8 +34,8 @@ _BIAS = -11.2
 three misses. The bias is lowered by 0.5, so that none of the 222 clips there is false."""
 _ENOUGH_LOOKS = 5
 _PER_MISSING_LOOK = 0.5
-"""Reduction of log odds per missing overlay sample, because few samples differ by chance. With four
-samples, 2 of 222 clips are false."""
+"""Reduction of the log odds per overlay sample below `_ENOUGH_LOOKS`: with few samples, both sides
+may differ by chance. With four samples, 2 of 222 clips are false."""
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +63,7 @@ def line_features(clip: ClipView, looks: NDArray[np.intp], level_TCC: Floats) ->
     own: share of the textured places that no single motion of the camera explains;
     together: correlation of motion on both sides, over pieces and overlay samples, at least 0;
     jump: difference of motion across the line, relative to the rest of the picture, in octaves;
-    apart: change of the difference of both sides over time, 0 to 1.
+    apart: variation over time of the difference of motion between both sides, 0 to 1.
     """
     lines_T2AP = lines_of(clip.track.look_standing[looks])
     cover_2P = lasting_lines(lines_T2AP).mean(1)

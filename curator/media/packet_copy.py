@@ -1,11 +1,11 @@
 """Copies the packets of a span of a source into an MP4, without decoding.
 
-The copy begins at an IDR picture. Its end is chosen so that no later packet is shown or needed
-before the end. So every frame of the copy decodes to the same bits as in the source.
+The copy begins at an IDR picture. It ends where no packet that follows has a frame shown earlier,
+or is needed to decode one. So every frame of the copy decodes to the same bits as in the source.
 
-Not every key frame of a container is a safe begin, because of open groups of pictures and gradual
-refresh, and MPEG-TS may have no marks at all. An IDR picture (ITU-T H.264, 7.4.1.2.4) resets the
-decoder: no later picture refers to an earlier one.
+The key-frame marks of a container do not suffice. With open groups of pictures and gradual refresh,
+decoding cannot begin cleanly at each mark. MPEG-TS may have no marks at all. An IDR picture (ITU-T
+H.264, 7.4.1.2.4) resets the decoder: no later picture refers to an earlier one.
 
 With B-frames, packets and frames differ in order. `negative_cts_offsets` puts the first frame at
 time 0 without an edit list; docs/design/clips.md says how readers handle this.
@@ -36,7 +36,7 @@ _LIMITED_RANGES = (0, 1)
 
 
 class CannotCopyError(Exception):
-    """A span must be encoded; `n_frames` is set if a copy would have too few frames."""
+    """A span must be encoded; `n_frames`: frames of the copy, if the copy would be too short."""
 
     def __init__(self, reason: NotCopied, *, n_frames: int | None = None) -> None:
         super().__init__(str(reason))
@@ -61,7 +61,7 @@ class PacketSpan:
 
 
 def refuse_stream(stream: av.VideoStream, codecs: Iterable[str]) -> None:
-    """Refuses a stream that cannot be copied, by its header; only `codecs` may be copied.
+    """Refuses a stream if its header rules out a copy, or if its codec is not in `codecs`.
 
     Raises:
         CannotCopyError: CODEC, CHROMA or SHAPE.

@@ -1,4 +1,7 @@
-"""Describes the work and removals of a run, by the listing and stored state; writes nothing."""
+"""Describes what a run would do and which clips it would drop; writes nothing.
+
+The description follows from the listing of sources and the stored state.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,8 +120,8 @@ def _contents(
 ) -> dict[str, str | None]:
     """Returns the content id of each address: None after a failed probe, `_UNREAD` without a probe.
 
-    Stored probes have the id. A run stores no probes of recently changed files, so their ids come
-    from the table `sources` of the last run.
+    The id comes from the stored probe of the address. A run stores no probes of recently changed
+    files, so their ids come from the table `sources` of the last run.
     """
     decided = decided_sources(store).select(["uri", "version", "source_id"]).to_pylist()
     own_id = {(row["uri"], row["version"]): row["source_id"] for row in decided}

@@ -51,7 +51,7 @@ def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Reci
     """
     before = None
     try:
-        # The output's recipe is read first: a process uses the measures of the last recipe read.
+        # A process uses the measures of the last recipe read, so the run's recipe is read last.
         before = _stored_recipe(store)
     except UsageError as error:
         if name is None:
@@ -82,7 +82,7 @@ def _stored_recipe(store: Store) -> Recipe | None:
 def _settings(store: Store) -> Mapping[str, Any]:
     """Returns the summary of the last commit or, if the summary is lost, `config.json`."""
     for read in (read_summary, lambda store: find_json(store, CONFIG) or {}):
-        # The run writes a damaged object again.
+        # A damaged object is no error here, because the run writes the object again.
         with suppress(DamagedError):
             if settings := read(store):
                 return settings
@@ -118,7 +118,7 @@ def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 
 
 def _shown(value: object) -> str:
-    """Returns a value as a recipe writes it; entries of `stages` without null and empty keys."""
+    """Returns a value as a recipe writes it; mappings lose keys with null or empty values."""
     if value is None:
         return "null"
     if isinstance(value, Mapping):

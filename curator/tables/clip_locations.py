@@ -1,4 +1,7 @@
-"""Finds rows by key and locations of written clips, in compact columns for millions of clips."""
+"""Finds the row of a key, and the location of a written clip.
+
+Both are kept in compact columns, for millions of clips.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ class Location:
     name: str
     """Name of a part or a tar."""
     row: int | None = None
-    """Row of a part, with row groups of equal size except the last; None in a tar."""
+    """Row in the part, whose row groups have equal sizes, except the last; None in a tar."""
     offset: int | None = None
     """First byte in a tar; None in a part."""
     n_bytes: int = 0

@@ -86,7 +86,7 @@ class Removals:
     Attributes:
         sources: Time of removal of each source that was removed as a whole.
         spans: Removed spans of other sources.
-        uris: Addresses that had only removed sources.
+        uris: Addresses at which every source that a run found was removed.
         clip_ids: Ids of removed clips.
         mp4: SHA-256 of their MP4 files.
         captions: Their captions that no other clip shares.
@@ -182,7 +182,7 @@ class Removals:
             is_removed |= self.named(table["source_id"], self.sources)
             unknown = _truth(pc.is_null(table["source_id"]))
         if "error_code" in names:
-            # The row of a refused source has no footage of this source.
+            # A row with REMOVED only reports a refusal, and has no footage.
             unknown &= ~_truth(pc.equal(table["error_code"], str(ErrorCode.REMOVED)))
         for name in {"uri", "source_uri"} & names:
             is_removed |= unknown & self.named(table[name], self.uris)
@@ -284,7 +284,7 @@ class RecordChain:
             sha256 = expected.get(name)
             entry: Record | str | None = read.get(name, "is missing")
             if isinstance(entry, Record) and sha256 not in (None, entry.sha256):
-                entry = "is not as snapshots name it"
+                entry = "differs from the SHA-256 by which a snapshot or a copy names it"
             if isinstance(entry, str):
                 problems[name] = entry
                 entry = copies.get(record_copy(sha256)) if sha256 is not None else None
@@ -297,7 +297,7 @@ class RecordChain:
             if before is not None and before["name"] not in given_up:
                 there = records.get(before["name"])
                 if there is None or there.sha256 != before["sha256"]:
-                    lost[before["name"]] = f"is not the one that {record.name} follows"
+                    lost[before["name"]] = f"is not the record whose SHA-256 is in {record.name}"
         lost |= {name: why for name, why in problems.items() if name not in {*records, *given_up}}
         return cls(
             uri=store.uri,
@@ -382,7 +382,8 @@ def _now() -> str:
 def add_record(store: Store, record: Mapping[str, Any]) -> str:
     """Adds a record to the chain, and its copy; returns its name.
 
-    Raises `CuratorError` if another removal began meanwhile, and as `RecordChain.require_whole`.
+    Raises `CuratorError` if another removal began meanwhile. Raises `UsageError` if a record is
+    lost, unless `record` gives lost records up.
     """
     chain = RecordChain.read(store)
     if not record.get(LOST):
@@ -401,7 +402,7 @@ def add_record(store: Store, record: Mapping[str, Any]) -> str:
 
 
 def mark_finished(store: Store, names: Iterable[str]) -> None:
-    """Records that the removals of some records are finished."""
+    """Writes a mark for each named record: its removal is finished."""
     for name in names:
         store.write(_mark(name), record_bytes({"finished": _now()}, _mark(name)))
 

@@ -63,7 +63,7 @@ class SegmentItem(_OfSource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashItem(_OfSource):
-    """A source in segments to hash as a whole, which no segment can do."""
+    """A source in segments, whose content must be hashed whole; a segment has only a part of it."""
 
 
 AnalyzeItem = SourceItem | SegmentItem | HashItem
@@ -73,7 +73,8 @@ AnalyzeItem = SourceItem | SegmentItem | HashItem
 class JoinItem(SourceItem):
     """A source with complete segments; `tracks` are empty until the worker reads `segments`.
 
-    `segments` are parts in order. `hashes` are of the whole source, and empty if already stored.
+    `segments` are names of the stored parts of its segments, in order. `hashes` are of the whole
+    source, and empty if already stored.
     """
 
     segments: tuple[str, ...]
@@ -83,7 +84,7 @@ class JoinItem(SourceItem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackItem(_OfSource):
-    """A track, or the failure of its source; `frames_part` is None if it is not stored."""
+    """A track, or the failure of its source; `frames_part` is None if not stored."""
 
     track: Track | Failure
     frames_part: str | None

@@ -1,14 +1,14 @@
-"""Cells of an index: their vectors in segments, and the comparison of queries with them.
+"""Stores the vectors of an index by cell, in segments, and compares queries with them.
 
-An index grows by segments, and old ones stay as they are. A segment has codes in the order of their
-cells, in memory or in one object of a store: int64 where each cell begins and the last one ends,
-then a row per vector: int64 number, int64 owner, int8 code. So the vectors of cells side by side
-are one range of bytes.
+An index grows by segments; old segments never change. A segment has its vectors in the order of
+their cells, in memory or in one object of a store. The object has two parts: the first row of each
+cell and the end of the last cell (`n_cells` + 1 int64), then a row for each vector (int64 number,
+int64 owner, int8 code [E]). So neighbouring cells are one range of bytes.
 
-All queries that visit a cell are compared with all its vectors: that is one product of matrices, of
-which those values are taken that are as large as a query's best so far; where there is a GPU, FAISS
-does both. Products of codes are whole numbers, so that neither the processor nor the size of a
-block decides what is found; owners order equals.
+The codes of all queries that visit a cell are multiplied with all its codes at once. Only products
+that can be among the best of their query are kept. On a GPU, FAISS does both steps. Products of
+codes are whole numbers, so results do not depend on the processor or the size of blocks. Among
+equal products, the smaller owner comes first.
 
 Shape letters: N vectors, Q queries, E dimensions of codes, P cells a query, H hits.
 """
@@ -35,8 +35,8 @@ _DIGITS = 16
 _READERS = 16  # requests at a time to a bucket
 _QUERIES, _OTHERS = 1024, 4096  # queries and vectors that are multiplied at a time
 _MANY_HITS = 1 << 20
-_MOST_ON_GPU = 1024  # neighbours that a GPU is asked for; it orders 2,048 at most
-_FEW_PRODUCTS = 1 << 20  # fewer are not worth the way to a GPU
+_MOST_ON_GPU = 1024  # most neighbours requested of a GPU, which sorts up to 2,048
+_FEW_PRODUCTS = 1 << 20  # below this number, the CPU is faster than the way to a GPU
 
 
 class CellVectors(NamedTuple):
@@ -55,31 +55,31 @@ class CellVectors(NamedTuple):
         return cls(*columns)
 
     def at(self, rows: NDArray[Any] | slice) -> "CellVectors":
-        """Returns some of them."""
+        """Returns the vectors of the given rows."""
         return CellVectors(self.numbers[rows], self.owners[rows], self.codes[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """What is known of a segment without reading it."""
+    """Facts of a segment that need no reading of its object."""
 
     n: int  # number of vectors
     dim: int  # dimensions of codes
-    first_cell: int  # the first of its cells, which follow each other
+    first_cell: int  # number of its first cell; its cells have consecutive numbers
     n_cells: int  # number of its cells
-    end_number: int  # behind the largest number of its vectors
+    end_number: int  # 1 + the largest number of its vectors
     key: str = ""  # object of the store; empty for a segment in memory
 
     @property
     def n_bytes(self) -> int:
-        """Size of its object."""
+        """Size of the segment's object."""
         return _WORD * (self.n_cells + 1) + self.n * (2 * _WORD + self.dim)
 
 
 class CellSegment:
-    """The vectors of some cells: in memory, or in a store and read where they are needed.
+    """The vectors of consecutive cells, in memory, or in a store that each read opens.
 
-    `starts` has where cells begin, and the last one ends.
+    `starts` has the first row of each cell, and then the end of the last cell.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class CellSegment:
     def of(
         cls, vectors: CellVectors, cells: Numbers, first_cell: int, n_cells: int
     ) -> "CellSegment":
-        """Returns the segment of vectors of which int64 [N] are the cells."""
+        """Returns a segment in memory; `cells` has the cell of each vector, int64 [N]."""
         order = np.lexsort((vectors.numbers, cells))
         starts = np.searchsorted(cells[order], np.arange(n_cells + 1) + first_cell)
         facts = SegmentFacts(
@@ -109,27 +109,27 @@ class CellSegment:
         return cls(facts, None, starts, vectors.at(order))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the address of what is stored, and the vectors of what is not."""
+        """Pickles the address of a stored segment, and the vectors of a segment in memory."""
         if self.facts.key:
             return CellSegment, (self.facts, self._store)
         return CellSegment, (self.facts, None, self._starts, self._vectors)
 
     @property
     def starts(self) -> Numbers:
-        """Where its cells begin, and the last one ends: int64 [`n_cells` + 1]."""
+        """First row of each cell, then the end of the last cell: int64 [`n_cells` + 1]."""
         if self._starts is None:
-            assert self._store is not None, "else it is in memory"
+            assert self._store is not None, "a segment without a store has its vectors in memory"
             words = self._store.read_range(self.facts.key, 0, _WORD * (self.facts.n_cells + 1))
             self._starts = np.frombuffer(words, np.int64)
         return self._starts
 
     @property
     def is_near(self) -> bool:
-        """Whether it is read without requests."""
+        """Whether reading needs no requests to a bucket."""
         return self._vectors is not None or (self._store is not None and self._store.is_local)
 
     def is_whole(self) -> bool:
-        """Whether a file has the content by which it is named; a bucket checks its objects."""
+        """Whether a file has the hash of its name; true for buckets, which check their objects."""
         if not self.facts.key or self._store is None or not self._store.is_local:
             return True
         with open(Path(self._store.uri) / self.facts.key, "rb") as stream:
@@ -137,10 +137,10 @@ class CellSegment:
         return self.facts.key == f"{self.facts.key.rpartition('-')[0]}-{digest}.bin"
 
     def rows(self, begin: int, end: int) -> CellVectors:
-        """Returns vectors by their rows in it."""
+        """Returns the vectors of the rows from `begin` to before `end`."""
         if self._vectors is not None:
             return self._vectors.at(slice(begin, end))
-        assert self._store is not None, "else it is in memory"
+        assert self._store is not None, "a segment without a store has its vectors in memory"
         kind, start = _row_type(self.facts.dim), _WORD * (self.facts.n_cells + 1)
         if self._store.is_local:
             path, n = Path(self._store.uri) / self.facts.key, self.facts.n
@@ -153,19 +153,19 @@ class CellSegment:
         return CellVectors(*(rows[name] for name in kind.names or ()))
 
     def cells(self, first: int, end: int) -> CellVectors:
-        """Returns the vectors of some of the index's cells, which follow each other."""
+        """Returns the vectors of the cells from `first` to before `end`, in the index's numbers."""
         starts, own = self.starts, self.facts.first_cell
         first, end = (min(max(cell - own, 0), self.facts.n_cells) for cell in (first, end))
         return self.rows(int(starts[first]), int(starts[end]))
 
     def cell_numbers(self, first: int, end: int) -> Numbers:
-        """Returns the cell of each vector of `cells`."""
+        """Returns the cell of each vector that `cells(first, end)` returns, int64 [N]."""
         own = np.arange(self.facts.n_cells) + self.facts.first_cell
         counts = np.where((own >= first) & (own < end), np.diff(self.starts), 0)
         return np.repeat(own, counts)
 
     def written(self, store: Store, folder: str) -> "CellSegment":
-        """Writes it, and returns it as a stored one; its name follows from its content."""
+        """Writes the segment under a name with its hash, and returns it as a stored segment."""
         if self.facts.key:
             return self
         digest = hashlib.sha256()
@@ -179,7 +179,7 @@ class CellSegment:
         return CellSegment(replace(self.facts, key=key), store)
 
     def _bytes(self) -> Iterator[bytes]:
-        """Yields what its object holds, piece by piece."""
+        """Yields the contents of the segment's object, piece by piece."""
         yield self.starts.astype(np.int64).tobytes()
         for at in blocks(self.facts.n):
             some = self.rows(at.start, at.stop)
@@ -193,7 +193,7 @@ def _row_type(dim: int) -> np.dtype[np.void]:
 
 
 def read_cells(segments: Sequence[CellSegment], cells: Sequence[int]) -> Iterator[CellVectors]:
-    """Yields the vectors that segments have of each of some cells."""
+    """Yields, for each of `cells`, its vectors in all segments together."""
 
     def read(cell: int) -> CellVectors:
         having = (s for s in segments if 0 <= cell - s.facts.first_cell < s.facts.n_cells)
@@ -207,11 +207,11 @@ def read_cells(segments: Sequence[CellSegment], cells: Sequence[int]) -> Iterato
             yield from pool.map(read, cells[start : start + 2 * _READERS])
 
 
-ReadCells = Callable[[Sequence[int]], Iterable[CellVectors]]  # of each of some cells
+ReadCells = Callable[[Sequence[int]], Iterable[CellVectors]]  # the vectors of each given cell
 
 
 class Hits(NamedTuple):
-    """Vectors near queries: each [H], ordered by query, then from the nearest on."""
+    """Vectors near queries, ordered by query and then from the nearest on; each column [H]."""
 
     queries: Numbers
     owners: Numbers
@@ -227,7 +227,7 @@ class Hits(NamedTuple):
         return cls(*columns)
 
     def at(self, rows: NDArray[Any]) -> "Hits":
-        """Returns some of them."""
+        """Returns the hits of the given rows."""
         return Hits(self.queries[rows], self.owners[rows], self.numbers[rows], self.products[rows])
 
     def best(self, k: int) -> "Hits":
@@ -238,7 +238,7 @@ class Hits(NamedTuple):
         return hits.at(hits.ranks() < k)
 
     def ranks(self) -> Numbers:
-        """Returns the place of each among those of its query, from 0."""
+        """Returns the rank of each hit among the hits of its query, from 0."""
         starts = np.flatnonzero(is_first(self.queries))
         counts = np.diff(starts, append=len(self.queries))
         ranks: Numbers = np.arange(len(self.queries)) - np.repeat(starts, counts)
@@ -246,10 +246,10 @@ class Hits(NamedTuple):
 
 
 class CellSearch:
-    """Keeps the best of what queries meet in the cells that they visit: of each, `k` owners.
+    """Compares queries with the vectors of cells, and keeps the `k` nearest owners of each query.
 
-    Vectors count from the cosine `least` on. A query does not find its own owner, `own_Q`; of all
-    owners those may be found that are `allowed`.
+    Only vectors with a cosine of at least `least` count. A query finds no vectors of its own owner,
+    `own_Q`. With `allowed` (bool by owner), queries find only allowed owners.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class CellSearch:
     ) -> None:
         self._queries_QE, self._own_Q, self._allowed, self._k = queries_QE, own_Q, allowed, k
         self._square = length_of(queries_QE.shape[1]) ** 2
-        # Products are whole numbers: those of cosines that are rounded to `least` count.
+        # `cosines` rounds to six digits, so a product counts if its rounded cosine reaches `least`.
         self._least_Q = np.full(len(queries_QE), np.ceil((least - 5e-7) * self._square), np.float32)
         self._last_Q = np.full(len(queries_QE), np.iinfo(np.int64).max)
         self._hits: list[Hits] = []
@@ -280,7 +280,7 @@ class CellSearch:
             self._compare(queries[start:end], vectors)
 
     def best(self) -> Hits:
-        """Returns what was found; what is visited later must be as near."""
+        """Returns the best hits; later hits must be as near as the `k`-th owner of their query."""
         hits = Hits.joined(self._hits).best(self._k)
         is_last = hits.ranks() == self._k - 1
         self._least_Q[hits.queries[is_last]] = hits.products[is_last]
@@ -300,13 +300,13 @@ class CellSearch:
             block = others.at(at)
             block_NE = block.codes.astype(np.float32)
             most = int(np.unique(block.owners, return_counts=True)[1].max())
-            # The best of so many are of `k` owners, and perhaps of its own.
+            # An owner has up to `most` vectors here, so these have `k` owners besides the own.
             enough = (self._k - 1) * most + 1 + (most if self._own_Q is not None else 0)
             for some in blocks(len(queries), _QUERIES):
                 self._keep(queries[some], block, block_NE, enough)
 
     def _keep(self, queries: Numbers, block: CellVectors, block_NE: Floats, enough: int) -> None:
-        # Of equals only a better owner counts.
+        # A product equal to the `k`-th best counts only with a smaller owner.
         least_Q = self._least_Q[queries] + (self._last_Q[queries] < block.owners.min())
         queries_QE = self._queries_QE[queries].astype(np.float32)
         rows, others, products = largest_products(queries_QE, block_NE, least_Q, enough)
@@ -325,7 +325,8 @@ def largest_products(
 ) -> tuple[Numbers, Numbers, Floats]:
     """Returns rows of queries and others whose product is at least `least_Q`, and the products.
 
-    Of a query that has more than `enough`, smaller ones than its largest so many may be left out.
+    If a query has more than `enough` such products, those below its `enough` largest may be left
+    out.
     """
     n = len(others_NE)
     if len(queries_QE) * n >= _FEW_PRODUCTS and enough <= _MOST_ON_GPU and has_gpu():
@@ -341,7 +342,7 @@ def largest_products(
     is_large = products >= least_Q[:, None]
     crowded = np.flatnonzero(np.count_nonzero(is_large, axis=1) > enough)
     if len(crowded) and (width := min(8, n // (2 * enough))) > 1:
-        # So many parts have a value at least as large as the last of their largest ones.
+        # The bound is the `enough`-th largest maximum of parts: as many products reach it.
         n_parts = n // width
         parts = products[crowded, : width * n_parts].reshape(-1, width, n_parts).max(axis=1)
         bounds = np.partition(parts, n_parts - enough, axis=1)[:, n_parts - enough]

@@ -96,7 +96,7 @@ def test_clips_are_explained(made: Made, curate: Curate) -> None:
     assert lines["sharpness"].endswith("ok")
     assert "--set filters.motion.min=3" in text
     assert "luma 1" in lines["scores"]
-    assert "It was not compared" in text
+    assert "has not yet compared it with other clips" in text
     # A duplicate names the clip that is kept.
     text = curate("explain", made.out, made.ids[20])
     assert f"duplicate of {made.ids[30]}, which shows 100% of it" in text

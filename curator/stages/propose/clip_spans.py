@@ -25,7 +25,7 @@ class ClipPart:
     end_s: float
 
     def span(self, track: Track) -> Span:
-        """Returns all frames that are visible in the part, also those visible only partly."""
+        """Returns all frames on screen at some time in the part, even if they begin earlier."""
         first = self.clip.start_frame
         pts = track.frame_pts[first : self.clip.end_frame]
         at_s = (pts - pts[0]).astype(np.float64) * float(track.time_base)
