@@ -284,7 +284,7 @@ class RecordChain:
             sha256 = expected.get(name)
             entry: Record | str | None = read.get(name, "is missing")
             if isinstance(entry, Record) and sha256 not in (None, entry.sha256):
-                entry = "differs from the SHA-256 by which a snapshot or a copy names it"
+                entry = "is not the record whose SHA-256 a snapshot or a copy names"
             if isinstance(entry, str):
                 problems[name] = entry
                 entry = copies.get(record_copy(sha256)) if sha256 is not None else None
