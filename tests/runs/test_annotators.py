@@ -149,7 +149,7 @@ def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
     assert (
         main(["export", str(place.out), str(exported / "cosmos"), "--format", "cosmos"]) == EXIT_OK
     )
-    assert "latents.safetensors of each sample is left out: cosmos" in capsys.readouterr().out
+    assert "left out of each sample: latents.safetensors, because cosmos" in capsys.readouterr().out
     assert (
         main(["export", str(place.out), str(exported / "rows"), "--format", "parquet"]) == EXIT_OK
     )
