@@ -223,7 +223,7 @@ def test_new_sources_read_no_clips_of_the_past(
 def test_a_run_that_adds_nothing_leaves_snapshot_and_report(growing: Path) -> None:
     before, page = snapshots(growing), growing / "report/index.html"
     shown = page.read_bytes()
-    assert b"those of the last generation" in shown
+    assert b"scores are from the last generation" in shown
     run(growing, recipe("growing"))
     assert snapshots(growing) == before
     assert page.read_bytes() == shown
