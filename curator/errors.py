@@ -134,7 +134,7 @@ class DamagedError(StorageError):
     def __init__(self, root: str, name: str, why: str) -> None:
         super().__init__(
             f"{root}/{name} is damaged ({why[:200]}); `curate run SOURCE... OUT` with the sources "
-            "of the last run makes it again"
+            "of the last run writes it again"
         )
         self.root, self.name, self.why = root, name, why
 

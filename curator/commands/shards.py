@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from curator.number_text import amount
 if TYPE_CHECKING:
     from curator.export import Exported
     from curator.verify import ProvenRemoved, Verified
+    from curator.verify.defects import Defect
     from curator.verify.findings import Outcome
 
 
@@ -100,17 +101,15 @@ def _mb(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:.0f} MB"
 
 
-def _defect_lines(outcome: "Outcome") -> Iterator[str]:
+def _defect_lines(found: "Iterable[Defect]", outcome: "Outcome") -> Iterator[str]:
     """Yields lines for each object at fault, and for each code with more findings than are kept."""
-    from curator.verify.defects import defects, is_truncated
-
-    for defect in defects(outcome.findings):
+    for defect in found:
         cause, n_findings = defect.findings[0], len(defect.findings)
         codes = ", ".join(dict.fromkeys(str(finding.code) for finding in defect.findings))
         yield f"{'warning' if defect.is_warning else 'wrong'} {codes}: {defect.path}"
         part = cause.path.partition("#")[2]
         yield f"    found {cause.found}; expected {cause.expected}" + (f" ({part})" if part else "")
-        at_least = "at least " if is_truncated(defect, outcome.counts) else ""
+        at_least = "at least " if defect.is_truncated(outcome.counts) else ""
         if n_samples := len(defect.samples):
             such_as = ", such as" if n_samples > 1 else ":"
             affected = f"{amount(n_samples, 'sample')} affected{such_as} {min(defect.samples)}"
@@ -125,7 +124,9 @@ def _defect_lines(outcome: "Outcome") -> Iterator[str]:
 
 
 def _removed_lines(proven: "ProvenRemoved") -> Iterator[str]:
-    yield from _defect_lines(proven)
+    from curator.verify.defects import defects
+
+    yield from _defect_lines(defects(proven.findings), proven)
     read = ", ".join(f"{kind}: {number}" for kind, number in proven.read.items())
     n_found = sum(proven.counts.values())
     yield (
@@ -152,11 +153,12 @@ def _verified_facts(verified: "Verified") -> dict[str, Any]:
 
 
 def _verified_lines(verified: "Verified") -> Iterator[str]:
-    from curator.verify.defects import defects, is_truncated
+    from curator.verify.defects import defects
 
-    yield from _defect_lines(verified)
-    wrong = [defect for defect in defects(verified.findings) if not defect.is_warning]
-    at_least = "at least " if any(is_truncated(d, verified.counts) for d in wrong) else ""
+    found = defects(verified.findings)
+    yield from _defect_lines(found, verified)
+    wrong = [defect for defect in found if not defect.is_warning]
+    at_least = "at least " if any(defect.is_truncated(verified.counts) for defect in wrong) else ""
     yield (
         f"{verified.uri}: {amount(verified.n_shards, 'shard')}, "
         f"{amount(verified.n_samples, 'clip')}, {verified.n_bytes / 1e6:.1f} MB read, "

@@ -168,7 +168,7 @@ class ClipDataset(IterableDataset[Batch]):
             if name not in families:
                 raise UsageError(unknown_key(name, families, "family with a member in the samples"))
         self._families = [families[name] for name in members]
-        self._video = video
+        self.video = video
         weights = _chosen(buckets, loaded)
         self._buckets = [loaded[name] for name in weights]
         self.sizes = {name: self._size_of(name, loaded[name]) for name in weights}
@@ -210,7 +210,7 @@ class ClipDataset(IterableDataset[Batch]):
         return self._plan.steps
 
     def _size_of(self, name: str, bucket: LoadedBucket) -> tuple[int, int]:
-        if self._video and bucket.n_frames < self._window.span:
+        if self.video and bucket.n_frames < self._window.span:
             own = self._window
             raise UsageError(
                 f"{own.frames} frames at stride {own.stride} need a clip of {own.span} frames, and "
@@ -329,7 +329,7 @@ class ClipDataset(IterableDataset[Batch]):
             return self._batch(reader, planned) | {"position": at}
 
     def _reader(self) -> SampleReader:
-        members = ["json", "txt", *(["mp4"] if self._video else [])]
+        members = ["json", "txt", *(["mp4"] if self.video else [])]
         members += ["npy"] if self._embedding else []
         optional = [family.member for family in self._families]
         if self._caption_embedding:
@@ -340,7 +340,7 @@ class ClipDataset(IterableDataset[Batch]):
         name = self._plan.buckets[planned.i].name
         read = [reader.read(*place) for place in self._places(planned)]
         facts = [facts_of(sample) for sample in read]
-        batch = self._frames(name, read, facts, planned) if self._video else {}
+        batch = self._frames(name, read, facts, planned) if self.video else {}
         batch |= {
             "caption": repeated([sample["txt"].decode() for sample in read]),
             "key": [sample["__key__"] for sample in read],

@@ -48,7 +48,7 @@ def ray_clips(
             "this dataset has decode='gpu', and ray_clips passes batches in the host's memory; "
             "give the dataset decode='cpu'"
         )
-    if not dataset._video:
+    if not dataset.video:
         raise UsageError(
             "this dataset has video=False, and ray_clips exists to decode video; give the dataset "
             "video=True, or iterate over the dataset itself"

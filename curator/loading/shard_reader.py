@@ -143,8 +143,8 @@ def _from_manifest(
         declared = [Family.from_json(value) for value in manifest.get("members", {}).values()]
     except (ValueError, KeyError, TypeError, AttributeError, FamilyError) as error:
         raise ShardError(
-            f"{store.uri}/{name} is not a manifest of shards ({error!r}); run `curate run` to "
-            "write it again"
+            f"{store.uri}/{name} is not a manifest of shards ({error!r}); `curate run` writes "
+            "it again"
         ) from error
     if version != 1:
         raise ShardError(

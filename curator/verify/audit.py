@@ -337,11 +337,9 @@ def _check_facts(shards: ShardSet, tar: TarFacts, findings: Findings) -> None:
 
 
 def _check_sums(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
-    """Compares the manifest's sums with the tars, if all named tars are whole and unchanged."""
+    """Compares the manifest's sums with the tars, if all named tars are sound."""
     counts = (shards.manifest or {}).get("counts")
-    is_complete = len(tars) >= len(shards.shards) and all(
-        tar.is_whole and tar.shard.facts.get("sha256") in (None, tar.sha256) for tar in tars
-    )
+    is_complete = len(tars) >= len(shards.shards) and all(tar.is_sound for tar in tars)
     if isinstance(counts, dict) and is_complete:
         sums = {"samples": sum(len(t.keys) for t in tars), "frames": sum(t.n_frames for t in tars)}
         where = f"{shards.uri(MANIFEST)}#counts"

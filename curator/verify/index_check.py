@@ -23,7 +23,6 @@ from curator.stages.shard.tar_reader import (
 from curator.strict_yaml import load_yaml
 from curator.tables.parts import SUMMARY
 from curator.tables.schemas import declared_columns, declared_fields
-from curator.verify.defects import ROW_OF
 from curator.verify.findings import FindingCode, Findings
 from curator.verify.tar_check import TarFacts, row_digest
 
@@ -99,9 +98,9 @@ def check_wids(
         tar, entry = facts.get(url), entries.get(url)
         if entry is None:
             findings.add(FindingCode.WIDS, where, "not listed", "listed")
-        elif tar is None:
+        elif tar is None and url not in shards.missing:
             findings.add(FindingCode.WIDS, where, "listed", f"no tar of {split}")
-        elif tar.is_whole:
+        elif tar is not None and tar.is_sound:
             values = {"nsamples": len(tar.keys), "filesize": tar.bytes, "md5sum": tar.md5}
             findings.compare(FindingCode.WIDS, where, entry, values)
 
@@ -137,7 +136,9 @@ def check_energon(
     elif not isinstance(loaded, dict):
         findings.add(FindingCode.ENERGON, path, "no mapping", "a mapping")
     for tar in sorted({*listed, *wanted}):
-        is_unknown = file == COUNTS_FILE and tar in own and not own[tar].is_whole
+        is_unknown = f"{folder}{tar}" in shards.missing or (
+            file == COUNTS_FILE and tar in own and not own[tar].is_sound
+        )
         if listed.get(tar) != wanted.get(tar) and not is_unknown:
             actual = repr(listed[tar]) if tar in listed else "not listed"
             expected = repr(wanted[tar]) if tar in wanted else "no such tar"
@@ -206,18 +207,19 @@ class _TableCheck:
         """Returns the tar of a row, and the position of the row's sample in the tar.
 
         Raises:
-            LookupError: The row has no sample. Unless the tar is damaged, this adds a finding.
+            LookupError: The row has no sample. This adds a finding, unless the tar is not sound or
+                is missing, which is a finding itself.
         """
         shard, key = str(row.get("shard")).removeprefix(FOLDER), str(row.get(key_column))
         tar = self._tars.get(shard)
-        if tar is None:
-            self.differs(path, f"shard {shard!r}", "an existing shard")
+        if tar is None or not tar.is_sound:
+            if tar is None and shard not in self._shards.missing:
+                self.differs(path, f"shard {shard!r}", "an existing shard")
             raise LookupError(shard)
         order, wanted = self._order[shard], np.bytes_(key.encode("utf-8", "replace"))
         at = int(np.searchsorted(tar.keys, wanted, sorter=order)) if len(order) else 0
         if at == len(order) or tar.keys[order[at]] != wanted:
-            if tar.is_whole:
-                self.differs(path, f"key {key!r}", f"a key of {shard}")
+            self.differs(path, f"key {key!r}", f"a key of {shard}")
             raise LookupError(key)
         position = int(order[at])
         if self._seen[shard][position]:
@@ -260,9 +262,9 @@ class _TableCheck:
     def finish(self, table: str) -> None:
         """Adds a finding for each sample that no row of the table names."""
         for name, tar in self._tars.items():
-            for key in tar.keys[~self._seen[name]]:
-                path = f"{self._shards.uri(name)}#{key.decode('utf-8', 'replace')}"
-                self.differs(path, "a sample", f"{ROW_OF}{table}")
+            for key in tar.keys[~self._seen[name]] if tar.is_sound else ():
+                path = f"{table}#{key.decode('utf-8', 'replace')}"
+                self.differs(path, "no row", f"a row for this sample of {name}")
 
 
 def _families(schema: pa.Schema) -> str:

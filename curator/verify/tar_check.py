@@ -136,6 +136,14 @@ class TarFacts:
     md5: str
     n_decoded: int
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether the tar was read to its end and has the bytes that the manifest names.
+
+        A tar that is not sound has a finding, so indexes and tables are not compared with it.
+        """
+        return self.is_whole and self.shard.facts.get("sha256") in (None, self.sha256)
+
 
 class SuffixRules:
     """Suffixes that the manifests of some sets of shards allow."""

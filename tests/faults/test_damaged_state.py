@@ -119,7 +119,7 @@ def test_other_commands_say_what_is_damaged_in_one_line(
 @pytest.mark.parametrize("name", ["shards/manifest.json", "shards/dataset.parquet"])
 def test_the_loader_names_a_damaged_index(place: Captioned, name: str) -> None:
     damage(place.out / name, "halved")
-    with pytest.raises((ShardError, DamagedError), match="makes it again"):
+    with pytest.raises((ShardError, DamagedError), match="writes it again"):
         read_buckets(str(place.out), "train")
 
 

@@ -112,10 +112,10 @@ DAMAGES: dict[str, tuple[str, Change, set[str]]] = {
     "noise for a tar": ("tar", lambda data: bytes(range(256)) * 20, TAR),
     "flipped bit in a header": ("tar", flipped(3), {"hash", "tar_damaged"}),
     "flipped bit in the JSON": (
-        "tar", flipped(512), {"hash", "json", "meta", "count", "wids"},
+        "tar", flipped(512), {"hash", "json", "meta", "count"},
     ),
-    "flipped bit in the last padding": ("tar", flipped(-1025), {"hash", "wids"}),
-    "tar gone": ("tar", gone, {"missing", "energon", "wids", "dataset", "clips"}),
+    "flipped bit in the last padding": ("tar", flipped(-1025), {"hash"}),
+    "tar gone": ("tar", gone, {"missing"}),
     "idx gone": ("idx", gone, {"missing"}),
     "idx of another length": ("idx", lambda data: data[:-8], {"hash", "index"}),
     "idx with half an offset": ("idx", lambda data: data[:-3], {"hash", "index"}),
@@ -224,7 +224,7 @@ def test_a_flipped_bit_in_a_picture_is_found_without_decoding(out: Out) -> None:
     rows = pq.read_table(out.shards / "dataset.parquet").to_pylist()
     begin = next(row["offset"] for row in rows if row["shard"] == out.tars[0])
     out.change("tar", flipped(out.tar.read_bytes().index(b"mdat", begin) + 60))
-    assert set(checked(out, frames="none").counts) == {"hash", "mp4_hash", "wids"}
+    assert set(checked(out, frames="none").counts) == {"hash", "mp4_hash"}
 
 
 def _made(tmp_path: Path, clips: list[MadeClip]) -> Verified:
@@ -401,7 +401,7 @@ def test_one_damaged_object_is_named_once(out: Out, capsys: pytest.CaptureFixtur
     assert (defect.path, defect.findings[0].code) == (str(tar), "missing")
     data[data.index(b"mdat") + 40] ^= 1
     tar.write_bytes(data)
-    assert len(checked(out).findings) > 2
+    assert len(checked(out).findings) == 2
     assert main(["verify", str(out.root)]) == EXIT_FAILED
     printed = capsys.readouterr().out
     assert printed.count("wrong") == 2

@@ -168,8 +168,8 @@ class CaptionConfig(ModelConfig):
     """seconds of the window around each event, half before its start and half after its end; null
     for no such windows"""
     event_windows: Literal["instead", "beside"] = setting("instead", unit="name")
-    """in clips with events, windows around events replace the other windows (instead), or follow
-    them (beside)"""
+    """`instead`: in clips with events, windows around events replace the other windows; `beside`:
+    clips have both kinds of windows"""
     open_questions: Mapping[str, str] = setting({}, unit="questions")
     """questions for training data; the name of a question is the sidecar key, or the custom field
     of the prompt, with the answer"""

@@ -137,6 +137,11 @@ class ShardSet:
         return self.prefix + name
 
     @property
+    def missing(self) -> frozenset[str]:
+        """Tars that the manifest names, and that are not there."""
+        return frozenset(shard.name for shard in self.shards if shard.name not in self.sizes)
+
+    @property
     def dataset(self) -> str:
         """Store key of the table of the samples."""
         return self.own_dataset or self.key(DATASET)

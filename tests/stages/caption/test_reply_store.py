@@ -137,5 +137,5 @@ def test_a_unit_that_cannot_store_ends(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_broken_object_is_named_with_the_remedy(tmp_path: Path, suffix: str) -> None:
     store = open_store(str(tmp_path))
     store.write(f"{module.REPLIES}/stamp-x.{suffix}", b"torn")
-    with pytest.raises(StorageError, match=rf"stamp-x\.{suffix} is damaged .* makes it again"):
+    with pytest.raises(StorageError, match=rf"stamp-x\.{suffix} is damaged .* writes it again"):
         Replies(store, "stamp").load()
