@@ -104,6 +104,7 @@ class ClipDataset(IterableDataset[Batch]):
         gpu: Number of the GPU that decodes; None for the CPU.
         not_on_gpu: Number of clips that the CPU decoded despite `decode="gpu"`, by
             `media.nvdec.Refusal`. It covers the batches that were passed to `advance`.
+        video: Whether batches have frames.
 
     Raises:
         UsageError: An argument does not fit the shards, or the manifest or the GPU is missing.
