@@ -376,7 +376,7 @@ class Footage(Protocol):
 class Elsewhere:
     """Fixed clips, such as those of another output, with which a stage compares new clips.
 
-    No decision changes a fixed clip. A new clip with the same footage is a duplicate.
+    No decision changes a fixed clip. A new clip with the same footage is rejected with `reason`.
 
     Attributes:
         key: Fingerprint of the fixed clips; another set of clips has another key.
