@@ -1,17 +1,19 @@
 """The worker of annotators: decodes clips once, gives frames to each stage, and stores values.
 
 If a request for frames is wrong, or a value does not fit its declaration, one clip fails for one
-stage. Other clips and other stages continue. If the GPU is lost, the process ends, and another
-process repeats the unit.
+stage. Other clips and other stages continue. If the GPU is lost, or a call of `process` exceeds its
+time limit, the process ends. Other processes then repeat each clip and stage of the unit alone.
 """
 
+import contextlib
+import faulthandler
 import logging
 import os
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -46,6 +48,7 @@ MAX_BATCH_BYTES = 1 << 30
 STORE_S = 15.0
 """Seconds after which a worker writes the values of a unit that it has computed. If a worker is
 killed, little more than the work of these seconds is lost."""
+STDERR = 2
 Made = dict[tuple[int, str], list[StoredMember]]
 """Members by the number of the stage and the key."""
 
@@ -61,6 +64,10 @@ class ClipWork:
     facts: ClipFacts
     where: Location
     keys: Mapping[int, str]
+
+    def divided(self) -> "list[ClipWork]":
+        """Returns the work of each stage, after a worker died on one of the stages."""
+        return [replace(self, keys={number: key}) for number, key in self.keys.items()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +125,7 @@ class AnnotatorWorker:
         errors: list[dict[int, str]] = [{} for _ in unit]
         made: Made = defaultdict(list)
         if n_deaths >= MAX_ATTEMPTS:
-            why = f"the worker died {MAX_ATTEMPTS} times while working on it"
-            errors = [dict.fromkeys(clip.keys, why) for clip in unit]
+            errors = [{number: _why_died(self._stages[number]) for number in c.keys} for c in unit]
             return UnitResult(results=_results(unit, errors, made), n_items=len(unit))
         spent = self._clock.begin()
         cpu_s, counts = Counter[str](), Counter[str]()
@@ -265,7 +271,8 @@ class AnnotatorWorker:
     ) -> list[Value | Mapping[str, Value] | Exception]:
         """Runs a stage over a batch. After an error, runs it over each clip of the batch alone."""
         try:
-            answers = list(stage.process(clips))
+            with _time_limit(stage.timeout_s * len(clips)):
+                answers = list(stage.process(clips))
             if len(answers) != len(clips):
                 raise ValueError(f"process returned {len(answers)} values for {len(clips)} clips")
             return list(answers)
@@ -314,6 +321,27 @@ def _results(
         )
         for clip, wrong in zip(unit, errors, strict=True)
     ]
+
+
+def _why_died(stage: AnyAnnotator) -> str:
+    return (
+        f"{type(stage).__qualname__}: its worker died {MAX_ATTEMPTS} times on this clip, through a "
+        "crash, lack of memory, or a call of `process` that took longer than timeout_s = "
+        f"{stage.timeout_s:g} s; the worker's log shows where such a call was"
+    )
+
+
+@contextlib.contextmanager
+def _time_limit(limit_s: float) -> Iterator[None]:
+    """Ends this process if the block takes longer, and writes the stacks of its threads to stderr.
+
+    The watching thread needs no lock of the interpreter, so native code cannot hold it up.
+    """
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=STDERR)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _end_if_lost(error: Exception) -> None:

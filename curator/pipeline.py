@@ -4,6 +4,7 @@
 `curate recaption` runs the stages from `caption` on. `curate graph` prints the graph.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -328,6 +329,11 @@ def _insert_annotator(
             f"stages: {entry.use!r}: the name {stage.name!r}; expected lower case letters, digits "
             "and underscores"
         )
+    for name, value, least in (("batch", stage.batch, "1"), ("timeout_s", stage.timeout_s, "0.1")):
+        if not float(least) <= value < math.inf:
+            raise RecipeError(
+                f"stages: {entry.use!r} declares {name} = {value}; expected {least} or more"
+            )
     named = list(_declared(stage))
     for what, name in named:
         if named.count((what, name)) > 1:

@@ -717,6 +717,8 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         kinds: Kinds of workers, as in `Stage`.
         required: Whether a clip on which it fails is rejected as `<name>_failed`. If not, the
             sample lacks the value.
+        timeout_s: Maximum duration of a call of `process`, in seconds of wall time per clip. A
+            call that takes longer ends its worker, as a crash does.
     """
 
     phase = Phase.ANNOTATE
@@ -729,6 +731,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     batch: ClassVar[int] = 1
     kinds: ClassVar[tuple[Resources, ...]] = (Resources(),)
     required: ClassVar[bool] = True
+    timeout_s: ClassVar[float] = 600.0
 
     @property
     def resources(self) -> Resources:

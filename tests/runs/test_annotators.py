@@ -4,6 +4,7 @@ The class is copied to a folder, used by a run, and deleted before anything read
 """
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -481,3 +482,45 @@ def test_a_clip_on_which_it_fails_is_rejected_or_lacks_the_value(
         (batch,) = list(values)
         assert sum(value is None for value in batch["latents"]) == 1
     assert main(["verify", str(place.out), "--json"]) == EXIT_OK
+
+
+HANGING = """
+import time
+from mean_latents import MeanLatents
+
+class Hanging(MeanLatents):
+    required, timeout_s = False, 1.0
+
+    def process(self, unit):
+        if any(clip.facts.clip_id == {clip_id!r} for clip in unit):
+            time.sleep(10_000)
+        return super().process(unit)
+"""
+
+
+def test_a_call_that_hangs_costs_its_own_clip_and_stage(
+    place: Annotated,
+    own: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Pins also that a class may not switch the limit off."""
+    for example in (EXAMPLE, LIGHT):
+        shutil.copy(example, own.parent / example.name)
+    hanging = place.table("clips")[1]["clip_id"]
+    (own.parent / "hanging.py").write_text(HANGING.format(clip_id=hanging))
+    sys.modules.pop("hanging", None)
+    summary = place.run("stages=[{use: hanging:Hanging}, {use: light_columns:LightColumns}]")
+    assert summary["counts"]["kept"] == 3
+    assert summary["work"]["mean_latents_lacking"] == 1
+    assert all(row["brightness"] is not None for row in place.table("clips"))
+    assert f"such as {hanging}: Hanging: its worker died 2 times on this clip" in caplog.text
+    stacks = capfd.readouterr().err
+    # The batch of three clips, the clip with both stages, and the clip with this stage.
+    assert re.findall(r"Timeout \(0:00:0(\d)\)!", stacks) == ["3", "1", "1"]
+    assert 'hanging.py", line 10 in process' in stacks
+    text = (own.parent / "hanging.py").read_text().replace("1.0", "float('inf')")
+    (own.parent / "hanging.py").write_text(text)
+    sys.modules.pop("hanging")
+    with pytest.raises(RecipeError, match=r"timeout_s = inf; expected 0\.1 or more"):
+        graph_of(load_recipe("quickstart", ["stages=[{use: hanging:Hanging}]"]))
