@@ -300,7 +300,7 @@ def locked(part: Part) -> None:
             summary = json.loads(path.read_text()) if path.exists() else {}
         counts = summary.get("counts", {})
         found = {"exit": done.returncode, "done": counts.get("done"), "device": "gpu",
-                 "notes": counts.get("by_note"), "boxes": summary.get("boxes")}  # fmt: skip
+                 "notes": counts.get("by_note"), "sandboxes": summary.get("sandboxes")}  # fmt: skip
         is_well = found["done"] == 1 and not found["notes"] and not found["boxes"]
         part.note(
             "an unlocked process" if unlocked == "1" else "a locked process",
@@ -342,7 +342,7 @@ def corpus(part: Part) -> None:
             "done": summary["counts"]["done"], "notes": summary["counts"]["by_note"],
             "stage_seconds": summary["stage_seconds"], "cpu_seconds": summary["cpu_seconds"],
             "frames_per_s": round(2 * count * n_frames / (busy[-1][3] - busy[0][3])),
-            "cluster": summary["cluster"], "boxes": summary.get("boxes"),
+            "cluster": summary["cluster"], "sandboxes": summary.get("sandboxes"),
             "died": summary["cluster"]["workers_died"],
         } | watch.found(busy[0][3], busy[-1][3]))  # fmt: skip
 

@@ -193,7 +193,7 @@ class Graph:
             row = stage.name, str(stage.scope), _takes(stage), ", ".join(stage.reads) or "-"
             writes = ", ".join([*stage.writes, *(family.name for family in families)]) or "-"
             rows.append((*row, writes, stage_fingerprints.get(stage.name, "-")))
-        waits = [("stage", "goes", "waits for")]
+        waits = [("stage", "runs", "waits for")]
         waits += [(wait.stage, wait.granularity, str(wait)) for wait in self.waits()]
         parts = [
             _table(rows) + missing,
@@ -306,7 +306,7 @@ def _insert(stages: list[AnyGraphStage], stage: AnyGraphStage, entry: StageEntry
     if not first <= at <= last or (isinstance(stage, PixelStage) and at != last):
         expected = "just before cut" if isinstance(stage, PixelStage) else "from filter to caption"
         where = f"before {entry.before}" if entry.before else f"after {entry.after}"
-        raise RecipeError(f"stages: {entry.use!r} cannot stand {where}; expected {expected}")
+        raise RecipeError(f"stages: {entry.use!r} cannot run {where}; expected {expected}")
     stages.insert(at, stage)
 
 
@@ -319,7 +319,7 @@ def _insert_annotator(
     """
     if entry.before is not None or entry.after is not None:
         raise RecipeError(
-            f"stages: {entry.use!r} is an annotator, which looks at written clips: it stands "
+            f"stages: {entry.use!r} is an annotator, which reads written clips. Annotators run "
             "between cut and shard, in the order of the recipe; leave out before and after"
         )
     if not stage.families:

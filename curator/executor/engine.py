@@ -47,7 +47,7 @@ AHEAD = 2
 """Units that a worker holds at a time if its steps keep no state: it begins the next unit before
 the driver takes the last result."""
 
-FACTS = ("timeline", "cluster", "cpu_instead_of_gpu", "boxes")
+FACTS = ("timeline", "cluster", "cpu_instead_of_gpu", "sandboxes")
 """Keys of a summary that describe the execution of a run; the other keys describe its results."""
 
 Check = Callable[[], str | None]
@@ -299,7 +299,7 @@ class Engine:
         if counts.cpu_instead:
             facts["cpu_instead_of_gpu"] = dict(sorted(counts.cpu_instead.items()))
         if sandboxes := {name: n for name, n in counts.sandboxes.items() if n}:
-            facts["boxes"] = sandboxes
+            facts["sandboxes"] = sandboxes
         if timeline := self.timeline.as_dict():
             facts["timeline"] = timeline
         if counts.workers:

@@ -125,7 +125,7 @@ class Destination:
         store.clean_temporary({"", *(key.rpartition("/")[0] for key in self._there)}, is_unfinished)
         self._mine: set[str] = set()
 
-    def stands(self, key: str, n_bytes: int, sha256: str) -> bool:
+    def exists_as(self, key: str, n_bytes: int, sha256: str) -> bool:
         """Returns whether the object exists with these bytes, and counts it if so."""
         if self._there.get(key) != n_bytes:
             return False
@@ -147,7 +147,7 @@ class Destination:
 
     def put(self, key: str, data: bytes) -> None:
         """Writes an object, unless it exists with these bytes."""
-        if key in self._there and self.stands(key, len(data), hashlib.sha256(data).hexdigest()):
+        if key in self._there and self.exists_as(key, len(data), hashlib.sha256(data).hexdigest()):
             return
         self._mine.add(key)
         self._store.write(key, data)
@@ -241,7 +241,7 @@ class Job:
         """
 
         def is_new(clip: ShardClip, sha256: str) -> bool:
-            return not self.place.stands(f"{folder}/{clip.key}.mp4", clip.mp4_bytes, sha256)
+            return not self.place.exists_as(f"{folder}/{clip.key}.mp4", clip.mp4_bytes, sha256)
 
         for clip in self.clips(shard, is_new, min_frames=min_frames):
             if clip.mp4 is not None:

@@ -120,7 +120,7 @@ def _put_index(job: Job, name: str, data: bytes) -> None:
     A later version may write other bytes, which that manifest would not match.
     """
     facts = ((job.shards.manifest or {}).get("files") or {}).get(name)
-    if isinstance(facts, dict) and job.place.stands(
+    if isinstance(facts, dict) and job.place.exists_as(
         name, int(facts.get("bytes", -1)), str(facts.get("sha256"))
     ):
         return

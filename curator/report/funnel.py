@@ -241,8 +241,8 @@ def gpu_trouble(summary: Mapping[str, Any]) -> list[tuple[str, int, str]]:
     """Lists GPU problems of a run: a name, a number, and the cause."""
     on_cpu = (summary.get("cpu_instead_of_gpu") or {}).items()
     rows = [("by a CPU, not a GPU", n, why) for why, n in on_cpu]
-    boxes = summary.get("boxes") or {}
-    rows += [(name, boxes[key], why) for key, (name, why) in _BOXES.items() if boxes.get(key)]
+    lost = summary.get("sandboxes") or {}
+    rows += [(name, lost[key], why) for key, (name, why) in _SANDBOXES.items() if lost.get(key)]
     refused = (summary.get("cluster") or {}).get("nodes_refused") or {}
     if refused:
         name, why = next(iter(refused.items()))
@@ -250,7 +250,7 @@ def gpu_trouble(summary: Mapping[str, Any]) -> list[tuple[str, int, str]]:
     return rows
 
 
-_BOXES = {
+_SANDBOXES = {
     "lost_gpu": ("GPU failed", "processes that ended because of it; their work was repeated"),
     "left_behind": ("left behind", "processes that a driver held after they were killed"),
 }

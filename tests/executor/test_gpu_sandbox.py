@@ -418,7 +418,7 @@ def test_a_run_says_how_often_a_gpu_failed(film: str) -> None:
     with Engine(address=None, workers=None) as engine:
         step = stage_step(Holding(HoldingConfig()))
         list(engine.run([step], [[Item(film, "lost")]], small=True))
-        assert engine.facts()["boxes"] == {"lost_gpu": 2}
+        assert engine.facts()["sandboxes"] == {"lost_gpu": 2}
 
 
 @pytest.mark.parametrize(

@@ -289,7 +289,7 @@ def test_what_was_not_done_on_a_gpu_is_on_the_page_and_on_the_terminal() -> None
     """Pins that no fall-back is silent: CPUs in its place, its failures, nodes without it."""
     facts = {
         "cpu_instead_of_gpu": {"analyze: PyNvVideoCodec is not installed": 7},
-        "boxes": {"lost_gpu": 2, "left_behind": 1},
+        "sandboxes": {"lost_gpu": 2, "left_behind": 1},
         "cluster": {"nodes_refused": {"10.0.0.7": "NVDEC does not answer"}},
     }
     summary = summary_of([clip(1)], **facts)

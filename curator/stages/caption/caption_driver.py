@@ -393,7 +393,7 @@ class Captioning:
                 text_lines=read,
                 sidecar=sidecar if isinstance(sidecar, Sidecar) else None,
                 metadata_lines=metadata_lines(metadata, window, fps, start_s) if metadata else (),
-                untold={*source.bad_keys, *(("events",) if config.events else ())},
+                hidden={*source.bad_keys, *(("events",) if config.events else ())},
             )
             task = Task(
                 clip_id=row.clip_id,

@@ -66,8 +66,8 @@ def _is_confirmed(track: Track, shot: Shot) -> bool:
 def _pieces(track: Track, start: int, end: int, max_s: float) -> list[tuple[int, int]]:
     """Splits frames into equal pieces; a frame shown for longer than `max_s` is its own piece."""
     times = np.append(track.frame_pts[start:end], track.pts_of_end(end))
-    stands = np.flatnonzero(np.diff(times) * float(track.time_base) > max_s) + start
-    edges = sorted({start, end, *stands.tolist(), *(stands + 1).tolist()})
+    gaps = np.flatnonzero(np.diff(times) * float(track.time_base) > max_s) + start
+    edges = sorted({start, end, *gaps.tolist(), *(gaps + 1).tolist()})
     return [piece for a, b in pairwise(edges) for piece in _even_pieces(track, a, b, max_s)]
 
 

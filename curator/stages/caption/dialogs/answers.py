@@ -204,7 +204,7 @@ def _once_each(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {_shown(twice)} stands twice")
+        raise ValueError(f"the field {_shown(twice)} is there twice")
     return value
 
 

@@ -68,20 +68,20 @@ def facts_of(
     text_lines: Sequence[str] = (),
     sidecar: Sidecar | None = None,
     metadata_lines: Sequence[str] = (),
-    untold: Collection[str] = (),
+    hidden: Collection[str] = (),
 ) -> str:
     """Returns lines of text for a prompt, together at most `MAX_CHARACTERS` characters.
 
     The order is `metadata_lines` of the window, measurements of `clip`, `text_lines` by OCR from
-    `models.text_reader.merged`, and the sidecar without the keys `untold`.
+    `models.text_reader.merged`, and the sidecar without the keys `hidden`.
     """
     lines = list(metadata_lines)
     lines += [f"- {line}" for line in _measured(clip)] if clip is not None else []
     data = sidecar.data if sidecar is not None else {}
-    told = {key: value for key, value in data.items() if key not in untold}
+    shown = {key: value for key, value in data.items() if key not in hidden}
     for title, more in (
         ("Text in the picture, read by OCR, letters may be wrong", list(map(quoted, text_lines))),
-        ("Metadata of the whole source video, from its owner", sidecar_lines(told)),
+        ("Metadata of the whole source video, from its owner", sidecar_lines(shown)),
     ):
         lines += [f"- {title}:", *(f"  - {line}" for line in more)] if more else []
     ends = itertools.accumulate(len(line) + 1 for line in lines)

@@ -213,7 +213,7 @@ def test_a_bad_value_is_not_told_to_the_model_and_costs_no_event() -> None:
     assert said.lists_all
     assert "events.0.weather is 7" in " ".join(problem.message for problem in said.problems)
     sidecar = Sidecar(uri="x", data=data)
-    told = facts_of(None, sidecar=sidecar, untold={*said.bad_keys, "events"})
+    told = facts_of(None, sidecar=sidecar, hidden={*said.bad_keys, "events"})
     lines = told.splitlines()
     assert '  - weather: "rain"' in lines
     assert '  - camera: "front"' in lines
@@ -307,7 +307,7 @@ def test_the_prompt_tells_the_class_and_times_of_the_window() -> None:
         "  - near_collision at 2.4 s: a van",
     ]
     sidecar = Sidecar(uri="x", data=data)
-    told = facts_of(None, sidecar=sidecar, metadata_lines=lines, untold=("events",))
+    told = facts_of(None, sidecar=sidecar, metadata_lines=lines, hidden=("events",))
     assert told.startswith("\n".join(lines))
     assert 'road: "A8"' in told
     assert "12.4" not in told
