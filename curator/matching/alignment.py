@@ -48,7 +48,6 @@ class Alignment:
     start_s: float  # where in a the pulses begin to agree; `end_s`: where they cease to
     end_s: float
     agreeing_s: float  # seconds of agreement: length times how much the correlation exceeds chance
-    correlation: float  # of the pulses between start and end, -1 to 1; 0 where nothing moves
     cosine: float  # of picture vectors at about the same time, and its time in a: `voted_s`
     voted_s: float
 
@@ -127,7 +126,6 @@ def votes(
                 start_s=0.0,
                 end_s=a.duration_s,
                 agreeing_s=0.0,
-                correlation=0.0,
                 cosine=float(cosines_AB[at_a, at_b]),
                 voted_s=voted_s,
             )
@@ -167,7 +165,6 @@ def _at_speed(
                 start_s=first / RATE,
                 end_s=last / RATE,
                 agreeing_s=agreeing_s,
-                correlation=around[1],
                 cosine=float(cosine_L[k]),
                 voted_s=float(voted_L[k]),
             )

@@ -37,7 +37,6 @@ class Agreement:
     # float64 [2, 3], from a's unit to b's, of the mirrored a where `mirrored`.
     transform_23: NDArray[np.float64]
     mirrored: bool  # picture a was mirrored before
-    area_share: float  # share of the common part that the inliers' bounding box covers
 
 
 def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -> Agreement | None:
@@ -69,7 +68,6 @@ def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -
         n_inliers=min(map(len, places)),
         transform_23=transform_23,
         mirrored=mirrored,
-        area_share=_area_share(to_N2[inlier_N], transform_23, *pairs[0]),
     )
 
 
@@ -95,13 +93,3 @@ def _matched(a: Keypoints, b: Keypoints) -> tuple[Floats, Floats]:
     is_mutual = squared.argmin(0)[nearest] == np.arange(len(of_a))
     at_a = np.flatnonzero(is_clear & is_mutual)
     return a.xy_K2[at_a], b.xy_K2[nearest[at_a]]
-
-
-def _area_share(
-    inliers_N2: Floats, found_23: NDArray[np.float64], a: Keypoints, b: Keypoints
-) -> float:
-    corners = np.array([(0, 0), (a.width, a.height)]) @ found_23[:, :2].T + found_23[:, 2]
-    low = np.maximum(corners.min(0), 0)
-    high = np.minimum(corners.max(0), (b.width, b.height))
-    common = float(np.prod(np.maximum(high - low, 1)))
-    return min(1.0, float(np.prod(np.ptp(inliers_N2, axis=0))) / common)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from curator.matching.clip_footage import SIDE_PX, Floats, Keypoints
 from curator.media.opencv import cv2
 
-_SHRINK = 4
 _BLUR_PX = 1.2
 _MIN_LIKENESS, _LIKENESS_RANGE = 0.3, 0.4
 _STILL = 1.2  # spread of what changes, of 255 levels, that compression makes
