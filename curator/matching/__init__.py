@@ -1,4 +1,4 @@
-"""Compares two clips: whether they show the same footage, where, and how it was edited.
+"""Finds the footage that two clips share: offset, speed, length and mirroring.
 
-Pure functions. `verify_pair` compares two records `ClipFootage` and returns a `Match`, or None.
+All functions are pure. `verify_pair` compares two `ClipFootage` and returns a `Match` or None.
 """

@@ -1,11 +1,11 @@
 """Finds speed and offset between two clips by correlating luma where picture vectors agree.
 
-The mean of luma and its spread over time are a clip's pulse: crops, mirroring and changes of
-brightness keep its shape. A filter removes slow changes from both series, and each value is divided
-by the local strength, so that no single cut or fade dominates. The correlation of all offsets at a
-speed is one product in the frequency domain.
+The pulse of a clip has two series: mean and spread of the luma of its frames. Crops, mirroring and
+changes of brightness keep the shape of both series. A band-pass filter removes slow changes and
+noise. Each value is then divided by the local strength, so no single cut or fade dominates. A
+product in the frequency domain gives the correlations at all offsets for one speed.
 
-Shape letters: F values of a clip at the common rate, L offsets, A, B picture vectors of the clips.
+Shape letters: F values of a pulse, L offsets, A, B picture vectors of the clips.
 """
 
 from collections.abc import Sequence
@@ -18,25 +18,25 @@ from numpy.typing import NDArray
 from curator.matching.clip_footage import ClipFootage, Floats
 from curator.media.opencv import cv2
 
-RATE = 25.0  # values of luma per second that are correlated
+RATE = 25.0  # values of a pulse per second
 OTHER_SPEEDS = (0.8, 1.25, 24 / 25, 25 / 24, 1.2, 1 / 1.2)  # seconds of b per second of a
-_SHORT_S, _LONG_S, _STRENGTH_S = 0.05, 0.6, 1.0
-_FLOOR = 0.0008  # strength of changes of luma (of 1) that codecs make: 0.2 of 255 levels
-_MIN_CORRELATION = 0.25  # moments whose pulses correlate less count against an offset
-_VOTE_REACH_S = 1.2
-_N_VOTES = 200
+_SHORT_S, _LONG_S, _STRENGTH_S = 0.05, 0.6, 1.0  # sigmas: band-pass filter, local strength
+_FLOOR = 0.0008  # strength of the changes of luma by codecs: 0.2 of 255 levels
+_MIN_CORRELATION = 0.25  # moments with a lower correlation count against an offset
+_VOTE_REACH_S = 1.2  # largest distance of two similar pictures that vote for an offset
+_N_VOTES = 200  # most similar pairs of pictures that vote
 _N_TRIED = 48
-_APART_S = 0.3
+_APART_S = 0.3  # least distance of two guesses, and reach of `refined`, in seconds of a
 _MIN_REFINED = 0.4
-_COSINE_WORTH_S = 4.0
+_COSINE_WORTH_S = 4.0  # seconds of agreement that weigh as much as a cosine of 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pulse:
     """How luma changes over time."""
 
-    values_2F: Floats  # float32 [2, F], of mean and spread, about 1 where luma changes
-    moving_share: float  # share of time in which luma changes by more than codecs do
+    values_2F: Floats  # float32 [2, F], from mean and spread; magnitude about 1 if luma changes
+    moving_share: float  # share of time with larger changes of luma than codecs cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,21 +45,21 @@ class Alignment:
 
     offset_s: float  # time in b of a's first frame
     speed: float  # seconds of b per second of a
-    start_s: float  # where in a the pulses begin to agree; `end_s`: where they cease to
-    end_s: float
-    agreeing_s: float  # seconds of agreement: length times how much the correlation exceeds chance
-    cosine: float  # of picture vectors at about the same time, and its time in a: `voted_s`
-    voted_s: float
+    start_s: float  # time in a at which the pulses begin to agree
+    end_s: float  # time in a at which the agreement ends
+    agreeing_s: float  # length, weighted by the excess of correlation over `_MIN_CORRELATION`
+    cosine: float  # largest cosine of picture vectors at about the same time; -1 without a vote
+    voted_s: float  # time in a of the vector with this cosine
 
     @property
     def rank(self) -> float:
-        """Guesses of a higher rank are tried first."""
+        """Order of guesses, the largest first."""
         return self.agreeing_s + _COSINE_WORTH_S * self.cosine
 
 
 @lru_cache(maxsize=1024)
 def pulse(clip: ClipFootage, speed: float = 1.0) -> Pulse:
-    """Makes the pulse of a clip that is played `speed` times as fast."""
+    """Returns the pulse of a clip that is played `speed` times as fast."""
     n = max(2, int(clip.duration_s * RATE / speed))
     at = np.arange(n) * (speed / RATE * clip.fps)
     frames = np.arange(len(clip.luma_F))
@@ -75,7 +75,7 @@ def pulse(clip: ClipFootage, speed: float = 1.0) -> Pulse:
 
 
 def cosines(a: ClipFootage, b: ClipFootage) -> Floats:
-    """Cosines of the picture vectors of two clips, float32 [A, B]."""
+    """Returns the cosines of all pairs of picture vectors of two clips, float32 [A, B]."""
     of_a, of_b = a.vectors_VD.astype(np.float32), b.vectors_VD.astype(np.float32)
     return np.asarray(of_a @ of_b.T, np.float32)
 
@@ -83,7 +83,11 @@ def cosines(a: ClipFootage, b: ClipFootage) -> Floats:
 def alignments(
     a: ClipFootage, b: ClipFootage, *, speeds: Sequence[float], min_cosine: float, most: int
 ) -> list[Alignment]:
-    """Finds where b may show a, likeliest first: guesses that differ by 0.3 s or more."""
+    """Returns at most `most` guesses where b may show a, likeliest first.
+
+    A guess needs pictures with a cosine of `min_cosine`, or the best cosine of its speed. Guesses
+    of one speed differ by at least 0.3 s.
+    """
     cosines_AB = cosines(a, b)
     guesses = [
         guess for speed in speeds for guess in _at_speed(a, b, speed, cosines_AB, min_cosine, most)
@@ -94,7 +98,11 @@ def alignments(
 def refined(
     a: ClipFootage, b: ClipFootage, guess: Alignment, *, span_s: tuple[float, float]
 ) -> tuple[Alignment, float]:
-    """Moves a guess to where the pulses agree best in a span of a, and gives the correlation."""
+    """Moves a guess by up to 0.3 s to the best correlation of the pulses in a span of a.
+
+    Returns:
+        The guess, unchanged if no correlation reaches `_MIN_REFINED`, and its correlation.
+    """
     of_a, of_b = pulse(a).values_2F, pulse(b, guess.speed).values_2F
     middle, reach = round(guess.offset_s / guess.speed * RATE), round(_APART_S * RATE)
     first, last = max(0, int(span_s[0] * RATE)), min(of_a.shape[1], int(span_s[1] * RATE) + 1)
@@ -113,7 +121,10 @@ def refined(
 def votes(
     a: ClipFootage, b: ClipFootage, *, most: int, around_s: Sequence[float]
 ) -> list[Alignment]:
-    """Returns guesses from the most similar pictures alone, at speed 1."""
+    """Returns guesses at speed 1 from the `most` most similar pairs of pictures alone.
+
+    Each pair gives one guess per shift in `around_s`.
+    """
     cosines_AB = cosines(a, b)
     guesses: list[Alignment] = []
     for at in np.argsort(-cosines_AB.ravel())[:most]:
@@ -145,7 +156,7 @@ def _at_speed(
     rank_L[cosine_L < min_cosine] = -np.inf
     tried = np.argsort(-rank_L)[:_N_TRIED]
     tried = tried[rank_L[tried] > -np.inf]
-    # All offsets near the best vote, too: an insert agrees for a part of the overlap only.
+    # Offsets of the best vote are always tried: an insert agrees in a part of the overlap only.
     near = np.flatnonzero(cosine_L >= cosine_L.max() - 1e-6)
     tried = np.union1d(tried, near[:: max(1, len(near) // _N_TRIED)])
     guesses: list[Alignment] = []
@@ -175,7 +186,7 @@ def _at_speed(
 
 
 def _products(a_2F: Floats, b_2F: Floats) -> NDArray[np.float64]:
-    """Sum of products for every offset of b against a."""
+    """Returns the sum of products of two pulses at each offset, float64 [L]."""
     n_a, n_b = a_2F.shape[1], b_2F.shape[1]
     size = cv2.getOptimalDFTSize(n_a + n_b)
     spectrum = (np.conj(np.fft.rfft(a_2F, size)) * np.fft.rfft(b_2F, size)).sum(0)
@@ -192,7 +203,7 @@ def _common(
 
 
 def _run(a_2F: Floats, b_2F: Floats, lag: int) -> tuple[int, int, float]:
-    """First and last value (exclusive) of a where pulses agree, and by how many seconds."""
+    """Returns the span of a with the largest agreement, half-open, and `agreeing_s`."""
     x, y, first = _common(a_2F, b_2F, lag, 0, a_2F.shape[1])
     gain = (x * y - 0.5 * _MIN_CORRELATION * (x * x + y * y)).sum(0)
     total = np.concatenate([[0], np.cumsum(gain)])
@@ -211,7 +222,7 @@ def _correlation(a_2F: Floats, b_2F: Floats, lag: int, first: int, last: int) ->
 def _votes(
     a: ClipFootage, b: ClipFootage, cosines_AB: Floats, offsets_L: NDArray[np.float64], speed: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The best cosine that an offset (in seconds of a) puts at the same time, and its time in a."""
+    """Returns for each offset, in seconds of a, `cosine` and `voted_s` of `Alignment`."""
     order = np.argsort(-cosines_AB.ravel())[:_N_VOTES]
     apart_AB = b.vector_s[None] / speed - a.vector_s[:, None]
     near_LN = np.abs(apart_AB.ravel()[order][None] - offsets_L[:, None]) <= _VOTE_REACH_S
@@ -221,7 +232,7 @@ def _votes(
 
 
 def _vertex(before: float, here: float, after: float) -> float:
-    """Place of the vertex of a parabola through three values, from the middle one."""
+    """Returns the vertex of a parabola through three values, relative to the middle value."""
     bend = before - 2 * here + after
     return 0.0 if bend >= 0 else min(0.5, max(-0.5, 0.5 * (before - after) / bend))
 

@@ -1,4 +1,4 @@
-"""Input of matching for a clip: pictures or their keypoints, vectors, and luma over time.
+"""Holds the input of matching for a clip: pictures or keypoints, vectors, and luma over time.
 
 Shape letters: P pictures, V picture vectors, D dimensions, F frames, K keypoints.
 """
@@ -14,7 +14,7 @@ from curator.media.opencv import cv2
 SIDE_PX = 320  # longer side of a picture in the unit of keypoints
 MAX_KEYPOINTS = 200
 _CONTRAST_THRESHOLD = 0.02
-_ENLARGED_FROM = 1.2
+_ENLARGED_FROM = 1.2  # smaller pictures are enlarged, because they have few keypoints
 _KEPT_IN_CACHE = 4096
 
 Floats = NDArray[np.float32]
@@ -24,29 +24,29 @@ Floats = NDArray[np.float32]
 class Keypoints:
     """SIFT keypoints of one picture, strongest first."""
 
-    xy_K2: Floats  # float32 [K, 2], x and y in a unit where the picture's longer side is 320
+    xy_K2: Floats  # float32 [K, 2], x and y; the picture's longer side is 320 units
     descriptors_KD: NDArray[np.uint8]  # uint8 [K, 128]
     width: float  # the picture's width in the same unit
     height: float  # its height
 
     def __post_init__(self) -> None:
-        """Refuses arrays of other shapes."""
+        """Raises `ValueError` for arrays of other shapes."""
         k = len(self.xy_K2)
         if self.xy_K2.shape != (k, 2) or self.descriptors_KD.shape != (k, 128):
             raise ValueError(
-                f"keypoints need xy [K, 2] and descriptors [K, 128], not {self.xy_K2.shape} and "
-                f"{self.descriptors_KD.shape}"
+                f"keypoints have xy {self.xy_K2.shape} and descriptors "
+                f"{self.descriptors_KD.shape}; expected [K, 2] and [K, 128]"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClipFootage:
-    """Footage of one clip, as matching compares it."""
+    """Footage of one clip, for comparison with other clips."""
 
-    clip_id: str  # the clip's id; errors name it
-    fps: float  # values of `luma_F` per second. The caller resamples clips of variable frame rate.
+    clip_id: str  # id of the clip, for messages
+    fps: float  # values of `luma_F` per second; the caller resamples a variable frame rate
     picture_s: Floats  # float32 [P], ascending: seconds from the clip's first frame
-    # A JPEG of about 320 px for each time, or its keypoints where pictures may not be kept.
+    # For each time a JPEG of about 320 px, or its keypoints if pictures must not be stored.
     pictures: tuple["bytes | Keypoints", ...]
     vector_s: Floats  # float32 [V], ascending: seconds from the clip's first frame
     vectors_VD: Floats  # float32 [V, D], L2-normalised; zero for a flat or black picture
@@ -54,7 +54,7 @@ class ClipFootage:
     luma_spread_F: Floats  # float32 [F], standard deviation of each frame's luma
 
     def __post_init__(self) -> None:
-        """Refuses series whose lengths disagree."""
+        """Raises `ValueError` for series without frames, or with lengths that disagree."""
         if not self.fps > 0 or self.luma_F.ndim != 1 or not self.luma_F.size:
             raise ValueError(f"footage of {self.clip_id} has no frames, or a rate of {self.fps}")
         lengths = {
@@ -64,9 +64,9 @@ class ClipFootage:
         }
         for name, (n, shape) in lengths.items():
             if shape != (n,):
-                raise ValueError(f"footage of {self.clip_id}: {n} {name} do not fit {shape}")
+                raise ValueError(f"footage of {self.clip_id}: {n} {name} do not fit {shape} times")
         if self.vectors_VD.ndim != 2:
-            raise ValueError(f"footage of {self.clip_id}: vectors are {self.vectors_VD.shape}")
+            raise ValueError(f"footage of {self.clip_id}: vectors have {self.vectors_VD.ndim} axes")
 
     @property
     def duration_s(self) -> float:
@@ -74,25 +74,24 @@ class ClipFootage:
         return len(self.luma_F) / self.fps
 
     def keypoints(self, picture: int) -> Keypoints:
-        """Returns the keypoints of a picture; those of recent JPEGs are cached."""
+        """Returns the keypoints of the picture with this index."""
         kept = self.pictures[picture]
         return kept if isinstance(kept, Keypoints) else keypoints_of(kept)
 
 
 @lru_cache(maxsize=_KEPT_IN_CACHE)
 def keypoints_of(jpeg: bytes) -> Keypoints:
-    """Finds the at most 200 strongest SIFT keypoints of a picture.
+    """Returns the strongest SIFT keypoints of a picture, at most 200; caches recent pictures.
 
     Raises:
-        ValueError: The bytes are no picture.
+        ValueError: OpenCV cannot decode the picture.
     """
     luma_HW = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_GRAYSCALE)
     if luma_HW is None:
-        raise ValueError(f"{len(jpeg)} bytes are no picture that OpenCV reads")
+        raise ValueError(f"OpenCV cannot decode a picture of {len(jpeg)} bytes")
     scale = SIDE_PX / max(luma_HW.shape)
     height, width = luma_HW.shape[0] * scale, luma_HW.shape[1] * scale
     if scale > _ENLARGED_FROM:
-        # Tiny pictures have few keypoints at their own size.
         size = (max(1, round(width)), max(1, round(height)))
         luma_HW = cv2.resize(luma_HW, size, interpolation=cv2.INTER_CUBIC)
         scale = SIDE_PX / max(luma_HW.shape)

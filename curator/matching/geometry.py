@@ -1,7 +1,7 @@
-"""Agreement of keypoints under a shift and a change of size, mirrored or not.
+"""Finds the shift and change of size that map the keypoints of one clip to those of another.
 
-A copy shows the same part of the picture all the time, so matched keypoints of several pairs of
-pictures count together. Edits do not rotate pictures, so transforms that rotate are refused.
+A copy shows the same part of the picture all the time. So matches from several pairs of pictures
+vote for one transform. Common edits do not rotate pictures, so rotations are refused.
 
 Shape letters: K keypoints of a picture, N matched keypoints.
 """
@@ -16,33 +16,35 @@ from numpy.typing import NDArray
 from curator.matching.clip_footage import Floats, Keypoints
 from curator.media.opencv import cv2
 
-MIN_INLIERS = 8  # inliers that verify a pair of pictures; benchmarks/results/duplicates.md
-_MAX_RATIO = 0.85
+MIN_INLIERS = 8  # fewest inliers of shared footage; source: benchmarks/results/duplicates.md
+_MAX_RATIO = 0.85  # of the distances to the nearest and the second nearest descriptor
 _TOLERANCE_PX = 4.0
 _MAX_SCALE = 5.0
 _MAX_TURN_DEG = 8.0
 _MIN_MATCHES = 6
-_PLACE_PX = 2.0
+_PLACE_PX = 2.0  # keypoints in a square of this side are one place
 
 _LAYOUT = np.arange(128).reshape(4, 4, 8)
 MIRRORED_128: NDArray[np.int64] = _LAYOUT[::-1][:, :, (-np.arange(8)) % 8].reshape(-1)
-"""Places of a descriptor's values in that of the mirrored picture."""
+"""Indices that turn a descriptor into the descriptor of the mirrored picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Agreement:
-    """How picture a maps to picture b."""
+    """A transform from pictures of a to pictures of b."""
 
-    n_inliers: int  # matched keypoints that one similarity transform explains
-    # float64 [2, 3], from a's unit to b's, of the mirrored a where `mirrored`.
-    transform_23: NDArray[np.float64]
-    mirrored: bool  # picture a was mirrored before
+    n_inliers: int  # distinct places of matched keypoints that the transform explains
+    transform_23: NDArray[np.float64]  # float64 [2, 3], in the units of `Keypoints`
+    mirrored: bool  # whether pictures of a are mirrored before the transform
 
 
 def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -> Agreement | None:
-    """Finds the similarity transform that most matched keypoints agree on; None without one.
+    """Finds the similarity transform with the most matched keypoints.
 
-    `pairs` are pictures of a and b of the same moments. Keypoints of one place count once.
+    `pairs` are pictures of a and b at the same moments.
+
+    Returns:
+        None for fewer than 6 matches, or if the transform rotates or resizes too much.
     """
     matches = [_matched(_mirrored(a) if mirrored else a, b) for a, b in pairs]
     from_N2, to_N2 = (np.concatenate([m[side] for m in matches]) for side in (0, 1))
@@ -81,7 +83,7 @@ def _mirrored(picture: Keypoints) -> Keypoints:
 
 
 def _matched(a: Keypoints, b: Keypoints) -> tuple[Floats, Floats]:
-    """Places of keypoints that are each other's nearest, and clearly nearer than the second."""
+    """Returns matched keypoints in a and b: mutual nearest neighbours that pass the ratio test."""
     if len(a.xy_K2) < 2 or len(b.xy_K2) < 2:
         nothing = np.zeros((0, 2), np.float32)
         return nothing, nothing

@@ -1,9 +1,9 @@
-"""Agreement of what changes in the pictures of two aligned clips.
+"""Compares the changes over time in the pictures of two aligned clips.
 
 The background of a fixed camera agrees at any time. So the mean of a clip's pictures is subtracted
 from each picture. The differences must agree at the same moments, and less at other moments.
 
-Shape letters: N pairs of pictures, H, W height and width.
+Shape letters: N pairs of pictures, P pixels that both clips show, H, W height and width.
 """
 
 from collections.abc import Sequence
@@ -18,27 +18,28 @@ from curator.media.opencv import cv2
 
 _BLUR_PX = 1.2
 _MIN_LIKENESS, _LIKENESS_RANGE = 0.3, 0.4
-_STILL = 1.2  # spread of what changes, of 255 levels, that compression makes
+_STILL = 1.2  # standard deviation of changes by compression, in 8-bit levels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MotionAgreement:
-    """What changes in the common part of two clips."""
+    """Agreement of two clips in the pixels that both show.
 
-    aligned: float  # correlation at the same moments, -1 to 1
-    # The largest mean correlation when the pictures of b are rotated among each other.
-    others: float
-    change_a: float  # spread of what changes in a, of 255 levels
-    change_b: float  # spread of what changes in b
+    All values come from the pairs `first` to `last`, the longest run with similar pictures.
+    """
+
+    aligned: float  # correlation of changes at the same moments, -1 to 1
+    others: float  # largest correlation of changes at other moments, for cyclic shifts of b
+    change_a: float  # standard deviation of changes in a, in 8-bit levels
+    change_b: float  # standard deviation of changes in b, in 8-bit levels
     likeness: float  # median correlation of whole pictures at the same moments
-    # The same, with pictures of b from other moments: high for a fixed camera.
-    likeness_others: float
-    first: int  # first of the pairs that the values are of: a run in which whole pictures agree
-    last: int  # the run's last pair
+    likeness_others: float  # likewise at other moments: high for a fixed camera
+    first: int
+    last: int
 
     @property
     def is_still(self) -> bool:
-        """Nothing changes in either clip."""
+        """Whether neither clip changes by more than compression explains."""
         return max(self.change_a, self.change_b) < _STILL
 
 
@@ -48,10 +49,10 @@ def motion_agreement(
     *,
     mirrored: bool,
 ) -> MotionAgreement | None:
-    """Compares JPEGs of a and b of the same moments, in order of time.
+    """Compares pictures of a and b at the same moments, in time order; `transform_23` maps a to b.
 
     Returns:
-        None where they have no part in common, or where there are keypoints only.
+        None without pairs, if some pictures are keypoints, or if the common part is too small.
     """
     jpegs = [(p, q) for p, q in pairs if isinstance(p, bytes) and isinstance(q, bytes)]
     if not jpegs or len(jpegs) < len(pairs):
@@ -87,13 +88,13 @@ def motion_agreement(
 
 
 def _likeness(a_NP: Floats, b_NP: Floats) -> NDArray[np.float64]:
-    """Correlation of whole pictures, pair by pair."""
+    """Returns the correlation of the whole pictures of each pair, float64 [N]."""
     pairs = zip(a_NP, b_NP, strict=True)
     return np.array([_cosine(x - x.mean(), y - y.mean()) for x, y in pairs])
 
 
 def _run(likeness_N: NDArray[np.float64]) -> tuple[int, int]:
-    """The longest run of pairs that are about as alike as the best: an insert ends somewhere."""
+    """Returns the longest run of pairs about as alike as the best pair; an insert ends it."""
     is_alike = likeness_N >= max(_MIN_LIKENESS, float(likeness_N.max()) - _LIKENESS_RANGE)
     edges = np.flatnonzero(np.diff(np.concatenate([[0], is_alike.astype(np.int8), [0]])))
     if not edges.size:
@@ -108,20 +109,20 @@ def _run(likeness_N: NDArray[np.float64]) -> tuple[int, int]:
 def _luma(jpeg: bytes) -> Floats:
     picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_REDUCED_GRAYSCALE_4)
     if picture is None:
-        raise ValueError(f"{len(jpeg)} bytes are no picture that OpenCV reads")
+        raise ValueError(f"OpenCV cannot decode a picture of {len(jpeg)} bytes")
     return np.asarray(cv2.GaussianBlur(picture.astype(np.float32), (0, 0), _BLUR_PX), np.float32)
 
 
 def _in_pixels(
     transform_23: NDArray[np.float64], a_HW: tuple[int, ...], b_HW: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """The transform between pictures of other sizes than 320."""
+    """Returns the transform in pixels of pictures, instead of units of `Keypoints`."""
     of_a, of_b = max(a_HW) / SIDE_PX, max(b_HW) / SIDE_PX
     return np.concatenate([transform_23[:, :2] * of_b / of_a, transform_23[:, 2:] * of_b], 1)
 
 
 def _changes(pictures_NP: Floats) -> Floats:
-    """What differs from the clip's mean picture, without changes of the whole picture's luma."""
+    """Returns differences from the mean picture, without changes of the whole picture's luma."""
     apart = pictures_NP - pictures_NP.mean(0)
     return np.asarray(apart - apart.mean(1, keepdims=True), np.float32)
 

@@ -1,4 +1,4 @@
-"""Whether two clips show the same footage: alignment in time, then geometry, then movement.
+"""Verifies whether two clips show the same footage, by alignment in time, geometry and motion.
 
 Shape letters: A, B picture vectors of the clips.
 """
@@ -25,19 +25,19 @@ from curator.matching.motion_agreement import MotionAgreement, motion_agreement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """The same footage in clips a and b: `time_b = speed * time_a + offset_s`."""
+    """Footage that clips a and b share: `time_b = speed * time_a + offset_s`."""
 
-    offset_s: float  # time in b of a's first frame, in seconds of b; negative where b begins later
-    speed: float  # seconds of b per second of a: 0.8 where b plays 1.25 times as fast
-    overlap_s: float  # length of what both show, in seconds of a
-    share_a: float  # part of a that b shows, 0 to 1
-    share_b: float  # part of b that a shows, 0 to 1
-    mirrored: bool  # one of them is mirrored
-    similarity: float  # cosine of the most alike picture vectors at about the same time, 0 to 1
-    n_inliers: int  # keypoints that agree in up to three pairs of pictures of the same moments
+    offset_s: float  # time in b of a's first frame, in seconds of b; negative if b begins later
+    speed: float  # seconds of b per second of a; 0.8 if b plays 1.25 times as fast
+    overlap_s: float  # length of the shared footage, in seconds of a
+    share_a: float  # share of a that b shows, 0 to 1
+    share_b: float  # share of b that a shows, 0 to 1
+    mirrored: bool  # whether one clip is a mirror image
+    similarity: float  # largest cosine of picture vectors at about the same time, 0 to 1
+    n_inliers: int  # keypoints that agree, in up to three pairs of pictures
 
 
-MIN_COSINE = 0.2  # cosine of the best picture vectors below which a pair is not looked at
+MIN_COSINE = 0.2  # clips whose picture vectors all have a lower cosine never match
 _VOTES_BELOW = 0.15
 _N_VOTED = 5
 _MIN_VOTED_INLIERS = 6
@@ -48,7 +48,7 @@ _N_GEOMETRY, _N_MOTION = 3, 8
 _N_GUESSES, _N_OTHER_SPEEDS = 6, 3
 _N_VOTE_PAIRS, _AROUND_S = 2, (0.0, -0.4, 0.4, -0.8, 0.8)
 _DECISIVE = 1.6
-# Set on one half of the recordings of benchmarks/duplicates.py, judged on the other.
+# Thresholds fit one half of the recordings of benchmarks/duplicates.py; the other half tests them.
 _MIN_PAIRS, _MIN_SPAN_S, _MIN_SPAN_SHARE, _LONG_SPAN_S = 2, 2.0, 0.7, 3.0
 _STILL_SHARE, _STILL_LIKENESS, _STILL_LIKENESS_RICH = 0.1, 0.9, 0.6
 _LUMA_LONGEST, _LUMA_LONG, _LUMA_CLOSE, _LUMA_MOVING = 0.85, 0.9, 0.965, 0.5
@@ -62,47 +62,47 @@ _SHORT_SPAN_S, _MANY_INLIERS, _CLEARLY, _MORE_AGREEING = 2.0, 20, 0.1, 1.1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evidence:
-    """What a guess rests on: alignment, geometry and, where there are pictures, movement."""
+    """Evidence for a guess; times are in seconds of a."""
 
     guess: Alignment
     agreement: Agreement
-    motion: MotionAgreement | None
-    moving_share: float
-    start_s: float
-    end_s: float
-    correlation: float
-    is_background_fixed: bool
-    shorter_s: float
+    motion: MotionAgreement | None  # None if `motion_agreement` cannot compare the pictures
+    moving_share: float  # the smaller one of both clips
+    start_s: float  # begin of the span that agrees
+    end_s: float  # its end
+    correlation: float  # of the pulses, -1 to 1
+    is_background_fixed: bool  # False if `motion` is not None
+    shorter_s: float  # length of the shorter clip
 
     @property
     def span_s(self) -> float:
-        """Length of what agrees, in seconds of a."""
+        """Length of the span that agrees."""
         return self.end_s - self.start_s
 
     @property
     def strength(self) -> float:
-        """How much luma and what moves in pictures agree, -2 to 2."""
+        """Sum of the correlations of luma and of changes in pictures, -2 to 2."""
         return self.correlation + (0.0 if self.motion is None else self.motion.aligned)
 
     @property
     def is_close(self) -> bool:
-        """No other guess can agree better: nothing moves, or luma agrees closely."""
+        """Whether other guesses need no trial: nothing moves, or luma agrees closely."""
         is_still = self.motion is not None and self.motion.is_still
         return is_still or self.correlation >= _LUMA_CLOSE
 
 
 def verify_pair(a: ClipFootage, b: ClipFootage) -> Match | None:
-    """Compares two clips.
+    """Finds the footage that two clips share.
 
     Returns:
-        Where they show the same footage; None where they do not, or where nothing in them could
-        tell: flat pictures, or a crop of a fixed camera in which nothing moves.
+        None without evidence of shared footage. Flat pictures, and a crop of a fixed camera in
+        which nothing moves, give no evidence.
     """
     voted = _voted(a, b)
     if voted is None:
         return None
     cosine, mirrored = voted
-    # Near pictures that are about as alike as those that voted.
+    # Guesses need pictures about as alike as the pair that voted.
     near = partial(alignments, a, b, min_cosine=cosine - _VOTES_BELOW)
     best = _best(a, b, near(speeds=(1.0,), most=_N_GUESSES), mirrored)
     if best is None:
@@ -119,7 +119,7 @@ def verify_pair(a: ClipFootage, b: ClipFootage) -> Match | None:
 def _best(
     a: ClipFootage, b: ClipFootage, guesses: Sequence[Alignment], mirrored: bool
 ) -> Evidence | None:
-    """The strongest evidence that proves the same footage; None where none does."""
+    """Returns the strongest evidence that proves shared footage, or the first decisive one."""
     best: Evidence | None = None
     for candidate in _evidence(a, b, guesses, mirrored):
         if _is_same(candidate) and (best is None or candidate.strength > best.strength):
@@ -132,7 +132,7 @@ def _best(
 def _evidence(
     a: ClipFootage, b: ClipFootage, guesses: Sequence[Alignment], mirrored: bool
 ) -> Iterator[Evidence]:
-    """Yields guesses whose geometry agrees, with what else is known of them."""
+    """Yields the evidence for each guess whose geometry agrees."""
     moving_share = min(pulse(a).moving_share, pulse(b).moving_share)
     for guess in guesses:
         pairs = _same_moments(a, b, guess)
@@ -140,7 +140,7 @@ def _evidence(
         geometry = agreement(keypoints, mirrored=mirrored) if keypoints else None
         if geometry is None or geometry.n_inliers < MIN_INLIERS:
             continue
-        # In order of time, so that a run of them can be found.
+        # In order of time, because `motion_agreement` looks for a run.
         near = sorted(pairs[:_N_MOTION])
         jpegs = [(a.pictures[i], b.pictures[j]) for i, j in near]
         motion = motion_agreement(jpegs, geometry.transform_23, mirrored=mirrored)
@@ -152,7 +152,7 @@ def _evidence(
                 end_s = min(end_s, float(a.picture_s[near[motion.last][0]]) + _MARGIN_S)
         moved, correlation = refined(a, b, guess, span_s=_overlap(a, b, guess))
         if correlation >= _LUMA_LONG:
-            # A camera that moves fast shows other pictures within a fraction of a second.
+            # The run of pictures is too short if the camera moves fast; luma counts instead.
             start_s, end_s = _overlap(a, b, moved)
         else:
             moved, correlation = refined(a, b, guess, span_s=(start_s, end_s))
@@ -172,7 +172,7 @@ def _evidence(
 def _is_background_fixed(
     a: ClipFootage, b: ClipFootage, pairs: Sequence[tuple[int, int]], geometry: Agreement
 ) -> bool:
-    """Whether the same transform fits pictures of different moments, too."""
+    """Whether the transform also fits pictures of different moments, if there are two pairs."""
     (i, _), (_, j) = pairs[0], pairs[-1]
     other = agreement([(a.keypoints(i), b.keypoints(j))], mirrored=geometry.mirrored)
     if other is None or len(pairs) < _MIN_PAIRS:
@@ -183,13 +183,13 @@ def _is_background_fixed(
 
 
 def _overlap(a: ClipFootage, b: ClipFootage, guess: Alignment) -> tuple[float, float]:
-    """Begin and end in a of what b may show."""
+    """Returns begin and end of the part of a that overlaps with b."""
     start_s = max(0.0, -guess.offset_s / guess.speed)
     return start_s, min(a.duration_s, (b.duration_s - guess.offset_s) / guess.speed)
 
 
 def _voted(a: ClipFootage, b: ClipFootage) -> tuple[float, bool] | None:
-    """Cosine of the first of the most alike pictures whose keypoints agree; whether mirrored."""
+    """Returns the cosine of the most alike pictures with agreeing keypoints; whether mirrored."""
     cosines_AB = cosines(a, b)
     if not cosines_AB.size:
         return None
@@ -210,7 +210,7 @@ def _voted(a: ClipFootage, b: ClipFootage) -> tuple[float, bool] | None:
 
 
 def _same_moments(a: ClipFootage, b: ClipFootage, guess: Alignment) -> list[tuple[int, int]]:
-    """Pictures of a and b of the same moments: near the vote first, then by time."""
+    """Returns pairs of pictures at the same moments, by distance in time from the vote."""
     wanted = guess.speed * a.picture_s + guess.offset_s
     nearest = np.abs(b.picture_s[None] - wanted[:, None]).argmin(1)
     apart = np.abs(b.picture_s[nearest] - wanted)
@@ -227,10 +227,10 @@ def _same_moments(a: ClipFootage, b: ClipFootage, guess: Alignment) -> list[tupl
 
 
 def _is_same(candidate: Evidence) -> bool:
-    """Whether evidence proves the same footage.
+    """Whether evidence proves shared footage.
 
-    Luma, or what moves in pictures, or both together must agree for long enough. A short
-    agreement, or one at another speed, must be closer. Where nothing moves, pictures decide.
+    Luma, changes in pictures, or their sum must agree for long enough. Thresholds are higher for a
+    short agreement and for another speed. If nothing moves, the pictures' likeness decides.
     """
     motion, luma = candidate.motion, candidate.correlation
     is_own_speed = candidate.guess.speed == 1
@@ -251,7 +251,7 @@ def _is_same(candidate: Evidence) -> bool:
         )
     if luma >= least_luma:
         return True
-    # The background of a fixed camera agrees at any time, and people do the same thing twice.
+    # With a fixed camera the background always agrees, and similar movements occur twice.
     is_fixed = motion.likeness_others >= _FIXED_LIKENESS
     ahead = motion.aligned - motion.others
     least = _MOTION_FIXED if is_fixed else _MOTION
