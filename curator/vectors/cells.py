@@ -1,4 +1,4 @@
-"""Stores the vectors of an index by cell, in segments, and compares queries with them.
+"""Stores the vectors of an index by cell, in segments, and compares queries with vectors.
 
 An index grows by segments; old segments never change. A segment has its vectors in the order of
 their cells, in memory or in one object of a store. The object has two parts: the first row of each
@@ -7,10 +7,10 @@ int64 owner, int8 code [E]). So neighbouring cells are one range of bytes.
 
 The codes of all queries that visit a cell are multiplied with all its codes at once. Only products
 that can be among the best of their query are kept. On a GPU, FAISS does both steps. Products of
-codes are whole numbers, so results do not depend on the processor or the size of blocks. Among
-equal products, the smaller owner comes first.
+codes are integers, so results do not depend on the processor or the size of blocks. Among equal
+products, the smaller owner comes first.
 
-Shape letters: N vectors, Q queries, E dimensions of codes, P cells a query, H hits.
+Shape letters: N vectors, Q queries, E dimensions of codes, P cells per query, H hits.
 """
 
 import hashlib
@@ -32,11 +32,11 @@ Numbers = NDArray[np.int64]
 
 _WORD = 8  # bytes of a number
 _DIGITS = 16
-_READERS = 16  # requests at a time to a bucket
+_READERS = 16  # concurrent requests to a bucket
 _QUERIES, _OTHERS = 1024, 4096  # queries and vectors that are multiplied at a time
 _MANY_HITS = 1 << 20
-_MOST_ON_GPU = 1024  # most neighbours requested of a GPU, which sorts up to 2,048
-_FEW_PRODUCTS = 1 << 20  # below this number, the CPU is faster than the way to a GPU
+_MOST_ON_GPU = 1024  # most neighbours for a GPU; it sorts twice as many, at most 2,048
+_FEW_PRODUCTS = 1 << 20  # for fewer products, a GPU is slower than the CPU
 
 
 class CellVectors(NamedTuple):
@@ -61,7 +61,7 @@ class CellVectors(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """Facts of a segment that need no reading of its object."""
+    """Facts of a segment, known without reading its object."""
 
     n: int  # number of vectors
     dim: int  # dimensions of codes
@@ -77,10 +77,7 @@ class SegmentFacts:
 
 
 class CellSegment:
-    """The vectors of consecutive cells, in memory, or in a store that each read opens.
-
-    `starts` has the first row of each cell, and then the end of the last cell.
-    """
+    """The vectors of consecutive cells, in memory or in an object of a store."""
 
     def __init__(
         self,
@@ -125,11 +122,11 @@ class CellSegment:
 
     @property
     def is_near(self) -> bool:
-        """Whether reading needs no requests to a bucket."""
+        """Whether a read sends no request to a bucket."""
         return self._vectors is not None or (self._store is not None and self._store.is_local)
 
     def is_whole(self) -> bool:
-        """Whether a file has the hash of its name; true for buckets, which check their objects."""
+        """Whether a file matches the hash in its name; True in memory and for buckets."""
         if not self.facts.key or self._store is None or not self._store.is_local:
             return True
         with open(Path(self._store.uri) / self.facts.key, "rb") as stream:
@@ -153,7 +150,7 @@ class CellSegment:
         return CellVectors(*(rows[name] for name in kind.names or ()))
 
     def cells(self, first: int, end: int) -> CellVectors:
-        """Returns the vectors of the cells from `first` to before `end`, in the index's numbers."""
+        """Returns the vectors of the index's cells from `first` to before `end`."""
         starts, own = self.starts, self.facts.first_cell
         first, end = (min(max(cell - own, 0), self.facts.n_cells) for cell in (first, end))
         return self.rows(int(starts[first]), int(starts[end]))
@@ -211,7 +208,7 @@ ReadCells = Callable[[Sequence[int]], Iterable[CellVectors]]  # the vectors of e
 
 
 class Hits(NamedTuple):
-    """Vectors near queries, ordered by query and then from the nearest on; each column [H]."""
+    """Vectors near queries; each column is [H]."""
 
     queries: Numbers
     owners: Numbers
@@ -231,14 +228,14 @@ class Hits(NamedTuple):
         return Hits(self.queries[rows], self.owners[rows], self.numbers[rows], self.products[rows])
 
     def best(self, k: int) -> "Hits":
-        """Returns for each query the nearest vector of each of its `k` nearest owners."""
+        """Returns the nearest vector of each query's `k` nearest owners, nearest first by query."""
         hits = self.at(np.lexsort((self.numbers, -self.products, self.owners, self.queries)))
         hits = hits.at(is_first(hits.queries, hits.owners))
         hits = hits.at(np.lexsort((hits.owners, -hits.products, hits.queries)))
         return hits.at(hits.ranks() < k)
 
     def ranks(self) -> Numbers:
-        """Returns the rank of each hit among the hits of its query, from 0."""
+        """Returns the rank of each hit among the hits of its query, from 0; hits are sorted."""
         starts = np.flatnonzero(is_first(self.queries))
         counts = np.diff(starts, append=len(self.queries))
         ranks: Numbers = np.arange(len(self.queries)) - np.repeat(starts, counts)
@@ -270,7 +267,7 @@ class CellSearch:
         self._n_hits = 0
 
     def visit(self, cells_QP: Numbers, read: ReadCells) -> None:
-        """Compares queries with the vectors of their cells, int64 [Q, P], -1 for none."""
+        """Compares queries with the vectors of their cells, int64 [Q, P]; -1 is no cell."""
         order = np.argsort(cells_QP, axis=None, kind="stable")
         cells, queries = cells_QP.ravel()[order], order // max(1, cells_QP.shape[1])
         starts = np.flatnonzero(is_first(cells) & (cells >= 0)).tolist()
@@ -280,7 +277,7 @@ class CellSearch:
             self._compare(queries[start:end], vectors)
 
     def best(self) -> Hits:
-        """Returns the best hits; later hits must be as near as the `k`-th owner of their query."""
+        """Returns the best hits so far; later hits must be as near as a query's `k`-th owner."""
         hits = Hits.joined(self._hits).best(self._k)
         is_last = hits.ranks() == self._k - 1
         self._least_Q[hits.queries[is_last]] = hits.products[is_last]
@@ -300,7 +297,7 @@ class CellSearch:
             block = others.at(at)
             block_NE = block.codes.astype(np.float32)
             most = int(np.unique(block.owners, return_counts=True)[1].max())
-            # An owner has up to `most` vectors here, so these have `k` owners besides the own.
+            # Owners have at most `most` vectors here, so `enough` products include `k` others.
             enough = (self._k - 1) * most + 1 + (most if self._own_Q is not None else 0)
             for some in blocks(len(queries), _QUERIES):
                 self._keep(queries[some], block, block_NE, enough)

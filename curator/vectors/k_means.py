@@ -1,9 +1,9 @@
-"""K-means of codes, and of vectors. The same vectors give the same centroids everywhere.
+"""K-means of codes, and clusters of vectors.
 
-Centroids and codes are whole numbers, so scalar products and sums have no rounding errors.
-FAISS finds the nearest centroids, on a GPU where there is one.
+Centroids and codes are integers, so scalar products and sums have no rounding errors, and centroids
+do not depend on the processor. FAISS finds the nearest centroids, on a GPU if it sees one.
 
-Shape letters: N vectors, C centroids, D dimensions, P centroids a vector.
+Shape letters: N vectors, C centroids, D dimensions, P centroids per vector.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from curator.vectors.vector_codes import EXACT, Codes, Projection, Vectors, blocks, length_of
 
 ROUNDS = 10
-FLAT_CENTROIDS = 16_384  # up to so many, a vector is compared with each of them
-_SUPER_PROBES = 24
-_SPARE = 4  # more neighbours than wanted, by which equals at the end are ordered
+FLAT_CENTROIDS = 16_384  # up to this number, a vector is compared with all centroids
+_SUPER_PROBES = 24  # groups of centroids that a vector visits above this number
+_SPARE = 4  # extra neighbours, for the order of equal products at the end
 
 Centroids = NDArray[np.float32]
 
@@ -33,7 +33,7 @@ def has_gpu() -> bool:
 
 @cache
 def gpu_resources() -> Any:  # noqa: ANN401 - FAISS has no types
-    """FAISS's memory and handles on the GPU of this process; making them takes milliseconds."""
+    """Returns FAISS's memory and handles on the GPU; cached, because they take milliseconds."""
     import faiss
 
     return faiss.StandardGpuResources()
@@ -41,17 +41,17 @@ def gpu_resources() -> Any:  # noqa: ANN401 - FAISS has no types
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CentroidIndex:
-    """Finds the nearest centroids; among many centroids, searches only the nearest groups."""
+    """Finds the nearest centroids; if there are many, only in the nearest groups of centroids."""
 
-    index: Any  # FAISS's index; None of a single centroid
+    index: Any  # FAISS's index; None for a single centroid
     n: int  # number of centroids
 
     @classmethod
     def of(cls, centroids_CD: Centroids, groups_GD: Centroids | None = None) -> "CentroidIndex":
-        """Returns the index of centroids; `groups_GD` are the centroids of these."""
+        """Returns the index of centroids; `groups_GD` are the centroids of their groups."""
         n, dim = centroids_CD.shape
         if n == 1:
-            # Small indexes have one: they do without the half second that FAISS takes to import.
+            # Small indexes need not import FAISS, which takes half a second.
             return cls(index=None, n=1)
         import faiss
 
@@ -69,7 +69,8 @@ class CentroidIndex:
     def nearest(self, codes_ND: NDArray[Any], p: int) -> NDArray[np.int64]:
         """Returns the numbers of the `p` nearest centroids of codes, nearest first, int64 [N, P].
 
-        Of equals the first counts; -1 where groups have fewer.
+        Among equal products, the lower number comes first. If the visited groups have fewer than
+        `p` centroids, the others are -1.
         """
         p = min(p, self.n)
         if self.n == 1:
@@ -86,10 +87,10 @@ class CentroidIndex:
 
 
 def k_means(codes_ND: Codes, n: int, *, seed: int) -> Centroids:
-    """Returns `n` centroids of codes, or as many as there are codes, float32 [C, D].
+    """Returns at most `n` centroids of codes, float32 [C, D]; at least one code is needed.
 
-    Many are found in groups of about the square root of their number: each group has a share by
-    its size.
+    More than `FLAT_CENTROIDS` are found in about `sqrt(n)` groups of codes. Each group gets
+    centroids in proportion to its codes.
     """
     n = max(1, min(n, len(codes_ND)))
     if n <= FLAT_CENTROIDS:
@@ -99,7 +100,7 @@ def k_means(codes_ND: Codes, n: int, *, seed: int) -> Centroids:
     groups_GD = _lloyd(codes_ND[np.sort(some)], n_groups, seed)
     group = CentroidIndex.of(groups_GD).nearest(codes_ND, 1)[:, 0]
     order, counts = np.argsort(group, kind="stable"), np.bincount(group, minlength=n_groups)
-    # Rounding the running total gives the shares their sum.
+    # The running total is rounded, so the shares add up to `n`.
     shares = np.diff(np.rint(np.cumsum(counts) * (n / len(codes_ND))), prepend=0).astype(np.int64)
     centroids, start = [], 0
     for share, count in zip(shares.tolist(), counts.tolist(), strict=True):
@@ -111,7 +112,7 @@ def k_means(codes_ND: Codes, n: int, *, seed: int) -> Centroids:
 
 
 def grouped(centroids_CD: Centroids, *, seed: int) -> tuple[Centroids, Centroids]:
-    """Returns the centroids, those of a group side by side, and the centroids of the groups."""
+    """Divides centroids into groups; returns them sorted by group, and the groups' centroids."""
     codes_CD = _rounded(centroids_CD, length_of(centroids_CD.shape[1])).clip(-127, 127)
     groups_GD = _lloyd(codes_CD.astype(np.int8), isqrt(len(centroids_CD)), seed)
     group = CentroidIndex.of(groups_GD).nearest(codes_CD, 1)[:, 0]
@@ -121,11 +122,11 @@ def grouped(centroids_CD: Centroids, *, seed: int) -> tuple[Centroids, Centroids
 def clusters(
     vectors_ND: Vectors, n: int, *, seed: int = 0
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Divides vectors, L2-normalised, into at most `n` clusters of like directions.
+    """Divides L2-normalised vectors into at most `n` clusters of similar directions.
 
     Returns:
         Centroids of unit length, float32 [C, D], and the cluster of each vector, int64 [N]. No
-        cluster is empty; they are numbered from the largest on.
+        cluster is empty. Cluster 0 is the largest.
     """
     if not len(vectors_ND):
         return np.zeros((0, vectors_ND.shape[1]), np.float32), np.zeros(0, np.int64)
@@ -144,7 +145,7 @@ def clusters(
 
 
 def _lloyd(codes_ND: Codes, n: int, seed: int) -> Centroids:
-    """Moves `n` centroids to the means of the codes that are nearest to each."""
+    """Returns `n` centroids after at most `ROUNDS` rounds; empty ones restart at random codes."""
     rng = np.random.default_rng(seed)
     scale = EXACT // 2 // int(length_of(codes_ND.shape[1]))
     starts = np.sort(rng.permutation(len(codes_ND))[:n])
@@ -174,7 +175,7 @@ def _sums(vectors_ND: NDArray[Any], own: NDArray[np.int64], n: int) -> NDArray[n
 
 
 def _rounded(vectors_ND: NDArray[Any], scale: float) -> Centroids:
-    """Returns directions as whole numbers, of length `scale`."""
+    """Returns vectors of length `scale` and the same directions, rounded to integers."""
     some = vectors_ND.astype(np.float64)
     norms = np.sqrt(np.einsum("nd,nd->n", some, some)).clip(1e-12)
     rounded_ND: Centroids = np.rint(some * (scale / norms)[:, None]).astype(np.float32)

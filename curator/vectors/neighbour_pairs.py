@@ -1,8 +1,10 @@
-"""Finds pairs of near vectors with different owners, in parts that workers process.
+"""Finds pairs of near vectors with different owners, in units that workers process.
 
-A part is some vectors of a segment, which follow each other in the order of cells; cells of many
-vectors are divided. A part finds all neighbours of its vectors, so no part waits for another,
-and the pairs are the same for any division. Parts go to workers by predicted cost, largest first.
+A unit is a range of rows of a segment, in the order of cells. A large cell becomes several units. A
+unit finds all neighbours of its vectors, so units are independent, and any division gives the same
+pairs. Workers get units by predicted cost, the largest first.
+
+Shape letters: P pairs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +21,12 @@ from curator.vectors.cells import CellSearch, CellSegment, is_first, read_cells
 from curator.vectors.k_means import FLAT_CENTROIDS, CentroidIndex
 from curator.vectors.vector_index import VectorIndex
 
-PROBES = 8  # cells that a vector visits; see `benchmarks/results/vector_index.md`
+PROBES = 8  # cells that a vector visits; source: `benchmarks/results/vector_index.md`
 PAIR_S = 7e-9  # CPU-seconds to compare a pair of codes of 256 dimensions
-_ROW_PAIRS = 3000  # what a vector costs besides, in pairs: its hits are ordered
-_UNIT_PAIRS = 1 << 31
-_FEW_PAIRS = 1 << 25
-_PARTS = 128  # units that give eight workers even loads, unless of few or very many pairs
+_ROW_PAIRS = 3000  # cost of sorting the hits of a vector, as a number of pairs
+_UNIT_PAIRS = 1 << 31  # largest limit for the pairs of a unit
+_FEW_PAIRS = 1 << 25  # smallest limit for the pairs of a unit
+_PARTS = 128  # number of units, within these limits: eight workers get even loads
 _MOST_ROWS = 1 << 16
 _MANY_KEYS = 1 << 20
 
@@ -34,9 +36,9 @@ Find = Callable[[NDArray[np.float32], "PairUnit"], ResultT]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorPairs:
-    """Pairs of vectors of unlike owners, each once, sorted: the lower number first."""
+    """Pairs of vectors with different owners, each once, sorted by `numbers`."""
 
-    numbers: NDArray[np.int64]  # int64 [P, 2]
+    numbers: NDArray[np.int64]  # int64 [P, 2], the lower number of a pair first
     owners: NDArray[np.int64]  # int64 [P, 2]
     cosines: NDArray[np.float64]  # float64 [P], rounded to six digits
 
@@ -53,35 +55,33 @@ class VectorPairs:
 
 
 class PairUnit(NamedTuple):
-    """Rows of a segment."""
+    """A range of rows of a segment."""
 
-    segment: int  # its number
-    begin: int  # the first row
-    end: int  # behind the last row
-    cost: float  # pairs of codes to compare, as predicted
+    segment: int  # position in `VectorIndex.segments`
+    begin: int  # first row
+    end: int  # row after the last row
+    cost: float  # predicted number of pairs of codes to compare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourSearch:
-    """A search for the nearest vectors of the `k` nearest owners of each vector.
+    """Finds for each vector the `k` nearest other owners, and the nearest vector of each.
 
-    They are found among all vectors but those of its own owner. The pairs are the same for any
-    number of workers, which read vectors that are stored; others are sent to them.
+    The pairs are the same for any number of workers, which read stored segments themselves.
     """
 
     index: VectorIndex
-    least: float  # cosine similarity from which vectors are neighbours; above 0
+    least: float  # least cosine of neighbours; above 0
     k: int
-    since: int = 0  # vectors with lower numbers look for no neighbours
-    # Whose vectors look for neighbours, and who may be one: bool by owner; None for all.
-    asking: NDArray[np.bool_] | None = None
-    allowed: NDArray[np.bool_] | None = None
+    since: int = 0  # only vectors with at least this number look for neighbours
+    asking: NDArray[np.bool_] | None = None  # owners that look for neighbours; None for all
+    allowed: NDArray[np.bool_] | None = None  # owners that may be neighbours; None for all
     probes: int = PROBES  # cells that a vector visits
 
     def owners(self, work: Work) -> NDArray[np.int64]:
         """Returns the pairs of owners of near vectors, each once and sorted, int64 [P, 2].
 
-        Eight bytes a pair are held, twice while they are sorted.
+        Owners must be below 2**32: until the result, a pair is a key of eight bytes.
         """
         keys = np.zeros(0, np.uint64)
         waiting: list[NDArray[np.uint64]] = []
@@ -98,7 +98,7 @@ class NeighbourSearch:
         return VectorPairs.joined(list(self._done(work, self._find())))
 
     def _find(self) -> Find[VectorPairs]:
-        """What finds the pairs of a unit; it can be pickled."""
+        """Returns a function that finds the pairs of a unit and can be pickled."""
         return partial(
             _neighbours,
             tuple(self.index.segments),
@@ -130,7 +130,7 @@ def _neighbours(
     allowed: NDArray[np.bool_] | None,
     probes: int,
 ) -> VectorPairs:
-    """The pairs of a unit, given the centroids of groups, then those of cells."""
+    """Returns the pairs of a unit; `centroids` has `n_groups` groups, then the cells."""
     vectors = segments[unit.segment].rows(unit.begin, unit.end)
     if since:
         vectors = vectors.at(vectors.numbers >= since)
@@ -139,7 +139,7 @@ def _neighbours(
     index = CentroidIndex.of(centroids[n_groups:], centroids[:n_groups])
     search = CellSearch(vectors.codes, k=k, least=least, own_Q=vectors.owners, allowed=allowed)
     cells = index.nearest(vectors.codes, probes)
-    # Most neighbours are in the nearest cell; other cells need only give nearer vectors.
+    # Hits in the nearest cell raise the bar for the other cells, so these have fewer hits.
     for some in (cells[:, :1], cells[:, 1:]):
         search.visit(some, partial(read_cells, segments))
         hits = search.best()
@@ -154,17 +154,17 @@ def _neighbours(
 def _owner_keys(
     find: Find[VectorPairs], centroids: NDArray[np.float32], unit: PairUnit
 ) -> NDArray[np.uint64]:
-    """The pairs of owners of a unit by their keys, each once."""
+    """Returns the pairs of owners of a unit as keys, each once: 32 bits for each owner."""
     owners = np.sort(find(centroids, unit).owners, axis=1).astype(np.uint64)
     return np.unique(owners[:, 0] << np.uint64(32) | owners[:, 1])
 
 
 def pair_units(index: VectorIndex, *, since: int, probes: int) -> list[PairUnit]:
-    """Returns the units of the vectors from number `since` on, those of the largest cost first."""
+    """Returns units of the segments with vectors from number `since` on, by falling cost."""
     n_cells = len(index.centroids_CE)
     sizes = index.cell_sizes()
     visited = index.centroid_index.nearest(index.centroids_CE, probes)
-    # A vector is compared with centroids too.
+    # A vector is also compared with centroids.
     besides = min(n_cells, FLAT_CENTROIDS) + _ROW_PAIRS
     row_costs = np.where(visited >= 0, sizes[visited], 0).sum(axis=1) + float(besides)
     new = [at for at, segment in enumerate(index.segments) if segment.facts.end_number > since]
@@ -180,7 +180,7 @@ def pair_units(index: VectorIndex, *, since: int, probes: int) -> list[PairUnit]
 def _divided(
     segment: CellSegment, number: int, row_costs: NDArray[np.float64], most: float
 ) -> Iterator[PairUnit]:
-    """Yields units of a segment of a cost up to `most`: cells side by side, or parts of one."""
+    """Yields units of a segment with a cost up to `most`: several cells, or a part of a cell."""
     starts = segment.starts
     begin = end = 0
     cost = 0.0

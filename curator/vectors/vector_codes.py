@@ -1,10 +1,9 @@
-"""Codes of vectors: a projection to fewer dimensions, rounded to whole numbers of 8 bits.
+"""Makes codes of vectors: projections to fewer dimensions, rounded to 8-bit integers.
 
-All codes have about the same length. Their scalar products are whole numbers below 2**24, which
-float32 holds exactly. So products are the same on any processor, for any block size and number of
-threads.
+All codes have about the same length. Their scalar products are integers below 2**24, which float32
+holds exactly. So products are the same on any processor, for any block size and number of threads.
 
-Shape letters: N vectors, D their dimensions, E those of codes.
+Shape letters: N vectors, D dimensions of vectors, E dimensions of codes.
 """
 
 from collections.abc import Iterator
@@ -17,26 +16,27 @@ Vectors = NDArray[np.float32] | NDArray[np.float16]
 Codes = NDArray[np.int8]
 
 BLOCK = 8192  # vectors that are converted at a time
-EXACT = 1 << 24  # below it, float32 holds each whole number
+EXACT = 1 << 24  # float32 holds each integer below this number
 _LARGEST = 127
-_WIDTHS = 4.0  # standard deviations of a projected value that a code holds
+_WIDTHS = 4.0  # a code clips projected values above so many standard deviations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
     """An orthonormal projection to random directions, which needs no training vectors.
 
-    On pictures, a cosine of 256 of 1,280 dimensions differs by 0.01 to 0.02 from the whole one
-    between a picture and its copies; eight bits add 0.0004 (`benchmarks/results/vector_index.md`).
+    Between a picture and its edited copies, 256 of 1,280 dimensions change the cosine with a
+    standard deviation of 0.01 to 0.02, and 8 bits with 0.0006. Source:
+    `benchmarks/results/vector_index.md`.
     """
 
     matrix: NDArray[np.float32]  # float32 [D, E]
 
     @classmethod
     def of(cls, full_dim: int, dim: int, seed: int) -> "Projection":
-        """Returns the projection of `full_dim` dimensions to `dim`, or to all where they are few.
+        """Returns a projection of `full_dim` dimensions to `dim`, at most `full_dim`.
 
-        An index stores it: its digits may be others with another version of NumPy.
+        Indexes store their projection, because other versions of NumPy may make another one.
         """
         shape = full_dim, min(dim, full_dim)
         random_DE = np.random.default_rng(seed).standard_normal(shape)
@@ -48,15 +48,16 @@ class Projection:
         return length_of(self.matrix.shape[1])
 
     def codes(self, vectors_ND: Vectors) -> Codes:
-        """Returns the codes of vectors, int8 [N, E]; float64 rounds alike everywhere.
+        """Returns the codes of L2-normalised vectors, int8 [N, E].
 
         Raises:
-            ValueError: Vectors are not finite, have another shape, or are too short.
+            ValueError: Vectors are not finite, have another shape, or are near zero.
         """
         if vectors_ND.ndim != 2 or vectors_ND.shape[1] != len(self.matrix):
             raise ValueError(
                 f"vectors are {list(vectors_ND.shape)}, expected [N, {len(self.matrix)}]"
             )
+        # In float64, summation orders of processors rarely differ enough to change a code.
         matrix_DE = self.matrix.astype(np.float64)
         codes_NE = np.empty((len(vectors_ND), matrix_DE.shape[1]), np.int8)
         for at in blocks(len(vectors_ND)):
@@ -65,8 +66,8 @@ class Projection:
             wrong = np.flatnonzero(~(norms > 1e-3))
             if len(wrong):
                 raise ValueError(
-                    f"vector {at.start + wrong[0]} has norm {norms[wrong[0]]} when projected, "
-                    "expected about 1: leave out vectors of pictures without structure"
+                    f"vector {at.start + wrong[0]} has norm {norms[wrong[0]]} after projection, "
+                    "expected above 0.001: leave out vectors of pictures without structure"
                 )
             some *= (self.length / norms)[:, None]
             codes_NE[at] = np.rint(some).clip(-_LARGEST, _LARGEST)

@@ -1,13 +1,15 @@
-"""An index of vectors in cells, from a thousand to many millions of them.
+"""Indexes a thousand to many millions of vectors in cells.
 
-A cell holds the vectors that one centroid is nearest to. A query visits the cells of the centroids
-nearest to it. An index of few vectors has one cell. Centroids never change, so adding vectors
-writes only the new vectors.
+Each centroid has a cell, with the vectors nearest to it. A query visits the cells of its nearest
+centroids. An index of few vectors has one cell. Centroids never change, so an addition writes only
+the new vectors.
 
-Workers write and merge segments, so that the driver holds no vectors. Each segment holds vectors of
-any cell. Where there are many, merging gives each cell one place.
+`VectorIndex.add` holds vectors in memory. With `add_parts` and `merge`, workers write segments, so
+the driver holds no vectors. A new segment has vectors of any cells. After many additions, `merge`
+writes segments of whole cells, so a query reads each cell from one segment.
 
-Shape letters: N vectors, S of a sample, Q queries, D their dimensions, E those of codes, C cells.
+Shape letters: N vectors, S vectors of a sample, Q queries, K owners, C cells, G groups of cells, P
+cells per query, D dimensions of vectors, E dimensions of codes.
 """
 
 import hashlib
@@ -35,22 +37,24 @@ from curator.vectors.k_means import CentroidIndex, grouped, k_means
 from curator.vectors.vector_codes import Codes, Projection, Vectors
 
 SEARCH_PROBES = 32  # cells that a query of `VectorIndex.search` visits
-_MOST_PROBES = 1024  # from so many on, all cells are visited: FAISS orders no more on a GPU
-VECTOR_S = 1e-4  # CPU-seconds to make a code of 1,280 values and find its cell among some thousand
-MERGED_BYTES = 256 << 20  # of codes in a merged segment, about; a worker holds three times as much
-
+_MOST_PROBES = 1024  # from this number on, all cells are visited: FAISS on a GPU sorts up to 2,048
+VECTOR_S = 1e-4  # CPU-seconds to code 1,280 dimensions and find the cell among some thousand
+MERGED_BYTES = 256 << 20  # approximate size of a merged segment; its worker needs three times this
 
 ReadCodes = Callable[[Projection], Iterable[tuple[Codes, NDArray[np.int64]]]]
-"""Gives codes int8 [N, E] and owners int64 [N] of some vectors at a time, in order."""
+"""Reads codes, int8 [N, E], and owners, int64 [N], of some vectors at a time, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
-    """For each query the nearest vector of each of its K nearest owners, nearest first."""
+    """The nearest vector of each of the K nearest owners of each query, nearest first.
 
-    cosines: NDArray[np.float64]  # float64 [Q, K], rounded to six digits; -1 where there are fewer
-    numbers: NDArray[np.int64]  # int64 [Q, K], of the vectors; -1
-    owners: NDArray[np.int64]  # int64 [Q, K]; -1
+    If a query found fewer owners, the remaining entries are -1.
+    """
+
+    cosines: NDArray[np.float64]  # float64 [Q, K], rounded to six digits
+    numbers: NDArray[np.int64]  # int64 [Q, K], numbers of the vectors
+    owners: NDArray[np.int64]  # int64 [Q, K]
 
     @classmethod
     def none(cls, n: int, k: int) -> "Nearest":
@@ -59,7 +63,7 @@ class Nearest:
         return cls(cosines=np.full((n, k), -1.0), numbers=none, owners=none.copy())
 
     def put(self, rows: NDArray[np.int64], hits: Hits, cosines: NDArray[np.float64]) -> None:
-        """Takes hits of queries whose rows are here int64 [Q]."""
+        """Stores hits; `rows`, int64 [Q], has the row of each of their queries in this result."""
         at = rows[hits.queries], hits.ranks()
         self.cosines[at], self.numbers[at] = cosines, hits.numbers
         self.owners[at] = hits.owners
@@ -67,20 +71,19 @@ class Nearest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexSettings:
-    """What an index depends on besides its vectors; fixed for its life."""
+    """Settings of an index, which never change."""
 
-    dim: int = 256  # dimensions of codes, of which each takes a byte
-    cell_vectors: int = 1000  # vectors of a cell, about
-    # Vectors below which there is one cell, and each is compared with all.
-    flat_below: int = 100_000
-    sample_per_cell: int = 40  # vectors of the sample for each cell, at most
-    seed: int = 0  # of the projection and the first centroids
+    dim: int = 256  # dimensions of codes, a byte each
+    cell_vectors: int = 1000  # approximate number of vectors per cell
+    flat_below: int = 100_000  # an index trained for fewer vectors has one cell
+    sample_per_cell: int = 40  # most vectors per cell that train the centroids
+    seed: int = 0  # of the projection, the choice of training vectors, and k-means
 
 
 class VectorIndex:
-    """Vectors in cells; `add` numbers them from 0 on, in their order.
+    """Vectors in cells, numbered from 0 in the order of their addition.
 
-    `centroids_CE` are those of cells, `groups_GE` those of groups of cells.
+    `centroids_CE` are the centroids of cells, `groups_GE` the centroids of groups of cells.
     """
 
     def __init__(
@@ -101,9 +104,9 @@ class VectorIndex:
     def trained(
         cls, sample_SD: Vectors, n_vectors: int, settings: IndexSettings | None = None
     ) -> "VectorIndex":
-        """Returns an index without vectors, with cells for about `n_vectors`.
+        """Returns an index without vectors, with cells for about `n_vectors` vectors.
 
-        `sample_SD` are some of its vectors, chosen evenly, L2-normalised; at least one.
+        `sample_SD` is an even sample of these vectors, L2-normalised, with at least one vector.
         """
         settings = settings or IndexSettings()
         projection = Projection.of(sample_SD.shape[1], settings.dim, settings.seed)
@@ -118,7 +121,7 @@ class VectorIndex:
 
     @classmethod
     def of_stored(cls, store: Store, listed: Mapping[str, Any]) -> "VectorIndex":
-        """Opens what `stored` returned: of a folder it is memory-mapped."""
+        """Opens the index that `stored` described; maps objects of a folder into memory."""
         trained = np.load(io.BytesIO(store.read(listed["trained"])), allow_pickle=False)
         return cls(
             IndexSettings(**listed["settings"]),
@@ -129,10 +132,10 @@ class VectorIndex:
         )
 
     def stored(self, store: Store, folder: str) -> dict[str, Any]:
-        """Writes what is not stored yet; returns what `of_stored` takes, which JSON can hold.
+        """Writes missing objects; returns a description for `of_stored`, with values of JSON.
 
-        Names of objects follow from content, so that an object never changes: what was returned
-        before an addition stays valid.
+        The hash of its content names an object, so objects never change. Descriptions from before
+        an addition stay valid.
         """
         self._segments = [segment.written(store, folder) for segment in self.segments]
         raw = io.BytesIO()
@@ -150,12 +153,12 @@ class VectorIndex:
 
     @property
     def segments(self) -> list[CellSegment]:
-        """Its vectors; what was added since they were last asked for becomes a segment."""
+        """The segments; vectors added since the last access become a new segment."""
         if self._waiting:
             parts, cells = zip(*self._waiting, strict=True)
             self._waiting = []
             vectors, own = CellVectors.joined(parts), np.concatenate(cells)
-            # There may be very many.
+            # The parts may be large.
             del parts, cells
             self._segments.append(CellSegment.of(vectors, own, 0, len(self.centroids_CE)))
         return self._segments
@@ -166,10 +169,7 @@ class VectorIndex:
         return CentroidIndex.of(self.centroids_CE, self.groups_GE)
 
     def add(self, vectors_ND: Vectors, owners_N: NDArray[np.int64]) -> None:
-        """Adds vectors, L2-normalised, and the number of the clip of each.
-
-        They stay in memory until `stored`; of several calls one segment is made.
-        """
+        """Adds L2-normalised vectors and the owner of each, in memory until `stored`."""
         codes_NE = self.projection.codes(vectors_ND)
         numbers = np.arange(self.n_vectors, self.n_vectors + len(codes_NE))
         vectors = CellVectors(numbers, owners_N.astype(np.int64), codes_NE)
@@ -177,21 +177,21 @@ class VectorIndex:
         self.n_vectors += len(codes_NE)
 
     def extend(self, segments: Iterable[CellSegment]) -> None:
-        """Adds stored segments, whose vectors are numbered from `n_vectors` on."""
+        """Adds segments; the numbers of their vectors must begin at `n_vectors`."""
         self._segments = [*self.segments, *segments]
         self.n_vectors = max((segment.facts.end_number for segment in self._segments), default=0)
 
     def replace(self, segments: Iterable[CellSegment]) -> None:
-        """Replaces the segments by others with the same vectors."""
+        """Replaces all segments with segments of the same vectors."""
         self._segments = list(segments)
 
     @property
     def centroid_rows(self) -> NDArray[np.float32]:
-        """The centroids of groups, then those of cells: what all workers share."""
+        """The array that workers share: centroids of groups, then of cells, float32 [G + C, E]."""
         return np.concatenate([self.groups_GE, self.centroids_CE])
 
     def cell_sizes(self) -> NDArray[np.int64]:
-        """Returns the number of vectors of each cell."""
+        """Returns the number of vectors of each cell, int64 [C]."""
         sizes = np.zeros(len(self.centroids_CE), np.int64)
         for segment in self.segments:
             first = segment.facts.first_cell
@@ -206,10 +206,10 @@ class VectorIndex:
         *,
         probes: int = SEARCH_PROBES,
     ) -> Nearest:
-        """Finds for each query the nearest vector of each of its `k` nearest owners.
+        """Finds the nearest vector of each of the `k` nearest owners of each query.
 
-        Queries are L2-normalised. `allowed` says by owner who may be found; None for all. So many
-        cells as `probes` are visited, and more until `k` owners are found.
+        Queries are L2-normalised. `allowed`, bool by owner, limits the owners; None allows all. A
+        query visits `probes` cells. While it has fewer than `k` owners, it visits eight times more.
         """
         queries_QE = self.projection.codes(queries_QD)
         nearest = Nearest.none(len(queries_QE), k)
@@ -224,7 +224,7 @@ class VectorIndex:
         return nearest
 
     def visited(self, codes_NE: Codes, probes: int) -> NDArray[np.int64]:
-        """Returns the cells that codes visit, nearest first, int64 [N, P]; -1 for none."""
+        """Returns the cells that codes visit, int64 [N, P], by distance unless all; -1 is none."""
         n_cells = len(self.centroids_CE)
         if probes >= min(n_cells, _MOST_PROBES):
             return np.tile(np.arange(n_cells), (len(codes_NE), 1))
@@ -234,18 +234,18 @@ class VectorIndex:
 class VectorPart(NamedTuple):
     """Vectors that a worker reads; can be pickled."""
 
-    name: str  # for people
-    n: int  # number of its vectors
-    first_number: int  # number of the first one
-    codes: ReadCodes  # reads them
+    name: str  # name for messages
+    n: int  # number of vectors
+    first_number: int  # number of the first vector
+    codes: ReadCodes  # reads the vectors
 
 
 def add_parts(
     index: VectorIndex, work: Work, parts: Sequence[VectorPart], store: Store, folder: str
 ) -> None:
-    """Adds vectors that workers read, whose numbers follow those of the index.
+    """Adds parts that workers read; numbers of vectors continue those of the index.
 
-    Each part becomes a segment in a folder of a store.
+    A worker writes each part as a segment to a folder of a store.
     """
     make = partial(_written_part, index.projection, len(index.groups_GE), store, folder)
     n = sum(part.n for part in parts)
@@ -255,7 +255,7 @@ def add_parts(
 
 
 def merge(index: VectorIndex, work: Work, store: Store, folder: str) -> None:
-    """Gives each cell one place; keeps old objects for readers of an older list of segments."""
+    """Merges the segments into segments of whole cells; does not delete the old objects."""
     counts = index.cell_sizes() * (index.settings.dim + 16)
     share = (np.cumsum(counts) - counts) // MERGED_BYTES
     bounds = [*np.flatnonzero(np.diff(share, prepend=-1)).tolist(), len(counts)]
@@ -274,7 +274,7 @@ def _written_part(
     centroids: NDArray[np.float32],
     part: VectorPart,
 ) -> SegmentFacts:
-    """Writes vectors as a segment, given the centroids of groups, then of cells."""
+    """Writes a part as a segment; `centroids` has `n_groups` groups, then the cells."""
     blocks, owners = zip(*part.codes(projection), strict=True)
     codes = np.concatenate(blocks)
     if len(codes) != part.n:
@@ -293,7 +293,7 @@ def _written_cells(
     _: NDArray[np.float32],
     part: tuple[int, int],
 ) -> SegmentFacts:
-    """Writes what segments have of the cells from the first to behind the last as one segment."""
+    """Writes the vectors of a half-open range of cells, from all segments, as one segment."""
     first, end = part
     vectors = CellVectors.joined([segment.cells(first, end) for segment in segments])
     cells = np.concatenate([segment.cell_numbers(first, end) for segment in segments])
