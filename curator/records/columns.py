@@ -1,4 +1,4 @@
-"""Names and types of the fields of records, where Python has none for a table's column."""
+"""Gives the names and column types of the fields of records."""
 
 import inspect
 from dataclasses import fields
@@ -7,16 +7,16 @@ from typing import Annotated, Any, Self
 
 Int16 = Annotated[int, "int16"]
 Int32 = Annotated[int, "int32"]
-"""Types of columns that are narrower than Python's; the others follow from the annotation."""
+"""Column types narrower than Python's `int`; other column types follow from annotations."""
 
 
 def field_names(record: type) -> tuple[str, ...]:
-    """Names of a record's fields, in order."""
+    """Returns the names of a record's fields, in order."""
     return tuple(f.name for f in fields(record))
 
 
 def columns_of(record: type) -> dict[str, Any]:
-    """Returns types of a record's fields by name: its bases' from left to right, then its own."""
+    """Returns field names -> types: first fields of the bases, from left to right, then its own."""
     columns: dict[str, Any] = {}
     for base in record.__bases__:
         columns |= columns_of(base)
@@ -25,12 +25,12 @@ def columns_of(record: type) -> dict[str, Any]:
 
 
 class WordedEnum(StrEnum):
-    """Fixed words of a column, each with its meaning in `words`, as a report says it."""
+    """An enum of the fixed strings of a column; `words` describes a member in reports."""
 
     words: str
 
     def __new__(cls, value: str, words: str = "") -> Self:
-        """Returns a member with its meaning."""
+        """Returns a member with its description."""
         member = str.__new__(cls, value)
         member._value_, member.words = value, words
         return member

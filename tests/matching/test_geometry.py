@@ -46,5 +46,5 @@ def test_only_a_mirrored_picture_agrees_mirrored_and_no_other_picture_at_all() -
     whole = small("coffee.png")
     assert agreement([(keypoints(whole), keypoints(np.rot90(whole, 2)))], mirrored=False) is None
     # Bytes that are no picture are refused.
-    with pytest.raises(ValueError, match="5 bytes are no picture"):
+    with pytest.raises(ValueError, match="cannot decode a picture of 5 bytes"):
         keypoints_of(b"hello")
