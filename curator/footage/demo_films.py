@@ -1,4 +1,4 @@
-"""Makes the films of `curate demo`: a small bucket with typical content and faults.
+"""Makes the files of `curate demo`: a small bucket with typical content and faults.
 
 The bucket has an edited film without faults, a film with a static and a letterboxed shot, a copy of
 one shot at another size, a film with a variable frame rate, an incomplete upload, and a text file
@@ -32,21 +32,21 @@ _FORMATS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
 _BT709 = 1
 _LIMITED_RANGE = 1
 _COPIED_SHOT = 1
-_PHONE_STEPS = (2, 2, 2, 2, 3, 2, 2, 4, 2, 2, 2, 3)
+_PHONE_STEPS = (2, 2, 2, 2, 3, 2, 2, 4, 2, 2, 2, 3)  # between frames of a phone, in 1/60 s
 _KEPT_OF_BROKEN = 0.6
 
 File = tuple[Path, str]
-"""A file of the demo, and a description of its content."""
+"""A file of the demo and the description of its content."""
 
 
 def make_demo(folder: Path, *, height_px: int = HEIGHT_PX) -> list[File]:
-    """Writes the demo's films; replaces files with the same names.
+    """Writes the demo's files; replaces files with the same names.
 
-    A minute of video takes about 15 seconds. `height_px` is a multiple of 108; smaller films take
-    less time.
+    A minute of video takes about 15 seconds. `height_px` must be a multiple of 108; smaller films
+    take less time.
 
     Raises:
-        UsageError: scikit-image is missing; the films are made from its photographs.
+        UsageError: scikit-image, which has the photographs, is missing.
     """
     if height_px % 108 != 0 or height_px <= 0:
         raise ValueError(f"height_px must be a multiple of 108, not {height_px}")
@@ -62,7 +62,7 @@ def make_demo(folder: Path, *, height_px: int = HEIGHT_PX) -> list[File]:
 
 
 def tour(height_px: int = HEIGHT_PX) -> Edit:
-    """The film without faults: six moving shots, four cuts and a dissolve."""
+    """Returns the film without faults: six moving shots, four cuts and a dissolve."""
     shots = (
         _shot("motorcycle_left.png", 5, (0, 0.7, 0.7), (1, 0.5, 0.7), seed=1),
         _shot("coffee.png", 4, (0.55, 0.4, 1), (0.55, 0.4, 0.55), seed=2),
@@ -75,7 +75,7 @@ def tour(height_px: int = HEIGHT_PX) -> Edit:
 
 
 def studio(height_px: int = HEIGHT_PX) -> Edit:
-    """Coins rolling over gravel, a static pavement, a letterboxed shot, and stars."""
+    """Returns a film of coins rolling over gravel, a static pavement, a letterboxed shot, stars."""
     gravel = _shot("gravel.png", 5, (0, 0.2, 0.75), (1, 0.5, 0.75), seed=7)
     wide = _shot("ihc.png", 6, (1, 0.1, 0.7), (0, 0.8, 0.7), seed=9)
     shots = (
@@ -88,7 +88,7 @@ def studio(height_px: int = HEIGHT_PX) -> Edit:
 
 
 Place = tuple[float, float, float]
-"""x, y and span of a `View`."""
+"""`x`, `y` and `span` of a `View`."""
 
 
 def _shot(
@@ -148,7 +148,7 @@ def _studio(folder: Path, height_px: int) -> File:
 
 
 def phone_pts(n_ticks: int) -> list[int]:
-    """Times of a phone's frames in 1/60 s: 30 frames a second, of which some are late."""
+    """Returns the times of a phone's frames in 1/60 s: 30 frames a second, some of them late."""
     return list(takewhile(lambda at: at < n_ticks, accumulate(cycle(_PHONE_STEPS), initial=0)))
 
 

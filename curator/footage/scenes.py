@@ -1,9 +1,9 @@
-"""Shots filmed by a virtual camera over photographs, and films edited from them.
+"""Renders shots of a virtual camera over photographs, and films edited from these shots.
 
-The camera's crop is resampled at sub-pixel positions: a slow move that jumped by whole pixels
-would be measured as shaking. Grain is added after resampling, because an enlarged picture is
-smoother than any camera's. Photographs come from scikit-image's wheel and are read by path, because
-`skimage.data` downloads pictures that are not in the wheel.
+The camera's crop is resampled at sub-pixel positions, because jumps of whole pixels would count as
+camera shake. Grain is added after resampling, because enlarged pictures are smoother than those of
+a camera. Photographs come from scikit-image's wheel. They are read by path, because `skimage.data`
+downloads pictures that are not in the wheel.
 """
 
 import importlib.util
@@ -31,18 +31,18 @@ _OVERSAMPLING = 1.5
 
 @cache
 def photograph(file: str) -> Picture:
-    """Reads a photograph of `skimage/data`, 300 to 1411 pixels a side; shared and read-only.
+    """Returns a photograph of `skimage/data`, 300 to 1411 pixels a side; shared and read-only.
 
     Raises:
-        UsageError: scikit-image, or the file in it, is missing.
+        UsageError: scikit-image is missing, or lacks the file.
     """
     spec = importlib.util.find_spec("skimage")
     if spec is None or spec.origin is None:
-        raise UsageError(f"demo footage is filmed from scikit-image's photographs; {_REMEDY}")
+        raise UsageError(f"the demo needs the photographs of scikit-image; {_REMEDY}")
     path = Path(spec.origin).parent / "data" / file
     bgr = cv2.imread(str(path), cv2.IMREAD_COLOR)
     if bgr is None:
-        raise UsageError(f"cannot read {path}, which is part of scikit-image's wheel; re{_REMEDY}")
+        raise UsageError(f"cannot read {path}, a file of scikit-image's wheel; re{_REMEDY}")
     picture = np.ascontiguousarray(bgr[:, :, ::-1]).astype(np.uint8, copy=False)
     picture.setflags(write=False)
     return picture
@@ -63,11 +63,11 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sprite:
-    """A round piece of a picture, `patch`, that moves over the shot on a straight line.
+    """A round piece of a picture that moves over a shot on a straight line.
 
-    Only the ellipse that fits inside the patch is drawn, and is not scaled. `start` and `end` are
-    the centre of the ellipse on the first and last frame (x, y), as shares of the frame's width and
-    height.
+    The sprite is the largest ellipse inside `patch`, without scaling. `start` and `end` are its
+    centre (x, y) on the first and the last frame, as shares of the width and height of the picture
+    between black bars.
     """
 
     patch: Picture
@@ -80,13 +80,13 @@ class ShotSpec:
     """One shot: a camera that moves over a picture.
 
     Args:
-        picture: What is filmed.
+        picture: Picture under the camera.
         n_frames: Length.
-        start: The camera on the first frame.
-        end: The camera on the last frame; equal to `start` for a static shot.
-        sprites: What moves over the picture.
-        grain: Standard deviation of the noise in 8-bit levels; 0 makes a static shot's frames
-            equal.
+        start: Camera on the first frame.
+        end: Camera on the last frame; equal to `start` for a static shot.
+        sprites: Objects that move over the picture.
+        grain: Standard deviation of the noise in 8-bit levels. With 0, all frames of a static shot
+            are equal.
         picture_aspect: Width by height of the picture between black bars; None fills the frame.
         seed: Seed of the noise.
     """
@@ -104,7 +104,7 @@ class ShotSpec:
 def render_shot(
     shot: ShotSpec, *, width_px: int, height_px: int, only: Sequence[int] | None = None
 ) -> Iterator[Picture]:
-    """Films a shot: yields its frames, or those whose index is in `only`."""
+    """Yields the frames of a shot: all frames, or those with an index in `only`."""
     box = _active_box(shot, width_px=width_px, height_px=height_px)
     inner_w, inner_h = box[2] - box[0], box[3] - box[1]
     first = _crop(shot.picture, shot.start, inner_w / inner_h)
@@ -122,7 +122,7 @@ def render_shot(
             centre = (x0 + (x1 - x0) * t) * inner_w, (y0 + (y1 - y0) * t) * inner_h
             frame = _pasted(frame, patch, alpha, centre)
         if grain is not None:
-            # The noise is larger than the frame; every frame shows another window of it.
+            # Each frame shows another window of the noise, which is larger than a frame.
             top, left = (int(v) for v in rng.integers(0, _GRAIN_MARGIN_PX, 2))
             window = grain[top : top + inner_h, left : left + inner_w]
             frame = cv2.add(frame, window, dtype=cv2.CV_8U).astype(np.uint8, copy=False)
@@ -133,7 +133,7 @@ def render_shot(
 
 
 def _active_box(shot: ShotSpec, *, width_px: int, height_px: int) -> tuple[int, int, int, int]:
-    """The active picture inside the frame: left, top, right, bottom; right and bottom excluded."""
+    """Returns left, top, right and bottom of the picture between black bars, half-open."""
     aspect = shot.picture_aspect
     if aspect is None:
         return 0, 0, width_px, height_px
@@ -145,14 +145,14 @@ def _active_box(shot: ShotSpec, *, width_px: int, height_px: int) -> tuple[int, 
 
 
 def _crop(picture: Picture, view: View, aspect: float) -> tuple[float, float, float]:
-    """Left, top and width of the crop, in picture pixels; its height is width / aspect."""
+    """Returns left, top and width of the crop, in pixels of the picture."""
     height, width = picture.shape[:2]
     crop_w = min(width, height * aspect) * view.span
     return view.x * (width - crop_w), view.y * (height - crop_w / aspect), crop_w
 
 
 def _prescaled(picture: Picture, factor: float) -> tuple[Picture, float]:
-    """The picture as RGBA, scaled once with a slow, sharp filter, and the scale factor.
+    """Returns the picture as RGBA, scaled once with a slow, sharp filter, and the scale factor.
 
     Each frame is then sampled linearly, which is 2.5 times as fast as bicubic. Linear sampling
     softens a frame, so the scaled picture has `_OVERSAMPLING` pixels per frame pixel on each side.
@@ -173,7 +173,7 @@ def _prescaled(picture: Picture, factor: float) -> tuple[Picture, float]:
 def _between(
     first: tuple[float, float, float], last: tuple[float, float, float], t: float
 ) -> tuple[float, float, float]:
-    """The crop at t in [0, 1]. A crop of constant size moves evenly; others zoom evenly."""
+    """Returns the crop at t in [0, 1]; sizes change by a constant factor per time."""
     ratio = last[2] / first[2]
     s = t if math.isclose(ratio, 1) else (ratio**t - 1) / (ratio - 1)
     x, y, width = (a + (b - a) * s for a, b in zip(first, last, strict=True))
@@ -195,7 +195,7 @@ def _resample(source: Picture, x: float, y: float, width: float, out_w: int, out
 
 
 def _sprite_layers(sprite: Sprite) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The patch and its soft elliptical mask, with an empty border for sub-pixel places."""
+    """Returns the patch and its soft elliptical mask, with a border for sub-pixel positions."""
     height, width = sprite.patch.shape[:2]
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     radius = np.hypot((x + 0.5) / width * 2 - 1, (y + 0.5) / height * 2 - 1)
@@ -232,20 +232,19 @@ def _grain_plate(shot: ShotSpec, width: int, height: int) -> NDArray[np.int16] |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """A film: shots in their order, with a cut or a dissolve between each two.
+    """A film: a sequence of shots with a cut or a dissolve after each but the last.
 
-    Each shot must have at least one frame that belongs to no transition.
+    Each shot must have at least one frame outside of dissolves.
     """
 
     shots: Sequence[ShotSpec]
     dissolves: Sequence[int]
-    """Length in frames of the dissolve from each shot to the next; 0 is a cut. There is one entry
-    fewer than shots."""
+    """Length in frames of the dissolve after each shot but the last; 0 is a cut."""
     width_px: int = 960
     height_px: int = 540
 
     def spans(self) -> list[tuple[int, int]]:
-        """Frames of the film that show each shot alone, half-open."""
+        """Returns for each shot the frames of the film that show it alone, half-open."""
         spans, at = [], 0
         for shot, before, after in zip(
             self.shots, (0, *self.dissolves), (*self.dissolves, 0), strict=True
@@ -256,7 +255,7 @@ class Edit:
         return spans
 
     def frames(self) -> Iterator[Picture]:
-        """Renders the film: uint8 RGB, height x width x 3."""
+        """Yields the frames of the film."""
         shown = self._opened(0)
         for number, (start, end) in enumerate(self.spans()):
             yield from islice(shown, end - start)
