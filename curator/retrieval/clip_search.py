@@ -1,6 +1,6 @@
 """Finds clips of a finished run; one `ClipSearch` answers many queries.
 
-Shape letters: Q queries, D dimensions, C clips.
+Shape letters: Q queries, D dimensions, C clips, O owners of vectors.
 """
 # ruff: noqa: N803, N806 - shape letters
 
@@ -30,13 +30,13 @@ from curator.vectors.vector_index import SEARCH_PROBES, VectorIndex
 
 K = 20
 PROBES = 256
-"""Index cells that a single query visits; 32 of 3,000 cells found only 13 of 16 downscaled frames.
-Videos need fewer cells, since each of their pictures may find a clip. Source:
+"""Index cells that a query with one vector visits: with 32 of 3,000 cells, only 13 of 16 downscaled
+frames were found. Videos need fewer cells, because each of their pictures may find a clip. Source:
 benchmarks/results/search.md."""
 _PER_PICTURE = 10
-"""Least number of clips that each picture of a video proposes."""
+"""Minimum number of clips that each picture of a video proposes."""
 _PROPOSED = 100
-"""Most clips that a span of a video is compared with, at about 30 CPU-ms each."""
+"""Maximum number of clips to compare with a span of a video, at about 30 CPU-ms each."""
 SAME_OFFSET_S = 0.5
 """Largest difference of offsets at which two spans of a video show the same part of a clip."""
 Near = tuple[int, float, float | None]
@@ -180,7 +180,7 @@ class ClipSearch:
     def by_video(
         self, place: str | os.PathLike[str], k: int = K, where: str | None = None
     ) -> list[FoundClip]:
-        """Finds the clips that share footage with a video, then clips with similar pictures."""
+        """Finds clips that share footage with a video, longest first; then clips that look alike."""
         allowed = self._allowed(k, where)
         spans = video_spans(place, self.finished.recipe.analyze)
         nearest: dict[int, Near] = {}
@@ -210,9 +210,9 @@ class ClipSearch:
     def _verified(
         self, pairs: Sequence[tuple[float, ClipFootage, int]]
     ) -> dict[int, SharedFootage]:
-        """Returns the footage that clips share with a video, by row.
+        """Returns row of a clip -> footage that the clip shares with a video.
 
-        Each pair has the second of the video at which a span begins, the span, and a row.
+        Each of `pairs` has the begin of a span, in seconds of the video, its footage, and a row.
         """
         footage = self._footage({row for _, _, row in pairs})
         by_row: dict[int, list[SharedFootage]] = {}
@@ -235,7 +235,7 @@ class ClipSearch:
     ) -> list[Near]:
         """Returns the `k` clips with the pictures nearest to each query, nearest first."""
         index = self._pictures.index
-        assert index is not None, "`_pictures` refuses"
+        assert index is not None, "`_pictures` raises without an index"
         probes = PROBES if len(queries_QD) == 1 else SEARCH_PROBES
         is_allowed = (self._is_searched if allowed is None else allowed)[self._rows_of]
         k = min(k, len(self._is_searched))
@@ -254,7 +254,7 @@ class ClipSearch:
         ]
 
     def _allowed(self, k: int, where: str | None) -> NDArray[np.bool_] | None:
-        """Returns the clips that match a condition, bool [C]; None without a condition."""
+        """Returns the searched clips that match a condition, bool [C]; None without a condition."""
         if k < 1:
             raise UsageError(f"k is {k}; expected a whole number from 1")
         if where is None:
@@ -270,7 +270,7 @@ class ClipSearch:
         return self._allowed_by[where]
 
     def _footage(self, rows: set[int]) -> dict[int, ClipFootage]:
-        """Reads the footage of clips by row, from the parts that hold these clips."""
+        """Returns row -> footage of clips; reads only parts with these clips."""
         order = sorted(rows)
         is_wanted = np.isin(self._rows_of, order)
         parts = [part.facts.name for part in self._pictures.parts if is_wanted[part.owners].any()]
@@ -293,7 +293,7 @@ class ClipSearch:
 
     @cached_property
     def _rows_of(self) -> NDArray[np.int64]:
-        """Row of each owner in `_pictures`, int64 [O]; -1 for clips outside the snapshot."""
+        """The row of each owner in `_pictures`, int64 [O]; -1 for clips outside the snapshot."""
         rows = np.full(self._pictures.n_owners, -1, np.int64)
         for part in self._pictures.parts:
             rows[part.owners] = self._rows.find_all(part.ids.to_pylist())
@@ -312,7 +312,7 @@ class ClipSearch:
         )
 
     def _of_clips(self, vectors: StoredVectors) -> VectorIndex | None:
-        """Returns an index with one vector per clip; None without vectors."""
+        """Returns an index with one vector per searched clip; None without vectors."""
         index: VectorIndex | None = None
         for table in vectors.blocks():
             rows = self._rows.find_all(table["clip_id"].to_pylist())
@@ -329,7 +329,7 @@ class ClipSearch:
 
 
 def joined_spans(some: Sequence[SharedFootage]) -> SharedFootage:
-    """Joins the spans that show the same part of a clip as the longest span."""
+    """Joins the longest span with the other spans of the same mirroring and offset."""
     longest = max(some, key=lambda span: span.overlap_s)
     same = [
         span

@@ -28,7 +28,7 @@ from curator.storage.base import has_scheme
 from curator.tables.footage_store import as_footage
 
 SPAN_S = 60.0
-"""Longest part of a video that is compared with clips at once."""
+"""Maximum length of a part of a video; each part is compared with clips by itself."""
 _DENSE = {"samples_per_s": 4.0, "thumbnail_every": 1, "scene_every_s": 0.5}
 """Settings that sample a query video more densely than clips, so that each picture of a clip has a
 counterpart at nearly the same moment."""
@@ -38,7 +38,7 @@ def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
     """Returns the vector of an image file or address, float32 [D].
 
     Raises:
-        UsageError: The image cannot be read, or shows no structure.
+        UsageError: The image cannot be read, has no structure, or models cannot be loaded.
     """
     vector = _decoded(file, AnalyzeConfig(), is_picture=True)
     assert isinstance(vector, np.ndarray)
@@ -50,13 +50,13 @@ def picture_vector(file: str | os.PathLike[str]) -> NDArray[np.float32]:
 
 
 def video_spans(place: str | os.PathLike[str], config: AnalyzeConfig) -> dict[float, ClipFootage]:
-    """Analyzes a video, given as a file or address, and divides it into its shots.
+    """Analyzes a video, given as a file or address, and divides its shots into spans.
 
     Returns:
-        Footage of spans of at most `SPAN_S`, by the second of the video at which a span begins.
+        Begin of a span, in seconds of the video -> its footage. A span has at most `SPAN_S`.
 
     Raises:
-        UsageError: The video cannot be decoded.
+        UsageError: The video cannot be decoded, or models cannot be loaded.
     """
     config = config.model_copy(update={"device": "cpu", "flow": "dis", **_DENSE})
     track = _decoded(place, config, is_picture=False)
@@ -83,7 +83,7 @@ def text_vector(text: str, recipe: Recipe) -> NDArray[np.float32]:
 def _decoded(
     place: str | os.PathLike[str], config: AnalyzeConfig, *, is_picture: bool
 ) -> Track | NDArray[np.float32]:
-    """Decodes a file in this process's sandbox, which later queries reuse."""
+    """Decodes a file in a sandbox; later queries of this process use the same sandbox."""
     uri = os.fspath(place)
     uri = uri if has_scheme(uri) else os.path.abspath(uri)
     try:
@@ -104,7 +104,7 @@ def _decoded(
 
 
 def _spans(track: Track) -> Iterator[tuple[float, ClipFootage]]:
-    """Yields the start in seconds and the footage of each span; divides long shots equally."""
+    """Yields begin, in seconds, and footage of each span; a long shot has several equal spans."""
     frame_s = (track.frame_pts - track.frame_pts[0]) * float(track.time_base)
     for shot in find_shots(track, ProposeConfig()):
         first_s = float(frame_s[shot.start_frame])

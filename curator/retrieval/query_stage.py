@@ -57,7 +57,7 @@ class QueryStage(Stage[AnalyzeConfig, QueryFile, Track | NDArray[np.float32] | F
         self._models: AnalysisModels = load_analysis_models(self.config, FAMILIES, None, None)
 
     def limit_s(self, unit: QueryFile) -> float:
-        """Returns the CPU-seconds for as many frames as the file's bytes can hold."""
+        """Returns a limit in CPU-seconds for the most pixels that the file's bytes may contain."""
         source = SourceRef(
             uri=unit.uri, n_bytes=unit.n_bytes, version=unit.version, header_duration_s=math.inf
         )

@@ -57,7 +57,7 @@ def as_table(clips: Sequence[FoundClip], by: str) -> str:
 
 
 def shared_words(shared: SharedFootage | None) -> str:
-    """Describes the part of the query video that a clip shows."""
+    """Returns text about the part of the query video that a clip shows."""
     if shared is None:
         return "no, similar"
     words = f"{shared.overlap_s:.1f} s from {moment(shared.query_s)} of the video on"
@@ -92,7 +92,7 @@ def render_search(
 
 
 def _mp4s(finished: Finished, clips: Sequence[Any]) -> dict[str, str]:
-    """Returns the MP4s of the first clips that fit in a page, in base64, by clip id."""
+    """Returns clip id -> MP4 in base64, for the first clips, of at most `PAGE_BYTES`."""
     files: dict[str, str] = {}
     left = PAGE_BYTES
     for clip in clips:
