@@ -180,7 +180,7 @@ class ClipSearch:
     def by_video(
         self, place: str | os.PathLike[str], k: int = K, where: str | None = None
     ) -> list[FoundClip]:
-        """Finds clips that share footage with a video, longest first; then clips that look alike."""
+        """Finds clips that share footage with a video, longest first; then similar clips."""
         allowed = self._allowed(k, where)
         spans = video_spans(place, self.finished.recipe.analyze)
         nearest: dict[int, Near] = {}
