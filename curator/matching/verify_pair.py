@@ -38,16 +38,16 @@ class Match:
 
 
 MIN_COSINE = 0.2  # clips whose picture vectors all have a lower cosine never match
-_VOTES_BELOW = 0.15
-_N_VOTED = 5
+_VOTES_BELOW = 0.15  # guesses may have a cosine this much below that of the vote
+_N_VOTED = 5  # picture vectors of a whose keypoints are compared for the vote
 _MIN_VOTED_INLIERS = 6
-_SAME_MOMENT_S = 0.3
-_FIXED_PX = 6.0
+_SAME_MOMENT_S = 0.3  # largest distance of pictures of one moment, unless pictures are rarer
+_FIXED_PX = 6.0  # largest difference of two transforms with a fixed background
 _MARGIN_S, _EDGE_S = 0.25, 0.6
-_N_GEOMETRY, _N_MOTION = 3, 8
-_N_GUESSES, _N_OTHER_SPEEDS = 6, 3
-_N_VOTE_PAIRS, _AROUND_S = 2, (0.0, -0.4, 0.4, -0.8, 0.8)
-_DECISIVE = 1.6
+_N_GEOMETRY, _N_MOTION = 3, 8  # most pairs of pictures for geometry and for motion
+_N_GUESSES, _N_OTHER_SPEEDS = 6, 3  # most guesses at speed 1 and at other speeds
+_N_VOTE_PAIRS, _AROUND_S = 2, (0.0, -0.4, 0.4, -0.8, 0.8)  # for `votes`
+_DECISIVE = 1.6  # from this strength on, the other guesses of a list are not tried
 # Thresholds fit one half of the recordings of benchmarks/duplicates.py; the other half tests them.
 _MIN_PAIRS, _MIN_SPAN_S, _MIN_SPAN_SHARE, _LONG_SPAN_S = 2, 2.0, 0.7, 3.0
 _STILL_SHARE, _STILL_LIKENESS, _STILL_LIKENESS_RICH = 0.1, 0.9, 0.6

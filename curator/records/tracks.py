@@ -116,8 +116,8 @@ _ROWS_OF_FRAMES = {
 class Track(SourceFrames):
     """Measurements of the one decode of a source, before any threshold.
 
-    Arrays [S] have an entry for each frame of `sample_frame`. Its motion is measured to the frame
-    in `sample_pair_frame`, about 0.1 s later. Arrays that were not measured are empty.
+    Arrays [S] have an entry for each frame of `sample_frame`. The motion of a sample is measured
+    to its frame in `sample_pair_frame`, about 0.1 s later. Arrays that were not measured are empty.
     """
 
     shot_probability: NDArray[np.float32] = _empty(np.float32)
