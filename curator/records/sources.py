@@ -44,10 +44,7 @@ class Note(WordedEnum):
     # Measured on the CPU after a GPU failed under it twice: see `executor.unit_worker`.
     NOT_ON_GPU_DEVICE_LOST = "not_on_gpu_device_lost", _MEASURED + "the GPU failed twice"
     NOT_ON_GPU_OUT_OF_MEMORY = "not_on_gpu_out_of_memory", _MEASURED + "the GPU ran out of memory"
-    SAME_BYTES = (
-        "same_bytes",
-        "another source has the same bytes; that one has the clips",
-    )
+    SAME_BYTES = "same_bytes", "another source has the same bytes; that source has the clips"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
