@@ -8,7 +8,9 @@ and declares the type of each member.
 Source: `Features` and the packaged module `webdataset` of `datasets` 3.3 and 5.2.
 """
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -83,15 +85,24 @@ def dataset_card(
     if with_id:
         features.append(_plain("id", "int64"))
     features += [_plain("__key__", "string"), _plain("__url__", "string")]
-    header: dict[str, Any] = {"dataset_info": {"features": features}}
     files = [{"split": SPLIT_NAMES[split], "path": [*own]} for split, own in tars.items() if own]
+    text = _features_yaml(json.dumps(features))
     if files:
-        header["configs"] = [{"config_name": "default", "data_files": files}]
-    text = yaml.dump(header, Dumper=_Dumper, sort_keys=False)
+        text += _yaml({"configs": [{"config_name": "default", "data_files": files}]})
     more = "; `npy` is an embedding" if with_embedding else ""
     more += "".join(f"; `{f.member}` is of the family {f.name}" for f in members)
     more += "; `id` is a whole number made from the key" if with_id else ""
     return f"---\n{text}---\n{TEXT.format(more=more)}".encode()
+
+
+@lru_cache(maxsize=8)
+def _features_yaml(features: str) -> str:
+    """Returns the YAML of features in JSON, which the folders of a run share."""
+    return _yaml({"dataset_info": {"features": json.loads(features)}})
+
+
+def _yaml(header: dict[str, Any]) -> str:
+    return yaml.dump(header, Dumper=_Dumper, sort_keys=False)
 
 
 class _Dumper(yaml.SafeDumper):
