@@ -106,10 +106,11 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def _planned(plan: Mapping[str, Any]) -> Iterator[str]:
-    failed = f", {plan['sources_failed']} cannot be read" if plan["sources_failed"] else ""
+    failed = f" and {plan['sources_failed']} that failed" if plan["sources_failed"] else ""
     yield (
-        f"{amount(plan['sources'], 'source')}{failed}, {length(plan['video_s'])} of video, "
-        f"{size(plan['source_bytes'])}; sample: {amount(plan['sample']['sources'], 'source')}, "
+        f"{amount(plan['sources'], 'readable source')}{failed}, "
+        f"{length(plan['video_s'])} of video, {size(plan['source_bytes'])}; "
+        f"sample: {amount(plan['sample']['sources'], 'source')}, "
         f"{share(plan['sample']['share'], 1)} of the video"
     )
     for name, key, form in (

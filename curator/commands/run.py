@@ -106,7 +106,7 @@ def _listening_address(text: str) -> tuple[str, int]:
     ),
     option(
         "--core-hour-price PRICE",
-        "price of a core-hour, for the metric `curate_cost` (default: no such metric)",
+        "price of a core-hour, for the metric `curate_cost_total` (default: no such metric)",
         float,
     ),
     option(

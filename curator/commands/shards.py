@@ -62,7 +62,7 @@ def _frames(text: str) -> int | str:
     description="Reads every shard once and compares manifest, hashes, indexes, samples and tables "
     "with each other; changes nothing.",
     epilog="Exit codes: 0 nothing is wrong, perhaps with warnings; 3 something is wrong; 2 OUT has "
-    "no shards, or an argument is wrong.",
+    "no shards (with --removed: no records of removals), or an argument is wrong.",
 )
 def verify(options: argparse.Namespace) -> int:
     """Checks shards, or proves removals; returns `EXIT_FAILED` if something is wrong."""

@@ -72,7 +72,8 @@ class _ParentReader(SeekableReader):
 
     def close(self) -> None:
         if not self.closed:
-            with suppress(BrokenPipeError):
+            # As the process ends, the pipe may be closed before this reader.
+            with suppress(OSError):
                 self._sandbox.tell("close", self._handle)
         super().close()
 

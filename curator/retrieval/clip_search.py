@@ -228,7 +228,11 @@ class ClipSearch:
                     mirrored=match.mirrored,
                 )
                 by_row.setdefault(row, []).append(shared)
-        return {row: joined_spans(some) for row, some in by_row.items()}
+        joined = {row: joined_spans(some) for row, some in by_row.items()}
+        return {
+            row: replace(span, overlap_s=min(span.overlap_s, footage[row].duration_s / span.speed))
+            for row, span in joined.items()
+        }
 
     def _nearest_pictures(
         self, queries_QD: NDArray[np.float32], k: int, allowed: NDArray[np.bool_] | None

@@ -11,17 +11,19 @@ from itertools import zip_longest
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from curator.errors import DamagedError
+from curator.errors import DamagedError, ErrorCode
 from curator.executor.cpu_accounting import mark_processes
 from curator.executor.engine import Engine
 from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
+from curator.number_text import amount
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.runs.dropped_clips import DropCheck
 from curator.runs.elsewhere import exclude_removed_sources
-from curator.runs.generations import CARRIED, Generations, carry, earlier_sources, why_stale
+from curator.runs.generations import CARRIED, Generations, carry, last_sources, why_stale
 from curator.runs.measuring import Ahead
 from curator.runs.one_pass import Pass, PassScope, Results, earlier_results
 from curator.runs.progress_report import expected_of, read_plan
@@ -111,8 +113,10 @@ class Run:
         drop_check = self._drop_check = DropCheck(
             run.store, self._previous, replace=replace, unlisted=self._unlisted
         )
-        earlier = earlier_sources(run.store, self._previous)
+        last = last_sources(run.store, self._previous)
+        earlier = last.filter(pc.equal(last["outcome"], "done"))
         if not replace:
+            self._warn_of_failed(last)
             drop_check.refuse_unread(self._sources)
             # Sources of earlier runs stay if this run does not name them.
             run.log.counts[CARRIED] = carry(earlier, self._sources, run.metadata)
@@ -122,6 +126,21 @@ class Run:
             return self._grown(generations, earlier)
         drop_check.after_scan(self._sources)
         return self._whole(generations)
+
+    def _warn_of_failed(self, last: pa.Table) -> None:
+        """Warns of failed sources of earlier runs that this run leaves out."""
+        is_failed = pc.and_(
+            pc.equal(last["outcome"], "failed"),
+            pc.not_equal(last["error_code"], str(ErrorCode.REMOVED)),
+        )
+        uris = last.filter(is_failed)["uri"].to_pylist()
+        if n_left_out := len(uris) - len(self._sources.contents_of(uris)):
+            logger.warning(
+                "%s failed in earlier runs, and this run does not name %s: the table sources no "
+                "longer lists %s",
+                amount(n_left_out, "source"),
+                *(2 * ["it" if n_left_out == 1 else "them"]),
+            )
 
     def scanned(self, arguments: Sequence[str], *, limit: int | None) -> SourceTable:
         """Lists and probes sources, and stops there; takes the arguments of `execute`."""

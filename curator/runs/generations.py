@@ -81,12 +81,6 @@ def last_sources(store: Store, previous: Mapping[str, Any]) -> pa.Table:
     return pa.concat_tables([*parts, SOURCES_SCHEMA.empty_table()], promote_options="default")
 
 
-def earlier_sources(store: Store, previous: Mapping[str, Any]) -> pa.Table:
-    """Returns the rows of `last_sources` without failed sources."""
-    table = last_sources(store, previous)
-    return table.filter(pc.equal(table["outcome"], "done"))
-
-
 def carry(earlier: pa.Table, sources: SourceTable, metadata: SourceMetadata) -> int:
     """Adds earlier sources unless a run has their address or content; returns how many it added."""
     rows = sources.carry(earlier)

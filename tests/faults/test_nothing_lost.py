@@ -158,6 +158,21 @@ def test_a_dry_run_prints_what_a_run_would_remove(
     assert f"{settled.film('b')}) from sources that are not in this run" in said
 
 
+def test_failed_sources_that_a_run_does_not_name_leave_the_table_with_a_warning(
+    settled: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    settled.film("broken").write_bytes(b"no film at all")
+    assert settled.code() == EXIT_OK
+    assert settled.code() == EXIT_OK
+    assert "failed in earlier runs" not in caplog.text
+    settled.film("broken").unlink()
+    assert settled.code() == EXIT_OK
+    assert "1 source failed in earlier runs, and this run does not name it" in caplog.text
+    caplog.clear()
+    assert settled.code() == EXIT_OK
+    assert "failed in earlier runs" not in caplog.text
+
+
 def test_the_clips_of_a_source_that_is_gone_stay(settled: Place) -> None:
     before = settled.objects()
     settled.film("b").unlink()

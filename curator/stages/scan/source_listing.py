@@ -8,6 +8,7 @@ listed as failed.
 import hashlib
 import logging
 import os
+import re
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,6 +50,8 @@ SKIPPED_SUFFIXES = frozenset(f".{end}" for ends in _SKIPPED.values() for end in 
 GIF files can be videos. Files named .m4a and .ogg can contain video streams.
 """
 
+_PREVIEW = re.compile(r"(?:^|/)report/previews/[0-9a-f]{24}\.mp4$")
+"""Previews of `curate report` in an output root, which may be below a folder of sources."""
 _THREADS = 16
 _BATCH = 16
 _SIDECARS = 512  # sources whose sidecars are looked up together
@@ -74,7 +77,10 @@ class ListedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedName:
-    """A file with a suffix in `SKIPPED_SUFFIXES`. A run counts it; no table has a row for it."""
+    """A file that is no source by its name: a suffix in `SKIPPED_SUFFIXES`, or a preview.
+
+    A run counts it; no table has a row for it.
+    """
 
     uri: str
 
@@ -236,7 +242,8 @@ def _checked_text(listed: Listed) -> Listed:
 
 
 def _is_skipped(uri: str) -> bool:
-    return os.path.splitext(uri)[1].lower() in SKIPPED_SUFFIXES
+    is_by_suffix = os.path.splitext(uri)[1].lower() in SKIPPED_SUFFIXES
+    return is_by_suffix or _PREVIEW.search(uri) is not None
 
 
 def _described(rows: Iterable[ManifestRow]) -> Iterator[Listed]:

@@ -365,6 +365,10 @@ def test_names_that_are_clearly_no_video() -> None:
 
     others = ["a.json", "b.JPG", "c.tar", "d.tar.gz", "e.srt", "f.wav", "g.parquet", "s3://b/x.md"]
     assert skipped(others) == others
+    of_report = "out/report/previews/0123456789abcdef01234567.mp4"
+    previews = [of_report, f"/films/{of_report}", f"s3://b/{of_report}"]
+    assert skipped(previews) == previews
+    assert skipped(["out/report/previews/tour.mp4", f"my{of_report}.mp4"]) == []
     assert (
         skipped(["a.mp4", "b.m4a", "c.gif", "d", "e.ts", "f.ogg", "g.3gp", "wav", ".json/x"]) == []
     )
