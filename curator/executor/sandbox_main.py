@@ -49,10 +49,7 @@ from curator.storage.source_reader import open_through
 class _ParentReader(SeekableReader):
     """A source that the parent has opened; threads may read, one at a time."""
 
-    def __init__(
-        self, sandbox: "_Sandbox", uri: str, expected_version: str | None, checks: bool
-    ) -> None:
-        opened = pickle.loads(sandbox.ask("open", uri, expected_version, checks))
+    def __init__(self, sandbox: "_Sandbox", uri: str, opened: tuple[int, int, str | None]) -> None:
         self._handle, size, self.stored_md5 = opened
         super().__init__(uri, size)
         self._sandbox = sandbox
@@ -72,8 +69,7 @@ class _ParentReader(SeekableReader):
 
     def close(self) -> None:
         if not self.closed:
-            # As the process ends, the pipe may be closed before this reader.
-            with suppress(OSError):
+            with suppress(BrokenPipeError):
                 self._sandbox.tell("close", self._handle)
         super().close()
 
@@ -123,7 +119,9 @@ class _Sandbox:
                     self._stage.release()
 
     def _open(self, uri: str, expected_version: str | None, checks: bool) -> BinaryIO:
-        return io.BufferedReader(_ParentReader(self, uri, expected_version, checks), BUFFER_BYTES)
+        # A reader whose constructor raised would be closed before it has attributes.
+        opened = pickle.loads(self.ask("open", uri, expected_version, checks))
+        return io.BufferedReader(_ParentReader(self, uri, opened), BUFFER_BYTES)
 
     def _set_up(
         self,

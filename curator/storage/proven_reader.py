@@ -60,7 +60,8 @@ class _BlockReader(SeekableReader):
         return self._block(number)[offset : offset + most]
 
     def close(self) -> None:
-        if not self.closed:
+        # Without this attribute, the source could not be opened.
+        if not self.closed and hasattr(self, "_reader"):
             self._reader.close()
             self._blocks.clear()
         super().close()
@@ -142,7 +143,7 @@ class _ProvenReader(SeekableReader):
         return self._digest.hexdigest()
 
     def close(self) -> None:
-        if not self.closed:
+        if not self.closed and hasattr(self, "_agreeing"):
             self._agreeing.close()
         super().close()
 
