@@ -18,7 +18,6 @@ from curator.executor.cpu_accounting import mark_processes
 from curator.executor.engine import Engine
 from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
-from curator.number_text import amount
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.runs.dropped_clips import DropCheck
@@ -136,10 +135,9 @@ class Run:
         uris = last.filter(is_failed)["uri"].to_pylist()
         if n_left_out := len(uris) - len(self._sources.contents_of(uris)):
             logger.warning(
-                "%s failed in earlier runs, and this run does not name %s: the table sources no "
-                "longer lists %s",
-                amount(n_left_out, "source"),
-                *(2 * ["it" if n_left_out == 1 else "them"]),
+                "failed sources of earlier runs that this run does not name: %d; the table sources "
+                "no longer lists them",
+                n_left_out,
             )
 
     def scanned(self, arguments: Sequence[str], *, limit: int | None) -> SourceTable:

@@ -164,13 +164,13 @@ def test_failed_sources_that_a_run_does_not_name_leave_the_table_with_a_warning(
     settled.film("broken").write_bytes(b"no film at all")
     assert settled.code() == EXIT_OK
     assert settled.code() == EXIT_OK
-    assert "failed in earlier runs" not in caplog.text
+    assert "failed sources of earlier runs" not in caplog.text
     settled.film("broken").unlink()
     assert settled.code() == EXIT_OK
-    assert "1 source failed in earlier runs, and this run does not name it" in caplog.text
+    assert "failed sources of earlier runs that this run does not name: 1;" in caplog.text
     caplog.clear()
     assert settled.code() == EXIT_OK
-    assert "failed in earlier runs" not in caplog.text
+    assert "failed sources of earlier runs" not in caplog.text
 
 
 def test_the_clips_of_a_source_that_is_gone_stay(settled: Place) -> None:
