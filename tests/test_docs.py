@@ -18,6 +18,7 @@ from curator.recipe import Recipe, load_recipe, recipe_names
 from curator.records.cuts import NotCopied
 from curator.records.sources import Note
 from curator.strict_yaml import load_yaml
+from curator.verify.findings import FindingCode
 from tests.made_shards import made_clips, write_shards
 
 ROOT = Path(__file__).parents[1]
@@ -164,10 +165,16 @@ def test_the_index_names_every_page() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "words"), [("reasons.md", ErrorCode), ("reasons.md", Note), ("cut.md", NotCopied)]
+    ("page", "words"),
+    [
+        ("reasons.md", ErrorCode),
+        ("reasons.md", Note),
+        ("cut.md", NotCopied),
+        ("verify.md", FindingCode),
+    ],
 )
 def test_pages_explain_every_public_word(page: str, words: Iterable[str]) -> None:
-    """Pins that no error code, note or reason for encoding is left out of its page."""
+    """Pins that no error code, note, reason for encoding or finding is left out of its page."""
     text = (ROOT / "docs" / page).read_text()
     for word in words:
         short = word.removeprefix("not_on_gpu_")
