@@ -48,7 +48,7 @@ MAX_BATCH_BYTES = 1 << 30
 STORE_S = 15.0
 """Seconds after which a worker writes the values of a unit that it has computed. If a worker is
 killed, little more than the work of these seconds is lost."""
-STDERR = 2
+_STDERR = 2  # file descriptor
 Made = dict[tuple[int, str], list[StoredMember]]
 """Members by the number of the stage and the key."""
 
@@ -337,7 +337,7 @@ def _time_limit(limit_s: float) -> Iterator[None]:
 
     The watching thread needs no lock of the interpreter, so native code cannot hold it up.
     """
-    faulthandler.dump_traceback_later(limit_s, exit=True, file=STDERR)
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=_STDERR)
     try:
         yield
     finally:

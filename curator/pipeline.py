@@ -329,8 +329,8 @@ def _insert_annotator(
             f"stages: {entry.use!r}: the name {stage.name!r}; expected lower case letters, digits "
             "and underscores"
         )
-    for name, value, least in (("batch", stage.batch, "1"), ("timeout_s", stage.timeout_s, "0.1")):
-        if not float(least) <= value < math.inf:
+    for name, value, least in (("batch", stage.batch, 1), ("timeout_s", stage.timeout_s, 0.1)):
+        if not least <= value < math.inf:
             raise RecipeError(
                 f"stages: {entry.use!r} declares {name} = {value}; expected {least} or more"
             )

@@ -40,18 +40,27 @@ def open_blocks(
     Raises:
         SourceError: CHANGED, from a read of the stream: a block differs twice.
     """
-    return io.BufferedReader(_BlockReader(reopen, uri, n_bytes, hashes), BUFFER_BYTES)
+    # A reader whose constructor raised would be closed before it has attributes.
+    opened = reopen()
+    reader = _BlockReader(reopen, uri, n_bytes, hashes, opened=opened)
+    return io.BufferedReader(reader, BUFFER_BYTES)
 
 
 class _BlockReader(SeekableReader):
     def __init__(
-        self, reopen: Callable[[], BinaryIO], uri: str, n_bytes: int, hashes: bytes
+        self,
+        reopen: Callable[[], BinaryIO],
+        uri: str,
+        n_bytes: int,
+        hashes: bytes,
+        *,
+        opened: BinaryIO,
     ) -> None:
         super().__init__(uri, n_bytes)
         self._hashes = hashes
         self._blocks: OrderedDict[int, memoryview] = OrderedDict()
         self._reopen = reopen
-        self._reader = reopen()
+        self._reader = opened
 
     def _at_position(self, most: int) -> memoryview:
         if self._position >= self.size or not most:
@@ -60,8 +69,7 @@ class _BlockReader(SeekableReader):
         return self._block(number)[offset : offset + most]
 
     def close(self) -> None:
-        # Without this attribute, the source could not be opened.
-        if not self.closed and hasattr(self, "_reader"):
+        if not self.closed:
             self._reader.close()
             self._blocks.clear()
         super().close()
@@ -108,7 +116,8 @@ def read_proven(uri: str, version: str, use: Callable[[BinaryIO], _Made]) -> _Ma
             return use(reader)
         if md5:
             try:
-                with _ProvenReader(reader, uri, version) as raw:
+                whole = open_source(uri, expected_version=version)
+                with _ProvenReader(reader, whole, uri) as raw:
                     made = use(io.BufferedReader(raw, BUFFER_BYTES))
                     if raw.md5() == md5:
                         return made
@@ -121,8 +130,8 @@ def read_proven(uri: str, version: str, use: Callable[[BinaryIO], _Made]) -> _Ma
 
 
 class _ProvenReader(SeekableReader):
-    def __init__(self, in_order: BinaryIO, uri: str, version: str) -> None:
-        self._agreeing = open_source(uri, expected_version=version)
+    def __init__(self, in_order: BinaryIO, agreeing: BinaryIO, uri: str) -> None:
+        self._agreeing = agreeing
         super().__init__(uri, self._agreeing.seek(0, io.SEEK_END))
         self._in_order = in_order
         self._digest = hashlib.md5(usedforsecurity=False)
@@ -143,7 +152,7 @@ class _ProvenReader(SeekableReader):
         return self._digest.hexdigest()
 
     def close(self) -> None:
-        if not self.closed and hasattr(self, "_agreeing"):
+        if not self.closed:
             self._agreeing.close()
         super().close()
 

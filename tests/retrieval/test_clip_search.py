@@ -21,7 +21,8 @@ from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.errors import UsageError
 from curator.footage.scenes import Picture
 from curator.matching.clip_footage import ClipFootage
-from curator.retrieval import query_stage
+from curator.matching.verify_pair import Match, verify_pair
+from curator.retrieval import clip_search, query_stage
 from curator.retrieval.clip_search import ClipSearch, SharedFootage, joined_spans
 from curator.retrieval.query_media import picture_vector, video_spans
 from curator.stages.analyze.config import AnalyzeConfig
@@ -153,6 +154,19 @@ def test_a_video_is_found_with_its_offset_and_before_clips_that_are_alike(
     assert shared.overlap_s == pytest.approx(4.0, abs=0.2)
     assert (shared.speed, shared.mirrored) == (pytest.approx(1.0, abs=0.02), False)
     assert [clip.shared for clip in found[1:]] == [None] * 3
+
+
+def test_shared_footage_is_at_most_the_clip(
+    clips: ClipSearch, place: Path, ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_long(a: ClipFootage, b: ClipFootage) -> Match | None:
+        match = verify_pair(a, b)
+        return match and replace(match, overlap_s=1000.0)
+
+    monkeypatch.setattr(clip_search, "verify_pair", too_long)
+    (found,) = clips.by_video(place / "part.mkv", k=1)
+    assert found.shared is not None
+    assert found.shared.overlap_s == pytest.approx(150 / 25, abs=0.05)
 
 
 def test_no_query_is_decoded_in_this_process(

@@ -167,9 +167,9 @@ class CaptionConfig(ModelConfig):
     event_window_s: float | None = setting(None, gt=0, unit="s")
     """seconds of the window around each event, half before its start and half after its end; null
     for no such windows"""
-    event_windows: Literal["instead", "beside"] = setting("instead", unit="name")
-    """`instead`: in clips with events, windows around events replace the other windows; `beside`:
-    clips have both kinds of windows"""
+    event_windows: Literal["instead", "added"] = setting("instead", unit="name")
+    """in clips with events, windows around events replace the other windows (instead), or are added
+    to them (added)"""
     open_questions: Mapping[str, str] = setting({}, unit="questions")
     """questions for training data; the name of a question is the sidecar key, or the custom field
     of the prompt, with the answer"""

@@ -254,8 +254,8 @@ def test_windows_stand_around_events_of_the_clip_or_beside_the_others() -> None:
     # Pictures for one setting are not used for another.
     assert len({frames_fingerprint(config) for config in (CONFIG, wider, never)}) == 3
     # The order of windows; the clip's caption has each piece of the clip once.
-    beside = CONFIG.model_copy(update={"event_windows": "beside"})
-    windows = windows_of(80, 10.0, beside, [(4.0, 4.0)])
+    added = CONFIG.model_copy(update={"event_windows": "added"})
+    windows = windows_of(80, 10.0, added, [(4.0, 4.0)])
     spans = [(w.start_frame, w.end_frame, w.is_event) for w in windows]
     assert spans == [(0, 40, False), (40, 80, False), (30, 50, True)]
     told = []
@@ -263,8 +263,8 @@ def test_windows_stand_around_events_of_the_clip_or_beside_the_others() -> None:
         said = events_of({"weather": str(one.index)}, CONFIG)
         know = metadata_of(one, 10.0, 0.0, said, CONFIG, None)
         task = Task(clip_id="c", content="p", window=one, fps=10.0, metadata=know)
-        told.append(replayed(make_dialogs(beside)(task), {})[0])
-    caption = caption_of([one for one in told if one is not None], beside)[0] or ""
+        told.append(replayed(make_dialogs(added)(task), {})[0])
+    caption = caption_of([one for one in told if one is not None], added)[0] or ""
     assert caption == "Weather: 0. 4.0 seconds of video. Weather: 1. 4.0 seconds of video."
 
 
