@@ -28,7 +28,7 @@ from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows
 from curator.tables.fenced_store import FencedStore
 from curator.tables.output_format import read_summary
-from curator.tables.parts import rows_to_table
+from curator.tables.parts import Parts, rows_to_table
 from curator.tables.schemas import (
     FOOTAGE_SCHEMA,
     PICTURES_SCHEMA,
@@ -121,9 +121,12 @@ def store_candidates(
     store: Store, recipe: Recipe, clips: pa.Table, vectors: np.ndarray, *, pictures: bool = True
 ) -> Candidates:
     """Stores candidates as a run would have; all their tracks stand in one object."""
-    track = f"tracks/frames/{TRACK_STAMP}-made.parquet"
-    store.write(track, b"tracks")
     ids = clips["clip_id"].to_pylist()
+    luma = pa.nulls(0, pa.list_(pa.float32()))
+    track = Parts(store, "tracks/frames", TRACK_STAMP).write(
+        pa.table({"source_id": pa.nulls(0, pa.string()), "luma_mean": luma, "luma_spread": luma}),
+        clips["source_id"].unique().to_pylist(),
+    )
     sources = [
         {"source_id": source, "uri": uri, "outcome": "done", "duration_s": 250.0, "notes": []}
         for source, uri in dict(

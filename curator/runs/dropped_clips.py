@@ -24,7 +24,7 @@ from curator.stages.shard.shard_index import DATASET
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRows
-from curator.tables.out_layout import MANIFEST, SHARDS
+from curator.tables.out_layout import MANIFEST, SHARDS, find_unlisted
 from curator.tables.parts import columns_schema
 from curator.tables.source_table import SourceTable
 
@@ -177,6 +177,11 @@ class DropCheck:
             if len(failed) < len(dropped):
                 repair = f"{repair} and repair the sources".removeprefix(" and ")
             remedy = f"{repair}, or name another OUT; to remove the clips, add --replace"
+        if missing := self._missing_tars():
+            remedy = (
+                f"restore the missing tars ({amount(len(missing), 'tar')}, such as {missing[0]}), "
+                f"or {remedy}"
+            )
         return (
             f"{n_lost} of {amount(self._n_in_shards, 'clip')} would leave the shards of "
             f"{self._store.uri}: {'; '.join(map(str, dropped))}; the run removed nothing, and kept "
@@ -197,16 +202,15 @@ class DropCheck:
 
     @cached_property
     def _shard_clips(self) -> pa.Table:
-        """Rows of `_SHARD_CLIPS_SCHEMA` for the clips in existing tars; about 150 bytes each."""
-        tars = pa.array(
-            [info.key for info in self._store.list(f"{SHARDS}/") if info.key.endswith(".tar")],
-            pa.string(),
-        )
+        """Rows of `_SHARD_CLIPS_SCHEMA` for the clips of the newest snapshot, about 150 bytes each.
+
+        Clips count even if their tar is missing: it may be lost, or only out of reach.
+        """
         parts = self._previous.get("tables", {}).get("clips")
-        if not len(tars) or (parts is None and not any(map(self._store.exists, _INDEXES))):
+        if parts is None and not any(map(self._store.exists, _INDEXES)):
             # Tars without an index come from a first run that did not finish.
             return _SHARD_CLIPS_SCHEMA.empty_table()
-        names = ["clip_id", "source_id", "source_uri", "shard"]
+        names = _SHARD_CLIPS_SCHEMA.names[:3]
         if parts is not None:
             with suppress(StorageError, pa.ArrowException, OSError):
                 tables = [
@@ -215,21 +219,25 @@ class DropCheck:
                 ]
                 table = pa.concat_tables(tables)
                 table = table.filter(pc.equal(table["decision"], "kept"))
-                seconds = pc.subtract(table["end_s"], table["start_s"])
-                return _rows_in_tars(table, table["shard"], seconds, tars)
+                return _with_seconds(table, pc.subtract(table["end_s"], table["start_s"]))
         try:
             table = read_parquet(self._store, _INDEXES[0], [*names, "duration"])
-            shards = pc.binary_join_element_wise(SHARDS, table["shard"], "/")
-            return _rows_in_tars(table, shards, table["duration"], tars)
+            return _with_seconds(table, table["duration"])
         except (StorageError, pa.ArrowException, OSError) as error:
             if self._replace:
                 return _SHARD_CLIPS_SCHEMA.empty_table()
             raise UsageError(
-                f"{self._store.uri}/{SHARDS} has {len(tars)} tars, but neither the tables of the "
-                f"run that wrote them nor {_INDEXES[0]} can be read ({error}), so nothing says "
-                "which clips this run would remove: name another OUT, or add --replace to keep "
-                "only the clips of this run"
+                f"neither the tables of the last run into {self._store.uri} nor {_INDEXES[0]} can "
+                f"be read ({error}), so nothing says which clips this run would remove: name "
+                "another OUT, or add --replace to keep only the clips of this run"
             ) from error
+
+    def _missing_tars(self) -> list[str]:
+        """Returns the tars of the newest snapshot that do not exist."""
+        tars = [shard["name"] for shard in self._previous.get("shards", ())]
+        there = {info.key for info in self._store.list(f"{SHARDS}/")}
+        there |= find_unlisted(self._store, tars, there).keys()
+        return [tar for tar in tars if tar not in there]
 
 
 def by_source(missing: pa.Table, contents_of: Contents) -> list[DroppedClips]:
@@ -256,12 +264,10 @@ def by_source(missing: pa.Table, contents_of: Contents) -> list[DroppedClips]:
     return dropped
 
 
-def _rows_in_tars(
-    table: pa.Table, shards: pa.ChunkedArray, seconds: pa.ChunkedArray, tars: pa.Array
-) -> pa.Table:
-    """Returns rows of `_SHARD_CLIPS_SCHEMA` for the clips in `tars`."""
-    in_shards = table.select(_SHARD_CLIPS_SCHEMA.names[:3]).append_column("seconds", seconds)
-    return in_shards.filter(pc.is_in(shards, value_set=tars)).cast(_SHARD_CLIPS_SCHEMA)
+def _with_seconds(table: pa.Table, seconds: pa.ChunkedArray) -> pa.Table:
+    """Returns rows of `_SHARD_CLIPS_SCHEMA`."""
+    rows = table.select(_SHARD_CLIPS_SCHEMA.names[:3]).append_column("seconds", seconds)
+    return rows.cast(_SHARD_CLIPS_SCHEMA)
 
 
 def _without(table: pa.Table, column: str, values: pa.ChunkedArray) -> pa.Table:

@@ -13,16 +13,19 @@ from typing import Any, TypeVar
 from curator.errors import DamagedError, StorageError
 from curator.stages.commit.commit_run import alone
 from curator.storage import Store
-from curator.tables.checksums import find_json, is_damaged, sealed_json, those, to_json
+from curator.tables.checksums import TRIES, find_json, is_damaged, sealed_json, those, to_json
 from curator.tables.fenced_store import Digest, FencedStore
 from curator.tables.out_layout import CONFIG, LAYOUT, SHARDS, FolderLifetime, is_own, listed_objects
 from curator.tables.output_format import read_summary
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
+    EARLIER,
     HEAD,
     NUMBER,
     archived,
     copies_of,
+    existing_numbers,
+    is_snapshot,
     objects_of,
     snapshot_name,
     snapshot_numbers,
@@ -72,14 +75,20 @@ def _remove(
 ) -> bool:
     """Removes all damaged objects of the kind that an error names; returns whether there are any.
 
-    If the newest snapshot has an equal copy of an object, it restores the object instead.
+    If the newest snapshot has an equal copy of an object, it restores the object instead. Snapshots
+    and objects of earlier snapshots stay, because no run makes them again.
     """
     if error.name.split("/")[0] not in kinds:
         return False
     folder = error.name.rpartition("/")[0]
     # An object at the root is its own kind.
     prefix = f"{folder}/" if folder else error.name
-    names = [info.key for info in store.list(prefix) if is_own(info.key)]
+    earlier = set(_newest(store).get(EARLIER, ()))
+    names = [
+        info.key
+        for info in store.list(prefix)
+        if is_own(info.key) and info.key not in earlier and not is_snapshot(info.key)
+    ]
     damaged = those(partial(is_damaged, store), names)
     if not damaged:
         return False
@@ -110,7 +119,7 @@ def repair_objects(
         summary = {}
     head = summary.get(HEAD)
     if head is not None and summary[NUMBER] >= max(numbers, default=0):
-        _repair_snapshot(fenced, summary, numbers)
+        _repair_snapshot(fenced, summary)
     summary = _newest(store)
     folders = {name.split("/")[0] for name in objects_of(summary)}
     there = listed_objects(store, folders) if folders else {}
@@ -151,19 +160,16 @@ def restored(store: FencedStore, names: Collection[str]) -> frozenset[str]:
     return frozenset(whole)
 
 
-def _repair_snapshot(
-    store: FencedStore, summary: Mapping[str, Any], numbers: Collection[int]
-) -> None:
+def _repair_snapshot(store: FencedStore, summary: Mapping[str, Any]) -> None:
     """Restores the newest snapshot from `summary.json`, and warns of lost earlier snapshots."""
     number, head = summary[NUMBER], summary[HEAD]
     name, sha256 = snapshot_name(number), head["sha256"]
-    gone = set(range(head["first"], number)).difference(numbers)
-    if gone:
+    if gone := [lost for lost in existing_numbers(store, summary)[1] if lost != number]:
         logger.warning(
             "lost snapshots of %s: %s; only `curate clean` removes their tars and tables",
-            store.uri, ", ".join(map(str, sorted(gone))),
+            store.uri, ", ".join(map(str, gone)),
         )  # fmt: skip
-    if number in numbers and Digest.of_object(store, name).sha256 == sha256:
+    if store.exists(name) and Digest.of_object(store, name).sha256 == sha256:
         return
     logger.warning(
         "%s/%s is damaged or gone; this command restores it from %s", store.uri, name, SUMMARY
@@ -185,9 +191,9 @@ def _newest(store: Store) -> dict[str, Any]:
 
 
 def _has(store: Store, name: str, digest: Digest) -> bool:
-    """Returns whether an object exists with these bytes."""
+    """Returns whether an object exists with these bytes; reads it again before it says no."""
     try:
-        return Digest.of_object(store, name) == digest
+        return any(Digest.of_object(store, name) == digest for _ in range(TRIES))
     except StorageError:
         if store.exists(name):
             raise

@@ -187,6 +187,18 @@ def listed_objects(store: Store, folders: Collection[str]) -> dict[str, ObjectIn
     return {info.key: info for info in few if "/" in info.key and info.key.split("/")[0] in folders}
 
 
+def find_unlisted(
+    store: Store, names: Iterable[str], listed: Collection[str]
+) -> dict[str, ObjectInfo]:
+    """Returns those objects of `names` that exist although a listing lacks them, by name.
+
+    A listing may be stale, so it does not prove that an object is missing.
+    """
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(store.find, [name for name in names if name not in listed])
+        return {info.key: info for info in found if info is not None}
+
+
 def remove(store: Store, keys: Iterable[str]) -> None:
     """Removes objects of older runs; warns of objects of others, which stay.
 

@@ -18,7 +18,7 @@ from typing import Any
 from curator.errors import UsageError
 from curator.storage import Store
 from curator.tables.checksums import find_json, read_json
-from curator.tables.out_layout import CONFIG, MANIFEST, NEXT_MANIFEST, TABLES
+from curator.tables.out_layout import CONFIG, MANIFEST, NEXT_MANIFEST, TABLES, find_unlisted
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
     NUMBER,
@@ -78,6 +78,7 @@ def existing(store: Store, previous: Mapping[str, Any], table: str) -> list[str]
     """Returns the existing parts of a table of the last finished run; warns of missing parts."""
     named = previous.get("tables", {}).get(table, ())
     there = {info.key for info in store.list(f"{table}/")}
+    there |= find_unlisted(store, named, there).keys()
     lost = [name for name in named if name not in there]
     if lost:
         logger.warning(

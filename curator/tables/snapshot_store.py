@@ -12,17 +12,25 @@ the newest, so snapshots form a chain. A commit writes the files at fixed paths 
 folders of the tables, the indexes of the shards, the report) after its snapshot. If a commit breaks
 off between the two, the next run writes these files again.
 
-The newest snapshot lists objects that only earlier snapshots name as `earlier`. So a commit need
-not read earlier snapshots to know which objects must stay.
+The newest summary lists objects that only earlier snapshots name as `earlier`. So a commit need not
+read earlier snapshots to know which objects must stay. The list is computed from snapshots alone,
+never from a listing of objects: an object that is out of reach for a while keeps its name. Only
+`clean` and `curate remove`, which change what snapshots name, make the list anew.
+
+A listing may be stale, or a folder may not be mounted. So no operation concludes from a listing
+that a snapshot does not exist (`existing_numbers`). A commit reads all snapshots before it removes
+an object that a snapshot could name (`without_named`).
 
 Only `curate remove` overwrites snapshots, because removed footage must not stay in old ones.
 """
 
+import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain, count, takewhile
 from typing import Any
 
 from curator.errors import CuratorError, DamagedError, UnconditionalStoreError, UsageError
@@ -41,6 +49,8 @@ from curator.tables.out_layout import (
     remove,
 )
 from curator.tables.parts import SUMMARY
+
+logger = logging.getLogger(__name__)
 
 NUMBER, MADE, EARLIER = "snapshot", "made", "earlier"
 """Fields of a summary: number, time, and objects that only earlier snapshots name."""
@@ -74,10 +84,41 @@ def snapshot_name(number: int) -> str:
     return f"{SNAPSHOTS}/{number:08d}.json"
 
 
+def is_snapshot(name: str) -> bool:
+    """Returns whether this is the object name of a snapshot."""
+    return _NAME.fullmatch(name) is not None
+
+
 def snapshot_numbers(store: Store) -> list[int]:
     """Returns the numbers of all snapshots, ascending."""
     matches = (_NAME.fullmatch(info.key) for info in store.list(f"{SNAPSHOTS}/0"))
     return [int(match[1]) for match in matches if match is not None]
+
+
+def existing_numbers(store: Store, summary: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+    """Returns the numbers of the snapshots that exist, and of those that are lost, ascending.
+
+    Asks for each snapshot that `summary`, the newest summary, implies and the listing lacks, and
+    for the one after the last. A lost snapshot may come back, such as from a disk that is not
+    mounted.
+    """
+    listed = snapshot_numbers(store)
+    last = max([summary.get(NUMBER, 0), *listed])
+    first = summary.get(HEAD, {}).get("first", min(listed, default=last))
+    missing = sorted(set(range(max(first, 1), last + 1)).difference(listed))
+    found = [number for number in missing if store.exists(snapshot_name(number))]
+    lost = sorted(set(missing).difference(found))
+    if last:
+        # `clean` may have ended between the record of a later first snapshot and a removal.
+        beyond = chain(
+            _while_there(store, range(first - 1, 0, -1)), _while_there(store, count(last + 1))
+        )
+        found += [number for number in beyond if number not in listed]
+    return sorted([*listed, *found]), lost
+
+
+def _while_there(store: Store, numbers: Iterable[int]) -> Iterator[int]:
+    return takewhile(lambda number: store.exists(snapshot_name(number)), numbers)
 
 
 def require_snapshots(store: Store) -> list[int]:
@@ -90,14 +131,14 @@ def require_snapshots(store: Store) -> list[int]:
 
 def read_snapshot(store: Store, number: int) -> dict[str, Any]:
     """Reads a snapshot; raises `UsageError` if it does not exist, and else as `read_json`."""
-    numbers = snapshot_numbers(store)
-    if number not in numbers:
+    name, numbers = snapshot_name(number), snapshot_numbers(store)
+    if number not in numbers and not store.exists(name):
         there = ", ".join(map(str, numbers[-8:])) or "none"
         raise UsageError(
             f"{store.uri} has no snapshot {number}; there are {there}: `curate snapshots` lists "
             "all snapshots"
         )
-    return read_json(store, snapshot_name(number))
+    return read_json(store, name)
 
 
 def archived(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +213,9 @@ def number_commit(
 
     `previous` is the newest summary, possibly of a version without snapshots; empty for none.
     """
-    numbers = snapshot_numbers(store)
+    numbers, lost = existing_numbers(store, previous)
+    if numbers and NUMBER in previous and previous[NUMBER] < numbers[-1]:
+        raise _other_commit(store, numbers[-1])
     summary = {**summary, INDEXES: index_names(manifest, dataset)}
     archive = archived(summary)
     named = named_objects(archive)
@@ -188,7 +231,7 @@ def number_commit(
     facts: dict[str, Any]
     if is_new:
         facts = {
-            NUMBER: max(numbers, default=0) + 1,
+            NUMBER: max([*numbers, *lost], default=0) + 1,
             MADE: datetime.now(UTC).isoformat(timespec="seconds"),
             OBJECTS: digests(store, named - _of_shards(archive), previous),
             BEFORE: _link(store, numbers[-1]) if numbers else None,
@@ -196,11 +239,9 @@ def number_commit(
     else:
         facts = {name: previous[name] for name in _CHAIN if name in previous}
     earlier = set(previous.get(EARLIER, ()))
-    if numbers:
+    if NUMBER in previous:
         earlier |= named_objects(archived(previous))
-    folders = {name.split("/")[0] for name in earlier - named}
-    stored = {info.key for folder in folders for info in store.list(f"{folder}/")}
-    earlier = (earlier - named) & stored
+    earlier -= named
     # The summary may have values of the snapshot before, which `facts` replaces.
     first = {name: facts[name] for name in (NUMBER, MADE)}
     numbered = first | with_fixed_paths(summary) | {EARLIER: sorted(earlier)} | facts
@@ -255,9 +296,10 @@ def head_of(
     """Returns the field `head` of `summary.json`; the snapshot must be stored already."""
     names = sorted(objects_of(summary))
     objects = listed_objects(store, {name.split("/")[0] for name in names})
+    first = previous[HEAD]["first"] if HEAD in previous else None
     return {
         "sha256": _link(store, summary[NUMBER])["sha256"],
-        "first": previous.get(HEAD, {}).get("first", min(snapshot_numbers(store))),
+        "first": min(existing_numbers(store, summary)[0]) if first is None else first,
         "versions": {name: objects[name].version for name in names if name in objects},
     }
 
@@ -304,12 +346,15 @@ def index_names(manifest: bytes, dataset: bytes) -> dict[str, str]:
 
 def add_snapshot(store: Store, number: int, data: bytes) -> None:
     """Commits a snapshot; raises `CuratorError` if another run has added one with this number."""
-    name = snapshot_name(number)
-    if not created(store, name, data):
-        raise CuratorError(
-            f"{store.uri}/{name} exists already: another run committed to this OUT meanwhile; this "
-            "run changed nothing of that commit"
-        )
+    if not created(store, snapshot_name(number), data):
+        raise _other_commit(store, number)
+
+
+def _other_commit(store: Store, number: int) -> CuratorError:
+    return CuratorError(
+        f"{store.uri}/{snapshot_name(number)} exists already: another run committed to this OUT "
+        "meanwhile; this run changed nothing of that commit"
+    )
 
 
 def created(store: Store, name: str, data: bytes) -> bool:
@@ -328,12 +373,44 @@ def created(store: Store, name: str, data: bytes) -> bool:
 
 
 def listed_snapshots(store: Store) -> Iterator[tuple[int, dict[str, Any] | DamagedError]]:
-    """Yields number and summary of each snapshot, newest first; for a damaged one, the error."""
-    for number in reversed(snapshot_numbers(store)):
+    """Yields number and summary of each snapshot, newest first; for a damaged one, the error.
+
+    A lost snapshot is a damaged one.
+    """
+    try:
+        summary = find_json(store, SUMMARY) or {}
+    except DamagedError:
+        summary = {}
+    for number in sorted(chain(*existing_numbers(store, summary)), reverse=True):
         try:
             yield number, read_json(store, snapshot_name(number))
         except DamagedError as error:
             yield number, error
+
+
+def without_named(store: Store, names: Collection[str]) -> list[str]:
+    """Returns the objects that no snapshot names, as a proof before their removal.
+
+    Reads all snapshots if a snapshot could name any of the objects. If a snapshot is lost or
+    damaged, nothing is proved, and such objects stay.
+    """
+    doubtful = set(filter(_may_be_named, names))
+    for _, summary in listed_snapshots(store) if doubtful else ():
+        if isinstance(summary, DamagedError):
+            logger.warning(
+                "objects that this run does not need stay, because %s may name them: %d, such as "
+                "%s; restore it from a copy, or run `curate clean %s`, which removes older "
+                "snapshots and what only they name",
+                summary.name, len(doubtful), min(doubtful), store.uri,
+            )  # fmt: skip
+            return [name for name in names if not _may_be_named(name)]
+        doubtful -= named_objects(summary)
+    return [name for name in names if name in doubtful or not _may_be_named(name)]
+
+
+def _may_be_named(name: str) -> bool:
+    """Returns whether snapshots name objects of this kind, which no run overwrites."""
+    return LAYOUT.get(name.split("/")[0]) in _CLEANED and not has_fixed_path(name)
 
 
 def follows(summary: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
@@ -379,9 +456,8 @@ def clean(
     """
     require_snapshots(store)
     newest = None if older_than is None else datetime.now(UTC) - older_than
-    kept: list[int] = []
+    kept: dict[int, set[str]] = {}
     removed: list[int] = []
-    named: set[str] = set()
     for number, summary in listed_snapshots(store):
         stays = len(kept) < keep
         if isinstance(summary, DamagedError):
@@ -389,25 +465,28 @@ def clean(
                 raise summary
             removed.append(number)
         elif stays or (newest is not None and datetime.fromisoformat(summary[MADE]) >= newest):
-            kept.append(number)
-            named |= {snapshot_name(number)} | named_objects(summary)
+            kept[number] = named_objects(summary)
         else:
             removed.append(number)
+    named = set().union(map(snapshot_name, kept), *kept.values())
     old = {
         info.key: info.bytes
         for folder, life in LAYOUT.items()
         for info in (store.list(f"{folder}/") if life in _CLEANED else ())
-        if info.key not in named and is_own(info.key) and not has_fixed_path(info.key)
+        if info.key not in named and is_own(info.key) and _may_be_named(info.key)
     }
-    if not dry_run and old:
+    if not dry_run and (old or removed):
         check()
+        fenced = FencedStore(store, check)
         head = find_json(store, SUMMARY) or {}
         if HEAD in head:
-            # Records where the chain starts first: a missing snapshot after this start is lost.
+            # A missing snapshot after the first is lost, so the record comes before removals.
             head[HEAD]["first"] = min(kept)
-            FencedStore(store, check).write(SUMMARY, sealed_json(head, to_json, SUMMARY))
+            fenced.write(SUMMARY, sealed_json(head, to_json, SUMMARY))
         # Snapshots are removed first, so that no snapshot names an object that is gone.
-        snapshots = {snapshot_name(number) for number in removed} & old.keys()
-        store.delete(sorted(snapshots))
-        remove(store, old.keys() - snapshots)
-    return Cleaned(kept=kept, removed=removed, n_objects=len(old), n_bytes=sum(old.values()))
+        store.delete(map(snapshot_name, sorted(removed)))
+        if HEAD in head:
+            head[EARLIER] = sorted(set().union(*kept.values()) - kept[max(kept)])
+            fenced.write(SUMMARY, sealed_json(head, to_json, SUMMARY))
+        remove(store, old.keys() - set(map(snapshot_name, removed)))
+    return Cleaned(kept=[*kept], removed=removed, n_objects=len(old), n_bytes=sum(old.values()))

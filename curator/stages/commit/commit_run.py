@@ -50,6 +50,7 @@ from curator.tables.snapshot_store import (
     number_commit,
     put_in_place,
     snapshot_name,
+    without_named,
 )
 from curator.tables.source_table import SourceTotals, value_counts
 
@@ -183,7 +184,8 @@ def _publish(run: Commit, summary: dict[str, Any], page: str) -> dict[str, Any]:
     shown = page if is_wanted else None
     written = write_fixed_paths(store, commit.summary, run.previous, shard_files, shown)
     named = commit.named | shard_files.keys()
-    remove(store, [NEXT_MANIFEST, *leftovers(store, named, run.folders, written["fingerprints"])])
+    old = leftovers(store, named, run.folders, written["fingerprints"])
+    remove(store, [NEXT_MANIFEST, *without_named(store, old)])
     return written
 
 

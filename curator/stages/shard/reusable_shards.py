@@ -16,7 +16,7 @@ from curator.stages.shard.tar_reader import index_name, meta_name
 from curator.storage import Store
 from curator.tables.checksums import find_json, read_parquet, those
 from curator.tables.fenced_store import Digest
-from curator.tables.out_layout import MANIFEST, SHARDS
+from curator.tables.out_layout import MANIFEST, SHARDS, find_unlisted
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +49,13 @@ class ReusableShards:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Bytes of each object; objects that changed since they were written are left out."""
-        listed = {info.key: info for info in self.store.list(f"{SHARDS}/")}
         versions: dict[str, str] = {}
         for shard in self.previous.get("shards", ()):
             versions |= shard.get("versions", {})
+        there = {info.key: info for info in self.store.list(f"{SHARDS}/")}
+        there |= find_unlisted(self.store, versions, there)
         changed = [
-            key for key, info in listed.items() if versions.get(key, info.version) != info.version
+            key for key, info in there.items() if versions.get(key, info.version) != info.version
         ]
         hashes = dict(self._hashes())
         damaged = those(
@@ -68,8 +69,8 @@ class ReusableShards:
                 damaged[0],
             )
         for key in damaged:
-            del listed[key]
-        return {key: info.bytes for key, info in listed.items()}
+            del there[key]
+        return {key: info.bytes for key, info in there.items()}
 
     def keys(self) -> dict[str, list[str]]:
         """Returns the sample keys of each tar of the last run, even of a tar that is lost."""

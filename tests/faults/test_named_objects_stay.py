@@ -1,0 +1,182 @@
+"""No object that a snapshot names is deleted, and no clip leaves without a message.
+
+Fails where a commit forgets a tar that is out of reach for a while, where a clip counts only if its
+tar is listed, and where a stale listing decides what exists.
+"""
+
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from faults.out_histories import existing_snapshots, explore, named_by, objects
+from small_output import SmallOutput
+
+from curator.errors import DamagedError, UsageError
+from curator.storage import ObjectInfo, open_store
+from curator.storage.local_store import LocalStore
+from curator.tables.snapshot_store import read_snapshot
+from curator.verify import verify
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> SmallOutput:
+    """Two snapshots: of the first only, a tar with clips that the second recipe rejects."""
+    output = SmallOutput(tmp_path / "out", {1, 2, 3})
+    output.run([1, 2])
+    output.run([1, 2], recipe=1)
+    return output
+
+
+def summary(output: SmallOutput) -> dict[str, object]:
+    newest = max(existing_snapshots(output.out))
+    return read_snapshot(open_store(str(output.out)), newest)
+
+
+def missing(output: SmallOutput) -> list[str]:
+    named = named_by(existing_snapshots(output.out))
+    return [name for name in sorted(named) if not (output.out / name).exists()]
+
+
+def only_first(output: SmallOutput) -> list[Path]:
+    first, second = existing_snapshots(output.out).values()
+    return [output.out / name for name in named_by({1: first}) - named_by({2: second})]
+
+
+@contextmanager
+def stale(*prefixes: str, lacks: str = "") -> Iterator[None]:
+    """Listings of some prefixes lack objects whose names contain a text."""
+    real = LocalStore.list
+
+    def listed(store: LocalStore, prefix: str = "") -> Iterator[ObjectInfo]:
+        for info in real(store, prefix):
+            if not prefix.startswith(prefixes) or lacks not in info.key:
+                yield info
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStore, "list", listed)
+        yield
+
+
+def test_a_tar_that_is_away_during_a_commit_keeps_its_name(output: SmallOutput) -> None:
+    old = only_first(output)
+    assert any(path.suffix == ".tar" for path in old)
+    away = {path: path.read_bytes() for path in old}
+    for path in away:
+        path.unlink()
+    output.run([1, 2, 3], recipe=1)
+    for path, data in away.items():
+        path.write_bytes(data)
+    findings = verify(str(output.out), frames="none").findings
+    assert not [finding for finding in findings if "delete" in finding.remedy]
+    output.run([1, 2, 3])
+    assert not missing(output)
+
+
+def test_clips_count_although_their_tar_is_missing(output: SmallOutput) -> None:
+    """The sources are gone too, so that nothing but a restored tar brings the clips back."""
+    before = {
+        p.relative_to(output.out): p.read_bytes() for p in output.out.rglob("*") if p.is_file()
+    }
+    shards = output.out / "shards"
+    away = output.out.parent / "away"
+    shutil.move(shards, away)
+    output.sources = {3}
+    for named in ([3], [1, 2, 3]):
+        with pytest.raises(UsageError, match="would leave the shards") as error:
+            output.run(named, recipe=1)
+        assert "restore the missing tars (1 tar, such as shards/" in str(error.value)
+    if shards.exists():
+        shutil.rmtree(shards)
+    shutil.move(away, shards)
+    after = {name: (output.out / name).read_bytes() for name in before}
+    assert after == before
+    output.run([3], recipe=1)
+    assert summary(output)["counts"]["clips"] == 9
+    assert not missing(output)
+
+
+def test_a_stale_listing_of_tars_loses_no_clip(output: SmallOutput) -> None:
+    output.sources = set()
+    kept = summary(output)["counts"]["kept"]
+    output.sources = {3}
+    with stale("shards/"):
+        output.run([3], recipe=1)
+    assert summary(output)["counts"]["kept"] >= kept
+    assert not missing(output)
+
+
+def test_a_stale_listing_of_snapshots_breaks_no_chain(output: SmallOutput) -> None:
+    for lacks in ("00000001", "00000002", "0000000"):
+        with stale("snapshots/", lacks=lacks):
+            output.run([1, 2, 3], recipe=int(lacks == "00000002"))
+        numbers = sorted(existing_snapshots(output.out))
+        assert numbers == list(range(1, len(numbers) + 1))
+        newest = summary(output)
+        assert newest["previous"]["snapshot"] == len(numbers) - 1
+    assert not missing(output)
+    assert verify(str(output.out), frames="none").is_well
+
+
+@pytest.mark.parametrize("lacks", ["00000001", "00000002"])
+def test_clean_asks_for_snapshots_that_a_listing_lacks(output: SmallOutput, lacks: str) -> None:
+    output.run([1, 2, 3])
+    with stale("snapshots/", lacks=lacks):
+        output.clean(2)
+    assert sorted(existing_snapshots(output.out)) == [2, 3]
+    assert not missing(output)
+    with stale("snapshots/", lacks="00000003"):
+        output.clean(1)
+    assert sorted(existing_snapshots(output.out)) == [3]
+    assert not missing(output)
+    assert verify(str(output.out), frames="none").is_well
+
+
+def test_clean_refuses_if_a_snapshot_that_should_stay_is_lost(output: SmallOutput) -> None:
+    output.run([1, 2, 3])
+    (output.out / "snapshots" / "00000002.json").unlink()
+    before = objects(output.out)
+    with pytest.raises(DamagedError, match=r"00000002\.json"):
+        output.clean(2)
+    assert objects(output.out) == before
+    output.clean(1)
+    assert sorted(existing_snapshots(output.out)) == [3]
+
+
+def test_nothing_is_removed_while_a_snapshot_is_lost(
+    output: SmallOutput, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tar that no readable snapshot names may be one of the lost snapshot."""
+    first = output.out / "snapshots" / "00000001.json"
+    data = first.read_bytes()
+    (tar,) = (path for path in only_first(output) if path.suffix == ".tar")
+    copy = tar.with_name(tar.name.replace("train-000000", "train-000007"))
+    shutil.copy(tar, copy)
+    first.unlink()
+    with caplog.at_level(logging.WARNING):
+        output.run([1, 2, 3], recipe=1)
+    assert copy.exists()
+    assert "00000001.json may name them" in caplog.text
+    first.write_bytes(data)
+    output.run([1, 2, 3], recipe=2)
+    assert not copy.exists()
+    assert not missing(output)
+
+
+def test_a_damaged_snapshot_is_not_removed(output: SmallOutput) -> None:
+    first = output.out / "snapshots" / "00000001.json"
+    data = first.read_bytes()
+    first.write_bytes(data[:-9])
+    output.run([1, 2, 3], recipe=1)
+    first.write_bytes(data)
+    output.run([1, 2, 3], recipe=2)
+    assert not missing(output)
+
+
+def test_random_histories(tmp_path: Path) -> None:
+    """A sample of `benchmarks/histories.py`."""
+    n_histories, violations = explore(tmp_path, 1, (4, 4, 3, 3, 2))
+    assert not violations, "\n".join(violations[:5])
+    assert n_histories >= 280
