@@ -1,7 +1,7 @@
 """Runs `curate` on S3 with network faults and expiring credentials, and on full disks.
 
     eval "$(SERVER)"      # AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY of any server
-    python benchmarks/s3_faults.py [--scenarios faults credentials "one object" disk] [--ray]
+    python benchmarks/s3_faults.py [--scenarios faults credentials "stale listing" disk] [--ray]
 
 A proxy (`tests/fault_proxy.py`) is between all processes of a run and the server. Synthetic films
 are stored in a new bucket, which is removed at the end. One film exceeds 8 MiB, so its shard is
@@ -11,6 +11,9 @@ uploaded in parts. A run without faults gives the expected result. Scenarios:
   slow body, or a flipped bit; `--rounds` runs, and a second run over each output;
 - credentials: all requests after the N-th are refused with `ExpiredToken`, for several N;
 - one object: 403 for one film, and for one kind of output;
+- stale listing: a run that adds a film, once for each of its listings. This listing, with its
+  second reading over plain HTTP, is as old as the first run, or empty. The source of the first run
+  is gone. And a tar of the first snapshot is away during one run, and comes back;
 - disk: OUT, then TMPDIR, is a small tmpfs, which needs root.
 
 A run that cannot continue must end with its documented code and one line. The next must end with
@@ -18,13 +21,14 @@ A run that cannot continue must end with its documented code and one line. The n
 """
 
 import argparse
+import itertools
 import os
 import secrets
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
@@ -38,8 +42,10 @@ from film_shots import moving_texture
 from measure import CURATE, hashes, sets, tell
 
 from curator.footage.scenes import Picture
-from curator.storage import open_store
+from curator.storage import Store, open_store
 from curator.storage.s3_client import client
+from curator.tables.checksums import read_parquet
+from curator.tables.snapshot_store import named_objects, read_snapshot, snapshot_numbers
 
 SETTINGS = (
     "filters.short_side_px.min=60", "shard.resolutions=[64, 120, 480]", "propose.min_s=0.5",
@@ -47,7 +53,7 @@ SETTINGS = (
     "shard.append=false",
 )  # fmt: skip
 COMPARED = ("shards", "sources", "clips", "shots", "embeddings")
-SCENARIOS = ("faults", "credentials", "one object", "disk")
+SCENARIOS = ("faults", "credentials", "one object", "stale listing", "disk")
 LIMIT_S = 600.0
 
 
@@ -67,9 +73,11 @@ class Trial:
         self.wrong: list[str] = []
         self.expected: dict[str, str] = {}
 
-    def run(self, out: str, *, url: str = "", **environment: str) -> tuple[int, str, float]:
+    def run(
+        self, out: str, *more: str, sources: str = "", url: str = "", **environment: str
+    ) -> tuple[int, str, float]:
         """Returns exit code, standard error without progress, and seconds of a run."""
-        command = [*CURATE, "run", self.sources, out]
+        command = [*CURATE, "run", sources or self.sources, out, *more]
         command += self.options
         command += sets(*SETTINGS)
         settings = os.environ | {"AWS_ENDPOINT_URL": url or self.server} | environment
@@ -172,6 +180,87 @@ def one_object(trial: Trial, out: str, options: argparse.Namespace) -> dict[str,
     return {}
 
 
+def stale_listing(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, object]:
+    """Runs with one stale listing each, and checks what snapshots name and which clips stay."""
+    films = trial.sources
+    gone = f"{films}-gone"
+    bucket, store = open_store(films.rpartition("/")[0]), open_store(f"{out}-0")
+    bucket.copy("in/1.mp4", "in-gone/1.mp4")
+    other = sets("shard.id_member=true")
+    trial.run(store.uri, sources=gone)
+    first = {info.key for info in store.list()}
+    trial.run(store.uri, *other, sources=gone)
+    bucket.delete(["in-gone/1.mp4"])
+    base = {info.key: store.read(info.key) for info in store.list()}
+    before = kept_clips(store)
+    only_first = [
+        key for key in named_by_all(store, {1}) - named_by_all(store, {2}) if key.endswith(".tar")
+    ]
+    trial.check(bool(only_first), "stale listing: no tar is named by the first snapshot alone")
+    with FaultProxy(server=trial.server, share=0) as proxy:
+        trial.run(f"{out}-count", *other, sources=films, url=proxy.url)
+        n_tries = n_refused = 0
+        n_listings = proxy.counts["LIST"]
+        for age, number in itertools.product(("first run", "empty"), range(1, n_listings + 1, 2)):
+            n_tries += 1
+            name = f"stale listing {number} of {n_listings}, {age}"
+            target = open_store(f"{out}-{age[0]}{number}")
+            for key, data in base.items():
+                target.write(key, data)
+            root = target.uri.split("/", 3)[3]
+            proxy.counts.clear()
+            proxy.unlisted = partial(
+                unlisted, (number, number + 1), root, first if age == "first run" else set()
+            )
+            code, said, _ = trial.run(target.uri, *other, sources=f"{films}/2.mp4", url=proxy.url)
+            proxy.unlisted = None
+            n_refused += code != 0
+            trial.check("Traceback" not in said, f"{name}: traceback: {said}")
+            trial.check(code in (0, 1, 2), f"{name}: exit {code}")
+            trial.check(not missing(target), f"{name}: gone: {missing(target)[:3]}: {said}")
+            lost = before - kept_clips(target)
+            trial.check(not lost, f"{name}: exit {code}, {len(lost)} clips are gone: {said}")
+            code, said, _ = trial.run(target.uri, *other, sources=f"{films}/2.mp4")
+            trial.check(code == 0, f"{name}: the next run ends with {code}: {said}")
+            trial.check(not missing(target), f"{name}: gone after the next run")
+            target.delete([info.key for info in target.list()])
+    away = store.read(only_first[0])
+    store.delete(only_first[:1])
+    trial.run(store.uri, *other, sources=f"{films}/2.mp4")
+    store.write(only_first[0], away)
+    trial.run(store.uri, *other, sources=films)
+    trial.check(not missing(store), f"a tar that was away: gone: {missing(store)[:3]}")
+    return {"tries": n_tries, "runs_refused": n_refused}
+
+
+def unlisted(
+    numbers: Collection[int], root: str, there: Collection[str], number: int, key: str
+) -> bool:
+    """Leaves out of some listings all objects below a root that are not `there`."""
+    is_below = key.startswith(f"{root}/")
+    return number in numbers and is_below and key.removeprefix(f"{root}/") not in there
+
+
+def named_by_all(store: Store, numbers: Collection[int] | None = None) -> set[str]:
+    """Returns the objects that some snapshots name; None for all."""
+    numbers = snapshot_numbers(store) if numbers is None else numbers
+    return set().union(*(named_objects(read_snapshot(store, number)) for number in numbers))
+
+
+def missing(store: Store) -> list[str]:
+    """Returns objects that snapshots name and that do not exist."""
+    there = {info.key for info in store.list()}
+    return sorted(named_by_all(store) - there)
+
+
+def kept_clips(store: Store) -> set[str]:
+    """Returns the kept clips of the newest snapshot that the recipe of all runs keeps."""
+    snapshot = read_snapshot(store, max(snapshot_numbers(store)))
+    tables = [read_parquet(store, part) for part in snapshot["tables"]["clips"]]
+    rows = [row for table in tables for row in table.to_pylist()]
+    return {row["clip_id"] for row in rows if row["decision"] == "kept" and row["shard"]}
+
+
 @contextmanager
 def small_disk(n_bytes: int) -> Iterator[str]:
     """Yields a folder that holds only `n_bytes`, and can be remounted larger."""
@@ -241,7 +330,7 @@ def main() -> None:
         trial.expected = hashes(open_store(f"s3://{bucket}/expected"), *COMPARED)
         results: dict[str, object] = {"without_faults_s": wall_s, "objects": len(trial.expected)}
         table = {"faults": faults, "credentials": credentials, "one object": one_object,
-                 "disk": disk}  # fmt: skip
+                 "stale listing": stale_listing, "disk": disk}  # fmt: skip
         for name in options.scenarios:
             results[name] = table[name](trial, f"s3://{bucket}/{name.split()[-1]}", options)
     finally:

@@ -12,8 +12,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from html import unescape
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 KINDS = ("error", "reset", "lost", "cut", "slow", "flip")
 """500 or 503; a reset before the server has the request; one after; a body that ends early or
@@ -21,6 +22,10 @@ waits in the middle; one bit of what a GET gets, or of what a PUT sends."""
 
 Refusal = Callable[[int, str, str], str | None]
 """Of number, method and path of a request: the code of S3 under which it is refused with 403."""
+
+
+Unlisted = Callable[[int, str], bool]
+"""Of the number of a listing, from 1, and a key: whether the answer leaves the key out."""
 
 
 Chooses = Callable[[str, int], int | None]
@@ -54,6 +59,7 @@ class FaultProxy:
         checks: Whether the proxy compares what is sent with its MD5 or SHA-256, for a server that
             does not.
         refuse: See `Refusal`; without counting, because it is no fault of the network.
+        unlisted: Makes listings stale; see `Unlisted`.
         choose: Decides about the bodies of objects that are read, and of those that are written.
         slow_s: How long a slow body waits.
         delay_s: How long each request waits before it is passed on.
@@ -66,6 +72,7 @@ class FaultProxy:
     seed: int = 0
     checks: bool = False
     refuse: Refusal = refuse_nothing
+    unlisted: Unlisted | None = None
     choose: Chooses = lambda kind, number: None
     slow_s: float = 2.0
     delay_s: float = 0.0
@@ -144,6 +151,8 @@ class FaultProxy:
         head, answered = await self._asked(request.head, body)
         if request.method == "GET" and "?" not in request.path and head[9:12] in (b"200", b"206"):
             answered = self.changed("GET", answered)
+        if request.method == "GET" and "list-type=2" in request.path:
+            head, answered = self._listing(head, answered)
         if kind == "lost":
             return self._reset(kind, writer)
         if request.method != "GET" or not answered or kind not in ("cut", "slow", "flip"):
@@ -176,6 +185,20 @@ class FaultProxy:
             answered = _joined(answered)
             answer += f"\r\nContent-Length: {len(answered)}".encode()
         return re.sub(rb"^HTTP/1.0", b"HTTP/1.1", answer) + b"\r\n\r\n", answered
+
+    def _listing(self, head: bytes, answered: bytes) -> tuple[bytes, bytes]:
+        self.counts["LIST"] += 1
+        unlisted, number = self.unlisted, self.counts["LIST"]
+        if unlisted is None:
+            return head, answered
+
+        def entry(match: re.Match[bytes]) -> bytes:
+            return b"" if unlisted(number, unescape(unquote(match[1].decode()))) else match[0]
+
+        pattern = rb"<Contents>(?:(?!</Contents>).)*?<Key>([^<]*)</Key>.*?</Contents>"
+        answered = re.sub(pattern, entry, answered, flags=re.DOTALL)
+        length = f"\r\nContent-Length: {len(answered)}".encode()
+        return re.sub(rb"(?i)\r\ncontent-length:[^\r]*", length, head), answered
 
     def _flipped(self, data: bytes) -> bytes:
         at = self._draw.randrange(len(data))
