@@ -35,6 +35,7 @@ from curator.stages.caption.dialogs.answers import answer_text
 from curator.stages.caption.dialogs.window_dialog import Asker
 from curator.stages.shard.tar_reader import SPLITS, Shard, ShardSet
 from curator.tables.checksums import read_parquet
+from curator.tables.disk_table import taken
 from curator.tables.output_format import read_summary
 from curator.tables.parts import SUMMARY
 
@@ -248,7 +249,7 @@ class _Annotations:
     def of(self, clip_id: str) -> list[Row]:
         """Returns a clip's rows, by window; empty for a clip that no model annotated."""
         rows = self._rows.get(clip_id, [])
-        return self._table.take(rows).to_pylist() if rows else []
+        return taken(self._table, rows).to_pylist()
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -50,7 +50,7 @@ def without_removed(store: Store, summary: Mapping[str, Any], removals: Removals
     )
     is_cleared_K = (n_gone_K > 0) & (n_left_K == 0)
     is_removed_K, is_another_K = np.zeros((2, len(described)), np.bool_)
-    ids = clips["clip_id"].combine_chunks()
+    ids = clips["clip_id"]
     name = "clip_embeddings" if summary["tables"].get("clip_embeddings") else "embeddings"
     for part in summary["tables"].get(name, ()) if n_gone_K.any() else ():
         embeddings = read_parquet(store, part, ("clip_id", "vector")).combine_chunks()

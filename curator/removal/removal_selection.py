@@ -340,7 +340,7 @@ def _sources_of(store: Store, summaries: Summaries) -> pa.Table:
     sources = pa.concat_tables(tables)
     # The probe of a large file gives a provisional id; analysis settles the id.
     scanned = pa.concat_tables([empty, *_stored_sources(store, "scan", "uri")])
-    is_known = pc.is_in(scanned["uri"], value_set=sources["uri"].combine_chunks())
+    is_known = pc.is_in(scanned["uri"], value_set=sources["uri"])
     return pa.concat_tables([sources, scanned.filter(pc.invert(is_known))])
 
 

@@ -24,6 +24,7 @@ from curator.stages.shard.tar_reader import declared_families
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
 from curator.tables.clip_rows import ClipRows
+from curator.tables.long_columns import sorted_rows
 from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
 from curator.tables.parts import as_runs_write, parquet_by_content, with_column, write_table_part
 from curator.tables.removal_records import Removals, removal_hash
@@ -153,7 +154,8 @@ class SnapshotRewriting:
     ) -> dict[str, bytes]:
         manifest = read_json(self._store, summary[INDEXES]["manifest"])
         dataset = dataset.filter(pa.array(~self._removals.rows(dataset)))
-        dataset = _moved(dataset, tars, prefix=f"{SHARDS}/").sort_by("shard").cast(DATASET_SCHEMA)
+        dataset = _moved(dataset, tars, prefix=f"{SHARDS}/")
+        dataset = sorted_rows(dataset, "shard").cast(DATASET_SCHEMA)
         described = described_tars(manifest, dataset, summary["shards"])
         left = [tar for name, tar in described.items() if f"{SHARDS}/{name}" not in tars]
         left += [tar.described for tar in tars.values() if tar is not None]

@@ -23,6 +23,7 @@ from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.corpus_tables import FOLDER as ALIKE
 from curator.tables.family_store import row_keys
 from curator.tables.footage_index import FOLDER as VECTORS
+from curator.tables.long_columns import joined_chunks
 from curator.tables.mark_table import mark_objects, take_out_removed
 from curator.tables.out_layout import FAMILIES, VALUES, is_own
 from curator.tables.parts import FAILED, KEYS, Parts, to_parquet, with_column
@@ -166,7 +167,7 @@ class StateScrubbing:
     def _keep(self, name: str, left: pa.Table, rows_per_group: int | None = None) -> None:
         """Rewrites an object with the remaining rows; deletes it if empty, except candidates."""
         if left.num_rows or name.startswith(f"{CANDIDATES}/"):
-            data = to_parquet(left.combine_chunks(), name, rows_per_group=rows_per_group)
+            data = to_parquet(joined_chunks(left), name, rows_per_group=rows_per_group)
             self.store.write(name, data)
         else:
             self.store.delete([name])
@@ -243,7 +244,7 @@ class StateScrubbing:
             keys = left["text_hash"].to_pylist()
             parts = Parts(self.store, "text_embeddings", name.partition("/")[2].split("-")[0])
             # The name of a part depends on its keys.
-            if not keys or parts.write(left.combine_chunks(), keys, one_row_groups=True) != name:
+            if not keys or parts.write(joined_chunks(left), keys, one_row_groups=True) != name:
                 self.store.delete([name])
 
     def _replies(self, keys: frozenset[str]) -> None:

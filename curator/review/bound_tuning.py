@@ -34,6 +34,7 @@ from curator.stages.filter.rules import Bounds, resolve
 from curator.storage import Store
 from curator.tables.clip_rows import ClipRows
 from curator.tables.disk_table import taken
+from curator.tables.long_columns import take_values
 from curator.tables.schemas import metadata_fields
 
 SECTIONS = ("filters", "dedup", "select")
@@ -314,11 +315,13 @@ def _change(tuned: Tuned, before: Bounds | None, after: Bounds) -> dict[str, Any
 def _up_to(decided: pa.Table, bounds: Bounds) -> NDArray[np.bool_]:
     """Returns the clips against which no other rule has a reason, bool [N]."""
     own = pa.array([bounds.spec.low, bounds.spec.high, f"{bounds.score}_unwanted"])
-    reasons = decided["reasons"].combine_chunks()
-    others = pc.invert(pc.is_in(reasons.flatten(), value_set=own))
-    rows = pc.list_parent_indices(reasons).filter(others).to_numpy(zero_copy_only=False)
-    up_to = np.ones(len(reasons), dtype=np.bool_)
-    up_to[rows] = False
+    up_to = np.ones(decided.num_rows, dtype=np.bool_)
+    start = 0
+    for reasons in decided["reasons"].chunks:
+        others = pc.invert(pc.is_in(reasons.flatten(), value_set=own))
+        rows = pc.list_parent_indices(reasons).filter(others).to_numpy(zero_copy_only=False)
+        up_to[start + rows] = False
+        start += len(reasons)
     return up_to
 
 
@@ -335,7 +338,7 @@ def _nearest(values: NDArray[np.float64], bound: float, side: str) -> tuple[list
 
 def _by_id(clips: pa.Table, numbers: NDArray[np.int64]) -> list[int]:
     """Sorts numbers of clips by id; ids are hashes, so the first clips are a random sample."""
-    ids = clips["clip_id"].take(pa.array(numbers)).to_pylist()
+    ids = take_values(clips["clip_id"], pa.array(numbers)).to_pylist()
     return [number for _, number in sorted(zip(ids, numbers.tolist(), strict=True))]
 
 

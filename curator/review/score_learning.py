@@ -32,6 +32,7 @@ from curator.review.finished_run import Finished
 from curator.stages.filter.judging import score_values
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.disk_table import in_blocks
+from curator.tables.long_columns import take_rows
 from curator.tables.mark_table import read_marks, utc_now
 from curator.tables.out_layout import LEARNED_MODEL
 
@@ -352,7 +353,7 @@ def learn_suitability(
     n_scores, n_all = len(columns), len(rows)
     directions = _directions(ids, finished.vectors("embeddings"), rows, columns, grids)
     ranked = [np.nan_to_num(grids[name].rank(x), nan=0.5) for name, x in columns.items()]
-    own = finished.clips.select(["clip_id", "source_id"]).take(pa.array(rows)).to_pydict()
+    own = take_rows(finished.clips.select(["clip_id", "source_id"]), pa.array(rows)).to_pydict()
     marked = MarkedScores(
         names=tuple(columns),
         n_scores=n_scores,

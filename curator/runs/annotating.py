@@ -22,6 +22,7 @@ from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, reject
 from curator.tables.clip_vectors import Vectors
 from curator.tables.family_store import FamilyStore, values_in_tars
+from curator.tables.long_columns import take_rows
 from curator.tables.out_layout import MANIFEST
 from curator.tables.sample_members import Members, StoredMember
 
@@ -76,7 +77,7 @@ def annotate(
             rows = np.full(len(clips), -1, np.int32)
             rows[written.numbers] = of
             rows[pc.not_equal(clips.column("decision"), "kept").to_numpy()] = -1
-            taken = store.rows(column).take(pa.array(rows, mask=rows < 0))
+            taken = take_rows(store.rows(column), pa.array(rows, mask=rows < 0))
             for name in taken.column_names:
                 clips.set_column(name, taken[name])
     return lambda clip: [m for members in all_members for m in members.of(clip.clip_id)]

@@ -37,6 +37,7 @@ from curator.tables.clip_rows import ClipRows, ClipStore, fields_of
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows, in_blocks
+from curator.tables.long_columns import take_rows, take_values
 from curator.tables.mark_table import VERDICTS, Mark, Verdict
 from curator.tables.out_layout import OWN_FOLDERS
 from curator.tables.parts import with_column
@@ -330,7 +331,7 @@ class _KeptClips(_Shared):
             remainders.rows[is_gone], remainders.start_s[is_gone], remainders.end_s[is_gone]
         )
         numbers = pa.array(self._numbers[remainders.rows])
-        columns = {name: self._rows.column(name).take(numbers) for name in _PART_OF}
+        columns = {name: take_values(self._rows.column(name), numbers) for name in _PART_OF}
         # Rounding gives equal parts equal names.
         columns["part_start_s"] = pa.array(np.round(remainders.start_s, 3))
         columns["part_end_s"] = pa.array(np.round(remainders.end_s, 3))
@@ -472,7 +473,7 @@ class ClipCorpus(DecidedClips):
         """Adds clips that are parts of others; the rules filter them by the bounds of all clips."""
         candidates = self._formed(proposed.clips)
         order = pc.sort_indices(candidates, [(name, "ascending") for name in CLIP_ORDER])
-        some = self._over(clips=candidates.take(order), earlier=self.left.get)
+        some = self._over(clips=take_rows(candidates, order), earlier=self.left.get)
         for stage in self._rules:
             some.decide(stage, CorpusWork(stage.name))
         decided = pa.concat_tables(some.clips.blocks())

@@ -124,9 +124,7 @@ class DropCheck:
         if generation is not None:
             contents = sources.by_content()
             source_ids = contents.filter(pc.equal(contents["generation"], generation))["source_id"]
-            in_shards = in_shards.filter(
-                pc.is_in(in_shards["source_id"], value_set=source_ids.combine_chunks())
-            )
+            in_shards = in_shards.filter(pc.is_in(in_shards["source_id"], value_set=source_ids))
         gone = _without(in_shards, "clip_id", clips.column("clip_id").filter(is_kept))
         gone = _without(gone, "source_id", self._accepted)
         failed = _without(gone, "source_id", sources.contents())
@@ -271,4 +269,4 @@ def _with_seconds(table: pa.Table, seconds: pa.ChunkedArray) -> pa.Table:
 
 
 def _without(table: pa.Table, column: str, values: pa.ChunkedArray) -> pa.Table:
-    return table.filter(pc.invert(pc.is_in(table[column], value_set=values.combine_chunks())))
+    return table.filter(pc.invert(pc.is_in(table[column], value_set=values)))

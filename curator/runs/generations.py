@@ -64,7 +64,7 @@ class Generations:
         contents = sources.by_content()
         numbers = numbered(contents, earlier, config)
         sources.set_generations(numbers)
-        is_known = pc.is_in(numbers["source_id"], value_set=earlier["source_id"].combine_chunks())
+        is_known = pc.is_in(numbers["source_id"], value_set=earlier["source_id"])
         old, new = (
             sorted(numbers["generation"].filter(mask).unique().to_pylist())
             for mask in (is_known, pc.invert(is_known))
@@ -118,7 +118,7 @@ def why_stale(
     if _of_captions(previous["recipe"], previous["extensions"]) != judged[_CAPTIONS]:
         return "the section caption of the recipe changed"
     contents = sources.by_content()
-    there = pc.is_in(earlier["source_id"], value_set=contents["source_id"].combine_chunks())
+    there = pc.is_in(earlier["source_id"], value_set=contents["source_id"])
     gone = earlier.filter(pc.invert(there))
     if gone.num_rows:
         first = gone["uri"][0].as_py()
@@ -136,7 +136,7 @@ def why_stale(
 
 def _described_otherwise(contents: pa.Table, earlier: pa.Table) -> list[str]:
     """Returns addresses of earlier sources with changed metadata; each content once."""
-    place = pc.index_in(earlier["source_id"], value_set=contents["source_id"].combine_chunks())
+    place = pc.index_in(earlier["source_id"], value_set=contents["source_id"])
     is_other = np.zeros(earlier.num_rows, bool)
     for name in filter(is_metadata, contents.column_names):
         before, now = earlier[name], contents[name].take(place)
@@ -197,7 +197,7 @@ def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Tab
     contents = contents.sort_by("source_id")
     ids, seconds = contents["source_id"].combine_chunks(), contents["seconds"].to_numpy()
     numbers = pc.fill_null(earlier["generation"].cast(pa.int32()), 1).combine_chunks()
-    rows = pc.index_in(ids, value_set=earlier["source_id"].combine_chunks())
+    rows = pc.index_in(ids, value_set=earlier["source_id"])
     generation_of = (
         pc.fill_null(numbers.take(rows), 0).to_numpy(zero_copy_only=False).astype(np.int32)
     )

@@ -84,16 +84,16 @@ def remainders(
     `sources` has the sources of these clips by id.
     """
 
-    def propose() -> list[ProposedUnit]:
+    def propose(some: pa.Table) -> list[ProposedUnit]:
         by_source: dict[str, list[ClipPart]] = {}
-        for row in parts.to_pylist():
+        for row in some.to_pylist():
             span = Span(**{name: row[name] for name in field_names(Span)})
             part = ClipPart(clip=span, start_s=row["part_start_s"], end_s=row["part_end_s"])
             by_source.setdefault(row["source_id"], []).append(part)
         units: list[ProposedUnit] = []
         analyzing = _analyzing(run, run.log)
         step = _propose_step(run, analyzing, by_source)
-        analyzing.run(list(sources.values()), step, units.append)
+        analyzing.run([sources[source_id] for source_id in by_source], step, units.append)
         run.log.cpu_s.update(analyzing.runner.cpu_s)
         return units
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from curator.storage import Store
 from curator.tables.checksums import read_rows
 from curator.tables.key_index import equal_hashes, hashes
+from curator.tables.long_columns import CHUNK_BYTES
 from curator.tables.parts import columns_schema
 
 
@@ -53,9 +54,9 @@ class KeyRows:
     """Finds the row of a key; takes 12 bytes per key in addition to the column."""
 
     def __init__(self, keys: pa.ChunkedArray) -> None:
-        joined = keys.combine_chunks()
-        is_array = isinstance(joined, pa.Array)
-        self._keys: pa.Array = joined if is_array else pa.concat_arrays(joined.chunks)
+        # An array of strings holds at most 2 GiB.
+        kind = keys.type if keys.nbytes < CHUNK_BYTES else pa.large_string()
+        self._keys: pa.Array = keys.cast(kind).combine_chunks()
         parts = (hashes(keys.to_pylist()) for keys in self._pieces())
         self._hashes = np.concatenate([np.zeros(0, np.uint64), *parts])
         self._order = np.argsort(self._hashes, kind="stable").astype(np.int32)

@@ -18,6 +18,7 @@ from curator.records.clips import Candidate, Clip
 from curator.records.columns import columns_of
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.disk_table import BLOCK_ROWS, DiskTable, widened
+from curator.tables.long_columns import joined_chunks, joined_column, take_rows, take_values
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import (
     candidates_schema,
@@ -34,7 +35,7 @@ BLOCK = 512
 HELD = 16
 """Maximum number of blocks that are Python objects at a time."""
 _ROWS_PER_CHUNK = 128 * BLOCK
-"""Rows per chunk of a changed column: an Arrow array of strings holds at most 2 GiB."""
+"""Rows per chunk of a changed column."""
 
 
 class ClipRow(Clip):
@@ -219,7 +220,7 @@ class ClipRows(Sequence[ClipRow]):
     def take(self, numbers: Sequence[int] | NDArray[np.int64]) -> "ClipRows":
         """Returns a copy of some rows by their numbers."""
         taken = pa.array(numbers, pa.int64())
-        columns = {name: self.column(name).take(taken) for name in self.schema.names}
+        columns = {name: take_values(self.column(name), taken) for name in self.schema.names}
         return ClipRows(pa.table(columns, schema=self.schema), self.schema)
 
     def column(self, name: str) -> pa.ChunkedArray:
@@ -236,9 +237,9 @@ class ClipRows(Sequence[ClipRow]):
             for block, start in enumerate(range(0, self._n, BLOCK)):
                 parts += [own[block]] if block in own else base.slice(start, BLOCK).chunks
             # Joins many small chunks into few.
-            changed, chunks = pa.table([pa.chunked_array(parts, kind)], ["it"]), []
+            changed, chunks = pa.chunked_array(parts, kind), []
             for start in range(0, self._n, _ROWS_PER_CHUNK):
-                chunks += changed.slice(start, _ROWS_PER_CHUNK).combine_chunks()["it"].chunks
+                chunks += joined_column(changed.slice(start, _ROWS_PER_CHUNK)).chunks
             base = self._base[name] = pa.chunked_array(chunks, kind)
         return base
 
@@ -269,8 +270,7 @@ class ClipRows(Sequence[ClipRow]):
         for name in table.column_names:
             kind = self.schema.field(name).type
             chunks = [*self.column(name).chunks, *table[name].cast(kind).chunks]
-            both = pa.table({name: pa.chunked_array(chunks, kind)}).combine_chunks()
-            self.set_column(name, both.take(taken)[name])
+            self.set_column(name, take_values(joined_column(pa.chunked_array(chunks, kind)), taken))
 
     def slice(self, start: int, n_rows: int, schema: pa.Schema | None = None) -> pa.Table:
         """Returns rows from number `start` on, with columns as in `table`."""
@@ -406,7 +406,7 @@ ClipColumns = ClipRows | ClipStore
 
 
 def _in_order(out: pa.Table, passed: pa.Table, is_passed: NDArray[np.bool_]) -> pa.Table:
-    """Returns the rows of two tables in order, with one chunk per column.
+    """Returns the rows of two tables in order, with few chunks per column.
 
     `is_passed` is bool [N]: whether the next row comes from `passed`.
     """
@@ -414,8 +414,7 @@ def _in_order(out: pa.Table, passed: pa.Table, is_passed: NDArray[np.bool_]) -> 
     order = pa.array(np.argsort(np.argsort(is_passed, kind="stable")))
     # One chunk per column, because Arrow takes slowly from many chunks.
     both = pa.concat_tables([out, passed])
-    columns = [column.combine_chunks().take(order) for column in both.columns]
-    return pa.table(columns, schema=both.schema)
+    return take_rows(joined_chunks(both), order)
 
 
 def fields_of(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

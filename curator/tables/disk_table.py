@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curator.tables.long_columns import joined_chunks, joined_column, take_rows, take_values
 from curator.tables.spill_file import Spill
 
 BLOCK_ROWS = 65_536
@@ -205,8 +206,7 @@ class SortedRows(_GrowingTable):
                 for code, places in enumerate(self._ranges)
             )
         for positions, table in groups:
-            own = table[self._by[0]].combine_chunks()
-            rows = pc.index_in(keys.take(pa.array(positions)), value_set=own)
+            rows = pc.index_in(keys.take(pa.array(positions)), value_set=table[self._by[0]])
             is_there = rows.is_valid().to_numpy(zero_copy_only=False)
             yield positions[is_there], table, rows.drop_null().to_numpy().astype(np.int64)
             self.forget()
@@ -215,9 +215,9 @@ class SortedRows(_GrowingTable):
         """Writes the rows in memory to the file, one batch for each range."""
         if not self._held.n_rows:
             return
-        held = self._held.take().combine_chunks()
+        held = joined_chunks(self._held.take())
         codes = _ranges_of(held[self._by[0]])
-        held = held.take(pa.array(np.argsort(codes, kind="stable")))
+        held = take_rows(held, pa.array(np.argsort(codes, kind="stable")))
         ends = np.cumsum(np.bincount(codes, minlength=N_RANGES)).tolist()
         for places, begin, end in zip(self._ranges, [0, *ends], ends, strict=False):
             if begin < end:
@@ -251,7 +251,7 @@ def taken(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
     If the table is in a file, only these rows are read. Arrow's own `take` reads all rows.
     """
     rows = [table.slice(0, 0), *(table.slice(number, 1) for number in numbers)]
-    return pa.concat_tables(rows).combine_chunks()
+    return joined_chunks(pa.concat_tables(rows))
 
 
 def in_blocks(table: pa.Table) -> Iterator[pa.Table]:
@@ -261,7 +261,7 @@ def in_blocks(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def joined(tables: list[pa.Table], by: Sequence[str] = ()) -> pa.Table:
-    """Returns rows of tables in one chunk per column, sorted by some columns, ascending.
+    """Returns rows of tables in few chunks per column, sorted by some columns, ascending.
 
     `tables` has at least one table; this function empties it. The old chunks of each column are
     freed before the next column is joined, so memory never holds all rows twice.
@@ -273,9 +273,8 @@ def joined(tables: list[pa.Table], by: Sequence[str] = ()) -> pa.Table:
     schema, columns = whole.schema, whole.columns
     del whole
     for index in range(len(columns)):
-        # `Table.combine_chunks` leaves several chunks if a column is too long for one array.
-        column = pa.table([columns[index]], ["it"]).combine_chunks()
-        columns[index] = (column if rows is None else column.take(rows))["it"]
+        column = joined_column(columns[index])
+        columns[index] = column if rows is None else take_values(column, rows)
     return pa.table(columns, schema=schema)
 
 

@@ -28,6 +28,7 @@ from curator.storage.source_reader import is_racy
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import KeyRows, Location
 from curator.tables.key_index import KnownKeys, part_versions
+from curator.tables.long_columns import joined_chunks, take_rows
 from curator.tables.out_layout import FAMILIES, VALUES
 from curator.tables.parts import Parts, columns_schema, rows_to_table
 from curator.tables.removal_records import Removals
@@ -129,9 +130,10 @@ class FamilyStore:
         parts, columns = self._parts(column.version), [field.name for field in fields]
         with ThreadPoolExecutor(_READERS) as pool:
             tables = list(pool.map(lambda name: parts.read_columns(name, columns), places.names))
-        whole = pa.concat_tables([pa.schema(fields).empty_table(), *tables]).combine_chunks()
+        whole = pa.concat_tables([pa.schema(fields).empty_table(), *tables])
         begins = np.cumsum([0, *(table.num_rows for table in tables)])
-        return whole.take(pa.array(begins[places.code] + places.row, mask=places.code < 0))
+        rows = pa.array(begins[places.code] + places.row, mask=places.code < 0)
+        return take_rows(joined_chunks(whole), rows)
 
     def _parts(self, version: FamilyVersion) -> Parts:
         folder = VALUES if version.family.lifetime is Lifetime.RUN else FAMILIES

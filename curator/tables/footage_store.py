@@ -41,6 +41,8 @@ _REMOVED_SCHEMA = columns_schema(
     ("keypoints", pa.list_(pa.struct(list(_KEYPOINTS)))),
     ("luma_mean luma_spread", pa.list_(pa.float16())),
 )
+_REMOVED_ROWS = 16
+"""Rows per row group: Arrow reads at most 2 GiB of keypoints at a time, 27 KB per picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +112,12 @@ def write_removed_footage(store: Store, clips: Sequence[ClipFootage]) -> str | N
     """Writes the footage of removed clips; returns the object's name, None for no clips."""
     if not clips:
         return None
-    rows = [_removed_row(clip, number) for number, clip in enumerate(clips)]
-    table = pa.Table.from_pylist(rows, _REMOVED_SCHEMA)
+    tables = (
+        pa.Table.from_pylist([_removed_row(clip, number)], _REMOVED_SCHEMA)
+        for number, clip in enumerate(clips)
+    )
     name = f"{REMOVED}/footage-{'~' * 16}.parquet"
-    name, data = parquet_by_content([table], table.schema, name)
+    name, data = parquet_by_content(tables, _REMOVED_SCHEMA, name, _REMOVED_ROWS)
     store.write(name, data)
     return name
 
@@ -126,7 +130,7 @@ def read_removed_footage(store: Store, names: Collection[str]) -> RemovedFootage
     clips = []
     for name in sorted(names):
         try:
-            table = read_parquet(store, name)
+            tables = read_rows(store, name, _by_group)
         except DamagedError as error:
             logger.warning(
                 "%s/%s (%s): runs recognise removed footage with the same frames, but no longer "
@@ -136,10 +140,14 @@ def read_removed_footage(store: Store, names: Collection[str]) -> RemovedFootage
                 error.why,
             )
             continue
-        for number, row in enumerate(_rows(table)):
+        for number, row in enumerate(row for table in tables for row in _rows(table)):
             row |= {"clip_id": f"{number}/{name}", "jpeg": map(_keypoints, row["keypoints"])}
             clips.append(as_footage(row | {"second": row["picture_second"]}, row))
     return RemovedFootage(" ".join(sorted(names)), clips) if clips else None
+
+
+def _by_group(file: pq.ParquetFile) -> list[pa.Table]:
+    return [file.read_row_group(group) for group in range(file.num_row_groups)]
 
 
 def footage_object(part: str) -> str:

@@ -27,6 +27,7 @@ from curator.errors import StorageError
 from curator.fingerprints import fingerprint
 from curator.storage import Store
 from curator.tables.checksums import find_parquet
+from curator.tables.long_columns import joined_chunks
 from curator.tables.out_layout import INDEX
 from curator.tables.parts import Parts, columns_schema, to_parquet
 
@@ -95,7 +96,7 @@ class KnownKeys:
             rows = pa.Table.from_pylist(list(pool.map(row, new)), _SCHEMA)
         rows = pa.concat_tables([index, rows]).sort_by("part")
         if may_write and (len(new) > FEW_FOOTERS or is_damaged):
-            store.write(name, to_parquet(rows.combine_chunks(), name))
+            store.write(name, to_parquet(joined_chunks(rows), name))
         return cls(rows.filter(pc.is_in(rows["part"], value_set=pa.array([*wanted], pa.string()))))
 
     def __len__(self) -> int:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from curator.storage import Store
 from curator.tables.checksums import read_footer, read_parquet, read_rows, sealed_parquet
+from curator.tables.long_columns import joined_chunks
 
 SUMMARY = "summary.json"
 """Written last; a run with a summary is finished."""
@@ -135,38 +136,41 @@ def to_parquet(
 
 
 def parquet_by_content(
-    tables: Iterable[pa.Table], schema: pa.Schema, name: str
+    tables: Iterable[pa.Table],
+    schema: pa.Schema,
+    name: str,
+    rows_per_group: int = _ROWS_PER_GROUP,
 ) -> tuple[str, bytes]:
     """Returns a name with digits of the content for `~`, and Parquet bytes of concatenated tables.
 
     The bytes equal those of `to_parquet`, with one row group in memory at a time.
     """
-    groups = _row_groups(tables, schema)
+    groups = _row_groups(tables, schema, rows_per_group)
     first = [next(groups)]
     encodings = _encodings(first[0])
 
     def write(writer: pq.ParquetWriter) -> None:
         # `pop` drops the only reference, so the group is freed when it is written.
-        writer.write_table(first.pop(), row_group_size=_ROWS_PER_GROUP)
+        writer.write_table(first.pop(), row_group_size=rows_per_group)
         for group in groups:
-            writer.write_table(group, row_group_size=_ROWS_PER_GROUP)
+            writer.write_table(group, row_group_size=rows_per_group)
 
     return sealed_parquet(write, schema, name, compression="zstd", **encodings)
 
 
-def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
+def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema, n_rows: int) -> Iterator[pa.Table]:
     """Yields the rows of tables as row groups; one empty group without rows."""
     waiting = [schema.empty_table()]
     is_first = True
     for table in tables:
         waiting.append(table)
-        while sum(table.num_rows for table in waiting) >= _ROWS_PER_GROUP:
+        while sum(table.num_rows for table in waiting) >= n_rows:
             whole = pa.concat_tables(waiting)
-            waiting = [whole.slice(_ROWS_PER_GROUP)]
-            yield whole.slice(0, _ROWS_PER_GROUP).combine_chunks()
+            waiting = [whole.slice(n_rows)]
+            yield joined_chunks(whole.slice(0, n_rows))
             is_first = False
     if is_first or any(table.num_rows for table in waiting):
-        yield pa.concat_tables(waiting).combine_chunks()
+        yield joined_chunks(pa.concat_tables(waiting))
 
 
 def _encodings(table: pa.Table) -> dict[str, list[str]]:

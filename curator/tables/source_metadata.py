@@ -22,6 +22,7 @@ _TYPES = {
     "bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string(),
     "list": pa.list_(pa.string()),
 }  # fmt: skip
+_LISTS = pa.large_list(pa.large_string())  # in memory: all values may exceed 2 GiB
 _PACK_ROWS = 4096
 _JOIN_ROWS = 1 << 16
 """Number of rows to join at a time: an Arrow array of strings holds at most 2 GiB."""
@@ -179,4 +180,4 @@ def _typed(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray | pa.Array:
         return column
     read = float if kind == "float" else json.loads
     values = [None if text is None else read(text) for text in column.to_pylist()]
-    return pa.array(values, _TYPES[kind])
+    return pa.array(values, _LISTS if kind == "list" else _TYPES[kind])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from curator.records.sources import Note, Source, SourceRef
 from curator.storage.content_id import WHOLE_BYTES
 from curator.tables.disk_table import TableBuffer, joined, widened
+from curator.tables.long_columns import joined_chunks, take_rows
 from curator.tables.parts import ROWS_PER_TABLE_PART, with_column
 from curator.tables.schemas import SCAN_SCHEMA, SOURCES_SCHEMA
 
@@ -74,7 +75,7 @@ class _BufferedColumns(TableBuffer):
     def replace(self, table: pa.Table) -> None:
         """Replaces all rows."""
         self.take()
-        super().add(table.combine_chunks())
+        super().add(joined_chunks(table))
 
 
 class SourceTable:
@@ -152,7 +153,10 @@ class SourceTable:
             if field.name != "uri":
                 old = header[field.name]
                 new = revised[field.name].take(place)
-                column = pc.if_else(pc.is_valid(place), new, old.cast(field.type)).cast(old.type)
+                # In types of `_HELD`, a column may exceed 2 GiB.
+                kind = pa.large_string() if pa.types.is_string(field.type) else field.type
+                column = pc.if_else(pc.is_valid(place), new.cast(kind), old.cast(kind))
+                column = column.cast(old.type)
                 header = with_column(header, field.name, column)
         self._header.replace(header)
         self._places = None
@@ -185,14 +189,14 @@ class SourceTable:
         Columns are `source_id`; `uri` of the analyzed source; `seconds` by its header, 0 if
         unknown; and `generation`, null if it is not set.
         """
-        rows = self._header.whole().take(pa.array(self._first()))
+        rows = take_rows(self._header.whole(), pa.array(self._first()))
         seconds = pc.fill_null(rows["header_duration_s"], 0.0)
         return rows.select(["source_id", "uri", "generation"]).append_column("seconds", seconds)
 
     def last_generation(self) -> int:
         """Returns the number of the last generation with a source that is done; 0 for none."""
         rows = self.by_content()
-        done = pc.is_in(rows["source_id"], value_set=self.contents().combine_chunks())
+        done = pc.is_in(rows["source_id"], value_set=self.contents())
         return pc.max(rows["generation"].filter(done)).as_py() or 0
 
     def set_generations(self, numbers: pa.Table) -> None:
@@ -223,7 +227,7 @@ class SourceTable:
         """Adds measurements of an earlier run; returns its number of kept clips by content."""
         earlier = without_copies(earlier)
         now = self.by_content()
-        place = pc.index_in(earlier["source_id"], value_set=now["source_id"].combine_chunks())
+        place = pc.index_in(earlier["source_id"], value_set=now["source_id"])
         earlier = earlier.filter(pc.is_valid(place))
         uris = now["uri"].take(place.drop_null())
         self.measured(earlier.set_column(earlier.schema.get_field_index("uri"), "uri", uris))
@@ -262,16 +266,16 @@ class SourceTable:
         for start in range(0, max(1, len(order)), ROWS_PER_TABLE_PART):
             rows = order[start : start + ROWS_PER_TABLE_PART]
             leads = np.where(leaders[rows] == _NO_LEADER, rows, leaders[rows])
-            shared = widened(header.take(pa.array(leads)), SOURCES_SCHEMA)
+            shared = widened(take_rows(header, pa.array(leads)), SOURCES_SCHEMA)
             measured = widened(self._results(shared["uri"]), SOURCES_SCHEMA)
-            own = header.select(_OWN).take(pa.array(rows))
+            own = take_rows(header.select(_OWN), pa.array(rows))
             columns = [
                 own[name].cast(SOURCES_SCHEMA.field(name).type)
                 if name in _OWN
                 else pc.coalesce(measured[name], shared[name])
                 for name in SOURCES_SCHEMA.names
             ]
-            batch = pa.table(columns, schema=SOURCES_SCHEMA).combine_chunks()
+            batch = joined_chunks(pa.table(columns, schema=SOURCES_SCHEMA))
             yield _counted(batch, is_copy=leads != rows, kept=kept, counts=counts)
 
     def _usable(self) -> pa.Table:
@@ -284,10 +288,11 @@ class SourceTable:
         measured = self._measured.whole()
         last = pa.array(np.arange(measured.num_rows)[::-1])
         lookup = measured["uri"].take(last)
-        return measured.take(last.take(pc.index_in(uris.cast(lookup.type), value_set=lookup)))
+        rows = last.take(pc.index_in(uris.cast(lookup.type), value_set=lookup))
+        return take_rows(measured, rows)
 
     def _refs(self, rows: NDArray[np.int64]) -> Iterator[SourceRef]:
-        for row in self._header.whole().select(_REF).take(pa.array(rows)).to_pylist():
+        for row in take_rows(self._header.whole().select(_REF), pa.array(rows)).to_pylist():
             n_pixels = row["width"] * row["height"]
             yield SourceRef(n_bytes=row.pop("bytes"), n_pixels=n_pixels, **row)
 
@@ -345,8 +350,9 @@ def without_copies(rows: pa.Table) -> pa.Table:
     """Returns rows of `sources` without copies: sources with the bytes of another source."""
     notes = rows["notes"].combine_chunks()
     is_copy = pc.equal(pc.list_flatten(notes), str(Note.SAME_BYTES))
-    copies = pc.list_parent_indices(notes).filter(is_copy)
-    return rows.take(pa.array(np.setdiff1d(np.arange(rows.num_rows), copies.to_numpy())))
+    is_first = np.ones(rows.num_rows, np.bool_)
+    is_first[pc.list_parent_indices(notes).filter(is_copy).to_numpy()] = False
+    return rows.filter(pa.array(is_first))
 
 
 def source_records(rows: pa.Table) -> list[Source]:

@@ -73,8 +73,8 @@ class LiveFunnel:
         self.reasons: list[str | None] = [None]
         """The reason for each code; None for kept clips."""
         kept = pc.equal(self.finished.clips["decision"], "kept")
-        reasons = pc.if_else(kept, None, self.finished.clips["reason"]).combine_chunks()
-        coded = reasons.dictionary_encode()
+        reasons = pc.if_else(kept, None, self.finished.clips["reason"])
+        coded = reasons.dictionary_encode().combine_chunks()
         own = [self._code(name) for name in coded.dictionary.to_pylist()]
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         self.now = np.array([*own, KEPT], np.uint16)[codes]

@@ -28,6 +28,7 @@ from curator.stages.cut.stage import ClipToCut, CutItem, CutOutcome, CutStage, L
 from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
 from curator.tables.clip_rows import ClipRow, ClipRows, fields_of, reject
+from curator.tables.long_columns import joined_chunks, take_rows
 from curator.tables.output_format import existing
 from curator.tables.parts import Parts
 from curator.tables.schemas import CUT_SCHEMA, clips_schema
@@ -207,12 +208,13 @@ class Cutting:
             The location of each clip.
         """
         tables = [WRITTEN_SCHEMA.empty_table(), *self._earlier, *self._made]
-        table = pa.concat_tables(tables).combine_chunks()
+        table = joined_chunks(pa.concat_tables(tables))
         at = pc.index_in(table["clip_id"], value_set=clips.kept_ids()).fill_null(-1).to_numpy()
         # If a clip was written twice, the last location is used.
         places, last = np.unique(at[::-1], return_index=True)
         last = len(at) - 1 - last[places >= 0]
-        numbers, table = clips.kept_numbers()[places[places >= 0]], table.take(pa.array(last))
+        numbers = clips.kept_numbers()[places[places >= 0]]
+        table = take_rows(table, pa.array(last))
         facts = table.select(CUT_FACTS)
         facts = facts.append_column("cut_fingerprint", pa.repeat(self.fingerprint, len(last)))
         clips.scatter(numbers, facts)
@@ -337,7 +339,7 @@ class Cutting:
         """Returns written clips to reuse, from parts of `cuts` or from shards of the last run."""
         columns = ("clip_id", *_FORM, *CROP_COLUMNS)
         kept = clips.table(fields_of(clips.schema, columns))
-        kept = kept.take(pa.array(clips.kept_numbers())).combine_chunks()
+        kept = take_rows(kept, pa.array(clips.kept_numbers()))
         rows, own_tables = KeyRows(kept["clip_id"]), []
         stored = pack(
             self._stored(), max_items=_ROWS_AT_ONCE, weight=len, max_weight=float(_ROWS_AT_ONCE)
@@ -345,9 +347,9 @@ class Cutting:
         for tables in stored:
             table = pa.concat_tables(tables)
             at = rows.find_all(table["clip_id"].to_pylist())
-            table = table.filter(pa.array(at >= 0)).combine_chunks()
+            table = joined_chunks(table.filter(pa.array(at >= 0)))
             if table.num_rows:
-                serves = self.still_valid(kept.take(pa.array(at[at >= 0])), table)
+                serves = self.still_valid(take_rows(kept, pa.array(at[at >= 0])), table)
                 own_tables.append(table.filter(serves))
         return own_tables
 

@@ -1,7 +1,7 @@
 """Stores candidate clips with their scores, so a rerun with other bounds only applies its rules.
 
-Object names contain the fingerprint of `ProposeStage`, which does not depend on bounds of rules. A
-few large objects hold the candidates of thousands of tracks:
+Object names contain the fingerprint of `ProposeStage`, which does not depend on bounds of rules. An
+object holds the candidates of many tracks:
 
     candidates/sources   measured facts of each source, and its part of `tracks`
     candidates/clips     candidates_schema
@@ -13,11 +13,17 @@ few large objects hold the candidates of thousands of tracks:
 
 `sources` is written last. The row of a source is valid while its part of `tracks` exists with the
 same size. If the row is not valid, the clips of the source are proposed again.
+
+New candidates wait in memory until they have `FLUSH_CLIPS` clips or `FLUSH_BYTES` bytes, mostly of
+pictures. So they take `FLUSH_BYTES` and one unit more, and three times as much during a write: the
+rows, the object, and a copy with its checksum. Merging small parts takes as much.
 """
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +37,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import like_vectors
 from curator.tables.footage_store import FootageStore, read_groups
+from curator.tables.long_columns import joined_chunks, sorted_rows, take_values
 from curator.tables.parts import to_parquet, with_column
 from curator.tables.schemas import FOOTAGE_SCHEMA, PICTURES_SCHEMA, SOURCES_SCHEMA
 from curator.tables.snapshot_store import CANDIDATES
@@ -41,16 +48,22 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "candidates"
 FLUSH_CLIPS = 50_000  # clips that are collected before a write
+FLUSH_BYTES = 256 << 20  # bytes in memory that are collected before a write
 PACK_UNITS = 256  # units that are merged into one, because each table takes KB besides its rows
-SMALL_CLIPS = FLUSH_CLIPS // 2  # a part is small if it has fewer valid clips
+SMALL = 0.5  # a part is small if its valid rows have less than this share of both bounds
 MAX_PARTS = 16  # with more small or unused parts, small parts are merged
+LISTED_PER_FIND = 100  # objects that take the driver as long to list as one takes to find
+REMAINDERS_S = FLUSH_BYTES / 16_000  # seconds of remainders per part; pictures take 7 to 16 KB/s
 ROWS_PER_GROUP = {"footage": 64, "pictures": 8}  # clips per row group, for reads by clip id
 
 _KINDS = ("clips", "shots", "vectors", "clip_vectors", "footage", "pictures", "sources")
+_READERS = 16
 _VECTORS = ("vectors", "clip_vectors")
 _READ_BY_ID = {"footage": FOOTAGE_SCHEMA, "pictures": PICTURES_SCHEMA}
 """Kinds that are read by clip id, and not when a part is loaded."""
 _PLACE = ("source_id", "track_part", "track_bytes")
+_BYTES = b"curate.bytes"
+"""Metadata of `sources`: bytes in memory of all tables of the part."""
 
 
 class Candidates:
@@ -71,7 +84,7 @@ class Candidates:
         self._parts: list[str] = []  # names, without folders, of the current parts
         self._remainders: list[str] = []  # names of the parts that hold remainders of clips
         self._new: list[ProposedUnit] = []
-        self._n_new = self._n_loose = 0
+        self._n_new = self._n_loose = self._n_bytes = self._n_tracks = 0
         self.track_part: dict[str, str] = {}  # the part of `tracks` with each source's frames
 
     @classmethod
@@ -95,9 +108,9 @@ class Candidates:
         self._parts, self._used = self._whole_parts(), set()
         if not self._parts or not uris:
             return
-        sizes = self._track_sizes()
+        sizes = self._all_track_sizes()
         seen: set[str] = set()
-        small: dict[str, tuple[pa.Array, int]] = {}  # by part: valid sources, number of clips
+        small: dict[str, pa.Array] = {}  # by part: which sources are valid
         for part in list(self._parts):
             sources = None
             if part not in self._places:
@@ -112,8 +125,8 @@ class Candidates:
                 continue
             self._used.add(part)
             unit = self._unit(part, pa.array(valid), sources)
-            if unit.clips.num_rows < SMALL_CLIPS:
-                small[part] = pa.array(valid), unit.clips.num_rows
+            if self._share(part, unit.clips.num_rows, sum(valid) / len(valid)) < SMALL:
+                small[part] = pa.array(valid)
             ids, parts = (unit.sources[name].to_pylist() for name in ("source_id", "track_part"))
             seen.update(ids)
             self.track_part |= zip(ids, parts, strict=True)
@@ -124,44 +137,55 @@ class Candidates:
             self._put_together(small)
 
     def add(self, unit: ProposedUnit) -> None:
-        """Adds new candidates; writes all new candidates if there are many."""
+        """Adds new candidates; writes all new candidates if they have many clips or bytes."""
         source_ids = unit.sources["source_id"].drop_null().to_pylist()
         if not source_ids:
             return
         self._new.append(unit)
         self._n_loose += 1
         self._n_new += unit.clips.num_rows
+        # `nbytes` would take half a millisecond.
+        self._n_bytes += sum(getattr(unit, kind).get_total_buffer_size() for kind in _KINDS)
         if self._n_loose >= PACK_UNITS:
             self._new[-self._n_loose :] = [_packed(self._new[-self._n_loose :])]
             self._n_loose = 0
         self.track_part |= {source_id: unit.track_parts[source_id] for source_id in source_ids}
-        if self._n_new >= FLUSH_CLIPS:
+        if self._n_new >= FLUSH_CLIPS or self._n_bytes >= FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Writes the candidates that were added since the last write."""
         if not self._new:
             return
-        sizes = self._track_sizes()
-        merged = _merged([_placed(unit, sizes) for unit in self._new])
-        self._new, self._n_new, self._n_loose = [], 0, 0
-        self._write(merged)
+        sizes = self._track_sizes(
+            {part for unit in self._new for part in unit.track_parts.values()}
+        )
+        units = [_placed(unit, sizes) for unit in self._new]
+        self._new, self._n_new, self._n_loose, self._n_bytes = [], 0, 0, 0
+        self._write(units)
 
     def remainders(
-        self, parts: pa.Table, uris: Mapping[str, str], propose: Callable[[], list[ProposedUnit]]
+        self,
+        parts: pa.Table,
+        uris: Mapping[str, str],
+        propose: Callable[[pa.Table], list[ProposedUnit]],
     ) -> ProposedUnit:
-        """Returns clips that are `parts` of other clips; all parts are stored together.
+        """Returns clips that are `parts` of other clips.
 
-        `uris` has the address of each source id. Calls `propose` if these parts are not stored.
+        `uris` has the address of each source id. Calls `propose` for parts that are not stored;
+        parts of the same sources, up to `REMAINDERS_S` or a source, are stored together.
         """
+        self._remainders = [self._remainder(rows, propose) for rows in _by_sources(parts)]
+        return _moved(_merged([self._unit(part) for part in self._remainders]), uris)
+
+    def _remainder(self, parts: pa.Table, propose: Callable[[pa.Table], list[ProposedUnit]]) -> str:
+        """Returns the stored object of parts of clips; `propose` makes it if it is missing."""
         wanted = fingerprint(parts.to_pylist())
         part = f"{remainders_fingerprint(self.fingerprint)}-{wanted}.parquet"
         names = {kind: f"{FOLDER}/{kind}/{part}" for kind in self._kinds}
-        is_new = any(n in self._earlier or not self._store.exists(n) for n in names.values())
-        if is_new:
-            self._write_as(part, _merged([_placed(unit, {}) for unit in propose()]))
-        self._remainders = [part]
-        return _moved(self._unit(part), uris)
+        if any(n in self._earlier or not self._store.exists(n) for n in names.values()):
+            self._write_as(part, [_placed(unit, {}) for unit in propose(parts)])
+        return part
 
     def keep_remainders(self, summary: Mapping[str, Any]) -> None:
         """Keeps the remainders that a snapshot names, for a run that reuses their clips."""
@@ -205,8 +229,23 @@ class Candidates:
         gone = {name.rpartition("/")[2] for name in lost}
         return sorted(part for part in stored if part not in gone)
 
-    def _track_sizes(self) -> dict[str, int]:
-        return {i.key: i.bytes for i in self._store.list(f"{TRACKS}/{FRAMES}/")}
+    def _all_track_sizes(self) -> dict[str, int]:
+        sizes = {i.key: i.bytes for i in self._store.list(f"{TRACKS}/{FRAMES}/")}
+        self._n_tracks = len(sizes)
+        return sizes
+
+    def _track_sizes(self, parts: Collection[str]) -> Mapping[str, int]:
+        """Returns sizes of parts of `tracks`, by a listing unless it has many other parts."""
+        if self._n_tracks <= LISTED_PER_FIND * len(parts):
+            return self._all_track_sizes()
+        with ThreadPoolExecutor(_READERS) as pool:
+            found = pool.map(self._store.find, parts)
+            return {info.key: info.bytes for info in found if info is not None}
+
+    def _share(self, part: str, n_clips: int, share: float) -> float:
+        """Returns how full a part is: its valid clips, and this share of its bytes, per bound."""
+        metadata = self._places[part].schema.metadata or {}
+        return max(n_clips / FLUSH_CLIPS, share * int(metadata.get(_BYTES, 0)) / FLUSH_BYTES)
 
     def _read(self, kind: str, part: str) -> pa.Table:
         return read_parquet(self._store, f"{FOLDER}/{kind}/{part}")
@@ -227,36 +266,45 @@ class Candidates:
                 tables[kind] = _only(tables[kind], "clip_id", tables["clips"])
         return ProposedUnit(**tables, **{k: s.empty_table() for k, s in _READ_BY_ID.items()})
 
-    def _put_together(self, small: Mapping[str, tuple[pa.Array, int]]) -> None:
+    def _put_together(self, small: Mapping[str, pa.Array]) -> None:
         """Merges small parts into larger ones; leaves out rows of sources that are not valid."""
-        groups = pack(
-            list(small),
-            max_items=len(small),
-            weight=lambda name: small[name][1],
-            max_weight=FLUSH_CLIPS,
-        )
-        for group in list(groups):
-            merged = _merged([self._unit(name, small[name][0]) for name in group])
-            by_id = {
-                kind: pa.concat_tables([self._read(kind, name) for name in group])
-                for kind in _READ_BY_ID
-            }
-            kept = {kind: _only(table, "clip_id", merged.clips) for kind, table in by_id.items()}
-            self._write(replace(merged, **kept))
+        units: list[ProposedUnit] = []
+        n_clips = n_bytes = 0
+        for name, valid in small.items():
+            unit = self._unit(name, valid)
+            by_id = {kind: self._read(kind, name) for kind in _READ_BY_ID}
+            kept = {kind: _only(table, "clip_id", unit.clips) for kind, table in by_id.items()}
+            unit = replace(unit, **kept)
+            n_clips += unit.clips.num_rows
+            n_bytes += _n_bytes(unit)
+            if units and (n_clips > FLUSH_CLIPS or n_bytes > FLUSH_BYTES):
+                self._write(units)
+                units, n_clips, n_bytes = [], unit.clips.num_rows, _n_bytes(unit)
+            units.append(unit)
+        if units:
+            self._write(units)
 
-    def _write(self, unit: ProposedUnit) -> None:
-        ids = sorted(unit.sources["source_id"].to_pylist())
+    def _write(self, units: list[ProposedUnit]) -> None:
+        """Writes units as one part, and empties the list."""
+        ids = sorted(i for unit in units for i in unit.sources["source_id"].to_pylist())
         digest = hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:16]
         part = f"{self.fingerprint}-{digest}.parquet"
-        self._write_as(part, unit)
+        self._write_as(part, units)
         self._parts.append(part)
         self._used.add(part)
 
-    def _write_as(self, part: str, unit: ProposedUnit) -> None:
+    def _write_as(self, part: str, units: list[ProposedUnit]) -> None:
+        merged = _merged(units)
+        tables = {kind: getattr(merged, kind) for kind in self._kinds}
+        n_bytes = _n_bytes(merged)
+        tables["sources"] = tables["sources"].replace_schema_metadata({_BYTES: str(n_bytes)})
+        # Each table is freed when it is written.
+        units.clear()
+        del merged
         for kind in self._kinds:
-            table, rows = getattr(unit, kind).combine_chunks(), None
+            table, rows = joined_chunks(tables.pop(kind)), None
             if kind in ROWS_PER_GROUP:
-                table, rows = table.sort_by("clip_id"), ROWS_PER_GROUP[kind]
+                table, rows = sorted_rows(table, "clip_id"), ROWS_PER_GROUP[kind]
             name = f"{FOLDER}/{kind}/{part}"
             self._store.write(name, to_parquet(table, name, rows_per_group=rows))
 
@@ -328,25 +376,50 @@ def _merged(units: Sequence[ProposedUnit]) -> ProposedUnit:
     return ProposedUnit(**{kind: joined(kind) for kind in _KINDS})
 
 
+def _n_bytes(unit: ProposedUnit) -> int:
+    """Returns the bytes of a unit in memory."""
+    return sum(getattr(unit, kind).nbytes for kind in _KINDS)
+
+
+def _by_sources(parts: pa.Table) -> Iterator[pa.Table]:
+    """Yields parts of clips in groups of about `REMAINDERS_S`, each source in one group."""
+    ids, seconds = (
+        parts["source_id"].to_pylist(),
+        pc.subtract(parts["part_end_s"], parts["part_start_s"]),
+    )
+    of_source: Counter[str] = Counter()
+    for source_id, part_s in zip(ids, seconds.to_pylist(), strict=True):
+        of_source[source_id] += part_s
+    groups = pack(
+        sorted(of_source),
+        max_items=len(of_source),
+        weight=of_source.__getitem__,
+        max_weight=REMAINDERS_S,
+    )
+    for group in groups:
+        yield parts.filter(pc.is_in(parts["source_id"], value_set=pa.array(group, pa.string())))
+
+
 def _packed(units: Sequence[ProposedUnit]) -> ProposedUnit:
     merged = _merged(units)
-    tables = {kind: getattr(merged, kind).combine_chunks() for kind in _KINDS}
+    tables = {kind: joined_chunks(getattr(merged, kind)) for kind in _KINDS}
     parts = {source_id: part for unit in units for source_id, part in unit.track_parts.items()}
     return ProposedUnit(track_parts=parts, **tables)
 
 
 def _only(table: pa.Table, column: str, of: pa.Table) -> pa.Table:
     """Returns the rows of a table with a value of `column` that the table `of` also has."""
-    return table.filter(pc.is_in(table[column], value_set=of[column].combine_chunks()))
+    return table.filter(pc.is_in(table[column], value_set=of[column]))
 
 
 def _moved(unit: ProposedUnit, uris: Mapping[str, str]) -> ProposedUnit:
     """Returns the unit with the current addresses of its sources."""
     rows = []
     for table in (unit.sources, unit.clips):
-        ids = table["source_id"].combine_chunks().unique()
+        ids = table["source_id"].unique()
         own = pa.array([uris[source_id] for source_id in ids.to_pylist()], pa.string())
-        rows.append(own.take(pc.index_in(table["source_id"], value_set=ids)))
+        places = pc.index_in(table["source_id"], value_set=ids)
+        rows.append(take_values(pa.chunked_array([own]), places))
     now, of_clip = rows
     sources, clips = with_column(unit.sources, "uri", now), unit.clips
     return replace(unit, sources=sources, clips=with_column(clips, "source_uri", of_clip))

@@ -138,12 +138,13 @@ class EarlierShards:
 
     def rows(self) -> dict[str, pa.Table]:
         """Returns the rows of each tar, by its name relative to `shards/`."""
-        runs = pc.run_end_encode(self.dataset["shard"].combine_chunks())
+        coded = self.dataset["shard"].dictionary_encode().combine_chunks()
+        runs = pc.run_end_encode(coded.indices)
+        names = coded.dictionary.take(runs.values).to_pylist()
         ends = runs.run_ends.to_pylist()
-        starts = [0, *ends]
         return {
             name: self.dataset.slice(start, end - start)
-            for name, start, end in zip(runs.values.to_pylist(), starts, ends, strict=False)
+            for name, start, end in zip(names, [0, *ends], ends, strict=False)
         }
 
 
