@@ -12,6 +12,10 @@ the first; the system can reclaim them.
 With `--s3 s3://bucket/prefix`, the root is on the server of AWS_ENDPOINT_URL, behind a proxy that
 counts requests and adds `--delay-ms` to each.
 
+With `--unit-clips` and `--picture-bytes`, a child proposes the clips as in a first run: with a
+picture, a vector and luma for each second. Their objects are emptied as soon as they are written,
+because 10^6 clips take 50 GB.
+
 `--grow` adds a run with 1% more sources and a run with another bound; `--cases` picks cases.
 `requests` counts the store's calls that would each be a request to S3, with one per
 thousand objects of a listing. `dedup_s` is the CPU time of the workers that compare vectors. The
@@ -52,6 +56,11 @@ def main() -> None:
     parser.add_argument("--memory", help="budget of the run, such as 1GiB")
     parser.add_argument(
         "--unit-clips", type=int, help="clips per unit of workers, as in a first run"
+    )
+    parser.add_argument(
+        "--picture-bytes",
+        type=int,
+        help="with --unit-clips: clips have pictures of this size, vectors and luma; 6100 is usual",
     )
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument(
@@ -141,6 +150,22 @@ def _requests() -> Counter[str]:
     return counts
 
 
+def _empty_large_candidates(out: str) -> None:
+    """Empties objects of pictures and vectors once they are written: a run does not read them."""
+    from curator.stages.propose.candidate_store import Candidates
+    from curator.storage.local_store import LocalStore
+
+    write = LocalStore.write
+
+    def and_empty(self: LocalStore, name: str, data: bytes) -> None:
+        write(self, name, data)
+        if name.startswith(("candidates/pictures/", "candidates/footage/", "candidates/vectors/")):
+            os.truncate(Path(out, name), 0)
+
+    LocalStore.write = and_empty  # type: ignore[method-assign]
+    Candidates.pictures = lambda *_: {}  # type: ignore[method-assign]
+
+
 def _tars(out: str) -> set[str]:
     from curator.storage import open_store
 
@@ -169,6 +194,9 @@ def _case(options: argparse.Namespace, root: Path, out: str, n_all: int) -> dict
     watch = Watch()
     n_sources = -(-(options.clips if options.case == "run" else n_all) // made.PER_SOURCE)
     own |= {"unit_clips": options.unit_clips} if options.unit_clips else {}
+    if options.picture_bytes:
+        own["picture_bytes"] = options.picture_bytes
+        _empty_large_candidates(out)
     summary = made.execute(out, recipe, n_sources, stage=watch.stage, **own)
     stages = watch.result()
     tars = _tars(out)

@@ -7,10 +7,13 @@ made up, and a written clip is a few bytes.
 import hashlib
 import io
 import json
+import multiprocessing
+import pickle
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +24,7 @@ from made_out import SAME, candidates_table, store_pairs, thumbnail, unlike_vect
 
 from curator.executor.engine import FACTS, Engine
 from curator.executor.progress import Progress
-from curator.models.scene_network import SCENE_MODEL
+from curator.models.scene_network import SCENE_DIM, SCENE_MODEL
 from curator.recipe import Recipe, load_recipe, with_changes
 from curator.records.sources import SourceRef
 from curator.runs import curation
@@ -40,9 +43,11 @@ from curator.stages.scan.stage import ScanStage
 from curator.stages.shard.stage import TarWriter
 from curator.storage import open_store
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
+from curator.tables.clip_vectors import as_matrix, vectors_table
 from curator.tables.parts import Parts, rows_to_table
 from curator.tables.schemas import (
     FOOTAGE_SCHEMA,
+    LUMA_HZ,
     PICTURES_SCHEMA,
     SCAN_SCHEMA,
     SHOTS_SCHEMA,
@@ -275,39 +280,121 @@ def _cut(self: Any, clips: Any) -> Locations:  # noqa: ANN401
     return Locations(pa.table([ids, *place], schema=LOCATION_SCHEMA))
 
 
-def _analyze(
+def _units(
     load: Any,  # noqa: ANN401 - the method
     out: Path | str,
+    uris: Mapping[str, str],
     unit_clips: int,
-    missing: Sequence[SourceRef],
-    step: Any,  # noqa: ANN401
-    take: Callable[[ProposedUnit], None],
-) -> None:
-    """Hands on what is stored as if workers had just proposed it, a few clips at a time."""
+    picture_bytes: int | None,
+) -> Iterator[ProposedUnit]:
+    """Yields what is stored as workers would propose it, a few clips at a time.
+
+    With `picture_bytes`, clips have what they have in a first run: a picture of this size, a vector
+    and 25 values of luma for each second, and a scene vector of real length.
+    """
     store = open_store(str(out))
     (fingerprint, *_) = {
         i.key.split("/")[2].split("-")[0] for i in store.list("candidates/sources/")
     }
-    uris = {str(source.source_id): source.uri for source in missing}
+    rng = np.random.default_rng(0)
+    noise = rng.bytes(64 << 20)
     for part in load(Candidates(store, fingerprint, has_clip=False), uris):
         sources = part.sources.select(MEASURED_SCHEMA.names)
         columns = (part.sources[name].to_pylist() for name in ("source_id", "track_part"))
         track = dict(zip(*columns, strict=True))
         for start in range(0, part.clips.num_rows, unit_clips):
-            clips = part.clips.slice(start, unit_clips)
+            # A unit of a worker has buffers of its own.
+            rows = pa.array(range(start, min(start + unit_clips, part.clips.num_rows)))
+            clips, vectors = part.clips.take(rows), part.vectors.take(rows)
             first, begins = start // PER_SOURCE, start % PER_SOURCE == 0
             own = sources.slice(first, -(-unit_clips // PER_SOURCE) if begins else 0)
-            take(
-                ProposedUnit(
-                    track_parts={name: track[name] for name in own["source_id"].to_pylist()},
-                    sources=own,
-                    shots=part.shots.slice(start, unit_clips),
-                    clips=clips,
-                    vectors=part.vectors.slice(start, unit_clips),
-                    footage=FOOTAGE_SCHEMA.empty_table(),
-                    pictures=PICTURES_SCHEMA.empty_table(),
+            pictures, footage = PICTURES_SCHEMA.empty_table(), FOOTAGE_SCHEMA.empty_table()
+            if picture_bytes is not None:
+                pictures, footage = _shown(clips, noise, picture_bytes, rng)
+                short_ND = as_matrix(vectors["vector"].combine_chunks())  # noqa: N806
+                turned_ND = (short_ND @ _TURN).astype(np.float32)  # noqa: N806
+                vectors = vectors_table(
+                    [*zip(clips["clip_id"].to_pylist(), turned_ND, strict=True)]
                 )
+            yield ProposedUnit(
+                track_parts={name: track[name] for name in own["source_id"].to_pylist()},
+                sources=own,
+                shots=part.shots.take(rows),
+                clips=clips,
+                vectors=vectors,
+                footage=footage,
+                pictures=pictures,
             )
+
+
+_TURN = np.random.default_rng(1).standard_normal((64, SCENE_DIM)) / SCENE_DIM**0.5
+"""Gives vectors of a made corpus the length of real ones."""
+
+
+def _shown(
+    clips: pa.Table, noise: bytes, n_bytes: int, rng: np.random.Generator
+) -> tuple[pa.Table, pa.Table]:
+    """Pictures and footage of clips, of bytes that cannot be compressed, as JPEGs."""
+    seconds = np.maximum(1, clips["seconds"].to_numpy().astype(np.int64))
+    total = int(seconds.sum())
+
+    def lists(values: pa.Array, per_s: int) -> pa.ListArray:
+        ends = np.cumsum([0, *seconds * per_s])
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values)
+
+    def random(n: int) -> pa.Array:
+        return pa.array(rng.random(n, np.float32).astype(np.float16))
+
+    start = int(rng.integers(len(noise) - total * n_bytes))
+    ends = pa.array(np.arange(total + 1) * n_bytes, pa.int32())
+    data = pa.py_buffer(noise[start : start + total * n_bytes])
+    jpegs = pa.BinaryArray.from_buffers(pa.binary(), total, [None, ends.buffers()[1], data])
+    second = lists(pa.array(np.concatenate([np.arange(n, dtype=np.float32) for n in seconds])), 1)
+    luma = [lists(random(total * LUMA_HZ), LUMA_HZ) for _ in range(2)]
+    ids, length_s = clips["clip_id"], clips["seconds"].cast(pa.float32())
+    vector = lists(random(total * SCENE_DIM), SCENE_DIM)
+    return (
+        pa.table([ids, length_s, second, lists(jpegs, 1), *luma], schema=PICTURES_SCHEMA),
+        pa.table([ids, second, vector], schema=FOOTAGE_SCHEMA),
+    )
+
+
+def _send(pipe: Connection, *arguments: Any) -> None:  # noqa: ANN401 - of `_units`
+    for unit in _units(Candidates.load, *arguments):
+        pipe.send_bytes(pickle.dumps(unit))
+    pipe.send_bytes(b"")
+
+
+def _from_child(*arguments: Any) -> Iterator[ProposedUnit]:  # noqa: ANN401 - of `_units`
+    """Yields the units that a child makes, so that this process only receives them."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_send, args=(there, *arguments))
+    child.start()
+    there.close()
+    while data := here.recv_bytes():
+        yield pickle.loads(data)
+    child.join()
+
+
+def _analyze(
+    load: Any,  # noqa: ANN401 - the method
+    out: Path | str,
+    unit_clips: int,
+    picture_bytes: int | None,
+    missing: Sequence[SourceRef],
+    step: Any,  # noqa: ANN401
+    take: Callable[[ProposedUnit], None],
+    **_: object,
+) -> None:
+    """Hands on what is stored as if workers had just proposed it, a few clips at a time."""
+    uris = {str(source.source_id): source.uri for source in missing}
+    if picture_bytes is None:
+        units = _units(load, out, uris, unit_clips, None)
+    else:
+        units = _from_child(out, uris, unit_clips, picture_bytes)
+    for unit in units:
+        take(unit)
 
 
 def execute(
@@ -318,6 +405,7 @@ def execute(
     meta: bool = False,
     stage: Callable[[str], None] | None = None,
     unit_clips: int | None = None,
+    picture_bytes: int | None = None,
     **options: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
     """Runs over what is stored.
@@ -329,6 +417,7 @@ def execute(
         meta: Whether sources have metadata.
         stage: Hears of each stage as it begins.
         unit_clips: Clips of a unit, as if workers had just proposed them; None for what is stored.
+        picture_bytes: Bytes of a picture of such clips, one per second; None for no pictures.
         options: Of `Run`.
     """
     progress = Progress(io.StringIO(), live=False)
@@ -338,8 +427,8 @@ def execute(
     if unit_clips is not None:
         load = Candidates.load
         replaced = [
-            patch.object(Candidates, "load", lambda *_: iter(())),
-            patch.object(Analyzing, "run", partial(_analyze, load, out, unit_clips)),
+            patch.object(Candidates, "load", lambda *_, **__: iter(())),
+            patch.object(Analyzing, "run", partial(_analyze, load, out, unit_clips, picture_bytes)),
         ]
     with (
         ExitStack() as stack,
