@@ -50,6 +50,7 @@ FOLDER = "candidates"
 FLUSH_CLIPS = 50_000  # clips that are collected before a write
 FLUSH_BYTES = 256 << 20  # bytes in memory that are collected before a write
 PACK_UNITS = 256  # units that are merged into one, because each table takes KB besides its rows
+LARGE_BYTES = 16 << 10  # mean size of tables that are not merged
 SMALL = 0.5  # a part is small if its valid rows have less than this share of both bounds
 MAX_PARTS = 16  # with more small or unused parts, small parts are merged
 LISTED_PER_FIND = 100  # objects that take the driver as long to list as one takes to find
@@ -302,9 +303,9 @@ class Candidates:
         units.clear()
         del merged
         for kind in self._kinds:
-            table, rows = joined_chunks(tables.pop(kind)), None
-            if kind in ROWS_PER_GROUP:
-                table, rows = sorted_rows(table, "clip_id"), ROWS_PER_GROUP[kind]
+            rows = ROWS_PER_GROUP.get(kind)
+            table = tables.pop(kind)
+            table = joined_chunks(table) if rows is None else sorted_rows(table, "clip_id")
             name = f"{FOLDER}/{kind}/{part}"
             self._store.write(name, to_parquet(table, name, rows_per_group=rows))
 
@@ -402,7 +403,12 @@ def _by_sources(parts: pa.Table) -> Iterator[pa.Table]:
 
 def _packed(units: Sequence[ProposedUnit]) -> ProposedUnit:
     merged = _merged(units)
-    tables = {kind: joined_chunks(getattr(merged, kind)) for kind in _KINDS}
+    tables = {kind: getattr(merged, kind) for kind in _KINDS}
+    # To copy large tables would take longer than a few KB are worth.
+    least = len(units) * LARGE_BYTES
+    tables = {
+        k: t if t.get_total_buffer_size() > least else joined_chunks(t) for k, t in tables.items()
+    }
     parts = {source_id: part for unit in units for source_id, part in unit.track_parts.items()}
     return ProposedUnit(track_parts=parts, **tables)
 
