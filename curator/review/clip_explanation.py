@@ -24,6 +24,7 @@ from curator.stages.filter.judging import checks_around, corpus_of, reason_of, s
 from curator.stages.filter.rules import Bounds, resolve
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
+from curator.tables.long_columns import take_values
 from curator.tables.mark_table import MARK_COLUMNS
 
 MAX_LISTED = 50
@@ -56,7 +57,7 @@ def find_clip(finished: Finished, prefix: str) -> int:
             f"no clip of the {n_clips:,} in {finished.store.uri} has an id that begins with "
             f"{prefix!r}; `curate explain` without an id lists clips, and the table clips has all"
         )
-    raise UsageError(ambiguous_id(prefix, ids.take(pa.array(clips)).to_pylist()))
+    raise UsageError(ambiguous_id(prefix, take_values(ids, pa.array(clips)).to_pylist()))
 
 
 def listing(finished: Finished) -> str:

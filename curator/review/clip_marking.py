@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from curator.errors import UsageError, ambiguous_id
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
+from curator.tables.long_columns import take_values
 from curator.tables.mark_table import TEXT_LIMITS, Mark, MarkWriter, read_marks, utc_now
 from curator.tables.output_format import read_current_summary
 
@@ -37,13 +38,13 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
     # Created before the clips are read, the writer detects removals that begin later.
     writer, summary = MarkWriter(store), read_current_summary(store)
     clips = pa.concat_tables(read_parquet(store, n, SPAN) for n in summary["tables"]["clips"])
-    marks, ids = read_marks(store), clips["clip_id"].combine_chunks()
+    marks, ids = read_marks(store), clips["clip_id"]
     changed: dict[str, Mark] = {}
     for name, fields in changes:
         same = ids.index(name).as_py()
         rows = [same] if same >= 0 else pc.indices_nonzero(pc.starts_with(ids, name)).to_pylist()
         if len(rows) > 1:
-            words = ambiguous_id(name, ids.take(pa.array(rows)).to_pylist())
+            words = ambiguous_id(name, take_values(ids, pa.array(rows)).to_pylist())
             raise UsageError(f"{words}; nothing was marked")
         if not rows:
             raise UsageError(

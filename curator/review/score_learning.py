@@ -32,7 +32,7 @@ from curator.review.finished_run import Finished
 from curator.stages.filter.judging import score_values
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.disk_table import in_blocks
-from curator.tables.long_columns import take_rows
+from curator.tables.long_columns import take_rows, take_values
 from curator.tables.mark_table import read_marks, utc_now
 from curator.tables.out_layout import LEARNED_MODEL
 
@@ -429,14 +429,14 @@ def _directions(
     Adds none if fewer than `LEAST_MEASURED` of the sampled clips have vectors.
     """
     every = np.arange(0, len(ids), max(1, len(ids) // _MOST_DESCRIBED))
-    some = ids.take(pa.array(every)).combine_chunks()
+    some = take_values(ids, pa.array(every)).combine_chunks()
     some = some.filter(pa.array(stored.known(some)))
     if len(some) < max(LEAST_MEASURED * len(every), 2 * N_DIRECTIONS):
         return {}
     vectors_ND = stored.matrix(some).astype(np.float64)
     mean_D = vectors_ND.mean(axis=0)
     weights_KD = np.linalg.svd(vectors_ND - mean_D, full_matrices=False)[2][:N_DIRECTIONS]
-    own = ids.take(pa.array(rows)).combine_chunks()
+    own = take_values(ids, pa.array(rows)).combine_chunks()
     is_known = stored.known(own)
     own_ND = stored.matrix(own.filter(pa.array(is_known)))
     directions = {}
