@@ -12,9 +12,9 @@ the first; the system can reclaim them.
 With `--s3 s3://bucket/prefix`, the root is on the server of AWS_ENDPOINT_URL, behind a proxy that
 counts requests and adds `--delay-ms` to each.
 
-With `--unit-clips` and `--picture-bytes`, a child proposes the clips as in a first run: with a
-picture, a vector and luma for each second. Their objects are emptied as soon as they are written,
-because 10^6 clips take 50 GB.
+With `--unit-clips` and `--picture-bytes`, a child proposes the clips as in a first run: with
+pictures, luma and vectors. Their objects are emptied as soon as they are written, because 10^6
+clips take 45 GB.
 
 `--grow` adds a run with 1% more sources and a run with another bound; `--cases` picks cases.
 `requests` counts the store's calls that would each be a request to S3, with one per

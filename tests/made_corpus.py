@@ -289,8 +289,8 @@ def _units(
 ) -> Iterator[ProposedUnit]:
     """Yields what is stored as workers would propose it, a few clips at a time.
 
-    With `picture_bytes`, clips have what they have in a first run: a picture of this size, a vector
-    and 25 values of luma for each second, and a scene vector of real length.
+    With `picture_bytes`, clips have what they have in a first run: a picture of this size and 25
+    values of luma a second, a vector for every two seconds, and a scene vector of real length.
     """
     store = open_store(str(out))
     (fingerprint, *_) = {
@@ -337,26 +337,27 @@ def _shown(
     """Pictures and footage of clips, of bytes that cannot be compressed, as JPEGs."""
     seconds = np.maximum(1, clips["seconds"].to_numpy().astype(np.int64))
     total = int(seconds.sum())
+    n_vectors = -(-seconds // 2)
 
-    def lists(values: pa.Array, per_s: int) -> pa.ListArray:
-        ends = np.cumsum([0, *seconds * per_s])
-        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values)
+    def lists(values: pa.Array, sizes: np.ndarray) -> pa.ListArray:
+        return pa.ListArray.from_arrays(pa.array(np.cumsum([0, *sizes]), pa.int32()), values)
 
-    def random(n: int) -> pa.Array:
-        return pa.array(rng.random(n, np.float32).astype(np.float16))
+    def random(sizes: np.ndarray) -> pa.ListArray:
+        return lists(pa.array(rng.random(sizes.sum(), np.float32).astype(np.float16)), sizes)
+
+    def times(sizes: np.ndarray, step_s: int) -> pa.ListArray:
+        values = np.concatenate([np.arange(n, dtype=np.float32) * step_s for n in sizes])
+        return lists(pa.array(values), sizes)
 
     start = int(rng.integers(len(noise) - total * n_bytes))
     ends = pa.array(np.arange(total + 1) * n_bytes, pa.int32())
     data = pa.py_buffer(noise[start : start + total * n_bytes])
     jpegs = pa.BinaryArray.from_buffers(pa.binary(), total, [None, ends.buffers()[1], data])
-    second = lists(pa.array(np.concatenate([np.arange(n, dtype=np.float32) for n in seconds])), 1)
-    luma = [lists(random(total * LUMA_HZ), LUMA_HZ) for _ in range(2)]
+    luma = [random(seconds * LUMA_HZ) for _ in range(2)]
     ids, length_s = clips["clip_id"], clips["seconds"].cast(pa.float32())
-    vector = lists(random(total * SCENE_DIM), SCENE_DIM)
-    return (
-        pa.table([ids, length_s, second, lists(jpegs, 1), *luma], schema=PICTURES_SCHEMA),
-        pa.table([ids, second, vector], schema=FOOTAGE_SCHEMA),
-    )
+    pictures = [ids, length_s, times(seconds, 1), lists(jpegs, seconds), *luma]
+    footage = [ids, times(n_vectors, 2), random(n_vectors * SCENE_DIM)]
+    return pa.table(pictures, schema=PICTURES_SCHEMA), pa.table(footage, schema=FOOTAGE_SCHEMA)
 
 
 def _send(pipe: Connection, *arguments: Any) -> None:  # noqa: ANN401 - of `_units`
