@@ -162,7 +162,7 @@ def _empty_large_candidates(out: str) -> None:
         if name.startswith(("candidates/pictures/", "candidates/footage/", "candidates/vectors/")):
             os.truncate(Path(out, name), 0)
 
-    LocalStore.write = and_empty  # type: ignore[method-assign]
+    LocalStore.write = and_empty  # type: ignore[method-assign,assignment]
     Candidates.pictures = lambda *_: {}  # type: ignore[method-assign]
 
 

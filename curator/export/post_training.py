@@ -248,8 +248,8 @@ class _Annotations:
 
     def of(self, clip_id: str) -> list[Row]:
         """Returns a clip's rows, by window; empty for a clip that no model annotated."""
-        rows = self._rows.get(clip_id, [])
-        return taken(self._table, rows).to_pylist()
+        rows: list[Row] = taken(self._table, self._rows.get(clip_id, [])).to_pylist()
+        return rows
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
