@@ -13,6 +13,7 @@ Checksums of Parquet pages cover rows that are read alone, such as encoded video
 """
 
 import hashlib
+import io
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,19 +63,21 @@ def sealed_parquet(
     The name is `name` with hexadecimal digits of a digest of the content in place of each `~`.
     `options` are options of `ParquetWriter`.
     """
-    sink = pa.BufferOutputStream()
+    # A part of a table may have a gigabyte, so nothing copies it: a footer is changed in place.
+    sink = io.BytesIO()
     # The schema of rows from another object has the name and checksum of that object.
     schema = schema.with_metadata(_without_seal(schema) or None)
     with pq.ParquetWriter(sink, schema, write_page_checksum=True, **options) as writer:
         write(writer)
         writer.add_key_value_metadata({NAME: _original(name), CHECKSUM: _NOT_YET})
-    # A view copies nothing: a part of a table may have hundreds of megabytes.
-    data = memoryview(sink.getvalue())
+    data = sink.getbuffer()
     start = len(data) - _footer_bytes(bytes(data[-_END:]))
     body, footer = hashlib.sha256(data[:start]), bytes(data[start:])
     named = _BY_CONTENT.sub(lambda match: _of_both(body, footer)[: len(match[0])], name)
     footer = footer.replace(_original(name).encode(), _original(named).encode())
-    return named, b"".join([data[:start], _sealed(footer, body)])
+    data[start:] = _sealed(footer, body)
+    data.release()
+    return named, sink.getvalue()
 
 
 def sealed_json(
