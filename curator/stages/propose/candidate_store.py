@@ -30,6 +30,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.errors import DamagedError
 from curator.executor.worker import pack
 from curator.fingerprints import fingerprint
 from curator.stages.propose.stage import ProposedUnit
@@ -38,6 +39,7 @@ from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import like_vectors
 from curator.tables.footage_store import FootageStore, read_groups
 from curator.tables.long_columns import joined_chunks, sorted_rows, take_values
+from curator.tables.out_layout import find_unlisted
 from curator.tables.parts import to_parquet, with_column
 from curator.tables.schemas import FOOTAGE_SCHEMA, PICTURES_SCHEMA, SOURCES_SCHEMA
 from curator.tables.snapshot_store import CANDIDATES
@@ -158,9 +160,11 @@ class Candidates:
         """Writes the candidates that were added since the last write."""
         if not self._new:
             return
-        sizes = self._track_sizes(
-            {part for unit in self._new for part in unit.track_parts.values()}
-        )
+        parts = {part for unit in self._new for part in unit.track_parts.values()}
+        sizes = dict(self._track_sizes(parts))
+        sizes |= {name: i.bytes for name, i in find_unlisted(self._store, parts, sizes).items()}
+        if gone := parts.difference(sizes):
+            raise DamagedError(self._store.uri, min(gone), "it is missing")
         units = [_placed(unit, sizes) for unit in self._new]
         self._new, self._n_new, self._n_loose, self._n_bytes = [], 0, 0, 0
         self._write(units)
