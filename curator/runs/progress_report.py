@@ -16,9 +16,9 @@ from curator.executor.progress import Expected, Progress
 from curator.executor.termination import was_terminated
 from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
-from curator.runs.lease import read_holder, utc_now
 from curator.stages.commit.commit_run import alone
 from curator.storage import Store
+from curator.tables.lease_holder import read_holder, utc_now
 from curator.tables.out_layout import LEASE, PLAN, PROGRESS
 from curator.tables.output_format import read_summary
 from curator.tables.removal_records import read_removals

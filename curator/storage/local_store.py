@@ -136,10 +136,15 @@ class LocalStore(Store):
 
     def find(self, key: str) -> ObjectInfo | None:
         """Returns size and version of a finished file; None if it does not exist."""
+        path = self._path(key)
         try:
-            info = os.stat(self._path(key))
-        except (OSError, ValueError):
-            return None
+            with _explained("look up", path):
+                info = os.stat(path)
+        except StorageError as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno in _NO_FILE:
+                return None
+            raise
         return _info(key, info) if stat.S_ISREG(info.st_mode) else None
 
     def check_writable(self) -> None:
@@ -370,6 +375,9 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK
 """Errors of file systems without hard links."""
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL})
 """Errors of file systems without locks."""
+
+_NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
+"""Errors that prove that no file has a name; others leave it open."""
 
 _REMEDIES = {
     errno.EACCES: "grant this user the permission, or choose another output folder",

@@ -2,10 +2,12 @@
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from curator.errors import DamagedError, StorageError
 
 MAX_STORED = 50
 """Maximum number of findings of one code that are stored; all findings are counted."""
@@ -14,26 +16,51 @@ RERUN = (
     "run `curate run` again with the same recipe, or `curate recaption` if that command was "
     "interrupted: the command writes missing objects"
 )
-REMAKE = (
-    "delete the object and run `curate run` again, which rewrites the object; or copy the object "
-    "again from its origin"
+RESTORE = (
+    "keep what is there, and copy the object again from its origin or a backup: a rerun makes it "
+    "again only if the sources of its clips still exist"
 )
 COPIED = "run `curate run` again with the same recipe, which writes it again from {}"
 LOST = (
-    "no undamaged copy is left: restore the object from a backup, or remove old snapshots with "
-    "`curate clean`"
+    "no undamaged copy is left: restore the object from a backup; until then, keep the other "
+    "objects of its snapshots, which stay readable"
+)
+ACCESS = (
+    "nothing is known to be wrong with the object: give read access, or wait until the storage "
+    "answers, and verify again; keep the object"
 )
 RESTORE_SOURCE = (
-    "restore the source from a copy, or run `curate run` again, which analyzes the source again if "
-    "its size or times changed too (else `touch` the source first)"
+    "restore the source from a copy. `curate run` analyzes the new bytes if its size or times "
+    "changed too (else `touch` the source first), and replaces the clips of the old bytes: "
+    "`--dry-run` counts these clips"
+)
+FINISH = (
+    "run the same command again, which finishes the commit; if that run is still alive, wait for it"
+)
+FINISH_CLEAN = "run `curate clean` again, which removes them"
+FINISH_REMOVAL = (
+    "run `curate remove OUT --finish`, and verify again: until then, hashes of tables and "
+    "snapshots are not compared"
+)
+_SOURCE_GONE = (
+    "restore the source from a copy if its clips are to be cut or measured again; without it, "
+    "`curate run` keeps its clips"
 )
 _EXPORT = "`curate export OUT OUT --format {}` rewrites it"
-_PACK_AGAIN = "delete OUT/shards and run `curate run` again with the same recipe"
+_PACK_AGAIN = (
+    "keep these shards, and pack the clips again: `curate run SOURCE... OUT2` with the same recipe "
+    "into another output root"
+)
 _FINISH = (
     "`curate remove OUT --finish` takes it out again; delete objects of other programs by hand"
 )
 _NONE = "none is needed: the next snapshot names them"
-_DELETE = "delete the object: readers that list the folder would read it as data"
+_UNNAMED = "keep the object until it is known what it is: nothing proves that it is not needed"
+_NEXT_COMMIT = (
+    "run `curate run` again with the same recipe: its commit takes the part out of the folder. "
+    "Until then, read the parts that `summary.json` lists, as `curator.read_clips` does"
+)
+_CHANGED = "verify again when no run, `curate clean` or `curate remove` is working on the output"
 
 
 class FindingCode(StrEnum):
@@ -41,7 +68,7 @@ class FindingCode(StrEnum):
 
     remedy: str
 
-    def __new__(cls, value: str, remedy: str = REMAKE) -> "FindingCode":
+    def __new__(cls, value: str, remedy: str = RESTORE) -> "FindingCode":
         """Returns a code with its remedy."""
         code = str.__new__(cls, value)
         code._value_, code.remedy = value, remedy
@@ -53,8 +80,8 @@ class FindingCode(StrEnum):
     """The manifest cannot be read, or its sums differ from its shards."""
     MISSING = "missing"
     """An object that the manifest or the summary names is missing."""
-    UNREADABLE = "unreadable"
-    """The storage cannot read an object."""
+    UNREADABLE = "unreadable", ACCESS
+    """The storage refuses to read an object, or fails; the object may be undamaged."""
     SIZE = "size"
     """An object has another size."""
     HASH = "hash"
@@ -97,21 +124,39 @@ class FindingCode(StrEnum):
     """A record of a removal is lost or was changed."""
     SOURCE_CHANGED = "source_changed", RESTORE_SOURCE
     """A source has other bytes than those that were analyzed."""
-    SOURCE_GONE = "source_gone", RESTORE_SOURCE
+    SOURCE_GONE = "source_gone", _SOURCE_GONE
     """A source that was analyzed no longer exists; a warning."""
     UNHASHED = "unhashed", _NONE
     """A snapshot of an older version names no hashes, so only the existence of its objects was
     checked; a warning."""
-    UNNAMED = "unnamed", _DELETE
-    """An object that no manifest names; a warning."""
-    INTERRUPTED = "interrupted", RERUN
-    """A commit is unfinished: each index is complete, from either the old or the new set; a
+    EXTRA_PART = "extra_part", _NEXT_COMMIT
+    """A part in the folder of a table that the newest snapshot does not have: programs that read
+    the folder see its rows too."""
+    UNNAMED = "unnamed", _UNNAMED
+    """An object in `shards/` or in the folder of a table that no snapshot names; a warning."""
+    INTERRUPTED = "interrupted", FINISH
+    """A run, a commit or a cleaning is under way or was interrupted; what is committed is whole. A
     warning."""
+    CHANGED = "changed", _CHANGED
+    """The output changed all the time while it was checked; a warning."""
 
 
 WARNINGS = frozenset(
-    {FindingCode.SOURCE_GONE, FindingCode.UNHASHED, FindingCode.UNNAMED, FindingCode.INTERRUPTED}
+    {
+        FindingCode.SOURCE_GONE,
+        FindingCode.UNHASHED,
+        FindingCode.UNNAMED,
+        FindingCode.INTERRUPTED,
+        FindingCode.CHANGED,
+    }
 )
+
+
+def refuses(error: Exception) -> bool:
+    """Returns whether the storage did not give an object, which may be undamaged."""
+    if isinstance(error, StorageError):
+        return not isinstance(error, DamagedError)
+    return isinstance(error, OSError) and error.errno is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +232,21 @@ class Findings:
         with self._lock:
             for code, number in other.counts.items():
                 self.counts[code] += max(0, number - MAX_STORED)
+
+    def stored(self) -> tuple[Finding, ...]:
+        """Returns the stored findings."""
+        with self._lock:
+            return tuple(self._stored)
+
+    def revise(self, revised: Callable[[Finding], Finding | None]) -> None:
+        """Replaces each stored finding by another form of it; None drops the finding."""
+        forms = [(finding, revised(finding)) for finding in self.stored()]
+        with self._lock:
+            self._stored = [form for _, form in forms if form is not None]
+            stays = {finding.code for finding in self._stored}
+            for code in [finding.code for finding, form in forms if form is None]:
+                self.counts[code] = self.counts[code] - 1 if code in stays else 0
+            self.counts = +self.counts
 
     def outcome(self, uri: str, n_bytes: int) -> dict[str, Any]:
         """Returns the fields of an outcome: findings by code and path, warnings last."""

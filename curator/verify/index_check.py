@@ -23,7 +23,8 @@ from curator.stages.shard.tar_reader import (
 from curator.strict_yaml import load_yaml
 from curator.tables.parts import SUMMARY
 from curator.tables.schemas import declared_columns, declared_fields
-from curator.verify.findings import FindingCode, Findings
+from curator.verify.findings import FindingCode, Findings, refuses
+from curator.verify.root_state import is_gone
 from curator.verify.tar_check import TarFacts, row_digest
 
 ENERGON = ".nv-meta"
@@ -175,6 +176,8 @@ def _load(shards: ShardSet, name: str, code: FindingCode, findings: Findings) ->
         return load_yaml(data.decode(), max_characters=_MAX_YAML_CHARACTERS)
     except (CuratorError, ValueError) as error:
         words = f"it cannot be read ({str(error).splitlines()[0]})"
+        is_refused = refuses(error) and not is_gone(shards.store, shards.key(name))
+        code = FindingCode.UNREADABLE if is_refused else code
         findings.add(code, shards.uri(name), words, "JSON" if is_json else "YAML")
         return None
 
@@ -255,7 +258,9 @@ class _TableCheck:
                             continue
         except (CuratorError, pa.ArrowException, OSError, ValueError, TypeError) as error:
             words = f"it cannot be read ({str(error).splitlines()[0]})"
-            self.differs(path, words, "a Parquet object")
+            is_refused = refuses(error) and not is_gone(self._shards.store, name)
+            code = FindingCode.UNREADABLE if is_refused else self._code
+            self._findings.add(code, path, words, "a Parquet object")
             return False
         return True
 

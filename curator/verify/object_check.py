@@ -2,24 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curator.errors import CuratorError, DamagedError, ErrorCode, SourceError
+from curator.errors import CuratorError, DamagedError, ErrorCode, SourceError, StorageError
 from curator.stages.shard.tar_reader import ShardSet, index_name, meta_name
 from curator.storage import HashingReader, Store, open_source
-from curator.tables.checksums import opened_json, read_json, read_parquet
+from curator.tables.checksums import read_json, read_parquet
 from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import CONFIG, SHARDS, listed_objects
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
-    BEFORE,
-    HEAD,
     INDEXES,
     NUMBER,
     OBJECTS,
@@ -30,11 +28,9 @@ from curator.tables.snapshot_store import (
     objects_of,
     own_objects,
     snapshot_name,
-    snapshot_numbers,
 )
-from curator.verify.findings import COPIED, LOST, RERUN, RESTORE_SOURCE, FindingCode, Findings
-
-_Snapshots = dict[int, dict[str, Any]]
+from curator.verify.findings import ACCESS, COPIED, LOST, RERUN, FindingCode, Findings
+from curator.verify.root_state import Root, is_gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,81 +56,108 @@ class Expected:
             return [(FindingCode.MISSING, "missing", "an object")] if self.exists else []
         if not self.exists:
             return [(FindingCode.UNNAMED, "an object", "none")]
-        wrong = []
         if self.n_bytes is not None and n_bytes != self.n_bytes:
-            wrong.append((FindingCode.SIZE, f"{n_bytes} bytes", f"{self.n_bytes} bytes"))
+            return [(FindingCode.SIZE, f"{n_bytes} bytes", f"{self.n_bytes} bytes")]
         if self.sha256 and isinstance(sha256, Exception):
-            wrong.append((FindingCode.UNREADABLE, str(sha256), "a readable object"))
-        elif self.sha256 and sha256 != self.sha256:
-            wrong.append((FindingCode.HASH, f"sha256 {sha256}", str(self.sha256)))
-        return wrong
+            return [(FindingCode.UNREADABLE, str(sha256), "a readable object")]
+        if self.sha256 and sha256 != self.sha256:
+            return [(FindingCode.HASH, f"sha256 {sha256}", str(self.sha256))]
+        return []
 
 
-def check_objects(
-    store: Store,
-    sizes: Mapping[str, int],
-    expected: Mapping[str, Sequence[Expected]],
-    pool: Executor,
-    findings: Findings,
-    copies: Mapping[str, str] | None = None,
-) -> int:
-    """Compares objects with their expected sizes and hashes; returns the number of bytes read.
+@dataclass(frozen=True, slots=True)
+class CheckedObjects:
+    """Hashes the objects of one store; an object is not read again while its size is the same.
 
-    Args:
+    Attributes:
         store: Output root.
-        sizes: Bytes of each existing object.
-        expected: Allowed forms of each object; several during a commit.
-        pool: Threads that hash objects.
-        findings: Collects the differences.
-        copies: Name of an object with the same bytes, from which a run can restore the object.
+        sound: Size and SHA-256 of each object that had the expected bytes.
     """
-    hashed = [n for n, forms in expected.items() if n in sizes and any(f.sha256 for f in forms)]
-    digests = dict(zip(hashed, pool.map(partial(_sha256, store), hashed), strict=True))
-    wrong = {}
-    for name, forms in expected.items():
-        by_form = [form.differences(sizes.get(name), digests.get(name)) for form in forms]
-        if all(by_form):
-            wrong[name] = by_form[0]
-    for name, differences in wrong.items():
-        form, copy = expected[name][0], (copies or {}).get(name)
-        is_copied = copy and copy not in wrong and _sha256(store, copy) == form.sha256
-        remedy = COPIED.format(copy) if is_copied else form.remedy
-        for code, actual, wanted in differences:
-            findings.add(code, f"{store.uri}/{name}", actual, wanted, remedy)
-    return sum(sizes[name] for name in digests)
 
+    store: Store
+    sound: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-def _sha256(store: Store, name: str) -> str | Exception:
-    try:
-        return Digest.of_object(store, name).sha256
-    except (CuratorError, OSError) as error:
-        return error
+    def check(
+        self,
+        sizes: Mapping[str, int],
+        expected: Mapping[str, Sequence[Expected]],
+        pool: Executor,
+        findings: Findings,
+        copies: Mapping[str, str] | None = None,
+    ) -> tuple[int, set[str]]:
+        """Compares objects with their expected sizes and hashes.
+
+        Args:
+            sizes: Bytes of each existing object.
+            expected: Allowed forms of each object; several during a commit.
+            pool: Threads that hash objects.
+            findings: Collects the differences.
+            copies: Name of an object with the same bytes, from which a run can restore the object.
+
+        Returns:
+            The number of hashed bytes, and the names of objects with findings.
+        """
+        hashed = [n for n in expected if n in sizes and self._needs_hash(sizes[n], expected[n])]
+        read = pool.map(lambda name: self._sha256(name, sizes[name]), hashed)
+        digests = dict(zip(hashed, read, strict=True))
+        wrong = {}
+        for name, forms in expected.items():
+            n_bytes, digest = sizes.get(name), digests.get(name)
+            if isinstance(digest, Exception) and is_gone(self.store, name):
+                n_bytes = None
+            by_form = [form.differences(n_bytes, digest) for form in forms]
+            if all(by_form):
+                # During a commit, the form with the same size is the nearest.
+                wrong[name] = min(by_form, key=lambda wrong: wrong[0][0] is FindingCode.SIZE)
+            elif isinstance(digest, str):
+                self.sound[name] = sizes[name], digest
+        for name, differences in wrong.items():
+            form, copy = expected[name][0], (copies or {}).get(name)
+            is_copied = copy and copy not in wrong and self._sha256(copy) == form.sha256
+            remedy = COPIED.format(copy) if is_copied else form.remedy
+            for code, actual, wanted in differences:
+                advice = ACCESS if code is FindingCode.UNREADABLE else remedy
+                findings.add(code, f"{self.store.uri}/{name}", actual, wanted, advice)
+        return sum(sizes[name] for name in digests), {*wrong}
+
+    @staticmethod
+    def _needs_hash(n_bytes: int, forms: Sequence[Expected]) -> bool:
+        return any(form.sha256 and form.n_bytes in (None, n_bytes) for form in forms)
+
+    def _sha256(self, name: str, n_bytes: int | None = None) -> str | Exception:
+        known = self.sound.get(name)
+        if known is not None and known[0] == n_bytes:
+            return known[1]
+        try:
+            return Digest.of_object(self.store, name).sha256
+        except (CuratorError, OSError) as error:
+            return error
 
 
 def check_chain(
-    store: Store,
-    summary: Mapping[str, Any] | None,
+    root: Root,
+    objects: CheckedObjects,
     checked: frozenset[str],
     pool: Executor,
     findings: Findings,
     *,
     only: int | None = None,
-) -> int:
-    """Checks that snapshots are as committed, and that the objects that they name are whole.
+) -> tuple[int, set[str]]:
+    """Checks that the objects that the snapshots name are whole.
 
-    `summary` is None if `summary.json` is unreadable. Objects in `checked` are skipped. `only`
-    limits the check to the objects of one snapshot. Returns the number of bytes read.
+    Objects in `checked` are skipped. `only` limits the check to the objects of one snapshot.
+    Returns the number of hashed bytes, and the names of objects with findings.
     """
-    snapshots = _snapshots(store, summary or {}, findings)
+    store, snapshots = root.store, root.chain.snapshots
     expected: dict[str, Expected] = {}
     copies: dict[str, str] = {}
-    if only is None and summary is not None and snapshots:
-        _check_fixed(store, summary, snapshots, findings)
-        expected |= {n: Expected.of(d, RERUN) for n, d in objects_of(summary).items()}
+    if only is None and root.summary is not None and snapshots:
+        _check_fixed(root, findings)
+        expected |= {n: Expected.of(d, RERUN) for n, d in objects_of(root.summary).items()}
     for number, snapshot in sorted(snapshots.items()):
         if only not in (None, number):
             continue
-        remedy = RERUN if number == max(snapshots) else LOST
+        remedy = RERUN if number == root.chain.newest else LOST
         if OBJECTS not in snapshot:
             where, words = f"{store.uri}/{snapshot_name(number)}", "a snapshot of an older version"
             findings.add(FindingCode.UNHASHED, where, words, "hashes of what it names")
@@ -144,8 +167,7 @@ def check_chain(
         copies |= copies_of(snapshot)
     copies |= {fixed: own for own, fixed in copies.items()}
     listed = listed_objects(store, {name.split("/")[0] for name in expected})
-    return check_objects(
-        store,
+    return objects.check(
         {name: info.bytes for name, info in listed.items()},
         {name: [form] for name, form in expected.items() if name not in checked},
         pool,
@@ -154,42 +176,9 @@ def check_chain(
     )
 
 
-def _snapshots(store: Store, summary: Mapping[str, Any], findings: Findings) -> _Snapshots:
-    """Reads the snapshots from the newest, and compares each with the hash in its successor."""
-    numbers = snapshot_numbers(store)
-    head = summary.get(HEAD)
-    links = {summary[NUMBER]: head["sha256"]} if head is not None else {}
-    first = head["first"] if head is not None else min(numbers, default=1)
-    last = max(chain(numbers, links), default=0)
-    snapshots: _Snapshots = {}
-    for number in range(last, min(chain([first], numbers)) - 1, -1):
-        name = snapshot_name(number)
-        where, remedy = f"{store.uri}/{name}", LOST
-        if number in links and number == summary.get(NUMBER):
-            remedy = COPIED.format(SUMMARY)
-        if number not in numbers:
-            if number >= first:
-                findings.add(FindingCode.MISSING, where, "missing", "a snapshot", remedy)
-            continue
-        data = store.read(name)
-        sha256 = Digest.of(data).sha256
-        try:
-            snapshots[number] = opened_json(data, name)
-        except ValueError as error:
-            words = f"it cannot be read ({error})"
-            findings.add(FindingCode.HASH, where, words, links.get(number, "a snapshot"), remedy)
-            continue
-        if links.get(number, sha256) != sha256:
-            findings.add(FindingCode.HASH, where, f"sha256 {sha256}", links[number], remedy)
-        if (link := snapshots[number].get(BEFORE)) is not None:
-            links[link[NUMBER]] = link["sha256"]
-    return snapshots
-
-
-def _check_fixed(
-    store: Store, summary: Mapping[str, Any], snapshots: _Snapshots, findings: Findings
-) -> None:
+def _check_fixed(root: Root, findings: Findings) -> None:
     """Compares `summary.json` and `config.json` with the snapshots they belong to."""
+    store, snapshots, summary = root.store, root.chain.snapshots, root.summary or {}
     snapshot = snapshots.get(summary.get(NUMBER, 0))
     if snapshot is not None and not follows(summary, snapshot):
         where = f"{store.uri}/{SUMMARY}"
@@ -197,15 +186,17 @@ def _check_fixed(
     # An interrupted commit may have written the settings of its own, newer snapshot.
     settings = [
         {name: source[name] for name in ("recipe", "fingerprints") if name in source}
-        for source in (summary, snapshots[max(snapshots)])
+        for source in (summary, snapshots[root.chain.newest])
     ]
-    code, actual = FindingCode.HASH, "other settings"
+    code, actual, remedy = FindingCode.HASH, "other settings", RERUN
     try:
         if read_json(store, CONFIG) in settings:
             return
     except DamagedError as error:
         code, actual = code if store.exists(CONFIG) else FindingCode.MISSING, error.why
-    findings.add(code, f"{store.uri}/{CONFIG}", actual, "those of the newest snapshot", RERUN)
+    except StorageError as error:
+        code, actual, remedy = FindingCode.UNREADABLE, str(error), ACCESS
+    findings.add(code, f"{store.uri}/{CONFIG}", actual, "those of the newest snapshot", remedy)
 
 
 def _of_tars(store: Store, snapshot: Mapping[str, Any], remedy: str) -> dict[str, Expected]:
@@ -217,8 +208,8 @@ def _of_tars(store: Store, snapshot: Mapping[str, Any], remedy: str) -> dict[str
             objects[name] = Expected(n_bytes=facts["bytes"], sha256=facts["sha256"], remedy=remedy)
             objects[index_name(name)] = Expected(sha256=facts["idx_sha256"], remedy=remedy)
             objects[meta_name(name)] = Expected(sha256=facts["meta_sha256"], remedy=remedy)
-    except (DamagedError, KeyError, TypeError):
-        # The hash of the manifest shows its damage.
+    except (StorageError, KeyError, TypeError):
+        # The check of the manifest as an object shows its damage.
         return {}
     return objects
 
@@ -236,7 +227,14 @@ def check_sources(
     """
     names = summary.get("tables", {}).get("sources", ())
     columns = ("uri", "sha256", "outcome")
-    rows = pa.concat_tables([read_parquet(shards.store, name, columns) for name in names])
+    tables = []
+    for name in names:
+        # Each unreadable part has a finding.
+        with suppress(StorageError):
+            tables.append(read_parquet(shards.store, name, columns))
+    if not tables:
+        return 0
+    rows = pa.concat_tables(tables)
     rows = rows.filter(pc.fill_null(pc.equal(rows["outcome"], "done"), False))
     n_hashed = 0
     check = partial(_check_source, findings)
@@ -257,7 +255,7 @@ def _check_source(findings: Findings, uri: str, expected: str) -> bool:
             findings.add(FindingCode.SOURCE_GONE, uri, "no such source", f"sha256 {expected}")
         else:
             wanted = "a readable source"
-            findings.add(FindingCode.UNREADABLE, uri, str(error), wanted, RESTORE_SOURCE)
+            findings.add(FindingCode.UNREADABLE, uri, str(error), wanted)
         return False
     if actual != expected:
         words = f"sha256 {actual}"

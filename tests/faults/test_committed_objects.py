@@ -21,11 +21,11 @@ from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import DamagedError
 from curator.runs import lease
-from curator.runs.lease import this_process
 from curator.stages.commit import stage
 from curator.storage import open_store
 from curator.storage.local_store import LocalStore
 from curator.tables.checksums import is_damaged, read_footer, read_parquet, sealed_json, to_json
+from curator.tables.lease_holder import this_process
 from curator.tables.out_layout import LEASE
 from curator.tables.snapshot_store import BEFORE, HEAD, OBJECTS, read_snapshot
 from curator.verify import Verified, verify

@@ -22,9 +22,10 @@ from curator.errors import LeaseLostError, StorageError, UnconditionalStoreError
 from curator.executor import cpu_accounting as heartbeat_module
 from curator.executor.cpu_accounting import Heartbeat
 from curator.runs import lease
-from curator.runs.lease import Holder, read_holder, this_process
 from curator.storage import Store, open_store
 from curator.storage.local_store import LocalStore
+from curator.tables import lease_holder
+from curator.tables.lease_holder import Holder, read_holder, this_process
 from curator.tables.out_layout import LEASE
 
 RENEW_S, EXPIRES_S = 0.3, 1.5
@@ -182,7 +183,7 @@ def test_a_later_process_with_the_number_of_a_dead_one_is_another(
     mine = this_process("run", EXPIRES_S)
     # As a run of this process that ended while it could not reach its root.
     assert mine.is_dead()
-    monkeypatch.setattr(lease, "IN_THIS_PROCESS", {mine.holder})
+    monkeypatch.setattr(lease_holder, "IN_THIS_PROCESS", {mine.holder})
     assert not mine.is_dead()
     assert replace(mine, started="1").is_dead()
     assert replace(mine, pid=2**22 + 1).is_dead()

@@ -104,31 +104,30 @@ def offsets_with(change: Callable[[NDArray[np.uint64]], NDArray[np.uint64]]) -> 
 
 
 FIRST = ("shards", 0)
-INDEX, TAR = {"size", "hash"}, {"size", "hash", "tar_damaged"}
 DAMAGES: dict[str, tuple[str, Change, set[str]]] = {
-    "truncated tar": ("tar", lambda data: data[:2100], TAR),
-    "tar without its end": ("tar", lambda data: data[:-1024], TAR),
-    "empty tar": ("tar", lambda data: b"", TAR),
-    "noise for a tar": ("tar", lambda data: bytes(range(256)) * 20, TAR),
-    "flipped bit in a header": ("tar", flipped(3), {"hash", "tar_damaged"}),
+    "truncated tar": ("tar", lambda data: data[:2100], {"tar_damaged"}),
+    "tar without its end": ("tar", lambda data: data[:-1024], {"tar_damaged"}),
+    "empty tar": ("tar", lambda data: b"", {"tar_damaged"}),
+    "noise for a tar": ("tar", lambda data: bytes(range(256)) * 20, {"tar_damaged"}),
+    "flipped bit in a header": ("tar", flipped(3), {"tar_damaged"}),
     "flipped bit in the JSON": (
-        "tar", flipped(512), {"hash", "json", "meta", "count"},
+        "tar", flipped(512), {"json", "meta", "count", "wids", "manifest_wrong"},
     ),
-    "flipped bit in the last padding": ("tar", flipped(-1025), {"hash"}),
+    "flipped bit in the last padding": ("tar", flipped(-1025), {"wids"}),
     "tar gone": ("tar", gone, {"missing"}),
     "idx gone": ("idx", gone, {"missing"}),
-    "idx of another length": ("idx", lambda data: data[:-8], {"hash", "index"}),
-    "idx with half an offset": ("idx", lambda data: data[:-3], {"hash", "index"}),
+    "idx of another length": ("idx", lambda data: data[:-8], {"index"}),
+    "idx with half an offset": ("idx", lambda data: data[:-3], {"index"}),
     "idx with another offset": (
         "idx", offsets_with(lambda o: o + np.uint64(512) * (np.arange(len(o)) == 1)),
-        {"hash", "index"},
+        {"index"},
     ),
     "meta gone": ("meta", gone, {"missing"}),
     "meta in another order": (
-        "meta", lambda data: b"\n".join([*data.splitlines()[::-1], b""]), {"hash", "meta"},
+        "meta", lambda data: b"\n".join([*data.splitlines()[::-1], b""]), {"meta"},
     ),
-    "meta too long": ("meta", lambda data: data + b"{}\n", {"hash", "meta"}),
-    "meta cut": ("meta", lambda data: data[:40], {"hash", "meta"}),
+    "meta too long": ("meta", lambda data: data + b"{}\n", {"meta"}),
+    "meta cut": ("meta", lambda data: data[:40], {"meta"}),
     "manifest gone": ("manifest.json", gone, {"manifest_missing"}),
     "manifest is no JSON": ("manifest.json", lambda data: b'{"shards": [', {"manifest_wrong"}),
     "manifest leads out of the folder": (
@@ -148,34 +147,32 @@ DAMAGES: dict[str, tuple[str, Change, set[str]]] = {
         "manifest.json", json_with(("counts", "frames"), 3), {"manifest_wrong"},
     ),
     "energon counts other samples": (
-        ".nv-meta/.info.json", json_with(("shard_counts", "x.tar"), 9), {*INDEX, "energon"},
+        ".nv-meta/.info.json", json_with(("shard_counts", "x.tar"), 9), {"energon"},
     ),
-    "energon split is no YAML": (".nv-meta/split.yaml", lambda data: b"{[", {*INDEX, "energon"}),
-    "energon of a bucket gone": (
-        "36p_16-9_4f/.nv-meta/.info.json", gone, {"missing", "energon"},
-    ),
+    "energon split is no YAML": (".nv-meta/split.yaml", lambda data: b"{[", {"energon"}),
+    "energon of a bucket gone": ("36p_16-9_4f/.nv-meta/.info.json", gone, {"missing"}),
     "wids with another MD5": (
-        "wids-train.json", json_with(("shardlist", 0, "md5sum"), "1"), {*INDEX, "wids"},
+        "wids-train.json", json_with(("shardlist", 0, "md5sum"), "1"), {"wids"},
     ),
-    "wids without a shard": ("wids-val.json", json_with(("shardlist",), []), {*INDEX, "wids"}),
-    "wids is no index": ("wids-val.json", lambda data: b"[1]", {*INDEX, "wids"}),
+    "wids without a shard": ("wids-val.json", json_with(("shardlist",), []), {"wids"}),
+    "wids is no index": ("wids-val.json", lambda data: b"[1]", {"wids"}),
     "dataset with another caption": (
         "dataset.parquet", table_with("text", lambda texts: ["other", *texts[1:]]),
-        {*INDEX, "dataset"},
+        {"dataset"},
     ),
     "dataset with another offset": (
         "dataset.parquet", table_with("offset", lambda offsets: [1, *offsets[1:]]),
-        {*INDEX, "dataset"},
+        {"dataset"},
     ),
     "dataset with width by height": (
         "dataset.parquet", table_with("aspect_ratio", lambda ratios: [1 / r for r in ratios]),
-        {*INDEX, "dataset"},
+        {"dataset"},
     ),
     "dataset with words for numbers": (
         "dataset.parquet", lambda data: parquet(pa.table({"clip_id": ["a"], "fps": ["y"]})),
-        {*INDEX, "dataset"},
+        {"dataset"},
     ),
-    "dataset cut": ("dataset.parquet", lambda data: b"PAR1" * 9, {*INDEX, "dataset"}),
+    "dataset cut": ("dataset.parquet", lambda data: b"PAR1" * 9, {"dataset"}),
     "clips with another offset": (
         "table", table_with("mp4_offset", lambda offsets: [1, *offsets[1:]]), {"clips"},
     ),
@@ -202,15 +199,49 @@ def test_what_was_just_written_is_well(out: Out) -> None:
     assert checked(out.shards.rename(out.root.parent / "data")).findings == []
 
 
+def without_hashes(data: bytes) -> bytes:
+    """A manifest that records no sizes and hashes, so that only contents can be compared."""
+    manifest = json.loads(data)
+    del manifest["checksum"]
+    manifest["files"] = {name: {} for name in manifest["files"]}
+    for facts in manifest["shards"]:
+        for name in ("bytes", "sha256", "idx_sha256", "meta_sha256"):
+            del facts[name]
+    return json.dumps(manifest).encode()
+
+
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_found_and_named(out: Out, name: str) -> None:
-    """Pins the codes of each damage: none is missed, none drags in others, none raises."""
+def test_damage_is_found_in_contents_and_named(out: Out, name: str) -> None:
+    """Pins the codes of each damage to contents: none is missed, and none raises."""
     path, change, codes = DAMAGES[name]
+    if path != "manifest.json":
+        out.change("manifest.json", without_hashes)
     out.change(path, change)
     verified = checked(out)
     assert set(verified.counts) == codes, verified.findings
     assert not verified.is_well
     assert all(f.path.startswith(str(out.root)) and f.found and f.remedy for f in verified.findings)
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_one_fault_is_one_finding(out: Out, name: str) -> None:
+    """Pins that a damaged object has one finding, which no finding on its contents repeats."""
+    path, change, codes = DAMAGES[name]
+    whole = getattr(out, path, out.shards / path)
+    n_bytes = whole.stat().st_size
+    out.change(path, change)
+    verified = checked(out)
+    assert not verified.is_well
+    if path not in ("manifest.json", "table", "../summary.json"):
+        (finding,) = verified.findings
+        n_now = whole.stat().st_size if whole.exists() else None
+        is_same = n_now == n_bytes or path in ("idx", "meta")
+        code = "missing" if n_now is None else "hash" if is_same else "size"
+        assert (finding.code, finding.path) == (code, str(whole))
+        assert path != "tar" or all(
+            word in finding.found for word in codes - {"meta", "missing", "wids"}
+        )
+    assert not any("delete" in finding.remedy for finding in verified.findings)
 
 
 def test_an_object_that_nothing_names_is_a_warning(out: Out) -> None:
@@ -222,9 +253,11 @@ def test_an_object_that_nothing_names_is_a_warning(out: Out) -> None:
 def test_a_flipped_bit_in_a_picture_is_found_without_decoding(out: Out) -> None:
     """Pins that every byte of every clip is hashed, whichever clips are decoded."""
     rows = pq.read_table(out.shards / "dataset.parquet").to_pylist()
-    begin = next(row["offset"] for row in rows if row["shard"] == out.tars[0])
+    begin, key = next((r["offset"], r["clip_id"]) for r in rows if r["shard"] == out.tars[0])
     out.change("tar", flipped(out.tar.read_bytes().index(b"mdat", begin) + 60))
-    assert set(checked(out, frames="none").counts) == {"hash", "mp4_hash"}
+    (finding,) = checked(out, frames="none").findings
+    assert finding.code == "hash"
+    assert f"mp4_hash of 1 sample, such as {key}" in finding.found
 
 
 def _made(tmp_path: Path, clips: list[MadeClip]) -> Verified:
@@ -294,6 +327,7 @@ def test_members_of_a_sample_must_be_adjacent_and_complete(out: Out) -> None:
     n_bytes = int(data[124:135], 8)
     end = 512 + -(-n_bytes // 512) * 512
     out.tar.write_bytes(data[end:-1024] + data[:end] + data[-1024:])
+    out.change("manifest.json", without_hashes)
     counts = checked(out).counts
     assert {"key", "members", "key_twice", "index"} <= set(counts)
 
@@ -401,11 +435,11 @@ def test_one_damaged_object_is_named_once(out: Out, capsys: pytest.CaptureFixtur
     assert (defect.path, defect.findings[0].code) == (str(tar), "missing")
     data[data.index(b"mdat") + 40] ^= 1
     tar.write_bytes(data)
-    assert len(checked(out).findings) == 2
+    assert len(checked(out).findings) == 1
     assert main(["verify", str(out.root)]) == EXIT_FAILED
     printed = capsys.readouterr().out
     assert printed.count("wrong") == 2
-    assert "1 sample affected: " in printed
+    assert "of 1 sample, such as " in printed
     assert printed.endswith("1 object wrong\n")
 
 
