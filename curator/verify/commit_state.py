@@ -14,7 +14,7 @@ from curator.errors import CuratorError, StorageError, UsageError
 from curator.stages.shard.tar_reader import MANIFEST, NEXT_MANIFEST, ShardSet, open_shards
 from curator.storage import Store
 from curator.tables.checksums import opened_json
-from curator.tables.out_layout import LEASE, TABLES, listed_objects
+from curator.tables.out_layout import LEASE, REMOVED, TABLES, listed_objects
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
     INDEXES,
@@ -119,7 +119,13 @@ def _summary(shards: ShardSet) -> tuple[dict[str, Any] | None, Exception | None]
 
 def _add_removals(root: Root, findings: Findings) -> None:
     """Checks the records of removals, and adds each unfinished removal."""
-    for name in check_records(root.store, findings).removals().unfinished:
+    try:
+        unfinished = check_records(root.store, findings).removals().unfinished
+    except StorageError as error:
+        where, expected = f"{root.store.uri}/{REMOVED}", "readable records of removals"
+        findings.add(FindingCode.UNREADABLE, where, str(error), expected, ACCESS)
+        return
+    for name in unfinished:
         root.is_removing = True
         _add(root, findings, name, "an unfinished removal", "a finished removal", FINISH_REMOVAL)
 
@@ -153,8 +159,8 @@ def _of_newest(root: Root, shards: ShardSet, findings: Findings) -> ShardSet:
         is_used = shards.following if file == NEXT_MANIFEST else shards.manifest
         if is_used is None or file not in shards.sizes:
             continue
-        name = index_names(shards.store.read(shards.key(file)), b"")["manifest"]
-        if name in current:
+        name = _own_name(shards, file)
+        if name is None or name in current:
             continue
         of = [f"that of snapshot {n}" for n, other in own.items() if other == name]
         words, expected = of[0] if of else "another manifest", f"that of snapshot {number}"
@@ -169,6 +175,14 @@ def _of_newest(root: Root, shards: ShardSet, findings: Findings) -> ShardSet:
         other = _of_snapshot(root.store.uri, number)
         return replace(other, problem=shards.problem, following=shards.following)
     return shards
+
+
+def _own_name(shards: ShardSet, file: str) -> str | None:
+    """Returns the name that a manifest has in a snapshot; None if it cannot be read now."""
+    try:
+        return index_names(shards.store.read(shards.key(file)), b"")["manifest"]
+    except CuratorError:
+        return None
 
 
 def _compare_newest(
@@ -221,8 +235,7 @@ def _is_finished(root: Root, shards: ShardSet) -> bool:
     snapshot = with_fixed_paths(root.chain.snapshots[root.chain.newest])
     old, new = (item.get(INDEXES, {}).get("manifest") for item in (summary, snapshot))
     if old != new and shards.following is None and MANIFEST in shards.sizes:
-        data = shards.store.read(shards.key(MANIFEST))
-        if index_names(data, b"")["manifest"] == new:
+        if _own_name(shards, MANIFEST) == new:
             return True
     there = listed_objects(root.store, TABLES)
     parts = [

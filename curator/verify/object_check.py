@@ -67,7 +67,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class CheckedObjects:
-    """Hashes the objects of one store; an object is not read again while its size is the same.
+    """Hashes the objects of one store, and does not read a sound object again.
 
     Attributes:
         store: Output root.
@@ -98,7 +98,7 @@ class CheckedObjects:
             The number of hashed bytes, and the names of objects with findings.
         """
         hashed = [n for n in expected if n in sizes and self._needs_hash(sizes[n], expected[n])]
-        read = pool.map(lambda name: self._sha256(name, sizes[name]), hashed)
+        read = pool.map(lambda name: self._sha256(name, sizes[name], expected[name]), hashed)
         digests = dict(zip(hashed, read, strict=True))
         wrong = {}
         for name, forms in expected.items():
@@ -124,9 +124,11 @@ class CheckedObjects:
     def _needs_hash(n_bytes: int, forms: Sequence[Expected]) -> bool:
         return any(form.sha256 and form.n_bytes in (None, n_bytes) for form in forms)
 
-    def _sha256(self, name: str, n_bytes: int | None = None) -> str | Exception:
+    def _sha256(
+        self, name: str, n_bytes: int | None = None, forms: Sequence[Expected] = ()
+    ) -> str | Exception:
         known = self.sound.get(name)
-        if known is not None and known[0] == n_bytes:
+        if known is not None and known[0] == n_bytes and known[1] in {f.sha256 for f in forms}:
             return known[1]
         try:
             return Digest.of_object(self.store, name).sha256

@@ -213,8 +213,7 @@ class TarCheck:
                 stream = stack.enter_context(shards.store.open(shards.key(shard.name)))
                 # `check_objects` reports a missing file.
                 if shard.meta_name in shards.sizes:
-                    meta = shards.store.open(shards.key(shard.meta_name))
-                    self._meta = stack.enter_context(meta)
+                    self._open_meta(stack)
 
                 def read(n: int) -> bytes:
                     data = stream.read(n)
@@ -251,6 +250,17 @@ class TarCheck:
             md5=hashes[1],
             n_decoded=self._n_decoded,
         )
+
+    def _open_meta(self, stack: ExitStack) -> None:
+        try:
+            meta = self.shards.store.open(self.shards.key(self.shard.meta_name))
+            self._meta = stack.enter_context(meta)
+        except CuratorError as error:
+            self._meta_refused(error)
+
+    def _meta_refused(self, error: Exception) -> None:
+        where = self.shards.uri(self.shard.meta_name)
+        self._add(FindingCode.UNREADABLE, where, str(error), "a readable object")
 
     def _samples(self, reader: TarReader) -> bool:
         """Reads all members; returns whether the tar is whole."""
@@ -410,7 +420,12 @@ class TarCheck:
             self._meta = None
 
     def _next_line(self) -> bytes:
-        return b"" if self._meta is None else self._meta.readline(MAX_TEXT_BYTES)
+        try:
+            return b"" if self._meta is None else self._meta.readline(MAX_TEXT_BYTES)
+        except (CuratorError, OSError) as error:
+            self._meta_refused(error)
+            self._meta = None
+            return b""
 
     def _meta_differs(self, actual: str, expected: str) -> None:
         self._add(FindingCode.META, self.shards.uri(self.shard.meta_name), actual, expected)
