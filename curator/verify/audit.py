@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -118,7 +119,7 @@ def verify(
         out=out, store=store, frames=frames, seed=seed, workers=workers, sources=sources,
         snapshot=snapshot, progress=progress, hashed=hashed, objects=CheckedObjects(store),
     )  # fmt: skip
-    seen: set[tuple[FindingCode, str]] = set()
+    seen: set[tuple[Finding, str]] = set()
     for number, pause_s in enumerate(PAUSES_S, 1):
         is_last = number == len(PAUSES_S)
         head, findings = head_of_root(store), Findings()
@@ -131,18 +132,23 @@ def verify(
         if head_of_root(store) == head:
             break
         if is_last:
-            # Only a fault that two attempts found is no effect of a change between two reads.
-            findings.revise(partial(_seen_before, seen))
+            # A fault of an object that did not change, found twice, is no effect of the changes.
+            findings.revise(lambda f, seen=seen: f if _with_version(store, f) in seen else None)
             words = f"it changed during each of {number} attempts"
             findings.add(FindingCode.CHANGED, store.uri, words, "one state for one attempt")
-        seen = {(finding.code, finding.path) for finding in findings.stored()}
+        seen = {_with_version(store, finding) for finding in findings.stored()}
         time.sleep(pause_s)
     n_bytes = facts.pop("n_bytes")
     return Verified(**findings.outcome(store.uri, n_bytes), **facts)
 
 
-def _seen_before(seen: Set[tuple[FindingCode, str]], finding: Finding) -> Finding | None:
-    return finding if (finding.code, finding.path) in seen else None
+def _with_version(store: Store, finding: Finding) -> tuple[Finding, str]:
+    """Returns a finding with the version of its object; empty for no object of the store."""
+    name = finding.path.partition("#")[0].removeprefix(f"{store.uri}/")
+    with suppress(CuratorError):
+        if (info := store.find(name)) is not None:
+            return finding, info.version
+    return finding, ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -505,7 +511,7 @@ def _check_extra_parts(root: Root, findings: Findings) -> None:
     """
     if root.summary is None:
         return
-    store, snapshots = root.store, {**root.chain.snapshots, **root.chain.cleaned}
+    store, snapshots = root.store, root.chain.readable
     named = parts_of(root.summary)
     newest = snapshots.get(root.chain.newest)
     if newest is not None:
@@ -565,7 +571,14 @@ def _advise(root: Root, findings: Findings) -> None:
     tars = {tar for finding in findings.stored() if (tar := tar_of(finding)) is not None}
     remedies = remedies_of_tars(root.store, parts, tars) if tars else {}
 
+    refused = {f.path for f in findings.stored() if f.code is FindingCode.UNREADABLE}
+
     def revised(finding: Finding) -> Finding | None:
+        if finding.path in refused and any(
+            path in finding.found for path in refused - {finding.path}
+        ):
+            # The records of removals need another object, which has its own finding.
+            return None
         if root.is_removing and finding.code in _SUMS and not finding.path.startswith(shards):
             # A removal writes these objects again before it names their new hashes.
             return None

@@ -62,7 +62,7 @@ def open_root(
     root = Root(store=store, summary=None, chain=SnapshotChain(), activity=read_activity(store))
     root.summary, problem = _summary(shards)
     _add_removals(root, findings)
-    root.chain = read_chain(store, root.summary, findings)
+    root.chain = read_chain(store, root.summary, findings, compares=not root.is_removing)
     _add_cleaning(root, findings)
     if root.activity is not None and not root.is_busy:
         words = f"it names {root.activity.words}; that run ended without finishing"
@@ -234,9 +234,9 @@ def _is_finished(root: Root, shards: ShardSet) -> bool:
     summary: Mapping[str, Any] = root.summary or {}
     snapshot = with_fixed_paths(root.chain.snapshots[root.chain.newest])
     old, new = (item.get(INDEXES, {}).get("manifest") for item in (summary, snapshot))
-    if old != new and shards.following is None and MANIFEST in shards.sizes:
-        if _own_name(shards, MANIFEST) == new:
-            return True
+    is_last = old != new and shards.following is None and MANIFEST in shards.sizes
+    if is_last and _own_name(shards, MANIFEST) == new:
+        return True
     there = listed_objects(root.store, TABLES)
     parts = [
         {p for parts in s.get("tables", {}).values() for p in parts} for s in (summary, snapshot)

@@ -103,12 +103,19 @@ class SnapshotChain:
     Attributes:
         snapshots: Snapshots of the chain, by number.
         cleaned: Snapshots from before the first one that `curate clean` left.
+        changed: Snapshots with other bytes than were committed, which may still name objects.
         lost: Why other snapshots cannot be read; empty if all can be read.
     """
 
     snapshots: Mapping[int, dict[str, Any]] = field(default_factory=dict)
     cleaned: Mapping[int, dict[str, Any]] = field(default_factory=dict)
+    changed: Mapping[int, dict[str, Any]] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
+
+    @property
+    def readable(self) -> dict[int, dict[str, Any]]:
+        """All snapshots that can be read."""
+        return {**self.snapshots, **self.cleaned, **self.changed}
 
     @property
     def newest(self) -> int:
@@ -117,15 +124,19 @@ class SnapshotChain:
 
 
 def read_chain(
-    store: Store, summary: Mapping[str, Any] | None, findings: Findings
+    store: Store, summary: Mapping[str, Any] | None, findings: Findings, *, compares: bool = True
 ) -> SnapshotChain:
-    """Reads all snapshots from the newest, and compares each with the hash in its successor."""
+    """Reads all snapshots from the newest, and compares each with the hash in its successor.
+
+    With `compares` False, as while a removal writes snapshots again, accepts other hashes.
+    """
     numbers = snapshot_numbers(store)
     summary = summary or {}
     head = summary.get(HEAD)
     links = {summary[NUMBER]: head["sha256"]} if head is not None else {}
     first = head["first"] if head is not None else min(numbers, default=1)
     snapshots: dict[int, dict[str, Any]] = {}
+    changed: dict[int, dict[str, Any]] = {}
     lost = []
     for number in range(max([*numbers, *links], default=0), min([first, *numbers]) - 1, -1):
         name = snapshot_name(number)
@@ -149,13 +160,14 @@ def read_chain(
             findings.add(FindingCode.HASH, where, words, links.get(number, "a snapshot"), remedy)
             continue
         sha256 = Digest.of(data).sha256
-        if links.get(number, sha256) != sha256:
+        if compares and links.get(number, sha256) != sha256:
             findings.add(FindingCode.HASH, where, f"sha256 {sha256}", links[number], remedy)
             lost.append(f"{name} has other bytes")
-        if (link := snapshots[number].get(BEFORE)) is not None:
+            changed[number] = snapshots.pop(number)
+        elif (link := snapshots[number].get(BEFORE)) is not None:
             links[link[NUMBER]] = link["sha256"]
     cleaned = {number: snapshots.pop(number) for number in [*snapshots] if number < first}
-    return SnapshotChain(snapshots=snapshots, cleaned=cleaned, lost=tuple(lost))
+    return SnapshotChain(snapshots=snapshots, cleaned=cleaned, changed=changed, lost=tuple(lost))
 
 
 @dataclass
@@ -189,7 +201,7 @@ class Root:
     def _named(self) -> tuple[frozenset[str], str | None]:
         names = set((self.summary or {}).get(EARLIER, ()))
         why = next(iter(self.chain.lost), None)
-        for number, snapshot in {**self.chain.snapshots, **self.chain.cleaned}.items():
+        for number, snapshot in self.chain.readable.items():
             names |= {snapshot_name(number)} | named_objects(archived(snapshot))
             try:
                 manifest = read_json(self.store, snapshot[INDEXES]["manifest"])
@@ -220,13 +232,13 @@ class Root:
                 f"keep the object: {LEASE} names {self.activity.words}, which may be about to "
                 "commit it. When that run has ended, or the same command has ended, verify again"
             )
-        if self.is_interrupted or self.has_unfinished_run or self.store.exists(PROGRESS):
-            return "keep the object: run the interrupted command again, which uses or removes it"
         why = self._named[1]
         if self.summary is None and why is None:
             why = f"{SUMMARY} cannot be read"
         if why is not None:
             return f"keep the object: a snapshot may name it, because {why}"
+        if self.is_interrupted or self.has_unfinished_run or self.store.exists(PROGRESS):
+            return "keep the object: run the interrupted command again, which uses or removes it"
         return (
             "no snapshot names the object, and no run is unfinished: the next `curate run` removes "
             "it when it commits"
