@@ -37,7 +37,7 @@ from curator.tables.out_layout import (
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import own_part, with_fixed_paths
 from curator.verify.commit_state import open_root
-from curator.verify.findings import FINISH, RESTORE, Finding, FindingCode, Findings, Outcome
+from curator.verify.findings import FINISH, RERUN, RESTORE, Finding, FindingCode, Findings, Outcome
 from curator.verify.index_check import (
     COUNTS_FILE,
     ENERGON,
@@ -52,7 +52,7 @@ from curator.verify.index_check import (
 )
 from curator.verify.object_check import CheckedObjects, Expected, check_chain, check_sources
 from curator.verify.root_state import Root, head_of_root, is_gone, parts_of
-from curator.verify.source_presence import remedies_of_tars
+from curator.verify.source_presence import remedies_of_tars, remedy_of_results
 from curator.verify.tar_check import SuffixRules, TarCheck, TarFacts
 
 FramesToDecode = int | Literal["all", "none"]
@@ -558,7 +558,7 @@ def _check_leftovers(root: Root, findings: Findings) -> None:
 
 
 def _advise(root: Root, findings: Findings) -> None:
-    """Says for each damaged object of the shards whether its clips can be made again."""
+    """Says for each damaged object whether the sources exist that a rerun needs."""
     shards = f"{root.store.uri}/{SHARDS}/"
 
     def tar_of(finding: Finding) -> str | None:
@@ -567,9 +567,16 @@ def _advise(root: Root, findings: Findings) -> None:
             return None
         return f"{name.removesuffix('.idx').removesuffix('.meta.jsonl').removesuffix('.tar')}.tar"
 
-    parts = (root.summary or {}).get("tables", {}).get("clips", ())
+    def is_result(finding: Finding) -> bool:
+        folder, _, name = finding.path.removeprefix(f"{root.store.uri}/").partition("/")
+        return finding.remedy == RERUN and bool(name) and folder != SHARDS
+
+    tables = (root.summary or {}).get("tables", {})
     tars = {tar for finding in findings.stored() if (tar := tar_of(finding)) is not None}
-    remedies = remedies_of_tars(root.store, parts, tars) if tars else {}
+    remedies = remedies_of_tars(root.store, tables.get("clips", ()), tars) if tars else {}
+    of_results = RERUN
+    if any(map(is_result, findings.stored())):
+        of_results = remedy_of_results(root.store, tables.get("sources", ()))
 
     refused = {f.path for f in findings.stored() if f.code is FindingCode.UNREADABLE}
 
@@ -582,6 +589,8 @@ def _advise(root: Root, findings: Findings) -> None:
         if root.is_removing and finding.code in _SUMS and not finding.path.startswith(shards):
             # A removal writes these objects again before it names their new hashes.
             return None
+        if is_result(finding):
+            return replace(finding, remedy=of_results)
         tar = tar_of(finding)
         if tar is None:
             return finding

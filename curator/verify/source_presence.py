@@ -1,7 +1,7 @@
 """Looks up whether the sources exist that a rerun needs to make damaged objects again."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 
@@ -15,11 +15,13 @@ from curator.storage import Store
 from curator.storage.source_reader import stat_source
 from curator.tables.checksums import read_parquet
 from curator.tables.snapshot_store import own_part
+from curator.verify.findings import RERUN
 
 MAX_LOOKED_UP = 200
 """Most requests of one check for the existence of sources."""
 _PER_TAR = 20
 _THREADS = 16
+_SOURCES = ("uri", "outcome")
 _COLUMNS = ("shard", "source_uri", "decision")
 _AGAIN = (
     "move the object out of the output, keep it, and run `curate run` again with the same recipe, "
@@ -27,6 +29,11 @@ _AGAIN = (
 )
 _KEEP = (
     "keep the object, and restore it from a backup; a rerun could not make it again: {looked_up}"
+)
+_KEEP_RESULTS = (
+    "keep what is there, and restore the object from a backup; {looked_up}. `curate run` with the "
+    "same recipe makes again what the other sources and the stored results give; without "
+    "`--replace` it drops no clip"
 )
 
 
@@ -44,13 +51,37 @@ def remedies_of_tars(store: Store, parts: Iterable[str], tars: Collection[str]) 
     return {tar: _remedy(clips.get(tar, Counter()), states) for tar in tars}
 
 
+def remedy_of_results(store: Store, parts: Iterable[str]) -> str:
+    """Returns how to get damaged tables or candidates back; `parts` are those of `sources`.
+
+    A rerun makes them again, and needs the sources of what was not stored otherwise.
+    """
+    uris: list[str] = []
+    for part in parts:
+        table = _read(store, own_part(part), _SOURCES) or _read(store, part, _SOURCES)
+        if table is not None:
+            is_done = pc.fill_null(pc.equal(table["outcome"], "done"), False)
+            uris += table.filter(is_done)["uri"].to_pylist()
+    chosen = uris[:MAX_LOOKED_UP]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        absent = [uri for uri, state in zip(chosen, pool.map(_state, chosen), strict=True)
+                  if state != "there"]  # fmt: skip
+    if not chosen:
+        return _KEEP.format(looked_up="the sources are not known")
+    words = f"{len(chosen)} of {amount(len(uris), 'source')} were looked up, and "
+    if absent:
+        words += f"{len(absent)} cannot be read, such as {absent[0]}"
+        return _KEEP_RESULTS.format(looked_up=words)
+    return f"{RERUN} ({words}all of these exist)"
+
+
 def _clips_by_source(
     store: Store, parts: Iterable[str], tars: frozenset[str]
 ) -> Mapping[str, Counter[str]]:
     """Counts the kept clips of some tars by the address of their source."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for part in parts:
-        table = _read(store, own_part(part)) or _read(store, part)
+        table = _read(store, own_part(part), _COLUMNS) or _read(store, part, _COLUMNS)
         if table is None:
             # The part has its own finding; clips of other parts are known.
             continue
@@ -61,9 +92,9 @@ def _clips_by_source(
     return counts
 
 
-def _read(store: Store, part: str) -> pa.Table | None:
+def _read(store: Store, part: str, columns: Sequence[str]) -> pa.Table | None:
     try:
-        return read_parquet(store, part, _COLUMNS)
+        return read_parquet(store, part, columns)
     except CuratorError:
         return None
 

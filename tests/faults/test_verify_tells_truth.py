@@ -297,6 +297,10 @@ def test_the_remedy_of_a_damaged_tar_depends_on_its_sources(
         assert only(out).remedy.startswith("keep the object")
         tar.unlink()
         assert only(out).remedy.startswith("keep the object")
+        tar.write_bytes(data)
+        next(out.glob("candidates/clips/*")).write_bytes(b"x")
+        assert "1 cannot be read, such as" in only(out).remedy
+        assert only(out).remedy.startswith("keep what is there")
     finally:
         aside.rename(source)
 
