@@ -133,13 +133,17 @@ def verify(
             break
         if is_last:
             # A fault of an object that did not change, found twice, is no effect of the changes.
-            findings.revise(lambda f, seen=seen: f if _with_version(store, f) in seen else None)
+            findings.revise(partial(_if_seen, store, seen))
             words = f"it changed during each of {number} attempts"
             findings.add(FindingCode.CHANGED, store.uri, words, "one state for one attempt")
         seen = {_with_version(store, finding) for finding in findings.stored()}
         time.sleep(pause_s)
     n_bytes = facts.pop("n_bytes")
     return Verified(**findings.outcome(store.uri, n_bytes), **facts)
+
+
+def _if_seen(store: Store, seen: Set[tuple[Finding, str]], finding: Finding) -> Finding | None:
+    return finding if _with_version(store, finding) in seen else None
 
 
 def _with_version(store: Store, finding: Finding) -> tuple[Finding, str]:
@@ -172,7 +176,7 @@ class _Audit:
     objects: CheckedObjects
     tars: dict[tuple[str, int, str], TarFacts] = field(default_factory=dict)
 
-    def run(self, findings: Findings) -> dict[str, int]:
+    def run(self, findings: Findings) -> dict[str, Any]:
         """Checks once; returns the numbers of the outcome."""
         root, shards = open_root(self.store, self.out, self.snapshot, findings)
         summary, snapshot = root.summary, self.snapshot
