@@ -15,8 +15,8 @@ object holds the candidates of many tracks:
 same size. If the row is not valid, the clips of the source are proposed again.
 
 New candidates wait in memory until they have `FLUSH_CLIPS` clips or `FLUSH_BYTES` bytes, mostly of
-pictures. So they take `FLUSH_BYTES` and one unit more, and three times as much during a write: the
-rows, the object, and a copy with its checksum. Merging small parts takes as much.
+pictures. So they take `FLUSH_BYTES` and one unit more, and up to three times as much during a
+write. Merging small parts takes as much.
 """
 
 import hashlib
