@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.family import FamilyVersion
-from curator.removal.centroid_clearing import without_removed
+from curator.removal.cluster_centroids import centroids_without
 from curator.removal.state_scrubbing import scrubbed
 from curator.removal.tar_rewriting import RewrittenTar, TarRewriting, Values
 from curator.runs.elsewhere import fewer
@@ -110,7 +110,7 @@ class SnapshotRewriting:
         if JUDGED in summary:
             # Custom stages may store ids there.
             written[JUDGED] = _without_ids(summary[JUDGED], self._removals.ids)
-            centroids = without_removed(store, summary, self._removals)
+            centroids = centroids_without(store, summary, self._removals)
             if centroids is not None:
                 written[JUDGED][CENTROIDS] = centroids
         own = named_objects(written)
