@@ -147,7 +147,12 @@ class Store(ABC):
         """Writes and removes a small object, so that a run without access fails before its work."""
 
     def clean_temporary(
-        self, folders: Iterable[str], is_own: IsOwn, *, older_than_s: float = STALE_AFTER_S
+        self,
+        folders: Iterable[str],
+        is_own: IsOwn,
+        *,
+        older_than_s: float = STALE_AFTER_S,
+        strict: bool = False,
     ) -> int:
         """Removes unfinished objects of killed writers; returns their number.
 
@@ -158,6 +163,8 @@ class Store(ABC):
             is_own: Returns whether a key belongs to the caller. On S3 it gets the key of the
                 object, in a folder the key of the unfinished file.
             older_than_s: Younger objects stay, because their writer may be alive. 0 removes all.
+            strict: Whether a refusal of the service raises `StorageError`; else it is logged,
+                because leftovers only take space.
         """
         return 0
 

@@ -157,7 +157,12 @@ class LocalStore(Store):
             os.unlink(path)
 
     def clean_temporary(
-        self, folders: Iterable[str], is_own: IsOwn, *, older_than_s: float = STALE_AFTER_S
+        self,
+        folders: Iterable[str],
+        is_own: IsOwn,
+        *,
+        older_than_s: float = STALE_AFTER_S,
+        strict: bool = False,
     ) -> int:
         """Removes temporary files that were last written at least `older_than_s` ago.
 

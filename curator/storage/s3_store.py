@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from botocore.exceptions import ClientError
 
-from curator.errors import UnconditionalStoreError
+from curator.errors import StorageError, UnconditionalStoreError
 from curator.storage.base import STALE_AFTER_S, TEMPORARY_PREFIX, IsOwn, ObjectInfo, checked_key
 from curator.storage.bucket_store import SINGLE_REQUEST_BYTES, BucketStore
 from curator.storage.object_service import Cause, bare
@@ -37,6 +37,8 @@ _CONFLICT = frozenset({"409", "ConditionalRequestConflict", "OperationAborted"})
 _CONFLICT_PAUSE_S = 0.2
 _NO_CONDITIONS = frozenset({"501", "NotImplemented", "InvalidArgument", "InvalidRequest"})
 """Codes of servers that refuse conditions."""
+_ABORT, _LIST_UPLOADS = "s3:AbortMultipartUpload", "s3:ListBucketMultipartUploads"
+"""Permissions to remove unfinished uploads."""
 _IF_NONE = {"IfNoneMatch": "*"}
 _FORMS = ('"{}"', "{}")
 """ETags with quotes, as the standard demands, and without quotes, for Ceph 16."""
@@ -169,14 +171,19 @@ class S3Store(BucketStore):
                 self._delete(batch)
 
     def clean_temporary(
-        self, folders: Iterable[str], is_own: IsOwn, *, older_than_s: float = STALE_AFTER_S
+        self,
+        folders: Iterable[str],
+        is_own: IsOwn,
+        *,
+        older_than_s: float = STALE_AFTER_S,
+        strict: bool = False,
     ) -> int:
         """Aborts multipart uploads under the prefix that are older than `older_than_s`.
 
-        Logs a refusal of the server and raises nothing, because leftovers only take space.
+        A server without a list of uploads keeps none that could be found, which is only logged.
         """
         newest = time.time() - older_than_s
-        removed = 0
+        removed, refusals = 0, list[str]()
         tops, root = frozenset(folders), len(self._full(""))
         try:
             pages = client().get_paginator("list_multipart_uploads")
@@ -186,15 +193,30 @@ class S3Store(BucketStore):
                     top = key.split("/")[0] if "/" in key else ""
                     is_ours = top in tops and is_own(key)
                     if is_ours and upload["Initiated"].timestamp() <= newest:
-                        self._abort(upload["Key"], upload["UploadId"])
-                        removed += 1
+                        try:
+                            self._abort(upload["Key"], upload["UploadId"])
+                        except S3Errors as error:
+                            if code_of(error) == "NoSuchUpload":
+                                continue
+                            words = f"upload {upload['UploadId']} of {self._uri(key)}"
+                            refusals.append(f"{words} ({_ABORT}): {self._words(error)}")
+                        else:
+                            removed += 1
         except S3Errors as error:
-            logger.warning(
-                "some unfinished uploads under %s could not be removed: %s",
-                self.uri,
-                self.service.explain(error, self.bucket)[1],
-            )
+            words = f"their list ({_LIST_UPLOADS}): {self._words(error)}"
+            strict = strict and code_of(error) not in _NO_CONDITIONS
+            refusals.append(words)
+        if refusals:
+            more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
+            message = f"unfinished uploads under {self.uri} could not be removed{more}, such as "
+            message += refusals[0]
+            if strict:
+                raise StorageError(message)
+            logger.warning("%s", message)
         return removed
+
+    def _words(self, error: Exception) -> str:
+        return self.service.explain(error, self.bucket)[1]
 
     def _put(self, key: str, data: bytes) -> None:
         with self._explained("write", key):

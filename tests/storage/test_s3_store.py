@@ -134,8 +134,12 @@ def test_what_a_server_refuses_to_do_at_once_is_done_otherwise_or_logged(
     store.delete(["a", "c", "z"])
     assert [info.key for info in store.list()] == ["b"]
     monkeypatch.setattr(s3_client.client(), "get_paginator", refusing("NotImplemented"))
-    assert store.clean_temporary(("",), bool) == 0
+    assert store.clean_temporary(("",), bool, strict=True) == 0
     assert "NotImplemented" in caplog.text
+    monkeypatch.setattr(s3_client.client(), "get_paginator", refusing("AccessDenied"))
+    assert store.clean_temporary(("",), bool) == 0
+    with pytest.raises(StorageError, match=r"\(s3:ListBucketMultipartUploads\): AccessDenied"):
+        store.clean_temporary(("",), bool, strict=True)
     answer = {"Errors": [{"Key": "a", "Code": "AccessDenied", "Message": "no"}]}
     monkeypatch.setattr(s3_client.client(), "delete_objects", lambda **_: answer)
     with pytest.raises(StorageError, match=r"cannot delete .*s3:DeleteObject"):
