@@ -323,7 +323,7 @@ class Pass:
         # Imported here, because other runs do not need it.
         from curator.stages.caption.caption_driver import Captioning
 
-        at = self._scope.snapshot
+        at, previous = self._scope.snapshot, self._scope.previous.get("tables", {})
         captioning = Captioning(
             self._run.store,
             config,
@@ -334,6 +334,7 @@ class Pass:
             checks=bool(self._scope.previous),
             pixels=self._graph.pixels_fingerprint(),
             snapshot=at.summary["tables"] if at is not None else None,
+            sidecars=previous.get(SIDECARS, () if at is None else None),
         )
         self._closing.callback(captioning.close)
         return captioning

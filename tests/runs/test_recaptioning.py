@@ -234,6 +234,33 @@ def test_metadata_beside_sources_that_are_gone_is_that_of_the_run(beside: Captio
     assert_described(beside)
 
 
+def test_a_run_keeps_metadata_of_sources_that_are_gone(
+    beside: Captioned, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins a run over one new source, and the loss of both copies of the table."""
+    asked = beside.n_asked()
+    facts = {row["clip_id"]: row["facts"] for row in beside.table("annotations")}
+    (tmp_path / "more").mkdir()
+    beside.sources.rename(beside.sources.with_name("gone"))
+    shutil.copy(tmp_path / "gone" / "4.mp4", tmp_path / "more")
+    more = Captioned(tmp_path / "more", beside.out, beside.server)
+    more.run()
+    rows = {row["clip_id"]: row["facts"] for row in more.table("annotations")}
+    assert rows == facts
+    assert more.n_asked() == asked
+    assert len(more.table("sidecars")) == 2
+    (name,) = more.summary()["tables"]["sidecars"]
+    for path in (more.out / name, more.out / "snapshots" / name):
+        path.write_bytes(path.read_bytes()[:-9])
+    for _ in range(2):
+        assert main(more.arguments()) == EXIT_USAGE
+        error = capsys.readouterr().err
+        assert f"{name} is lost with its copy" in error
+        assert "4 sources cannot be reached" in error
+    # As the message says.
+    assert main([*more.arguments(), "--replace"]) == EXIT_OK
+
+
 def test_metadata_that_was_changed_or_removed_counts_where_sources_are_there(
     beside: Captioned,
 ) -> None:

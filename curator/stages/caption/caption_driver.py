@@ -52,7 +52,6 @@ from curator.stages.caption.dialogs.window_dialog import make_dialogs, replayed
 from curator.stages.caption.frame_store import FrameParts, content_of, frames_key, read_clips
 from curator.stages.caption.reply_store import Replies, replies_fingerprint
 from curator.stages.caption.sidecar_table import (
-    SIDECARS,
     Sidecars,
     count_problems,
     sidecars_table,
@@ -61,7 +60,7 @@ from curator.stages.caption.sidecar_table import (
 from curator.stages.caption.stage import CaptionStage, OpenWindow, UnitAnnotations, load_windows
 from curator.stages.caption.windows import Moment, WindowFrames, windows_of
 from curator.storage import Store
-from curator.storage.sidecar_files import Sidecar, read_sidecars
+from curator.storage.sidecar_files import Sidecar
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRow, ClipRows
 
@@ -88,7 +87,9 @@ class Captioning:
         checks: Whether to check the captioner before the first request.
         pixels: Fingerprint of the stages that change pixels; empty without such stages.
         snapshot: Parts of a snapshot by table, if clips come from a snapshot: they may have been
-            annotated before the cut, and their sources may be gone. Else None.
+            annotated before the cut. Else None.
+        sidecars: Parts of the table `sidecars` of the last run, because sources may be gone; None
+            if that run has no such table.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Captioning:
         checks: bool,
         pixels: str = "",
         snapshot: Mapping[str, Sequence[str]] | None = None,
+        sidecars: Sequence[str] | None = (),
     ) -> None:
         self._store, self._config, self._pixels = store, config, pixels
         self._engine, self._progress, self._checks = engine, progress, checks
@@ -133,11 +135,7 @@ class Captioning:
         if self._reads_sidecars:
             of = zip(clips.values("source_uri"), clips.values("decision"), strict=True)
             uris = sorted({uri for uri, decision in of if decision == "kept"})
-            if snapshot is None:
-                self._sidecars = read_sidecars(uris)
-            else:
-                parts = snapshot.get(SIDECARS)
-                self._sidecars, self._n_stored_sidecars = stored_sidecars(store, parts, uris)
+            self._sidecars, self._n_stored_sidecars = stored_sidecars(store, sidecars, uris)
         self._events: dict[str, SourceEvents] = {
             uri: events_of(sidecar.data, config)
             for uri, sidecar in self._sidecars.items()

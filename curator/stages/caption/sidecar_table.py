@@ -1,7 +1,7 @@
 """The table of sidecars: the `.json` files next to the sources of a run.
 
-Requests and their keys depend on sidecars. `curate recaption` needs no sources, so this table
-provides the sidecar of a missing source.
+Requests and their keys depend on sidecars, and captions by people may be in them. Sources of
+earlier runs may be gone, so this table provides the sidecar of a missing source.
 """
 
 import json
@@ -13,7 +13,8 @@ from itertools import chain
 
 import pyarrow as pa
 
-from curator.errors import SourceError
+from curator.errors import SourceError, UsageError
+from curator.number_text import amount
 from curator.storage import Store, stat_source
 from curator.storage.sidecar_files import Sidecar, SidecarProblem, read_sidecars
 from curator.tables.checksums import read_parquet
@@ -54,6 +55,8 @@ def stored_sidecars(
 
     `parts` are the parts of the table `sidecars` of the last finished run, or None. Returns the
     sidecars as `read_sidecars` does, and how many of them come from the table.
+
+    Raises `UsageError` if a part is lost with its copy, and some sources cannot be reached.
     """
     sidecars = dict(read_sidecars(uris))
     missed = sorted(uri for uri in uris if not isinstance(sidecars.get(uri), Sidecar))
@@ -65,9 +68,18 @@ def stored_sidecars(
                 "stores the sidecars"
             )
         return sidecars, 0
+    lost = [part for part in parts if not store.exists(part)]
+    if lost and (unreachable := _gone(missed)):
+        raise UsageError(
+            f"{store.uri}/{lost[0]} is lost with its copy: it has .json files next to sources, and "
+            f"{amount(len(unreachable), 'source')} cannot be reached, such as {unreachable[0]}; "
+            "restore the object from a backup of OUT, make these sources available again, or drop "
+            "them by `curate run` with the other sources and --replace"
+        )
     kept = {
         row["source_uri"]: Sidecar(uri=row["uri"], data=json.loads(row["json"]))
         for part in parts
+        if part not in lost
         for row in read_parquet(store, part).to_pylist()
     }
     gone = _gone([uri for uri in missed if uri in kept])
