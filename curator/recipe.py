@@ -4,6 +4,7 @@ A recipe is a YAML file, under `pipelines/` or of the user. The typed models of 
 keys, and `--set key=value` changes a key. Each run stores its recipe.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -37,6 +38,10 @@ from curator.stages.select.config import SelectConfig
 from curator.stages.shard.config import ShardConfig
 from curator.storage.metadata_columns import PREFIX
 from curator.strict_yaml import StrictYamlError, load_yaml, pipelines_folder, read_yaml, yaml_names
+from curator.tables.lasting_objects import copy_name
+from curator.tables.out_layout import LEARNED_MODEL
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_RECIPE = "quickstart"
 _SHOWN = 60
@@ -184,7 +189,7 @@ def learned_score_of(recipe: Recipe) -> LearnedScore | None:
     address = recipe.suitability.model
     if address is None:
         return None
-    learned = LearnedScore.read(address)
+    learned = _read_learned(address)
     absent = [name for name in learned.scores if name not in stored_measures_of(recipe).specs]
     if absent:
         raise UsageError(
@@ -197,6 +202,23 @@ def learned_score_of(recipe: Recipe) -> LearnedScore | None:
             "analyze.scenes to true"
         )
     return learned
+
+
+def _read_learned(address: str) -> LearnedScore:
+    """Reads a model, or its copy in the same output if the model is damaged."""
+    try:
+        return LearnedScore.read(address)
+    except UsageError as error:
+        root = address.removesuffix(LEARNED_MODEL)
+        if root == address:
+            raise
+        try:
+            learned = LearnedScore.read(f"{root}{copy_name(LEARNED_MODEL)}")
+        except UsageError:
+            # The copy's error would name an object that the user does not know.
+            raise error from None
+        logger.warning("%s; its copy is read", error)
+        return learned
 
 
 def semantics_of(recipe: Recipe) -> Semantics:

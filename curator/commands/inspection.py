@@ -124,16 +124,25 @@ def tune(options: argparse.Namespace) -> int:
         "empty cell changes nothing",
     ),
     option("--list", "print all marks as such a CSV"),
+    option(
+        "--give-up-lost",
+        "continue without marks, or a model of `curate learn`, that are lost with their copies",
+    ),
     description="Stores your decisions about clips of a finished run. The next `curate run` "
     "honours them (run.marks: override). Fields of an earlier mark stay unless you set them.",
 )
 def mark(options: argparse.Namespace) -> int:
     from curator.review.clip_marking import CONTENT, mark_clips, marks_csv, read_csv
     from curator.storage import open_store
+    from curator.tables.lasting_objects import give_up_lasting
     from curator.tables.mark_table import read_marks
 
     check_out_first(options.out, options.clips, "mark {out} {other} ...")
     store = open_store(options.out)
+    if options.give_up_lost:
+        given_up = give_up_lasting(store)
+        print(*(given_up or ["no marks are lost, and no model of `curate learn`"]), sep="\n")
+        return EXIT_OK
     fields = {n: getattr(options, n) for n in CONTENT if options.clear or getattr(options, n)}
     if options.clear and any(getattr(options, name) for name in CONTENT):
         raise UsageError("--clear forgets the whole mark; expected --clear, or what to mark with")
@@ -175,9 +184,13 @@ def learn(options: argparse.Namespace) -> int:
     from curator.review.bound_tuning import put_page, render_tune
     from curator.review.finished_run import open_finished
     from curator.review.score_learning import LEAST_LIKELY, learn_suitability, tuned_by
-    from curator.tables.out_layout import LEARNED_MODEL
+    from curator.tables.lasting_objects import lasting_names, repair_lasting, write_lasting
+    from curator.tables.out_layout import LEARNED_MODEL, MARKS
 
     finished = open_finished(options.out, memory_bytes=options.memory)
+    if not options.dry_run:
+        # This command writes a lost model anew.
+        repair_lasting(finished.store, lasting_names(finished.store, (MARKS,)))
     score, learned, lines = learn_suitability(finished, options.label)
     print(*lines, sep="\n")
     if learned.likely < LEAST_LIKELY:
@@ -190,7 +203,7 @@ def learn(options: argparse.Namespace) -> int:
     if options.dry_run:
         return EXIT_OK
     tuned = tuned_by(finished, score, options.min)
-    finished.store.write(LEARNED_MODEL, score.to_json())
+    write_lasting(finished.store, LEARNED_MODEL, score.to_json(), entries=len(score.curves))
     where = put_page(finished.store, render_tune(tuned, lines), options.html, "learn.html")
     print(f"{where}  effect of the bound {options.min:g}")
     model = f"suitability.model={finished.store.uri}/{LEARNED_MODEL}"

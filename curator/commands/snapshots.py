@@ -129,18 +129,20 @@ def clean(options: argparse.Namespace) -> int:
     from curator.runs.lease import held
     from curator.storage import open_store
     from curator.tables.out_layout import OWN_FOLDERS, is_own
-    from curator.tables.removal_records import read_removals
+    from curator.tables.removal_records import finished_removals, read_removals
     from curator.tables.snapshot_store import clean as remove_old
     from curator.tables.snapshot_store import require_snapshots
 
     store = open_store(options.out)
     require_snapshots(store)
+    # A removal needs what no snapshot names yet: the copy of its record, and new objects.
+    read_removals(store).require_finished(store.uri)
     chosen = {"keep": options.keep, "older_than": options.older_than}
     if options.dry_run:
         cleaned = remove_old(store, **chosen, dry_run=True)
     else:
         with held(store, "clean") as lease:
-            read_removals(store, repair=True)
+            finished_removals(store)
             cleaned = remove_old(store, **chosen, check=lease.check)
             store.clean_temporary(("", *OWN_FOLDERS), is_own)
     done = "would be removed" if options.dry_run else "removed"
@@ -176,7 +178,9 @@ def clean(options: argparse.Namespace) -> int:
         ),
         option(
             "--give-up-lost",
-            "continue without records that are lost with their copies; their footage may come back",
+            "continue without records, and footage by which edited copies are recognised, that are "
+            "lost with their copies: such footage may come back. If a removal is unfinished, also "
+            "remove snapshots that it cannot rewrite, because a table, an index or a tar is lost",
         ),
         required=True,
     ),
@@ -254,20 +258,33 @@ def remove(options: argparse.Namespace) -> int:
 
 
 def _give_up(options: argparse.Namespace, store: "Store") -> int:
-    from curator.removal.removing import finish_removal, give_up_lost
+    from curator.removal.removing import (
+        finish_removal,
+        give_up_lost,
+        give_up_snapshots,
+        lost_of_removals,
+        unreadable_snapshots,
+    )
     from curator.runs.lease import held
-    from curator.tables.removal_records import RecordChain
 
-    lost = RecordChain.read(store).lost
+    lost = lost_of_removals(store)
     for name, why in lost.items():
         print(f"{store.uri}/{name} {why}, and has no whole copy")
-    if not lost:
-        print("no record of a removal is lost")
+    numbers = unreadable_snapshots(store, repairs=False)
+    if numbers:
+        print(f"snapshots that the unfinished removal cannot rewrite, and older ones: {numbers}")
+    if not lost and not numbers:
+        print("no record or footage of a removal is lost")
     elif not options.dry_run:
         with ends_when_asked(), held(store, "remove") as lease:
-            print(f"record: {store.uri}/{give_up_lost(store)}")
+            if lost:
+                print(f"record: {store.uri}/{give_up_lost(store)}")
+            if numbers and (numbers := unreadable_snapshots(store, lease.check)):
+                print(f"snapshots removed: {', '.join(map(str, numbers))}")
+                give_up_snapshots(store, numbers, lease.check)
             finish_removal(store, check=lease.check)
-        print("the footage of these records may come back: then remove it again")
+        if lost:
+            print("the footage of these records may come back: then remove it again")
     return EXIT_OK
 
 

@@ -27,6 +27,10 @@ from curator.storage import open_store
 from curator.storage.base import has_scheme
 
 FORMAT = f"curate suitability 1, {SCENE_MODEL}"
+_REMEDY = (
+    "restore it from a backup, write it anew with `curate learn OUT`, or go on without the score: "
+    "--set suitability.model=null, and no rule on suitability"
+)
 Values = NDArray[np.float64]
 
 
@@ -110,11 +114,13 @@ class LearnedScore:
             model = cls(**{name: value[name] for name in cls.__slots__})
             is_whole = value["fingerprint"] == model.fingerprint and model.is_sound()
         except (StorageError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UsageError(f"suitability.model {address!r} cannot be read: {error!r}") from error
+            raise UsageError(
+                f"suitability.model {address!r} cannot be read: {error!r}; {_REMEDY}"
+            ) from error
         if not is_whole:
             raise UsageError(
                 f"suitability.model {address!r} was changed, is invalid, or has another version; "
-                f"expected the format {FORMAT!r}, as `curate learn OUT` writes it"
+                f"expected the format {FORMAT!r}, as `curate learn OUT` writes it; {_REMEDY}"
             )
         return model
 

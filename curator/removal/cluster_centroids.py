@@ -41,7 +41,7 @@ def centroids_without(store: Store, summary: Mapping[str, Any], removals: Remova
     clips = pa.concat_tables(read_parquet(store, n, _COLUMNS) for n in summary["tables"]["clips"])
     stays_N = ~removals.rows(clips) & np.asarray(pc.is_valid(clips["cluster"]))
     clips = clips.filter(pa.array(stays_N))
-    ids, cluster_N = clips["clip_id"].combine_chunks(), clips["cluster"].to_numpy()
+    ids, cluster_N = clips["clip_id"], clips["cluster"].to_numpy()
     sums_KD = np.zeros((len(described), n_dims))
     name = "clip_embeddings" if summary["tables"].get("clip_embeddings") else "embeddings"
     for part in summary["tables"].get(name, ()):

@@ -4,12 +4,14 @@ Each step can be repeated, and finds its work by the hashes of the record. So an
 needs only the record to finish. Old objects are deleted after all snapshots name new objects.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from curator.errors import DamagedError, ShardError, UsageError
+from curator.errors import DamagedError, ShardError, StorageError, UsageError
 from curator.removal.removal_selection import By, RemovalSelection, select
 from curator.removal.snapshot_rewriting import RewrittenSnapshot, SnapshotRewriting
 from curator.removal.state_scrubbing import StateScrubbing
@@ -18,9 +20,17 @@ from curator.runs.repair import restored
 from curator.stages.commit.commit_run import write_fixed_paths
 from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store
-from curator.tables.checksums import find_json, is_damaged, those
+from curator.tables.checksums import (
+    find_json,
+    is_damaged,
+    read_json,
+    sealed_json,
+    those,
+    to_json,
+)
 from curator.tables.fenced_store import FencedStore
 from curator.tables.footage_store import FootageStore, write_removed_footage
+from curator.tables.lasting_objects import lost_objects, repair_lasting
 from curator.tables.out_layout import (
     INDEX,
     LAYOUT,
@@ -38,20 +48,28 @@ from curator.tables.removal_records import (
     add_record,
     empty_record,
     head_of_records,
+    kept_objects,
     mark_finished,
     read_removals,
     removals_of,
 )
 from curator.tables.snapshot_store import (
+    HEAD,
     INDEXES,
+    NUMBER,
+    REMOVALS,
+    archived,
     listed_snapshots,
     named_objects,
     record_copy,
     renew_links,
     snapshot_name,
+    snapshot_numbers,
     with_fixed_paths,
 )
 from curator.verify.removed_check import found_in
+
+logger = logging.getLogger(__name__)
 
 _REPLACED = (
     *(name for name, life in LAYOUT.items() if life in (FolderLifetime.TABLE, FolderLifetime.KEPT)),
@@ -70,6 +88,11 @@ _REFUSAL = "{}, and what is removed cannot be taken out of it; nothing was remov
 _RUN_AGAIN = (
     "`curate run SOURCE... OUT` with the sources of the last run writes again what the newest "
     "snapshot names, `curate clean OUT` removes older snapshots; then remove again"
+)
+_RESTORE = (
+    "restore it from a backup of OUT, then `curate remove {0} --finish`; or `curate remove {0} "
+    "--give-up-lost` removes the snapshots that need it, and finishes (with --dry-run, it only "
+    "lists these snapshots)"
 )
 _OF_ENERGON = (".nv-meta/index.sqlite", ".nv-meta/index.uuid")
 """Files that Megatron-Energon derives from the names and keys of tars, and can derive again."""
@@ -94,36 +117,33 @@ def plan_removal(
         UsageError: An earlier removal is unfinished, or no clip or source has a given name.
     """
     removals = read_removals(store)
-    if removals.unfinished:
-        raise UsageError(
-            f"a removal from {store.uri} was begun and not finished: run `curate remove "
-            f"{store.uri} --finish` first"
-        )
+    removals.require_finished(store.uri)
     return select(
         store, _summaries(store), by, named, with_duplicates=with_duplicates, before=removals
     )
 
 
 def repair_before(store: Store, check: Callable[[], None] = lambda: None) -> None:
-    """Checks tables and indexes of all snapshots; restores damaged ones from identical objects.
+    """Checks tables and indexes of all snapshots, marks, learned scores and footage of removals.
 
-    `check` raises if this process may no longer write.
+    Restores damaged objects from identical ones. `check` raises if this process may no longer
+    write.
 
     Raises:
         UsageError: An object is damaged, and no other object has the same bytes.
     """
     fenced = FencedStore(store, check)
-    names: set[str] = set()
-    for summary in _summaries(store).values():
-        names = names.union(summary[INDEXES].values(), *summary["tables"].values())
-    damaged = those(partial(is_damaged, fenced), names)
-    if not (lost := sorted(set(damaged) - restored(fenced, damaged))):
+    removals = read_removals(store)
+    repair_lasting(fenced, kept_objects(store, removals))
+    if removals.unfinished:
+        _restore_newest(fenced)
+    lost = _lost_objects(fenced, _summaries(store).values())
+    if not lost:
         return
     remedy = _RUN_AGAIN
-    if read_removals(store).unfinished:
+    if removals.unfinished:
         # Until it is finished no run starts.
-        remedy = "restore it from a copy of OUT; `curate clean OUT` removes older snapshots; then "
-        remedy += "`curate remove OUT --finish`"
+        remedy = _RESTORE.format(store.uri)
     more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
     raise UsageError(_REFUSAL.format(f"{store.uri}/{lost[0]} is damaged{more}", remedy))
 
@@ -155,9 +175,105 @@ def begin_removal(store: Store, selected: RemovalSelection, *, forgets: bool = F
     return add_record(store, {**selected.record, KNOWN_BY: name})
 
 
+def _lost_objects(
+    store: FencedStore, summaries: Iterable[Mapping[str, Any]], *, repairs: bool = True
+) -> list[str]:
+    """Returns damaged tables and indexes of snapshots.
+
+    With `repairs`, restores those of which there is an identical object, and returns the others.
+    """
+    names: set[str] = set()
+    for summary in summaries:
+        names = names.union(summary[INDEXES].values(), *summary["tables"].values())
+    damaged = those(partial(is_damaged, store), names)
+    return sorted(set(damaged) - (restored(store, damaged) if repairs else frozenset()))
+
+
+def lost_of_removals(store: Store) -> dict[str, str]:
+    """Returns why records, and footage that they name, are lost with their copies, by name."""
+    chain = RecordChain.read(store)
+    footage = lost_objects(store, chain.removals().footage)
+    return {**chain.lost, **{stored.name: stored.fault for stored in footage}}
+
+
 def give_up_lost(store: Store) -> str:
-    """Adds a record that gives up records lost with their copies; returns its name."""
-    return add_record(store, empty_record("lost") | {LOST: dict(RecordChain.read(store).lost)})
+    """Adds a record that gives up what `lost_of_removals` returns; returns its name."""
+    return add_record(store, empty_record("lost") | {LOST: lost_of_removals(store)})
+
+
+def unreadable_snapshots(
+    store: Store, check: Callable[[], None] = lambda: None, *, repairs: bool = True
+) -> list[int]:
+    """Returns the snapshots that an unfinished removal cannot rewrite, and all that are older.
+
+    Such a snapshot lacks a table, an index, or a tar that holds removed footage. Snapshots that are
+    newer than all rewritable ones are among them. Without an unfinished removal, returns none: then
+    `curate run` and `curate clean` help. `repairs` restores objects from identical ones.
+    """
+    removals = RecordChain.read(store).removals()
+    if not removals.unfinished:
+        return []
+    fenced = FencedStore(store, check)
+    if repairs:
+        _restore_newest(fenced)
+    rewriting = SnapshotRewriting(fenced, removals, (), {})
+
+    def is_rewritable(summary: Mapping[str, Any] | DamagedError) -> bool:
+        if isinstance(summary, DamagedError) or _lost_objects(fenced, [summary], repairs=repairs):
+            return False
+        try:
+            rewriting.check_tars(summary)
+        except ShardError:
+            return False
+        return True
+
+    dropped: list[int] = []
+    has_newer = False
+    for number, summary in listed_snapshots(store):
+        if (has_newer and dropped and dropped[-1] == number + 1) or not is_rewritable(summary):
+            dropped.append(number)
+        else:
+            has_newer = True
+    return dropped
+
+
+def give_up_snapshots(store: Store, numbers: Collection[int], check: Callable[[], None]) -> None:
+    """Removes snapshots, so that the removal deletes all objects that no other snapshot names.
+
+    `curate clean` does not do this: it would also remove what the removal has written so far.
+    """
+    fenced = FencedStore(store, check)
+    left = set(snapshot_numbers(store)).difference(numbers)
+    with suppress(DamagedError):
+        summary = find_json(store, SUMMARY) or {}
+        if HEAD in summary and left:
+            # Else the snapshots that go would count as lost.
+            summary[HEAD]["first"] = min(left)
+            fenced.write(SUMMARY, sealed_json(summary, to_json, SUMMARY))
+    fenced.delete(map(snapshot_name, numbers))
+
+
+def _restore_newest(store: FencedStore) -> None:
+    """Writes the newest snapshot from `summary.json` if only that names all records.
+
+    After a backup of older snapshots was restored, the tables that `summary.json` names are those
+    without removed footage.
+    """
+    try:
+        summary = find_json(store, SUMMARY) or {}
+    except DamagedError:
+        return
+    number = summary.get(NUMBER, 0)
+    if number < max(snapshot_numbers(store), default=1):
+        return
+    name = snapshot_name(number)
+    try:
+        named = read_json(store, name).get(REMOVALS, {})
+    except DamagedError:
+        named = {}
+    if summary.get(REMOVALS, {}).keys() > named.keys():
+        logger.warning("%s/%s is restored from %s", store.uri, name, SUMMARY)
+        store.write(name, sealed_json(archived(summary), to_json, name))
 
 
 def finish_removal(
@@ -171,10 +287,13 @@ def finish_removal(
     if this process may no longer write.
 
     Raises:
-        StorageError: An object that holds removed footage cannot be read or written.
+        StorageError: An object that holds removed footage cannot be read or written, or an
+            unfinished upload cannot be aborted.
+        UsageError: A snapshot lacks an object that holds removed footage.
     """
     store = FencedStore(store, check)
     removals = read_removals(store, repair=True)
+    repair_lasting(store, kept_objects(store, removals))
     records = head_of_records(store)
     summaries = _summaries(store)
     scrubbing = StateScrubbing(store, removals)
@@ -183,7 +302,10 @@ def finish_removal(
     for number in sorted(summaries):
         check()
         progress(f"snapshot {number}")
-        newest = rewriting.rewrite(summaries[number])
+        try:
+            newest = rewriting.rewrite(summaries[number])
+        except ShardError as error:
+            raise UsageError(f"{error}; {_RESTORE.format(store.uri)}") from error
         summaries[number] = newest.summary
     check()
     progress("stored results")
@@ -199,11 +321,21 @@ def finish_removal(
         named |= newest.shard_files.keys()
         every = [*summaries.values(), with_fixed_paths(newest.summary)]
         named = named.union(*map(named_objects, every))
+    else:
+        # Nothing can be written from a snapshot, and these files show removed footage.
+        store.delete([SUMMARY, NEXT_MANIFEST, *(info.key for info in store.list("report/"))])
     check()
     progress("old objects")
     old = list(_unnamed(store, named))
     store.delete(old)
-    store.clean_temporary(("", *OWN_FOLDERS), is_own, older_than_s=0)
+    try:
+        store.clean_temporary(("", *OWN_FOLDERS), is_own, older_than_s=0, strict=True)
+    except StorageError as error:
+        raise StorageError(
+            f"{error}; they may hold removed footage, so the removal is not finished: grant the "
+            "permission, or let somebody who has it abort the uploads; then `curate remove "
+            f"{store.uri} --finish`"
+        ) from error
     mark_finished(store, removals.unfinished)
     return Removed(
         records=removals.unfinished,
@@ -245,7 +377,9 @@ def _publish(store: Store, newest: RewrittenSnapshot) -> None:
         clips=clips,
         thumbnails=read_pictures(store, names, shown_clips(summary, clips)),
     )
-    previous = find_json(store, SUMMARY) or {}
+    previous: dict[str, Any] = {}
+    with suppress(DamagedError):
+        previous = find_json(store, SUMMARY) or {}
     write_fixed_paths(store, with_fixed_paths(summary), previous, newest.shard_files, page)
     # `curate tune` and `curate learn` write these pages.
     store.delete([NEXT_MANIFEST, "report/tune.html", "report/learn.html"])

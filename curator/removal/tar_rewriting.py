@@ -95,8 +95,7 @@ class TarRewriting:
         place = place_of(name)
         if place is None or name not in self._sizes:
             raise ShardError(
-                f"{self._store.uri}/{name} is missing, or was written by an older version; "
-                "`curate run` writes it again, after which clips can be removed"
+                f"{self._store.uri}/{name} is missing, or was written by an older version"
             )
         return place
 

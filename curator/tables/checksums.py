@@ -159,6 +159,25 @@ def read_footer(store: Store, name: str) -> dict[bytes, bytes]:
     return read_rows(store, name, lambda file: dict(file.metadata.metadata or {}))
 
 
+def read_sealed(store: Store, key: str, name: str) -> tuple[bytes, bool]:
+    """Reads all bytes of the object `name` or of a copy, stored as `key`; raises as `read_json`.
+
+    Returns the bytes, and whether they have a checksum.
+    """
+
+    def read() -> tuple[bytes, bool]:
+        data = store.read(key)
+        if name.endswith(".json"):
+            opened_json(data, name)
+            return data, FIELD in json.loads(data)
+        is_sealed = CHECKSUM in (pq.read_metadata(pa.BufferReader(data)).metadata or {})
+        # A checksum covers all bytes; without one, only reading all columns finds damage.
+        _opened_parquet(data, name, () if is_sealed else None)
+        return data, is_sealed
+
+    return _tried(store, key, read)
+
+
 def is_damaged(store: Store, name: str) -> bool:
     """Returns whether an object of Parquet or JSON is missing, truncated or changed."""
     try:

@@ -10,7 +10,6 @@ the luma of frames. It has no picture, caption, id or address. `curate remove --
 such rows.
 """
 
-import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,15 +20,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curator.errors import DamagedError
 from curator.matching.clip_footage import ClipFootage, Keypoints
 from curator.storage import Store
 from curator.tables.checksums import read_parquet, read_rows
+from curator.tables.lasting_objects import read_lasting, write_lasting
 from curator.tables.out_layout import REMOVED
 from curator.tables.parts import columns_schema, parquet_by_content
 from curator.tables.schemas import FOOTAGE_SCHEMA, LUMA_HZ
-
-logger = logging.getLogger(__name__)
 
 FOLDER = "candidates"
 _KEYPOINTS = columns_schema(
@@ -118,28 +115,19 @@ def write_removed_footage(store: Store, clips: Sequence[ClipFootage]) -> str | N
     )
     name = f"{REMOVED}/footage-{'~' * 16}.parquet"
     name, data = parquet_by_content(tables, _REMOVED_SCHEMA, name, _REMOVED_ROWS)
-    store.write(name, data)
+    write_lasting(store, name, data, entries=len(clips))
     return name
 
 
 def read_removed_footage(store: Store, names: Collection[str]) -> RemovedFootage | None:
     """Reads footage that removal records name; None for none.
 
-    A lost object has no copy, and no run can make it again. A warning names the consequence.
+    Raises `UsageError` if an object is lost with its copy, because a run without it may use edited
+    copies of removed footage.
     """
     clips = []
     for name in sorted(names):
-        try:
-            tables = read_rows(store, name, _by_group)
-        except DamagedError as error:
-            logger.warning(
-                "%s/%s (%s): runs recognise removed footage with the same frames, but no longer "
-                "edited copies of it; restore this object from a copy of OUT",
-                store.uri,
-                name,
-                error.why,
-            )
-            continue
+        tables = _by_group(pq.ParquetFile(pa.BufferReader(read_lasting(store, name))))
         for number, row in enumerate(row for table in tables for row in _rows(table)):
             row |= {"clip_id": f"{number}/{name}", "jpeg": map(_keypoints, row["keypoints"])}
             clips.append(as_footage(row | {"second": row["picture_second"]}, row))

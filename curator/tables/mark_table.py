@@ -1,7 +1,7 @@
 """Marks: decisions that people made about clips, in `marks/<random>.parquet` of an output root.
 
 Each writer has its own object, so no writer overwrites marks of another writer. No run deletes
-marks.
+marks. `tables.lasting_objects` keeps a copy of each object.
 """
 
 import re
@@ -13,10 +13,17 @@ from itertools import chain
 from typing import Literal, get_args
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from curator.errors import UsageError
 from curator.storage import Store
-from curator.tables.checksums import read_parquet, sealed_parquet
+from curator.tables.checksums import sealed_parquet
+from curator.tables.lasting_objects import (
+    lasting_names,
+    read_lasting,
+    repair_lasting,
+    write_lasting,
+)
 from curator.tables.out_layout import MARKS, REMOVED
 from curator.tables.parts import columns_schema, rows_to_table
 from curator.tables.removal_records import Removals, read_removals
@@ -82,12 +89,15 @@ def utc_now() -> str:
 
 
 def mark_objects(store: Store) -> list[str]:
-    """Returns the names of all objects with marks."""
-    return [info.key for info in store.list(f"{MARKS}/") if info.key.endswith(".parquet")]
+    """Returns the names of all objects with marks, also of lost ones."""
+    return lasting_names(store, (MARKS,))
 
 
 def read_marks(store: Store) -> dict[str, Mark]:
-    """Returns the newest mark of each clip, by clip id; omits marks without verdict and texts."""
+    """Returns the newest mark of each clip, by clip id; omits marks without verdict and texts.
+
+    Raises `UsageError` if an object with marks is lost with its copy.
+    """
     with ThreadPoolExecutor(16) as pool:
         marks = [*chain(*pool.map(lambda name: _marks(store, name), mark_objects(store)))]
     marks.sort(key=lambda mark: datetime.fromisoformat(mark.marked_at))
@@ -95,14 +105,21 @@ def read_marks(store: Store) -> dict[str, Mark]:
 
 
 def _marks(store: Store, name: str) -> list[Mark]:
-    return [Mark(**row) for row in read_parquet(store, name).to_pylist()]
+    return [Mark(**row) for row in _table(store, name).to_pylist()]
+
+
+def _table(store: Store, name: str) -> pa.Table:
+    return pq.ParquetFile(pa.BufferReader(read_lasting(store, name))).read()
 
 
 class MarkWriter:
     """Stores marks in its own object; each process that makes marks has one writer."""
 
     def __init__(self, store: Store) -> None:
+        """Repairs damaged objects; raises `UsageError` if one is lost with its copy."""
+        repair_lasting(store)
         self._store, self._name = store, f"{MARKS}/{secrets.token_hex(8)}.parquet"
+        self._has_stored = False
         self._removals = self._removal_objects()
         # The end of an unfinished removal changes `_removal_objects`.
         self._unfinished = read_removals(store).unfinished
@@ -115,12 +132,16 @@ class MarkWriter:
         """
         self.refuse_removed()
         # Read each time: `curate remove` may have taken marks out meanwhile.
-        stored = _marks(self._store, self._name) if self._store.exists(self._name) else []
+        stored = _marks(self._store, self._name) if self._has_stored else []
         newest = {mark.clip_id: mark for mark in (*stored, *marks)}
-        _write(self._store, self._name, rows_to_table(map(asdict, newest.values()), MARKS_SCHEMA))
+        table = rows_to_table(map(asdict, newest.values()), MARKS_SCHEMA)
+        _write(self._store, self._name, table)
+        self._has_stored = True
         known = self._removals
         while known != (known := self._removal_objects()):
-            take_out_removed(self._store, self._name, read_removals(self._store))
+            # The removal may have read the object before this write, and written it after.
+            table = _without_removed(table, read_removals(self._store))
+            _write(self._store, self._name, table)
         self.refuse_removed("; marks of clips that stay are stored")
 
     def refuse_removed(self, done: str = "") -> None:
@@ -146,11 +167,17 @@ class MarkWriter:
 
 def take_out_removed(store: Store, name: str, removals: Removals) -> None:
     """Removes marks of removed clips, and of clips with removed frames, from an object."""
-    table = read_parquet(store, name)
+    table = _table(store, name)
+    left = _without_removed(table, removals)
+    if left.num_rows < table.num_rows:
+        _write(store, name, left)
+
+
+def _without_removed(table: pa.Table, removals: Removals) -> pa.Table:
     is_gone = removals.rows(table) | removals.sharing_frames(table)
-    if is_gone.any():
-        _write(store, name, table.filter(pa.array(~is_gone)))
+    return table.filter(pa.array(~is_gone))
 
 
 def _write(store: Store, name: str, table: pa.Table) -> None:
-    store.write(*sealed_parquet(lambda out: out.write_table(table), MARKS_SCHEMA, name))
+    _, data = sealed_parquet(lambda out: out.write_table(table), MARKS_SCHEMA, name)
+    write_lasting(store, name, data, entries=table.num_rows)

@@ -27,6 +27,8 @@ PLAN, PROGRESS = "plan.json", "progress.json"
 SHARDS, SNAPSHOTS = "shards", "snapshots"
 REMOVED, LEARNED, MARKS = "removed", "learned", "marks"
 """Folders of removal records, of the model of `curate learn`, and of marks by hand."""
+COPIES = "copies"
+"""Folder with copies of marks, of the model of `curate learn`, and of footage of removals."""
 LEARNED_MODEL = f"{LEARNED}/suitability.json"
 VALUES, FAMILIES = "values", "families"
 """Folders of values of families: until a commit, and permanently."""
@@ -76,7 +78,7 @@ _FOLDERS = {
     ),
     FolderLifetime.FIXED: (INDEX, "report"),
     FolderLifetime.KEPT: (SNAPSHOTS,),
-    FolderLifetime.RECORD: (REMOVED, MARKS, LEARNED),
+    FolderLifetime.RECORD: (REMOVED, MARKS, LEARNED, COPIES),
 }  # fmt: skip
 LAYOUT = {name: life for life, names in _FOLDERS.items() for name in names}
 """All folders of an output root, with the lifetime of their objects."""
@@ -84,6 +86,7 @@ OWN_FOLDERS = frozenset(LAYOUT)
 _CLEARED = tuple(map(FolderLifetime, ("table", "named", "fingerprinted", "run")))
 _NO_PARTS = {
     *TABLES, "candidates", "vectors", "report", SHARDS, SNAPSHOTS, REMOVED, MARKS, LEARNED,
+    COPIES,
 }  # fmt: skip
 _STAGES = tuple(name for name in LAYOUT if name not in _NO_PARTS)
 """Folders of parts; the name of a part has two hashes."""
@@ -107,6 +110,8 @@ _HASHED = _any_of(
     rf"{REMOVED}/\d{{8}}(?:\.finished)?\.json",
     rf"{REMOVED}/footage-[0-9a-f]{{16}}\.parquet",
     rf"{MARKS}/[0-9a-f]{{16}}\.parquet",
+    rf"{COPIES}/(?:{MARKS}/[0-9a-f]{{16}}\.parquet|{REMOVED}/footage-[0-9a-f]{{16}}\.parquet"
+    rf"|{re.escape(LEARNED_MODEL)})(?:\.receipt\.json)?",
     rf"{SNAPSHOTS}/(?:\d{{8}}\.json|(?:manifest|dataset|removed)-[0-9a-f]{{16}}\.(?:json|parquet))",
     rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
     r"vectors/(?:cells-[0-9a-f]{16}\.npz|segment-[0-9a-f]{16}\.bin)",

@@ -4,6 +4,9 @@
     removed/00000002.finished.json    says that the removal is finished
     snapshots/removed-<hash>.json     the same bytes as the record with this hash
 
+A removal is finished once its mark exists, and all snapshots and `summary.json` name its record. If
+they do not, they come from a backup of before the removal, and the removal must be finished again.
+
 A record has only hashes of ids, addresses, pictures, frames and captions, so it reveals none of
 them. A record also has the spans of clips, because another recipe gives the same footage another
 id. To finish an interrupted removal, `curate remove` needs only the record.
@@ -35,6 +38,7 @@ from curator.errors import CuratorError, DamagedError, ErrorCode, UsageError
 from curator.records.sources import Failure
 from curator.storage import Store
 from curator.tables.checksums import find_json, read_json_bytes, sealed_json
+from curator.tables.lasting_objects import lasting_names, repair_lasting
 from curator.tables.out_layout import REMOVED, SNAPSHOTS
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import REMOVALS, created, listed_snapshots, record_copy
@@ -113,6 +117,15 @@ class Removals:
 
     def __bool__(self) -> bool:
         return self.n_records > 0
+
+    def require_finished(self, out: str) -> None:
+        """Raises `UsageError`, with the remedy, if a removal is not finished."""
+        if self.unfinished:
+            raise UsageError(
+                f"a removal from {out} is not finished, or a backup of before it was restored "
+                f"({self.unfinished[0]}): run `curate remove {out} --finish` first; this command "
+                "changed nothing"
+            )
 
     @cached_property
     def ids(self) -> frozenset[str]:
@@ -203,14 +216,19 @@ def read_removals(store: Store, *, repair: bool = False) -> Removals:
 
 
 def finished_removals(store: Store) -> Removals:
-    """Reads and repairs all records; raises `UsageError` if a record is lost or not finished."""
+    """Reads and repairs all records, and all that `tables.lasting_objects` keeps.
+
+    Raises `UsageError` if an object is lost with its copy, or a removal is not finished.
+    """
     removals = read_removals(store, repair=True)
-    if removals.unfinished:
-        raise UsageError(
-            f"a removal from {store.uri} is not finished ({removals.unfinished[0]}): run "
-            f"`curate remove {store.uri} --finish` first; this command changed nothing"
-        )
+    removals.require_finished(store.uri)
+    repair_lasting(store, kept_objects(store, removals))
     return removals
+
+
+def kept_objects(store: Store, removals: Removals) -> list[str]:
+    """Returns the objects that `tables.lasting_objects` keeps: listed ones, and named footage."""
+    return [*lasting_names(store), *removals.footage]
 
 
 def head_of_records(store: Store) -> dict[str, str]:
@@ -277,7 +295,8 @@ class RecordChain:
             copy = same if is_known else _read(store, name)
             if isinstance(copy, Record) and record_copy(copy.sha256) == name:
                 copies[name] = copy
-        expected = _expected(store, copies)
+        heads = _heads(store, every=bool(read or copies))
+        expected = _expected(heads, copies)
         records: dict[str, Record] = {}
         problems: dict[str, str] = {}
         for name in sorted({*expected, *read}):
@@ -305,7 +324,7 @@ class RecordChain:
             finished=frozenset(
                 name
                 for name, record in records.items()
-                if record.value.get("done") or _mark(name) in listed
+                if record.value.get("done") or (_mark(name) in listed and _is_named(record, heads))
             ),
             copies=frozenset(copies),
             damaged={name: why for name, why in problems.items() if name in records},
@@ -339,6 +358,7 @@ def removals_of(records: Sequence[Mapping[str, Any]]) -> Removals:
     sets: dict[str, Any] = {
         name: frozenset().union(*(record[name] for record in records)) for name in _SETS
     }
+    given_up = {name for record in records for name in record.get(LOST, ())}
     # Records of older versions have no hashes of frames.
     packed = b"".join(base64.b64decode(record.get(HASHES, "")) for record in records)
     return Removals(
@@ -346,7 +366,7 @@ def removals_of(records: Sequence[Mapping[str, Any]]) -> Removals:
         spans={source: tuple(pairs) for source, pairs in spans.items()},
         frames=np.unique(np.frombuffer(packed, "<u8").astype(np.uint64)),
         n_records=len(records),
-        footage=tuple(sorted({r[KNOWN_BY] for r in records if r.get(KNOWN_BY)})),
+        footage=tuple(sorted({r[KNOWN_BY] for r in records if r.get(KNOWN_BY)} - given_up)),
         **sets,
     )
 
@@ -420,7 +440,34 @@ def _read(store: Store, name: str) -> Record | str:
     return Record(name=name, data=data, value=value)
 
 
-def _expected(store: Store, copies: Mapping[str, Record]) -> dict[str, str]:
+def _heads(store: Store, *, every: bool) -> list[Mapping[str, str]]:
+    """Returns SHA-256 of records by name, as snapshots name them, the newest first.
+
+    `summary.json` is the last, or the only one if there is no snapshot. Without `every`, returns
+    only the first.
+    """
+    heads: list[Mapping[str, str]] = []
+    for _, snapshot in listed_snapshots(store):
+        if not isinstance(snapshot, DamagedError):
+            heads.append(snapshot.get(REMOVALS, {}))
+            if not every:
+                return heads
+    with suppress(DamagedError):
+        if (summary := find_json(store, SUMMARY)) is not None:
+            heads.append(summary.get(REMOVALS, {}))
+    return heads
+
+
+def _is_named(record: Record, heads: Sequence[Mapping[str, str]]) -> bool:
+    """Returns whether all snapshots name a record; none need name a record of an older version.
+
+    Without snapshots, a removal writes no summary.
+    """
+    is_older = PREVIOUS not in record.value
+    return is_older or len(heads) < 2 or all(record.name in named for named in heads)
+
+
+def _expected(heads: Sequence[Mapping[str, str]], copies: Mapping[str, Record]) -> dict[str, str]:
     """Returns SHA-256 of the records that must exist, by name.
 
     The newest snapshot names the records of its time; without snapshots, the summary names them.
@@ -431,9 +478,4 @@ def _expected(store: Store, copies: Mapping[str, Record]) -> dict[str, str]:
         for copy in copies.values()
         if PREVIOUS in copy.value
     }
-    summaries = (s for _, s in listed_snapshots(store) if not isinstance(s, DamagedError))
-    newest = next(summaries, None)
-    if newest is None:
-        with suppress(DamagedError):
-            newest = find_json(store, SUMMARY)
-    return {**expected, **(newest or {}).get(REMOVALS, {})}
+    return {**expected, **(heads[0] if heads else {})}

@@ -122,6 +122,8 @@ class FindingCode(StrEnum):
     """An object holds footage that `curate remove` took out."""
     REMOVAL_RECORD = "removal_record"
     """A record of a removal is lost or was changed."""
+    IRREPLACEABLE = "irreplaceable"
+    """Marks, learned scores or footage of removals, or their copy, are lost or were changed."""
     SOURCE_CHANGED = "source_changed", RESTORE_SOURCE
     """A source has other bytes than those that were analyzed."""
     SOURCE_GONE = "source_gone", _SOURCE_GONE

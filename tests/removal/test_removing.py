@@ -12,13 +12,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from botocore.exceptions import ClientError
 from captioned import Captioned
 from removable import LIKE, SHARED
 
 import curator
 from curator.cli import main
-from curator.commands.arguments import EXIT_FAILED, EXIT_OK, EXIT_USAGE
-from curator.storage import open_store
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from curator.storage import open_store, s3_client
 from curator.storage.local_store import LocalStore
 from curator.tables import key_index
 from curator.tables.out_layout import LEASE, is_own
@@ -340,8 +341,8 @@ def test_a_killed_removal_is_finished(
     expected = state_of(whole)
     untouched = out.parent / "untouched"
     shutil.copytree(out, untouched)
-    # The first one is what copies are known by; the record comes next.
-    steps = [3, 4, *range(5, len(changes) - 1, len(changes) // n_steps), len(changes) - 1]
+    # The first ones are what edited copies are known by, with a copy; the record comes next.
+    steps = [7, 8, *range(9, len(changes) - 1, len(changes) // n_steps), len(changes) - 1]
     for step in steps:
         shutil.rmtree(out)
         shutil.copytree(untouched, out)
@@ -378,7 +379,8 @@ def state_of(out: Path) -> dict[str, Any]:
     def plain(path: Path) -> object:
         if is_record(path):
             record = json.loads(path.read_text())
-            return {n: v for n, v in record.items() if n not in ("made", "finished", "checksum")}
+            times = ("made", "finished", "written", "checksum")
+            return {n: v for n, v in record.items() if n not in times}
         if path.suffix == ".json" and (path.parent.name == "snapshots" or path.parent == out):
             summary = json.loads(path.read_text())
             for shard in summary.get("shards", ()):
@@ -455,14 +457,15 @@ def test_a_mark_whose_writer_was_killed_is_named_and_taken_out(
     victim = of_film(kept(out), 1)[0]
     assert main(["mark", str(out), victim["clip_id"], "--note", "secret"]) == EXIT_OK
     (path,) = (out / "marks").iterdir()
-    data = path.read_bytes()
+    written = {p: p.read_bytes() for p in (path, *(out / "copies" / "marks").iterdir())}
     assert remove(out, "clips", victim["clip_id"]) == EXIT_OK
     assert search(out, [b"secret"]) == []
-    path.write_bytes(data)
+    for name, data in written.items():
+        name.write_bytes(data)
     capsys.readouterr()
     assert main(["verify", str(out), "--removed"]) == EXIT_FAILED
     printed = capsys.readouterr().out
-    assert f"wrong removed: {path}\n" in printed
+    assert f"removed: {path}\n" in printed
     assert "`curate remove OUT --finish` takes it out again" in printed
     assert main(["remove", str(out), "--finish"]) == EXIT_OK
     assert search(out, [b"secret", victim["clip_id"].encode()]) == []
@@ -504,8 +507,16 @@ def test_damaged_state_is_removed_and_stops_no_removal(place: Captioned) -> None
     check_all(out)
 
 
-def test_a_removal_from_s3(place: Captioned, s3_bucket: str) -> None:
-    """Pins requests, over the newest snapshot alone: there are fewer objects."""
+def test_a_removal_from_s3(
+    place: Captioned,
+    s3_bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Pins requests, over the newest snapshot alone: there are fewer objects.
+
+    A removal with an unfinished upload that cannot be aborted is not finished.
+    """
     assert main(["clean", str(place.out), "--keep", "1"]) == EXIT_OK
     target = open_store(f"s3://{s3_bucket}/films")
     for path in (p for p in place.out.rglob("*") if p.is_file()):
@@ -514,7 +525,24 @@ def test_a_removal_from_s3(place: Captioned, s3_bucket: str) -> None:
     needles = needles_of(place.out, [victim])
     names = place.out.parent / "names.txt"
     names.write_text(victim["clip_id"])
-    assert main(["remove", target.uri, "--clips", str(names)]) == EXIT_OK
+    # What a killed writer left unfinished may hold the footage.
+    client = s3_client.client()
+    key = "films/shards/80p_4-3_17f/train-000009-00000000.tar"
+    client.create_multipart_upload(Bucket=s3_bucket, Key=key)
+
+    def refused(**_: object) -> None:
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "Abort")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "abort_multipart_upload", refused)
+        assert main(["remove", target.uri, "--clips", str(names)]) == EXIT_BROKEN_OFF
+    error = capsys.readouterr().err
+    assert f"of s3://{s3_bucket}/{key} (s3:AbortMultipartUpload): AccessDenied" in error
+    assert f"then `curate remove {target.uri} --finish`" in error
+    assert read_removals(target).unfinished
+    assert main(["remove", target.uri, "--finish"]) == EXIT_OK
+    assert "Uploads" not in client.list_multipart_uploads(Bucket=s3_bucket)
+    assert not read_removals(target).unfinished
     copy = place.out.parent / "copy"
     for info in target.list():
         (copy / info.key).parent.mkdir(parents=True, exist_ok=True)

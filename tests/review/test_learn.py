@@ -16,9 +16,11 @@ from curator.commands.arguments import EXIT_FAILED, EXIT_USAGE
 from curator.errors import UsageError
 from curator.measures.learned_score import LearnedScore
 from curator.measures.score_list import SUITABILITY
+from curator.recipe import learned_score_of
 from curator.review import score_learning
 from curator.review.finished_run import Finished, open_finished
 from curator.review.score_learning import Fitted, MarkedScores, RankGrid, auc, calibration_error
+from curator.storage import open_store
 from curator.tables.mark_table import Mark, MarkWriter, utc_now
 from curator.tables.out_layout import LEARNED_MODEL
 
@@ -86,6 +88,16 @@ def test_marks_become_a_score_like_any_other(
     copy.write_bytes((out / LEARNED_MODEL).read_bytes())
     model = LearnedScore.read(str(copy))
     assert model.fingerprint == LearnedScore.read(str(out / LEARNED_MODEL)).fingerprint
+    own = recipe(f"suitability.model={out / LEARNED_MODEL}")
+    (out / LEARNED_MODEL).write_bytes(b"{}")
+    read = learned_score_of(own)
+    assert read is not None
+    assert read.fingerprint == model.fingerprint
+    (out / "copies" / LEARNED_MODEL).unlink()
+    with pytest.raises(UsageError, match="restore it from a backup, write it anew with `curate le"):
+        learned_score_of(own)
+    with pytest.raises(UsageError, match=rf"{LEARNED_MODEL} is damaged .*lost: \d+ curves of 20"):
+        MarkWriter(open_store(str(out)))
     # Another output, without marks: the copied model decides there.
     other = made_corpus.copied(finished, tmp_path / "other")
     settings = (f"suitability.model={copy}", "filters.suitability.min=0.4")

@@ -1,0 +1,251 @@
+"""Objects that no run can make again: marks, learned scores, and footage of removals.
+
+    marks/<random>.parquet                       an object
+    copies/marks/<random>.parquet                the same bytes
+    copies/marks/<random>.parquet.receipt.json   SHA-256, number of entries, and time of the object
+
+A write writes the receipt first, then the copy, then the object. So a kill leaves a valid object
+or a valid copy, and the receipt tells which of two valid ones is newer. A receipt also proves that
+an object existed, so a lost object is noticed even if its copy is lost too.
+
+Commands that write call `repair_lasting` first. It restores a damaged or missing object from its
+copy, and a missing copy from the object; objects of older versions get their copies this way.
+"""
+
+import hashlib
+import logging
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from curator.errors import DamagedError, UsageError
+from curator.number_text import amount
+from curator.storage import Store
+from curator.tables.checksums import find_json, read_sealed, sealed_json, to_json
+from curator.tables.out_layout import COPIES, LEARNED, MARKS, is_own
+
+logger = logging.getLogger(__name__)
+
+LISTED = (MARKS, LEARNED)
+"""Folders whose objects are all kept. Records of removals name the footage that is kept."""
+_RECEIPT = ".receipt.json"
+_READERS = 8
+_FIELDS = frozenset({"sha256", "entries", "written"})
+_WHAT = {MARKS: "mark", LEARNED: "curve"}
+"""Entries of the objects of a folder. Footage has an entry per removed clip."""
+
+
+def copy_name(name: str) -> str:
+    """Returns the name of an object's copy."""
+    return f"{COPIES}/{name}"
+
+
+def receipt_name(name: str) -> str:
+    """Returns the name of an object's receipt."""
+    return f"{COPIES}/{name}{_RECEIPT}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastingObject:
+    """An object, its copy and its receipt, as they are stored.
+
+    Attributes:
+        name: Name of the object.
+        data: Valid bytes of the object or of its copy, the newer ones if they differ; None if both
+            are lost.
+        fault: What is wrong with the object itself; empty if nothing is.
+        receipt: Contents of the receipt; None if it is missing or damaged.
+        stale: Names of the object, copy and receipt that must be written again.
+    """
+
+    name: str
+    data: bytes | None
+    fault: str
+    receipt: dict[str, Any] | None
+    stale: tuple[str, ...]
+
+    @classmethod
+    def read(cls, store: Store, name: str) -> "LastingObject":
+        """Reads an object and, if needed, its copy."""
+        try:
+            receipt = find_json(store, receipt_name(name))
+        except DamagedError:
+            receipt = None
+        if receipt is not None and not receipt.keys() >= _FIELDS:
+            receipt = None
+        sha256 = receipt["sha256"] if receipt is not None else None
+        own, fault = _read(store, name, name, sha256)
+        if own is not None and not fault and sha256 in (None, _sha256(own)):
+            info = store.find(copy_name(name))
+            copy = own if info is not None and store.holds(info, own) else None
+        else:
+            copy, copy_fault = _read(store, copy_name(name), name, sha256)
+            if own is None or own != copy:
+                # Equal bytes prove each other: a killed writer may have written only the receipt.
+                own = None if fault else own
+                copy = None if copy_fault else copy
+            else:
+                fault = ""
+        valid = [data for data in (own, copy) if data is not None]
+        newest = [data for data in valid if _sha256(data) == sha256]
+        data = next(iter([*newest, *valid]), None)
+        if own is not None and own != data:
+            fault = "is older than its copy"
+        stale = [] if own == data else [name]
+        stale += [] if copy == data else [copy_name(name)]
+        stale += [] if receipt is not None else [receipt_name(name)]
+        return cls(name=name, data=data, fault=fault, receipt=receipt, stale=tuple(stale))
+
+    @property
+    def is_of_older_version(self) -> bool:
+        """Whether there is only the object itself."""
+        return set(self.stale) == {copy_name(self.name), receipt_name(self.name)}
+
+    def loss(self, uri: str) -> str:
+        """Returns what is lost, without a remedy."""
+        what = _WHAT.get(self.name.split("/")[0], "removed clip")
+        size = f"an unknown number of {what}s"
+        if self.receipt is not None:
+            size = f"{amount(self.receipt['entries'], what)} of {self.receipt['written']}"
+        return (
+            f"{uri}/{self.name} {self.fault}, and {copy_name(self.name)} is no valid copy of it; "
+            f"lost: {size}"
+        )
+
+
+def lasting_names(store: Store, folders: Iterable[str] = LISTED) -> list[str]:
+    """Returns the names of all objects in some folders, also of lost ones."""
+    names = set()
+    for folder in folders:
+        for prefix in ("", f"{COPIES}/"):
+            for info in store.list(f"{prefix}{folder}/"):
+                name = info.key.removeprefix(prefix)
+                names.add(name.removesuffix(_RECEIPT) if prefix else name)
+    return sorted(filter(is_own, names))
+
+
+def write_lasting(store: Store, name: str, data: bytes, *, entries: int) -> None:
+    """Writes an object with its copy and receipt; `entries` says how much a loss would lose."""
+    receipt = {
+        "sha256": _sha256(data),
+        "entries": entries,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    store.write(receipt_name(name), sealed_json(receipt, to_json, receipt_name(name)))
+    store.write(copy_name(name), data)
+    store.write(name, data)
+
+
+def read_lasting(store: Store, name: str) -> bytes:
+    """Reads an object, or its copy if the object is damaged; writes nothing.
+
+    Raises `UsageError`, with a remedy, if both are lost.
+    """
+    stored = LastingObject.read(store, name)
+    if stored.data is None:
+        raise UsageError(f"{stored.loss(store.uri)}; {loss_remedy(store.uri, name)}")
+    if stored.fault:
+        logger.warning("%s/%s %s; its copy is read", store.uri, name, stored.fault)
+    return stored.data
+
+
+def lasting_objects(store: Store, names: Iterable[str]) -> Iterator[LastingObject]:
+    """Reads objects in threads: each needs several requests to a bucket."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        yield from pool.map(partial(LastingObject.read, store), names)
+
+
+def lost_objects(store: Store, names: Iterable[str]) -> list[LastingObject]:
+    """Returns the objects that are lost with their copies."""
+    return [stored for stored in lasting_objects(store, names) if stored.data is None]
+
+
+def repair_lasting(store: Store, names: Collection[str] | None = None) -> None:
+    """Restores objects from their copies, and copies from their objects; None for all listed.
+
+    Raises `UsageError`, with a remedy, if an object is lost with its copy. The function checks all
+    objects before it writes any.
+    """
+    names = lasting_names(store) if names is None else names
+    broken = []
+    for stored in lasting_objects(store, names):
+        if stored.data is None:
+            raise UsageError(
+                f"{stored.loss(store.uri)}; {loss_remedy(store.uri, stored.name)}; this command "
+                "changed nothing"
+            )
+        if stored.stale:
+            broken.append(stored.name)
+    for name in broken:
+        stored = LastingObject.read(store, name)
+        if stored.data is not None:
+            _restore(store, stored, stored.data)
+
+
+def _restore(store: Store, stored: LastingObject, data: bytes) -> None:
+    name = stored.name
+    if stored.fault:
+        logger.warning("%s/%s %s; its copy replaces it", store.uri, name, stored.fault)
+    elif copy_name(name) in stored.stale and stored.receipt is not None:
+        logger.warning(
+            "%s/%s is damaged or missing; it is written again", store.uri, copy_name(name)
+        )
+    if stored.receipt is None:
+        # An older version wrote the object, or the receipt is lost.
+        write_lasting(store, name, data, entries=_entries(data, name))
+        return
+    for key in stored.stale:
+        store.write(key, data)
+
+
+def give_up_lasting(store: Store) -> list[str]:
+    """Forgets listed objects that are lost with their copies; returns what each loss is."""
+    lost = lost_objects(store, lasting_names(store))
+    for stored in lost:
+        # The receipt goes last: until then, the loss stays known.
+        for key in (stored.name, copy_name(stored.name), receipt_name(stored.name)):
+            store.delete([key])
+    return [f"{stored.loss(store.uri)}, and given up" for stored in lost]
+
+
+def loss_remedy(out: str, name: str) -> str:
+    """Returns the remedy for an object that is lost with its copy."""
+    words = "restore the object or its copy from a backup of OUT"
+    if name.startswith(f"{LEARNED}/"):
+        words += f", learn it again with `curate learn {out}`"
+    if name.split("/")[0] in LISTED:
+        return f"{words}, or accept the loss with `curate mark {out} --give-up-lost`"
+    return (
+        f"{words}, or give it up with `curate remove {out} --give-up-lost`: edited copies of this "
+        "footage are then no longer recognised"
+    )
+
+
+def _read(store: Store, key: str, name: str, sha256: str | None) -> tuple[bytes | None, str]:
+    """Reads the object `name` or its copy, stored as `key`; returns its bytes, and its fault.
+
+    Bytes without a checksum are of an older version, or of another program: a receipt decides.
+    """
+    try:
+        data, is_sealed = read_sealed(store, key, name)
+    except DamagedError as error:
+        is_missing = error.why == "it is missing"
+        return None, "is missing" if is_missing else f"is damaged ({error.why})"
+    is_known = is_sealed or sha256 in (None, _sha256(data))
+    return data, "" if is_known else "is damaged (its bytes are not those that were written)"
+
+
+def _entries(data: bytes, name: str) -> int:
+    if not name.endswith(".parquet"):
+        return 1
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(pa.BufferReader(data)).num_rows)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
