@@ -54,8 +54,8 @@ def _frames(text: str) -> int | str:
     ),
     option(
         "--removed",
-        "instead search every object under OUT for ids, clips, pictures and captions of footage "
-        "that `curate remove` took out",
+        "instead search all that is under OUT for ids, clips, pictures, captions and sources of "
+        "footage that `curate remove` took out",
     ),
     SNAPSHOT,
     option("--json", "print one JSON object, for programs"),
@@ -128,12 +128,14 @@ def _removed_lines(proven: "ProvenRemoved") -> Iterator[str]:
 
     yield from _defect_lines(defects(proven.findings), proven)
     read = ", ".join(f"{kind}: {number}" for kind, number in proven.read.items())
-    n_found = sum(proven.counts.values())
+    n_found, n_skipped = proven.n_found, proven.n_not_searched
     yield (
         f"{proven.uri}: {proven.n_bytes / 1e6:.1f} MB read ({read}), compared with "
         f"{amount(proven.n_records, 'record')} of removals: "
-        + ("nothing of what was removed is there" if proven.is_well else f"{n_found} found")
+        + (f"{n_found} found" if n_found else "nothing of what was removed is there")
+        + (f"; {n_skipped} not searched, so this does not cover them" if n_skipped else "")
     )
+    yield "not looked for: " + "; ".join(proven.outside)
 
 
 def _verified_facts(verified: "Verified") -> dict[str, Any]:

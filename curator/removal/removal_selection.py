@@ -34,11 +34,13 @@ from curator.tables.out_layout import is_own
 from curator.tables.removal_records import (
     CAPTION_COLUMNS,
     HASHES,
+    LENGTHS,
     Removals,
     RemovedSpan,
     caption_hash,
     empty_record,
     packed_hashes,
+    plain_caption,
     removal_hash,
 )
 from curator.tables.schemas import clips_schema, scores_in
@@ -149,6 +151,7 @@ def select(
     # A clip of several snapshots counts once.
     named_columns = ["clip_id", "source_uri", "start_s", "end_s"]
     own = {row["clip_id"]: row for row in kept.select(named_columns).to_pylist()}
+    captions = _captions(store, summaries, clips, gone)
     record = empty_record(by) | {
         "n_named": len(named),
         "n_clips": len(own),
@@ -162,7 +165,8 @@ def select(
         ],
         "clip_ids": sorted(gone.clip_ids),
         "mp4": sorted(set(rows["mp4_sha256"].drop_null().to_pylist())),
-        "captions": sorted(_captions(store, summaries, clips, gone)),
+        "captions": sorted(captions),
+        LENGTHS: sorted(set(captions.values())),
         "pictures": _pictures(store, own_ids),
         HASHES: packed_hashes(selection.frames),
     }
@@ -415,20 +419,23 @@ def _spans_of(clips: pa.Table, named: Collection[str]) -> dict[str, list[Removed
     return spans
 
 
-def _captions(store: Store, summaries: Summaries, clips: pa.Table, gone: Removals) -> set[str]:
-    """Returns hashes of captions that only removed clips have."""
-    own: set[str | None] = set()
-    others: set[str | None] = set()
+def _captions(
+    store: Store, summaries: Summaries, clips: pa.Table, gone: Removals
+) -> dict[str, int]:
+    """Returns hash and length of the captions that only removed clips have."""
+    own: set[str] = set()
+    others: set[str] = set()
     texts = CAPTION_COLUMNS["annotations"]
     annotations = tables_of(store, summaries, "annotations", ("clip_id", *texts))
     for table, names in [(clips, CAPTION_COLUMNS["clips"]), *((t, texts) for t in annotations)]:
         is_gone = pa.array(gone.rows(table.select(["clip_id"])))
         for name in names:
             texts = table[name]
-            own.update(map(caption_hash, texts.filter(is_gone).unique().drop_null().to_pylist()))
+            own.update(map(plain_caption, texts.filter(is_gone).unique().drop_null().to_pylist()))
             rest = texts.filter(pc.invert(is_gone)).unique().drop_null()
-            others.update(map(caption_hash, rest.to_pylist()))
-    return {captions for captions in own - others if captions is not None}
+            others.update(map(plain_caption, rest.to_pylist()))
+    hashes = {text: caption_hash(text) for text in own - others}
+    return {name: len(text) for text, name in hashes.items() if name is not None}
 
 
 def _pictures(store: Store, ids: Collection[str]) -> list[str]:

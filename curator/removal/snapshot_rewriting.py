@@ -25,9 +25,10 @@ from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
 from curator.tables.clip_rows import ClipRows
 from curator.tables.long_columns import sorted_rows
+from curator.tables.named_ids import naming_rows, value_without_ids, without_named
 from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
 from curator.tables.parts import as_runs_write, parquet_by_content, with_column, write_table_part
-from curator.tables.removal_records import Removals, removal_hash
+from curator.tables.removal_records import CAPTION_COLUMNS, Removals
 from curator.tables.sample_members import MEMBERS
 from curator.tables.schemas import clips_schema, further_fields, scores_in
 from curator.tables.snapshot_store import (
@@ -109,7 +110,7 @@ class SnapshotRewriting:
         }
         if JUDGED in summary:
             # Custom stages may store ids there.
-            written[JUDGED] = _without_ids(summary[JUDGED], self._removals.ids)
+            written[JUDGED] = value_without_ids(summary[JUDGED], self._removals.ids)
             centroids = centroids_without(store, summary, self._removals)
             if centroids is not None:
                 written[JUDGED][CENTROIDS] = centroids
@@ -131,9 +132,14 @@ class SnapshotRewriting:
             self.tars.check(name, values)
 
     def _of_tars(self, summary: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
-        """Yields the tars of a snapshot that hold removed clips, with family and key of members."""
+        """Yields the tars to rewrite, with family and key of members.
+
+        These tars hold removed clips, or clips whose texts name removed footage.
+        """
         dataset = read_parquet(self._store, summary[INDEXES]["dataset"])
-        gone = dataset.filter(pa.array(self._removals.rows(dataset)))
+        is_named = pc.is_in(dataset["clip_id"], value_set=self._naming(summary["tables"]))
+        is_gone = pc.or_(pa.array(self._removals.rows(dataset)), is_named)
+        gone = dataset.filter(is_gone)
         if not gone.num_rows:
             return
         manifest = read_json(self._store, summary[INDEXES]["manifest"])
@@ -149,12 +155,30 @@ class SnapshotRewriting:
         for name in sorted(gone["shard"].unique().to_pylist()):
             yield f"{SHARDS}/{name}", values
 
+    def _naming(self, tables: Mapping[str, Any]) -> pa.Array:
+        """Returns the ids of clips whose texts in any table name removed footage."""
+        ids: set[str] = set()
+        sources: set[str] = set()
+        for name in (*CAPTION_COLUMNS, "sidecars"):
+            for part in tables.get(name, ()):
+                table = read_parquet(self._store, part)
+                rows = table.filter(naming_rows(table, self._removals))
+                if "clip_id" in table.column_names:
+                    ids.update(rows["clip_id"].to_pylist())
+                else:
+                    sources.update(rows["source_uri"].to_pylist())
+        for part in tables["clips"] if sources else ():
+            table = read_parquet(self._store, part, ("clip_id", "source_uri"))
+            of = pc.is_in(table["source_uri"], value_set=pa.array(sorted(sources), pa.string()))
+            ids.update(table.filter(of)["clip_id"].to_pylist())
+        return pa.array(sorted(ids), pa.string())
+
     def _shard_files(
         self, summary: Mapping[str, Any], dataset: pa.Table, tars: Tars, scores: Iterable[str]
     ) -> dict[str, bytes]:
         manifest = read_json(self._store, summary[INDEXES]["manifest"])
         dataset = dataset.filter(pa.array(~self._removals.rows(dataset)))
-        dataset = _moved(dataset, tars, prefix=f"{SHARDS}/")
+        dataset = _moved(without_named(dataset, self._removals), tars, prefix=f"{SHARDS}/")
         dataset = sorted_rows(dataset, "shard").cast(DATASET_SCHEMA)
         described = described_tars(manifest, dataset, summary["shards"])
         left = [tar for name, tar in described.items() if f"{SHARDS}/{name}" not in tars]
@@ -251,16 +275,3 @@ def _clip_rows(tables: list[pa.Table]) -> ClipRows:
     there = [name for name in schema.names if name in table.column_names]
     there += [field.name for field in further_fields(table.schema)]
     return ClipRows(table.select(there), schema)
-
-
-def _without_ids(value: Any, ids: Collection[str]) -> Any:  # noqa: ANN401 - what JSON can hold
-    """Returns a JSON value without removed ids; `ids` are hashes."""
-
-    def is_gone(text: object) -> bool:
-        return isinstance(text, str) and removal_hash(text) in ids
-
-    if isinstance(value, Mapping):
-        return {name: _without_ids(own, ids) for name, own in value.items() if not is_gone(name)}
-    if isinstance(value, list):
-        return [_without_ids(own, ids) for own in value if not is_gone(own)]
-    return None if is_gone(value) else value

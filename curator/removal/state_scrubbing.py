@@ -25,6 +25,7 @@ from curator.tables.family_store import row_keys
 from curator.tables.footage_index import FOLDER as VECTORS
 from curator.tables.long_columns import joined_chunks
 from curator.tables.mark_table import mark_objects, take_out_removed
+from curator.tables.named_ids import without_named
 from curator.tables.out_layout import FAMILIES, VALUES, is_own
 from curator.tables.parts import FAILED, KEYS, Parts, to_parquet, with_column
 from curator.tables.removal_records import CAPTION_COLUMNS, Removals, removal_hash
@@ -38,7 +39,7 @@ _THUMBNAILS = ("thumbnail_frame", "thumbnails")
 
 
 def scrubbed(table: pa.Table, removals: Removals) -> pa.Table | None:
-    """Returns a table without the rows, names and thumbnails of removed footage.
+    """Returns a table without the rows, names, ids in texts and thumbnails of removed footage.
 
     The keys of removed rows are deleted from the table's metadata. Returns None if the table holds
     nothing of removed footage.
@@ -47,6 +48,7 @@ def scrubbed(table: pa.Table, removals: Removals) -> pa.Table | None:
     gone = table.filter(pa.array(is_gone))
     left = table.filter(pa.array(~is_gone)) if gone.num_rows else table
     left = _without_thumbnails(_without_names(left, removals), removals)
+    left = without_named(left, removals)
     metadata = dict(table.schema.metadata or {})
     # Parts of probes are keyed by version and address of the source.
     is_scan = {"uri", "version"} <= set(table.column_names)
@@ -182,7 +184,8 @@ class StateScrubbing:
         table = read_parquet(self.store, name)
         stays = pc.is_in(table["clip_id"], value_set=clip_ids)
         left = table.filter(pc.and_(stays, pa.array(~self.removals.rows(table))))
-        if left.num_rows < table.num_rows:
+        left = without_named(left, self.removals)
+        if not left.equals(table):
             keys = json.dumps(left["key"].to_pylist()).encode()
             left = left.replace_schema_metadata({**(table.schema.metadata or {}), KEYS: keys})
             self._keep(name, left, 1 if VALUE in left.column_names else None)
@@ -256,9 +259,9 @@ class StateScrubbing:
                     loose.append(name)
                 continue
             table = read_parquet(self.store, name)
-            left = _rows_of(table, "key", keys)
+            left = without_named(_rows_of(table, "key", keys), self.removals)
             self.n_replies += table.num_rows - left.num_rows
-            if left.num_rows < table.num_rows or not left.num_rows:
+            if not left.equals(table) or not left.num_rows:
                 self._keep(name, left)
         self.n_replies += len(loose)
         self.store.delete(loose)

@@ -20,6 +20,7 @@ from curator.stages.shard.stage import ShardUnit, TarWriter
 from curator.stages.shard.tar_reader import Member, Split, TarReader
 from curator.storage import Store
 from curator.tables.clip_locations import Location
+from curator.tables.named_ids import names_any, value_without_ids, without_ids
 from curator.tables.out_layout import SHARDS
 from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.sample_members import StoredMember
@@ -109,7 +110,7 @@ class TarRewriting:
                     sample = _sample(name, key, members, reader, split, values)
                     ids = {removal_hash(key), removal_hash(sample.metadata["source_id"])}
                     if ids.isdisjoint(self._removals.ids):
-                        yield sample
+                        yield _without_named(sample, self._removals)
             except (ShardError, KeyError, ValueError) as error:
                 raise ShardError(f"{self._store.uri}/{name}: {error}") from error
 
@@ -143,6 +144,25 @@ def _sample(
     if sample.json() != data["json"]:
         raise ShardError(f"the JSON of sample {key} is not as this version writes it")
     return sample
+
+
+def _without_named(sample: Sample, removals: Removals) -> Sample:
+    """Returns a sample whose texts name no removed footage."""
+    if not names_any(b"\n".join((sample.json(), sample.caption.encode())), removals.ids):
+        return sample
+    return Sample(
+        key=sample.key,
+        metadata=value_without_ids(sample.metadata, removals.ids),
+        caption=without_ids(sample.caption, removals.ids),
+        mp4_bytes=sample.mp4_bytes,
+        mp4_sha256=sample.mp4_sha256,
+        location=sample.location,
+        split=sample.split,
+        embedding=sample.embedding,
+        stored=sample.stored,
+        has_id=sample.has_id,
+        generation=sample.generation,
+    )
 
 
 def _undeclared(suffix: str, data: bytes) -> tuple[FamilyVersion, str]:

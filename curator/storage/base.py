@@ -39,6 +39,21 @@ class ObjectInfo:
     version: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Anything under a root: also folders, unfinished objects, links and special files.
+
+    `problem` says why its content cannot be read. Folders, and links to what is under the root
+    itself, have no content of their own.
+    """
+
+    key: str
+    bytes: int = 0
+    version: str = ""
+    is_object: bool = True
+    problem: str | None = None
+
+
 def is_md5(etag: str) -> bool:
     """Returns whether an ETag may be the MD5 of the object; not so after an upload in parts."""
     return re.fullmatch("[0-9a-f]{32}", etag) is not None
@@ -66,6 +81,20 @@ class Store(ABC):
         `prefix` is a plain string prefix: `clips` also matches `clips-old/x`. A root that does not
         exist has no objects.
         """
+
+    def entries(self) -> "Iterator[Entry]":
+        """Yields all that is under the root, finished or not, without following links."""
+        for info in self.list():
+            yield Entry(key=info.key, bytes=info.bytes, version=info.version)
+
+    def open_entry(self, entry: Entry) -> BinaryIO:
+        """Opens an object of `entries`; never waits for another process."""
+        return self.open(entry.key)
+
+    def has_changed(self, entry: Entry) -> bool:
+        """Returns whether an object of `entries` was replaced, changed or deleted since."""
+        info = self.find(entry.key)
+        return info is None or info.version != entry.version
 
     @abstractmethod
     def read(self, key: str) -> bytes:

@@ -4,13 +4,20 @@ import io
 import secrets
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import BinaryIO, Literal
 
 from curator.errors import StorageError
-from curator.storage.base import TEMPORARY_PREFIX, ObjectInfo, Store, checked_key, is_temporary
+from curator.storage.base import (
+    TEMPORARY_PREFIX,
+    Entry,
+    ObjectInfo,
+    Store,
+    checked_key,
+    is_temporary,
+)
 from curator.storage.object_service import Cause, NoRangeError, ObjectService, service_named
 from curator.storage.range_reader import BUFFER_BYTES, FIRST_BYTES, RangeReader
 
@@ -45,14 +52,33 @@ class BucketStore(Store):
                 if (key := item.key[root:]) and not is_temporary(key):
                     yield replace(item, key=key)
 
+    def entries(self) -> Iterator[Entry]:
+        """Yields all objects, also those whose keys no store writes."""
+        root = len(self._full(""))
+        with self._explained("list", ""):
+            for item in self.service.list(self.bucket, self._full("")):
+                if key := item.key[root:]:
+                    yield Entry(key=key, bytes=item.bytes, version=item.version)
+
+    def open_entry(self, entry: Entry) -> BinaryIO:
+        """Opens an object with any key, from its beginning."""
+        return self._open(entry.key, probe="head", first_bytes=FIRST_BYTES)
+
+    def has_changed(self, entry: Entry) -> bool:
+        """Returns whether an object was replaced or deleted."""
+        with suppress(Exception):
+            found = self.service.head(self.bucket, self._full(entry.key))
+            return found.version != entry.version
+        return True
+
     def read(self, key: str) -> bytes:
         """Returns the whole object."""
-        with self._open(key, probe="head", first_bytes=SINGLE_REQUEST_BYTES) as stream:
+        with self._open(checked_key(key), probe="head", first_bytes=SINGLE_REQUEST_BYTES) as stream:
             return stream.read()
 
     def open(self, key: str) -> BinaryIO:
         """Opens an object; the first request fetches its end, which is the footer of Parquet."""
-        return self._open(key, probe="tail", first_bytes=FIRST_BYTES)
+        return self._open(checked_key(key), probe="tail", first_bytes=FIRST_BYTES)
 
     def read_range(self, key: str, start: int, end: int) -> bytes:
         """Returns bytes `[start, end)` of an object with one request."""
@@ -110,7 +136,7 @@ class BucketStore(Store):
         def failure(error: Exception, uri: str) -> StorageError:
             return self._failure("read", key, error)
 
-        uri = self._uri(checked_key(key))
+        uri = self._uri(key)
         raw = RangeReader(uri, failure=failure, probe=probe, first_bytes=first_bytes)
         return io.BufferedReader(raw, BUFFER_BYTES)
 

@@ -77,6 +77,18 @@ def content_id(reader: BinaryIO, size: int) -> str:
     return digest.hexdigest()[:_ID_DIGITS]
 
 
+class WholeContentId:
+    """Computes `content_id` of at most `WHOLE_BYTES` that arrive in order, without another read."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256(_TAG_WHOLE)
+        self.update = self._digest.update
+
+    def id(self) -> str:
+        """Returns the id of the bytes so far."""
+        return self._digest.hexdigest()[:_ID_DIGITS]
+
+
 def block_hash(data: bytes) -> bytes:
     """Returns the hash of one block."""
     return hashlib.blake2b(data, digest_size=BLOCK_HASH_BYTES).digest()

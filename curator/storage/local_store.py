@@ -18,6 +18,7 @@ from curator.storage.base import (
     STALE_AFTER_S,
     TEMPORARY_PREFIX,
     TRAFFIC,
+    Entry,
     IsOwn,
     ObjectInfo,
     Store,
@@ -56,6 +57,42 @@ class LocalStore(Store):
                 continue
             with suppress(FileNotFoundError):
                 yield _info(key, os.stat(path))
+
+    def entries(self) -> Iterator[Entry]:
+        """Yields files, folders and all else below the folder, sorted within their folder."""
+        root = os.path.realpath(self.root)
+        waiting = [""]
+        while waiting:
+            folder = waiting.pop()
+            try:
+                with os.scandir(os.path.join(root, folder)) as scan:
+                    names = sorted(entry.name for entry in scan)
+            except OSError as error:
+                problem = f"it cannot be listed: {error.strerror}"
+                yield Entry(key=folder or ".", is_object=False, problem=problem)
+                continue
+            for name in names:
+                entry, is_folder = _entry(root, os.path.join(folder, name))
+                yield entry
+                if is_folder:
+                    waiting.append(entry.key)
+
+    def open_entry(self, entry: Entry) -> BinaryIO:
+        """Opens a regular file, and no file that has come in its place and is not regular."""
+        path = os.path.join(self.root, entry.key)
+        with _explained("read", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise OSError(errno.EINVAL, "it is no regular file any more")
+            return open(descriptor, "rb", buffering=_BUFFER_BYTES)
+
+    def has_changed(self, entry: Entry) -> bool:
+        """Returns whether a file was replaced, changed or deleted."""
+        try:
+            return file_version(os.lstat(os.path.join(self.root, entry.key))) != entry.version
+        except OSError:
+            return True
 
     def read(self, key: str) -> bytes:
         """Returns the whole file."""
@@ -338,6 +375,30 @@ def _locked(path: str) -> Iterator[int | None]:
 
 def _info(key: str, info: os.stat_result) -> ObjectInfo:
     return ObjectInfo(key=key, bytes=info.st_size, version=file_version(info))
+
+
+_SPECIAL = {
+    stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}  # fmt: skip
+
+
+def _entry(root: str, key: str) -> tuple[Entry, bool]:
+    """Returns what has a name below a root, and whether it is a folder."""
+    path = os.path.join(root, key)
+    try:
+        info = os.lstat(path)
+        kind, problem = stat.S_IFMT(info.st_mode), None
+        if kind == stat.S_IFLNK:
+            target = os.path.realpath(path)
+            if os.path.commonpath((root, target)) != root or not os.path.exists(target):
+                problem = f"a symbolic link to {os.readlink(path)!r}, which is not under the root"
+    except OSError as error:
+        return Entry(key=key, is_object=False, problem=f"unreadable: {error.strerror}"), False
+    if kind == stat.S_IFREG:
+        return Entry(key=key, bytes=info.st_size, version=file_version(info)), False
+    problem = problem or _SPECIAL.get(kind)
+    return Entry(key=key, is_object=False, problem=problem), kind == stat.S_IFDIR
 
 
 def _files(

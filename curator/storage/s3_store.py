@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from botocore.exceptions import ClientError
 
 from curator.errors import StorageError, UnconditionalStoreError
-from curator.storage.base import STALE_AFTER_S, TEMPORARY_PREFIX, IsOwn, ObjectInfo, checked_key
+from curator.storage.base import (
+    STALE_AFTER_S,
+    TEMPORARY_PREFIX,
+    Entry,
+    IsOwn,
+    ObjectInfo,
+    checked_key,
+)
 from curator.storage.bucket_store import SINGLE_REQUEST_BYTES, BucketStore
 from curator.storage.object_service import Cause, bare
 from curator.storage.s3_client import ATTEMPTS, S3Errors, client, code_of, words_of
@@ -51,6 +58,24 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class S3Store(BucketStore):
     """Objects below `s3://bucket/prefix`, each written by a PUT or a multipart upload."""
+
+    def entries(self) -> Iterator[Entry]:
+        """Yields all objects, and unfinished uploads, whose parts cannot be read."""
+        yield from super(S3Store, self).entries()
+        try:
+            for upload in self._uploads():
+                key = upload["Key"][len(self._full("")) :]
+                problem = "an unfinished multipart upload"
+                yield Entry(key=key, is_object=False, problem=problem)
+        except S3Errors as error:
+            words = self.service.explain(error, self.bucket)[1]
+            problem = f"unfinished uploads cannot be listed: {words}"
+            yield Entry(key=".", is_object=False, problem=problem)
+
+    def _uploads(self) -> Iterator[dict[str, Any]]:
+        pages = client().get_paginator("list_multipart_uploads")
+        for page in pages.paginate(Bucket=self.bucket, Prefix=self._full("")):
+            yield from page.get("Uploads", ())
 
     def check_writable(self) -> None:
         """Lists the prefix, and checks conditional writes with an object, which it removes."""
@@ -186,22 +211,20 @@ class S3Store(BucketStore):
         removed, refusals = 0, list[str]()
         tops, root = frozenset(folders), len(self._full(""))
         try:
-            pages = client().get_paginator("list_multipart_uploads")
-            for page in pages.paginate(Bucket=self.bucket, Prefix=self._full("")):
-                for upload in page.get("Uploads", ()):
-                    key = upload["Key"][root:]
-                    top = key.split("/")[0] if "/" in key else ""
-                    is_ours = top in tops and is_own(key)
-                    if is_ours and upload["Initiated"].timestamp() <= newest:
-                        try:
-                            self._abort(upload["Key"], upload["UploadId"])
-                        except S3Errors as error:
-                            if code_of(error) == "NoSuchUpload":
-                                continue
-                            words = f"upload {upload['UploadId']} of {self._uri(key)}"
-                            refusals.append(f"{words} ({_ABORT}): {self._words(error)}")
-                        else:
-                            removed += 1
+            for upload in self._uploads():
+                key = upload["Key"][root:]
+                top = key.split("/")[0] if "/" in key else ""
+                is_ours = top in tops and is_own(key)
+                if is_ours and upload["Initiated"].timestamp() <= newest:
+                    try:
+                        self._abort(upload["Key"], upload["UploadId"])
+                    except S3Errors as error:
+                        if code_of(error) == "NoSuchUpload":
+                            continue
+                        words = f"upload {upload['UploadId']} of {self._uri(key)}"
+                        refusals.append(f"{words} ({_ABORT}): {self._words(error)}")
+                    else:
+                        removed += 1
         except S3Errors as error:
             words = f"their list ({_LIST_UPLOADS}): {self._words(error)}"
             strict = strict and code_of(error) not in _NO_CONDITIONS

@@ -24,6 +24,7 @@ from curator.tables.lasting_objects import (
     repair_lasting,
     write_lasting,
 )
+from curator.tables.named_ids import without_named
 from curator.tables.out_layout import MARKS, REMOVED
 from curator.tables.parts import columns_schema, rows_to_table
 from curator.tables.removal_records import Removals, read_removals
@@ -166,16 +167,19 @@ class MarkWriter:
 
 
 def take_out_removed(store: Store, name: str, removals: Removals) -> None:
-    """Removes marks of removed clips, and of clips with removed frames, from an object."""
+    """Removes marks of removed clips, and of clips with removed frames, from an object.
+
+    Also takes the ids of removed clips out of the notes and captions of other marks.
+    """
     table = _table(store, name)
-    left = _without_removed(table, removals)
-    if left.num_rows < table.num_rows:
+    left = without_named(_without_removed(table, removals), removals)
+    if left is not table:
         _write(store, name, left)
 
 
 def _without_removed(table: pa.Table, removals: Removals) -> pa.Table:
     is_gone = removals.rows(table) | removals.sharing_frames(table)
-    return table.filter(pa.array(~is_gone))
+    return table.filter(pa.array(~is_gone)) if is_gone.any() else table
 
 
 def _write(store: Store, name: str, table: pa.Table) -> None:

@@ -51,8 +51,12 @@ HASHES = "frames"
 """Field of a record: hashes of decoded frames."""
 KNOWN_BY = "known_by"
 """Field of a record: the object of `tables.footage_store` with the removed footage, or null."""
+SALT = b"curate remove "
+"""Beginning of what `removal_hash` hashes."""
 LOST = "lost"
 """Field of a record: lost earlier records that the user gave up."""
+LENGTHS = "caption_lengths"
+"""Field of a record: lengths of the captions, which tell a search which parts of a text to hash."""
 LEAST_CAPTION = 16
 """Minimum length of a caption in characters; shorter texts are too common to search by hash."""
 CAPTION_COLUMNS = {"clips": ("caption",), "annotations": ("short", "medium", "long")}
@@ -64,13 +68,18 @@ _SETS = ("uris", "clip_ids", "mp4", "captions", "pictures")
 
 def removal_hash(text: str) -> str:
     """Returns the hash of an id or an address, as records have it."""
-    return hashlib.sha256(f"curate remove {text}".encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(SALT + text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def caption_hash(text: str) -> str | None:
     """Returns the hash of a text without regard to case and spaces; None if it is too short."""
-    plain = " ".join(text.split()).casefold()
+    plain = plain_caption(text)
     return removal_hash(plain) if len(plain) >= LEAST_CAPTION else None
+
+
+def plain_caption(text: str) -> str:
+    """Returns a text without case and further spaces, as `caption_hash` hashes it."""
+    return " ".join(text.split()).casefold()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +103,7 @@ class Removals:
         clip_ids: Ids of removed clips.
         mp4: SHA-256 of their MP4 files.
         captions: Their captions that no other clip shares.
+        caption_lengths: Lengths of captions as hashed; empty if a record does not have them.
         pictures: SHA-256 of their thumbnails.
         frames: Hashes of their decoded frames, ascending.
         unfinished: Records of removals that began and did not finish.
@@ -107,6 +117,7 @@ class Removals:
     clip_ids: frozenset[str] = frozenset()
     mp4: frozenset[str] = frozenset()
     captions: frozenset[str] = frozenset()
+    caption_lengths: frozenset[int] = frozenset()
     pictures: frozenset[str] = frozenset()
     frames: NDArray[np.uint64] = field(
         default_factory=lambda: np.zeros(0, np.uint64), compare=False
@@ -359,12 +370,14 @@ def removals_of(records: Sequence[Mapping[str, Any]]) -> Removals:
         name: frozenset().union(*(record[name] for record in records)) for name in _SETS
     }
     given_up = {name for record in records for name in record.get(LOST, ())}
-    # Records of older versions have no hashes of frames.
+    # Records of older versions have no lengths of captions, and no hashes of frames.
+    lengths = [record.get(LENGTHS, ()) for record in records if record["captions"]]
     packed = b"".join(base64.b64decode(record.get(HASHES, "")) for record in records)
     return Removals(
         sources=sources,
         spans={source: tuple(pairs) for source, pairs in spans.items()},
         frames=np.unique(np.frombuffer(packed, "<u8").astype(np.uint64)),
+        caption_lengths=frozenset().union(*lengths) if all(lengths) else frozenset(),
         n_records=len(records),
         footage=tuple(sorted({r[KNOWN_BY] for r in records if r.get(KNOWN_BY)} - given_up)),
         **sets,

@@ -19,7 +19,7 @@ never from a listing of objects: an object that is out of reach for a while keep
 
 A listing may be stale, or a folder may not be mounted. So no operation concludes from a listing
 that a snapshot does not exist (`existing_numbers`). A commit reads all snapshots before it removes
-an object that a snapshot could name (`without_named`).
+an object that a snapshot could name (`proved_unnamed`).
 
 Only `curate remove` overwrites snapshots, because removed footage must not stay in old ones.
 """
@@ -388,7 +388,7 @@ def listed_snapshots(store: Store) -> Iterator[tuple[int, dict[str, Any] | Damag
             yield number, error
 
 
-def without_named(store: Store, names: Collection[str]) -> list[str]:
+def proved_unnamed(store: Store, names: Collection[str]) -> list[str]:
     """Returns the objects that no snapshot names, as a proof before their removal.
 
     Reads all snapshots if a snapshot could name any of the objects. If a snapshot is lost or

@@ -54,6 +54,7 @@ _PACK_AGAIN = (
 _FINISH = (
     "`curate remove OUT --finish` takes it out again; delete objects of other programs by hand"
 )
+_SEARCH_BY_HAND = "open it by hand, or delete it, and search again; the proof does not cover it"
 _NONE = "none is needed: the next snapshot names them"
 _UNNAMED = "keep the object until it is known what it is: nothing proves that it is not needed"
 _NEXT_COMMIT = (
@@ -120,6 +121,8 @@ class FindingCode(StrEnum):
     """A source has clips in both splits."""
     REMOVED = "removed", _FINISH
     """An object holds footage that `curate remove` took out."""
+    NOT_SEARCHED = "not_searched", _SEARCH_BY_HAND
+    """`--removed` could not search an object, or a part of it."""
     REMOVAL_RECORD = "removal_record"
     """A record of a removal is lost or was changed."""
     IRREPLACEABLE = "irreplaceable"
@@ -198,7 +201,8 @@ class Outcome:
 class Findings:
     """Collects findings of several threads: stores the first of each code, and counts all."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_stored: int = MAX_STORED) -> None:
+        self._max_stored = max_stored
         self._lock = threading.Lock()
         self._stored: list[Finding] = []
         self.counts: Counter[FindingCode] = Counter()
@@ -212,7 +216,7 @@ class Findings:
         )
         with self._lock:
             self.counts[code] += 1
-            if self.counts[code] <= MAX_STORED:
+            if self.counts[code] <= self._max_stored:
                 self._stored.append(finding)
 
     def compare(

@@ -1,53 +1,48 @@
 """Searches every object under an output root for removed footage.
 
 Records of removals hold only hashes. The search therefore hashes all possible ids, captions,
-pictures and clips. Possible ids are hexadecimal words of an id's length, also in names of objects.
+pictures, clips and sources; `content_search` says in which objects.
 """
 
-import base64
-import binascii
-import hashlib
-import io
-import json
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from html.parser import HTMLParser
-from itertools import chain
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from curator.errors import DamagedError, ShardError, UsageError
-from curator.stages.shard.tar_reader import TarReader
+from curator.errors import DamagedError, StorageError, UsageError
 from curator.storage import Store, open_store
+from curator.storage.base import Entry
 from curator.tables.checksums import read_parquet
 from curator.tables.frame_hashes import frame_regions, overlapping_regions
-from curator.tables.out_layout import REMOVED
+from curator.tables.out_layout import is_own
 from curator.tables.removal_records import (
     CAPTION_COLUMNS,
-    LEAST_CAPTION,
     RecordChain,
     Removals,
-    caption_hash,
-    removal_hash,
     restore_remedy,
 )
 from curator.tables.snapshot_store import listed_snapshots
+from curator.verify.caption_search import CaptionSearch
+from curator.verify.content_search import ContentSearch, Place
 from curator.verify.findings import FindingCode, Findings, Outcome
 from curator.verify.lasting_check import check_lasting
 
-_ID = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{24}|[0-9a-f]{32})(?![0-9a-f])")
-"""Ids of clips and of sources."""
-_JPEG = re.compile(rb"data:image/jpeg;base64,([0-9A-Za-z+/=]+)")
-_TEXTS = (".json", ".jsonl", ".html", ".md", ".yaml", ".txt")
-_READ_BYTES = 8 << 20
-_OVERLAP_BYTES = 64
-"""Overlap between reads, so that no id is split between two reads."""
+_MAX_FINDINGS = 10_000
+"""Maximum number of stored findings of one code: each object at fault has to be named."""
+OUTSIDE = (
+    "footage encoded anew, cut, scaled, cropped, in another container or as single frames",
+    "pictures other than the stored thumbnails, byte for byte; previews",
+    "captions in other words, in part, of fewer than 16 characters, or that a clip that stays has "
+    "too",
+    "other texts of models about a clip, such as answers, tags and text read in pictures",
+    "ids in part or as other numbers, addresses of sources, embeddings without the id of a clip",
+    "what is encrypted, or encoded other than in base64, hexadecimal digits, JSON, HTML, percent "
+    "signs or UTF-16",
+    "sources other than MP4 in containers of unknown formats",
+    "extended attributes of files; what is not under OUT",
+)
+"""What the search does not look for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +52,22 @@ class ProvenRemoved(Outcome):
     Attributes:
         n_records: Number of records of removals.
         read: Number of objects, and of the compared parts of each kind.
+        outside: What the search does not look for, in words.
     """
 
     n_records: int
     read: dict[str, int]
+    outside: tuple[str, ...] = OUTSIDE
+
+    @property
+    def n_found(self) -> int:
+        """Number of findings of removed footage and of damaged records."""
+        return sum(self.counts.values()) - self.n_not_searched
+
+    @property
+    def n_not_searched(self) -> int:
+        """Number of objects, and of parts of objects, that could not be searched."""
+        return self.counts.get(str(FindingCode.NOT_SEARCHED), 0)
 
 
 def verify_removed(
@@ -74,19 +81,21 @@ def verify_removed(
         UsageError: Nothing was removed from this output root.
     """
     store = open_store(out)
-    findings = Findings()
+    findings = Findings(_MAX_FINDINGS)
     removals = check_records(store, findings).removals()
     if not removals and not findings.counts:
         raise UsageError(f"{store.uri} has no records of removals; `curate remove` makes them")
     search = _Search(store, _without_shared(store, removals), findings)
     n_bytes = 0
-    for number, info in enumerate(store.list(""), 1):
-        search.object(info.key)
-        n_bytes += info.bytes
+    for number, entry in enumerate(store.entries(), 1):
+        search.entry(entry)
+        n_bytes += entry.bytes
         progress(number, n_bytes)
     _check_returned(store, removals, findings)
     return ProvenRemoved(
-        **findings.outcome(store.uri, n_bytes), n_records=removals.n_records, read=dict(search.read)
+        **findings.outcome(store.uri, n_bytes),
+        n_records=removals.n_records,
+        read=dict(sorted(search.read.items())),
     )
 
 
@@ -117,8 +126,11 @@ def found_in(store: Store, removals: Removals, names: Iterable[str]) -> list[str
     removals = _without_shared(store, removals)
     keys = []
     for name in names:
-        findings = Findings()
-        _Search(store, removals, findings).object(name)
+        findings, info = Findings(), store.find(name)
+        if info is None:
+            continue
+        entry = Entry(key=name, bytes=info.bytes, version=info.version)
+        _Search(store, removals, findings).entry(entry)
         if findings.counts[FindingCode.REMOVED]:
             keys.append(name)
     return keys
@@ -132,8 +144,9 @@ def _parts(store: Store, table: str) -> Iterator[str]:
 
 
 def _without_shared(store: Store, removals: Removals) -> Removals:
-    """Returns the removals without captions that remaining clips share."""
-    shared: set[str | None] = set()
+    """Returns the removals without captions that remaining clips have, also as a part of theirs."""
+    shared: set[str] = set()
+    search = CaptionSearch(removals.captions, removals.caption_lengths)
     for table, columns in CAPTION_COLUMNS.items() if removals.captions else ():
         for part in _parts(store, table):
             try:
@@ -143,7 +156,8 @@ def _without_shared(store: Store, removals: Removals) -> Removals:
                 continue
             rows = rows.filter(pc.invert(pa.array(removals.rows(rows))))
             for name in columns:
-                shared.update(map(caption_hash, rows[name].unique().drop_null().to_pylist()))
+                for text in rows[name].unique().drop_null().to_pylist():
+                    shared.update(search.found_in(text))
     return replace(removals, captions=removals.captions - shared)
 
 
@@ -166,172 +180,45 @@ def _check_returned(store: Store, removals: Removals, findings: Findings) -> Non
 
 
 class _Search:
-    """Compares the contents of objects with the records of removals."""
+    """Searches what is under an output root, and adds findings."""
 
     def __init__(self, store: Store, removals: Removals, findings: Findings) -> None:
-        self._store = store
-        self._removals = removals
-        self._findings = findings
-        self._data = removals.mp4 | removals.pictures
-        self.read: Counter[str] = Counter()
+        self._store, self._findings = store, findings
+        self._content = ContentSearch(removals, self._found, self._skipped)
+        self._known: set[tuple[str, str, str]] = set()
+        """Place and kind of the findings in one object."""
+        self.read = self._content.read
 
-    def object(self, key: str) -> None:
-        """Reads an object, and searches its contents according to its kind."""
-        where = f"{self._store.uri}/{key}"
-        self.read["objects"] += 1
-        self._words(key.encode(), where, "its name")
-        if key.endswith(".tar"):
-            self._tar(key, where)
-        elif not key.endswith((".parquet", *_TEXTS)) or key.startswith(f"{REMOVED}/"):
-            self._bytes(key, where)
-        else:
-            data = self._store.read(key)
-            # Parquet leaves some values uncompressed.
-            self._words(data, where, "its bytes")
-            look = self._parquet if key.endswith(".parquet") else self._text
-            look(data, where)
-
-    def _bytes(self, key: str, where: str) -> None:
-        """Searches the bytes of an object of any kind and size."""
-        digest, tail = hashlib.sha256(), b""
-        with self._store.open(key) as stream:
-            while data := stream.read(_READ_BYTES):
-                digest.update(data)
-                self._words(tail + data, where, "its bytes")
-                tail = data[-_OVERLAP_BYTES:]
-        if digest.hexdigest() in self._data:
-            self._report(where, "the object", "a clip or a picture")
-
-    def _report(self, where: str, part: str, what: str) -> None:
-        words = f"{what} of removed footage"
-        self._findings.add(FindingCode.REMOVED, f"{where}#{part}", words, "nothing of it")
-
-    def _words(self, data: bytes, where: str, part: str) -> None:
-        words = set(_ID.findall(data))
-        self.read["words that may be ids"] += len(words)
-        if any(removal_hash(word.decode()) in self._removals.ids for word in words):
-            self._report(where, part, "an id")
-
-    def _hash(self, data: bytes, where: str, part: str) -> None:
-        if hashlib.sha256(data).hexdigest() in self._data:
-            self._report(where, part, "a clip or a picture")
-
-    def _captions(self, texts: Iterable[str], where: str, part: str) -> None:
-        wanted = self._removals.captions
-        for text in texts:
-            self.read["texts"] += 1
-            if wanted and any(caption_hash(caption) in wanted for caption in _texts_in(text)):
-                self._report(where, part, "a caption")
-                return
-
-    def _text(self, data: bytes, where: str) -> None:
-        text = data.decode("utf-8", "replace")
-        for number, encoded in enumerate(_JPEG.findall(data)):
-            try:
-                self._hash(base64.b64decode(encoded), where, f"picture {number}")
-            except binascii.Error:
-                continue
-            self.read["pictures"] += 1
-        if where.endswith(".html"):
-            parser = _Html()
-            parser.feed(text)
-            self._captions(parser.texts, where, "its text")
-        else:
-            lines = text.splitlines() if where.endswith(".jsonl") else [text]
-            self._captions(lines, where, "its text")
-
-    def _tar(self, key: str, where: str) -> None:
-        size = sum(info.bytes for info in self._store.list(key) if info.key == key)
-        try:
-            with self._store.open(key) as stream:
-                reader = TarReader(stream.read, size)
-                for member in reader:
-                    self.read["members of tars"] += 1
-                    part = member.name
-                    self._words(part.encode(), where, part)
-                    if member.suffix == "mp4":
-                        digest = hashlib.sha256()
-                        for chunk in reader.chunks(member):
-                            digest.update(chunk)
-                        if digest.hexdigest() in self._data:
-                            self._report(where, part, "a clip")
-                        continue
-                    data = reader.read(member)
-                    self._words(data, where, part)
-                    if member.suffix in ("json", "txt"):
-                        self._captions([data.decode("utf-8", "replace")], where, part)
-        except ShardError as error:
-            # The tar is foreign or damaged; the search still compares its bytes.
-            self._findings.add(FindingCode.TAR_DAMAGED, where, str(error), "a whole tar")
-            self._bytes(key, where)
-
-    def _parquet(self, data: bytes, where: str) -> None:
-        try:
-            file = pq.ParquetFile(io.BytesIO(data))
-        except pa.ArrowException as error:
-            self._findings.add(FindingCode.UNREADABLE, where, str(error), "a Parquet object")
+    def entry(self, entry: Entry) -> None:
+        """Searches the name and the content of an object, folder or other entry."""
+        self._known.clear()
+        place = Place(entry.key)
+        self._content.name(entry.key, place.inner("its name"))
+        if entry.problem is not None:
+            # The target of a link may name something.
+            self._content.name(entry.problem, place.inner("its target"))
+            self._skipped(place, entry.problem)
+        if not entry.is_object:
             return
-        for value in (file.metadata.metadata or {}).values():
-            self._words(value, where, "its footer")
-        for group in range(file.num_row_groups):
-            table = file.read_row_group(group)
-            for name in table.column_names:
-                for leaf in _leaves(table[name]):
-                    self._column(leaf, where, name)
+        try:
+            with self._store.open_entry(entry) as file:
+                opaque = is_own(entry.key)
+                self._content.object(file, entry.bytes, entry.key, may_be_opaque=opaque)
+        except (StorageError, OSError) as error:
+            self._skipped(place, f"it cannot be read: {error}")
+        else:
+            if self._store.has_changed(entry):
+                self._skipped(place, "it changed while it was read")
 
-    def _column(self, column: pa.ChunkedArray, where: str, name: str) -> None:
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            texts = column.unique().drop_null().to_pylist()
-            self.read["cells"] += len(column)
-            self._words("\n".join(texts).encode("utf-8", "replace"), where, name)
-            self._captions(texts, where, name)
-        elif pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            self.read["cells"] += len(column)
-            for value in column.drop_null():
-                content = value.as_py()
-                self._hash(content, where, name)
-                self._words(content, where, name)
+    def _found(self, place: Place, what: str) -> None:
+        self._add(FindingCode.REMOVED, place, f"{what} of removed footage", "nothing of it")
 
+    def _skipped(self, place: Place, why: str) -> None:
+        self._add(FindingCode.NOT_SEARCHED, place, why, "an object that can be searched")
 
-class _Html(HTMLParser):
-    """Collects the texts and attribute values of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.texts += [
-            value for _, value in attrs if value is not None and not value.startswith("data:")
-        ]
-
-
-def _texts_in(value: Any) -> Iterator[str]:  # noqa: ANN401 - of any JSON
-    """Yields the texts in a JSON value; a text that holds JSON also yields the texts in it."""
-    if isinstance(value, str):
-        yield value
-        if value[:1] in ("{", "[") and len(value) > LEAST_CAPTION:
-            with suppress(ValueError):
-                yield from _texts_in(json.loads(value))
-    elif isinstance(value, list):
-        yield from chain.from_iterable(map(_texts_in, value))
-    elif isinstance(value, dict):
-        yield from value
-        yield from chain.from_iterable(map(_texts_in, value.values()))
-
-
-def _leaves(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    """Yields the flat columns within a nested column."""
-    kind = column.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        yield from _leaves(pc.list_flatten(column))
-    elif pa.types.is_struct(kind):
-        for number in range(kind.num_fields):
-            yield from _leaves(pc.struct_field(column, [number]))
-    elif pa.types.is_dictionary(kind):
-        yield from _leaves(column.cast(kind.value_type))
-    else:
-        yield column
+    def _add(self, code: FindingCode, place: Place, words: str, expected: str) -> None:
+        where = f"{self._store.uri}/{place.key}" + f"#{place.part}" * bool(place.part)
+        finding = (str(code), where, words)
+        if finding not in self._known:
+            self._known.add(finding)
+            self._findings.add(code, where, words, expected)

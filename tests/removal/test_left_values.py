@@ -2,7 +2,7 @@
 
 import pytest
 
-from curator.removal.snapshot_rewriting import _without_ids
+from curator.tables.named_ids import value_without_ids
 from curator.tables.removal_records import removal_hash
 
 GONE, STAYS = "0123456789abcdef01234567", "76543210fedcba9876543210"
@@ -19,7 +19,9 @@ GONE, STAYS = "0123456789abcdef01234567", "76543210fedcba9876543210"
         ),
         ([[GONE], [STAYS, 1, None, True]], [[], [STAYS, 1, None, True]]),
         ("a text", "a text"),
+        (f"as {GONE.upper()}, not {STAYS}", f"as (removed), not {STAYS}"),
+        ({f"of {GONE}": [f"{GONE}.mp4"]}, {"of (removed)": ["(removed).mp4"]}),
     ],
 )
 def test_ids_of_removed_footage_go_wherever_they_are(left: object, expected: object) -> None:
-    assert _without_ids(left, {removal_hash(GONE)}) == expected
+    assert value_without_ids(left, {removal_hash(GONE)}) == expected

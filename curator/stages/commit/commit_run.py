@@ -48,9 +48,9 @@ from curator.tables.snapshot_store import (
     archived,
     head_of,
     number_commit,
+    proved_unnamed,
     put_in_place,
     snapshot_name,
-    without_named,
 )
 from curator.tables.source_table import SourceTotals, value_counts
 
@@ -185,7 +185,7 @@ def _publish(run: Commit, summary: dict[str, Any], page: str) -> dict[str, Any]:
     written = write_fixed_paths(store, commit.summary, run.previous, shard_files, shown)
     named = commit.named | shard_files.keys()
     old = leftovers(store, named, run.folders, written["fingerprints"])
-    remove(store, [NEXT_MANIFEST, *without_named(store, old)])
+    remove(store, [NEXT_MANIFEST, *proved_unnamed(store, old)])
     return written
 
 
