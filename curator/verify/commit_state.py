@@ -30,7 +30,6 @@ from curator.verify.findings import (
     COPIED,
     FINISH,
     FINISH_CLEAN,
-    FINISH_REMOVAL,
     RERUN,
     FindingCode,
     Findings,
@@ -118,16 +117,15 @@ def _summary(shards: ShardSet) -> tuple[dict[str, Any] | None, Exception | None]
 
 
 def _add_removals(root: Root, findings: Findings) -> None:
-    """Checks the records of removals, and adds each unfinished removal."""
+    """Checks the records of removals, which adds each unfinished removal."""
     try:
         unfinished = check_records(root.store, findings).removals().unfinished
     except StorageError as error:
         where, expected = f"{root.store.uri}/{REMOVED}", "readable records of removals"
         findings.add(FindingCode.UNREADABLE, where, str(error), expected, ACCESS)
         return
-    for name in unfinished:
-        root.is_removing = True
-        _add(root, findings, name, "an unfinished removal", "a finished removal", FINISH_REMOVAL)
+    root.is_removing = bool(unfinished)
+    root.is_interrupted |= root.is_removing
 
 
 def _add_cleaning(root: Root, findings: Findings) -> None:

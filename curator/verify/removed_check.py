@@ -25,7 +25,7 @@ from curator.tables.removal_records import (
 from curator.tables.snapshot_store import listed_snapshots
 from curator.verify.caption_search import CaptionSearch
 from curator.verify.content_search import ContentSearch, Place
-from curator.verify.findings import FindingCode, Findings, Outcome
+from curator.verify.findings import FINISH_REMOVAL, FindingCode, Findings, Outcome
 from curator.verify.lasting_check import check_lasting
 
 _MAX_FINDINGS = 10_000
@@ -114,7 +114,9 @@ def check_records(store: Store, findings: Findings) -> RecordChain:
         findings.add(FindingCode.REMOVAL_RECORD, where, why, "a whole record", remedy)
     removals = records.removals()
     for name in removals.unfinished:
-        where, remedy = f"{store.uri}/{name}", "run `curate remove OUT --finish`"
+        if name in records.damaged or name in records.lost:
+            continue
+        where, remedy = f"{store.uri}/{name}", FINISH_REMOVAL
         words = "an unfinished removal, or objects from a backup of before it"
         findings.add(FindingCode.REMOVED, where, words, "a finished removal", remedy)
     check_lasting(store, removals, findings)
