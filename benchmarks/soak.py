@@ -37,6 +37,7 @@ from measure import CURATE, arguments, hashes, machine, sets, work_folder
 
 from curator.storage import Store, open_store
 from curator.storage.scratch import LOCK
+from curator.tables.out_layout import LEASE
 
 MARK = "CURATE_SOAK"
 LIMIT_S = 1500.0
@@ -59,12 +60,15 @@ CHOICES = [
     ["analyze.samples_per_s=2", "analyze.samples_per_s=2", "analyze.samples_per_s=4"],
     ["analyze.thumbnail_every=1"],
 ]
-KILLS = ("driver SIGKILL", "driver SIGTERM", "driver SIGINT", "worker SIGKILL", "raylet SIGKILL",
-         "gcs SIGKILL", "driver SIGTERM twice", "driver SIGINT twice")  # fmt: skip
 CODES = {"driver SIGKILL": {-9}, "driver SIGTERM": {143}, "driver SIGINT": {130},
-         "worker SIGKILL": {0}, "raylet SIGKILL": {0, 1}, "gcs SIGKILL": {0, 1},
-         "driver SIGTERM twice": {143, -15}, "driver SIGINT twice": {130, -2}}  # fmt: skip
-"""Allowed exit codes; 0 is always allowed, because the run may have finished before."""
+         "driver SIGHUP": {129}, "driver SIGTERM SIGTERM": {143}, "driver SIGINT SIGINT": {130},
+         "driver SIGTERM SIGINT": {143, 130}, "driver SIGHUP SIGTERM": {129, 143},
+         "worker SIGKILL": {0}, "raylet SIGKILL": {0, 1}, "gcs SIGKILL": {0, 1}}  # fmt: skip
+"""Allowed exit codes by kill: a process, and the signals that it gets. 0 is always allowed, because
+the run may have finished before. Of two signals that arrive together, Python handles the lower one
+first."""
+OF_RAY = ("raylet", "gcs")
+"""Processes that only a run on Ray has."""
 HISTORY = {"shard", "key", "mp4_offset"}
 """Columns of `clips` that may differ with appended shards."""
 
@@ -337,7 +341,8 @@ class Soak:
 
     def _killed_run(self, settings: list[str]) -> None:
         workers = self._draw.choice([None, None, 1, 2])
-        kind = self._draw.choice(KILLS if workers is not None else KILLS[:4])
+        kinds = [k for k in CODES if workers is not None or not k.startswith(OF_RAY)]
+        kind = self._draw.choice(kinds)
         longest = 0.9 * self._took_s[workers is not None]
         after_s = longest ** self._draw.uniform(0.1, 1)
         process = self._start(self._command(self._out, settings, workers))
@@ -356,7 +361,7 @@ class Soak:
         # Python itself handles SIGINT and SIGTERM before the command begins, and after the command
         # has printed its results.
         is_told = "/summary.json  counts" in self._output
-        early = {-2, -15, 1} if after_s < 3 or is_told else set()
+        early = {-1, -2, -15, 1} if after_s < 3 or is_told else set()
         fits = code in CODES[kind] | {0} | early if hit else code == 0
         self._ended(fits, f"{kind} after {after_s:.1f} s ended with {code}")
         is_soon = not hit or not kind.startswith("driver") or took_s < SOON_S
@@ -364,13 +369,23 @@ class Soak:
         self._ended(is_soon, words)
         is_traced = "Traceback" in self._output and not (early and code in early)
         self._ended(not is_traced, f"{kind} after {after_s:.1f} s told a traceback")
+        if not hit or kind == "driver SIGKILL":
+            return
+        store = open_store(self._out)
+        lease = json.loads(store.read(LEASE)) if store.exists(LEASE) else {}
+        # The lease of a run that was killed before stays until a run takes it over.
+        is_left = lease.get("pid") == process.pid
+        self._ended(not is_left, f"{kind} after {after_s:.1f} s left a lease")
+        # The processes have ended, and the shells that remove their folders follow at once.
+        time.sleep(1.0)
+        folders = [path.name for path in self._temp.glob("curate-sandbox-*")]
+        self._ended(not folders, f"{kind} after {after_s:.1f} s left {folders[:3]}")
 
     def _kill(self, kind: str, process: "subprocess.Popen[str]") -> bool:
-        who, number, *twice = kind.split()
+        who, *numbers = kind.split()
         if who == "driver":
-            process.send_signal(getattr(signal, number))
-            if twice:
-                time.sleep(self._draw.uniform(0, 0.5))
+            for place, number in enumerate(numbers):
+                time.sleep(self._draw.choice([0, 0.05, 0.5, 2]) if place else 0)
                 process.send_signal(getattr(signal, number))
             return True
         patterns = {
@@ -417,6 +432,10 @@ class Soak:
         self._findings.counts["unfinished objects, cleared"] += n_unfinished
         n_left = self._place.unfinished(self._out) if n_unfinished else 0
         check(n_left == 0, f"round {number}: {n_left} unfinished objects stay")
+        # Earlier snapshots keep their tars.
+        subprocess.run(
+            [*CURATE, "clean", self._out, "--keep", "1"], capture_output=True, check=True
+        )
         if not self._compared(store, settings):
             return
         of_ray = (f"curate-{os.getuid()}", ".ses")

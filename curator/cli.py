@@ -2,20 +2,19 @@
 
 import argparse
 import logging
-import os
+import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NoReturn
 
 from curator import __version__
 from curator.commands.arguments import (
     EXIT_BROKEN_OFF,
-    EXIT_INTERRUPTED,
     EXIT_NOT_READ,
-    EXIT_TERMINATED,
+    EXIT_SIGNALLED,
     EXIT_USAGE,
     CommandParser,
+    check_buckets,
 )
 from curator.commands.catalogues import doctor, graph, models, recipes, scores
 from curator.commands.inspection import explain, learn, mark, report, search, tune, view
@@ -23,9 +22,20 @@ from curator.commands.plan_and_status import plan, status
 from curator.commands.run import demo, recaption, run
 from curator.commands.shards import export, verify
 from curator.commands.snapshots import clean, remove, snapshots
+from curator.commands.standard_streams import (
+    Output,
+    OutputLostError,
+    guarded_streams,
+    reserve_descriptors,
+)
 from curator.errors import CuratorError, DamagedError, RecipeError, UsageError, without_run
 from curator.executor.json_log import JsonFormatter
-from curator.executor.termination import end_process, was_terminated
+from curator.executor.termination import (
+    arrived_signal,
+    begin_ending,
+    end_process,
+    ends_when_asked,
+)
 
 COMMANDS = (
     run, plan, status, recipes, graph, models, scores, explain, tune, mark, learn, view, search,
@@ -36,11 +46,18 @@ COMMANDS = (
 
 def command() -> NoReturn:
     """Runs the installed command `curate`, and ends the process."""
-    end_process(main())
+    with ends_when_asked():
+        reserve_descriptors()
+        end_process(main())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line, and returns the exit code."""
+    with ends_when_asked(), guarded_streams() as output:
+        return _run(arguments, output)
+
+
+def _run(arguments: Sequence[str] | None, output: Output) -> int:
     options = make_parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="curate: %(levelname)s %(message)s")
     is_json = getattr(options, "log_format", "text") == "json"
@@ -54,14 +71,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             print(f"curate: {text}", file=sys.stderr)
 
+    output.raises = options.only_prints(options)
     try:
+        check_buckets(options)
         code: int = options.action(options)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader of the output, such as `head`, has closed it. Python still flushes the buffer.
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_NOT_READ
+        output.flush()
+        # The work is done, so no signal changes the exit code any more.
+        begin_ending()
+    except OutputLostError as error:
+        if error.has_no_reader:
+            return EXIT_NOT_READ
+        say(f"standard output cannot be written: {error}; free space, or write it elsewhere")
+        return EXIT_BROKEN_OFF
     except (UsageError, RecipeError) as error:
         say(error)
         return EXIT_USAGE
@@ -72,14 +93,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(without_run(error))
         return EXIT_USAGE
     except KeyboardInterrupt:
+        begin_ending()
         say("stopped; the same command resumes from the stored results")
-        return EXIT_TERMINATED if was_terminated() else EXIT_INTERRUPTED
+        return EXIT_SIGNALLED + (arrived_signal() or signal.SIGINT)
     except DamagedError as error:
         say(error)
         return EXIT_BROKEN_OFF
     except CuratorError as error:
         say(f"{error}; the same command resumes from the stored results")
         return EXIT_BROKEN_OFF
+    if output.lost is not None:
+        say(
+            f"the output above is not whole, because standard output cannot be written "
+            f"({output.lost}); the command ended with {code}, as its work did"
+        )
     return code
 
 
@@ -92,9 +119,10 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 finished; 2 usage, recipe or preflight error, or clips would be "
         "lost without --replace; the shards are unchanged; 3 finished, but more sources, clips or "
         "windows failed than --max-failed allows; 1 broken off by an error of the storage, by a "
-        "captioner that answered for no window, or by an internal error; 130 interrupted; 143 "
-        "terminated; 141 standard output was closed. After 1, 130 and 143, the same command "
-        "resumes from the stored results.",
+        "captioner that answered for no window, or by an internal error; 129 hung up; 130 "
+        "interrupted; 143 terminated; 141 standard output was closed, and the output is all that "
+        "the command makes. After 1, 129, 130 and 143, the same command resumes from the stored "
+        "results.",
     )
     parser.add_argument("--version", action="version", version=f"curate {__version__}")
     commands = parser.add_subparsers(

@@ -72,6 +72,12 @@ _NUMPY = {
 _FEATURES = {name: np.dtype(stored).name for name, stored in _NUMPY.items()} | {"text": "string"}
 TENSOR = "value"
 """Name of the only tensor in a safetensors member."""
+_STILL_AXES = frozenset({"h", "w", "tokens"})
+"""Names of axes that are no frames: height, width, and the tokens of a text."""
+_FEATURE_AXES = frozenset({"c", "d", "dimension"})
+"""Names of the axis of a vector's numbers, such as channels."""
+_PICTURES = ("png", "jpg", "webp")
+"""Endings of members that hold one picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,9 @@ class Array:
 
     Attributes:
         dtype: Type of the values. Values of another type are refused, not converted.
-        axes: For each axis, a number for a fixed length, or a name for a free length.
+        axes: For each axis, a number for a fixed length, or a name for a free length. The names
+            `h`, `w` (height and width), `tokens` (of a text), `c` and `d` (numbers of a vector)
+            tell readers that the axis does not count frames; see `may_have_frames`.
     """
 
     dtype: Kind
@@ -131,6 +139,16 @@ class Array:
             raise FamilyError(f"a value of {array.dtype}; expected {self.dtype}")
         self._fits(array.shape)
         return array
+
+    def may_have_frames(self, ending: str) -> bool:
+        """Returns whether an axis may count frames.
+
+        An array has none if, besides height, width and tokens, at most one axis remains, and the
+        declaration gives its length or names it a vector's. Two axes of fixed length may be frames
+        of clips of one length.
+        """
+        rest = [axis for axis in self.axes if axis not in _STILL_AXES]
+        return len(rest) > 1 or any(isinstance(a, str) and a not in _FEATURE_AXES for a in rest)
 
     def feature(self, ending: str) -> dict[str, Any]:
         """Returns the type for Hugging Face `datasets`: nested sequences; bytes for safetensors."""
@@ -191,6 +209,10 @@ class Text:
         except UnicodeDecodeError as error:
             raise FamilyError(f"no UTF-8 ({error})") from error
 
+    def may_have_frames(self, ending: str) -> bool:
+        """Returns False: a text describes the clip."""
+        return False
+
     def feature(self, ending: str) -> dict[str, Any]:
         """Returns the type for Hugging Face `datasets`."""
         return {"dtype": "string"}
@@ -214,9 +236,13 @@ class Bytes:
         """Returns the bytes."""
         return data
 
+    def may_have_frames(self, ending: str) -> bool:
+        """Returns whether the bytes may have values of frames or of times: all but a picture."""
+        return ending not in _PICTURES
+
     def feature(self, ending: str) -> dict[str, Any]:
         """Returns the type that Hugging Face `datasets` infers from the ending."""
-        return {"dtype": "image" if ending in ("png", "jpg", "webp") else "binary"}
+        return {"dtype": "image" if ending in _PICTURES else "binary"}
 
 
 _PYTHON: Mapping[str, tuple[type, ...]] = {
@@ -259,6 +285,10 @@ class Columns:
     def decode(self, data: bytes, ending: str) -> Row:
         """Raises `FamilyError`: rows are stored in tables, not in members."""
         raise FamilyError("rows of columns are in no member of a sample")
+
+    def may_have_frames(self, ending: str) -> bool:
+        """Returns False: a row describes the clip."""
+        return False
 
     def feature(self, ending: str) -> dict[str, Any]:
         """Returns the type for Hugging Face `datasets`: a struct."""
@@ -359,6 +389,11 @@ class Family:
     def ending(self) -> str:
         """The part of the member's name after the last dot."""
         return self.member.rpartition(".")[2]
+
+    @property
+    def may_have_frames(self) -> bool:
+        """Whether a value may have a part per frame, by its declaration; see `Array`."""
+        return self.content.may_have_frames(self.ending)
 
     def encode(self, value: Any) -> bytes | Row:  # noqa: ANN401 - checked by the content
         """Returns a value as bytes or as a row; raises `FamilyError` if it does not fit."""

@@ -55,6 +55,7 @@ STAGE_CONTRACTS = {
 KNOWS_RAY = {
     Path("executor/ray_backend.py"),
     Path("executor/ray_cluster.py"),
+    Path("executor/ray_reach.py"),
     Path("loading/ray_decoding.py"),
 }
 

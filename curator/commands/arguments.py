@@ -11,13 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from curator.errors import UsageError
+from curator.errors import StorageError, UsageError, raised_as
 
 if TYPE_CHECKING:
     from curator.executor.engine import Engine
 
 EXIT_OK, EXIT_BROKEN_OFF, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
-EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_NOT_READ = 130, 143, 141
+EXIT_NOT_READ = 141
+EXIT_SIGNALLED = 128
+"""Exit code without the number of the signal that ended the command."""
+EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 
 PLACED = ("scan", "plan", "analyze", "join", "propose", "look", "cut", "caption", "shard")
 """Stages that run in workers."""
@@ -86,6 +89,8 @@ class Command:
     options: tuple[Option, ...]
     description: str | None
     epilog: str | None
+    only_prints: Callable[[argparse.Namespace], bool]
+    """Whether the output is all that the command makes, so that the command fails without it."""
 
     @property
     def name(self) -> str:
@@ -97,16 +102,30 @@ class Command:
         parser.description, parser.epilog = self.description, self.epilog
         for add_option in self.options:
             add_option(parser)
-        parser.set_defaults(action=self.main)
+        parser.set_defaults(action=self.main, only_prints=self.only_prints)
 
 
 def command(
-    summary: str, *options: Option, description: str | None = None, epilog: str | None = None
+    summary: str,
+    *options: Option,
+    description: str | None = None,
+    epilog: str | None = None,
+    only_prints: Callable[[argparse.Namespace], bool] = lambda options: False,
 ) -> Callable[[Main], Command]:
     """Makes a command from a function; the name of the function is the verb."""
     return lambda main: Command(
-        main=main, summary=summary, options=options, description=description, epilog=epilog
+        main=main,
+        summary=summary,
+        options=options,
+        description=description,
+        epilog=epilog,
+        only_prints=only_prints,
     )
+
+
+def always(options: argparse.Namespace) -> bool:
+    """Returns True: for commands that only print."""
+    return True
 
 
 def positive(text: str) -> int:
@@ -180,13 +199,17 @@ def overrides(help: str = "as for `curate run`") -> Option:
     return option("--set KEY=VALUE", help, action="append", default=[], dest="overrides")
 
 
+def ray_address(help: str) -> Option:
+    """Declares `--ray-address`; reads the variable when the parser is made, not at the import."""
+    return lambda parser: option(
+        "--ray-address ADDR", help, default=os.environ.get("RAY_ADDRESS") or None
+    )(parser)
+
+
 def cluster(*, address: str, shared: str) -> tuple[Option, ...]:
     """Declares `--ray-address`, `--shared-out`, `--workers` and `--place`."""
     return (
-        # The function reads the variable when the parser is made, not at the import.
-        lambda parser: option(
-            "--ray-address ADDR", address, default=os.environ.get("RAY_ADDRESS") or None
-        )(parser),
+        ray_address(address),
         option("--shared-out", shared),
         option(
             "--workers --max-workers N",
@@ -203,6 +226,20 @@ def cluster(*, address: str, shared: str) -> tuple[Option, ...]:
             default=[],
         ),
     )
+
+
+def check_buckets(options: argparse.Namespace) -> None:
+    """Raises `UsageError` if a bucket of OUT or DEST does not exist or may not be listed.
+
+    Without this check, a missing bucket would look like a broken run, whose results may be resumed.
+    """
+    from curator.storage import open_store
+    from curator.storage.object_service import scheme_of
+
+    for place in (getattr(options, name, None) for name in ("out", "destination")):
+        if place is not None and scheme_of(str(place)) is not None:
+            with raised_as(UsageError, StorageError):
+                next(iter(open_store(str(place)).list()), None)
 
 
 def check_out_first(out: str, others: Iterable[str], usage: str) -> None:

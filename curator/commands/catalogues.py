@@ -6,7 +6,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE, command, option, overrides
+from curator.commands.arguments import (
+    EXIT_OK,
+    EXIT_USAGE,
+    always,
+    command,
+    option,
+    overrides,
+    ray_address,
+)
 from curator.errors import ModelError, UsageError, raised_as
 
 if TYPE_CHECKING:
@@ -36,6 +44,7 @@ def _recipe_named(name: str, overrides: Sequence[str] = ()) -> "tuple[str, Recip
     "list the recipes, or print one with the meaning of each key",
     option("[NAME]", "recipe to print, resolved: a name, a YAML file, or OUT of a run"),
     overrides(),
+    only_prints=always,
 )
 def recipes(options: argparse.Namespace) -> int:
     from curator.recipe import describe, load_recipe, recipe_names
@@ -69,6 +78,7 @@ def recipes(options: argparse.Namespace) -> int:
     ),
     description="Prints the graph that `curate run` follows with a recipe. Reads only the recipe; "
     "writes nothing.",
+    only_prints=always,
 )
 def graph(options: argparse.Namespace) -> int:
     from curator.pipeline import graph_of
@@ -88,6 +98,7 @@ def graph(options: argparse.Namespace) -> int:
         "(default: the built-in scores)",
     ),
     option("--markdown", "print all scores as a Markdown table"),
+    only_prints=always,
 )
 def scores(options: argparse.Namespace) -> int:
     from curator.measures.score_list import BUILT_IN
@@ -117,6 +128,7 @@ def scores(options: argparse.Namespace) -> int:
     option("--recipe RECIPE", "the recipe to check (default: %(default)s)", default="quickstart"),
     overrides(),
     option("--models PLACE", "models folder, or s3://bucket/prefix (default: the recipe's)"),
+    ray_address("also check that this Ray cluster answers (default: $RAY_ADDRESS, else none)"),
     option("--json", "print one JSON object, for programs"),
     description="Checks the machine, packages, GPU, models, storage and the recipe, and prints a "
     "remedy for each problem. Removes the objects with which it tests OUT.",
@@ -128,7 +140,12 @@ def doctor(options: argparse.Namespace) -> int:
 
     *sources, out = options.places or [None]
     diagnosis = examine(
-        sources, out, recipe=options.recipe, overrides=options.overrides, models=options.models
+        sources,
+        out,
+        recipe=options.recipe,
+        overrides=options.overrides,
+        models=options.models,
+        ray_address=options.ray_address,
     )
     if options.json:
         print(diagnosis.as_json())
@@ -172,6 +189,7 @@ def _add_tasks(parser: "argparse._ActionsContainer") -> None:
     _add_tasks,
     description="Lists, fetches and verifies the weights of the models that recipes can name. "
     "`verify` exits with 1 if a file differs from the catalogue.",
+    only_prints=lambda options: options.task == "list",
 )
 def models(options: argparse.Namespace) -> int:
     """Runs `list`, `pull` or `verify`; returns 1 if a verified model differs from the catalogue."""

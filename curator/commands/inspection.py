@@ -16,6 +16,7 @@ from curator.commands.arguments import (
     OUT,
     SNAPSHOT,
     Option,
+    always,
     check_out_first,
     command,
     fraction,
@@ -51,6 +52,7 @@ def _print_rerun(out: str, changes: Sequence[str]) -> None:
         dest="clip",
     ),
     SNAPSHOT,
+    only_prints=always,
 )
 def explain(options: argparse.Namespace) -> int:
     from curator.review import clip_explanation
@@ -130,6 +132,7 @@ def tune(options: argparse.Namespace) -> int:
     ),
     description="Stores your decisions about clips of a finished run. The next `curate run` "
     "honours them (run.marks: override). Fields of an earlier mark stay unless you set them.",
+    only_prints=lambda options: options.list and not (options.csv or options.clips),
 )
 def mark(options: argparse.Namespace) -> int:
     from curator.review.clip_marking import CONTENT, mark_clips, marks_csv, read_csv
@@ -290,6 +293,7 @@ def view(options: argparse.Namespace) -> int:
     MEMORY,
     description="Finds clips of a finished run by their vectors, the nearest first. Does not "
     "change OUT.",
+    only_prints=always,
 )
 def search(options: argparse.Namespace) -> int:
     from curator.retrieval.clip_search import ClipSearch

@@ -7,7 +7,16 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from curator.commands.arguments import EXIT_OK, OUT, command, engine_of, option, overrides, positive
+from curator.commands.arguments import (
+    EXIT_OK,
+    OUT,
+    always,
+    command,
+    engine_of,
+    option,
+    overrides,
+    positive,
+)
 from curator.executor.termination import ends_in_peace, ends_when_asked
 from curator.number_text import amount, clock, length, share, size
 
@@ -158,6 +167,7 @@ def _cost(row: Mapping[str, Any]) -> str:
     option("--watch", "print again every 10 s, until the run ends"),
     description="Shows the progress of a run into OUT by stage, and estimates when the run ends. "
     "Works on any machine that can read OUT.",
+    only_prints=always,
 )
 def status(options: argparse.Namespace) -> int:
     from curator.errors import UsageError

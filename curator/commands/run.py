@@ -119,6 +119,7 @@ def _listening_address(text: str) -> tuple[str, int]:
     _max_failed("sources, of the clips to keep, or of the windows to caption"),
     description="Curates sources into OUT, and reuses results of earlier runs into OUT that are "
     "still valid.",
+    only_prints=lambda options: options.dry_run,
 )
 def run(options: argparse.Namespace) -> int:
     """Checks the arguments, then runs; with `--dry-run`, describes the run."""
@@ -143,15 +144,16 @@ def run(options: argparse.Namespace) -> int:
             f"--replace with --limit {options.limit} would remove the clips of all other sources: "
             "omit one of the two options, or name another OUT to try a recipe"
         )
-    store, recipe = check_run(
-        options.sources,
-        options.out,
-        recipe=options.recipe,
-        overrides=options.overrides,
-        ray_address=options.ray_address,
-        shared_out=options.shared_out,
-        writes=not options.dry_run,
-    )
+    with ends_when_asked():
+        store, recipe = check_run(
+            options.sources,
+            options.out,
+            recipe=options.recipe,
+            overrides=options.overrides,
+            ray_address=options.ray_address,
+            shared_out=options.shared_out,
+            writes=not options.dry_run,
+        )
     extent = {"limit": options.limit, "replace": options.replace}
     if options.dry_run:
         text, problem = dry_run(options.sources, store, recipe, **extent)
@@ -170,13 +172,21 @@ def run(options: argparse.Namespace) -> int:
         more = {**extent, "memory_bytes": options.memory, "watch": partial(watch, engine)}
         summary = start_run(store, recipe, options.sources, engine, progress, lease, **more)
     print(format_funnel(summary))
+    is_empty = not summary["counts"]["kept"]
+    if is_empty:
+        print(
+            f"curate: no clip was kept, so there are no tars; `curate explain {options.out}` says "
+            f"why, and `curate tune {options.out} SCORE.min=VALUE` tries other bounds",
+            file=sys.stderr,
+        )
     for name, what in (
         ("shards", "WebDataset tars"),
         ("clips", "decisions and scores of every clip"),
         ("report/index.html", "what was kept and dropped, to look at"),
         ("summary.json", "counts, times, list of tables"),
     ):
-        print(f"{store.uri}/{name}  {what}")
+        if not (is_empty and name == "shards"):
+            print(f"{store.uri}/{name}  {what}")
     if n_carried := summary["work"].get(CARRIED):
         print(
             f"sources of earlier runs that stay in OUT, although this command does not name them: "
@@ -211,11 +221,13 @@ def recaption(options: argparse.Namespace) -> int:
     from curator.runs.progress_report import reported
     from curator.runs.recaptioning import Recaption
     from curator.runs.repair import CACHES, with_repair
-    from curator.runs.start import check_captions, check_shared, check_writable
+    from curator.runs.start import check_captions, check_cluster, check_writable
     from curator.storage import open_store
     from curator.tables.output_format import read_current_summary
 
-    check_shared((options.out,), ray_address=options.ray_address, shared_out=options.shared_out)
+    address = options.ray_address
+    with ends_when_asked():
+        check_cluster((options.out,), ray_address=address, shared_out=options.shared_out)
     store = open_store(options.out)
     read_current_summary(store)
     check_writable(store)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from curator.commands.arguments import (
     EXIT_OK,
     OUT,
     WOULD_REMOVE,
+    always,
     command,
     one_of,
     option,
@@ -19,13 +21,17 @@ from curator.commands.arguments import (
 )
 from curator.errors import DamagedError, UsageError
 from curator.executor.termination import ends_when_asked
-from curator.number_text import amount
+from curator.number_text import amount, plain
 
 if TYPE_CHECKING:
     from curator.removal.removal_selection import By, RemovalSelection
     from curator.removal.removing import Removed
     from curator.storage import Store
 
+LEAST_DIGITS = 4
+"""Least length of a beginning of an id: a single letter would take a sixteenth of a corpus for a
+typing error, if it happens to have one clip."""
+_CLIP_ID = re.compile(rf"[0-9a-f]{{{LEAST_DIGITS},24}}")
 _UNITS = {"d": "days", "h": "hours", "w": "weeks"}
 
 
@@ -35,6 +41,7 @@ _UNITS = {"d": "days", "h": "hours", "w": "weeks"}
     option("--json", "print a JSON object per snapshot"),
     description="Lists the snapshots of OUT, the newest first. Each commit adds a snapshot. "
     "`--snapshot N` of other commands reads a snapshot, and `curate clean` removes old snapshots.",
+    only_prints=always,
 )
 def snapshots(options: argparse.Namespace) -> int:
     from curator.storage import open_store
@@ -209,6 +216,8 @@ def remove(options: argparse.Namespace) -> int:
     from curator.tables.out_layout import has_results
     from curator.tables.removal_records import read_removals
 
+    if options.clips is not None or options.sources is not None:
+        _named(options)
     store = open_store(options.out)
     # Before the lease, which would be written to whatever place was named.
     if not has_results(store):
@@ -324,19 +333,42 @@ def _named(options: argparse.Namespace) -> "tuple[By, list[str]]":
     if options.where is not None:
         return "where", [options.where]
     if options.clips is not None:
-        return "clips", _lines(options.clips)
-    return "sources", _lines(options.sources)
+        return "clips", _clip_ids(options.clips)
+    return "sources", list(_lines(options.sources))
 
 
-def _lines(path: str) -> list[str]:
-    """Returns the lines of a text file that are not empty, each once."""
+def _clip_ids(path: str) -> list[str]:
+    """Returns the ids of a file with an id, or a beginning, per line."""
+    lines = _lines(path)
+    for name, number in lines.items():
+        if _CLIP_ID.fullmatch(name) is None:
+            raise UsageError(
+                f"{path}, line {number}: {plain(name)[:80]!r} is no clip id; expected "
+                f"{LEAST_DIGITS} to 24 of the digits 0 to 9 and a to f: an id, or a beginning that "
+                "no other clip has. Nothing was removed"
+            )
+    return list(lines)
+
+
+def _lines(path: str) -> dict[str, int]:
+    """Returns the lines of a text file that are not empty, each once, and where each first is.
+
+    A byte order mark is skipped, and so are lines that begin with `# `, as in manifests.
+    """
+    expected = "expected a text file in UTF-8 with a name per line"
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}; expected a text file with a name per line") from error
-    lines = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+        raise UsageError(f"{path}: {error}; {expected}") from error
+    if "\0" in text:
+        raise UsageError(f"{path} has NUL characters, as UTF-16 has; {expected}")
+    lines: dict[str, int] = {}
+    # Not `splitlines`, which also splits at characters that names may have.
+    for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
+        if (name := line.strip()) and not line.startswith("# "):
+            lines.setdefault(name, number)
     if not lines:
-        raise UsageError(f"{path} is empty; expected a name per line")
+        raise UsageError(f"{path} has no names; {expected}")
     return lines
 
 

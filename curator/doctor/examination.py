@@ -11,7 +11,7 @@ from curator.doctor.diagnosis import CheckRow, Diagnosis, Fault, Group, State
 from curator.doctor.gpu import gpu_rows
 from curator.doctor.machine_check import ASKED, are_sound, existing, machine_rows, package_rows
 from curator.doctor.probe_process import ask_all
-from curator.errors import CuratorError, StorageError
+from curator.errors import CuratorError, StorageError, UsageError
 from curator.number_text import plain
 from curator.storage.object_service import scheme_of
 
@@ -29,11 +29,12 @@ def examine(
     recipe: str,
     overrides: Sequence[str] = (),
     models: str | None = None,
+    ray_address: str | None = None,
 ) -> Diagnosis:
     """Runs all checks, and leaves nothing written.
 
     `sources`, `out`, `recipe` and `overrides` have the same meaning as for `curate run`. `models`
-    replaces the recipe's place of weights.
+    replaces the recipe's place of weights. `ray_address` names a cluster to check; None for none.
     """
     answers = ask_all(ASKED)
     if are_sound(answers):
@@ -47,6 +48,8 @@ def examine(
         fault = Fault(finding, "see the rows of packages", State.BROKEN)
         rows = [Group.RECIPE.row(recipe, fault, needed=True)]
     rows += machine_rows(out)
+    if ray_address is not None:
+        rows.append(cluster_row(ray_address))
     rows += package_rows(answers, needs)
     rows += gpu_rows(answers["faiss"], needed="gpu" in needs)
     order = list(Group)
@@ -74,6 +77,17 @@ def _with_recipe(
         outcome = recipe_check.checked_recipe(recipe)
         rows.append(Group.RECIPE.row(name, outcome, needed=isinstance(outcome, Fault)))
     return needs, rows
+
+
+def cluster_row(address: str) -> CheckRow:
+    """Checks that a Ray cluster answers, and that this machine is one of its nodes."""
+    from curator.executor.ray_reach import check_reachable
+
+    try:
+        outcome: str | Fault = f"answers: {check_reachable(address)}"
+    except UsageError as error:
+        outcome = Fault.of(error)
+    return Group.MACHINE.row(f"Ray cluster {plain(address)}", outcome, needed=True)
 
 
 def storage_rows(sources: Sequence[str], out: str | None, *, s3_answers: bool) -> list[CheckRow]:

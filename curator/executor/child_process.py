@@ -16,6 +16,7 @@ from typing import Any
 
 from curator.errors import CuratorError
 from curator.executor.cpu_accounting import MARK
+from curator.executor.termination import uninterrupted
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import (
     MAX_DEATHS,
@@ -50,6 +51,10 @@ class Child:
         """The chain that the process has loaded."""
 
     def _start(self) -> None:
+        with uninterrupted():
+            self._begin()
+
+    def _begin(self) -> None:
         ours, theirs = Pipe()
         # The steps count this process's CPU time, so the mark must not count it as the engine's.
         environment = {name: value for name, value in os.environ.items() if name != MARK}

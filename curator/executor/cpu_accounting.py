@@ -41,7 +41,7 @@ def cpu_profile(workers: Mapping[str, float]) -> dict[str, float]:
         workers (such as Ray's daemons), and `total`. On a cluster that this process did not start,
         `engine` is unknown and set to 0.
     """
-    profile = {**workers, "driver": time.process_time(), "engine": sum(_serving_cpu_s())}
+    profile = {**workers, "driver": time.process_time(), "engine": _serving_cpu_s()}
     profile["total"] = sum(profile.values())
     return {name: round(seconds, 3) for name, seconds in profile.items()}
 
@@ -84,22 +84,35 @@ def tree_cpu_s() -> float:
     return total_s
 
 
-def _serving_cpu_s() -> Iterator[float]:
-    mark = f"{MARK}={os.environ.get(MARK, '')}".encode()
+def _serving_cpu_s() -> float:
+    return sum(cpu_s_of(number) for number, works in processes_of_run().items() if not works)
+
+
+def processes_of_run() -> dict[int, bool]:
+    """Returns the other processes of this run, and whether each is a worker of Ray.
+
+    Empty in a process that did not call `mark_processes`.
+    """
+    if not is_driver():
+        return {}
+    mark = f"{MARK}={os.environ[MARK]}".encode()
     parents: dict[int, int] = {}
+    is_worker: dict[int, bool] = {}
     marked = set()
     for folder in Path("/proc").glob("[0-9]*"):
         number = int(folder.name)
         # A process may end while it is read.
         with suppress(OSError):
-            if not (folder / "cmdline").read_bytes().startswith(_WORKER):
-                if mark in (folder / "environ").read_bytes():
-                    marked.add(number)
-                parents[number] = int(stat_of(number)[1])
-    for number, parent in parents.items():
-        # The parent counts too, because Ray's agents overwrite their environment.
-        if number != os.getpid() and (number in marked or parent in marked):
-            yield cpu_s_of(number)
+            is_worker[number] = (folder / "cmdline").read_bytes().startswith(_WORKER)
+            if mark in (folder / "environ").read_bytes():
+                marked.add(number)
+            parents[number] = int(stat_of(number)[1])
+    # The parent counts too, because Ray's agents and workers overwrite their environment.
+    return {
+        number: is_worker[number]
+        for number, parent in parents.items()
+        if number != os.getpid() and (number in marked or parent in marked)
+    }
 
 
 class CpuClock:

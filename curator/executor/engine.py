@@ -21,6 +21,7 @@ from curator.executor.fleet import Fleet, FleetCounts, WorkerPool
 from curator.executor.host_resources import available_cpus, available_gpus, memory_bytes
 from curator.executor.ray_cluster import Number, RayCluster
 from curator.executor.sandboxed_process import SANDBOX_COUNTS, process_sandbox
+from curator.executor.termination import uninterrupted
 from curator.executor.timeline import Timeline
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import Chain, largest, pack_chain, stage_name
@@ -325,11 +326,12 @@ class Engine:
 
     def stop(self) -> None:
         """Stops Ray, the child process and this process's sandbox, if they were started."""
-        self._child.stop()
-        process_sandbox().stop()
-        if self._cluster is not None:
-            self._cluster.stop()
-            self._cluster = None
+        with uninterrupted():
+            self._child.stop()
+            process_sandbox().stop()
+            if self._cluster is not None:
+                self._cluster.stop()
+                self._cluster = None
 
     def _pool(self, steps: Chain, check: Check | None, most: int | None) -> WorkerPool:
         each, name = largest(steps), stage_name(steps)
@@ -367,7 +369,12 @@ class Engine:
             self._child.stop()
             process_sandbox().stop()
             cluster = RayCluster(self._address, self._workers, self.heartbeat.beat)
-            cluster.start()
+            try:
+                cluster.start()
+            except BaseException:
+                with uninterrupted():
+                    cluster.stop()
+                raise
             self._cluster = cluster
             self._nodes = cluster.watch.state.kinds()
         return self._cluster

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import stat
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from types import ModuleType
 from typing import Any, BinaryIO
 
 from curator.errors import CuratorError, UsageError
+from curator.executor.cpu_accounting import processes_of_run, stat_of
 from curator.executor.host_resources import (
     available_cpus,
     available_gpus,
@@ -24,6 +26,7 @@ from curator.executor.host_resources import (
     object_store_bytes,
 )
 from curator.executor.ray_backend import RayBackend
+from curator.executor.ray_reach import check_reachable
 from curator.executor.ray_watch import RayWatch
 from curator.executor.termination import signals_held
 from curator.executor.worker import SERVED_BYTES
@@ -39,6 +42,8 @@ LIGHT_CPUS = 1
 steps, which mostly wait, can run while every core has a decoder."""
 
 LOOPBACK = "127.0.0.1"
+_BEGUN = 19
+"""Index of the start of a process among the fields of `stat_of`."""
 
 NO_DAEMONS = dict.fromkeys(
     ("start_monitor", "start_log_monitor", "start_api_server"), lambda self, *args, **options: None
@@ -81,6 +86,9 @@ class RayCluster:
         """
         if self._address is None:
             use_own_token()
+        else:
+            # A head that is gone since the checks before the run would block `ray.init`.
+            check_reachable(self._address)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
@@ -88,6 +96,7 @@ class RayCluster:
         import ray
 
         where = self._address or "this machine"
+        self._ray = ray
         try:
             with _native_stderr_aside(), signals_held():
                 self._init_twice(ray)
@@ -105,7 +114,6 @@ class RayCluster:
                 f"Ray does not start on {where}: {error}; the machine may be "
                 "overloaded, or have too little memory"
             ) from error
-        self._ray = ray
         n_workers = self._workers or available_cpus()
         self.watch = RayWatch(ray, is_joined=self._address is not None, beat=self._beat)
         self.backend = RayBackend(
@@ -126,9 +134,18 @@ class RayCluster:
                 self._gauges[name].set(value, tags=dict(zip(labels, key, strict=True)))
 
     def stop(self) -> None:
-        """Stops Ray, or leaves the cluster."""
-        self.watch.stop()
+        """Stops Ray, or leaves the cluster; also after a start that was interrupted."""
+        if hasattr(self, "watch"):
+            self.watch.stop()
+        if self._ray is None:
+            return
+        # Ray's agents and workers otherwise live for up to a minute after their node.
+        mine = _started_here() if self._address is None else {}
         self._ray.shutdown()
+        for number, begun in mine.items():
+            with contextlib.suppress(OSError, IndexError):
+                if stat_of(number)[_BEGUN] == begun:
+                    os.kill(number, signal.SIGKILL)
         if self._session is not None:
             self._session.close()
 
@@ -178,6 +195,15 @@ class RayCluster:
             folder = Path(context.address_info["session_dir"])
             remove_dead(folder.parent, "session_")
             self._session = hold(folder)
+
+
+def _started_here() -> dict[int, str]:
+    """Returns the other processes of this run, and when each began, in the kernel's ticks."""
+    found = {}
+    for number in processes_of_run():
+        with contextlib.suppress(OSError, IndexError):
+            found[number] = stat_of(number)[_BEGUN]
+    return found
 
 
 def _is_loopback(address: str) -> bool:

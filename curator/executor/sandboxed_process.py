@@ -40,6 +40,7 @@ from curator.errors import CuratorError, DeviceError, DeviceLostError, ErrorCode
 from curator.executor.cpu_accounting import cpu_s_of, stat_of
 from curator.executor.plain_values import from_bytes, result_classes
 from curator.executor.sandbox import gpu_access, importable_code
+from curator.executor.termination import uninterrupted
 from curator.stage import Stage
 from curator.storage import expect_end, open_source
 from curator.storage.scratch import ScratchFolder
@@ -214,6 +215,10 @@ class SandboxedProcess:
 
     def stop(self) -> None:
         """Ends the process at once."""
+        with uninterrupted():
+            self._end()
+
+    def _end(self) -> None:
         if self._process is not None:
             self._reap(0)
         if self._pipe is not None:
@@ -232,7 +237,8 @@ class SandboxedProcess:
     def _start(self, modules: Sequence[str] = ()) -> None:
         self.stop()
         try:
-            self._begin(modules)
+            with uninterrupted():
+                self._begin(modules)
         except OSError as error:
             self.stop()
             raise SetUpError(

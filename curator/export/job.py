@@ -383,6 +383,11 @@ def chosen_shards(
         for shard in shards.shards
         if shard.split in splits and (buckets is None or shard.bucket in buckets)
     ]
+    if not shards.shards:
+        raise UsageError(
+            f"{shards.uri('')} has no shards, because the run kept no clip: there is nothing to "
+            "export; `curate explain OUT` says why, and `curate tune OUT` tries other bounds"
+        )
     if not chosen:
         raise UsageError(
             f"{shards.uri('')} has no shards of {', '.join(splits) or 'none'}"

@@ -77,7 +77,11 @@ class ClipDataset(IterableDataset[Batch]):
         embedding: Reads the clip's embedding (`npy`) into `embedding`.
         caption_embedding: Reads the caption's embedding (`text.npy`) into `caption_embedding`.
         members: Names of families to read, such as latents that annotators stored in the samples.
-            A batch has each family's values under its name.
+            A batch has each family's values under its name. Values belong to the whole clip, so
+            families whose values may have a part per frame (`Family.may_have_frames`) are refused
+            with windows that are not the whole clip.
+        whole_clip_values: Reads such families despite windows: a batch then has frames
+            `start_frame` to … beside values of all frames, and the caller cuts the values.
         video: Decodes frames. False decodes nothing, and batches have no `video`, `fps` or
             `start_frame`.
         seed: Seed of the order and of random windows.
@@ -127,6 +131,7 @@ class ClipDataset(IterableDataset[Batch]):
         embedding: bool = False,
         caption_embedding: bool = False,
         members: Sequence[str] = (),
+        whole_clip_values: bool = False,
         video: bool = True,
         seed: int = 0,
         shuffle: int = SHUFFLED_SAMPLES,
@@ -172,6 +177,11 @@ class ClipDataset(IterableDataset[Batch]):
         self.video = video
         weights = _chosen(buckets, loaded)
         self._buckets = [loaded[name] for name in weights]
+        self._of_frames = [f for f in self._families if f.may_have_frames]
+        if whole_clip_values or not video:
+            self._of_frames = []
+        for name in weights:
+            self._check_whole(loaded[name].most_frames, f"clips of bucket {name!r} have up to")
         self.sizes = {name: self._size_of(name, loaded[name]) for name in weights}
         """(height, width) of each bucket's batches."""
         rank, world_size = _ranks(rank, world_size)
@@ -228,6 +238,28 @@ class ClipDataset(IterableDataset[Batch]):
                 "crop to multiples of 16; give size=(height, width) to scale, or leave it out"
             )
         return size
+
+    def _check_whole(self, n_frames: int, owner: str) -> None:
+        """Refuses a window of a clip beside values of the whole clip.
+
+        `owner` begins a clause that `n_frames` frames end. Values along frames have no declared
+        relation to frames of the clip, so the loader cannot cut them like the window.
+        """
+        own = self._window
+        if not self._of_frames or (own.stride == 1 and own.frames == n_frames):
+            return
+        family = self._of_frames[0]
+        axes = getattr(family.content, "axes", None)
+        form = f"axes ({', '.join(map(str, axes))})" if axes else f"bytes in {family.member!r}"
+        raise UsageError(
+            f"members={[family.name]!r} are values of the whole clip, and windows are not the "
+            f"whole clip: {owner} {n_frames} frames, and a window has {own.frames} at stride "
+            f"{own.stride}. The family declares {form}, and not which of its values belong to "
+            f"which frames, so batches would pair frames with values of other frames. Draw whole "
+            f"clips (frames={n_frames}, stride=1, one length of clips), leave the member out or "
+            "decode no video (video=False), or give whole_clip_values=True and cut the values "
+            "yourself; docs/extending.md says how a family declares values without frames"
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Moves to the start of an epoch. `ClipLoader` moves to the next epoch by itself."""
@@ -418,9 +450,12 @@ class ClipDataset(IterableDataset[Batch]):
                 f"{name} has {n_frames} frames in its JSON, fewer than its bucket's shortest clip "
                 "in the table; `curate verify` lists all damage"
             )
+        start = self._window.start(n_frames, key, seed=self._plan.setting.seed, round_=round_)
+        end = start + self._window.span
+        self._check_whole(n_frames, f"the window of {name} is frames {start} to {end} of")
         return ClipWindow(
             mp4=sample["mp4"],
-            start=self._window.start(n_frames, key, seed=self._plan.setting.seed, round_=round_),
+            start=start,
             rate=rate_of(fact),
             window=self._window,
             scaled=self._size is not None,

@@ -58,12 +58,16 @@ class LocalShard:
 
 @dataclass(frozen=True, slots=True)
 class LoadedBucket:
-    """The shards of a bucket and split, with the least height, width and frame count of clips."""
+    """The shards of a bucket and split, with the least height, width and frame count of clips.
+
+    `most_frames` is the largest frame count.
+    """
 
     shards: tuple[LocalShard, ...]
     height: int
     width: int
     n_frames: int
+    most_frames: int
 
 
 def read_buckets(
@@ -111,7 +115,8 @@ def read_buckets(
     if not buckets:
         raise UsageError(
             f"{store.uri} has no samples of the split {split!r}; choose the other split, or run "
-            "`curate run` with another `shard.val_share`"
+            "`curate run` with another `shard.val_share`. If the run kept no clip, `curate explain "
+            "OUT` says why"
         )
     return store, dict(sorted(buckets.items())), families
 
@@ -150,17 +155,17 @@ def _from_manifest(
         raise ShardError(
             f"{store.uri}/{name} has version {version!r}, expected 1; install a newer curate"
         )
-    least = _least_of_table(store, table, split) if shards else {}
-    if missing := shards.keys() - least.keys():
+    extents = _extents_of_table(store, table, split) if shards else {}
+    if missing := shards.keys() - extents.keys():
         raise ShardError(
             f"{store.uri}/{table} has no rows of {min(missing)!r} in {split!r}, which {name} "
             "lists; `curate verify` lists all damage"
         )
-    return _buckets(shards, least), {family.name: family for family in declared}
+    return _buckets(shards, extents), {family.name: family for family in declared}
 
 
-def _least_of_table(store: Store, name: str, split: str) -> dict[str, Sequence[int]]:
-    """Returns the least height, width and frame count of the clips of each bucket."""
+def _extents_of_table(store: Store, name: str, split: str) -> dict[str, Sequence[int]]:
+    """Returns the least height, width and frame count, and the largest frame count, by bucket."""
     import pyarrow.compute as pc
 
     from curator.tables.checksums import read_rows
@@ -173,16 +178,17 @@ def _least_of_table(store: Store, name: str, split: str) -> dict[str, Sequence[i
     sizes = ["height", "width", "num_frames"]
     table = read_rows(store, name, lambda file: file.read(["bucket", "split", *sizes]))
     table = table.filter(pc.equal(table["split"], split))
-    least = table.group_by("bucket").aggregate([(size, "min") for size in sizes]).to_pylist()
-    return {row["bucket"]: [row[f"{size}_min"] for size in sizes] for row in least}
+    extents = [*((size, "min") for size in sizes), ("num_frames", "max")]
+    rows = table.group_by("bucket").aggregate(extents).to_pylist()
+    return {row["bucket"]: [row["_".join(extent)] for extent in extents] for row in rows}
 
 
 def _buckets(
-    shards: Mapping[str, Sequence[LocalShard]], least: Mapping[str, Sequence[int]]
+    shards: Mapping[str, Sequence[LocalShard]], extents: Mapping[str, Sequence[int]]
 ) -> dict[str, LoadedBucket]:
     by_name = attrgetter("name")
     return {
-        bucket: LoadedBucket(tuple(sorted(rows, key=by_name)), *least[bucket])
+        bucket: LoadedBucket(tuple(sorted(rows, key=by_name)), *extents[bucket])
         for bucket, rows in shards.items()
     }
 
@@ -203,12 +209,17 @@ def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, Load
         offsets, of_tar = _scanned(store, name)
         shards[bucket].append(LocalShard(name, len(offsets) - 1, offsets))
         sizes[bucket].append(of_tar)
-    least = {bucket: list(map(min, zip(*of_all, strict=True))) for bucket, of_all in sizes.items()}
-    return _buckets(shards, least)
+    return _buckets(shards, {bucket: _extents(of_all) for bucket, of_all in sizes.items()})
+
+
+def _extents(sizes: Iterable[Sequence[int]]) -> list[int]:
+    """Returns the least height, width and frame count, and the largest frame count."""
+    heights, widths, n_frames, *_ = columns = list(zip(*sizes, strict=True))
+    return [min(heights), min(widths), min(n_frames), max(columns[-1])]
 
 
 def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], Sequence[int]]:
-    """Returns the offsets of a tar, and the least height, width and frame count of its clips."""
+    """Returns the offsets of a tar, and the extents of its clips, as `_extents`."""
     offsets: list[int] = []
     facts: list[tuple[int, int, int]] = []
     key, end = None, 0
@@ -232,7 +243,7 @@ def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], Sequence[int]]:
             f"{store.uri}/{name} has {len(offsets)} samples, {len(facts)} of them with JSON; "
             "expected at least one sample, and JSON in each"
         )
-    return (*offsets, end), list(map(min, zip(*facts, strict=True)))
+    return (*offsets, end), _extents(facts)
 
 
 class SampleReader:

@@ -82,9 +82,10 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
 
     Raises:
         RecipeError: A change is not valid.
-        UsageError: A change needs a run.
+        UsageError: A change needs a run, or there are no clips.
     """
     keys = [full_key(change) for change in changes]
+    finished.require_clips()
     # Remainders depend on the outcomes of other clips.
     finished = finished.without_remainders()
     recipe = with_changes(finished.recipe, keys)

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,11 @@ from curator.tables.output_format import read_current_summary
 CONTENT = ("verdict", *TEXT_LIMITS)
 """Fields of a mark that users set; a CSV of marks has these columns and `clip_id`."""
 Changes = Mapping[str, str | None]
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
+)
+"""Control characters except line feed and tab, separators of lines, marks that reorder text, a byte
+order mark, and halves of surrogate pairs."""
 SPAN = ["clip_id", "source_id", "start_frame", "end_frame"]
 """Fields of a mark that identify its clip."""
 
@@ -61,8 +68,24 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
 
 def changed_mark(earlier: Mark | None, span: Mapping[str, Any], changes: Changes) -> Mark:
     """Returns a changed mark with the present time; raises `UsageError` for a wrong value."""
+    for name in TEXT_LIMITS:
+        _refuse_control(span["clip_id"], name, changes.get(name) or "")
     values: dict[str, Any] = {**changes, "marked_at": utc_now()}
     return replace(earlier, **values) if earlier is not None else Mark(**span, **values)
+
+
+def _refuse_control(clip_id: str, name: str, text: str) -> None:
+    """Refuses characters that terminals obey, or that break or reorder the lines of an export."""
+    found = _CONTROL.search(text) or (re.search(r"[\n\t]", text) if name == "label" else None)
+    if found is not None:
+        character = found[0]
+        known = unicodedata.name(character, unicodedata.category(character))
+        allowed = "" if name == "label" else ", except line feeds and tabs"
+        raise UsageError(
+            f"clip {clip_id}: character {found.start() + 1} of the {name} is "
+            f"U+{ord(character):04X} ({known}); expected text without control "
+            f"characters{allowed}: remove it. Nothing was marked"
+        )
 
 
 def read_csv(path: str) -> list[tuple[str, Changes]]:

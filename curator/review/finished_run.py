@@ -68,6 +68,16 @@ class Finished:
         bounds = self.summary.get(JUDGED, {}).get("bounds", {})
         return {rule: (low, high) for rule, (low, high) in bounds.items()}
 
+    def require_clips(self) -> None:
+        """Raises `UsageError` if the run made no clips, of which other bounds could keep some."""
+        if not self.clips.num_rows:
+            counts = self.summary["counts"]
+            raise UsageError(
+                f"{self.store.uri} has no clips to decide about: of {counts['sources']} sources, "
+                f"{counts['failed']} failed, and the others gave no candidate; see error_message "
+                "in the table `sources`, or run with other sources"
+            )
+
     def candidates(self) -> pa.Table:
         """Returns the scored proposals in the order of `clips`; `UsageError` if some are lost."""
         ids, done = self.clips["clip_id"], 0

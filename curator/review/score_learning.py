@@ -340,8 +340,9 @@ def learn_suitability(
         The model, its quality, and lines that describe both.
 
     Raises:
-        UsageError: There are too few marks, recordings, or marks of either verdict.
+        UsageError: There are no clips, or too few marks, recordings, or marks of either verdict.
     """
+    finished.require_clips()
     marks = {
         name: mark.verdict
         for name, mark in read_marks(finished.store).items()

@@ -39,6 +39,7 @@ from curator.tables.clip_rank import LEAST
 from curator.tables.family_store import FamilyRows
 from curator.tables.output_format import earlier_state, log_older
 from curator.tables.removal_records import finished_removals
+from curator.tables.schemas import metadata_fields
 from curator.tables.source_table import SourceTable
 
 logger = logging.getLogger(__name__)
@@ -114,6 +115,7 @@ class Run:
         )
         last = last_sources(run.store, self._previous)
         earlier = last.filter(pc.equal(last["outcome"], "done"))
+        self._warn_of_vanished(last)
         if not replace:
             self._warn_of_failed(last)
             drop_check.refuse_unread(self._sources)
@@ -139,6 +141,21 @@ class Run:
                 "no longer lists them",
                 n_left_out,
             )
+
+    def _warn_of_vanished(self, last: pa.Table) -> None:
+        """Warns of columns of metadata that sources of this run had in the last run."""
+        names = [field.name for field in metadata_fields(last.schema)]
+        for name in names:
+            if name in self.context.metadata.schema().names:
+                continue
+            contents = self._sources.by_content()["source_id"].combine_chunks()
+            ids = last.filter(pc.is_valid(last[name]))["source_id"]
+            if n_sources := pc.sum(pc.is_in(ids, value_set=contents)).as_py():
+                logger.warning(
+                    "%s is gone: %d of these sources had it in the last run, and no manifest or "
+                    "sidecar has it now; their rows lose the value",
+                    name, n_sources,
+                )  # fmt: skip
 
     def scanned(self, arguments: Sequence[str], *, limit: int | None) -> SourceTable:
         """Lists and probes sources, and stops there; takes the arguments of `execute`."""
@@ -219,7 +236,7 @@ class Run:
 
     def _passed(self, scope: PassScope, number: int, generations: Generations) -> Results:
         """Runs a pass, and waits for the analysis ahead."""
-        self.log.progress.generation(number, generations.last)
+        self.log.progress.generation(*generations.place(number))
         try:
             results = Pass(self.context, scope).execute()
         except DamagedError:

@@ -53,10 +53,14 @@ class Generations:
         """The last generation of earlier runs; 0 for none."""
         return max(self.earlier, default=0)
 
-    @property
-    def last(self) -> int:
-        """The last generation; 0 for none."""
-        return max((*self.earlier, *self.new), default=0)
+    def place(self, number: int) -> tuple[int, int]:
+        """Returns the place of a generation among all that have sources, and how many these are.
+
+        Numbers may have gaps, because the sources of a generation may be gone. A pass that only
+        commits, because no source is new, is of no generation: (1, 1).
+        """
+        numbers = sorted({*self.earlier, *self.new})
+        return (numbers.index(number) + 1, len(numbers)) if number in numbers else (1, 1)
 
     @classmethod
     def of(cls, sources: SourceTable, earlier: pa.Table, config: RunConfig) -> "Generations":

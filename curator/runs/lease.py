@@ -14,11 +14,12 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from curator.errors import LeaseLostError, StorageError, UnconditionalStoreError, UsageError
 from curator.executor.cpu_accounting import Heartbeat
+from curator.executor.termination import begin_ending, uninterrupted
 from curator.storage import Store
 from curator.tables.lease_holder import (
     IN_THIS_PROCESS,
@@ -62,20 +63,26 @@ def held(store: Store, command: str) -> "Iterator[Lease]":
     """
     mine = this_process(command, EXPIRES_S)
     IN_THIS_PROCESS.add(mine.holder)
+    lease: Lease | None = None
     try:
         try:
             version, begun = _taken(store, mine)
         except UnconditionalStoreError as error:
             _warn_unguarded(store, error)
-            yield Lease(store, mine, "", 0.0, is_guarded=False)
-            return
-        lease = Lease(store, mine, version, begun)
-        lease.thread.start()
-        try:
-            yield lease
-        finally:
-            lease.stop()
+            lease = Lease(store, mine, "", 0.0, is_guarded=False)
+        else:
+            lease = Lease(store, mine, version, begun)
+            lease.thread.start()
+        yield lease
+    except KeyboardInterrupt:
+        begin_ending()
+        if lease is None:
+            # The object may have been written before the signal came.
+            lease = Lease(store, mine, "", 0.0)
+        raise
     finally:
+        if lease is not None:
+            lease.stop()
         IN_THIS_PROCESS.discard(mine.holder)
 
 
@@ -134,10 +141,24 @@ class Lease:
 
     def stop(self) -> None:
         """Releases the root, unless another run has it."""
-        self._ending.set()
-        self.thread.join(_PATIENCE_S)
-        if self.thread.is_alive():
-            self._warn_left("the store does not answer")
+        if self.thread.ident is None:
+            if self._is_guarded:
+                self._release_if_own()
+            return
+        with uninterrupted():
+            self._ending.set()
+            self.thread.join(_PATIENCE_S)
+            if self.thread.is_alive():
+                self._warn_left("the store does not answer")
+
+    def _release_if_own(self) -> None:
+        """Releases the root if its object names this run."""
+        with suppress(StorageError):
+            entry = self._store.read_versioned(LEASE)
+            holder = read_holder(entry[1]) if entry is not None else None
+            if entry is not None and holder is not None and holder.holder == self._mine.holder:
+                self._version = entry[0].version
+                self._release()
 
     def _beat(self) -> None:
         pause_s = RENEW_S

@@ -6,6 +6,7 @@ run leaves its last report.
 
 import json
 import logging
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from typing import Any
 
 from curator.errors import CuratorError, UsageError, one_line
 from curator.executor.progress import Expected, Progress
-from curator.executor.termination import was_terminated
+from curator.executor.termination import arrived_signal
 from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
 from curator.stages.commit.commit_run import alone
@@ -29,6 +30,7 @@ SILENT_S = 120.0
 """Time without a sign of life after which a run is likely gone; a lease expires after as long."""
 FORMAT = 1
 """Version of the format of `plan.json`."""
+_ENDED = {signal.SIGTERM: "terminated (143)", signal.SIGHUP: "hung up (129)"}
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +78,8 @@ def reported(store: Store, progress: Progress, check: Callable[[], None] = alone
         else:
             why = one_line(failure) or type(failure).__name__
             if isinstance(failure, KeyboardInterrupt):
-                why = "terminated (143)" if was_terminated() else "interrupted (130)"
+                arrived = arrived_signal() or signal.SIGINT
+                why = _ENDED.get(arrived, "interrupted (130)")
             write(error=why)
 
 

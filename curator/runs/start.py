@@ -3,14 +3,16 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from curator.errors import ModelError, StorageError, UsageError, raised_as
+from curator.errors import DamagedError, ModelError, StorageError, UsageError, raised_as
 from curator.executor.engine import Engine
 from curator.executor.host_resources import available_gpus
 from curator.executor.progress import Progress
+from curator.executor.ray_reach import check_reachable
 from curator.measures.clip_semantics import check_content
 from curator.models.scene_network import SCENE_WEIGHTS
 from curator.models.text_detector import TEXT_WEIGHTS
@@ -25,6 +27,7 @@ from curator.runs.progress_report import reported
 from curator.runs.repair import ALL, with_repair
 from curator.runs.run_context import RunLog
 from curator.stages.analyze.gpu_engines import device_here
+from curator.stages.caption.reply_store import REPLIES
 from curator.stages.scan.source_listing import ListedSource, list_sources
 from curator.storage import Store, open_store
 from curator.storage.base import has_scheme
@@ -63,12 +66,45 @@ def check_run(
         RecipeError: A key or value of the recipe is wrong.
         UsageError: A place, a model, a package, a GPU or a server is missing.
     """
+    with _before_work():
+        return _checked(
+            sources,
+            out,
+            recipe=recipe,
+            overrides=overrides,
+            ray_address=ray_address,
+            shared_out=shared_out,
+            writes=writes,
+        )
+
+
+@contextmanager
+def _before_work() -> Iterator[None]:
+    """Raises `UsageError` for an error of a store: nothing was begun that could be resumed."""
+    try:
+        yield
+    except DamagedError:
+        raise
+    except StorageError as error:
+        raise UsageError(str(error)) from error
+
+
+def _checked(
+    sources: Sequence[str],
+    out: str,
+    *,
+    recipe: str | None,
+    overrides: Sequence[str],
+    ray_address: str | None,
+    shared_out: bool,
+    writes: bool,
+) -> tuple[Store, Recipe]:
     loaded = recipe_for(open_store(out), recipe, overrides)
     check_measured(loaded)
     check_cpu_scores(loaded, ray_address=ray_address)
     check_models(loaded)
     graph_of(loaded)
-    check_shared((*sources, out), ray_address=ray_address, shared_out=shared_out)
+    check_cluster((*sources, out), ray_address=ray_address, shared_out=shared_out)
     store = check_places(sources, out, writes=writes)
     for other in loaded.dedup.against:
         other_output(other, store)
@@ -76,7 +112,9 @@ def check_run(
     is_first = not store.exists(SUMMARY)
     if is_first and ray_address is None and loaded.analyze.device == "gpu":
         device_here("gpu", available_gpus())
-    check_captions(loaded, asks_server=loaded.caption.asks and is_first)
+    # A repair has the replies of earlier runs, even if it lacks their summary.
+    has_replies = next(iter(store.list(f"{REPLIES}/")), None) is not None
+    check_captions(loaded, asks_server=loaded.caption.asks and is_first and not has_replies)
     return store, loaded
 
 
@@ -131,16 +169,20 @@ def check_places(sources: Sequence[str], out: str, *, writes: bool) -> Store:
     return store
 
 
-def check_shared(places: Sequence[str], *, ray_address: str | None, shared_out: bool) -> None:
-    """Raises `UsageError` if a cluster may not see a folder of this machine that a run names."""
-    if ray_address is None or shared_out:
+def check_cluster(places: Sequence[str], *, ray_address: str | None, shared_out: bool) -> None:
+    """Checks that a cluster answers, and sees the folders that a run names.
+
+    Raises `UsageError` if it does not, or if a folder may be on this machine only.
+    """
+    if ray_address is None:
         return
     local = [place for place in places if scheme_of(place) is None]
-    if local:
+    if local and not shared_out:
         raise UsageError(
             f"{local[0]!r} is on this machine, and the cluster {ray_address!r} may not see it; "
             "use s3://bucket/prefix, or add --shared-out if every node has the same path"
         )
+    check_reachable(ray_address)
 
 
 def check_writable(store: Store) -> None:

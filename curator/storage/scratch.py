@@ -8,7 +8,9 @@ a folder of this kind removes the folders of ended processes.
 import errno
 import fcntl
 import os
+import secrets
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -86,15 +88,19 @@ def has_room() -> bool:
 
 
 class ScratchFolder:
-    """A temporary folder; `close` removes it, or a later process if this process dies.
+    """A temporary folder; `close` removes it, or a waiting shell if this process is killed.
 
-    Old folders without a lock are removed too if their name begins with `prefix`.
+    If the shell is killed too, a later process removes the folder. Old folders without a lock are
+    removed too if their name begins with `prefix`.
     """
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
         parent = parent or Path(tempfile.gettempdir())
         remove_dead(parent, prefix, without_lock=True)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        # The shell waits before there is a folder, so that a kill between leaves no folder.
+        self.path = parent / f"{prefix}{secrets.token_hex(8)}"
+        self._alive = _removed_at_death(self.path)
+        self.path.mkdir(mode=0o700)
         self._lock = hold(self.path)
 
     def __enter__(self) -> Self:
@@ -107,6 +113,35 @@ class ScratchFolder:
         """Removes the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
+        if self._alive is not None:
+            self._alive.close()
+
+
+def _removed_at_death(folder: Path) -> BinaryIO | None:
+    """Starts a shell that removes a folder once the returned file is closed, as at any death.
+
+    Workers of Ray are killed at the end of a run, so they cannot remove their folders. The shell is
+    no child of this process, because Ray kills those too. None if there is no shell.
+    """
+    waits, alive = os.pipe()
+    try:
+        subprocess.run(
+            # A shell gives its background no standard input. It takes descriptors of one digit.
+            ["/bin/sh", "-c", 'exec 3<&0; { read _ <&3; rm -rf -- "$0"; } &', str(folder)],
+            env={"PATH": os.defpath},
+            cwd="/",
+            stdin=waits,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            check=False,
+        )
+    except OSError:
+        os.close(alive)
+        return None
+    finally:
+        os.close(waits)
+    return os.fdopen(alive, "wb", buffering=0)
 
 
 def hold(folder: Path) -> BinaryIO:

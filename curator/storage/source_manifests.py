@@ -12,7 +12,9 @@ paths stay in its bucket. A manifest on this machine may name files and objects.
 
 import csv
 import io
+import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -25,6 +27,9 @@ from curator.storage.source_reader import open_source
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+
+logger = logging.getLogger(__name__)
 
 
 class ManifestRow(NamedTuple):
@@ -63,8 +68,9 @@ def manifest_rows(manifest: str) -> Iterator[ManifestRow]:
     """
     suffix = manifest.lower().rpartition(".")[2]
     read = {"txt": _lines, "csv": _csv_rows, "parquet": _parquet_rows}[suffix]
+    left_out = _LeftOut(manifest)
     with open_source(manifest) as stream:
-        for place, written, metadata in read(stream, manifest):
+        for place, written, metadata in read(stream, manifest, left_out):
             try:
                 yield ManifestRow(resolve(written, manifest), metadata)
             except ValueError as error:
@@ -73,6 +79,34 @@ def manifest_rows(manifest: str) -> Iterator[ManifestRow]:
                     f"{ADDRESSES}, or a path relative to the manifest. A manifest on this machine "
                     "may name files and objects"
                 ) from error
+    left_out.warn()
+
+
+class _LeftOut:
+    """Counts rows that are left out of a manifest, and says so once at its end."""
+
+    def __init__(self, manifest: str) -> None:
+        self._manifest = manifest
+        self._first: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
+
+    def add(self, what: str, place: str) -> None:
+        """Counts a row or column; `place` names it."""
+        self._first.setdefault(what, place)
+        self._counts[what] += 1
+
+    def warn(self) -> None:
+        """Logs the counts."""
+        for what, n in self._counts.items():
+            logger.warning(
+                "manifest %r: %s: %d, such as %s", self._manifest, what, n, self._first[what]
+            )
+
+
+_NO_URI = "rows without a URI, which are left out"
+_BLANK = "blank lines, which are left out"
+_OTHER_LENGTH = "rows with more or fewer cells than the header, whose cells may be of other columns"
+_NESTED = "columns whose type no metadata can have, which are left out"
 
 
 def resolve(written: str, manifest: str) -> str:
@@ -105,8 +139,8 @@ def absolute_path(path: str) -> str:
     return path[1:] if path.startswith("//") else path
 
 
-def _lines(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
-    number = 0
+def _lines(stream: BinaryIO, manifest: str, left_out: _LeftOut) -> Iterator[_Entry]:
+    number, blank = 0, list[int]()
     while line := stream.readline(_LINE_BYTES):
         number += 1
         if len(line) == _LINE_BYTES and not line.endswith(b"\n"):
@@ -117,11 +151,17 @@ def _lines(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
         if number == 1:
             line = line.removeprefix(_MARK)
         text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
-        if text.strip() and not text.startswith("# "):
-            yield f"line {number}", text, {}
+        if not text.strip():
+            blank.append(number)
+        else:
+            # Blank lines at the end are no mistake.
+            while blank:
+                left_out.add(_BLANK, f"line {blank.pop(0)}")
+            if not text.startswith("# "):
+                yield f"line {number}", text, {}
 
 
-def _csv_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
+def _csv_rows(stream: BinaryIO, manifest: str, left_out: _LeftOut) -> Iterator[_Entry]:
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
     rows = csv.reader(text, strict=True)
     try:
@@ -132,10 +172,17 @@ def _csv_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
         names = column_names((*header[:column], *header[column + 1 :]), manifest)
         own = [(at, names[name]) for at, name in enumerate(header) if name in names]
         for row in rows:
+            place = f"line {rows.line_num}"
+            if row and len(row) != len(header):
+                left_out.add(_OTHER_LENGTH, place)
             if len(row) > column and row[column].strip():
                 cells = {name: row[at] for at, name in own if at < len(row) and row[at].strip()}
                 metadata = {name: CsvText(_shown(text)) for name, text in cells.items()}
-                yield f"line {rows.line_num}", row[column], metadata
+                yield place, row[column], metadata
+            elif any(cell.strip() for cell in row):
+                left_out.add(_NO_URI, place)
+            else:
+                left_out.add(_BLANK, place)
     except csv.Error as error:
         raise UsageError(
             f"manifest {manifest!r}, line {rows.line_num}: not valid CSV: {error}"
@@ -146,7 +193,7 @@ def _shown(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
+def _parquet_rows(stream: BinaryIO, manifest: str, left_out: _LeftOut) -> Iterator[_Entry]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -162,6 +209,9 @@ def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
                 f"manifest {manifest!r}: column {COLUMN!r} has type {kind}; expected string"
             )
         types = {name: _plain_type(schema.field(name).type) for name in schema.names}
+        for name in schema.names:
+            if types[name] is None:
+                left_out.add(_NESTED, f"{name!r} ({schema.field(name).type})")
         names = column_names((n for n in schema.names if n != COLUMN and types[n]), manifest)
         first = 1
         for batch in table.iter_batches(batch_size=_BATCH_ROWS, columns=[COLUMN, *names]):
@@ -172,6 +222,8 @@ def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
                 if value and value.strip():
                     row = {n: v for n, values in columns.items() if (v := values[at]) is not None}
                     yield f"row {first + at}", value.decode("utf-8", "surrogateescape"), row
+                else:
+                    left_out.add(_NO_URI, f"row {first + at}")
             first += len(uris)
 
 

@@ -10,20 +10,26 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from curator.executor import termination
 from curator.executor.progress import Progress
 from curator.executor.termination import (
     HELD,
+    arrived_signal,
     ends_in_peace,
     ends_when_asked,
     signals_held,
-    was_terminated,
+    uninterrupted,
 )
+from curator.runs.lease import held
 from curator.runs.progress_report import reported, run_status
 from curator.storage import open_store
+from curator.tables.out_layout import LEASE
 
 PROGRAM = "from curator.cli import command; command()"
 
@@ -80,10 +86,10 @@ def test_a_schedulers_signal_is_told_from_an_interrupt(
         ends_in_peace(),
     ):
         native()
-    is_term = number == signal.SIGTERM
-    assert was_terminated() == is_term
+    assert arrived_signal() == number
     # `curate status` says so.
-    assert run_status(store)["error"] == ("terminated (143)" if is_term else "interrupted (130)")
+    words = {signal.SIGTERM: "terminated (143)", signal.SIGINT: "interrupted (130)"}
+    assert run_status(store)["error"] == words.get(number, "hung up (129)")
 
 
 def test_threads_leave_signals_alone() -> None:
@@ -177,3 +183,78 @@ def test_a_signal_waits_for_the_end_of_the_block(
 def test_a_block_that_leaves_by_itself_leaves() -> None:
     with pytest.raises(SystemExit), signals_held():
         sys.exit(3)
+
+
+@pytest.mark.parametrize("step", ["write_new", "work", "join"])
+@pytest.mark.parametrize("second", HELD)
+def test_a_second_signal_at_any_step_leaves_no_lease(
+    step: str, second: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins signals when the lease is just written, while work runs, and during the release."""
+    store, sent = open_store(str(tmp_path)), list[str]()
+
+    def send() -> None:
+        if not sent:
+            sent.append(step)
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), second)
+
+    def write_new(*arguments: Any) -> Any:  # noqa: ANN401
+        written = whole_write(*arguments)
+        send()
+        return written
+
+    def join(*arguments: Any) -> None:  # noqa: ANN401
+        send()
+        whole_join(*arguments)
+
+    whole_write, whole_join = type(store).write_new, threading.Thread.join
+    if step == "write_new":
+        monkeypatch.setattr(type(store), "write_new", write_new)
+    elif step == "join":
+        monkeypatch.setattr(threading.Thread, "join", join)
+    work = send if step == "work" else list
+    with pytest.raises(KeyboardInterrupt), ends_when_asked(), held(store, "run"):
+        work()
+    assert sent
+    assert not store.exists(LEASE)
+
+
+def test_a_block_that_must_end_is_not_interrupted_and_then_the_signal_counts() -> None:
+    steps = []
+
+    def block() -> None:
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGTERM)
+            steps.append("block")
+
+    with pytest.raises(KeyboardInterrupt), ends_when_asked():
+        block()
+    assert steps == ["block"]
+    assert arrived_signal() == signal.SIGTERM
+
+
+def test_a_signal_that_a_library_dropped_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(termination, "AGAIN_S", 0.0)
+
+    def dropped() -> None:
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def again() -> None:
+        dropped()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt), ends_when_asked():
+        again()
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
+    """Pins `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ends_when_asked():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert arrived_signal() is None

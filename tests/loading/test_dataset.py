@@ -1,6 +1,8 @@
 """Batches out of shards: which samples, which frames, in which order, and from where on."""
 
+import json
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
@@ -9,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from film_makers import write_video
 from torch.utils.data import DataLoader
 
 from curator.errors import CuratorError, ShardError, UsageError
+from curator.family import Array, Bytes, Family, Scope, Text
 from curator.loading import ClipDataset, ClipLoader, as_unit
 from curator.loading.shard_reader import SampleReader
 from tests.made_shards import (
@@ -560,3 +565,82 @@ def test_clips_of_another_rate_than_they_say_are_named(tmp_path: Path) -> None:
     list(ClipDataset(str(out), frames=12, window="first"))
     with pytest.raises(ShardError, match=r"a frame at .* is number 20 .* expected 12"):
         list(ClipDataset(str(out), frames=13, window="first"))
+
+
+_LATENTS = Array("f16", (16, "t", "h", "w"))
+
+
+def _with_family(out: str, tmp_path: Path, family: Family, **changed: int) -> str:
+    """A copy of the shards whose manifest declares a family; `changed` are columns of the table."""
+    shutil.copytree(out, tmp_path / "out")
+    manifest = tmp_path / "out/shards/manifest.json"
+    facts = json.loads(manifest.read_text())
+    facts["members"] = {family.member: family.to_json() | {"fingerprint": "f"}}
+    manifest.write_text(json.dumps(facts))
+    table = manifest.with_name("dataset.parquet")
+    rows = [row | changed for row in pq.read_table(table).to_pylist()]
+    pq.write_table(pa.Table.from_pylist(rows), table)
+    return str(tmp_path / "out")
+
+
+def _family(content: Array | Text | Bytes, ending: str) -> Family:
+    return Family("values", Scope.CLIP, content, member=f"values.{ending}")
+
+
+@pytest.mark.parametrize(
+    ("content", "ending"),
+    [
+        (_LATENTS, "safetensors"),
+        (Array("f32", ("t",)), "npy"),
+        (Array("f32", ("frames", "d")), "npy"),
+        (Array("f32", ("d", "c")), "npy"),
+        (Array("f16", (8, 512)), "npy"),
+        (Array("f16", (8, "c", "h", "w")), "npy"),
+        (Bytes("audio/flac"), "flac"),
+        (Bytes("application/json"), "bin"),
+    ],
+)
+def test_a_window_is_never_paired_with_values_along_all_frames(
+    out: str, tmp_path: Path, content: Array | Bytes, ending: str
+) -> None:
+    """Pins the refusal before the first batch, and its remedies."""
+    place = _with_family(out, tmp_path, _family(content, ending))
+    options = {"buckets": [A], "members": ["values"], "batch_size": 2}
+    for window in ({"frames": 17}, {"frames": 12, "stride": 2}, {"frames": 23, "window": "first"}):
+        words = r"'values'.*up to 24 frames.*frames=24.*video=False.*whole_clip_values=True"
+        with pytest.raises(UsageError, match=words):
+            ClipDataset(place, **options, **window)
+    for choice in ({"whole_clip_values": True}, {"frames": 24}, {"video": False}):
+        assert "values" in next(iter(ClipDataset(place, **options, **choice)))
+    with pytest.raises(UsageError, match=r"bucket '48p_1-1_17f' have up to 40"):
+        ClipDataset(place, members=["values"], frames=24)
+
+
+@pytest.mark.parametrize(
+    ("content", "ending"),
+    [
+        (Array("f32", (512,)), "npy"),
+        (Array("f32", ("d",)), "npy"),
+        (Array("f16", ("tokens", "d")), "npy"),
+        (Array("f16", (16, "h", "w")), "npy"),
+        (Text(), "txt"),
+        (Bytes("image/png"), "png"),
+    ],
+)
+def test_values_of_a_clip_without_frames_need_no_option(
+    out: str, tmp_path: Path, content: Array | Text | Bytes, ending: str
+) -> None:
+    place = _with_family(out, tmp_path, _family(content, ending))
+    assert "values" in next(iter(ClipDataset(place, members=["values"], batch_size=2)))
+
+
+def test_a_sample_longer_than_the_table_says_is_refused_beside_values(
+    out: str, tmp_path: Path
+) -> None:
+    """Pins the check of each sample, which names clip and window."""
+    family = _family(_LATENTS, "safetensors")
+    place = _with_family(out, tmp_path, family, num_frames=20)
+    dataset = ClipDataset(place, buckets=[A], members=["values"], frames=20, window="first")
+    words = r"window of clip \w+ of .* is frames 0 to 20 of 24 frames"
+    with pytest.raises(UsageError, match=words):
+        next(iter(dataset))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,17 @@ def test_the_same_run_asks_nothing_and_another_prompt_once(
     for prompt in ("describe", str(other), "describe"):
         place.run(f"caption.prompt={prompt}")
     assert place.n_asked() == n_windows
+    assert place.files() == before
+
+
+@pytest.mark.parametrize("name", ["summary.json", "shards"])
+def test_a_repair_with_stored_replies_needs_no_server(place: Captioned, name: str) -> None:
+    """Pins that a lost summary, table or tar is made again while the server is down."""
+    before = place.files()
+    lost = place.out / name
+    shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+    place.server.kill()
+    assert main(place.arguments()) == EXIT_OK
     assert place.files() == before
 
 

@@ -25,7 +25,7 @@ from curator.review.clip_explanation import explain
 from curator.review.finished_run import open_finished
 from curator.run_config import RunConfig
 from curator.runs.curation import Run
-from curator.runs.generations import numbered
+from curator.runs.generations import Generations, numbered
 from curator.runs.measuring import Ahead
 from curator.runs.run_context import RunLog
 from curator.storage import open_store
@@ -220,7 +220,20 @@ def test_new_sources_read_no_clips_of_the_past(
     assert not read & past
 
 
-def test_a_run_that_adds_nothing_leaves_snapshot_and_report(growing: Path) -> None:
+def test_progress_counts_the_generations_that_have_sources() -> None:
+    """Numbers have gaps where sources are gone; a pass without new sources has no generation."""
+    found = Generations(earlier=(1, 3), new=(4,))
+    assert [found.place(number) for number in (1, 3, 4)] == [(1, 3), (2, 3), (3, 3)]
+    assert Generations(earlier=(1, 2), new=()).place(3) == (1, 1)
+
+
+def test_a_run_that_adds_nothing_leaves_snapshot_and_report(
+    growing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(_: Progress, number: int, last: int) -> None:
+        assert number <= last
+
+    monkeypatch.setattr(Progress, "generation", counted)
     before, page = snapshots(growing), growing / "report/index.html"
     shown = page.read_bytes()
     assert b"scores are from the last generation" in shown

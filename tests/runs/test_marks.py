@@ -203,6 +203,14 @@ def test_marks_are_imported_and_listed(
         ([one, "", "--keep"], f"{N:,} clips begin with '': "),
         ([one, "--label", "x" * 101], "101 characters"),
         (["--csv", str(tmp_path / "none.csv")], "cannot be read"),
+        ([one, "--caption", "a\x1b[31mb"], f"clip {one}: character 2 of the caption is U+001B"),
+        ([one, "--caption", "a\0"], "character 2 of the caption is U+0000"),
+        ([one, "--caption", "a\udcff"], "is U+DCFF"),
+        ([one, "--note", "ab\x85"], "character 3 of the note is U+0085"),
+        ([one, "--caption", "a\u202eb"], "U+202E (RIGHT-TO-LEFT OVERRIDE)"),
+        ([one, "--caption", "a\u2028b"], "U+2028 (LINE SEPARATOR)"),
+        ([one, "--caption", "a\rb"], "U+000D"),
+        ([one, "--label", "a\tb"], "U+0009"),
     ):
         mark(out, *arguments, code=EXIT_USAGE)
         assert said in capsys.readouterr().err

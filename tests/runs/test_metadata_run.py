@@ -123,6 +123,17 @@ def test_selection_groups_by_metadata(place: Described) -> None:
     assert details[0] == "group True: 0 of 1 taken, this is no. 1"
 
 
+def test_a_column_that_is_gone_is_counted_in_a_warning(
+    place: Described, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins a manifest that lacks a column which it had in the last run."""
+    rows = "".join(",".join(line.split(",")[:2]) + "\n" for line in (HEADER + ROWS).splitlines())
+    (place.sources / "m.csv").write_text(rows)
+    place.of("m.csv").run()
+    assert "meta.license is gone: 2 of these sources had it in the last run" in caplog.text
+    assert "meta.rating is gone" not in caplog.text
+
+
 def test_a_changed_value_is_read_and_no_source_decoded(place: Described) -> None:
     """Pins that values are not kept with what is stored of a source, and types follow them."""
     place.of("m.csv").run()

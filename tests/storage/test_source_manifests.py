@@ -178,3 +178,50 @@ def test_the_stream_of_a_manifest_on_s3_moves_only_what_is_read(s3_bucket: str) 
     s3_client.client().put_object(Bucket=s3_bucket, Key="m.txt", Body=lines)
     found = manifest_rows(f"s3://{s3_bucket}/m.txt")
     assert next(found) == (f"s3://{s3_bucket}/000000", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "warnings"),
+    [
+        ("a.txt", "\n\na.mp4\n\nb.mp4\n\n", ["blank lines, which are left out: 3, such as line 1"]),
+        ("a.txt", "a.mp4\nb.mp4\n\n", []),
+        ("a.csv", "uri,x\na.mp4,1\n,2\nb.mp4,3\n", ["rows without a URI, which are left out: 1"]),
+        ("a.csv", "uri,x\na.mp4,1\n\nb.mp4,3\n", ["blank lines, which are left out: 1, such as"]),
+        ("a.csv", "uri,x\na.mp4\nb.mp4,1,2\n", ["fewer cells than the header", ": 2, such as"]),
+        (
+            "a.parquet",
+            {"uri": ["a.mp4", None, "b.mp4", " "], "box": [[1], [2], [3], [4]]},
+            [
+                "rows without a URI, which are left out: 2, such as row 2",
+                "left out: 1, such as 'box'",
+            ],
+        ),
+    ],
+)
+def test_what_vanishes_from_a_manifest_is_counted_in_a_warning(
+    tmp_path: Path,
+    name: str,
+    content: str | dict[str, list[object]],
+    warnings: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tmp_path / name
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        pq.write_table(pa.table(content), path)
+    rows = list(manifest_rows(str(path)))
+    assert [row.uri for row in rows] == [f"{tmp_path}/a.mp4", f"{tmp_path}/b.mp4"]
+    for words in warnings:
+        assert words in caplog.text
+    assert bool(warnings) == bool(caplog.text)
+
+
+def test_a_column_that_one_of_several_manifests_lacks_is_named(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = folder / "a.csv", folder / "b.csv"
+    first.write_text("uri,camera\na.mp4,north\n")
+    second.write_text("uri\nsub/d.mp4\n")
+    assert len(list(list_sources([str(first), str(second)]))) == 2
+    assert f"1 of 2 manifests have no values of meta.camera, such as {str(second)!r}" in caplog.text

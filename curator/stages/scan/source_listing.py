@@ -133,20 +133,39 @@ def list_sources(
         raise UsageError(f"limit is {limit}; expected 0 or more")
     seen: set[bytes] = set()
     may_repeat = len(arguments) > 1
-    listed = [_looked_up(argument, seen, may_repeat=may_repeat) for argument in arguments]
-    limited = _limited(chain.from_iterable(listed), limit)
+    columns: dict[str, set[str]] = {}
+    listed = [_looked_up(argument, seen, columns, may_repeat=may_repeat) for argument in arguments]
+    limited = _limited(_with_columns(chain.from_iterable(listed), columns), limit)
     return _with_sidecars(limited) if sidecar_meta else limited
 
 
-def _looked_up(argument: str, seen: set[bytes], *, may_repeat: bool) -> Iterator[Listed]:
-    """Lists one argument. Fetches the first items, and refuses an argument that names no video."""
+def _with_columns(listed: Iterator[Listed], columns: Mapping[str, set[str]]) -> Iterator[Listed]:
+    """Warns at the end of columns that some of several manifests lack."""
+    yield from listed
+    for name in sorted(set().union(*columns.values())):
+        lacking = [manifest for manifest, own in columns.items() if name not in own]
+        if lacking:
+            logger.warning(
+                "%d of %d manifests have no values of %s, such as %r: their sources have none",
+                len(lacking), len(columns), name, lacking[0],
+            )  # fmt: skip
+
+
+def _looked_up(
+    argument: str, seen: set[bytes], columns: dict[str, set[str]], *, may_repeat: bool
+) -> Iterator[Listed]:
+    """Lists one argument. Fetches the first items, and refuses an argument that names no video.
+
+    Adds the columns of metadata of a manifest to `columns`.
+    """
 
     def once(listed: Iterator[Listed]) -> Iterator[Listed]:
         return _without_repeats(listed, seen) if may_repeat else listed
 
     def of_manifest(uri: str) -> Iterator[Listed]:
         rows = _at_least_one(_readable_rows(uri), argument, "names no sources")
-        return _described(_without_repeats(rows, seen, argument))
+        own = columns.setdefault(argument, set())
+        return _described(_noting(_without_repeats(rows, seen, argument), own))
 
     service = service_of(argument)
     if service is not None:
@@ -179,6 +198,12 @@ def _looked_up(argument: str, seen: set[bytes], *, may_repeat: bool) -> Iterator
     if is_manifest(path):
         return of_manifest(path)
     return once(iter([_local(WalkedPath(path=path, info=info))]))
+
+
+def _noting(rows: Iterable[ManifestRow], columns: set[str]) -> Iterator[ManifestRow]:
+    for row in rows:
+        columns.update(row.metadata)
+        yield row
 
 
 def _readable_rows(manifest: str) -> Iterator[ManifestRow]:

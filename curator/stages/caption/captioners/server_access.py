@@ -6,11 +6,13 @@ No message of this module holds the key, pictures, or the user and password of a
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
@@ -27,12 +29,50 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 16 << 20
 """Longest body that the client reads; a server that sends more is broken."""
 CONNECT_S = 10.0
+_GRACE_S = 0.2
+"""Time after a request's limit in which the request may give a reason of its own."""
 _MAX_DETAIL = 300
 # Servers that validate with pydantic echo the request, including pictures.
 _BLOB = re.compile(r"[A-Za-z0-9+/=_-]{80,}")
 
 # OpenAI's codes for an empty account, https://platform.openai.com/docs/guides/error-codes.
 _NO_CREDIT = {"insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached"}
+
+
+class _Exchange:
+    """The connections of one request, which another thread may end."""
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+        self._is_over = False
+        self._lock = threading.Lock()
+
+    def use(self, connected: socket.socket) -> None:
+        """Adds a connection; raises `OSError` if the time is over."""
+        with self._lock:
+            self._sockets.append(connected)
+            if self._is_over:
+                raise OSError("cancelled")
+
+    def end(self) -> None:
+        """Breaks the connections."""
+        with self._lock:
+            self._is_over = True
+            for connected in self._sockets:
+                shut_down(connected)
+
+
+class _OfThread(threading.local):
+    """The exchange of the thread that connects and reads."""
+
+    exchange: _Exchange
+
+
+def shut_down(connected: socket.socket) -> None:
+    """Ends a connection for the thread that waits for it."""
+    with suppress(OSError):
+        # SSLSocket.shutdown would drop state that the reading thread needs.
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 
 class ServerAccess:
@@ -60,6 +100,7 @@ class ServerAccess:
             )
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._is_broken = False
+        self._of_thread = _OfThread()
         self._pools = self._pool_manager()
 
     def _pool_manager(self) -> "PoolManager":
@@ -86,11 +127,23 @@ class ServerAccess:
         access, made_by_pool = self, pool.ConnectionCls
 
         class Tracked(made_by_pool):  # type: ignore[misc, valid-type]
+            def _new_conn(self) -> socket.socket:
+                connected: socket.socket = super()._new_conn()
+                access._of_thread.exchange.use(connected)
+                return connected
+
             def connect(self) -> None:
                 super().connect()
+                # With TLS, this is another object than the new connection.
+                access._of_thread.exchange.use(self.sock)
                 access._sockets.add(self.sock)
                 if access._is_broken:
                     raise OSError("cancelled")
+
+            def request(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
+                if self.sock is not None:
+                    access._of_thread.exchange.use(self.sock)
+                super().request(*args, **options)
 
         pool.ConnectionCls = Tracked
         return pools
@@ -100,17 +153,43 @@ class ServerAccess:
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Sends a request; returns the status, headers and body of the answer.
 
+        A thread exchanges request and answer, because the time limits of sockets hold for a single
+        system call: a server that sends a byte at a time would keep them for ever. At the end of
+        the limit, the connection is broken, whatever the thread waits for.
+
         Raises:
             UnreachableError: There is no connection; the message gives only the reason.
             TimeoutError: No answer came within `limit_s`.
             OSError: The connection broke, or the answer is too long or cannot be decoded.
             ServerError: Address or certificate is wrong; the message gives the remedy.
         """
+        # urllib3 refuses a time limit of 0.
+        limit_s = max(limit_s, 1e-3)
+        exchange = _Exchange()
+        outcome: Future[tuple[int, Mapping[str, str], bytes]] = Future()
+
+        def work() -> None:
+            self._of_thread.exchange = exchange
+            try:
+                outcome.set_result(self._exchanged(method, path, body, limit_s))
+            except BaseException as error:  # noqa: BLE001 - raised by `result`
+                outcome.set_exception(error)
+
+        threading.Thread(target=work, name="request", daemon=True).start()
+        try:
+            # The limits of connecting give a better reason, so they come first.
+            return outcome.result(limit_s + _GRACE_S)
+        finally:
+            if not outcome.done():
+                exchange.end()
+
+    def _exchanged(
+        self, method: str, path: str, body: bytes | None, limit_s: float
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Sends a request as `send`, with a limit for each wait of the network."""
         from urllib3 import Timeout
         from urllib3 import exceptions as refused
 
-        # urllib3 refuses a time limit of 0.
-        limit_s = max(limit_s, 1e-3)
         until = time.monotonic() + limit_s
         answer = bytearray()
         try:
@@ -151,9 +230,7 @@ class ServerAccess:
         """Breaks all connections, so that running requests fail; any thread may call it."""
         self._is_broken = True
         for connected in list(self._sockets):
-            with suppress(OSError):
-                # SSLSocket.shutdown would drop state that the reading thread needs.
-                socket.socket.shutdown(connected, socket.SHUT_RDWR)
+            shut_down(connected)
 
     def close(self) -> None:
         """Closes idle connections."""
