@@ -10,9 +10,11 @@ import hashlib
 import io
 import json
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import av
@@ -169,6 +171,9 @@ def base_clips(media: Path, footage: Path) -> Iterator[tuple[str, str, float, Fr
                 begin = stop
 
 
+Edited = tuple[str, Frames, float, float]
+
+
 def _seed(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
@@ -312,7 +317,7 @@ DRAWN: dict[str, Callable[[Picture], Picture]] = {
 }
 
 
-def edits(name: str, frames: Frames) -> Iterator[tuple[str, Frames, float, float]]:
+def edits(name: str, frames: Frames) -> Iterator[Edited]:
     """Yields name, frames, offset and speed of each edit, as defined by `Item`."""
     n, fps, seed = len(frames.large), frames.fps, _seed(name)
     yield "none", frames, 0.0, 1.0
@@ -331,6 +336,62 @@ def edits(name: str, frames: Frames) -> Iterator[tuple[str, Frames, float, float
     yield "second half", frames.taken(np.arange(cut, n), fps), -cut / fps, 1.0
     moving, offset_s, _ = inside(frames, seed)
     yield "3 s inside 30 s", moving, offset_s, 1.0
+
+
+def squeezed(p: Picture) -> Picture:
+    """Stretches a picture to 4:3; a picture that is about 4:3 already, to 16:9."""
+    height, width = p.shape[:2]
+    is_done = abs(width / height / (4 / 3) - 1) < 0.05
+    size = (max(8, round(height * (16 / 9 if is_done else 4 / 3))), height)
+    return np.asarray(cv2.resize(p, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def split_screen(frames: Frames, seed: int, *, is_cropped: bool) -> Frames:
+    """Puts the clip on one side of a host, whole or as the middle half of its width."""
+    other = host(seed % len(HOST_PHOTOGRAPHS))
+    at = np.minimum(np.arange(len(frames.large)) * other.fps / frames.fps, len(other.large) - 1)
+    middle = crop(0.25, 0, 0.5, 1) if is_cropped else crop(0, 0, 1, 1)
+
+    def joined(back: Picture, front: Picture) -> Picture:
+        front = middle(front)
+        back = cv2.resize(back, (front.shape[1], front.shape[0]), interpolation=cv2.INTER_AREA)
+        return np.concatenate([front, back] if seed // 4 % 2 else [back, front], axis=1)
+
+    large = [joined(other.large[int(n)], p) for n, p in zip(at, frames.large, strict=True)]
+    return Frames(frames.fps, large, [scaled(p, LUMA_PX) for p in large])
+
+
+def quarter_turned(seed: int) -> Callable[[Picture], Picture]:
+    return lambda p: np.ascontiguousarray(np.rot90(p, 1 if seed // 16 % 2 else -1))
+
+
+def edits_of_removed(name: str, frames: Frames) -> Iterator[Edited]:
+    """Yields edits like `edits`: those with which removed footage is likely to come back."""
+    n, fps, seed = len(frames.large), frames.fps, _seed(name)
+    yield "none", frames, 0.0, 1.0
+    yield "re-encoded at crf 35", encoded(frames, 35), 0.0, 1.0
+    yield "quarter size", frames.drawn(quarter), 0.0, 1.0
+    yield (
+        "trimmed to 70%",
+        frames.taken(np.arange(round(0.15 * n), round(0.85 * n)), fps),
+        (-round(0.15 * n) / fps),
+        1.0,
+    )
+    yield "mirrored", frames.drawn(DRAWN["mirrored"]), 0.0, 1.0
+    yield "letterbox", frames.drawn(boxed), 0.0, 1.0
+    for edit, rate in (("1.5x speed", 1.5), ("1/1.5x speed", 1 / 1.5)):
+        at = (np.arange(int(n / rate)) * rate).astype(int)
+        yield edit, frames.taken(np.minimum(at, n - 1), fps), 0.0, 1 / rate
+    yield "reversed", frames.taken(np.arange(n)[::-1], fps), (n - 1) / fps, -1.0
+    yield "negative", frames.drawn(lambda p: 255 - p), 0.0, 1.0
+    yield "upside down", frames.drawn(lambda p: np.ascontiguousarray(p[::-1])), 0.0, 1.0
+    yield "turned 180 degrees", frames.drawn(lambda p: np.ascontiguousarray(p[::-1, ::-1])), 0.0, 1
+    yield "turned 90 degrees", frames.drawn(quarter_turned(seed)), 0.0, 1.0
+    yield "stretched to 4:3", frames.drawn(squeezed), 0.0, 1.0
+    yield "crop to 60%", frames.drawn(crop(0.2, 0.2, 0.6, 0.6)), 0.0, 1.0
+    yield "corner crop to 60%", frames.drawn(DRAWN["corner crop to 60%"]), 0.0, 1.0
+    yield "half of a split screen", split_screen(frames, seed, is_cropped=False), 0.0, 1.0
+    yield "half of a split screen, cropped", split_screen(frames, seed, is_cropped=True), 0.0, 1.0
 
 
 class Sampler:
@@ -375,19 +436,33 @@ class Sampler:
         return self._seen[key]
 
 
-def items(media: Path, footage: Path, store: Path) -> Iterator[list[Item]]:
-    """Yields each base clip and its edits as a list, clip first; `store` caches the lists."""
+def items(
+    media: Path,
+    footage: Path,
+    store: Path,
+    make: Callable[[str, Frames], Iterator[Edited]] = edits,
+    most: int | None = None,
+) -> Iterator[list[Item]]:
+    """Yields each base clip and its edits as a list, clip first; `store` caches the lists.
+
+    `most` is the number of clips per recording, of which only the first is edited; None for all.
+    """
     store.mkdir(parents=True, exist_ok=True)
     if not (store / "complete").exists():
-        sampler = Sampler()
+        sampler, n_made = Sampler(), Counter[str]()
         for name, recording, start_s, frames in base_clips(media, footage):
+            n_made[recording] += 1
+            if most is not None and n_made[recording] > most:
+                continue
             path = store / f"{_seed(name):08x}.pickle"
             if path.exists():
                 continue
             made = [
                 Item(name, recording, edit, start_s, offset_s, speed,
                      sampler.footage(f"{name} {edit}", changed))
-                for edit, changed, offset_s, speed in edits(name, frames)
+                for edit, changed, offset_s, speed in islice(
+                    make(name, frames), None if most is None or n_made[recording] == 1 else 1
+                )
             ]  # fmt: skip
             path.with_suffix(".part").write_bytes(pickle.dumps(made))
             path.with_suffix(".part").rename(path)

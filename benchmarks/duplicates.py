@@ -12,6 +12,11 @@ cosine of 0.45 or more, because a search would propose these. Precision counts a
 wrong pairs are weighted by the inverse of the share of pairs that was compared. Clips without
 picture vectors, pairs of one recording with the same picture, and recordings of one scene are
 excluded. Offsets count only for clips with motion. Thresholds were set on the half `tune`.
+
+With `--removed`, the clip is footage that was removed, as `curate remove` keeps it. Each edit of
+`edits_of_removed` is a clip of a run, compared at the similarity and by the edits of a run. Clips
+of other recordings, as they are and in one edit, count as false if they are rejected. `before` is
+the comparison that `dedup` makes of clips that are not removed.
 """
 
 import json
@@ -25,12 +30,13 @@ from tempfile import TemporaryDirectory
 
 import cv2
 import numpy as np
-from duplicate_edits import ONE_SCENE, ONE_SHOT, Item, half_of, items
+from duplicate_edits import ONE_SCENE, ONE_SHOT, Item, edits_of_removed, half_of, items
 from measure import arguments, tell
 
-from curator.matching.clip_footage import ClipFootage, Keypoints
+from curator.matching.clip_footage import ClipFootage, Keypoints, keypoints_of
 from curator.matching.geometry import agreement
-from curator.matching.verify_pair import Match, verify_pair
+from curator.matching.verify_pair import ALL_EDITS, COMMON_EDITS, Edits, Match, verify_pair
+from curator.stages.dedup.stage import REMOVED_COSINE
 from curator.storage.local_store import LocalStore
 from curator.tables.footage_store import read_removed_footage, write_removed_footage
 
@@ -87,11 +93,6 @@ def thinned(item: Item, every: int) -> Item:
     return replace(item, footage=thin)
 
 
-def whole(item: Item) -> Item:
-    """Returns a clip as candidates hold it."""
-    return item
-
-
 @cache
 def as_removed(item: Item) -> Item:
     """Returns a clip with the data that `curate remove` keeps."""
@@ -111,15 +112,12 @@ def light(item: Item) -> Item:
     return replace(item, footage=footage)
 
 
-def all_rows(
-    groups: list[list[Item]], share: float, seen: Callable[[Item], Item], seed: int = 0
-) -> list[Row]:
+def all_rows(groups: list[list[Item]], share: float, seed: int = 0) -> list[Row]:
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
     for group in groups:
-        of_group = seen(group[0])
         rows += [
-            compared("copy", of_group, edit, warm=rng.random() < 0.1)
+            compared("copy", group[0], edit, warm=rng.random() < 0.1)
             for edit in group[1:]
             if rng.random() < share
         ]
@@ -144,7 +142,7 @@ def all_rows(
                 if is_own or cosine >= MIN_COSINE:
                     warm = rng.random() < 0.1
                     kind = "other time" if is_own else "other footage"
-                    rows.append(compared(kind, seen(clip), edit, warm=warm))
+                    rows.append(compared(kind, clip, edit, warm=warm))
     return rows
 
 
@@ -288,6 +286,60 @@ def report(rows: list[Row]) -> dict[str, object]:
 MOVING: set[str] = set()
 
 
+def recognised(of: Item, removed: Item, least: float, edits: Edits) -> bool:
+    """Whether a run rejects a clip as removed footage."""
+    cosine = float((of.footage.vectors_VD @ removed.footage.vectors_VD.T).max(initial=-1))
+    return cosine >= least and verify_pair(of.footage, removed.footage, edits) is not None
+
+
+def removed_report(groups: list[list[Item]]) -> dict[str, dict[str, list[int]]]:
+    """Returns for each edit, before and now, how many clips are rejected, of how many."""
+    # In this order, because the second finds nothing that the first does not find.
+    ways = {"now": (REMOVED_COSINE, ALL_EDITS), "before": (0.5, COMMON_EDITS)}
+    table: dict[str, dict[str, list[int]]] = defaultdict(lambda: {w: [0, 0] for w in ways})
+    removed = [as_removed(group[0]) for group in groups]
+    # Each clip is compared with other recordings as it is, and with one edit.
+    edits_tried = [item.edit for group in groups if len(group) > 1 for item in group[1:]]
+
+    def count(kind: str, clip: Item, others: list[Item]) -> None:
+        for way, (least, edits) in ways.items():
+            others = [other for other in others if recognised(clip, other, least, edits)]
+            is_rejected = bool(others)
+            table[kind][way][0] += is_rejected
+            table[kind][way][1] += 1
+            if is_rejected and kind.startswith("("):
+                print("false", way, kind, clip.base, clip.edit, flush=True)
+
+    for number, group in enumerate(groups):
+        clip, n_pictures = group[0], 2
+        other_times, others = (
+            [o for k, o in enumerate(removed) if k != number and is_other(clip, o) == kind]
+            for kind in ("other time", "other footage")
+        )
+        for edit in (thinned(item, n_pictures) for item in group):
+            if len(group) > 1:
+                count(edit.edit, edit, [removed[number]])
+            if edit.edit in ("none", edits_tried[number % len(edits_tried)]):
+                count("(clips of other recordings)", edit, others)
+            if other_times and edit.edit == "none":
+                count("(other times of a recording)", edit, other_times)
+            keypoints_of.cache_clear()
+        print(number + 1, clip.base, flush=True)
+    print("| edit | now | before |")
+    for kind, row in table.items():
+        print(f"| {kind} | " + " | ".join(f"{n} of {of}" for n, of in row.values()) + " |")
+    return table
+
+
+def is_other(clip: Item, other: Item) -> str:
+    """Returns the kind of a pair of clips: `other time`, `other footage`, or empty to skip it."""
+    if clip.recording == other.recording:
+        one = {clip.base, other.base} <= ONE_SHOT and "logo" in clip.base + other.base
+        return "" if one else "other time"
+    is_one_scene = any(w in clip.recording and w in other.recording for w in ONE_SCENE)
+    return "" if is_one_scene else "other footage"
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("media", type=Path)
@@ -297,13 +349,24 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--pictures-every", type=int, default=1, help="use each n-th picture")
     parser.add_argument("--unrelated", type=int, default=20000)
-    parser.add_argument("--removed", action="store_true", help="use clips as removals store them")
+    parser.add_argument("--only", nargs="*", help="with --removed: only these edits")
+    parser.add_argument("--removed", action="store_true", help="edits of removed footage")
     args = parser.parse_args()
-    groups = [
-        g
-        for g in items(args.media, args.footage, args.cache)
-        if half_of(g[0].recording) == args.half
-    ]
+    every = (
+        items(args.media, args.footage, args.cache, edits_of_removed, most=2)
+        if args.removed
+        else items(args.media, args.footage, args.cache)
+    )
+    groups = [g for g in every if half_of(g[0].recording) == args.half]
+    if args.removed:
+        rng = np.random.default_rng(0)
+        groups = [g for g in groups if rng.random() < args.share]
+        groups = [g for g in groups if g[0].footage.vectors_VD.any()]
+        if args.only:
+            groups = [[i for i in g if i.edit in ("none", *args.only)] for g in groups]
+        print(f"{len(groups)} clips of {len({g[0].recording for g in groups})} recordings")
+        tell({"removed": removed_report(groups)})
+        return
     groups = [[thinned(i, args.pictures_every) for i in g] for g in groups]
     flat = [g[0].base for g in groups if not g[0].footage.vectors_VD.any()]
     groups = [g for g in groups if g[0].footage.vectors_VD.any()]
@@ -318,8 +381,7 @@ def main() -> None:
         inliers = inliers_of_unrelated(groups, args.unrelated)
         at_least = {t: int((inliers >= t).sum()) for t in (3, 4, 5, 6, 8)}
         print(f"inliers of {len(inliers)} unrelated pictures: {at_least}, most {inliers.max()}")
-    seen = as_removed if args.removed else whole
-    table = report(all_rows(groups, args.share, seen))
+    table = report(all_rows(groups, args.share))
     tell({"duplicates": table, "vectors": vectors, "neighbours": needed})
 
 

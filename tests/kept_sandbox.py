@@ -26,13 +26,13 @@ from curator.executor.sandboxed_process import (
     process_sandbox,
 )
 from curator.matching.clip_footage import ClipFootage
-from curator.matching.verify_pair import Match
+from curator.matching.verify_pair import COMMON_EDITS, Edits, Match
 from curator.records.tracks import Track
 from curator.stage import Stage
 from curator.storage import open_source
 from curator.tables.track_items import SourceItem
 
-Verify = Callable[[ClipFootage, ClipFootage], Match | None]
+Verify = Callable[[ClipFootage, ClipFootage, Edits], Match | None]
 Process = Callable[[SandboxedProcess, Stage[Any, Any, Any], Any], Any]
 
 
@@ -124,10 +124,10 @@ def remembering_matches(verify: Verify) -> Verify:
     """`verify_pair`, which compares clips of equal content once."""
     remembered: dict[bytes, Match | None] = {}
 
-    def verified(a: ClipFootage, b: ClipFootage) -> Match | None:
-        key = hashlib.sha256(pickle.dumps(a)).digest() + hashlib.sha256(pickle.dumps(b)).digest()
+    def verified(a: ClipFootage, b: ClipFootage, edits: Edits = COMMON_EDITS) -> Match | None:
+        key = b"".join(hashlib.sha256(pickle.dumps(part)).digest() for part in (a, b, edits))
         if key not in remembered:
-            remembered[key] = verify(a, b)
+            remembered[key] = verify(a, b, edits)
         return remembered[key]
 
     return verified

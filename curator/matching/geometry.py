@@ -1,7 +1,8 @@
 """Finds the shift and change of size that map the keypoints of one clip to those of another.
 
 A copy shows the same part of the picture all the time. So matches from several pairs of pictures
-vote for one transform. Common edits do not rotate pictures, so rotations are refused.
+vote for one transform. Common edits do not rotate pictures, so rotations are refused, unless the
+caller asks for quarter turns.
 
 Shape letters: K keypoints of a picture, N matched keypoints.
 """
@@ -27,6 +28,9 @@ _PLACE_PX = 2.0  # keypoints in a square of this side are one place
 _LAYOUT = np.arange(128).reshape(4, 4, 8)
 MIRRORED_128: NDArray[np.int64] = _LAYOUT[::-1][:, :, (-np.arange(8)) % 8].reshape(-1)
 """Indices that turn a descriptor into the descriptor of the mirrored picture."""
+NEGATIVE_128: NDArray[np.int64] = _LAYOUT[::-1, ::-1].reshape(-1)
+"""Indices that turn a descriptor into that of the negative picture: each gradient points to the
+opposite side, and so does the keypoint's orientation, so that only the places are turned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,10 +42,13 @@ class Agreement:
     mirrored: bool  # whether pictures of a are mirrored before the transform
 
 
-def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -> Agreement | None:
+def agreement(
+    pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool, may_turn: bool = False
+) -> Agreement | None:
     """Finds the similarity transform with the most matched keypoints.
 
-    `pairs` are pictures of a and b at the same moments.
+    `pairs` are pictures of a and b at the same moments. With `may_turn`, b may be a by quarter
+    turns, and with `mirrored` also upside down: SIFT descriptors do not change by rotations.
 
     Returns:
         None for fewer than 6 matches, or if the transform rotates or resizes too much.
@@ -59,6 +66,8 @@ def agreement(pairs: Sequence[tuple[Keypoints, Keypoints]], *, mirrored: bool) -
     transform_23 = np.asarray(fit, np.float64)
     scale = math.hypot(transform_23[0, 0], transform_23[1, 0])
     turn_deg = math.degrees(math.atan2(transform_23[1, 0], transform_23[0, 0]))
+    if may_turn:
+        turn_deg -= 90 * round(turn_deg / 90)
     if not 1 / _MAX_SCALE <= scale <= _MAX_SCALE or abs(turn_deg) > _MAX_TURN_DEG:
         return None
     inlier_N = is_inlier.ravel().astype(bool)

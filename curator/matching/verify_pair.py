@@ -18,7 +18,8 @@ from curator.matching.alignment import (
     refined,
     votes,
 )
-from curator.matching.clip_footage import SIDE_PX, ClipFootage
+from curator.matching.clip_footage import SIDE_PX, ClipFootage, Keypoints
+from curator.matching.edited_footage import backward, negative, without_bars
 from curator.matching.geometry import MIN_INLIERS, Agreement, agreement
 from curator.matching.motion_agreement import MotionAgreement, motion_agreement
 
@@ -37,6 +38,29 @@ class Match:
     n_inliers: int  # keypoints that agree, in up to three pairs of pictures
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """The edits, besides crops, mirroring and changes of colour, that clip a may be of clip b."""
+
+    speeds: tuple[float, ...] = OTHER_SPEEDS  # seconds of b per second of a, besides 1
+    turned: bool = False  # by quarter turns, or upside down
+    boxed: bool = False  # with bars, whose share of the luma is taken out
+    negative: bool = False
+    backward: bool = False
+    short_luma: float = -1.0  # least correlation of luma over less than `_MIN_SPAN_S`
+
+
+COMMON_EDITS = Edits()
+ALL_EDITS = Edits(
+    speeds=(*OTHER_SPEEDS, 1.5, 1 / 1.5),
+    short_luma=0.9,
+    turned=True,
+    boxed=True,
+    negative=True,
+    backward=True,
+)
+# 98% of negatives in benchmarks/results/removed.md have a higher cosine, other footage rarely has.
+_NEGATIVE_COSINE = 0.6
 MIN_COSINE = 0.2  # clips whose picture vectors all have a lower cosine never match
 _VOTES_BELOW = 0.15  # guesses may have a cosine this much below that of the vote
 _N_VOTED = 5  # picture vectors of a whose keypoints are compared for the vote
@@ -53,11 +77,25 @@ _MIN_PAIRS, _MIN_SPAN_S, _MIN_SPAN_SHARE, _LONG_SPAN_S = 2, 2.0, 0.7, 3.0
 _STILL_SHARE, _STILL_LIKENESS, _STILL_LIKENESS_RICH = 0.1, 0.9, 0.6
 _LUMA_LONGEST, _LUMA_LONG, _LUMA_CLOSE, _LUMA_MOVING = 0.85, 0.9, 0.965, 0.5
 _LONGEST_SPAN_S = 5.0
+# Luma of copies at a rare speed or backward has 0.92 or more in the half `tune` of removed footage.
+_RARE_LUMA = 0.85
 _MOTION, _MOTION_FIXED, _MOTION_AHEAD = 0.55, 0.75, 0.3
 _BOTH, _BOTH_FIXED, _BOTH_OTHER_SPEED = 1.0, 1.3, 1.6
 _FIXED_LIKENESS = 0.8
 _MIN_AGREEING_S = 0.3
 _SHORT_SPAN_S, _MANY_INLIERS, _CLEARLY, _MORE_AGREEING = 2.0, 20, 0.1, 1.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Whether pictures of a are mirrored, and may be turned, to be those of b."""
+
+    mirrored: bool
+    may_turn: bool
+
+    def agreement(self, pairs: Sequence[tuple[Keypoints, Keypoints]]) -> Agreement | None:
+        """Returns the transform from pictures of a to those of b."""
+        return agreement(pairs, mirrored=self.mirrored, may_turn=self.may_turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,37 +129,78 @@ class Evidence:
         return is_still or self.correlation >= _LUMA_CLOSE
 
 
-def verify_pair(a: ClipFootage, b: ClipFootage) -> Match | None:
+def verify_pair(a: ClipFootage, b: ClipFootage, edits: Edits = COMMON_EDITS) -> Match | None:
     """Finds the footage that two clips share.
+
+    `edits` are tried after the common ones: each costs time if the clips differ. `Match` has the
+    times of b as it is played backward if only this agrees.
 
     Returns:
         None without evidence of shared footage. Flat pictures, and a crop of a fixed camera in
         which nothing moves, give no evidence.
     """
-    voted = _voted(a, b)
-    if voted is None:
-        return None
-    cosine, mirrored = voted
-    # Guesses need pictures about as alike as the pair that voted.
-    near = partial(alignments, a, b, min_cosine=cosine - _VOTES_BELOW)
-    best = _best(a, b, near(speeds=(1.0,), most=_N_GUESSES), mirrored)
-    if best is None:
-        best = _best(a, b, votes(a, b, most=_N_VOTE_PAIRS, around_s=_AROUND_S), mirrored)
-    if best is None or not best.is_close:
-        least_s = 0.0 if best is None else _MORE_AGREEING * best.guess.agreeing_s
-        guesses = near(speeds=OTHER_SPEEDS, most=_N_OTHER_SPEEDS)
-        other = _best(a, b, [g for g in guesses if g.agreeing_s > least_s], mirrored)
-        if other is not None and (best is None or other.strength > best.strength + _CLEARLY):
-            best = other
+    best = _as_it_is(a, b, edits)
+    if best is None and edits.negative and cosines(a, b).max(initial=-1) >= _NEGATIVE_COSINE:
+        b = negative(b)
+        best = _as_it_is(a, b, edits)
     return None if best is None else _match(a, b, best)
 
 
+def _as_it_is(a: ClipFootage, b: ClipFootage, edits: Edits) -> "Evidence | None":
+    voted = _voted(a, b, may_turn=edits.turned)
+    if voted is None:
+        return None
+    best = _in_time(a, b, *voted, edits.speeds, short_luma=edits.short_luma)
+    rare = partial(_in_time, speeds=(), least_luma=_RARE_LUMA, short_luma=edits.short_luma)
+    if best is None and edits.backward:
+        best = rare(a, backward(b), *voted)
+    if best is None and edits.boxed and (inner := without_bars(a)) is not None:
+        best = rare(inner, b, *voted)
+    return best
+
+
+def _in_time(
+    a: ClipFootage,
+    b: ClipFootage,
+    cosine: float,
+    frame: Frame,
+    speeds: Sequence[float],
+    least_luma: float = -1.0,
+    short_luma: float = -1.0,
+) -> "Evidence | None":
+    prove = partial(_best, a, b, frame=frame, least_luma=least_luma, short_luma=short_luma)
+    # Guesses need pictures about as alike as the pair that voted.
+    near = partial(alignments, a, b, min_cosine=cosine - _VOTES_BELOW)
+    best = prove(near(speeds=(1.0,), most=_N_GUESSES))
+    if best is None:
+        best = prove(votes(a, b, most=_N_VOTE_PAIRS, around_s=_AROUND_S))
+    if speeds and (best is None or not best.is_close):
+        least_s = 0.0 if best is None else _MORE_AGREEING * best.guess.agreeing_s
+        guesses = near(speeds=speeds, most=_N_OTHER_SPEEDS)
+        other = prove([g for g in guesses if g.agreeing_s > least_s])
+        if other is not None and (best is None or other.strength > best.strength + _CLEARLY):
+            best = other
+    return best
+
+
 def _best(
-    a: ClipFootage, b: ClipFootage, guesses: Sequence[Alignment], mirrored: bool
+    a: ClipFootage,
+    b: ClipFootage,
+    guesses: Sequence[Alignment],
+    *,
+    frame: Frame,
+    least_luma: float,
+    short_luma: float,
 ) -> Evidence | None:
     """Returns the strongest evidence that proves shared footage, or the first decisive one."""
     best: Evidence | None = None
-    for candidate in _evidence(a, b, guesses, mirrored):
+    for candidate in _evidence(a, b, guesses, frame):
+        is_rare = candidate.guess.speed not in (1.0, *OTHER_SPEEDS)
+        least = _RARE_LUMA if is_rare else least_luma
+        if candidate.span_s < _MIN_SPAN_S:
+            least = max(least, short_luma)
+        if candidate.correlation < least:
+            continue
         if _is_same(candidate) and (best is None or candidate.strength > best.strength):
             best = candidate
             if best.is_close or best.strength >= _DECISIVE:
@@ -130,20 +209,20 @@ def _best(
 
 
 def _evidence(
-    a: ClipFootage, b: ClipFootage, guesses: Sequence[Alignment], mirrored: bool
+    a: ClipFootage, b: ClipFootage, guesses: Sequence[Alignment], frame: Frame
 ) -> Iterator[Evidence]:
     """Yields the evidence for each guess whose geometry agrees."""
     moving_share = min(pulse(a).moving_share, pulse(b).moving_share)
     for guess in guesses:
         pairs = _same_moments(a, b, guess)
         keypoints = [(a.keypoints(i), b.keypoints(j)) for i, j in pairs[:_N_GEOMETRY]]
-        geometry = agreement(keypoints, mirrored=mirrored) if keypoints else None
+        geometry = frame.agreement(keypoints) if keypoints else None
         if geometry is None or geometry.n_inliers < MIN_INLIERS:
             continue
         # In order of time, because `motion_agreement` looks for a run.
         near = sorted(pairs[:_N_MOTION])
         jpegs = [(a.pictures[i], b.pictures[j]) for i, j in near]
-        motion = motion_agreement(jpegs, geometry.transform_23, mirrored=mirrored)
+        motion = motion_agreement(jpegs, geometry.transform_23, mirrored=frame.mirrored)
         start_s, end_s = _overlap(a, b, guess)
         if motion is not None:
             if motion.first > 0:
@@ -165,16 +244,21 @@ def _evidence(
             end_s=end_s,
             correlation=correlation,
             shorter_s=min(a.duration_s, b.duration_s / guess.speed),
-            is_background_fixed=motion is None and _is_background_fixed(a, b, near, geometry),
+            is_background_fixed=motion is None
+            and _is_background_fixed(a, b, near, geometry, frame),
         )
 
 
 def _is_background_fixed(
-    a: ClipFootage, b: ClipFootage, pairs: Sequence[tuple[int, int]], geometry: Agreement
+    a: ClipFootage,
+    b: ClipFootage,
+    pairs: Sequence[tuple[int, int]],
+    geometry: Agreement,
+    frame: Frame,
 ) -> bool:
     """Whether the transform also fits pictures of different moments, if there are two pairs."""
     (i, _), (_, j) = pairs[0], pairs[-1]
-    other = agreement([(a.keypoints(i), b.keypoints(j))], mirrored=geometry.mirrored)
+    other = frame.agreement([(a.keypoints(i), b.keypoints(j))])
     if other is None or len(pairs) < _MIN_PAIRS:
         return other is not None
     middle = np.array([SIDE_PX / 2, SIDE_PX / 3, 1])
@@ -188,8 +272,8 @@ def _overlap(a: ClipFootage, b: ClipFootage, guess: Alignment) -> tuple[float, f
     return start_s, min(a.duration_s, (b.duration_s - guess.offset_s) / guess.speed)
 
 
-def _voted(a: ClipFootage, b: ClipFootage) -> tuple[float, bool] | None:
-    """Returns the cosine of the most alike pictures with agreeing keypoints; whether mirrored."""
+def _voted(a: ClipFootage, b: ClipFootage, *, may_turn: bool) -> tuple[float, Frame] | None:
+    """Returns the cosine of the most alike pictures with agreeing keypoints, and how they agree."""
     cosines_AB = cosines(a, b)
     if not cosines_AB.size:
         return None
@@ -203,9 +287,10 @@ def _voted(a: ClipFootage, b: ClipFootage) -> tuple[float, bool] | None:
         j = int(np.abs(b.picture_s - float(b.vector_s[best_A[at]])).argmin())
         pair = [(a.keypoints(i), b.keypoints(j))]
         for mirrored in (False, True):
-            geometry = agreement(pair, mirrored=mirrored)
+            frame = Frame(mirrored=mirrored, may_turn=may_turn)
+            geometry = frame.agreement(pair)
             if geometry is not None and geometry.n_inliers >= _MIN_VOTED_INLIERS:
-                return cosine, mirrored
+                return cosine, frame
     return None
 
 

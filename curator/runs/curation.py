@@ -21,7 +21,7 @@ from curator.executor.progress import Progress
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.runs.dropped_clips import DropCheck
-from curator.runs.elsewhere import exclude_removed_sources
+from curator.runs.elsewhere import check_recognition, exclude_removed_sources
 from curator.runs.generations import CARRIED, Generations, carry, last_sources, why_stale
 from curator.runs.measuring import Ahead
 from curator.runs.one_pass import Pass, PassScope, Results, earlier_results
@@ -81,6 +81,8 @@ class Run:
             removals=finished_removals(store),
         )
         """The state that passes share."""
+        # The checks before the lease may not have seen a removal that ended meanwhile.
+        check_recognition(recipe, self.context.removals)
         # Hashes match now: `finished_removals` has refused an output with an unfinished removal.
         repair_objects(store, check=check)
         self._previous = earlier_state(store)

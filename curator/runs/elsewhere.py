@@ -20,6 +20,7 @@ from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
 from curator.records.clips import Reason
 from curator.stage import Elsewhere
+from curator.stages.analyze.sampling_grid import steps_of
 from curator.stages.propose.candidate_store import stored_candidates
 from curator.stages.propose.stage import ProposedUnit
 from curator.storage import Store, open_store
@@ -34,6 +35,48 @@ from curator.tables.source_table import SourceTable
 
 EXCLUDED_CLIPS = "clips_of_removed_footage"
 """Key of `work` in the summary: number of new candidates that were dropped."""
+
+
+# benchmarks/results/removed.md: recognition was measured with these distances of pictures.
+_LONGEST_PICTURE_S, _LONGEST_VECTOR_S = 1.0, 2.0
+_SLACK = 1e-6
+
+
+def check_recognition(recipe: Recipe, removals: Removals) -> None:
+    """Raises `UsageError` if a run of this recipe could not recognise removed footage.
+
+    Recognition is no setting: it needs vectors and pictures of each clip that may be kept.
+    """
+    if not removals.footage:
+        return
+    analyze = recipe.analyze
+    vector_s, picture_s = (
+        steps_of(analyze, seconds) / analyze.samples_per_s
+        for seconds in (analyze.scene_every_s, analyze.thumbnail_every / analyze.samples_per_s)
+    )
+    why = None
+    if not analyze.scenes:
+        why = "analyze.scenes is false, so clips have no vectors", "analyze.scenes=true"
+    elif analyze.samples_per_s * _LONGEST_PICTURE_S < 1 - _SLACK:
+        said = f"analyze.samples_per_s is {analyze.samples_per_s:g}"
+        why = (
+            f"{said}, so clips have too few pictures",
+            "analyze.samples_per_s=1 with analyze.thumbnail_every=1",
+        )
+    elif picture_s > _LONGEST_PICTURE_S + _SLACK:
+        every = int(_LONGEST_PICTURE_S * analyze.samples_per_s + _SLACK)
+        said = f"analyze.thumbnail_every is {analyze.thumbnail_every}"
+        said += f", so clips have a picture per {picture_s:.3g} s"
+        why = f"{said}, not per {_LONGEST_PICTURE_S:g} s", f"analyze.thumbnail_every={every}"
+    elif vector_s > _LONGEST_VECTOR_S + _SLACK:
+        said = f"analyze.scene_every_s is {analyze.scene_every_s:g}"
+        said += f", so clips have a vector per {vector_s:.3g} s"
+        why = f"{said}, not per {_LONGEST_VECTOR_S:g} s", "analyze.scene_every_s=2"
+    if why is not None:
+        raise UsageError(
+            "footage was removed from this OUT, and a run must recognise copies of it: "
+            f"{why[0]}; add --set {why[1]}, or use another OUT"
+        )
 
 
 def elsewhere_of(

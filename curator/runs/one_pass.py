@@ -233,7 +233,8 @@ class Pass:
         """Returns whether a pass cuts clips while it analyzes other sources.
 
         On a single machine without a GPU, analysis uses all cores. A captioner's frames are sampled
-        during the cut, so this cut has to wait until all decisions are made.
+        during the cut, so this cut has to wait until all decisions are made. Removed footage is
+        recognised among all clips at once.
         """
         engine = self._run.engine
         frames = sum(source.work for source in sources)
@@ -245,6 +246,7 @@ class Pass:
         return (
             leaves_cores
             and self._graph.may_cut_ahead()
+            and not self._run.removals.footage
             and not self._recipe.caption.asks
             and not self._cutting.has_written()
         )

@@ -20,7 +20,7 @@ from curator.models.weight_store import ModelStore
 from curator.number_text import amount
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
-from curator.runs.elsewhere import other_output
+from curator.runs.elsewhere import check_recognition, other_output
 from curator.runs.lease import Lease
 from curator.runs.output_recipe import recipe_for
 from curator.runs.progress_report import reported
@@ -36,6 +36,7 @@ from curator.storage.object_service import scheme_of
 from curator.tables.clip_rank import LEAST
 from curator.tables.out_layout import CONFIG, OWN_FOLDERS, foreign_objects, has_results
 from curator.tables.parts import SUMMARY
+from curator.tables.removal_records import read_removals
 from curator.telemetry.spans import exported_spans
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ def check_run(
 
     Raises:
         RecipeError: A key or value of the recipe is wrong.
-        UsageError: A place, a model, a package, a GPU or a server is missing.
+        UsageError: A place, a model, a package, a GPU or a server is missing, or the recipe would
+            let removed footage come back.
     """
     with _before_work():
         return _checked(
@@ -106,6 +108,7 @@ def _checked(
     graph_of(loaded)
     check_cluster((*sources, out), ray_address=ray_address, shared_out=shared_out)
     store = check_places(sources, out, writes=writes)
+    check_recognition(loaded, read_removals(store))
     for other in loaded.dedup.against:
         other_output(other, store)
     # A rerun may have nothing to decode or caption, so its GPU or server may be gone.

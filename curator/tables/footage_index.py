@@ -171,7 +171,7 @@ class FootageIndex:
                 first_number=self.index.n_vectors if self.index is not None else 0,
                 n=len(vectors_ND),
             )
-            if self.index is not None:
+            if self.index is not None and len(vectors_ND):
                 self.index.add(vectors_ND, rows + self.n_owners)
             ids = block["clip_id"].combine_chunks()
             self._take(PlacedPart(facts, place, ids, seconds=_seconds(block)))

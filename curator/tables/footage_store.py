@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curator.matching.clip_footage import ClipFootage, Keypoints
+from curator.matching.picture_vectors import with_vectors
+from curator.stage import Footage
 from curator.storage import Store
 from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.lasting_objects import read_lasting, write_lasting
@@ -88,15 +90,15 @@ class FootageStore:
         return clips
 
 
-class RemovedFootage:
-    """Footage of removed clips in memory; another set of clips has another `key`."""
+class FootageInMemory:
+    """Footage of some clips in memory; another set of clips has another `key`."""
 
     def __init__(self, key: str, clips: Iterable[ClipFootage]) -> None:
         self.key = key
         self._clips = {clip.clip_id: clip for clip in clips}
 
     def blocks(self) -> Iterator[pa.Table]:
-        """Yields rows of `FOOTAGE_SCHEMA`; ids are numbers."""
+        """Yields rows of `FOOTAGE_SCHEMA`."""
         rows = [_vectors_row(clip) for clip in self._clips.values()]
         yield pa.Table.from_pylist(rows, FOOTAGE_SCHEMA)
 
@@ -105,13 +107,36 @@ class RemovedFootage:
         return {name: self._clips[name] for name in clip_ids if name in self._clips}
 
 
+NO_FOOTAGE = FootageInMemory("", ())
+
+
+def described_footage(own: Footage, wanted: pa.Array) -> FootageInMemory:
+    """Returns the `wanted` clips of a footage that have pictures and no vector, with vectors.
+
+    A clip that is shorter than the distance of two vectors may have none.
+    """
+    undescribed = [
+        table["clip_id"].filter(pc.equal(pc.list_value_length(table["second"]), 0))
+        for table in _clips_and_seconds(own)
+    ]
+    ids = [
+        name
+        for some in undescribed
+        for name in some.filter(pc.is_in(some, value_set=wanted)).to_pylist()
+    ]
+    return FootageInMemory("", with_vectors(own.clips(ids).values())) if ids else NO_FOOTAGE
+
+
 def write_removed_footage(store: Store, clips: Sequence[ClipFootage]) -> str | None:
-    """Writes the footage of removed clips; returns the object's name, None for no clips."""
+    """Writes the footage of removed clips; returns the object's name, None for no clips.
+
+    Clips without vectors get vectors of their pictures: the next recipe may measure vectors.
+    """
     if not clips:
         return None
     tables = (
         pa.Table.from_pylist([_removed_row(clip, number)], _REMOVED_SCHEMA)
-        for number, clip in enumerate(clips)
+        for number, clip in enumerate(with_vectors(clips))
     )
     name = f"{REMOVED}/footage-{'~' * 16}.parquet"
     name, data = parquet_by_content(tables, _REMOVED_SCHEMA, name, _REMOVED_ROWS)
@@ -119,7 +144,7 @@ def write_removed_footage(store: Store, clips: Sequence[ClipFootage]) -> str | N
     return name
 
 
-def read_removed_footage(store: Store, names: Collection[str]) -> RemovedFootage | None:
+def read_removed_footage(store: Store, names: Collection[str]) -> FootageInMemory | None:
     """Reads footage that removal records name; None for none.
 
     Raises `UsageError` if an object is lost with its copy, because a run without it may use edited
@@ -131,7 +156,17 @@ def read_removed_footage(store: Store, names: Collection[str]) -> RemovedFootage
         for number, row in enumerate(row for table in tables for row in _rows(table)):
             row |= {"clip_id": f"{number}/{name}", "jpeg": map(_keypoints, row["keypoints"])}
             clips.append(as_footage(row | {"second": row["picture_second"]}, row))
-    return RemovedFootage(" ".join(sorted(names)), clips) if clips else None
+    return FootageInMemory(" ".join(sorted(names)), clips) if clips else None
+
+
+def _clips_and_seconds(footage: Footage) -> Iterator[pa.Table]:
+    """Yields the columns `clip_id` and `second` of all clips, an object at a time."""
+    names = ["clip_id", "second"]
+    if not isinstance(footage, FootageStore):
+        yield from (block.select(names) for block in footage.blocks())
+        return
+    for part in footage.parts:
+        yield read_rows(footage.store, footage_object(part), lambda file: file.read(names))
 
 
 def _by_group(file: pq.ParquetFile) -> list[pa.Table]:

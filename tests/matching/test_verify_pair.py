@@ -1,6 +1,6 @@
 """Copies of made footage are found with their offset; other footage and other times are not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from curator.footage.scenes import photograph
 from curator.matching.clip_footage import ClipFootage
-from curator.matching.verify_pair import verify_pair
+from curator.matching.edited_footage import without_bars
+from curator.matching.verify_pair import ALL_EDITS, verify_pair
 
 Picture = NDArray[np.uint8]
 FPS = 25
@@ -132,12 +133,70 @@ def test_other_footage_and_other_times_are_not_the_same() -> None:
         replace(made, picture_s=made.picture_s[:3])
 
 
+def as_removed(clip: ClipFootage) -> ClipFootage:
+    """The clip as a removal keeps it: keypoints in place of pictures."""
+    return replace(clip, pictures=tuple(clip.keypoints(at) for at in range(len(clip.pictures))))
+
+
 def test_removed_footage_is_found_by_its_keypoints() -> None:
     frames = moving_camera("coffee.png")
-    whole = footage(frames)
-    keypoints = tuple(whole.keypoints(at) for at in range(len(whole.pictures)))
-    kept = replace(whole, pictures=keypoints)
+    kept = as_removed(footage(frames))
     assert not any(isinstance(p, bytes) for p in kept.pictures)
     match = verify_pair(kept, footage(frames, lambda p: p[18:162, 32:288]))
     assert match is not None
     assert match.offset_s == pytest.approx(0, abs=0.1)
+
+
+def boxed(picture: Picture) -> Picture:
+    return np.asarray(cv2.copyMakeBorder(picture, 30, 30, 0, 0, cv2.BORDER_CONSTANT), np.uint8)
+
+
+BACKWARD = range(149, -1, -1)
+FASTER, SLOWER = ([int(n) for n in np.arange(0, 149, speed)] for speed in (1.5, 1 / 1.5))
+
+
+@pytest.mark.parametrize(
+    ("edit", "order", "speed"),
+    [
+        pytest.param(lambda p: p[::-1], range(150), 1, id="upside down"),
+        pytest.param(np.rot90, range(150), 1, id="turned left"),
+        pytest.param(lambda p: np.rot90(p, -1)[:, ::-1], range(150), 1, id="turned and mirrored"),
+        pytest.param(lambda p: 255 - p, range(150), 1, id="negative"),
+        pytest.param(lambda p: p, BACKWARD, 1, id="backward"),
+        pytest.param(lambda p: p, FASTER, 1.5, id="1.5 times as fast"),
+        pytest.param(lambda p: p, SLOWER, 1 / 1.5, id="1.5 times as slow"),
+    ],
+)
+def test_removed_footage_is_found_in_more_edits(
+    edit: Callable[[Picture], Picture], order: Sequence[int], speed: float
+) -> None:
+    frames = moving_camera("coffee.png")
+    whole = footage(frames)
+    clip = footage(tuple(frames[int(n)] for n in order), edit)
+    # Unlike the vectors of these tests, those of the network hardly change.
+    nearest = [int(order[round(at * FPS)]) / FPS for at in clip.vector_s]
+    at = np.abs(whole.vector_s[None] - np.array(nearest)[:, None]).argmin(1)
+    clip = replace(clip, vectors_VD=whole.vectors_VD[at])
+    match = verify_pair(clip, as_removed(whole), ALL_EDITS)
+    assert match is not None
+    assert match.speed == pytest.approx(speed)
+    assert match.share_a > 0.9
+    if order == range(150):
+        # Without these edits, no keypoints agree.
+        assert verify_pair(clip, as_removed(whole)) is None
+    other = as_removed(footage(moving_camera("chelsea.png")))
+    others = replace(other, vectors_VD=whole.vectors_VD)
+    assert verify_pair(clip, others, ALL_EDITS) is None
+
+
+def test_bars_do_not_hide_removed_footage_of_a_fixed_camera() -> None:
+    inner, clip = footage(fixed_camera(0)), footage(fixed_camera(0), boxed)
+    clip = replace(clip, vectors_VD=inner.vectors_VD)
+    freed = without_bars(clip)
+    assert freed is not None
+    alike = [np.corrcoef(c.luma_spread_F, inner.luma_spread_F)[0, 1] for c in (clip, freed)]
+    assert alike[0] < 0.9 < 0.99 < alike[1]
+    assert without_bars(inner) is None
+    assert verify_pair(clip, as_removed(inner), ALL_EDITS) is not None
+    other = replace(footage(fixed_camera(1)), vectors_VD=inner.vectors_VD)
+    assert verify_pair(clip, as_removed(other), ALL_EDITS) is None

@@ -1,5 +1,6 @@
 """Edited copies: in one output, in another one, and of footage that was removed."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from place import Place
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.recipe import recipe_names
 
 Picture = NDArray[np.uint8]
 Edit = Callable[[Picture], Picture]
@@ -153,17 +155,87 @@ def test_an_output_is_not_compared_with_itself(
     assert "is this run's own output" in capsys.readouterr().err
 
 
-def test_edited_copies_of_removed_footage_stay_out(first: Copies, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(first.out, tmp_path / "out"))
-    (tmp_path / "names").write_text(str(first.sources / "motorcycle.mp4"))
-    assert main(["remove", str(out), "--sources", str(tmp_path / "names")]) == EXIT_OK
-    write(tmp_path / "in" / "returned.mp4", "motorcycle", mirrored_crop)
-    write(tmp_path / "in" / "coffee.mp4", "coffee")
-    place = Copies(tmp_path / "in", out)
+@pytest.fixture(scope="module")
+def returned(first: Copies, tmp_path_factory: pytest.TempPathFactory) -> Copies:
+    """The output after the removal of a film, which comes back edited; not to be changed."""
+    folder = tmp_path_factory.mktemp("returned")
+    out = Path(shutil.copytree(first.out, folder / "out"))
+    (folder / "names").write_text(str(first.sources / "motorcycle.mp4"))
+    assert main(["remove", str(out), "--sources", str(folder / "names")]) == EXIT_OK
+    write(folder / "in" / "returned.mp4", "motorcycle", mirrored_crop)
+    write(folder / "in" / "plain.mp4", "motorcycle", small)
+    write(folder / "in" / "coffee.mp4", "coffee")
+    place = Copies(folder / "in", out)
     place.run()
-    clips = place.by_film()
-    assert clips["returned"]["reason"] == "removed_before"
+    return place
+
+
+def test_edited_copies_of_removed_footage_stay_out(returned: Copies) -> None:
+    clips = returned.by_film()
+    assert {clips[name]["reason"] for name in ("returned", "plain")} == {"removed_before"}
     # The removed part of it does not come back either.
     assert (clips["more"]["reason"], clips["more+"]["decision"]) == ("removed_before", "kept")
     assert {clips[name]["decision"] for name in ("coffee", "coins")} == {"kept"}
-    assert main(["verify", str(out), "--removed"]) == EXIT_OK
+    assert main(["verify", str(returned.out), "--removed"]) == EXIT_OK
+
+
+WITHOUT_MODELS = (
+    "analyze.clip=null", "analyze.device=cpu", "semantic.aesthetic=null", "semantic.reject=[]",
+    "filters.aesthetic.severity=flag", "shard.by_content_type=false", "shard.embedding=scene",
+    "filters.short_side_px.min=240", "shard.min_bytes=0",
+)  # fmt: skip
+"""Settings with which `cosmos` needs no model and keeps small films."""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("--recipe=driving",),
+        ("dedup.similarity=0.99", "dedup.neighbours=1", "dedup.min_share=1", "run.mode=growing"),
+        *(
+            pytest.param(settings, marks=pytest.mark.long)
+            for settings in (
+                ("dedup.enabled=false", "run.mode=growing"),
+                ("dedup.enabled=false", "run.generation_hours=0.001"),
+                ("dedup.enabled=false", "dedup.remainders=false"),
+                ("dedup.enabled=false", "select.by=[tags]", "select.max_per_group=9"),
+                ("stages=[{use: dedup, after: select}]",),
+                ("propose.max_s=4", "propose.min_s=1"),
+                *(
+                    (f"--recipe={name}", *(WITHOUT_MODELS if name == "cosmos" else ()))
+                    for name in recipe_names()
+                    if name != "driving"
+                ),
+            )
+        ),
+    ],
+    ids=" ".join,
+)
+def test_no_recipe_lets_removed_footage_come_back(
+    returned: Copies, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    """Pins that recognition is no setting, with an output that no other recipe has seen."""
+    place = returned.copy(tmp_path)
+    shutil.rmtree(place.out / "alike")
+    place.run(*settings)
+    clips = place.by_film()
+    assert {clips[name]["reason"] for name in ("returned", "plain")} == {"removed_before"}
+    assert clips["coffee"]["decision"] == "kept"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("analyze.scenes=false",), "analyze.scenes is false.*add --set analyze.scenes=true"),
+        (("analyze.scene_every_s=30",), "scene_every_s is 30.*--set analyze.scene_every_s=2"),
+        (("analyze.thumbnail_every=4",), "thumbnail_every is 4.*--set analyze.thumbnail_every=2"),
+        (("analyze.samples_per_s=0.2",), "samples_per_s is 0.2.*--set analyze.samples_per_s=1"),
+    ],
+)
+def test_a_recipe_without_the_signals_of_recognition_is_refused(
+    returned: Copies, capsys: pytest.CaptureFixture[str], settings: tuple[str, ...], said: str
+) -> None:
+    before = (returned.out / "summary.json").stat().st_mtime_ns
+    assert returned.code(*settings) == EXIT_USAGE
+    assert re.search(said, capsys.readouterr().err)
+    assert (returned.out / "summary.json").stat().st_mtime_ns == before

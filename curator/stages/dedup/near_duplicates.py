@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.matching.clip_footage import ClipFootage
-from curator.matching.verify_pair import Match, verify_pair
+from curator.matching.verify_pair import COMMON_EDITS, Edits, Match, verify_pair
 from curator.stage import Elsewhere, Footage, Work
 from curator.tables.footage_index import FootageIndex
+from curator.tables.footage_store import NO_FOOTAGE, described_footage
 from curator.tables.parts import columns_schema
 from curator.vectors.neighbour_pairs import NeighbourSearch
 from curator.vectors.vector_codes import blocks
@@ -43,8 +44,10 @@ _VERIFY_S = 0.02  # about, CPU-seconds per pair
 # benchmarks/results/vector_index.md has the effect of the index's codes on cosines.
 _CODE_SLACK = 0.05  # a cosine of codes may be lower than the cosine of the vectors by this
 _UNIT_PAIRS = 256
+_N_OWN = 2
+"""Footages of this output: stored ones, and those that got vectors for this search."""
 
-_Named = tuple[int, str]  # number of a place (0 for this output), and the id of a clip
+_Named = tuple[int, str]  # number of a footage (below `_N_OWN` for this output), id of a clip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +140,8 @@ def find_pairs(
     known_places: Collection[str],
     similarity: float,
     neighbours: int,
+    among: bool = True,
+    edits: Edits = COMMON_EDITS,
 ) -> Iterator[Pair]:
     """Finds pairs that earlier searches did not compare: of a new clip, or of a new place.
 
@@ -149,12 +154,18 @@ def find_pairs(
         known_places: Keys of places with which all clips but `new` were compared.
         similarity: Cosine of two pictures from which their clips are compared.
         neighbours: Number of most similar clips that are compared, for each picture.
+        among: Whether clips of this output are compared with each other too. If not, they do not
+            count among the neighbours, so that no number of similar clips hides a clip of a place,
+            and clips without a vector get vectors of their pictures.
+        edits: What clips of this output may be, besides the common edits.
     """
-    new_places = [at for at, place in enumerate(places, 1) if place.key not in known_places]
-    if (not len(new) and not new_places) or (not places and len(ids) < 2):
+    new_places = [at for at, p in enumerate(places, _N_OWN) if p.key not in known_places]
+    if not (len(new) or new_places) or not (places or (among and len(ids) > 1)):
         return
-    footages = (own, *(place.footage for place in places))
-    clip_ids = [ids, *(place.clip_ids for place in places)]
+    named = ids if new_places else new
+    described = NO_FOOTAGE if among else described_footage(own, named)
+    footages = (own, described, *(place.footage for place in places))
+    clip_ids = [ids, named, *(place.clip_ids for place in places)]
     n_clips = sum(len(some) for some in clip_ids if some is not None)
     indexed = FootageIndex(footages, work, n_clips=n_clips)
     if indexed.index is None:
@@ -163,26 +174,27 @@ def find_pairs(
     place_of = np.full(indexed.n_owners, -1, np.int16)
     for number, some in reversed(list(enumerate(clip_ids))):
         place_of[indexed.mask(number, some)] = number
-    is_new = indexed.mask(0, new)
-    is_asking = place_of == 0 if new_places else is_new
+    is_new = indexed.mask(0, new) | indexed.mask(1, new)
+    is_own = (place_of >= 0) & (place_of < _N_OWN)
+    is_asking = is_own if new_places else is_new
     search = NeighbourSearch(
         index=indexed.index,
         least=max(similarity - _CODE_SLACK, _CODE_SLACK),
         k=neighbours,
         since=indexed.first_number(is_asking),
         asking=is_asking,
-        allowed=place_of >= 0,
+        allowed=place_of >= (0 if among else _N_OWN),
     )
     owners = search.owners(work)
     # A pair needs a clip of this output, and a clip that is new or of a new place.
-    is_wanted = (place_of == 0)[owners].any(axis=1)
+    is_wanted = is_own[owners].any(axis=1)
     is_wanted &= (is_new | np.isin(place_of, new_places))[owners].any(axis=1)
     owners = owners[is_wanted]
     units = (_named(indexed, place_of, owners[at]) for at in blocks(len(owners), _UNIT_PAIRS))
-    verify, nothing = partial(_verified, footages), np.zeros((0, 1), np.float32)
+    verify, nothing = partial(_verified, footages, edits), np.zeros((0, 1), np.float32)
     for matches in work(verify, nothing, units, cpu_s=_VERIFY_S * len(owners)):
         for (_, clip_id), (number, other), match in matches:
-            key = places[number - 1].key if number else ""
+            key = places[number - _N_OWN].key if number >= _N_OWN else ""
             yield Pair(clip_id=clip_id, other=other, place=key, match=match)
 
 
@@ -197,7 +209,10 @@ def _named(
 
 
 def _verified(
-    footages: Sequence[Footage], _: NDArray[np.float32], unit: Sequence[tuple[_Named, _Named]]
+    footages: Sequence[Footage],
+    edits: Edits,
+    _: NDArray[np.float32],
+    unit: Sequence[tuple[_Named, _Named]],
 ) -> list[tuple[_Named, _Named, Match]]:
     """Returns the pairs of a unit that show the same footage; `footages` are those of places."""
     clips: dict[_Named, ClipFootage] = {}
@@ -206,6 +221,8 @@ def _verified(
         clips |= {(place, name): clip for name, clip in footage.clips(sorted(wanted)).items()}
     matches = []
     for a, b in unit:
-        if a in clips and b in clips and (match := verify_pair(clips[a], clips[b])) is not None:
-            matches.append((a, b, match))
+        if a in clips and b in clips:
+            match = verify_pair(clips[a], clips[b], edits)
+            if match is not None:
+                matches.append((a, b, match))
     return matches

@@ -1,6 +1,8 @@
 """The stage that rejects a clip if a better clip shows the same footage."""
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -8,10 +10,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.fingerprints import fingerprint
+from curator.matching.verify_pair import ALL_EDITS
 from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Remainders, Work
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs, find_pairs
+from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair, find_pairs
 from curator.stages.dedup.retention import (
     NO_LENGTH,
     Division,
@@ -25,7 +28,9 @@ from curator.tables.clip_rank import criterion, rank_order
 from curator.tables.parts import with_column
 
 PAIRS = "alike"  # family: verified pairs
-MATCHING = 1  # version of the search: raise it when the same clips give other pairs
+MATCHING = 2  # version of the search: raise it when the same clips give other pairs
+# Removed footage is searched by these, whatever the recipe says: benchmarks/results/removed.md.
+REMOVED_COSINE, _REMOVED_NEIGHBOURS = 0.45, 16
 # benchmarks/results/duplicates.md: 5% of the offsets of crops have errors of 0.3 s.
 _SAID_S = 0.5  # shortest lost footage that a row mentions
 
@@ -36,13 +41,16 @@ class DedupStage(CorpusStage[DedupConfig]):
     Clips are also compared with clips of earlier generations and of other outputs, and with removed
     footage; all of these stay as they are. Pairs that were compared before are not compared again.
 
+    No setting of the recipe weakens the comparison with removed footage: a disabled stage makes it
+    too, and `similarity` and `neighbours` do not apply to it.
+
     `shortest` is the shortest clip that can be kept. With `divides`, parts of clips may become
     clips. A growing run does not divide, because its earlier generations stay. Decisions of an
     exact run are valid in a growing run, so the fingerprint does not depend on `divides`.
     """
 
     name = "dedup"
-    version = 3
+    version = 4
     reads = ("clips", "candidates")
     writes = ("clips", PAIRS)
     config_type = DedupConfig
@@ -62,9 +70,13 @@ class DedupStage(CorpusStage[DedupConfig]):
 
     def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | Remainders]:
         """Rejects clips with footage of other places, then clips with a better duplicate."""
-        if not self.config.enabled or not corpus.num_rows:
+        if not corpus.num_rows:
             return
-        ids, places = corpus["clip_id"].combine_chunks(), corpus.elsewhere()
+        is_on, every = self.config.enabled, corpus.elsewhere()
+        places = [p for p in every if is_on or p.reason == Reason.REMOVED_BEFORE]
+        if not is_on and not places:
+            return
+        ids = corpus["clip_id"].combine_chunks()
         stored, is_new = self._pairs(corpus, ids, places, work)
         pairs = _NumberedPairs(stored.pairs, ids)
         is_left, is_removed = np.ones(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
@@ -101,17 +113,28 @@ class DedupStage(CorpusStage[DedupConfig]):
             return stored, False
         # Pairs of clips that a rule rejects now stay stored: a later recipe may keep these clips.
         compared = pa.concat_arrays([stored.compared, new])
-        pairs = find_pairs(
-            corpus.footage(),
-            compared,
-            new,
-            places,
-            work,
-            known_places=stored.places,
-            similarity=config.similarity,
-            neighbours=config.neighbours,
+        find = partial(find_pairs, corpus.footage(), compared, new, known_places=stored.places)
+        removed, others = (
+            [place for place in places if (place.reason == Reason.REMOVED_BEFORE) == is_removed]
+            for is_removed in (True, False)
         )
-        return stored.with_new(compared, keys, pairs), True
+        pairs: list[Iterator[Pair]] = []
+        if removed:
+            pairs.append(
+                find(
+                    removed,
+                    work,
+                    similarity=REMOVED_COSINE,
+                    neighbours=_REMOVED_NEIGHBOURS,
+                    among=False,
+                    edits=ALL_EDITS,
+                )
+            )
+        if config.enabled:
+            pairs.append(
+                find(others, work, similarity=config.similarity, neighbours=config.neighbours)
+            )
+        return stored.with_new(compared, keys, chain.from_iterable(pairs)), True
 
     def _elsewhere(
         self, pairs: "_NumberedPairs", keys: Sequence[str], places: Sequence[Elsewhere]
@@ -222,6 +245,8 @@ class DedupStage(CorpusStage[DedupConfig]):
 
 def search_settings(config: DedupConfig) -> str:
     """Returns the fingerprint of the settings on which stored pairs depend."""
+    if not config.enabled:
+        return fingerprint(MATCHING, "removed footage alone")
     return fingerprint(MATCHING, config.similarity, config.neighbours)
 
 

@@ -180,8 +180,9 @@ class Candidates:
         `uris` has the address of each source id. Calls `propose` for parts that are not stored;
         parts of the same sources, up to `REMAINDERS_S` or a source, are stored together.
         """
-        self._remainders = [self._remainder(rows, propose) for rows in _by_sources(parts)]
-        return _moved(_merged([self._unit(part) for part in self._remainders]), uris)
+        stored = [self._remainder(rows, propose) for rows in _by_sources(parts)]
+        self._remainders = sorted({*self._remainders, *stored})
+        return _moved(_merged([self._unit(part) for part in stored]), uris)
 
     def _remainder(self, parts: pa.Table, propose: Callable[[pa.Table], list[ProposedUnit]]) -> str:
         """Returns the stored object of parts of clips; `propose` makes it if it is missing."""
@@ -208,8 +209,9 @@ class Candidates:
     def footage(self) -> FootageStore:
         """Returns the vectors by which duplicates are found; workers can read them too."""
         self.flush()
-        parts = sorted(part for part in self._parts if part in self._used)
-        return FootageStore(self._store, tuple(parts), writes_index=True)
+        # A custom stage may have made clips of parts of others before the comparison.
+        parts = [*(part for part in self._parts if part in self._used), *self._remainders]
+        return FootageStore(self._store, tuple(sorted(parts)), writes_index=True)
 
     def names(self) -> set[str]:
         """Returns the names of all current objects."""

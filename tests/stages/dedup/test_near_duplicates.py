@@ -1,16 +1,26 @@
 """Stored pairs: what was compared is not compared again, wherever its other clip is."""
 
+from functools import partial
 from unittest.mock import MagicMock
 
+import cv2
+import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
 from curator.executor.corpus_work import CorpusWork
+from curator.matching import picture_vectors
+from curator.matching.clip_footage import ClipFootage
 from curator.matching.verify_pair import Match
+from curator.records.clips import Reason
+from curator.stage import Elsewhere
+from curator.stages.dedup import near_duplicates
 from curator.stages.dedup import stage as dedup_stage
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
+from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair, find_pairs
 from curator.stages.dedup.stage import DedupStage, search_settings
+from curator.tables.footage_store import FootageInMemory
 from tests.made_out import SAME
 
 MATCH = Match(
@@ -94,3 +104,61 @@ def test_a_new_clip_is_compared_with_clips_that_a_rule_rejects_now(
     found, is_new = stage._pairs(again, whole, [], CorpusWork("dedup"))
     assert not is_new
     assert found.pairs["other"].to_pylist() == ["rejected"]
+
+
+def made(name: str, vectors: list[list[float]], n_pictures: int = 1) -> ClipFootage:
+    """A clip whose pictures cannot be told apart."""
+    return ClipFootage(
+        clip_id=name, fps=25.0, picture_s=np.arange(n_pictures, dtype=np.float32),
+        pictures=(PICTURE,) * n_pictures, vector_s=np.arange(len(vectors), dtype=np.float32),
+        vectors_VD=np.array(vectors, np.float32).reshape(len(vectors), -1 if vectors else 0),
+        luma_F=np.zeros(50, np.float32), luma_spread_F=np.zeros(50, np.float32),
+    )  # fmt: skip
+
+
+PICTURE = cv2.imencode(".jpg", np.zeros((90, 160, 3), np.uint8))[1].tobytes()
+
+
+def found_in(
+    removed: ClipFootage, own: list[ClipFootage], monkeypatch: pytest.MonkeyPatch
+) -> set[str]:
+    """Ids of clips that are compared with removed footage, whatever else is near them."""
+    monkeypatch.setattr(near_duplicates, "verify_pair", lambda *_: SAME)
+    place = Elsewhere(
+        key="x", reason=Reason.REMOVED_BEFORE, footage=FootageInMemory("x", [removed])
+    )
+    names = ids(*(clip.clip_id for clip in own))
+    pairs = find_pairs(
+        FootageInMemory("own", own), names, names, [place], CorpusWork("dedup"), known_places=(),
+        similarity=0.45, neighbours=1, among=False,
+    )  # fmt: skip
+    return {pair.clip_id for pair in pairs if pair.place == "x" and pair.other == "gone"}
+
+
+def test_similar_clips_do_not_hide_removed_footage(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = [1.0, 0.1], [0.0, 1.0]
+    unit = [[v / np.hypot(*near) for v in near] + [0.0] * 1278]
+    copies = [made(f"copy {n}", unit) for n in range(20)]
+    other = made("other", [far + [0.0] * 1278])
+    found = found_in(made("gone", [[1.0] + [0.0] * 1279]), [*copies, other], monkeypatch)
+    assert found == {clip.clip_id for clip in copies}
+
+
+def test_a_clip_without_a_vector_is_compared_by_its_pictures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pins what a clip between two vectors needs, and a removed clip of a run without vectors."""
+    vector = np.eye(1, 1280, dtype=np.float32)
+    n_embedded = []
+
+    def embed(_: object, pictures: list[object]) -> NDArray[np.float32]:
+        n_embedded.append(len(pictures))
+        return np.repeat(vector, len(pictures), axis=0)
+
+    network = MagicMock(return_value=MagicMock(embed=partial(embed, None)))
+    monkeypatch.setattr(picture_vectors, "SceneNetwork", network)
+    own = [made("short", []), made("blind", [], n_pictures=0), made("seen", vector.tolist())]
+    assert found_in(made("gone", vector.tolist()), own, monkeypatch) == {"short", "seen"}
+    assert n_embedded == [1]
+    (long,) = picture_vectors.with_vectors([made("long", [], n_pictures=5)])
+    assert long.vector_s.tolist() == [0, 2, 4]
