@@ -10,17 +10,14 @@ with its steps.
 
 import logging
 import shutil
-import sys
 import tempfile
 import time
 from math import prod
 from pathlib import Path
 
 import tests_path  # noqa: F401
+from faults.out_histories import explore
 from measure import arguments, tell
-
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "faults"))
-from out_histories import explore
 
 
 def main() -> None:
