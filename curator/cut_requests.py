@@ -71,6 +71,8 @@ def cut_request(
         fps=fps,
         is_vfr=is_vfr,
         rotation_deg=track.rotation_deg,
+        is_mirrored=track.is_mirrored,
+        pixel_aspect=track.aspect_at(span.start_frame),
         crop=crop,
         is_interlaced=track.is_interlaced,
         is_hdr=track.is_hdr,

@@ -57,6 +57,7 @@ def write_video(
     time_base: Fraction | None = None,
     audio_tone_s: float | None = None,
     rotation: int | None = None,
+    is_mirrored: bool = False,
 ) -> int:
     """Encodes frames to a file.
 
@@ -75,6 +76,7 @@ def write_video(
         time_base: Unit of `pts` in seconds. Matroska rounds to 1/1000 s and MPEG-TS to 1/90000 s.
         audio_tone_s: Length of a 440 Hz tone in seconds; None is no audio stream.
         rotation: Degrees that a player turns the picture clockwise. Only mp4 and mov.
+        is_mirrored: Whether the player then mirrors it left to right; needs `rotation`.
 
     Returns:
         The number of frames written.
@@ -85,7 +87,7 @@ def write_video(
     with _open(path, mux_options) as container:
         video = _add_video(container, first, fps=fps, codec=codec, options=options, pix_fmt=pix_fmt)
         if rotation is not None:
-            video.set_display_rotation(-rotation)
+            video.set_display_rotation(-rotation, hflip=is_mirrored)
         context = video.codec_context
         context.time_base = tick
         context.flags |= flags
@@ -326,6 +328,24 @@ def ten_bit(path: Path) -> None:
 def rotated(path: Path) -> None:
     """Stored 320 x 180 and shown 180 x 320: the player is to turn it 90 degrees clockwise."""
     write_video(path, moving_texture(N_FRAMES), rotation=90)
+
+
+def mirrored(path: Path) -> None:
+    """Stored 320 x 180; the player is to turn it 90 degrees clockwise and mirror it."""
+    write_video(path, moving_texture(N_FRAMES), rotation=90, is_mirrored=True)
+
+
+def frame_lost(path: Path) -> None:
+    """H.264 without its 21st packet, which the file does not tell."""
+    whole = path.with_name(f"whole_{path.name}")
+    write_video(whole, moving_texture(N_FRAMES), bframes=0)
+    with av.open(str(whole)) as read, av.open(str(path), "w") as made:
+        stream = read.streams.video[0]
+        copy = made.add_stream_from_template(stream, opaque=True)
+        packets = [packet for packet in read.demux(stream) if packet.size]
+        for packet in packets[:20] + packets[21:]:
+            packet.stream = copy
+            made.mux(packet)
 
 
 def audio_outlasts_video(path: Path) -> None:

@@ -22,12 +22,10 @@ from av.video.reformatter import Interpolation
 
 from curator.errors import ShardError, SourceError, UsageError
 from curator.media.container import open_container, video_stream
+from curator.media.scale import is_hd
 
 MULTIPLE = 16
 """Factor of heights and widths, because tokenizers downsample by 8 or 16."""
-
-HD_HEIGHT_PX = 720
-"""Shorter side from which untagged colour is BT.709, as in encoding; below, it is BT.601."""
 
 _UNKNOWN_MATRICES = (0, 2)
 _BT709, _BT601 = 1, 5
@@ -208,7 +206,7 @@ def matrix_of(picture: av.video.frame.VideoFrame) -> int:
     """Returns the matrix coefficients of ITU-T H.273; the size decides for untagged frames."""
     if int(picture.colorspace) not in _UNKNOWN_MATRICES:
         return int(picture.colorspace)
-    return _BT709 if min(picture.height, picture.width) >= HD_HEIGHT_PX else _BT601
+    return _BT709 if is_hd(picture.width, picture.height) else _BT601
 
 
 def _rgb(

@@ -150,8 +150,10 @@ def _refined(excess_LA: NDArray[np.int16], place: int, gap: int, tolerance: floa
 def crop_of(clip: ClipView) -> Crop | None:
     """Returns the picture inside the borders of a clip, upright; None without borders."""
     track = clip.track
-    # Coded sides that are left, top, right and bottom after the clockwise rotation.
+    # Coded sides that are left, top, right and bottom after rotation and mirroring.
     names = np.roll(Sides._fields, track.rotation_deg // 90)
+    if track.is_mirrored:
+        names[[0, 2]] = names[[2, 0]]
     sizes = (track.width, track.height, track.width, track.height)
     borders = [_border(clip, name, size) * size for name, size in zip(names, sizes, strict=True)]
     if not any(borders):

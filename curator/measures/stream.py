@@ -62,7 +62,7 @@ SCORES = {
     "corrupt_fraction": ScoreSpec(
         unit="0 to 1",
         range="0 undamaged to 1",
-        meaning="share of frames in which the decoder concealed damage",
+        meaning="share of frames that are damaged, or depend on damaged or lost ones",
         outside="too_corrupt",
         of=lambda clip: float(np.mean(clip.track.frame_flags[clip.frames] >> 1 & 1)),
     ),

@@ -23,7 +23,7 @@ from av.audio.resampler import AudioResampler
 from av.packet import Packet
 from numpy.typing import NDArray
 
-from curator.media.container import demuxed
+from curator.media.container import demuxed, video_stream
 from curator.media.packet_copy import COPY_OPTIONS
 from curator.records.clips import AudioMode
 from curator.storage.scratch import unnamed_file
@@ -118,7 +118,8 @@ def _until(
     container: av.container.InputContainer, stream: av.AudioStream, end: Fraction
 ) -> Iterator[AudioPacket]:
     """Yields audio packets up to a time; stops if pictures are `_APART_S` beyond the time."""
-    packets: Iterator[Packet[Any]] = demuxed(container, [stream, *container.streams.video[:1]])
+    pictures = video_stream(container, "the source")
+    packets: Iterator[Packet[Any]] = demuxed(container, [stream, pictures])
     while True:
         try:
             packet = next(packets, None)

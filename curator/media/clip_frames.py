@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from curator.errors import CutError
 from curator.media.opencv import cv2
-from curator.media.scale import Scaler, fit_inside
+from curator.media.scale import Scaler, fit_inside, is_hd
 from curator.records.clips import Clip, Written
 from curator.records.cuts import SampledFrames, StoredFrames, TextLine
 
@@ -24,8 +24,6 @@ JPEG_QUALITY = 90
 """JPEG quality, similar to training data of models. A picture of 448 px takes 20 to 60 KB."""
 READ_PX = 1280
 """Longer side of the pictures in which text is read."""
-HD_PX = 720
-"""Least shorter side at which untagged colours count as BT.709, as in `media.encode`."""
 
 ReadText = Callable[[NDArray[np.uint8]], tuple[TextLine, ...]]
 """Reads the lines of text in a picture, uint8 RGB [H, W, 3]."""
@@ -138,7 +136,7 @@ class FrameSampler:
 
     def _scaled(self, picture: av.VideoFrame, size: tuple[int, int] | int) -> NDArray[np.uint8]:
         is_untagged = int(picture.colorspace) in (0, 2)
-        if is_untagged and min(picture.width, picture.height) >= HD_PX:
+        if is_untagged and is_hd(picture.width, picture.height):
             picture.colorspace = Colorspace.ITU709
         if not isinstance(size, tuple):
             inside = fit_inside(picture.width, picture.height, size)

@@ -3,11 +3,12 @@
 import errno
 import io
 import math
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Any, BinaryIO, Never
+from typing import Any, BinaryIO, NamedTuple, Never
 
 import av
 from av.packet import Packet
@@ -129,33 +130,114 @@ def open_container(
 
 
 def video_stream(container: av.container.InputContainer, uri: str) -> av.VideoStream:
-    """Picks the first video stream that is not a cover picture.
+    """Picks the video stream of which clips are made.
+
+    Cover pictures, and streams that no decoder opens, are left out. Of the others, a film comes
+    before a still picture, then a stream that the container marks as default, then the larger
+    picture, then more frames, and then the first.
 
     Raises:
         SourceError: NO_VIDEO_STREAM or UNSUPPORTED_CODEC.
     """
-    cover = Disposition.attached_pic | Disposition.timed_thumbnails
-    streams = [s for s in container.streams.video if not s.disposition & cover]
+    streams = _pictures_of(container)
     if not streams:
         kinds = ", ".join(sorted({s.type for s in container.streams})) or "no streams"
         raise SourceError(
             ErrorCode.NO_VIDEO_STREAM,
             f"{uri} has no video stream (it has: {kinds}); remove it from the sources",
         )
-    stream = streams[0]
-    if not has_decoder(stream):
+    usable = [stream for stream in streams if has_decoder(stream)]
+    if not usable:
+        if any(_is_dolby_tagged(stream) for stream in streams):
+            raise only_dolby_vision(uri)
         raise SourceError(
             ErrorCode.UNSUPPORTED_CODEC,
             f"{uri}: no accepted decoder for its video codec; transcode it to H.264, HEVC, VP9 or "
             "AV1",
         )
-    return stream
+    return usable[0] if len(usable) == 1 else max(usable, key=_preference)
+
+
+def has_other_video(container: av.container.InputContainer, stream: av.VideoStream) -> bool:
+    """Returns whether a container has footage, more than a still, in another video stream."""
+    others = (other for other in _pictures_of(container) if other.index != stream.index)
+    return any(not _is_still(other) for other in others)
+
+
+def _pictures_of(container: av.container.InputContainer) -> list[av.VideoStream]:
+    cover = Disposition.attached_pic | Disposition.timed_thumbnails
+    return [stream for stream in container.streams.video if not stream.disposition & cover]
+
+
+def _preference(stream: av.VideoStream) -> tuple[bool, bool, int, float]:
+    is_default = bool(stream.disposition & Disposition.default)
+    n_pixels = stream.width * stream.height
+    return not _is_still(stream), is_default, n_pixels, _claimed_frames(stream) or 0.0
+
+
+def _is_still(stream: av.VideoStream) -> bool:
+    """Returns whether a stream holds at most one picture, or nothing that FFmpeg recognizes."""
+    if getattr(stream, "codec_context", None) is None or not stream.width:
+        return True
+    n_frames = _claimed_frames(stream)
+    return bool(stream.disposition & Disposition.still_image) or (
+        n_frames is not None and n_frames < 1.5
+    )
+
+
+def _claimed_frames(stream: av.VideoStream) -> float | None:
+    """Returns the number of frames by the header; None if it says nothing."""
+    if stream.frames:
+        return float(stream.frames)
+    tags = {name.upper(): text for name, text in stream.metadata.items()}
+    count = tags.get("NUMBER_OF_FRAMES", "")
+    if count.isdecimal():
+        return float(count)
+    # Of Matroska, FFmpeg takes the file's duration for that of the first stream.
+    clock = re.fullmatch(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)", tags.get("DURATION", ""))
+    if clock:
+        hours, minutes, rest = clock.groups()
+        seconds = int(hours) * 3600 + int(minutes) * 60 + float(rest)
+    elif stream.duration and stream.time_base:
+        seconds = float(stream.duration * stream.time_base)
+    else:
+        return None
+    return seconds * float(stream.average_rate or stream.guessed_rate or 25)
 
 
 def has_decoder(stream: av.stream.Stream) -> bool:
-    """Returns whether FFmpeg has a decoder for a stream, and it is one of `CODECS`."""
+    """Returns whether FFmpeg has a decoder for a stream, and it is one of `CODECS`.
+
+    Streams that only Dolby's decoders show in right colours have none.
+    """
     context = getattr(stream, "codec_context", None)
-    return context is not None and context.codec.name in _CODECS
+    return context is not None and context.codec.name in _CODECS and not _is_dolby_tagged(stream)
+
+
+_DOLBY_TAGS = frozenset({"dvh1", "dvhe", "dav1"})
+"""Sample entries of Dolby Vision without a base layer that other decoders show (ISOBMFF)."""
+_DOLBY_ONLY = re.compile(
+    # A mapping of Matroska, with type and configuration, or descriptors of MPEG-TS.
+    rb"\x41\xe7.{1,8}?dv[cvw]C\x41\xed.{1,8}?[\x01-\x03]\x00..."
+    rb"|DOVI.{0,64}?\xb0[\x05-\x20][\x01-\x03]\x00...",
+    re.DOTALL,
+)
+_HEAD_BYTES = 1 << 16
+
+
+def _is_dolby_tagged(stream: av.stream.Stream) -> bool:
+    context = getattr(stream, "codec_context", None)
+    return context is not None and context.codec_tag in _DOLBY_TAGS
+
+
+def only_dolby_vision(uri: str) -> SourceError:
+    """Returns the error for Dolby Vision of a profile whose base layer is in no common colours."""
+    return SourceError(
+        ErrorCode.UNSUPPORTED_CODEC,
+        f"{uri} is Dolby Vision of a profile (5, 10.0) whose colours only Dolby's decoders show; "
+        "convert it to HDR10, HLG or BT.709 with a tool that applies its metadata (such as "
+        "libplacebo), or leave it out",
+    )
 
 
 def demuxed(
@@ -183,36 +265,65 @@ def flush_of(stream: av.stream.Stream) -> "Packet[Any]":
     return flush
 
 
-def quarter_turns_deg(frame_rotation: float) -> int:
-    """Returns the clockwise rotation (0, 90, 180 or 270) that makes a picture upright."""
-    return round(-frame_rotation / 90) * 90 % 360
+class Orientation(NamedTuple):
+    """How players show a picture: rotated clockwise, and then mirrored left to right."""
+
+    rotation_deg: int = 0  # 0, 90, 180 or 270
+    is_mirrored: bool = False
+
+
+def orientation_of(matrix: Sequence[int]) -> Orientation | None:
+    """Returns the nearest of the eight orientations to a display matrix; None if it has none.
+
+    `matrix` begins with a, b, u, c, d: a pixel at (x, y) is shown at (a x + c y, b x + d y).
+    """
+    a, b, _, c, d = matrix[:5]
+    if a == 0 and b == 0:
+        return None
+    is_mirrored = a * d - b * c < 0
+    turn = math.degrees(math.atan2(b, -a if is_mirrored else a))
+    return Orientation(round(turn / 90) * 90 % 360, is_mirrored)
 
 
 def pixel_aspect_of(stream: av.VideoStream, rotation_deg: int) -> Fraction:
     """Returns width / height of a pixel after rotation; 1 if unknown or outside of 1/8 to 8."""
-    aspect = Fraction(stream.sample_aspect_ratio or 1)
+    return shown_aspect(stream.sample_aspect_ratio, rotation_deg)
+
+
+def shown_aspect(coded: Fraction | None, rotation_deg: int) -> Fraction:
+    """Returns width / height of a pixel after rotation, from that of a coded pixel."""
+    aspect = Fraction(coded or 1)
     if not Fraction(1, 8) <= aspect <= 8:
         return Fraction(1)
     return 1 / aspect if rotation_deg % 180 else aspect
 
 
-def header_rotation_deg(reader: BinaryIO, n_bytes: int) -> int | None:
-    """Returns the clockwise rotation (0, 90, 180, 270) that makes the first video track upright.
+class HeaderTrack(NamedTuple):
+    """Facts of a video track that PyAV has only for decoded frames, or not at all."""
 
-    None if it is unknown. PyAV has the display matrix only for decoded frames, and a scan decodes
-    nothing. The matrix of a video track of MP4 or MOV is nine 32-bit numbers in its `tkhd` box
-    (ISO/IEC 14496-12, 8.3.2).
+    orientation: Orientation | None = None  # None if it is unknown
+    is_only_dolby: bool = False  # Dolby Vision without colours that other decoders show
+
+
+def header_track(reader: BinaryIO, n_bytes: int, track_id: int) -> HeaderTrack:
+    """Returns facts of the track with an id, from the header of MP4 or MOV.
+
+    A scan decodes nothing. The display matrix of a track is nine 32-bit numbers in its `tkhd` box
+    (ISO/IEC 14496-12, 8.3.2). Of other containers, only the configuration of Dolby Vision is found.
     """
     start, end = next(_boxes(reader, b"moov", 0, n_bytes), (0, 0))
     if not 0 < end - start <= MAX_MOOV_BYTES:
-        return None
+        reader.seek(0)
+        found = _DOLBY_ONLY.search(reader.read(_HEAD_BYTES))
+        return HeaderTrack(is_only_dolby=found is not None and _is_only_dolby(found[0][-3:]))
     reader.seek(start)
     moov = io.BytesIO(reader.read(end - start))
     for track in _boxes(moov, b"trak", 0, end - start):
-        media = next(_boxes(moov, b"mdia", *track), (0, 0))
-        if next(_contents(moov, b"hdlr", *media), b"")[8:12] == b"vide":
-            return _rotation(next(_contents(moov, b"tkhd", *track), b""))
-    return None
+        header = next(_contents(moov, b"tkhd", *track), b"")
+        offset = 20 if header[:1] == b"\x01" else 12
+        if int.from_bytes(header[offset : offset + 4], "big") == track_id:
+            return HeaderTrack(_orientation(header), _has_only_dolby(moov, track))
+    return HeaderTrack()
 
 
 def _boxes(data: BinaryIO, kind: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -244,11 +355,39 @@ def _contents(data: BinaryIO, kind: bytes, start: int, end: int) -> Iterator[byt
         yield data.read(stop - begin)
 
 
-def _rotation(header: bytes) -> int | None:
+def _orientation(header: bytes) -> Orientation | None:
     offset = 52 if header[:1] == b"\x01" else 40
     if len(header) < offset + 36:
         return None
-    a, b = struct.unpack_from(">2i", header, offset)
-    if a == 0 and b == 0:
-        return None
-    return round(math.degrees(math.atan2(b, a)) / 90) * 90 % 360
+    return orientation_of(struct.unpack_from(">9i", header, offset))
+
+
+def _has_only_dolby(moov: BinaryIO, track: tuple[int, int]) -> bool:
+    """Returns whether a sample entry of a track has a configuration of Dolby Vision alone."""
+    for kind in (b"mdia", b"minf", b"stbl", b"stsd"):
+        track = next(_boxes(moov, kind, *track), (0, 0))
+    start, end = track
+    while start + 16 <= end:
+        # After version and count, or the entry before: an entry has 86 bytes, and then boxes.
+        start += 8 if start == track[0] else 0
+        moov.seek(start)
+        n_bytes = int.from_bytes(moov.read(4), "big")
+        for kind in (b"dvcC", b"dvvC", b"dvwC"):
+            for data in _contents(moov, kind, start + 86, min(start + n_bytes, end)):
+                if _is_only_dolby(data[2:5]):
+                    return True
+        if n_bytes < 8:
+            break
+        start += n_bytes
+    return False
+
+
+def _is_only_dolby(configuration: bytes) -> bool:
+    """Returns whether the base layer is in no common colours, from bytes 2 to 4 of `dvcC`.
+
+    7 bits of profile, 6 of level, 3 flags (metadata, enhancement layer, base layer), 4 of the
+    compatibility: 0 is none (Dolby Vision Streams Within the ISO Base Media File Format, 2.1.2).
+    """
+    if len(configuration) < 3 or not configuration[1] & 1:
+        return False
+    return configuration[0] >> 1 > 3 and configuration[2] >> 4 == 0

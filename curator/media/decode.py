@@ -5,20 +5,30 @@ it holds. Timestamps are exact ticks of the container, repaired only if they are
 increase. Frames keep FFmpeg's format; nothing is converted at full size.
 """
 
+import struct
+import sys
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
+from av.codec.context import Flags
 from av.packet import Packet
 from av.sidedata.sidedata import SideDataContainer, Type
 
 from curator.errors import DecodeError, ErrorCode
 from curator.media.audio_level import LevelMeter
-from curator.media.container import demuxed, flush_of, quarter_turns_deg
-from curator.media.stream_headers import header_sets, is_unambiguous, parameter_sets
+from curator.media.container import (
+    Orientation,
+    demuxed,
+    flush_of,
+    only_dolby_vision,
+    orientation_of,
+)
+from curator.media.damaged_frames import DamagedFrames
+from curator.media.stream_headers import FrameNumbers, header_sets, is_unambiguous, parameter_sets
 
 DECODER_OPTIONS = {"export_side_data": "venc_params"}
 """Makes FFmpeg's decoders attach quantisers to frames."""
@@ -82,11 +92,17 @@ class DecodeReport:
     """Facts and faults of a stream; filled as frames are consumed."""
 
     n_errors: int = 0
-    n_concealed: int = 0
+    damage: DamagedFrames = field(default_factory=DamagedFrames, compare=False)
     n_repaired_pts: int = 0
     ended_early: bool = False
     end_pts: int | None = None
-    rotation_deg: int = 0
+    orientation: Orientation = field(default_factory=Orientation)
+    first_aspect: Fraction | None = None
+    """Width / height of a coded pixel of the first picture, where only the stream names it."""
+    n_bits: int = 8
+    """Most bits of a sample in the first picture."""
+    aspect_changes: list[tuple[int, Fraction]] = field(default_factory=list)
+    """First frame, and width / height of a coded pixel, each time that the stream changes it."""
     is_interlaced: bool = False
     is_hdr: bool = False
     sizes: list[tuple[int, int]] = field(default_factory=list)
@@ -95,9 +111,25 @@ class DecodeReport:
     """Number of packets among the last ones that gave neither a frame nor an error."""
 
     @property
+    def rotation_deg(self) -> int:
+        """Clockwise rotation to apply, before mirroring."""
+        return self.orientation.rotation_deg
+
+    @property
+    def n_concealed(self) -> int:
+        """Number of frames that are damaged, or depend on damage."""
+        return len(self.damage.indices)
+
+    @property
     def is_damaged(self) -> bool:
-        """Whether frames are missing or concealed; then results depend on decoder threads."""
-        return self.ended_early or self.n_errors + self.n_concealed + self.n_lost_at_end > 0
+        """Whether frames are missing or damaged; then results depend on decoder threads."""
+        n_faults = self.n_errors + self.n_lost_at_end + self.damage.n_packets
+        return self.ended_early or n_faults + len(self.damage.indices) > 0
+
+    @property
+    def needs_one_thread(self) -> bool:
+        """Whether results depend on the number of decoder threads."""
+        return self.is_damaged or bool(self.aspect_changes)
 
 
 def side_data_of(picture: av.VideoFrame, kind: Type) -> Any:  # noqa: ANN401
@@ -111,8 +143,48 @@ def side_data_of(picture: av.VideoFrame, kind: Type) -> Any:  # noqa: ANN401
     return attached(picture).get(kind)
 
 
+def orientation_shown(picture: av.VideoFrame) -> Orientation:
+    """Returns how players show a decoded frame, by its display matrix."""
+    matrix = side_data_of(picture, Type.DISPLAYMATRIX)
+    if matrix is None:
+        return Orientation()
+    return orientation_of(struct.unpack("9i", bytes(matrix))) or Orientation()
+
+
+def _is_only_dolby(picture: av.VideoFrame) -> bool:
+    """Returns whether the metadata of Dolby Vision belongs to colours that no other decoder shows.
+
+    In FFmpeg's `AVDOVIMetadata`, an offset leads to a header, with the profile of the metadata in
+    byte 4, and whether the range is full in byte 10. Profile 5 is 0 with full range.
+    """
+    attached = side_data_of(picture, Type.DOVI_METADATA)
+    data = bytes(attached) if attached is not None else b""
+    at = int.from_bytes(data[:8], sys.byteorder)
+    header = data[at : at + 11]
+    return len(header) == 11 and header[4] == 0 and header[10] == 1
+
+
 HDR_TRANSFERS = (16, 18)
 """ITU-T H.273 transfer characteristics: PQ (SMPTE ST 2084) and HLG (ARIB STD-B67)."""
+
+
+class Colours(NamedTuple):
+    """Codes of ITU-T H.273, and FFmpeg's code of the range."""
+
+    matrix: int = 2
+    primaries: int = 2
+    transfer: int = 2
+    range: int = 0
+
+
+def declared_colours(stream: av.VideoStream) -> Colours:
+    """Returns the colours that a container declares, of a stream that was not decoded yet."""
+    context = stream.codec_context
+    return Colours(
+        int(context.colorspace), int(context.color_primaries), int(context.color_trc),
+        int(context.color_range),
+    )  # fmt: skip
+
 
 _UNSPECIFIED = 2
 _MATRICES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
@@ -125,6 +197,9 @@ DEFAULT_TIME_BASE = Fraction(1, 90_000)
 """Time base for a stream that names none: MPEG's clock."""
 
 _LAST_TICK = (1 << 63) - 1
+
+_WITHOUT_ASPECT = frozenset({"mpegts", "mpeg", "mpegvideo", "h264", "hevc", "m4v", "obu", "vc1"})
+"""Containers that say nothing of the shape of pixels, so that the stream may change it."""
 
 MAX_CONSECUTIVE_ERRORS = 1000
 """Errors in a row after which decoding stops."""
@@ -158,6 +233,10 @@ class FrameReader:
             several, one thread reads quantisers while another decodes the picture, and values
             differ between runs.
         audio: Gets the packets of its audio stream; does not affect frames.
+        colours: Colours that the container declares; None if the stream was not decoded yet. They
+            count where the frames name none.
+        shows_damaged: Whether frames without their references are decoded, and count as damaged.
+            FFmpeg's decoder of HEVC drops them otherwise.
     """
 
     def __init__(
@@ -172,21 +251,35 @@ class FrameReader:
         smooths_all: bool = True,
         with_quantizer: bool = False,
         audio: LevelMeter | None = None,
+        colours: Colours | None = None,
+        shows_damaged: bool = False,
     ) -> None:
         self._audio = audio
+        self._declared = declared_colours(stream) if colours is None else colours
         self.container = container
         self.stream = stream
         self.uri = uri
         self.max_pixels = max_pixels
         self.max_frames = max_frames
-        self.report = DecodeReport()
         self.time_base = stream.time_base or DEFAULT_TIME_BASE
         self._packets_of: dict[int | None, tuple[int, bool]] = {}
         """Time of a packet -> its bytes, and whether all packets so far were uniform."""
-        is_h264 = stream.codec_context.codec.canonical_name == "h264"
+        codec = stream.codec_context.codec.canonical_name
+        is_h264 = codec == "h264"
         self._extradata = stream.codec_context.extradata
         self._sets = header_sets(self._extradata) if is_h264 else frozenset()
         self._has_uniform_packets = is_h264 and is_unambiguous(self._sets)
+        numbers = FrameNumbers(self._extradata) if is_h264 else None
+        is_mpegts = stream.container.format.name == "mpegts"
+        sees_holes = codec == "hevc" and bytes(self._extradata or b"")[:1] == b"\x01"
+        damage = DamagedFrames(numbers, is_mpegts=is_mpegts, sees_holes=sees_holes)
+        self.report = DecodeReport(damage=damage)
+        # Otherwise the container names the shape of pixels, and the stream's changes do not count.
+        self._has_own_aspect = stream.container.format.name in _WITHOUT_ASPECT
+        self._aspect: Fraction | None = None
+        self._next_aspect: tuple[int | None, Fraction] | None = None
+        """Time of the packet from which on another shape counts, and the shape."""
+        self._key_pts: int | None = None
         self._last_packet_pts: deque[int] = deque(maxlen=_LAST_PACKETS)
         self._last_pts: int | None = None
         self._last_duration = 0
@@ -197,6 +290,8 @@ class FrameReader:
             stream.codec_context.thread_count = 1 if is_racing else threads
             options = {} if smooths_all else {"skip_loop_filter": "noref"}
             stream.codec_context.options = options | (DECODER_OPTIONS if with_quantizer else {})
+            if shows_damaged and codec in ("hevc", "vvc"):
+                stream.codec_context.flags |= Flags.output_corrupt
 
     def __iter__(self) -> Generator[DecodedFrame]:
         """Yields frames in presentation order.
@@ -211,11 +306,14 @@ class FrameReader:
                 pictures = packet.decode()
             except av.error.FFmpegError:
                 self.report.n_errors += 1
+                self.report.damage.failed()
                 failed_in_a_row += 1
                 if failed_in_a_row >= MAX_CONSECUTIVE_ERRORS:
                     self.report.ended_early = True
                     return
                 continue
+            if self._has_own_aspect:
+                self._see_aspect(packet)
             for picture in pictures:
                 failed_in_a_row = 0
                 yield self._place(picture)
@@ -247,6 +345,8 @@ class FrameReader:
                 self._has_uniform_packets = not packet.has_sidedata("new_extradata") and (
                     parameter_sets(bytes(packet), self._extradata) <= self._sets
                 )
+            if packet.size:
+                self.report.damage.sent(packet)
             if packet.pts is not None and packet.size and not packet.is_discard:
                 self._packets_of[packet.pts] = packet.size, self._has_uniform_packets
                 self._last_packet_pts.append(packet.pts)
@@ -264,24 +364,59 @@ class FrameReader:
     def _place(self, picture: av.VideoFrame) -> DecodedFrame:
         self._check_size(picture.width, picture.height)
         report = self.report
+        self._name_colours(picture)
         if not report.sizes:
-            report.rotation_deg = quarter_turns_deg(picture.rotation)
+            self._see_first(picture)
         size = (picture.width, picture.height)
         if size not in report.sizes:
             report.sizes.append(size)
-        self._name_colours(picture)
-        report.n_concealed += bool(picture.is_corrupt)
         report.is_interlaced |= bool(picture.interlaced_frame)
         report.is_hdr |= int(picture.color_trc) in HDR_TRANSFERS
-        place = self._timed(picture.pts, picture.duration or 0)
+        shown_pts, key_frame = picture.pts, bool(picture.key_frame)
+        is_damaged = report.damage.shown(
+            report.n_frames, shown_pts, key_frame=key_frame, is_corrupt=bool(picture.is_corrupt)
+        )
+        if self._next_aspect is not None and key_frame:
+            self._change_aspect(shown_pts)
+        place = self._timed(shown_pts, picture.duration or 0)
         index = self._counted(place)
+        is_uniform = place.is_uniform and not (place.is_repaired or is_damaged)
         return DecodedFrame(
             index=index,
             pts=place.pts,
             picture=picture,
             n_bytes=place.n_bytes,
-            is_uniform=place.is_uniform and not place.is_repaired and self._is_plain(picture),
+            is_uniform=is_uniform and self._is_plain(picture),
         )
+
+    def _see_first(self, picture: av.VideoFrame) -> None:
+        """Reads what holds for all frames: orientation, depth, and HDR."""
+        report = self.report
+        if _is_only_dolby(picture):
+            error = only_dolby_vision(self.uri)
+            raise DecodeError(error.code, error.message)
+        report.orientation = orientation_shown(picture)
+        report.n_bits = max((part.bits for part in picture.format.components), default=8)
+        report.is_hdr = int(picture.color_trc) in HDR_TRANSFERS
+
+    def _see_aspect(self, packet: "Packet[Any]") -> None:
+        """Sees whether a packet changed the shape of pixels; the decoder knows it before frames."""
+        if packet.is_keyframe:
+            self._key_pts = packet.pts
+        aspect = self.stream.codec_context.sample_aspect_ratio
+        if aspect != self._aspect:
+            if self._aspect is not None and aspect is not None:
+                self._next_aspect = self._key_pts, aspect
+            self._aspect = aspect or self._aspect
+            self.report.first_aspect = self.report.first_aspect or aspect
+
+    def _change_aspect(self, pts: int | None) -> None:
+        """Counts a change of shape from this key frame on, unless an earlier one is shown."""
+        assert self._next_aspect is not None
+        from_pts, aspect = self._next_aspect
+        if from_pts is None or pts is None or pts >= from_pts:
+            self.report.aspect_changes.append((self.report.n_frames, aspect))
+            self._next_aspect = None
 
     def _is_plain(self, picture: av.VideoFrame) -> bool:
         if picture.is_corrupt or picture.interlaced_frame or picture.format.name != "yuv420p":
@@ -292,7 +427,15 @@ class FrameReader:
 
     def _name_colours(self, picture: av.video.frame.VideoFrame) -> None:
         """Sets reserved values to unspecified, as players do, because the scaler refuses them."""
-        matrix = int(picture.colorspace)
+        matrix, declared = int(picture.colorspace), self._declared
+        if matrix == _UNSPECIFIED != declared.matrix and not picture.format.is_rgb:
+            picture.colorspace = matrix = declared.matrix
+        if int(picture.color_primaries) == _UNSPECIFIED != declared.primaries:
+            picture.color_primaries = declared.primaries
+        if int(picture.color_trc) == _UNSPECIFIED != declared.transfer:
+            picture.color_trc = declared.transfer
+        if int(picture.color_range) == 0 != declared.range:
+            picture.color_range = declared.range
         if matrix in _OTHER_MATRICES:
             raise DecodeError(
                 ErrorCode.UNSUPPORTED_CODEC,

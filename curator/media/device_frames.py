@@ -82,12 +82,14 @@ class DeviceBatch:
         planes: uint8 or uint16 [B, 3 H / 2, W] on the device: luma, and below it pairs of chroma
             (NV12, P016). 16-bit samples use the upper bits.
         rotation_deg: Clockwise rotation that makes the frames upright.
+        is_mirrored: Whether they are to be mirrored left to right, after the rotation.
     """
 
     planes: "Tensor"
     places: Sequence[FrameTime]
     form: Form
     rotation_deg: int
+    is_mirrored: bool = False
 
     def __len__(self) -> int:
         return len(self.places)
@@ -176,12 +178,18 @@ class DeviceScaler:
     """Scales frames on a device to one size, upright, as RGB, like `media.scale.Scaler`."""
 
     def __init__(
-        self, width: int, height: int, *, method: str = "bicubic", rotation_deg: int = 0
+        self,
+        width: int,
+        height: int,
+        *,
+        method: str = "bicubic",
+        rotation_deg: int = 0,
+        is_mirrored: bool = False,
     ) -> None:
         turned = rotation_deg % 180 == 90
         self._size = (height, width) if turned else (width, height)
         self._method = method
-        self._turns = rotation_deg // 90
+        self._turns, self._is_mirrored = rotation_deg // 90, is_mirrored
 
     def rgb_BHWC(self, planes: "Tensor", form: Form) -> "Tensor":
         """Scales frames of one form; `planes` are as in `DeviceBatch`.
@@ -215,6 +223,7 @@ class DeviceScaler:
             chroma_step=self._chroma_step,
             darkening=self._darkening(form),
             turns=self._turns,
+            is_mirrored=self._is_mirrored,
         )
 
     @property
@@ -248,12 +257,14 @@ class ScaledColours:
         chroma_step: Pixels of a row that share a chroma pair.
         darkening: Levels to subtract.
         turns: Clockwise quarter turns.
+        is_mirrored: Whether to mirror left to right afterwards.
     """
 
     form: Form
     chroma_step: int
     darkening: float
     turns: int
+    is_mirrored: bool = False
 
 
 def rgb_of_scaled(luma_Bhw: "Tensor", chroma_Bhw: "Tensor", *, colours: ScaledColours) -> "Tensor":
@@ -264,9 +275,16 @@ def rgb_of_scaled(luma_Bhw: "Tensor", chroma_Bhw: "Tensor", *, colours: ScaledCo
     u, v = pairs.repeat_interleave(colours.chroma_step, dim=2).unbind(3)
     values = _rgb(luma_Bhw.float(), u, v, form=colours.form) - colours.darkening
     rgb = values.round_().clamp_(0, 255).to(torch.uint8)
-    if colours.turns:
-        rgb = torch.rot90(rgb, k=-colours.turns, dims=(1, 2))
-    return rgb.contiguous()
+    return upright_BHWC(rgb, turns=colours.turns, is_mirrored=colours.is_mirrored)
+
+
+def upright_BHWC(pictures: "Tensor", *, turns: int, is_mirrored: bool) -> "Tensor":
+    """Rotates pictures [B, H, W, …] by clockwise quarter turns, and may mirror them afterwards."""
+    import torch
+
+    if turns:
+        pictures = torch.rot90(pictures, k=-turns, dims=(1, 2))
+    return (pictures.flip(2) if is_mirrored else pictures).contiguous()
 
 
 def unscaled_rgb_BHWC(planes: "Tensor", form: Form) -> "Tensor":

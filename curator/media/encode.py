@@ -23,7 +23,7 @@ import av
 from av.packet import Packet
 
 from curator.errors import CutError, DeviceLostError, DeviceMemoryError
-from curator.media.scale import filter_graph
+from curator.media.scale import filter_graph, is_hd
 from curator.media.tone_mapping import colour_table
 from curator.records.cuts import Crop
 from curator.storage.scratch import unnamed_file
@@ -53,13 +53,17 @@ class EncodeSettings:
     encoder: Encoder = "x264"
 
 
-_TURNS: dict[int, list[tuple[str, str]]] = {
-    0: [],
-    90: [("transpose", "clock")],
-    180: [("hflip", ""), ("vflip", "")],
-    270: [("transpose", "cclock")],
+_TURNS: dict[tuple[int, bool], list[tuple[str, str]]] = {
+    (0, False): [],
+    (90, False): [("transpose", "clock")],
+    (180, False): [("hflip", ""), ("vflip", "")],
+    (270, False): [("transpose", "cclock")],
+    (0, True): [("hflip", "")],
+    (90, True): [("transpose", "cclock_flip")],
+    (180, True): [("vflip", "")],
+    (270, True): [("transpose", "clock_flip")],
 }
-"""Filters by clockwise rotation in degrees."""
+"""Filters by clockwise rotation in degrees, and whether the result is mirrored left to right."""
 
 
 class Upright:
@@ -69,6 +73,7 @@ class Upright:
         width: Upright width of the crop in square pixels; an odd width loses a column.
         height: Upright height of the crop; an odd height loses a row.
         rotation_deg: Clockwise rotation to apply.
+        is_mirrored: Whether to mirror left to right, after the rotation.
         crop: Part of the upright picture to keep; None for all of it.
         deinterlace: Whether to deinterlace frames that are marked as interlaced.
         cover: Even size. The picture is scaled to cover this size, and cropped around its middle.
@@ -83,12 +88,13 @@ class Upright:
         rotation_deg: int,
         crop: Crop | None,
         deinterlace: bool,
+        is_mirrored: bool = False,
         cover: tuple[int, int] | None = None,
     ) -> None:
         self.width, self.height = cover or (width - width % 2, height - height % 2)
         self._upright = (width, height)
         self._cover = cover
-        self._rotation = rotation_deg
+        self._rotation, self._is_mirrored = rotation_deg, is_mirrored
         self._crop = crop
         self._deinterlace = deinterlace
         self._form: tuple[object, ...] | None = None
@@ -127,7 +133,7 @@ class Upright:
             ready.append(frame)
 
     def _build(self, picture: av.VideoFrame) -> av.filter.Graph:
-        filters = list(_TURNS[self._rotation])
+        filters = list(_TURNS[self._rotation, self._is_mirrored])
         if self._deinterlace:
             filters.insert(0, ("bwdif", "mode=send_frame:deint=interlaced"))
         if self._crop is not None:
@@ -147,13 +153,13 @@ class Upright:
             first = [("crop", f"{self.width}:{self.height}:0:0")]
         else:
             first = []
-        return [*first, *self._colours(picture, size), ("setsar", "1")]
+        return [*first, *self._colours(picture), ("setsar", "1")]
 
-    def _colours(self, picture: av.VideoFrame, size_px: tuple[int, int]) -> list[tuple[str, str]]:
+    def _colours(self, picture: av.VideoFrame) -> list[tuple[str, str]]:
         """Returns one `scale`, or two of them with a colour table in between."""
         is_tagged = int(picture.colorspace) not in (2, 0)
-        # As in players, untagged colour counts as BT.709 from HD on, and as BT.601 below.
-        matrix = "auto" if is_tagged else "bt709" if min(size_px) >= 720 else "bt601"
+        untagged = "bt709" if is_hd(picture.width, picture.height) else "bt601"
+        matrix = "auto" if is_tagged else untagged
         # Without the two flags, changing the matrix darkens the picture by 2 to 3 levels.
         flags = "flags=bicubic+accurate_rnd+full_chroma_int"
         size = f"{self.width}:{self.height}:in_color_matrix={matrix}"

@@ -48,8 +48,7 @@ from curator.errors import (
     install_extra,
     one_line,
 )
-from curator.media.container import quarter_turns_deg
-from curator.media.decode import HDR_TRANSFERS, DeviceFrame, DevicePicture, FrameReader, FrameTime
+from curator.media.decode import DeviceFrame, DevicePicture, FrameReader, FrameTime
 from curator.media.device_errors import device_error
 from curator.media.device_frames import DeviceBatch, Form, Program, planes_of_frames
 from curator.media.prefetch import ahead
@@ -555,11 +554,13 @@ class NvdecReader(FrameReader):
         """Yields frames in order; raises as `FrameReader` does, and `NotOnDeviceError`."""
         packets = self._packets()
         waiting, first = first_picture(packets, self.uri)
-        form = form_of(first, self.uri)
         self._check_size(first.width, first.height)
+        self._name_colours(first)
+        form = form_of(first, self.uri)
         report, nvdec = self.report, self._nvdec
-        report.rotation_deg = quarter_turns_deg(first.rotation)
-        report.is_hdr = int(first.color_trc) in HDR_TRANSFERS
+        self._see_first(first)
+        if self._has_own_aspect:
+            report.first_aspect = self.stream.codec_context.sample_aspect_ratio
         report.sizes.append((first.width, first.height))
         with nvdec.decoding(form, self.stream, self.uri, first=first) as engine:
             frames = engine.decoded(chain(waiting, packets))
@@ -573,7 +574,7 @@ class NvdecReader(FrameReader):
             with closing(batches):
                 for places, views in batches:
                     yield from map(self._shown, places, views)
-            if report.ended_early or report.n_errors:
+            if report.is_damaged:
                 raise engine.refused(Refusal.DAMAGED, "the container is damaged")
             if report.n_frames != engine.n_sent:
                 detail = f"{report.n_frames} frames of {engine.n_sent} packets"
@@ -582,10 +583,10 @@ class NvdecReader(FrameReader):
     def _batches(
         self, frames: "Iterator[tuple[Sent, Tensor]]", form: Form
     ) -> Iterator[DeviceBatch]:
-        turn = self.report.rotation_deg
+        upright = self.report.orientation._asdict()
         for packets, planes in self._nvdec.copied(frames, self._batch):
             places = [self._timed(*sent[:2], key_frame=sent.is_keyframe) for sent in packets]
-            yield DeviceBatch(planes=planes, places=places, form=form, rotation_deg=turn)
+            yield DeviceBatch(planes=planes, places=places, form=form, **upright)
 
     def _shown(self, place: FrameTime, view: Any) -> DeviceFrame:
         picture = DevicePicture(key_frame=place.key_frame, view=view)

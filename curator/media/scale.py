@@ -7,6 +7,9 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+HD_WIDTH_PX, SD_HEIGHT_PX = 1280, 576
+"""Least width of HD, and largest height of SD (PAL), before rotation and crop: mpv and VLC decide
+by the same sizes."""
 PRESHRINK = 5
 """Size after the first step of a large bicubic shrinking, relative to the result: see `Scaler`."""
 
@@ -24,6 +27,7 @@ class Scaler:
         height: Height of the result after rotation, in pixels.
         method: `bicubic` (the command's default) or `area` (no aliasing at strong shrinking).
         rotation_deg: Clockwise rotation to apply: 0, 90, 180 or 270.
+        is_mirrored: Whether to mirror left to right, after the rotation.
         pixels: FFmpeg's `rgb24`, or `gray` for luma of full range.
     """
 
@@ -34,12 +38,13 @@ class Scaler:
         *,
         method: str = "bicubic",
         rotation_deg: int = 0,
+        is_mirrored: bool = False,
         pixels: str = "rgb24",
     ) -> None:
         turned = rotation_deg % 180 == 90
         self._size = (height, width) if turned else (width, height)
         self._method, self._pixels = method, pixels
-        self._turns = rotation_deg // 90
+        self._turns, self._is_mirrored = rotation_deg // 90, is_mirrored
         self._form: tuple[int, int, str] | None = None
         self._graph: av.filter.Graph | None = None
 
@@ -55,6 +60,8 @@ class Scaler:
         rgb = np.asarray(scaled.to_ndarray(), np.uint8)
         if self._turns:
             rgb = np.rot90(rgb, k=-self._turns)
+        if self._is_mirrored:
+            rgb = rgb[:, ::-1]
         return np.ascontiguousarray(rgb)
 
     def _steps(self, picture: av.VideoFrame) -> list[tuple[int, int, str]]:
@@ -71,6 +78,11 @@ class Scaler:
             for width, height, method in self._steps(picture)
         ]
         return filter_graph(picture, [*sizes, ("format", self._pixels)])
+
+
+def is_hd(width: int, height: int) -> bool:
+    """Returns whether untagged colour of coded pictures is BT.709, as in players; else BT.601."""
+    return width >= HD_WIDTH_PX or height > SD_HEIGHT_PX
 
 
 def filter_graph(picture: av.VideoFrame, filters: Iterable[tuple[str, str]]) -> av.filter.Graph:

@@ -12,7 +12,7 @@ pixels.
 
 import re
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from av.packet import Packet
 
@@ -102,6 +102,125 @@ def _by_start_code(data: bytes) -> Iterator[bytes]:
         if unit:
             yield unit
         begin = end
+
+
+class _Numbering(NamedTuple):
+    """How a sequence parameter set of H.264 numbers reference frames."""
+
+    n_bits: int
+    may_skip: bool
+    has_planes: bool  # whether slices name a colour plane
+
+
+class FrameNumbers:
+    """Finds gaps in the numbers of H.264's reference frames (ITU-T H.264, 7.4.3).
+
+    A gap means that frames were lost. FFmpeg then shows pictures that refer to others than meant.
+
+    Args:
+        extradata: Extradata of the stream.
+    """
+
+    def __init__(self, extradata: bytes | None) -> None:
+        self._extradata = extradata
+        units = header_sets(extradata)
+        self._numberings = {_numbering(unit) for unit in units if unit[0] & 31 == _SETS[0]}
+        self._reference: int | None = None
+        """Number of the latest reference frame; None if it is unknown."""
+
+    def skips(self, packet: "Packet[Any]") -> bool:
+        """Returns whether frames are missing before this packet, the next in decoding order."""
+        before, self._reference = self._reference, None
+        for unit in self._units(bytes(memoryview(packet)[:HEAD_BYTES])):
+            kind = unit[0] & 31
+            if kind == _SETS[0]:
+                self._numberings.add(_numbering(unit))
+            if kind not in _SLICES:
+                continue
+            numbering = next(iter(self._numberings), None)
+            if numbering is None or len(self._numberings) > 1:
+                return False
+            number = _frame_number(unit[1:16], numbering)
+            self._reference = number if unit[0] & 0x60 else before
+            if kind == _IDR or before is None or numbering.may_skip:
+                return False
+            return number not in (before, (before + 1) % (1 << numbering.n_bits))
+        return False
+
+    def _units(self, head: bytes) -> Iterator[bytes]:
+        if _is_avcc(self._extradata):
+            assert self._extradata is not None
+            return _by_length(head, 0, 1 + (self._extradata[4] & 3))
+        return _by_start_code(head)
+
+
+class _Bits:
+    """Reads the bits of a unit without its first byte (ITU-T H.264, 7.2 and 9.1)."""
+
+    def __init__(self, data: bytes) -> None:
+        data = data.replace(b"\0\0\3", b"\0\0") + bytes(8)
+        self._bits, self._at = f"{int.from_bytes(data, 'big'):0{8 * len(data)}b}", 0
+
+    def fixed(self, n_bits: int) -> int:
+        """Reads `u(n)`."""
+        self._at += n_bits
+        return int(self._bits[self._at - n_bits : self._at] or "0", 2)
+
+    def variable(self) -> int:
+        """Reads `ue(v)`, which has as many bits as `se(v)`."""
+        n_zeros = self._bits.find("1", self._at) - self._at
+        self._at += max(0, n_zeros)
+        return self.fixed(n_zeros + 1) - 1 if n_zeros >= 0 else 0
+
+
+_PROFILES_WITH_CHROMA = frozenset({44, 83, 86, 100, 110, 118, 122, 128, 134, 138, 139, 244})
+
+
+def _numbering(unit: bytes) -> _Numbering:
+    bits, has_planes = _Bits(unit[4:]), False
+    bits.variable()
+    if unit[1:2] and unit[1] in _PROFILES_WITH_CHROMA:
+        chroma = bits.variable()
+        has_planes = chroma == 3 and bool(bits.fixed(1))
+        bits.variable()
+        bits.variable()
+        bits.fixed(1)
+        if bits.fixed(1):
+            for number in range(12 if chroma == 3 else 8):
+                if bits.fixed(1):
+                    _skip_scaling_list(bits, 16 if number < 6 else 64)
+    n_bits = 4 + bits.variable()
+    order = bits.variable()
+    if order == 0:
+        bits.variable()
+    elif order == 1:
+        bits.fixed(1)
+        bits.variable()
+        bits.variable()
+        for _ in range(min(255, bits.variable())):
+            bits.variable()
+    bits.variable()
+    return _Numbering(n_bits=min(n_bits, 16), may_skip=bool(bits.fixed(1)), has_planes=has_planes)
+
+
+def _skip_scaling_list(bits: _Bits, n: int) -> None:
+    last = 8
+    for _ in range(n):
+        coded = bits.variable()
+        change = (coded + 1) // 2 if coded % 2 else -(coded // 2)
+        last = (last + change) % 256
+        if last == 0:
+            return
+
+
+def _frame_number(header: bytes, numbering: _Numbering) -> int:
+    """Returns `frame_num` of a slice header (ITU-T H.264, 7.3.3)."""
+    bits = _Bits(header)
+    for _ in range(3):
+        bits.variable()
+    if numbering.has_planes:
+        bits.fixed(2)
+    return bits.fixed(numbering.n_bits)
 
 
 def sequence_header(codec: str, packet: "Packet[Any] | bytes") -> bytes | None:

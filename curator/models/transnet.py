@@ -353,9 +353,9 @@ def needs_smoothing(stream: VideoStream) -> bool:
     return max(stream.width, stream.height) < 2 * PICTURE_PX
 
 
-def tiny_scaler(rotation_deg: int) -> Scaler:
-    """Returns a scaler to the shot network's picture that rotates by `rotation_deg` clockwise."""
-    return Scaler(WIDTH, HEIGHT, rotation_deg=rotation_deg)
+def tiny_scaler(rotation_deg: int, *, is_mirrored: bool = False) -> Scaler:
+    """Returns a scaler to the shot network's picture that rotates clockwise, and may mirror."""
+    return Scaler(WIDTH, HEIGHT, rotation_deg=rotation_deg, is_mirrored=is_mirrored)
 
 
 def tiny_luma(rgb_HWC: NDArray[np.uint8]) -> tuple[float, float]:

@@ -86,12 +86,17 @@ class CutRequest:
     """Rate that is written."""
     is_vfr: bool
     rotation_deg: int
+    """Clockwise rotation that turns frames upright."""
     crop: Crop | None
     """The picture inside its borders; None to keep all of it."""
     is_interlaced: bool
     is_hdr: bool
     min_frames: int
     """Fewest frames of a copy; with fewer, the clip is encoded with all its frames instead."""
+    is_mirrored: bool = False
+    """Whether frames are mirrored left to right, after the rotation."""
+    pixel_aspect: Fraction = Fraction(1)
+    """Width / height of a pixel after rotation."""
     is_resampled: bool = False
     """Whether `fps` is another rate than the source's, so that frames are repeated or left out."""
     size: tuple[int, int] | None = None

@@ -6,9 +6,10 @@ overlay samples, A cells of audio.
 """
 # ruff: noqa: RUF009 - a call makes each field
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 
 from curator.records.sources import Note
 
+DAMAGED = 2
+"""Bit of `SourceFrames.frame_flags` for frames that are damaged, or depend on damaged ones."""
 UNIFORM = 4
 """Bit of `SourceFrames.frame_flags` for uniform frames, as `FrameReader` defines them."""
 
@@ -39,7 +42,9 @@ class SourceFrames:
     width: int
     height: int
     rotation_deg: int
+    """Clockwise rotation that turns frames upright; see `is_mirrored`."""
     pixel_aspect: Fraction
+    """Width / height of a pixel after rotation, of the first frame; see `aspect_at`."""
     is_interlaced: bool
     is_hdr: bool
     notes: tuple[Note, ...]
@@ -49,10 +54,12 @@ class SourceFrames:
     frame_bytes: NDArray[np.int32]
     """[F], size of the frame's packet; 0 if unknown."""
     frame_flags: NDArray[np.uint8]
-    """[F], bit 0: key frame; bit 1: the decoder concealed damage; bit 2 (`UNIFORM`): the frame is
-    known to be uniform."""
+    """[F], bit 0: key frame; bit 1 (`DAMAGED`): the frame is damaged, or depends on a damaged or
+    lost one; bit 2 (`UNIFORM`): the frame is known to be uniform."""
     block_hashes: bytes = field(default=b"", repr=False)
     """Hashes of the blocks of the source's bytes, as in `storage.ContentHashes`."""
+    aspect_changes: tuple[str, ...] = ()
+    """Frames from which on `pixel_aspect` is another, in order, such as "250 64/45"."""
     luma_mean: NDArray[np.float32] = _empty(np.float32)
     """[F], mean luma, 0 (black) to 1 (white)."""
     luma_spread: NDArray[np.float32] = _empty(np.float32)
@@ -72,6 +79,30 @@ class SourceFrames:
             length = len(getattr(self, name))
             if length != n and not (may_lack and length == 0):
                 raise ValueError(f"track {self.source_id}: {name} has {length} entries, not {n}")
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether frames are to be mirrored left to right, after rotation."""
+        return Note.MIRRORED in self.notes
+
+    def aspect_at(self, frame: int) -> Fraction:
+        """Returns width / height of a pixel of a frame, after rotation."""
+        aspect = self.pixel_aspect
+        for begin, changed in self._changes():
+            aspect = changed if begin <= frame else aspect
+        return aspect
+
+    def stretches(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Divides frames [start, end) where damage begins or ends, or pixels change their shape."""
+        is_damaged = self.frame_flags[start:end] & DAMAGED
+        edges = {int(i) + start + 1 for i in np.flatnonzero(np.diff(is_damaged))}
+        edges |= {begin for begin, _ in self._changes() if start < begin < end}
+        return list(pairwise([start, *sorted(edges), end]))
+
+    def _changes(self) -> Iterator[tuple[int, Fraction]]:
+        for change in self.aspect_changes:
+            frame, _, aspect = change.partition(" ")
+            yield int(frame), Fraction(aspect)
 
     @property
     def n_frames(self) -> int:

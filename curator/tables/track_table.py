@@ -25,8 +25,8 @@ ORIGIN = ("uri", "version")
 """Columns of the family `frames` with the origin of the bytes. A track has no such fields."""
 PLACES = (
     "sha256", "time_base", "end_pts", "width", "height", "rotation_deg", "pixel_aspect",
-    "is_interlaced", "is_hdr", "notes", "n_decode_errors", "frame_pts", "frame_bytes",
-    "frame_flags", "sample_frame", "sample_pair_frame",
+    "aspect_changes", "is_interlaced", "is_hdr", "notes", "n_decode_errors", "frame_pts",
+    "frame_bytes", "frame_flags", "sample_frame", "sample_pair_frame",
 )  # fmt: skip
 """Columns that each decode measures, for any families. Joins of segments need them."""
 
@@ -36,7 +36,10 @@ _SCALARS: dict[str, pa.DataType] = {
     "pixel_aspect": pa.string(), "is_interlaced": pa.bool_(), "is_hdr": pa.bool_(),
     "n_decode_errors": pa.int32(), "audio_rms_first": pa.int64(),
 }  # fmt: skip
-_TUPLES = {"notes": pa.string(), "audio_notes": pa.string(), "thumbnails": pa.binary()}
+_TUPLES = {
+    "notes": pa.string(), "audio_notes": pa.string(), "aspect_changes": pa.string(),
+    "thumbnails": pa.binary(),
+}  # fmt: skip
 _ARRAYS: dict[str, pa.DataType] = {
     "frame_pts": pa.int64(),
     "frame_flags": pa.uint8(),
@@ -67,7 +70,7 @@ _ROWS_OF = {
 _FAILURE = ("error_stage", "error_code", "error_message")
 _DECODE_NOTES = (
     Note.TRUNCATED, Note.DECODE_ERRORS, Note.CORRUPT_FRAMES, Note.TIMESTAMPS_REPAIRED,
-    Note.SIZE_CHANGES,
+    Note.SIZE_CHANGES, Note.MIRRORED, Note.ASPECT_CHANGES, Note.DEPTH_REDUCED, Note.OTHER_VIDEO,
 )  # fmt: skip
 _TRACK_FIELDS = frozenset(Track.__dataclass_fields__)
 

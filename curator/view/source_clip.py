@@ -15,7 +15,8 @@ from av.video.reformatter import Colorspace
 
 from curator.errors import ErrorCode, SourceError, UsageError, raised_as
 from curator.executor.unit_worker import process_alone
-from curator.media.container import open_container, quarter_turns_deg, video_stream
+from curator.media.container import open_container, video_stream
+from curator.media.decode import orientation_shown
 from curator.media.encode import EncodeSettings, encode_mp4
 from curator.media.scale import Scaler, fit_inside
 from curator.media.source_segments import seek_to
@@ -116,9 +117,10 @@ def _frames(
     shown = itertools.dropwhile(lambda frame: (frame.pts or 0) < unit.start_pts, span)
     for frame in itertools.islice(shown, 0, None, step):
         if scaler is None:
-            turn_deg = quarter_turns_deg(frame.rotation)
+            orientation = orientation_shown(frame)
+            turn_deg = orientation.rotation_deg
             size = (frame.height, frame.width) if turn_deg % 180 else (frame.width, frame.height)
             width, height = (max(2, side // 2 * 2) for side in fit_inside(*size, LONGER_PX))
-            scaler = Scaler(width, height, rotation_deg=turn_deg)
+            scaler = Scaler(width, height, **orientation._asdict())
         shown_frame = av.VideoFrame.from_ndarray(scaler.rgb_HWC(frame))
         yield shown_frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)

@@ -67,7 +67,7 @@ def on_device(
 SOUND = [
     "constant_rate.mp4", "constant_rate.mkv", "constant_rate.ts", "constant_rate.webm",
     "b_frames.mp4", "b_frames.ts", "open_gop.mp4", "variable_rate.mp4", "rotated.mp4",
-    "ten_bit.mp4", "one_frame.mp4", "audio_outlasts_video.mp4", "edited.mp4",
+    "ten_bit.mp4", "one_frame.mp4", "audio_outlasts_video.mp4", "edited.mp4", "mirrored.mp4",
 ]  # fmt: skip
 
 
@@ -92,6 +92,7 @@ def test_frames_are_the_cpus_in_number_order_and_time(name: str, made: Maker) ->
         ("one_pixel.mp4", Refusal.PIXELS),
         ("interlaced.mp4", Refusal.INTERLACED),
         ("truncated.mp4", Refusal.DAMAGED),
+        ("frame_lost.mp4", Refusal.DAMAGED),
     ],
 )
 def test_what_the_cpu_must_decode_is_refused(name: str, refusal: Refusal, made: Maker) -> None:

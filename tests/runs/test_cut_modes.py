@@ -170,7 +170,7 @@ def test_clips_too_short_for_the_length_are_rejected(heard: Cut) -> None:
 
 
 def test_hdr_without_a_rule_is_rejected_before_it_is_cut(tmp_path: Path) -> None:
-    """Pins the default of `cut.hdr`, and that `tonemap` writes the same clips."""
+    """Pins both values of `cut.hdr`, and that `tonemap` writes the same clips."""
     place = Cut(tmp_path / "in", tmp_path / "out")
     place.sources.mkdir()
     with av.open(str(place.sources / "hdr.mp4"), "w") as output:
@@ -183,9 +183,9 @@ def test_hdr_without_a_rule_is_rejected_before_it_is_cut(tmp_path: Path) -> None
             output.mux(stream.encode(frame.reformat(format="yuv420p")))
         output.mux(stream.encode(None))
     free = [*FORM[4:], "filters.hdr.max=1", "filters.contrast.min=0"]
-    place.code(*free)
+    place.code(*free, "cut.hdr=reject")
     counts = place.summary()["counts"]
     assert (counts["kept"], counts["by_reason"]) == (0, {"high_dynamic_range": counts["clips"]})
-    summary = place.run(*free, "cut.hdr=tonemap")
+    summary = place.run(*free)
     assert place.clips()
     assert summary["cut"]["not_copied"] == {"high_dynamic_range": len(place.clips())}

@@ -14,14 +14,20 @@ from numpy.typing import NDArray
 
 from curator.errors import DecodeError, DeviceMemoryError, ErrorCode
 from curator.media.audio_level import CELLS_PER_S, end_cell, first_cell, level_meter
-from curator.media.container import open_container, pixel_aspect_of, video_stream
+from curator.media.container import (
+    has_other_video,
+    open_container,
+    pixel_aspect_of,
+    shown_aspect,
+    video_stream,
+)
 from curator.media.decode import DEFAULT_TIME_BASE, DecodedFrame, DecodeReport, FrameReader
 from curator.media.nvdec import NotOnDeviceError, NvdecReader
 from curator.media.prefetch import ahead
 from curator.media.source_segments import Segment
 from curator.models.transnet import needs_smoothing
 from curator.records.sources import Note
-from curator.records.tracks import Track
+from curator.records.tracks import DAMAGED, Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.device_samples import DeviceSampler
 from curator.stages.analyze.measurer import AnalysisModels, AnyFrame, Measurer, SourceMeasuring
@@ -30,6 +36,9 @@ from curator.storage import ContentHashes, HashingReader
 FEWER = 0.95
 """A source with a smaller share of the frames, or of the time, in its header counts as truncated.
 Headers of intact files are wrong by a frame or two."""
+
+KEPT_BITS = 8
+"""Bits per sample of written clips."""
 
 AHEAD, AHEAD_BYTES = 4, 64 << 20  # limits of frames that are decoded in advance: one frame of 8K
 
@@ -92,6 +101,7 @@ class SourceDecode:
         segment: Segment | None = None,
     ) -> None:
         self.stream = stream = video_stream(container, uri)
+        self._has_other_video = has_other_video(container, stream)
         config, families = options["config"], options.get("families")
         self._options, self._segment = options, segment
         self._measuring = SourceMeasuring(
@@ -135,6 +145,7 @@ class SourceDecode:
             threads=threads,
             smooths_all=measuring.smooths_all,
             with_quantizer="pictures" in measuring.families,
+            shows_damaged=True,
             **limits,
         )
 
@@ -155,10 +166,17 @@ class SourceDecode:
     def take(self, frame: AnyFrame) -> None:
         """Measures the next frame."""
         if self.measurer is None:
-            rotation_deg = self.frames.report.rotation_deg
-            self._pixel_aspect = pixel_aspect_of(self.stream, rotation_deg)
-            self.measurer = Measurer(self._measuring, frame, rotation_deg, self._pixel_aspect)
+            orientation = self.frames.report.orientation
+            self._pixel_aspect = self._shown(self.frames.report.first_aspect)
+            self.measurer = Measurer(self._measuring, frame, orientation, self._pixel_aspect)
         self.measurer.add(frame)
+
+    def _shown(self, coded: Fraction | None) -> Fraction:
+        """Returns the shape of pixels after rotation; that of the container if `coded` is None."""
+        rotation_deg = self.frames.report.rotation_deg
+        if coded is None:
+            return pixel_aspect_of(self.stream, rotation_deg)
+        return shown_aspect(coded, rotation_deg)
 
     def account(self) -> None:
         """Adds the CPU-seconds of the measurements to the option `spent`."""
@@ -180,6 +198,9 @@ class SourceDecode:
         width, height = report.sizes[0]
         if report.rotation_deg % 180:
             width, height = height, width
+        columns = measurer.columns()
+        damaged = [index for index in report.damage.indices if index < len(measurer.frame_pts)]
+        columns["frame_flags"][damaged] |= DAMAGED
         return Track(
             source_id=self._options["source_id"],
             sha256=hashes.sha256,
@@ -190,14 +211,21 @@ class SourceDecode:
             height=height,
             rotation_deg=report.rotation_deg,
             pixel_aspect=self._pixel_aspect,
+            aspect_changes=tuple(
+                f"{frame} {self._shown(coded)}" for frame, coded in report.aspect_changes
+            ),
             is_interlaced=report.is_interlaced,
             is_hdr=report.is_hdr,
-            notes=(*_decoding_notes(report), *(note for note in Note if note in heard)),
+            notes=(
+                *_decoding_notes(report),
+                *([Note.OTHER_VIDEO] if self._has_other_video else []),
+                *(note for note in Note if note in heard),
+            ),
             n_decode_errors=report.n_errors,
             has_audio_levels="audio" in self._measuring.families,
             audio_rms_first=audio_rms_first,
             audio_rms_db=audio_rms_db,
-            **measurer.columns(),
+            **columns,
         )
 
     def _audio_levels(self, start_pts: int, end_pts: int) -> tuple[int, NDArray[np.float32]]:
@@ -232,9 +260,9 @@ def analyze_source(reader: BinaryIO, uri: str, **options: Unpack[AnalysisOptions
             with measuring.decoding() as frames:
                 for frame in frames:
                     measuring.take(frame)
-                    if threads > 1 and report.is_damaged:
+                    if threads > 1 and report.needs_one_thread:
                         break
-        if threads > 1 and report.is_damaged:
+        if threads > 1 and report.needs_one_thread:
             measuring.account()
             return measured(models, threads=1)
         if measuring.measurer is None:
@@ -300,3 +328,9 @@ def _decoding_notes(report: DecodeReport) -> Iterator[Note]:
         yield Note.TIMESTAMPS_REPAIRED
     if len(report.sizes) > 1:
         yield Note.SIZE_CHANGES
+    if report.orientation.is_mirrored:
+        yield Note.MIRRORED
+    if report.aspect_changes:
+        yield Note.ASPECT_CHANGES
+    if report.n_bits > KEPT_BITS:
+        yield Note.DEPTH_REDUCED

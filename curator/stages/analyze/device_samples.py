@@ -27,6 +27,7 @@ from curator.measures.drawn_marks import edge_map, straight_lines
 from curator.measures.look_maps import moved_map, packed_codes, standing_lines
 from curator.measures.measure_contract import Full
 from curator.measures.sample_signals import MIN_PX
+from curator.media.container import Orientation
 from curator.media.decode import FrameTime, upright_size
 from curator.media.device_frames import (
     DeviceBatch,
@@ -38,6 +39,7 @@ from curator.media.device_frames import (
     luma_of,
     rgb_of_scaled,
     unscaled_rgb_BHWC,
+    upright_BHWC,
 )
 from curator.media.nvdec import Nvdec
 from curator.media.scale import fit_inside
@@ -216,14 +218,15 @@ class DeviceSampler:
         return rows
 
     def _make_scalers(self, batch: DeviceBatch) -> None:
-        turn = batch.rotation_deg
-        self._turns = turn // 90
+        turn, is_mirrored = batch.rotation_deg, batch.is_mirrored
+        upright = Orientation(turn, is_mirrored)._asdict()
+        self._turns, self._is_mirrored = turn // 90, is_mirrored
         size = upright_size(batch.form.width, batch.form.height, turn, self._aspect_of(turn))
-        self._tiny = DeviceScaler(WIDTH, HEIGHT, rotation_deg=turn)
+        self._tiny = DeviceScaler(WIDTH, HEIGHT, **upright)
         own = upright_size(batch.form.width, batch.form.height, turn, Fraction(1))
-        self._own_size = DeviceScaler(*own, method="area", rotation_deg=turn)
+        self._own_size = DeviceScaler(*own, method="area", **upright)
         self._picture, self._small = (
-            DeviceScaler(*fit_inside(*size, px), method="area", rotation_deg=turn)
+            DeviceScaler(*fit_inside(*size, px), method="area", **upright)
             for px in (PICTURE_PX, SMALL_PX)
         )
 
@@ -283,9 +286,9 @@ class DeviceSampler:
 
     def _of_full_size(self, planes: "Tensor", form: Form, kind: Full) -> "Tensor":
         """Returns upright pictures of full size; 8-bit RGB of even size has the bits of a CPU."""
-        import torch
-
         if kind == "luma":
+            import torch
+
             scale = 255 / (form.white - form.black)
             pixels = (luma_of(planes, form).float() - form.black) * scale
             pixels = pixels.clamp(0, 255).to(torch.uint8)
@@ -293,7 +296,7 @@ class DeviceSampler:
             pixels = unscaled_rgb_BHWC(planes, form)
         else:
             return self._own_size.rgb_BHWC(planes, form)
-        return torch.rot90(pixels, k=-self._turns, dims=(1, 2)).contiguous()
+        return upright_BHWC(pixels, turns=self._turns, is_mirrored=self._is_mirrored)
 
     def _scaled(
         self,

@@ -21,7 +21,7 @@ from curator.models.transnet import transnet_model_name
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.tables.track_items import FRAMES, StoredFamily
 
-DECODE_VERSION = 1  # raised when decoding gives other frames, so all families are measured again
+DECODE_VERSION = 2  # raised when decoding gives other frames, so all families are measured again
 _MEASURE = "measure "
 
 
@@ -52,10 +52,10 @@ SIGNALS_OF = {
 _GRID = ("samples_per_s", "motion_pair_s")
 BUILT_IN = (
     TrackFamily(
-        FRAMES, 2,
+        FRAMES, 3,
         ("sha256", "block_hashes", "time_base", "end_pts", "width", "height", "rotation_deg",
-         "pixel_aspect", "is_interlaced", "is_hdr", "notes", "n_decode_errors", "frame_pts",
-         "frame_bytes", "frame_flags", "luma_mean", "luma_spread"),
+         "pixel_aspect", "aspect_changes", "is_interlaced", "is_hdr", "notes", "n_decode_errors",
+         "frame_pts", "frame_bytes", "frame_flags", "luma_mean", "luma_spread"),
         ("max_pixels", "max_frames"),
     ),
     TrackFamily(

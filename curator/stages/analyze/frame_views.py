@@ -14,6 +14,7 @@ from curator.measures.look_maps import moved_map, standing_lines
 from curator.measures.measure_contract import Full
 from curator.measures.quantizer import quantizer_signals
 from curator.measures.sample_signals import native_signals, picture_signals
+from curator.media.container import Orientation
 from curator.media.opencv import cv2
 from curator.media.scale import Scaler, fit_inside, luma_plane
 from curator.models.perceptual import describe
@@ -29,18 +30,20 @@ depend on the source's resolution."""
 class HostScalers:
     """Scalers of the frames of one source.
 
-    `size` is width and height of the upright source in square pixels. `rotation_deg` is the
-    clockwise rotation that turns frames upright. `smooths_all` says whether the decoder
-    applies its loop filter to all frames.
+    `size` is width and height of the upright source in square pixels. `orientation` turns frames
+    upright. `smooths_all` says whether the decoder applies its loop filter to all frames.
     """
 
-    def __init__(self, size: tuple[int, int], rotation_deg: int, *, smooths_all: bool) -> None:
+    def __init__(
+        self, size: tuple[int, int], orientation: Orientation, *, smooths_all: bool
+    ) -> None:
         self.smooths_all = smooths_all
-        self._rotation_deg = rotation_deg
+        self._rotation_deg, self._is_mirrored = orientation
         self._full: dict[Full, Scaler] = {}
-        self.tiny = tiny_scaler(rotation_deg)
+        upright = orientation._asdict()
+        self.tiny = tiny_scaler(**upright)
         self.picture, self.small = (
-            Scaler(*fit_inside(*size, px), method="area", rotation_deg=rotation_deg)
+            Scaler(*fit_inside(*size, px), method="area", **upright)
             for px in (PICTURE_PX, SMALL_PX)
         )
 
@@ -55,6 +58,7 @@ class HostScalers:
                 *(size[::-1] if self._rotation_deg % 180 else size),
                 method="area",
                 rotation_deg=self._rotation_deg,
+                is_mirrored=self._is_mirrored,
                 pixels="rgb24" if kind == "rgb" else "gray",
             )
         return self._full[kind].rgb_HWC(frame)

@@ -20,6 +20,7 @@ from curator.measures.measure_contract import Measure
 from curator.measures.motion import SURE_SHARE, DenseFlow, Flow, fitted_flow, motion_signals
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE, full_frame_noise, with_noise
 from curator.measures.picture_quality import change_signals
+from curator.media.container import Orientation
 from curator.media.decode import DecodedFrame, DeviceFrame, upright_size
 from curator.media.device_graphs import DeviceGraphs
 from curator.media.nvdec import Nvdec
@@ -115,13 +116,16 @@ class _PendingSample:
 class Measurer:
     """Collects the measurements of one source.
 
-    `first` is the first frame; the caller adds it afterwards. `rotation_deg` is the clockwise
-    rotation that turns the source upright. `pixel_aspect` is the width of a pixel divided by its
-    height, after the rotation.
+    `first` is the first frame; the caller adds it afterwards. `orientation` turns the source
+    upright. `pixel_aspect` is the width of a pixel divided by its height, after the rotation.
     """
 
     def __init__(
-        self, of: SourceMeasuring, first: AnyFrame, rotation_deg: int, pixel_aspect: Fraction
+        self,
+        of: SourceMeasuring,
+        first: AnyFrame,
+        orientation: Orientation,
+        pixel_aspect: Fraction,
     ) -> None:
         models, config, self._families = of.models, of.config, of.families
         self._shots = self.looks = None
@@ -145,8 +149,9 @@ class Measurer:
         self._scalers: HostScalers | None = None
         if isinstance(first, DecodedFrame):
             shown = first.picture
-            size = upright_size(shown.width, shown.height, rotation_deg, pixel_aspect)
-            self._scalers = HostScalers(size, rotation_deg, smooths_all=of.smooths_all)
+            turn_deg = orientation.rotation_deg
+            size = upright_size(shown.width, shown.height, turn_deg, pixel_aspect)
+            self._scalers = HostScalers(size, orientation, smooths_all=of.smooths_all)
         # The shot network's pictures of the latest batch on the device, and the number of pictures
         # of this batch that `add` has received.
         self._tiny: tuple[Tensor | None, int] = (None, 0)

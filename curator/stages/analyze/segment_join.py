@@ -83,7 +83,7 @@ def analyze_segment(
                 for frame in frames:
                     if frame.index == 0 and frame.pts != segment.start_pts:
                         raise NotInSegmentsError(WholeReason.INDEX_LIES)
-                    if report.is_damaged:
+                    if report.needs_one_thread:
                         break
                     measuring.take(frame)
                     n_shared += segment.end_pts is not None and frame.pts >= segment.end_pts
@@ -91,7 +91,7 @@ def analyze_segment(
                         last_pts = frame.pts
                     if n_shared >= OVERLAP and frame.pts > last_pts + settled_ticks:
                         break
-            if report.is_damaged:
+            if report.needs_one_thread:
                 raise NotInSegmentsError(WholeReason.DAMAGED)
             if report.n_repaired_pts:
                 raise NotInSegmentsError(WholeReason.NO_TIMESTAMPS)

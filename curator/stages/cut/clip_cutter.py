@@ -35,10 +35,15 @@ from curator.media.container import (
     demuxed,
     has_decoder,
     open_container,
-    pixel_aspect_of,
     video_stream,
 )
-from curator.media.decode import DecodedFrame, FrameReader, upright_size
+from curator.media.decode import (
+    Colours,
+    DecodedFrame,
+    FrameReader,
+    declared_colours,
+    upright_size,
+)
 from curator.media.encode import Encoder, EncodeSettings, Upright, encode_mp4, refuse_without
 from curator.media.packet_copy import (
     CannotCopyError,
@@ -93,6 +98,7 @@ class ClipCutter:
     def __post_init__(self) -> None:
         """Refuses an encoder that is not available."""
         self._container: av.container.InputContainer | None = None
+        self._colours: Colours | None = None
         self._stack = ExitStack()
         encoder = self.config.encoder
         self._encoder: Encoder = "x264" if encoder == "auto" else encoder
@@ -109,6 +115,8 @@ class ClipCutter:
             self._container = self._stack.enter_context(
                 open_container(self.reader, self.uri, n_bytes=self.n_bytes)
             )
+            # Decoding replaces the colours that the container declares.
+            self._colours = declared_colours(video_stream(self._container, self.uri))
         return self._container
 
     def _close(self) -> None:
@@ -323,6 +331,8 @@ class ClipCutter:
             self.uri,
             threads=1 if earlier_s is None else self.decoder_threads,
             max_pixels=self.max_pixels,
+            colours=self._colours,
+            shows_damaged=earlier_s is None,
         )
         if earlier_s is not None:
             target = request.start_pts - round(earlier_s / frames.time_base)
@@ -332,8 +342,7 @@ class ClipCutter:
                 raise WrongFramesError(f"cannot seek to {target}") from error
         exact = exact_frames(frames, request, tolerant=earlier_s is None)
         first = next(exact)
-        aspect = pixel_aspect_of(stream, request.rotation_deg)
-        crop = request.crop
+        aspect, crop = request.pixel_aspect, request.crop
         if crop is None:
             coded = (first.picture.width, first.picture.height)
             size = upright_size(*coded, request.rotation_deg, aspect)
@@ -347,6 +356,7 @@ class ClipCutter:
         upright = Upright(
             *size,
             rotation_deg=request.rotation_deg,
+            is_mirrored=request.is_mirrored,
             crop=crop,
             deinterlace=request.is_interlaced,
             cover=request.size,

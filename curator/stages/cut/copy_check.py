@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from curator.errors import DecodeError
 from curator.media.clip_frames import FrameSampler
-from curator.media.container import pixel_aspect_of
 from curator.media.decode import FrameReader, side_data_of
 from curator.media.packet_copy import CannotCopyError, PacketSpan
 from curator.media.stream_headers import header_sets, nal_units
@@ -41,7 +40,7 @@ def refuse_request(request: CutRequest, stream: av.video.stream.VideoStream) -> 
             or FIXED_SIZE.
     """
     refused = {
-        NotCopied.SHAPE: request.rotation_deg or pixel_aspect_of(stream, 0) != 1,
+        NotCopied.SHAPE: request.rotation_deg or request.is_mirrored or request.pixel_aspect != 1,
         NotCopied.BORDERS: request.crop is not None,
         NotCopied.INTERLACED: request.is_interlaced,
         NotCopied.HIGH_DYNAMIC_RANGE: request.is_hdr,

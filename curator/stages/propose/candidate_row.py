@@ -40,7 +40,7 @@ def candidate_of(
     crop = crop_within(track, span) if crop_borders else None
     request = cut_request(track, clip_id(track.source_id, start_pts, end_pts), span, crop=crop)
     own = (track.width, track.height) if crop is None else (crop.width, crop.height)
-    width, height = upright_size(*own, 0, track.pixel_aspect)
+    width, height = upright_size(*own, 0, request.pixel_aspect)
     scores = measures.score_clip(track, span, aggregates, heads)
     if crop is not None:
         # Rules on size and aspect ratio apply to the cropped picture.

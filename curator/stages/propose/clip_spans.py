@@ -41,8 +41,9 @@ class ClipPart:
 def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> list[Span]:
     """Returns the spans of the candidate clips of all shots, in order.
 
-    Drops guard frames next to transitions, unless a shot has no other frames. Splits long shots
-    evenly. Keeps clips shorter than `config.min_s`, which the filter rejects.
+    Drops guard frames next to transitions, unless a shot has no other frames. Divides shots where
+    damage begins or ends, or pixels change their shape, and splits long shots evenly. Keeps clips
+    shorter than `config.min_s`, which the filter rejects.
     """
     spans = []
     for number, shot in enumerate(shots):
@@ -51,8 +52,9 @@ def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> lis
         end = shot.end_frame - (config.guard_frames if shot.transition_out != "none" else 0)
         if end <= start:
             start, end = shot.start_frame, shot.end_frame
-        pieces = _pieces(track, start, end, config.max_s)
-        spans += [Span(start_frame=a, end_frame=b, shot=number) for a, b in pieces]
+        for stretch in track.stretches(start, end):
+            pieces = _pieces(track, *stretch, config.max_s)
+            spans += [Span(start_frame=a, end_frame=b, shot=number) for a, b in pieces]
     return spans
 
 

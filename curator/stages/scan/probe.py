@@ -7,7 +7,8 @@ import numpy as np
 
 from curator.errors import ErrorCode, SourceError
 from curator.media.container import (
-    header_rotation_deg,
+    header_track,
+    only_dolby_vision,
     open_container,
     pixel_aspect_of,
     video_stream,
@@ -44,7 +45,7 @@ def scan_source(uri: str, n_bytes: int, version: str) -> ScanRow:
 
 
 def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
-    """Reads the container's description of its first video stream, without decoding.
+    """Reads the container's description of the video stream that is used, without decoding.
 
     Returns:
         Columns of `SCAN_SCHEMA`; fractions are of type `Fraction`. Width, height and pixel aspect
@@ -83,8 +84,11 @@ def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
                 f"{uri}: its {facts['codec']} stream gives no picture size, so no frame can be "
                 "decoded; fetch the file again or leave it out",
             )
-        aspect = pixel_aspect_of(stream, 0)
-    rotation_deg = header_rotation_deg(reader, n_bytes) or 0
+        aspect, track_id = pixel_aspect_of(stream, 0), stream.id
+    header = header_track(reader, n_bytes, track_id)
+    if header.is_only_dolby:
+        raise only_dolby_vision(uri)
+    rotation_deg = header.orientation.rotation_deg if header.orientation is not None else 0
     if rotation_deg % 180:
         facts["width"], facts["height"] = facts["height"], facts["width"]
         aspect = 1 / aspect

@@ -47,8 +47,12 @@ def both(path: Path) -> tuple[Track, Track]:
 
 
 @pytest.mark.parametrize(
-    "name", ["b_frames.mp4", "variable_rate.mp4", "rotated.mp4", "ten_bit.mp4", "open_gop.ts"]
-)
+    "name",
+    [
+        "b_frames.mp4", "variable_rate.mp4", "rotated.mp4", "mirrored.mp4", "ten_bit.mp4",
+        "open_gop.ts",
+    ],
+)  # fmt: skip
 def test_a_track_is_the_same_on_both_paths(name: str, made: Callable[[str], Path]) -> None:
     host, device = both(made(name))
     for field in EXACT:

@@ -338,8 +338,12 @@ def test_nvenc_writes_what_x264_writes(film: Path) -> None:
 def test_tone_mapping_and_a_rule_against_hdr_contradict_each_other() -> None:
     """Pins the message for a recipe that would map nothing."""
     with pytest.raises(RecipeError, match=r"filters\.hdr rejects"):
-        load_recipe("quickstart", ["cut.hdr=tonemap"])
-    load_recipe("quickstart", ["cut.hdr=tonemap", "filters.hdr.max=1"])
+        load_recipe("quickstart", ["filters.hdr.max=0"])
+    load_recipe("quickstart", ["filters.hdr.max=1"])
+    # Phones film in HLG and PQ: by default, such clips are mapped and kept.
+    recipe = load_recipe("quickstart", [])
+    assert recipe.cut.hdr == "tonemap"
+    assert "hdr" not in recipe.filters.root
 
 
 @pytest.mark.parametrize("transfer", [16, 18])
