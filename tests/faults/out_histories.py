@@ -23,7 +23,7 @@ from small_output import SmallOutput, source_id
 from curator.errors import CuratorError
 from curator.storage import ObjectInfo, open_store
 from curator.storage.local_store import LocalStore
-from curator.tables.checksums import read_json, read_parquet
+from curator.tables.checksums import find_json, read_json, read_parquet
 from curator.tables.out_layout import has_fixed_path
 from curator.tables.snapshot_store import named_objects
 from curator.verify import verify
@@ -342,7 +342,12 @@ def _check_advice(state: State) -> None:
         findings = verify(str(state.out), frames="none").findings
     except CuratorError:
         return
-    advised = [f for f in findings if f.code == "unnamed" or re.search(r"\bdelete\b", f.remedy)]
+    advised = [
+        f
+        for f in findings
+        if (f.code == "unnamed" or re.search(r"\bdelete\b", f.remedy))
+        and not f.remedy.startswith("keep the object")
+    ]
     if not advised:
         return
     moved = {k: json.loads(v) for k, v in state.moved.items() if is_snapshot(k)}
@@ -358,7 +363,10 @@ def _check_advice(state: State) -> None:
 def _check_end(state: State) -> None:
     """Checks that all objects that snapshots name exist, after all that was lost came back."""
     restore(state, sorted(state.moved))
-    names = named_by(existing_snapshots(state.out))
+    # `clean` gave up snapshots that were away, and may have come back.
+    first = (find_json(open_store(str(state.out)), "summary.json") or {}).get("head", {})
+    snapshots = existing_snapshots(state.out)
+    names = named_by({n: s for n, s in snapshots.items() if n >= first.get("first", 1)})
     missing = [name for name in sorted(names) if not (state.out / name).exists()]
     if missing:
         raise BrokenPromiseError(f"gone although snapshots name them: {missing}")
