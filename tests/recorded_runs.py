@@ -14,7 +14,7 @@ from place import QVGA, Place, write_films
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
 from curator.storage.local_store import LocalStore
-from curator.tables.out_layout import LEASE
+from curator.tables.out_layout import LEASE, PROGRESS
 
 SETTINGS = (
     "shard.resolutions=[64, 120]", "filters.short_side_px.min=60", "propose.min_s=0.5",
@@ -22,6 +22,10 @@ SETTINGS = (
 )  # fmt: skip
 CHANGED = ("shard.resolutions=[64]", "shard.max_bytes=65536", "select.max_per_group=3",
            "select.by=[]")  # fmt: skip
+
+
+_NOT_RESULTS = (LEASE, PROGRESS)
+"""Objects that a run writes if it takes long."""
 
 
 @dataclass
@@ -65,7 +69,7 @@ def recorded(journal: Journal) -> Iterator[None]:
     def guarded(name: str) -> Any:  # noqa: ANN401
         def noted_too(self: LocalStore, key: str, data: bytes, *version: str) -> Any:  # noqa: ANN401
             done = conditional[name](self, key, data, *version)
-            if done is not None and key != LEASE:
+            if done is not None and key not in _NOT_RESULTS:
                 journal.steps.append((key, data))
             return done
 
@@ -79,7 +83,7 @@ def recorded(journal: Journal) -> Iterator[None]:
 
     def deleted(self: LocalStore, keys: Iterable[str]) -> None:
         for key in keys:
-            if (journal.out / key).exists() and key != LEASE:
+            if (journal.out / key).exists() and key not in _NOT_RESULTS:
                 journal.steps.append((key, None))
             delete(self, [key])
 
