@@ -155,10 +155,26 @@ class State:
         state.out = out
         return state
 
+    def has_newest(self, without: Sequence[str]) -> bool:
+        """Returns whether `summary.json` or the newest snapshot still names the newest commit.
+
+        Nothing proves a commit that both do not name.
+        """
+        names = [*objects(self.out), *self.moved]
+        newest = max((name for name in names if is_snapshot(name)), default="")
+        summary = find_json(open_store(str(self.out)), "summary.json") or {}
+        is_in_summary = newest == f"snapshots/{summary.get('snapshot', 0):08d}.json"
+        return (is_in_summary and "summary.json" not in without) or (
+            (self.out / newest).is_file() and newest not in without
+        )
+
     def kept(self) -> dict[str, str]:
-        """Kept clips of the newest snapshot that can be read, with their sources."""
+        """Kept clips of the newest commit, with their sources."""
         snapshots = existing_snapshots(self.out)
         store = open_store(str(self.out))
+        summary = find_json(store, "summary.json") or {}
+        if summary.get("snapshot", 0) > max(snapshots, default=0):
+            snapshots[summary["snapshot"]] = summary
         if not snapshots:
             return {}
         rows: list[dict[str, str]] = []
@@ -250,6 +266,8 @@ def _lose(state: State, draw: random.Random, faults: Faults) -> str:
         for name in names:
             kinds.setdefault(_kind(name), []).append(name)
         lost = [draw.choice(kinds[draw.choice(sorted(kinds))])]
+    if not state.has_newest(without=lost):
+        return "nothing more is lost"
     for name in lost:
         path = state.out / name
         state.moved[name] = path.read_bytes()
@@ -284,6 +302,8 @@ def _older(state: State, draw: random.Random, faults: Faults) -> str:
     if not names:
         return "no older copy"
     some = names if draw.random() < 0.3 else [draw.choice(names)]
+    if not state.has_newest(without=some):
+        some.remove("summary.json")
     for name in some:
         (state.out / name).write_bytes(state.earlier[name])
     return f"older copies of {some[:1]} and {len(some) - 1} more"
