@@ -45,9 +45,9 @@ from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows
 from curator.tables.fenced_store import FencedStore
-from curator.tables.output_format import earlier_state, existing
+from curator.tables.output_format import earlier_state, existing, refuse_lost_commit
 from curator.tables.parts import Parts, read_parquet
-from curator.tables.removal_records import finished_removals
+from curator.tables.removal_records import finished_removals, read_removals
 from curator.tables.schemas import SCAN_SCHEMA, SHOTS_SCHEMA, clips_schema
 from curator.tables.snapshot_store import clean
 from curator.tables.source_table import SourceTable
@@ -86,7 +86,10 @@ class SmallOutput:
         with_repair(store, lambda: self._run(sorted(named), recipe=recipe, replace=replace), ALL)
 
     def clean(self, keep: int) -> None:
-        clean(open_store(str(self.out)), keep=keep)
+        store = open_store(str(self.out))
+        read_removals(store).require_finished(store.uri)
+        refuse_lost_commit(store)
+        clean(store, keep=keep)
 
     def remove(self, number: int) -> None:
         """Removes a source from all snapshots."""

@@ -136,6 +136,7 @@ def clean(options: argparse.Namespace) -> int:
     from curator.runs.lease import held
     from curator.storage import open_store
     from curator.tables.out_layout import OWN_FOLDERS, is_own
+    from curator.tables.output_format import refuse_lost_commit
     from curator.tables.removal_records import finished_removals, read_removals
     from curator.tables.snapshot_store import clean as remove_old
     from curator.tables.snapshot_store import require_snapshots
@@ -144,6 +145,7 @@ def clean(options: argparse.Namespace) -> int:
     require_snapshots(store)
     # A removal needs what no snapshot names yet: the copy of its record, and new objects.
     read_removals(store).require_finished(store.uri)
+    refuse_lost_commit(store)
     chosen = {"keep": options.keep, "older_than": options.older_than}
     if options.dry_run:
         cleaned = remove_old(store, **chosen, dry_run=True)

@@ -40,6 +40,7 @@ from curator.tables.out_layout import (
     FolderLifetime,
     is_own,
 )
+from curator.tables.output_format import refuse_lost_commit
 from curator.tables.parts import SUMMARY
 from curator.tables.removal_records import (
     KNOWN_BY,
@@ -114,10 +115,12 @@ def plan_removal(
     """Selects the footage of a removal; changes nothing.
 
     Raises:
-        UsageError: An earlier removal is unfinished, or no clip or source has a given name.
+        UsageError: An earlier removal is unfinished, the newest snapshot is lost, or no clip or
+            source has a given name.
     """
     removals = read_removals(store)
     removals.require_finished(store.uri)
+    refuse_lost_commit(store)
     return select(
         store, _summaries(store), by, named, with_duplicates=with_duplicates, before=removals
     )

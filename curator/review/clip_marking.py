@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,17 @@ def mark_clips(store: Store, changes: Iterable[tuple[str, Changes]]) -> int:
 
 
 def changed_mark(earlier: Mark | None, span: Mapping[str, Any], changes: Changes) -> Mark:
-    """Returns a changed mark with the present time; raises `UsageError` for a wrong value."""
+    """Returns a changed mark with the present time; raises `UsageError` for a wrong value.
+
+    The newest mark counts, so the time is after that of `earlier`, even if a clock was set back.
+    """
     for name in TEXT_LIMITS:
         _refuse_control(span["clip_id"], name, changes.get(name) or "")
-    values: dict[str, Any] = {**changes, "marked_at": utc_now()}
+    marked_at = utc_now()
+    if earlier is not None:
+        least = datetime.fromisoformat(earlier.marked_at) + timedelta(microseconds=1)
+        marked_at = max(datetime.fromisoformat(marked_at), least).isoformat()
+    values: dict[str, Any] = {**changes, "marked_at": marked_at}
     return replace(earlier, **values) if earlier is not None else Mark(**span, **values)
 
 

@@ -20,7 +20,7 @@ from curator.tables.checksums import read_parquet
 from curator.tables.out_layout import listed
 from curator.tables.output_format import existing
 from curator.tables.schemas import SOURCES_SCHEMA
-from curator.tables.snapshot_store import INDEXES, JUDGED
+from curator.tables.snapshot_store import CANDIDATES, INDEXES, JUDGED
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable, without_copies
 
@@ -133,6 +133,7 @@ def why_stale(
     named = {name for shard in previous["shards"] for name in shard["versions"]}
     lost = sorted(named.difference(reusable.sizes))
     named = {*previous[INDEXES].values(), *chain.from_iterable(previous["tables"].values())}
+    named |= set(previous.get(CANDIDATES, ()))
     folders = {name.partition("/")[0] for name in named}
     lost += sorted(named.difference(*listed(store, folders).values()))
     return f"{store.uri}/{lost[0]} is missing or damaged" if lost else None

@@ -16,7 +16,7 @@ from curator.storage import Store
 from curator.tables.checksums import TRIES, find_json, is_damaged, sealed_json, those, to_json
 from curator.tables.fenced_store import Digest, FencedStore
 from curator.tables.out_layout import CONFIG, LAYOUT, SHARDS, FolderLifetime, is_own, listed_objects
-from curator.tables.output_format import read_summary
+from curator.tables.output_format import read_summary, refuse_lost_commit
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
     EARLIER,
@@ -109,8 +109,9 @@ def repair_objects(
     """Restores damaged objects of the newest snapshot from equal copies, and removes the others.
 
     `makes_again` says that a run with the sources follows; else the function removes nothing.
-    `check` raises if this run may not write any more.
+    `check` raises if this run may not write any more. Raises as `refuse_lost_commit`.
     """
+    refuse_lost_commit(store)
     fenced = FencedStore(store, check)
     numbers = snapshot_numbers(store)
     try:

@@ -4,9 +4,11 @@
     copies/marks/<random>.parquet                the same bytes
     copies/marks/<random>.parquet.receipt.json   SHA-256, number of entries, and time of the object
 
-A write writes the receipt first, then the copy, then the object. So a kill leaves a valid object
-or a valid copy, and the receipt tells which of two valid ones is newer. A receipt also proves that
-an object existed, so a lost object is noticed even if its copy is lost too.
+A write writes the copy first, then the receipt, then the object. So a kill leaves a valid object or
+a valid copy. The receipt also names the hashes of earlier contents: an object with one of these is
+older than its copy, and an object with other valid contents is newer, such as after a backup of
+`copies/`. A receipt proves that an object existed, so a lost object is noticed even if its copy is
+lost too.
 
 Commands that write call `repair_lasting` first. It restores a damaged or missing object from its
 copy, and a missing copy from the object; objects of older versions get their copies this way.
@@ -33,6 +35,8 @@ LISTED = (MARKS, LEARNED)
 """Folders whose objects are all kept. Records of removals name the footage that is kept."""
 _RECEIPT = ".receipt.json"
 _READERS = 8
+_MAX_EARLIER = 1000
+"""Most hashes of earlier contents in a receipt."""
 _FIELDS = frozenset({"sha256", "entries", "written"})
 _WHAT = {MARKS: "mark", LEARNED: "curve"}
 """Entries of the objects of a folder. Footage has an entry per removed clip."""
@@ -70,12 +74,7 @@ class LastingObject:
     @classmethod
     def read(cls, store: Store, name: str) -> "LastingObject":
         """Reads an object and, if needed, its copy."""
-        try:
-            receipt = find_json(store, receipt_name(name))
-        except DamagedError:
-            receipt = None
-        if receipt is not None and not receipt.keys() >= _FIELDS:
-            receipt = None
+        receipt = _find_receipt(store, name)
         sha256 = receipt["sha256"] if receipt is not None else None
         own, fault = _read(store, name, name, sha256)
         if own is not None and not fault and sha256 in (None, _sha256(own)):
@@ -91,12 +90,15 @@ class LastingObject:
                 fault = ""
         valid = [data for data in (own, copy) if data is not None]
         newest = [data for data in valid if _sha256(data) == sha256]
+        if receipt is not None and own is not None and not _is_earlier(own, receipt):
+            newest = [own]
         data = next(iter([*newest, *valid]), None)
         if own is not None and own != data:
             fault = "is older than its copy"
         stale = [] if own == data else [name]
         stale += [] if copy == data else [copy_name(name)]
-        stale += [] if receipt is not None else [receipt_name(name)]
+        is_proved = receipt is not None and (data is None or _sha256(data) == sha256)
+        stale += [] if is_proved else [receipt_name(name)]
         return cls(name=name, data=data, fault=fault, receipt=receipt, stale=tuple(stale))
 
     @property
@@ -129,13 +131,16 @@ def lasting_names(store: Store, folders: Iterable[str] = LISTED) -> list[str]:
 
 def write_lasting(store: Store, name: str, data: bytes, *, entries: int) -> None:
     """Writes an object with its copy and receipt; `entries` says how much a loss would lose."""
+    before, sha256 = _find_receipt(store, name) or {}, _sha256(data)
+    earlier = [*before.get("earlier", ()), *([before["sha256"]] if before else [])]
     receipt = {
-        "sha256": _sha256(data),
+        "sha256": sha256,
+        "earlier": [hashed for hashed in earlier if hashed != sha256][-_MAX_EARLIER:],
         "entries": entries,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    store.write(receipt_name(name), sealed_json(receipt, to_json, receipt_name(name)))
     store.write(copy_name(name), data)
+    store.write(receipt_name(name), sealed_json(receipt, to_json, receipt_name(name)))
     store.write(name, data)
 
 
@@ -193,8 +198,8 @@ def _restore(store: Store, stored: LastingObject, data: bytes) -> None:
         logger.warning(
             "%s/%s is damaged or missing; it is written again", store.uri, copy_name(name)
         )
-    if stored.receipt is None:
-        # An older version wrote the object, or the receipt is lost.
+    if receipt_name(name) in stored.stale:
+        # An older version wrote the object, or the receipt is lost or older.
         write_lasting(store, name, data, entries=_entries(data, name))
         return
     for key in stored.stale:
@@ -222,6 +227,20 @@ def loss_remedy(out: str, name: str) -> str:
         f"{words}, or give it up with `curate remove {out} --give-up-lost`: edited copies of this "
         "footage are then no longer recognised"
     )
+
+
+def _find_receipt(store: Store, name: str) -> dict[str, Any] | None:
+    """Returns the receipt of an object; None if it is missing or damaged."""
+    try:
+        receipt = find_json(store, receipt_name(name))
+    except DamagedError:
+        return None
+    return receipt if receipt is not None and receipt.keys() >= _FIELDS else None
+
+
+def _is_earlier(data: bytes, receipt: dict[str, Any]) -> bool:
+    """Returns whether a receipt is of these contents, or of later ones."""
+    return _sha256(data) in (receipt["sha256"], *receipt.get("earlier", ()))
 
 
 def _read(store: Store, key: str, name: str, sha256: str | None) -> tuple[bytes | None, str]:

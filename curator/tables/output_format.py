@@ -15,13 +15,25 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from curator.errors import UsageError
+from curator.errors import DamagedError, UsageError
+from curator.number_text import amount
 from curator.storage import Store
 from curator.tables.checksums import find_json, read_json
-from curator.tables.out_layout import CONFIG, MANIFEST, NEXT_MANIFEST, TABLES, find_unlisted
+from curator.tables.out_layout import (
+    CONFIG,
+    MANIFEST,
+    NEXT_MANIFEST,
+    SHARDS,
+    SNAPSHOTS,
+    TABLES,
+    find_unlisted,
+)
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
+    EARLIER,
     NUMBER,
+    listed_snapshots,
+    named_objects,
     read_snapshot,
     snapshot_name,
     snapshot_numbers,
@@ -72,6 +84,36 @@ def earlier_state(store: Store) -> dict[str, Any]:
     settings = find_json(store, CONFIG) or {}
     tables = {name: [info.key for info in store.list(f"{name}/")] for name in TABLES}
     return {"format": FORMAT, "fingerprints": {}, **settings, "tables": tables}
+
+
+def refuse_lost_commit(store: Store) -> None:
+    """Raises `UsageError` if only the shards' manifest still knows of the newest commit.
+
+    Its snapshot and `summary.json` are lost then, or `summary.json` is an older copy. A command
+    that continues would drop its clips, and take its tars for leftovers. The manifest of an older
+    commit names only tars that snapshots name, or that `curate clean` removed.
+    """
+    try:
+        manifest, summary = find_json(store, MANIFEST), find_json(store, SUMMARY) or {}
+    except DamagedError:
+        # The run writes it again.
+        return
+    if manifest is None or store.exists(NEXT_MANIFEST):
+        return
+    tars = {f"{SHARDS}/{shard['name']}" for shard in manifest["shards"]}
+    tars -= named_objects(summary).union(summary.get(EARLIER, ()))
+    newest = 0
+    for number, snapshot in listed_snapshots(store) if tars else ():
+        if not isinstance(snapshot, DamagedError):
+            newest = max(newest, number)
+            tars -= named_objects(snapshot).union(snapshot.get(EARLIER, ()))
+    if newest and (there := find_unlisted(store, tars, ())):
+        raise UsageError(
+            f"{store.uri}/{MANIFEST} names {amount(len(there), 'tar')} that no snapshot names, "
+            f"such as {min(there)}: the snapshot of the newest commit and {SUMMARY} are lost; "
+            f"restore {SNAPSHOTS} and {SUMMARY} from a copy of OUT; or delete {MANIFEST} to "
+            f"continue from snapshot {newest}, without the clips of later commits"
+        )
 
 
 def existing(store: Store, previous: Mapping[str, Any], table: str) -> list[str]:

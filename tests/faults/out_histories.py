@@ -6,6 +6,7 @@ copies over newer objects. Histories form a tree: those that begin alike share t
 names the steps, which `replay` repeats.
 """
 
+import hashlib
 import json
 import random
 import re
@@ -156,16 +157,26 @@ class State:
         return state
 
     def has_newest(self, without: Sequence[str]) -> bool:
-        """Returns whether `summary.json` or the newest snapshot still names the newest commit.
+        """Returns whether anything still names the newest commit, so that it can be noticed.
 
-        Nothing proves a commit that both do not name.
+        These are `summary.json`, the newest snapshot, and the manifest of the shards.
         """
         names = [*objects(self.out), *self.moved]
         newest = max((name for name in names if is_snapshot(name)), default="")
         summary = find_json(open_store(str(self.out)), "summary.json") or {}
         is_in_summary = newest == f"snapshots/{summary.get('snapshot', 0):08d}.json"
-        return (is_in_summary and "summary.json" not in without) or (
-            (self.out / newest).is_file() and newest not in without
+        summaries = [json.loads(self.moved[newest])] if newest in self.moved else []
+        summaries += [read_json(open_store(str(self.out)), newest)] if not summaries else []
+        manifest = self.out / "shards" / "manifest.json"
+        own = self.out / summaries[0]["indexes"]["manifest"]
+        is_in_manifest = (
+            manifest.is_file()
+            and own.name[9:25] == (hashlib.sha256(manifest.read_bytes()).hexdigest()[:16])
+        )
+        return (
+            (is_in_summary and "summary.json" not in without)
+            or ((self.out / newest).is_file() and newest not in without)
+            or (is_in_manifest and "shards/manifest.json" not in without)
         )
 
     def kept(self) -> dict[str, str]:

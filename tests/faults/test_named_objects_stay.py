@@ -165,6 +165,29 @@ def test_nothing_is_removed_while_a_snapshot_is_lost(
     assert not missing(output)
 
 
+def test_nothing_goes_on_while_the_newest_commit_is_lost(output: SmallOutput) -> None:
+    """Both its snapshot and `summary.json` are lost; the manifest still names its tars."""
+    output.run([1, 2, 3])
+    lost = {name: output.out / name for name in ("snapshots/00000003.json", "summary.json")}
+    away = {path: path.read_bytes() for path in lost.values()}
+    for path in away:
+        path.unlink()
+    before = objects(output.out)
+    for command in (
+        lambda: output.run([2]),
+        lambda: output.clean(1),
+        lambda: output.remove(1),
+    ):
+        with pytest.raises(UsageError, match=r"restore snapshots and summary\.json"):
+            command()
+    assert objects(output.out) == before
+    for path, data in away.items():
+        path.write_bytes(data)
+    output.run([2])
+    assert not missing(output)
+    assert summary(output)["counts"]["clips"] == 9
+
+
 def test_a_damaged_snapshot_is_not_removed(output: SmallOutput) -> None:
     first = output.out / "snapshots" / "00000001.json"
     data = first.read_bytes()

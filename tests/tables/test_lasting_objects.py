@@ -135,6 +135,45 @@ def test_a_killed_write_loses_neither_state(
     assert store.read(name) == store.read(copy_name(name)) == expected
 
 
+@pytest.mark.parametrize("n_done", [0, 1, 2])
+def test_a_killed_first_write_is_no_loss(
+    n_done: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails where the receipt comes first: nothing stored would count as lost for good."""
+    store, whole, done = open_store(str(tmp_path)), LocalStore.create, []
+
+    def killed(self: LocalStore, key: str) -> object:
+        if len(done) == n_done:
+            raise KeyboardInterrupt
+        done.append(key)
+        return whole(self, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "create", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_lasting(store, NAME, marks("a"), entries=1)
+    repair_lasting(store)
+    assert store.exists(NAME) == (n_done > 0)
+
+
+@pytest.mark.parametrize("n_writes", [1, 2])
+@pytest.mark.parametrize("older", ["copies", "marks"])
+def test_the_newer_contents_stay_when_a_folder_is_restored_from_a_backup(
+    older: str, n_writes: int, out: Path
+) -> None:
+    store = open_store(str(out))
+    backup = {p: p.read_bytes() for p in (out / older).rglob("*") if p.is_file()}
+    for number in range(n_writes):
+        newest = marks("a", "b", *"cde"[: number + 1])
+        write_lasting(store, NAME, newest, entries=3 + number)
+    for path, data in backup.items():
+        path.write_bytes(data)
+    assert read_lasting(store, NAME) == newest
+    repair_lasting(store)
+    assert store.read(NAME) == store.read(copy_name(NAME)) == newest
+    assert not LastingObject.read(store, NAME).stale
+
+
 def test_objects_of_older_versions_get_copies(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     store.write(LEARNED_MODEL, b'{"curves": {}}')

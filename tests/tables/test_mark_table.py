@@ -8,6 +8,7 @@ import pytest
 
 from curator.errors import UsageError
 from curator.removal.state_scrubbing import StateScrubbing
+from curator.review.clip_marking import changed_mark
 from curator.storage import open_store
 from curator.tables.checksums import sealed_parquet
 from curator.tables.mark_table import Mark, MarkWriter, mark_objects, read_marks, utc_now
@@ -43,6 +44,14 @@ def test_the_newest_mark_of_a_clip_counts_whoever_wrote_it(tmp_path: Path) -> No
     here.put(mark())
     assert list(read_marks(store)) == ["b"]
     assert all(map(is_own, mark_objects(store)))
+
+
+def test_a_later_mark_counts_although_the_clock_was_set_back(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    MarkWriter(store).put(replace(mark(verdict="drop"), marked_at="2999-01-01T00:00:00+00:00"))
+    earlier, span = read_marks(store)["a"], {"clip_id": "a"}
+    MarkWriter(store).put(changed_mark(earlier, span, {"verdict": "keep"}))
+    assert read_marks(store)["a"].verdict == "keep"
 
 
 def test_a_removal_takes_marks_of_removed_footage(tmp_path: Path) -> None:
