@@ -77,6 +77,8 @@ def cut_request(
         is_interlaced=track.is_interlaced,
         is_hdr=track.is_hdr,
         min_frames=min_frames,
+        source_size=track.size_at(span.start_frame) if len(track.frame_size) else None,
+        is_seekable=Note.TIMES_START_AGAIN not in track.notes,
         source_bits_per_pixel=_bits_per_pixel(track, span, crop),
         packet_bytes=_known_packets(track, span),
     )
@@ -93,7 +95,8 @@ def _bits_per_pixel(track: SourceFrames, span: Span, crop: Crop | None) -> float
     n_bytes = track.frame_bytes[span.start_frame : span.end_frame]
     if not n_bytes.all():
         return None
-    width, height = (track.width, track.height) if crop is None else (crop.width, crop.height)
+    own = track.size_at(span.start_frame)
+    width, height = own if crop is None else (crop.width, crop.height)
     return 8 * int(n_bytes.sum(dtype=np.int64)) / (len(n_bytes) * width * height)
 
 

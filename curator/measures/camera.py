@@ -101,8 +101,8 @@ def camera_tags(clip: ClipView) -> list[str]:
 
     `pan_left`, `pan_right`, `tilt_up`, `tilt_down`, `zoom_in`, `zoom_out`, `roll`: the movement
     lasts over `WINDOW_SAMPLES` in at least `LEAST_SHARE` of the windows, or over the whole clip,
-    and shaking does not explain it. `handheld` or `shaky`: the camera moves unevenly. `static`: the
-    camera stands still, and no other tag applies; objects may move.
+    and shaking does not explain it. `handheld` or `shaky`: the camera moves unevenly.
+    `camera_static`: the camera stands still, and no other tag applies; objects may move.
     """
     speed_S = _rate(clip, "camera_motion")
     if len(speed_S) == 0 or np.mean(np.isfinite(speed_S)) < KNOWN_SHARE:
@@ -113,7 +113,7 @@ def camera_tags(clip: ClipView) -> list[str]:
     if jitter is not None and jitter >= max(HANDHELD, HANDHELD_PART * speed):
         tags.append("shaky" if jitter >= SHAKY else "handheld")
     if not tags and speed < STILL:
-        tags.append("static")
+        tags.append("camera_static")
     return tags
 
 

@@ -48,8 +48,8 @@ class ClipView:
     @cached_property
     def size(self) -> tuple[int, int]:
         """Width and height in px, upright with square pixels."""
-        aspect = self.track.aspect_at(self.span.start_frame)
-        return upright_size(self.track.width, self.track.height, 0, aspect)
+        own = self.track.size_at(self.span.start_frame)
+        return upright_size(*own, 0, self.track.aspect_at(self.span.start_frame))
 
     @cached_property
     def seconds(self) -> float:

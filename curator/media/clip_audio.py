@@ -48,6 +48,10 @@ _SAME_TIME_S = 0.01
 """Larger differences of times are gaps, in seconds. Containers round times to up to 1 ms."""
 
 
+class CannotSeekError(Exception):
+    """A container refuses all seeks to the audio of a span."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanAudio:
     """Audio of a span, for `add_audio`."""
@@ -72,6 +76,7 @@ def audio_of_span(
     seconds: Fraction,
     may_copy: bool,
     max_offset_s: Fraction,
+    seeks: bool = True,
 ) -> SpanAudio | None:
     """Reads the audio of a span; None if the span has no audio.
 
@@ -83,30 +88,50 @@ def audio_of_span(
         may_copy: Whether to copy packets, if they are AAC without gaps, and one of them begins
             within `max_offset_s` of the start.
         max_offset_s: Most seconds between the start and the first copied packet.
+        seeks: False reads from the container's position, which is the start of the file.
+
+    Raises:
+        CannotSeekError: The container refuses all seeks to the span.
     """
     end = start + seconds
-    packets = _packets(container, stream, start, end)
+    packets = _packets(container, stream, start, end, seeks=seeks)
     copied = _copied(stream, packets, start, end, max_offset_s) if may_copy else None
     return copied or _decoded(stream, packets, start, end)
 
 
 def _packets(
-    container: av.container.InputContainer, stream: av.AudioStream, start: Fraction, end: Fraction
+    container: av.container.InputContainer,
+    stream: av.AudioStream,
+    start: Fraction,
+    end: Fraction,
+    *,
+    seeks: bool,
 ) -> list[AudioPacket]:
     """Returns the packets from well before the span to its end."""
-    packets: list[AudioPacket] = []
     begin, tick = start - _SETTLED_S, _tick(stream)
+
+    def read() -> list[AudioPacket]:
+        packets = _until(container, stream, end)
+        return [p for p in packets if p.pts is None or p.pts * tick >= begin - 1]
+
+    if not seeks:
+        return read()
+    found: list[AudioPacket] | None = None
+    # Demuxers of an index, such as AVI's, refuse times before the first packet.
+    earliest = stream.start_time or 0
     for earlier_s in _EARLIER_S:
         target = floor((begin - earlier_s) / tick)
         try:
-            container.seek(target, stream=stream, backward=True)
+            container.seek(max(target, earliest), stream=stream, backward=True)
         except av.error.FFmpegError:
             continue
-        packets = list(_until(container, stream, end))
-        first = next((p.pts for p in packets if p.pts is not None), None)
-        if first is not None and first * tick <= begin:
+        found = read()
+        first = next((p.pts for p in found if p.pts is not None), None)
+        if target <= earliest or (first is not None and first * tick <= begin):
             break
-    return [p for p in packets if p.pts is None or p.pts * tick >= begin - 1]
+    if found is None:
+        raise CannotSeekError
+    return found
 
 
 def _tick(stream: av.AudioStream | av.VideoStream) -> Fraction:

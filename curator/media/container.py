@@ -15,6 +15,7 @@ from av.packet import Packet
 from av.stream import Disposition
 
 from curator.errors import ErrorCode, SourceError
+from curator.media.continuous_times import ContinuousPackets
 
 DEMUXERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,live_flv,asf,ogg,gif,ivf,"
@@ -205,6 +206,21 @@ def _claimed_frames(stream: av.VideoStream) -> float | None:
     return seconds * float(stream.average_rate or stream.guessed_rate or 25)
 
 
+def promised_frames(
+    container: av.container.InputContainer, stream: av.VideoStream, n_shown: int | None = None
+) -> int | None:
+    """Returns the number of frames that the header promises; None if it does not say.
+
+    Frames of an MP4 or MOV that its edit list hides do not count. `n_shown` is the number of
+    entries of the index that are not discarded, if it is known.
+    """
+    if not stream.frames or "mov" not in container.format.name:
+        return stream.frames or None
+    if n_shown is None:
+        n_shown = sum(not entry.is_discard for entry in stream.index_entries)
+    return min(stream.frames, n_shown) if n_shown else stream.frames
+
+
 def has_decoder(stream: av.stream.Stream) -> bool:
     """Returns whether FFmpeg has a decoder for a stream, and it is one of `CODECS`.
 
@@ -241,12 +257,25 @@ def only_dolby_vision(uri: str) -> SourceError:
 
 
 def demuxed(
-    container: av.container.InputContainer, streams: Sequence[av.stream.Stream]
+    container: av.container.InputContainer,
+    streams: Sequence[av.stream.Stream],
+    shifts_s: list[Fraction] | None = None,
 ) -> Iterator["Packet[Any]"]:
     """Yields the packets of some streams, and then an empty packet of each to flush its decoder.
 
-    It also yields the empty packets if further streams appear within the file. PyAV then raises
-    `IndexError` instead.
+    If the times of the video start again, later packets are moved behind earlier ones, and
+    `shifts_s` gets the seconds.
+    """
+    packets = _flushed(container, streams)
+    return iter(ContinuousPackets(packets, streams, [] if shifts_s is None else shifts_s))
+
+
+def _flushed(
+    container: av.container.InputContainer, streams: Sequence[av.stream.Stream]
+) -> Iterator["Packet[Any]"]:
+    """Yields packets, and empty ones at the end, even if further streams appear within the file.
+
+    PyAV then raises `IndexError` instead.
     """
     flushed = set()
     try:

@@ -14,9 +14,11 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import av
+import numpy as np
 from av.codec.context import Flags
 from av.packet import Packet
 from av.sidedata.sidedata import SideDataContainer, Type
+from numpy.typing import NDArray
 
 from curator.errors import DecodeError, ErrorCode
 from curator.media.audio_level import LevelMeter
@@ -94,6 +96,8 @@ class DecodeReport:
     n_errors: int = 0
     damage: DamagedFrames = field(default_factory=DamagedFrames, compare=False)
     n_repaired_pts: int = 0
+    shifts_s: list[Fraction] = field(default_factory=list)
+    """Seconds by which packets were moved after each point where times start again."""
     ended_early: bool = False
     end_pts: int | None = None
     orientation: Orientation = field(default_factory=Orientation)
@@ -106,9 +110,18 @@ class DecodeReport:
     is_interlaced: bool = False
     is_hdr: bool = False
     sizes: list[tuple[int, int]] = field(default_factory=list)
+    """Width and height of each size that occurs, in order of its first frame."""
+    resized: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
+    """Index and size of each frame, but the first, whose size is not that of the frame before."""
     n_frames: int = 0
     n_lost_at_end: int = 0
     """Number of packets among the last ones that gave neither a frame nor an error."""
+
+    def frame_sizes(self) -> NDArray[np.uint16]:
+        """Returns the width and height of each frame, uint16 [F, 2]."""
+        begins, sizes = zip((0, self.sizes[0]), *self.resized, strict=True)
+        n_each = np.diff([*begins, self.n_frames])
+        return np.repeat(np.array(sizes, np.uint16), n_each, axis=0)
 
     @property
     def rotation_deg(self) -> int:
@@ -197,6 +210,8 @@ DEFAULT_TIME_BASE = Fraction(1, 90_000)
 """Time base for a stream that names none: MPEG's clock."""
 
 _LAST_TICK = (1 << 63) - 1
+_UNTIMED, _UNTIMED_END = -(1 << 62), -(1 << 61)
+"""Times that mark packets without a time, so that their frames are known."""
 
 _WITHOUT_ASPECT = frozenset({"mpegts", "mpeg", "mpegvideo", "h264", "hevc", "m4v", "obu", "vc1"})
 """Containers that say nothing of the shape of pixels, so that the stream may change it."""
@@ -239,6 +254,9 @@ class FrameReader:
             FFmpeg's decoder of HEVC drops them otherwise.
     """
 
+    marks_untimed = True
+    """Whether packets without a time get one, by which their frames are known."""
+
     def __init__(
         self,
         container: av.container.InputContainer,
@@ -280,6 +298,8 @@ class FrameReader:
         self._next_aspect: tuple[int | None, Fraction] | None = None
         """Time of the packet from which on another shape counts, and the shape."""
         self._key_pts: int | None = None
+        self._n_untimed = 0
+        self._size: tuple[int, int] | None = None
         self._last_packet_pts: deque[int] = deque(maxlen=_LAST_PACKETS)
         self._last_pts: int | None = None
         self._last_duration = 0
@@ -322,7 +342,7 @@ class FrameReader:
     def _packets(self) -> Iterator["Packet[Any]"]:
         audio = self._audio
         streams = [self.stream] if audio is None else [self.stream, audio.stream]
-        packets = demuxed(self.container, streams)
+        packets = demuxed(self.container, streams, self.report.shifts_s)
         while True:
             try:
                 packet = next(packets, None)
@@ -346,10 +366,17 @@ class FrameReader:
                     parameter_sets(bytes(packet), self._extradata) <= self._sets
                 )
             if packet.size:
+                # Damage knows no marks: of packets without a time, the order of frames decides.
                 self.report.damage.sent(packet)
-            if packet.pts is not None and packet.size and not packet.is_discard:
-                self._packets_of[packet.pts] = packet.size, self._has_uniform_packets
-                self._last_packet_pts.append(packet.pts)
+            if packet.size and not packet.is_discard:
+                if packet.pts is None and self.marks_untimed:
+                    # Decoders give a frame the time of its packet: here only a mark.
+                    self._n_untimed += 1
+                    packet.pts = _UNTIMED + self._n_untimed
+                elif packet.pts is not None:
+                    self._last_packet_pts.append(packet.pts)
+                if packet.pts is not None:
+                    self._packets_of[packet.pts] = packet.size, self._has_uniform_packets
                 if len(self._packets_of) > 4096:
                     # Another thread may remove the entry in between.
                     self._packets_of.pop(next(iter(self._packets_of)), None)
@@ -368,13 +395,21 @@ class FrameReader:
         if not report.sizes:
             self._see_first(picture)
         size = (picture.width, picture.height)
-        if size not in report.sizes:
-            report.sizes.append(size)
+        if size != self._size:
+            self._size = size
+            if report.sizes:
+                report.resized.append((report.n_frames, size))
+            if size not in report.sizes:
+                report.sizes.append(size)
         report.is_interlaced |= bool(picture.interlaced_frame)
         report.is_hdr |= int(picture.color_trc) in HDR_TRANSFERS
         shown_pts, key_frame = picture.pts, bool(picture.key_frame)
+        is_timed = shown_pts is not None and shown_pts >= _UNTIMED_END
         is_damaged = report.damage.shown(
-            report.n_frames, shown_pts, key_frame=key_frame, is_corrupt=bool(picture.is_corrupt)
+            report.n_frames,
+            shown_pts if is_timed else None,
+            key_frame=key_frame,
+            is_corrupt=bool(picture.is_corrupt),
         )
         if self._next_aspect is not None and key_frame:
             self._change_aspect(shown_pts)
@@ -452,6 +487,8 @@ class FrameReader:
     def _timed(self, pts: int | None, duration: int, *, key_frame: bool = False) -> FrameTime:
         """Returns the time of the next frame; repairs a timestamp that does not increase."""
         n_bytes, is_uniform = self._packets_of.pop(pts, (0, False))
+        if pts is not None and pts < _UNTIMED_END:
+            pts = None
         is_repaired = pts is None or (self._last_pts is not None and pts <= self._last_pts)
         if pts is None or is_repaired:
             pts = 0 if self._last_pts is None else self._last_pts + max(1, self._last_duration)

@@ -532,6 +532,8 @@ class NvdecReader(FrameReader):
         NotOnDeviceError: The stream's header shows that the CPU must decode it.
     """
 
+    marks_untimed = False
+
     def __init__(
         self,
         container: av.container.InputContainer,

@@ -14,6 +14,7 @@ time 0 without an edit list; docs/design/clips.md says how readers handle this.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import TypeAlias
 
 import av
@@ -58,6 +59,12 @@ class PacketSpan:
     def n_frames(self) -> int:
         """Number of frames, which is the number of packets."""
         return self.end - self.first
+
+    def longest_gap(self, extradata: bytes | None) -> int:
+        """Returns the most frames from a key frame to the next one, or to the end."""
+        placed = zip(self.positions, self.packets, strict=True)
+        keys = sorted(at for at, packet in placed if is_idr(bytes(packet), extradata))
+        return max(b - a for a, b in pairwise([*keys, self.n_frames]))
 
 
 def refuse_stream(stream: av.VideoStream, codecs: Iterable[str]) -> None:

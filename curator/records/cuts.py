@@ -35,6 +35,8 @@ class NotCopied(StrEnum):
     """The recipe names a frame rate, and the source has another."""
     KEY_FRAME_TOO_FAR = "key_frame_too_far"
     """A copy would lose more frames before the first key frame than the recipe allows."""
+    KEY_FRAMES_TOO_RARE = "key_frames_too_rare"
+    """Key frames are farther apart than `cut.copy_max_gap_s`, so windows would decode slowly."""
     END_TOO_FAR = "end_too_far"
     """Frames before the end refer to frames after it, so a copy would lose too many frames."""
     TOO_FEW_FRAMES = "too_few_frames"
@@ -97,6 +99,10 @@ class CutRequest:
     """Whether frames are mirrored left to right, after the rotation."""
     pixel_aspect: Fraction = Fraction(1)
     """Width / height of a pixel after rotation."""
+    is_seekable: bool = True
+    """False if the source must be read from its start, because its times occur several times."""
+    source_size: tuple[int, int] | None = None
+    """Width and height of the span's frames, if sizes change within the source; else None."""
     is_resampled: bool = False
     """Whether `fps` is another rate than the source's, so that frames are repeated or left out."""
     size: tuple[int, int] | None = None

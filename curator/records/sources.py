@@ -23,6 +23,10 @@ class Note(WordedEnum):
     DURATION_DIFFERS = "duration_differs", "the header's duration is not that of the frames"
     FRAME_COUNT_DIFFERS = "frame_count_differs", "the header's frame count is not what decodes"
     TIMESTAMPS_REPAIRED = "timestamps_repaired", "missing, repeated or backward timestamps replaced"
+    TIMES_START_AGAIN = (
+        "times_start_again",
+        "timestamps start again within the file; later parts are put behind earlier ones",
+    )
     SIZE_CHANGES = "size_changes", "the picture size changes within the stream"
     MIRRORED = "mirrored", "its display matrix mirrors the picture; clips show it as players do"
     ASPECT_CHANGES = "aspect_changes", "the shape of pixels changes; clips are divided there"

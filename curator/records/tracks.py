@@ -9,7 +9,6 @@ overlay samples, A cells of audio.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -56,6 +55,8 @@ class SourceFrames:
     frame_flags: NDArray[np.uint8]
     """[F], bit 0: key frame; bit 1 (`DAMAGED`): the frame is damaged, or depends on a damaged or
     lost one; bit 2 (`UNIFORM`): the frame is known to be uniform."""
+    frame_size: NDArray[np.uint16] = _empty(np.uint16, 2)
+    """[F, 2], width and height of each frame; empty if all are `width` x `height`."""
     block_hashes: bytes = field(default=b"", repr=False)
     """Hashes of the blocks of the source's bytes, as in `storage.ContentHashes`."""
     aspect_changes: tuple[str, ...] = ()
@@ -71,7 +72,7 @@ class SourceFrames:
         if n_frames == 0 or bool(np.any(np.diff(self.frame_pts) <= 0)):
             raise ValueError(f"track {self.source_id}: expected frames with increasing timestamps")
         self.check_lengths(n_frames, "frame_bytes", "frame_flags")
-        self.check_lengths(n_frames, "luma_mean", "luma_spread", may_lack=True)
+        self.check_lengths(n_frames, "luma_mean", "luma_spread", "frame_size", may_lack=True)
 
     def check_lengths(self, n: int, *names: str, may_lack: bool = False) -> None:
         """Raises `ValueError` for arrays without `n` entries; with `may_lack`, 0 are valid too."""
@@ -92,12 +93,20 @@ class SourceFrames:
             aspect = changed if begin <= frame else aspect
         return aspect
 
-    def stretches(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Divides frames [start, end) where damage begins or ends, or pixels change their shape."""
-        is_damaged = self.frame_flags[start:end] & DAMAGED
-        edges = {int(i) + start + 1 for i in np.flatnonzero(np.diff(is_damaged))}
-        edges |= {begin for begin, _ in self._changes() if start < begin < end}
-        return list(pairwise([start, *sorted(edges), end]))
+    def breaks(self) -> NDArray[np.intp]:
+        """Returns the frames, in order, with which a take must begin.
+
+        These come after a hole in time, have another size or pixels of another shape than the frame
+        before, or are the first with damage or the first without.
+        """
+        size = self.frame_size
+        ends = (
+            holes(self.frame_pts, self.time_base),
+            np.flatnonzero(np.any(size[1:] != size[:-1], axis=1)),
+            np.flatnonzero(np.diff(self.frame_flags & DAMAGED)),
+            np.array([begin - 1 for begin, _ in self._changes()], np.intp),
+        )
+        return np.unique(np.concatenate(ends)) + 1
 
     def _changes(self) -> Iterator[tuple[int, Fraction]]:
         for change in self.aspect_changes:
@@ -113,9 +122,27 @@ class SourceFrames:
         """Returns seconds from the first frame to a timestamp."""
         return float((pts - int(self.frame_pts[0])) * self.time_base)
 
+    def size_at(self, frame: int) -> tuple[int, int]:
+        """Returns the width and height of a frame, after rotation."""
+        if not len(self.frame_size):
+            return self.width, self.height
+        width, height = self.frame_size[frame].tolist()
+        return width, height
+
     def pts_of_end(self, end_frame: int) -> int:
-        """Returns the timestamp at which a half-open span of frames up to `end_frame` ends."""
-        return int(self.frame_pts[end_frame]) if end_frame < self.n_frames else self.end_pts
+        """Returns the timestamp at which a half-open span of frames up to `end_frame` ends.
+
+        A frame before a hole in time is shown as long as the frames before it.
+        """
+        if end_frame >= self.n_frames:
+            return self.end_pts
+        last, end = self.frame_pts[end_frame - 1 : end_frame + 1].tolist() if end_frame else (0, 0)
+        if float((end - last) * self.time_base) <= LEAST_HOLE_S:
+            return int(self.frame_pts[end_frame])
+        if not len(holes(self.frame_pts, self.time_base, after=end_frame - 1)):
+            return int(end)
+        near = np.diff(self.frame_pts[max(0, end_frame - 1 - _NEAR) : end_frame])
+        return int(last + np.median(near if len(near) else np.diff(self.frame_pts)))
 
     @property
     def duration_s(self) -> float:
@@ -233,26 +260,101 @@ STANDARD_FPS = (
 )
 
 
+LEAST_HOLE_S, VARIABLE_HOLE_S = 0.5, 2.0
+"""Intervals of at most so many seconds are no holes in time; the second applies to a variable rate,
+as of screen recordings, which store no frame while the picture stands still."""
+_HOLE_INTERVALS = 5.0
+"""Least length of a hole, in usual intervals before and after it."""
+_REGULAR, _REGULAR_SHARE = 2.0, 0.9
+"""A rate is regular if at least this share of the intervals are at most so many usual ones."""
+_NEAR = 4
+"""Number of intervals on each side that say what is usual."""
+
+
+def holes(
+    frame_pts: NDArray[np.int64], time_base: Fraction, *, after: int | None = None
+) -> NDArray[np.intp]:
+    """Returns the frames after which frames are missing, by their intervals; or only frame `after`.
+
+    A camera or a network that fails leaves a hole: the next frame comes much later than usual.
+    """
+    intervals = np.diff(frame_pts) * float(time_base)
+    if len(intervals) < 2 or float(intervals.max()) <= LEAST_HOLE_S:
+        return np.zeros(0, np.intp)
+    is_regular = np.mean(intervals <= _REGULAR * np.median(intervals)) >= _REGULAR_SHARE
+    least_s = LEAST_HOLE_S if is_regular else VARIABLE_HOLE_S
+    found = np.flatnonzero(intervals > least_s) if after is None else np.array([after])
+    padding = np.full(_NEAR, np.nan)
+    padded = np.concatenate([padding, intervals, padding])
+    near = np.lib.stride_tricks.sliding_window_view(padded, _NEAR)
+    # In a slow part, the intervals on one side at least are as long. One side may be empty.
+    sides = np.stack([near[found], near[found + _NEAR + 1]])
+    sides[np.isnan(sides).all(axis=2)] = 0.0
+    usual = np.nanmedian(sides, axis=2).max(axis=0)
+    is_hole = intervals[found] > np.maximum(least_s, _HOLE_INTERVALS * usual)
+    return np.asarray(found[is_hole], np.intp)
+
+
+_TELECINE = (
+    (Fraction(1001, 60_000), Fraction(24_000, 1001)),
+    (Fraction(1, 60), Fraction(24)),
+    (Fraction(1, 50), Fraction(24)),
+)
+"""Length of a field, and rate of film that is shown for two or three fields a frame."""
+_MOST_OFF_FIELDS = 2.5
+"""Largest difference between the times of telecined frames and a constant rate: one frame."""
+_LEAST_LONGER = 3
+"""Fewest frames of three fields by which telecined film is recognized."""
+
+
+def _tolerance_s(time_base: Fraction) -> float:
+    """Returns how much the rounding of a container may change an interval."""
+    return max(0.002, 2 * float(time_base))
+
+
 def varies(frame_pts: NDArray[np.int64], time_base: Fraction) -> bool:
-    """Whether intervals differ by more than a container's rounding of timestamps explains."""
+    """Whether intervals differ by more than rounding of timestamps, or telecine, explains."""
     if len(frame_pts) < 3:
         return False
-    intervals = np.diff(frame_pts)
-    tick_s = float(time_base)
-    tolerance = max(0.002, 2 * tick_s) / tick_s
-    return bool(np.max(np.abs(intervals - np.median(intervals))) > tolerance)
+    intervals = np.diff(frame_pts) * float(time_base)
+    if np.max(np.abs(intervals - np.median(intervals))) <= _tolerance_s(time_base):
+        return False
+    return telecined_fps(frame_pts, time_base) is None
+
+
+def telecined_fps(frame_pts: NDArray[np.int64], time_base: Fraction) -> Fraction | None:
+    """Returns the rate of film whose frames are shown for two or three fields; None for others.
+
+    Such film is stored once a frame, and a flag (`repeat_first_field` of MPEG-2, `pic_struct` of
+    H.264) says which frames are shown longer: on NTSC DVDs, every second one.
+    """
+    shown_s = (frame_pts - frame_pts[0]) * float(time_base)
+    intervals = np.diff(shown_s)
+    found: list[tuple[float, Fraction]] = []
+    for field_length, fps in _TELECINE:
+        field_s = float(field_length)
+        n_fields = np.rint(intervals / field_s)
+        if not np.isin(n_fields, (2, 3)).all() or np.sum(n_fields == 3) < _LEAST_LONGER:
+            continue
+        off_s = shown_s - np.arange(len(shown_s)) / float(fps)
+        is_near = np.max(np.abs(intervals - n_fields * field_s)) <= _tolerance_s(time_base)
+        if is_near and np.ptp(off_s) <= _MOST_OFF_FIELDS * field_s:
+            found.append((abs(float(shown_s[-1] - n_fields.sum() * field_s)), fps))
+    return min(found)[1] if found else None
 
 
 def nominal_fps(frame_pts: NDArray[np.int64], end_pts: int, time_base: Fraction) -> Fraction:
     """Returns the frame rate for a copy with constant rate of frames at increasing times [F].
 
-    The rate is that of the mean typical interval. If a standard rate differs by at most 0.04%, or
-    by a possible rounding to ticks, it is the standard rate; else the denominator is limited to
-    1001.
+    The rate is that of telecined film, or of the mean typical interval. If a standard rate differs
+    by at most 0.04%, or by a possible rounding to ticks, it is the standard rate; else the
+    denominator is limited to 1001.
     """
     if len(frame_pts) < 2:
         ticks = max(1, end_pts - int(frame_pts[0]))
         return _simple(1 / (ticks * time_base))
+    if (film := telecined_fps(frame_pts, time_base)) is not None:
+        return film
     intervals = np.diff(frame_pts)
     median = float(np.median(intervals))
     typical = intervals[np.abs(intervals - median) <= max(2.0, 0.1 * median)]

@@ -26,7 +26,7 @@ ORIGIN = ("uri", "version")
 PLACES = (
     "sha256", "time_base", "end_pts", "width", "height", "rotation_deg", "pixel_aspect",
     "aspect_changes", "is_interlaced", "is_hdr", "notes", "n_decode_errors", "frame_pts",
-    "frame_bytes", "frame_flags", "sample_frame", "sample_pair_frame",
+    "frame_bytes", "frame_flags", "frame_size", "sample_frame", "sample_pair_frame",
 )  # fmt: skip
 """Columns that each decode measures, for any families. Joins of segments need them."""
 
@@ -51,6 +51,7 @@ _ARRAYS: dict[str, pa.DataType] = {
 }  # fmt: skip
 """Types of the elements of lists; all other lists are float32."""
 _WIDE: dict[str, tuple[pa.DataType, int]] = {
+    "frame_size": (pa.uint16(), 2),
     "look_edges": (pa.uint8(), EDGE_BYTES),
     "look_lines": (pa.float32(), len(LINE_COLUMNS)),
     "look_standing": (pa.uint8(), LINE_BYTES),
@@ -70,7 +71,8 @@ _ROWS_OF = {
 _FAILURE = ("error_stage", "error_code", "error_message")
 _DECODE_NOTES = (
     Note.TRUNCATED, Note.DECODE_ERRORS, Note.CORRUPT_FRAMES, Note.TIMESTAMPS_REPAIRED,
-    Note.SIZE_CHANGES, Note.MIRRORED, Note.ASPECT_CHANGES, Note.DEPTH_REDUCED, Note.OTHER_VIDEO,
+    Note.TIMES_START_AGAIN, Note.SIZE_CHANGES, Note.MIRRORED, Note.ASPECT_CHANGES,
+    Note.DEPTH_REDUCED, Note.OTHER_VIDEO,
 )  # fmt: skip
 _TRACK_FIELDS = frozenset(Track.__dataclass_fields__)
 

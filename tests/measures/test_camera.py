@@ -183,8 +183,8 @@ def shaking(deviation: float, seed: int = 0) -> NDArray[np.float64]:
 @pytest.mark.parametrize(
     ("signals", "tags"),
     [
-        ({}, ["static"]),
-        ({"pan_rate": shaking(0.003), "tilt_rate": shaking(0.003, 1)}, ["static"]),
+        ({}, ["camera_static"]),
+        ({"pan_rate": shaking(0.003), "tilt_rate": shaking(0.003, 1)}, ["camera_static"]),
         ({"pan_rate": 0.05}, ["pan_right"]),
         ({"pan_rate": -0.05}, ["pan_left"]),
         ({"tilt_rate": 0.05}, ["tilt_up"]),
@@ -210,11 +210,11 @@ def test_tags(signals: dict[str, object], tags: list[str]) -> None:
 def test_what_is_short_wrong_or_not_known_is_no_tag_and_jitter_is_uneven() -> None:
     rates = np.zeros(30)
     rates[4:6] = 0.1
-    assert camera_tags(clip_of(30, pan_rate=rates)) == ["static"]
+    assert camera_tags(clip_of(30, pan_rate=rates)) == ["camera_static"]
     # Samples whose flow went wrong do not shake the camera.
     rates = np.zeros(N)
     rates[4] = 1.5
-    assert camera_tags(clip_of(pan_rate=rates)) == ["static"]
+    assert camera_tags(clip_of(pan_rate=rates)) == ["camera_static"]
     # Without a known camera there are no tags.
     unknown = np.where(np.arange(N) < 6, NAN, 0.3)
     clip = clip_of(pan_rate=unknown, tilt_rate=unknown, camera_motion=unknown)

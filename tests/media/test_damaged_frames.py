@@ -121,6 +121,39 @@ def test_a_lost_packet_of_mpegts_damages_frames_up_to_the_next_entry(
     assert max(damaged, default=low) < high
 
 
+def counted(data: bytes) -> bytes:
+    """Gives the packets of MPEG-TS continuous counters, so that no packet seems lost."""
+    counted, counters = bytearray(data), dict[int, int]()
+    for at in range(0, len(data), 188):
+        pid, has_payload = (data[at + 1] & 31) << 8 | data[at + 2], data[at + 3] >> 4 & 1
+        counters[pid] = counters.get(pid, 0) + has_payload
+        counted[at + 3] = data[at + 3] & 0xF0 | counters[pid] & 15
+    return bytes(counted)
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265", "mpeg2video"])
+def test_damage_is_found_on_both_sides_of_times_that_start_again(
+    codec: str, films: dict[str, Path], tmp_path: Path
+) -> None:
+    """Pins that damage is found by the times that frames have, after parts were moved."""
+    data = films[codec].read_bytes()
+    packets = pids_of(counted(data + data))
+    starts = [i for i, (_, _, begins) in enumerate(packets) if begins]
+    gone = set()
+    for number in (18, N + 18):
+        own = [i for i in range(starts[number], starts[number + 1]) if packets[i][1]]
+        gone.add(own[len(own) // 2])
+    path = tmp_path / "twice.ts"
+    path.write_bytes(b"".join(p for i, (p, _, _) in enumerate(packets) if i not in gone))
+    reader, frames = read(path)
+    assert len(frames) == 2 * N
+    assert len(reader.report.shifts_s) == 1
+    damaged = sorted(reader.report.damage.indices)
+    one = damaged[: len(damaged) // 2]
+    assert GOP <= one[0] < one[-1] == 2 * GOP - 1
+    assert damaged == [*one, *(index + N for index in one)]
+
+
 def without(source: Path, path: Path, gone: Iterable[int]) -> Path:
     """Copies packets except some, so that the container knows of no loss."""
     with av.open(str(source)) as read, av.open(str(path), "w") as made:

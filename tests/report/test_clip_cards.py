@@ -59,8 +59,8 @@ def test_nearness_is_measured_by_how_far_clips_go_on_the_same_side() -> None:
 
 def test_lists_filter_and_order_by_style_alone() -> None:
     clips = [
-        clip(0, tags=["static"]),
-        clip(1, tags=["static", "pan_left"]),
+        clip(0, tags=["camera_static"]),
+        clip(1, tags=["camera_static", "pan_left"]),
         rejected(2, "too_dark"),
     ]
     html, page = render(clips)
@@ -69,7 +69,7 @@ def test_lists_filter_and_order_by_style_alone() -> None:
     chosen = set(re.findall(r"\[value=(\w+)\]:checked", html))
     assert chosen == {value for value in values if value}
     assert "script" not in {tag for tag, _ in page.tags}
-    assert "static (2)" in page.text
+    assert "camera_static (2)" in page.text
     assert html.count('figure class="clip card t0') == 2
     evil = "}</style><script>alert(1)</script>" + EVIL
     html, page = render([clip(0, tags=[evil]), rejected(1, evil), clip(2, tags=["a"])])

@@ -105,7 +105,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         motion=rng.random(N),
         noise=[None if k % 50 == 0 else float(v) for k, v in enumerate(rng.random(N))],
         luma=np.round(rng.random(N), 1),
-        tags=[["static", "night"] if k % 3 == 0 else [] for k in range(N)],
+        tags=[["camera_static", "night"] if k % 3 == 0 else [] for k in range(N)],
     )
     return folder
 

@@ -18,6 +18,7 @@ from curator.media.container import (
     has_other_video,
     open_container,
     pixel_aspect_of,
+    promised_frames,
     shown_aspect,
     video_stream,
 )
@@ -76,7 +77,9 @@ class HeaderClaims:
         if n_frames is not None:
             is_short = track.n_frames < FEWER * n_frames
         else:
-            is_short = duration_s is not None and track.duration_s < FEWER * duration_s
+            # Between the first and the last of times that start again may be any time.
+            has_claim = duration_s is not None and Note.TIMES_START_AGAIN not in notes
+            is_short = has_claim and track.duration_s < FEWER * (duration_s or 0.0)
         if is_short and Note.TRUNCATED not in notes:
             notes.insert(0, Note.TRUNCATED)
         limit_s = max(0.5, 0.02 * (duration_s or 0.0))
@@ -122,7 +125,9 @@ class SourceDecode:
         claimed_s = container.duration / 1_000_000 if container.duration else None
         if stream.duration:
             claimed_s = float(stream.duration * self.frames.time_base)
-        self.header = HeaderClaims(n_frames=stream.frames or None, duration_s=claimed_s)
+        self.header = HeaderClaims(
+            n_frames=promised_frames(container, stream), duration_s=claimed_s
+        )
         self._pixel_aspect = Fraction(1)
         self.measurer: Measurer | None = None
 
@@ -195,9 +200,9 @@ class SourceDecode:
         assert report.end_pts is not None
         audio_rms_first, audio_rms_db = self._audio_levels(measurer.frame_pts[0], report.end_pts)
         heard = self._audio.notes if self._audio is not None else set()
-        width, height = report.sizes[0]
+        frame_size = report.frame_sizes()
         if report.rotation_deg % 180:
-            width, height = height, width
+            frame_size = frame_size[:, ::-1]
         columns = measurer.columns()
         damaged = [index for index in report.damage.indices if index < len(measurer.frame_pts)]
         columns["frame_flags"][damaged] |= DAMAGED
@@ -207,8 +212,9 @@ class SourceDecode:
             block_hashes=hashes.blocks,
             time_base=self.frames.time_base,
             end_pts=report.end_pts,
-            width=width,
-            height=height,
+            width=int(frame_size[0, 0]),
+            height=int(frame_size[0, 1]),
+            frame_size=frame_size if len(report.sizes) > 1 else frame_size[:0],
             rotation_deg=report.rotation_deg,
             pixel_aspect=self._pixel_aspect,
             aspect_changes=tuple(
@@ -326,6 +332,8 @@ def _decoding_notes(report: DecodeReport) -> Iterator[Note]:
         yield Note.CORRUPT_FRAMES
     if report.n_repaired_pts:
         yield Note.TIMESTAMPS_REPAIRED
+    if report.shifts_s:
+        yield Note.TIMES_START_AGAIN
     if len(report.sizes) > 1:
         yield Note.SIZE_CHANGES
     if report.orientation.is_mirrored:

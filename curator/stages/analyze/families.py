@@ -55,7 +55,7 @@ BUILT_IN = (
         FRAMES, 3,
         ("sha256", "block_hashes", "time_base", "end_pts", "width", "height", "rotation_deg",
          "pixel_aspect", "aspect_changes", "is_interlaced", "is_hdr", "notes", "n_decode_errors",
-         "frame_pts", "frame_bytes", "frame_flags", "luma_mean", "luma_spread"),
+         "frame_pts", "frame_bytes", "frame_flags", "frame_size", "luma_mean", "luma_spread"),
         ("max_pixels", "max_frames"),
     ),
     TrackFamily(

@@ -45,8 +45,9 @@ _PLACED = {
     "scene_frame": ("scene_vector",),
 }
 """Columns with a row per sample, thumbnail, look and so on, by the column of frame numbers."""
-_FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "shot_probability", "transition_probability",
-           "boundary_probability", "inside_probability", "luma_mean", "luma_spread")  # fmt: skip
+_FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "frame_size", "shot_probability",
+           "transition_probability", "boundary_probability", "inside_probability", "luma_mean",
+           "luma_spread")  # fmt: skip
 
 
 def analyze_segment(
@@ -93,7 +94,7 @@ def analyze_segment(
                         break
             if report.needs_one_thread:
                 raise NotInSegmentsError(WholeReason.DAMAGED)
-            if report.n_repaired_pts:
+            if report.n_repaired_pts or report.shifts_s:
                 raise NotInSegmentsError(WholeReason.NO_TIMESTAMPS)
             if measuring.measurer is None:
                 raise NotInSegmentsError(WholeReason.INDEX_LIES)
@@ -113,6 +114,8 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
     Raises:
         NotInSegmentsError: INDEX_LIES, if two neighbours decoded different frames.
     """
+    if any(len(track.frame_size) for track in tracks):
+        tracks = [_with_sizes(track) for track in tracks]
     first, last = tracks[0], tracks[-1]
     begins = list(accumulate((_shared_from(*pair) for pair in pairwise(tracks)), initial=0))
     n_frames = begins[-1] + last.n_frames
@@ -172,6 +175,11 @@ def _shared_from(left: Track, right: Track) -> int:
     if not same or sized != (right.width, right.height, right.rotation_deg, right.time_base):
         raise NotInSegmentsError(WholeReason.INDEX_LIES)
     return start
+
+
+def _with_sizes(track: Track) -> Track:
+    sizes = np.array([track.size_at(frame) for frame in range(track.n_frames)], np.uint16)
+    return replace(track, frame_size=sizes)
 
 
 def _piece(track: Track, begin: int, span: tuple[int, int]) -> dict[str, NDArray[Any]]:

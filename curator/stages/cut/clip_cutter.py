@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from curator.cut_requests import frame_plan, target_n_frames
 from curator.errors import CutError, DecodeError, ErrorCode
-from curator.media.clip_audio import add_audio, audio_of_span
+from curator.media.clip_audio import CannotSeekError, SpanAudio, add_audio, audio_of_span
 from curator.media.clip_frames import FrameSampler
 from curator.media.container import (
     demuxed,
@@ -146,7 +146,7 @@ class ClipCutter:
             clip.not_copied, clip.copy_frames = cannot.reason, cannot.n_frames
         start = request.frame_pts[0] * request.time_base
         try:
-            clip.mp4, clip.audio = self._with_audio(clip.mp4, start, clip.n_frames, request.fps)
+            clip.mp4, clip.audio = self._with_audio(clip.mp4, request, start, clip.n_frames)
         except av.error.FFmpegError as error:
             raise CutError(f"{self.uri}: clip {request.clip_id}: audio: {error}") from error
         self._verify(clip, request)
@@ -164,7 +164,12 @@ class ClipCutter:
         return self._trying(request, see)
 
     def _copied(self, request: CutRequest, make_sampler: MakeSampler | None) -> CutClip:
+        if not request.is_seekable:
+            # Packets are read from the start of the file.
+            self._close()
         stream = video_stream(self._opened(), self.uri)
+        # Reading audio may close the container, and with it the stream.
+        extradata, width, height = stream.codec_context.extradata, stream.width, stream.height
         refuse_stream(stream, self.config.copy_codecs)
         refuse_request(request, stream)
         limit = give_up_ticks(
@@ -178,13 +183,17 @@ class ClipCutter:
                 frame_pts=request.frame_pts,
                 end_pts=request.end_pts,
                 give_up_ticks=limit,
-                extradata=stream.codec_context.extradata,
+                extradata=extradata,
             )
             if span.n_frames < request.min_frames:
                 raise CannotCopyError(NotCopied.TOO_FEW_FRAMES, n_frames=span.n_frames)
+            longest_s = self.config.copy_max_gap_s
+            gap = span.longest_gap(extradata)
+            if longest_s is not None and float(gap / request.fps) > longest_s:
+                raise CannotCopyError(NotCopied.KEY_FRAMES_TOO_RARE)
             start = request.frame_pts[span.first] * request.time_base
             mp4 = mux_copy(stream, span, request.fps)
-            mp4, audio = self._with_audio(mp4, start, span.n_frames, request.fps)
+            mp4, audio = self._with_audio(mp4, request, start, span.n_frames)
         except av.error.FFmpegError as error:
             self._close()
             raise CannotCopyError(NotCopied.DAMAGED) from error
@@ -193,7 +202,7 @@ class ClipCutter:
             mp4,
             request,
             span,
-            extradata=stream.codec_context.extradata,
+            extradata=extradata,
             threads=self.decoder_threads,
             max_pixels=self.max_pixels,
             sampler=sampler,
@@ -206,32 +215,42 @@ class ClipCutter:
             end=span.end,
             n_frames=span.n_frames,
             fps=request.fps,
-            width=stream.width,
-            height=stream.height,
+            width=width,
+            height=height,
             audio=audio,
             is_decoded=is_decoded,
             sampled=sampler.sampled() if sampler is not None else None,
         )
 
     def _with_audio(
-        self, mp4: bytes, start: Fraction, n_frames: int, fps: Fraction
+        self, mp4: bytes, request: CutRequest, start: Fraction, n_frames: int
     ) -> tuple[bytes, AudioMode]:
         """Adds audio to a clip, if the recipe requests it and the source has it."""
         if self.config.audio == "drop":
             return mp4, "dropped"
-        container = self._opened()
-        video = video_stream(container, self.uri)
-        stream = container.streams.best("audio", related=video)
-        if not (isinstance(stream, AudioStream) and has_decoder(stream)):
-            return mp4, "none"
-        audio = audio_of_span(
-            container,
-            stream,
-            start=start,
-            seconds=n_frames / fps,
-            may_copy=self.config.audio == "copy",
-            max_offset_s=1 / (2 * fps),
-        )
+
+        def audio_of(*, seeks: bool) -> SpanAudio | None:
+            if not seeks:
+                self._close()
+            container = self._opened()
+            video = video_stream(container, self.uri)
+            stream = container.streams.best("audio", related=video)
+            if not (isinstance(stream, AudioStream) and has_decoder(stream)):
+                return None
+            return audio_of_span(
+                container,
+                stream,
+                start=start,
+                seconds=n_frames / request.fps,
+                may_copy=self.config.audio == "copy",
+                max_offset_s=1 / (2 * request.fps),
+                seeks=seeks,
+            )
+
+        try:
+            audio = audio_of(seeks=request.is_seekable)
+        except CannotSeekError:
+            audio = audio_of(seeks=False)
         return (mp4, "none") if audio is None else (add_audio(mp4, audio), audio.mode)
 
     def _packets_from(
@@ -239,9 +258,16 @@ class ClipCutter:
     ) -> Iterator[VideoPacket]:
         """Yields packets from a position at or before the first key frame of the span."""
         container = self._opened()
+        if not request.is_seekable:
+            yield from demuxed(container, [stream])
+            return
         for earlier_s in EARLIER_S:
             target = request.start_pts - round(earlier_s / request.time_base)
-            container.seek(target, stream=stream, backward=True)
+            try:
+                container.seek(target, stream=stream, backward=True)
+            except av.error.FFmpegError as error:
+                # A raw stream has no times.
+                raise CannotCopyError(NotCopied.TIMESTAMPS) from error
             packets = demuxed(container, [stream])
             first = next(packets, None)
             # In MPEG-TS, a seek uses decoding times and may miss the first key frame of the span.
@@ -304,7 +330,7 @@ class ClipCutter:
 
     def _trying(self, request: CutRequest, make: Callable[[_Pictures], _Made]) -> _Made:
         """Returns the result of `make` for the first attempt that gives the right frames."""
-        for earlier_s in (*EARLIER_S, None):
+        for earlier_s in (*EARLIER_S, None) if request.is_seekable else (None,):
             try:
                 made = make(self._pictures(request, earlier_s))
             except WrongFramesError as wrong:
@@ -323,6 +349,8 @@ class ClipCutter:
         raise AssertionError("the last attempt returns or raises")
 
     def _pictures(self, request: CutRequest, earlier_s: float | None) -> _Pictures:
+        if earlier_s is None:
+            self._close()
         container = self._opened()
         stream = video_stream(container, self.uri)
         frames = FrameReader(

@@ -40,7 +40,10 @@ def refuse_request(request: CutRequest, stream: av.video.stream.VideoStream) -> 
             or FIXED_SIZE.
     """
     refused = {
-        NotCopied.SHAPE: request.rotation_deg or request.is_mirrored or request.pixel_aspect != 1,
+        NotCopied.SHAPE: request.rotation_deg
+        or request.is_mirrored
+        or request.pixel_aspect != 1
+        or request.source_size not in (None, (stream.width, stream.height)),
         NotCopied.BORDERS: request.crop is not None,
         NotCopied.INTERLACED: request.is_interlaced,
         NotCopied.HIGH_DYNAMIC_RANGE: request.is_hdr,

@@ -39,7 +39,7 @@ def candidate_of(
     end_pts = track.pts_of_end(span.end_frame)
     crop = crop_within(track, span) if crop_borders else None
     request = cut_request(track, clip_id(track.source_id, start_pts, end_pts), span, crop=crop)
-    own = (track.width, track.height) if crop is None else (crop.width, crop.height)
+    own = track.size_at(span.start_frame) if crop is None else (crop.width, crop.height)
     width, height = upright_size(*own, 0, request.pixel_aspect)
     scores = measures.score_clip(track, span, aggregates, heads)
     if crop is not None:

@@ -13,6 +13,7 @@ from curator.records.tracks import Track
 from curator.stages.propose.config import ProposeConfig
 
 _EPSILON_S = 1e-4
+_SHORTER_S = 1e-6  # by which a clip may be shorter than `min_s`, as in the filter
 MAX_KEY_SHARE = 0.1  # with a larger share of key frames, a key frame at a cut proves nothing
 
 
@@ -41,21 +42,37 @@ class ClipPart:
 def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> list[Span]:
     """Returns the spans of the candidate clips of all shots, in order.
 
-    Drops guard frames next to transitions, unless a shot has no other frames. Divides shots where
-    damage begins or ends, or pixels change their shape, and splits long shots evenly. Keeps clips
-    shorter than `config.min_s`, which the filter rejects.
+    Divides shots into takes where `Track.breaks` says. Drops guard frames next to transitions, as
+    long as `config.min_s` of a take remains. Splits long takes evenly. Keeps clips shorter than
+    `config.min_s`, which the filter rejects.
     """
     spans = []
+    breaks = track.breaks()
     for number, shot in enumerate(shots):
+        first, last = shot.start_frame, shot.end_frame
         is_guarded = shot.transition_in != "none" and not _is_confirmed(track, shot)
-        start = shot.start_frame + (config.guard_frames if is_guarded else 0)
-        end = shot.end_frame - (config.guard_frames if shot.transition_out != "none" else 0)
-        if end <= start:
-            start, end = shot.start_frame, shot.end_frame
-        for stretch in track.stretches(start, end):
-            pieces = _pieces(track, *stretch, config.max_s)
+        begin = first + (config.guard_frames if is_guarded else 0)
+        stop = last - (config.guard_frames if shot.transition_out != "none" else 0)
+        inner = breaks[(breaks > first) & (breaks < last)].tolist()
+        for start, end in pairwise([first, *inner, last]):
+            before, behind = max(0, begin - start), max(0, end - stop)
+            take = _guarded(track, start, end, before=before, behind=behind, min_s=config.min_s)
+            pieces = _pieces(track, *take, config.max_s)
             spans += [Span(start_frame=a, end_frame=b, shot=number) for a, b in pieces]
     return spans
+
+
+def _guarded(
+    track: Track, start: int, end: int, *, before: int, behind: int, min_s: float
+) -> tuple[int, int]:
+    """Drops guard frames at both ends, but fewer if a take would become shorter than `min_s`."""
+    while before or behind:
+        own = start + before, end - behind
+        if own[0] < own[1] and duration_s(track, *own) >= min_s - _SHORTER_S:
+            return own
+        # The larger guard gives way first.
+        before, behind = (before - 1, behind) if before > behind else (before, behind - 1)
+    return start, end
 
 
 def _is_confirmed(track: Track, shot: Shot) -> bool:

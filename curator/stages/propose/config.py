@@ -37,8 +37,9 @@ class ProposeConfig(StageConfig):
     """longest clip; a longer shot is split into equal parts"""
     # 3 frames: Step-Video-T2V trims three at each end of a shot (arXiv 2502.10248).
     guard_frames: int = setting(3, ge=0, unit="frames")
-    """frames dropped on both sides of each transition, which keeps clips free of it; no frame is
-    dropped after a cut at a key frame, unless more than 10% of the frames are key frames"""
+    """frames dropped on both sides of each transition, which keeps clips free of it; fewer if a
+    shot would become shorter than min_s; no frame is dropped after a cut at a key frame, unless
+    more than 10% of the frames are key frames"""
 
     @model_validator(mode="after")
     def _ordered(self) -> "ProposeConfig":

@@ -77,8 +77,6 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     scope = Scope.SOURCE
     reads = ("tracks",)
     writes = ("candidates", "shots", "embeddings")
-    # The stage also proposes shorter clips; a rule rejects them.
-    results_ignore = frozenset({"min_s"})
     config_type = ProposeConfig
     # A worker mostly waits for parts of tracks.
     resources = Resources(cpus=0.5)

@@ -11,6 +11,7 @@ from curator.media.container import (
     only_dolby_vision,
     open_container,
     pixel_aspect_of,
+    promised_frames,
     video_stream,
 )
 from curator.media.decode import HDR_TRANSFERS
@@ -74,7 +75,7 @@ def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
             "height": stream.height,
             "fps": stream.average_rate,
             "is_vfr": varies(np.array(index_pts, np.int64), time_base) if has_index else None,
-            "header_n_frames": stream.frames or None,
+            "header_n_frames": promised_frames(container, stream, len(index_pts)),
             "has_audio": bool(container.streams.audio),
             "is_hdr": int(context.color_trc) in HDR_TRANSFERS,
         }

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from samples import made_track
 
 from curator.records.clips import Shot, Span, Transition
+from curator.records.tracks import DAMAGED, holes
 from curator.stages.propose.clip_spans import ClipPart, clip_id, duration_s, propose_clips
 from curator.stages.propose.config import ProposeConfig
 
@@ -100,12 +101,61 @@ def test_time_decides_where_rates_vary_and_ids_come_from_content_and_span() -> N
     pts = np.array([*range(300), *range(10**12, 10**12 + 300)], np.int64)
     track = made_track(600, time_base=Fraction(1, 30), frame_pts=pts, end_pts=10**12 + 300)
     clips = propose_clips(track, [shot(0, 600, "none", "none")], ProposeConfig(max_s=60))
-    assert [(c.start_frame, c.end_frame) for c in clips] == [(0, 299), (299, 300), (300, 600)]
+    assert [(c.start_frame, c.end_frame) for c in clips] == [(0, 300), (300, 600)]
     # Clip ids: stable, 24 hex digits without a dot, and other for every other span.
     assert clip_id("abc", 0, 512) == "b55380bb150d1b20865141cd"
     ids = {clip_id(s, a, b) for s in ("x", "y") for a in range(9) for b in range(10, 19)}
     assert len(ids) == 2 * 9 * 9
     assert all(len(i) == 24 and i.isalnum() for i in ids)
+
+
+@pytest.mark.parametrize(
+    ("n_frames", "span"),
+    [(60, (100, 160)), (62, (101, 161)), (66, (103, 163)), (70, (103, 167)), (59, (100, 159))],
+)
+def test_guard_frames_give_way_down_to_the_shortest_clip(
+    n_frames: int, span: tuple[int, int]
+) -> None:
+    """Pins shots of exactly `min_s` and a little more; a shorter one is rejected as it is."""
+    config = ProposeConfig(min_s=2.0, guard_frames=3)
+    shots = [shot(100, 100 + n_frames, "cut", "cut")]
+    (clip,) = propose_clips(made_track(300), shots, config)
+    assert (clip.start_frame, clip.end_frame) == span
+
+
+def test_guard_frames_are_dropped_at_transitions_and_not_at_holes() -> None:
+    pts = np.arange(300) * 512
+    pts[150:] += 3 * 15_360
+    track = made_track(300, frame_pts=pts, end_pts=int(pts[-1]) + 512)
+    (one, two) = propose_clips(track, [shot(20, 280, "cut", "cut")], ProposeConfig())
+    assert [(c.start_frame, c.end_frame) for c in (one, two)] == [(23, 150), (150, 277)]
+    assert track.pts_of_end(150) == 150 * 512
+    assert duration_s(track, one.start_frame, one.end_frame) == pytest.approx(127 / 30)
+    # In a slow part, long intervals are usual; in a recording of a screen, they are pauses.
+    slow = np.cumsum([0.04] * 100 + [1.0] * 20)
+    pauses = np.cumsum([0.04, 0.04, 0.04, 1.5, 0.2] * 20)
+    for times in (slow, pauses):
+        pts = np.round(times * 1000).astype(np.int64)
+        assert not len(holes(pts, Fraction(1, 1000)))
+
+
+def test_takes_are_divided_by_holes_sizes_shapes_and_damage() -> None:
+    """Pins every kind of edge in one shot, and guard frames in which damage begins."""
+    pts = np.arange(300) * 512
+    pts[60:] += 3 * 15_360
+    size = np.array([(640, 360)] * 120 + [(320, 180)] * 180, np.uint16)
+    flags = np.zeros(300, np.uint8)
+    flags[240:250] = DAMAGED
+    track = made_track(
+        300, frame_pts=pts, end_pts=int(pts[-1]) + 512, frame_size=size, frame_flags=flags,
+        aspect_changes=("180 4/3",),
+    )  # fmt: skip
+    assert track.breaks().tolist() == [60, 120, 180, 240, 250]
+    shots = [shot(0, 242, "none", "cut"), shot(242, 300, "cut", "none")]
+    clips = propose_clips(track, shots, ProposeConfig(min_s=1, guard_frames=3))
+    assert [(c.start_frame, c.end_frame) for c in clips] == [
+        (0, 60), (60, 120), (120, 180), (180, 239), (240, 242), (242, 250), (250, 300),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ _MAX_DEPTH = 6
 _PLAIN_KEY = re.compile(r"[\w-]{1,40}")
 
 CAMERA_WORDS = {
-    "static": "stands still",
+    "camera_static": "stands still",
     "pan_left": "pans left",
     "pan_right": "pans right",
     "tilt_up": "tilts up",
@@ -57,7 +57,7 @@ CAMERA_WORDS = {
 }
 """Words for the tags of `curator.measures.camera`. Two pictures do not distinguish a zoom from a
 camera that moves along its line of sight."""
-_HOLDS = ("static", "handheld", "shaky")
+_HOLDS = ("camera_static", "handheld", "shaky")
 # Short sides per second, mean over the picture: at 0.1, a point crosses the picture in 10 s.
 _SPEEDS = ((0.1, "slowly"), (0.5, "at a moderate speed"), (float("inf"), "fast"))
 

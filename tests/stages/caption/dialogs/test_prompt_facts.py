@@ -67,7 +67,7 @@ def test_facts_of_a_clip_are_short_and_told_where_they_are_known() -> None:
 def test_camera_motion_in_words() -> None:
     """Pins that a new tag is not forgotten."""
     for tags, speed, words in (
-        (["static"], 0.001, "the camera stands still"),
+        (["camera_static"], 0.001, "the camera stands still"),
         (["zoom_in"], 0.05, "the camera zooms in or moves forward slowly"),
         (["pan_left"], 0.9, "the camera pans left fast"),
         (["pan_left"], None, "the camera pans left"),
