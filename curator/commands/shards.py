@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -20,6 +21,8 @@ from curator.commands.arguments import (
 )
 from curator.errors import CuratorError, raised_as
 from curator.number_text import amount
+
+_UNENCODED = re.compile("[\ud800-\udfff]")
 
 if TYPE_CHECKING:
     from curator.export import Exported
@@ -93,7 +96,12 @@ def verify(options: argparse.Namespace) -> int:
                     hashed=lambda n, n_total: shown(f"{n} of {amount(n_total, 'source')}"),
                 )
             facts, lines = _verified_facts(outcome), _verified_lines(outcome)
-    print(json.dumps(facts, indent=1, ensure_ascii=False) if options.json else "\n".join(lines))
+    if options.json:
+        # A name that is not UTF-8 is printed as an escape, so that all is.
+        text = json.dumps(facts, indent=1, ensure_ascii=False)
+        print(_UNENCODED.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+    else:
+        print("\n".join(lines))
     return EXIT_OK if outcome.is_well else EXIT_FAILED
 
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from curator.errors import UsageError
 from curator.storage import Store
+from curator.tables.caption_search import CaptionSearch
 from curator.tables.checksums import sealed_parquet
 from curator.tables.lasting_objects import (
     lasting_names,
@@ -24,9 +25,9 @@ from curator.tables.lasting_objects import (
     repair_lasting,
     write_lasting,
 )
-from curator.tables.named_ids import without_named
+from curator.tables.named_ids import REMOVED_ID, without_named
 from curator.tables.out_layout import MARKS, REMOVED
-from curator.tables.parts import columns_schema, rows_to_table
+from curator.tables.parts import columns_schema, rows_to_table, with_column
 from curator.tables.removal_records import Removals, read_removals
 
 Verdict = Literal["keep", "drop"]
@@ -169,17 +170,32 @@ class MarkWriter:
 def take_out_removed(store: Store, name: str, removals: Removals) -> None:
     """Removes marks of removed clips, and of clips with removed frames, from an object.
 
-    Also takes the ids of removed clips out of the notes and captions of other marks.
+    Also takes ids and captions of removed clips out of the notes and captions of other marks.
     """
     table = _table(store, name)
-    left = without_named(_without_removed(table, removals), removals)
+    left = _without_removed(table, removals)
     if left is not table:
         _write(store, name, left)
 
 
 def _without_removed(table: pa.Table, removals: Removals) -> pa.Table:
     is_gone = removals.rows(table) | removals.sharing_frames(table)
-    return table.filter(pa.array(~is_gone)) if is_gone.any() else table
+    table = table.filter(pa.array(~is_gone)) if is_gone.any() else table
+    return _without_captions(without_named(table, removals), removals)
+
+
+def _without_captions(table: pa.Table, removals: Removals) -> pa.Table:
+    """Returns marks that quote no caption of removed clips; the same table if none did."""
+    search = CaptionSearch(removals.captions, removals.caption_lengths)
+    for name in TEXT_LIMITS:
+        texts = table[name].to_pylist()
+        left = [text and search.without(text, REMOVED_ID) for text in texts]
+        if name == "caption":
+            # Without a caption by hand, the clip has its own.
+            left = [None if text == REMOVED_ID else text for text in left]
+        if left != texts:
+            table = with_column(table, name, pa.array(left, table[name].type))
+    return table
 
 
 def _write(store: Store, name: str, table: pa.Table) -> None:

@@ -7,7 +7,7 @@ import re
 import tarfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +55,8 @@ _BOXES = frozenset(
     (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"moof", b"mfra", b"meta", b"uuid",
      b"sidx", b"styp", b"udta", b"pnot", b"emsg", b"prft", b"ssix", b"pdin")
 )  # fmt: skip
+_INDEXES = frozenset((b"moov", b"moof", b"meta"))
+"""Boxes one of which every film or picture has, besides `mdat`."""
 _KIND = bytes(
     ord("a") if code in b"\t\n\r" or 32 <= code < 127 else ord("u" if code > 127 else " ")
     for code in range(256)
@@ -62,6 +64,7 @@ _KIND = bytes(
 """Kind of each byte: a letter or other character of ASCII, a byte of UTF-8, or neither."""
 _SEEDS = (b"a" * 8, b"u" * 12)
 """Kinds of bytes that every text of 16 characters in other bytes has."""
+_MAGIC_BYTES = 16
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
@@ -171,7 +174,7 @@ def is_arrow_stream(head: bytes, size: int) -> bool:
 def inflated(codec: str, blob: Blob) -> Any:  # noqa: ANN401 - a stream of any library
     """Opens a compressed stream."""
     if codec in _DECOMPRESSORS:
-        return _Inflated(_DECOMPRESSORS[codec], blob)
+        return _Inflated(codec, blob)
     return pa.CompressedInputStream(pa.PythonFile(blob.opened(), "r"), codec)
 
 
@@ -184,27 +187,41 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 class _Inflated:
     """Expands compressed streams that follow each other, up to where they are damaged."""
 
-    def __init__(self, begin: Callable[[], Any], blob: Blob) -> None:
-        self._begin, self._chunks = begin, blob.chunks()
-        self._stream = begin()
+    def __init__(self, codec: str, blob: Blob) -> None:
+        self._codec, self._begin, self._chunks = codec, _DECOMPRESSORS[codec], blob.chunks()
+        self._stream = self._begin()
+        self.end: int | None = None
+        """Where the streams end, once all of them were read."""
+        self._n_fed = 0
 
     def read(self, n_bytes: int) -> bytes:
         """Returns some of the next bytes; none at the end."""
-        while True:
+        while self.end is None:
             stream = self._stream
             if stream.eof:
-                data = stream.unused_data or next(self._chunks, b"")
-                if not data.strip(b"\0"):
-                    return b""
+                end = self._n_fed - len(stream.unused_data)
+                data = stream.unused_data or self._fed()
+                if len(data) < _MAGIC_BYTES:
+                    data += self._fed()
+                if codec_of(data[:1024]) != self._codec:
+                    # Something else follows, or padding.
+                    self.end = end
+                    break
                 self._stream = stream = self._begin()
             elif getattr(stream, "unconsumed_tail", b""):
                 data = stream.unconsumed_tail
             elif not getattr(stream, "needs_input", True):
                 data = b""
-            elif not (data := next(self._chunks, b"")):
+            elif not (data := self._fed()):
                 raise EOFError("it ends early")
             if out := stream.decompress(data, n_bytes):
                 return bytes(out)
+        return b""
+
+    def _fed(self) -> bytes:
+        data = next(self._chunks, b"")
+        self._n_fed += len(data)
+        return data
 
     def close(self) -> None:
         """Does nothing."""
@@ -246,8 +263,8 @@ def looks_random(data: bytes) -> bool:
     return len(data) >= 64 and chi_square < 368 + len(data) / 20
 
 
-def texts_within(data: bytes) -> Iterator[str]:
-    """Yields the texts in bytes of another kind."""
+def runs_within(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yields the bytes, and start and end of each text in bytes of another kind."""
     kinds = data.translate(_KIND)
     for seed in _SEEDS:
         end = 0
@@ -257,7 +274,7 @@ def texts_within(data: bytes) -> Iterator[str]:
             end = len(kinds) if end < 0 else end
             is_new = seed == _SEEDS[0] or _SEEDS[0] not in kinds[start:end]
             if end - start >= LEAST_CAPTION and is_new:
-                yield data[start:end].decode("utf-8", "replace")
+                yield data, start, end
 
 
 def boxes_of(blob: Blob) -> Iterator[tuple[bytes, int, int]]:
@@ -275,3 +292,12 @@ def boxes_of(blob: Blob) -> Iterator[tuple[bytes, int, int]]:
             return
         yield kind, start, size
         start += size
+
+
+def is_cut_off(blob: Blob, end: int, kinds: Collection[bytes]) -> bool:
+    """Returns whether an MP4 lacks its end: `kinds` are its whole boxes, which end at `end`."""
+    head = blob.read(end, 16)
+    size = int.from_bytes(head[8:16] if head[:4] == b"\0\0\0\1" else head[:4])
+    if head[4:8] in _BOXES - {b"ftyp"} and end + size > blob.size:
+        return True
+    return b"mdat" not in kinds or not _INDEXES.intersection(kinds)

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
+from itertools import chain
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
@@ -28,9 +29,9 @@ import pyarrow.parquet as pq
 
 from curator.errors import CuratorError
 from curator.storage.content_id import WHOLE_BYTES, WholeContentId, content_id, full_content_id
+from curator.tables.caption_search import CaptionSearch
 from curator.tables.id_words import possible_ids
 from curator.tables.removal_records import LEAST_CAPTION, Removals, removal_hash
-from curator.verify.caption_search import CaptionSearch
 from curator.verify.content_kinds import (
     CERTAIN,
     CLOSED,
@@ -44,9 +45,10 @@ from curator.verify.content_kinds import (
     codec_of,
     inflated,
     is_arrow_stream,
+    is_cut_off,
     is_tar,
     looks_random,
-    texts_within,
+    runs_within,
 )
 
 MAX_DEPTH = 8
@@ -69,10 +71,21 @@ _ENCODED = re.compile(
 )
 """Base64 of at least 16 bytes, in one or more lines."""
 _HEXADECIMAL = re.compile(r"(?:[0-9a-fA-F]{2}){24,}")
+_HEXADECIMAL_LINES = re.compile(
+    r"(?<![0-9a-fA-F])(?=[0-9a-fA-F][0-9a-fA-F\s\\nrt]{47})[0-9a-fA-F]++"
+    r"(?:(?:\s|\\[nrt]){1,64}+[0-9a-fA-F]++)+"
+)
+"""Hexadecimal digits in lines or groups of any width; line breaks may be escaped."""
 _WORD = re.compile(r"(?<![^\W_])[A-Za-z]{1,15}[ .,;:'\"!?)-]")
 _SAMPLE = 4096
 """Characters of a text within other bytes that show whether it has words."""
-_SIGNATURE = re.compile(rb"ftyp|\xff\xd8\xff")
+_BZIP2 = b"1AY&SY"
+_VIDEO, _PICTURE, _ZIP_END = b"ftyp", b"\xff\xd8\xff", b"PK\x05\x06"
+_SIGNATURES = (
+    _VIDEO, _PICTURE, _ZIP_END, b"\x1f\x8b\x08", b"\xfd7zXZ\0", _BZIP2, b"\x28\xb5\x2f\xfd",
+    b"\x04\x22\x4d\x18",
+)  # fmt: skip
+_ZIP_END_BYTES = 22
 
 
 class Place(NamedTuple):
@@ -119,6 +132,8 @@ class ContentSearch:
         self._seen: set[str] = set()
         """Texts without a finding."""
         self._expanded_bytes = self._carved_bytes = self._max_carved_bytes = 0
+        self._opened_bytes = 0
+        """Bytes of archives and compressed streams that were opened within other bytes."""
         self._may_be_opaque = False
         self.read: Counter[str] = Counter()
 
@@ -177,9 +192,11 @@ class ContentSearch:
             # A container of any format begins with numbers of a few values.
             starts = (blob.read(0, size) for size in (256, OVERLAP_BYTES))
             is_allowed = place.is_value or (self._may_be_opaque and place.depth == 0)
-            if not is_allowed and all(map(looks_random, starts)):
-                self._skipped(place, "its bytes look encrypted or compressed by an unknown program")
+            is_random = not is_allowed and all(map(looks_random, starts))
+            n_opened = self._opened_bytes
             self._binary(blob, place)
+            if is_random and 2 * (self._opened_bytes - n_opened) < blob.size:
+                self._skipped(place, "its bytes look encrypted or compressed by an unknown program")
 
     def _opened(
         self, kind: str, search: Callable[[Blob, Place], None], blob: Blob, place: Place
@@ -234,7 +251,8 @@ class ContentSearch:
         self._ids(text.encode("utf-8", "surrogatepass"), place)
         self._encoded(text, place)
         if "\\" in text:
-            self._encoded(text.replace("\\/", "/").replace("\\n", "\n"), place)
+            plain = text.replace("\\/", "/").replace("\\r", "").replace("\\n", "\n")
+            self._encoded(plain, place)
         if "%2" in text:
             self._encoded(unquote(text), place)
         if text.lstrip()[:1] in ("{", "[", '"'):
@@ -263,8 +281,22 @@ class ContentSearch:
             for line in lines[1:]:
                 # Each line may be a value.
                 self._base64(line, place)
+        text = _HEXADECIMAL_LINES.sub(lambda match: self._without_digits(match[0], place), text)
         for match in _HEXADECIMAL.finditer(text):
-            self._decoded(bytes.fromhex(match[0]), place, "hexadecimal digits")
+            self._hexadecimal(match[0], place)
+
+    def _without_digits(self, text: str, place: Place) -> str:
+        """Searches lines of hexadecimal digits; returns them if they are of no known kind."""
+        parts = re.findall("[0-9a-fA-F]+", text)
+        # A word before or behind the lines may be of such letters too.
+        forms = map("".join, (parts, parts[:-1], parts[1:], parts[1:-1]))
+        return "" if any(self._hexadecimal(form, place) for form in forms) else text
+
+    def _hexadecimal(self, digits: str, place: Place) -> bool:
+        if len(digits) < 48 or (digits.isdigit() and len(digits) > 1024):
+            return False
+        data = bytes.fromhex(digits[: len(digits) // 2 * 2])
+        return self._decoded(data, place, "hexadecimal digits")
 
     def _base64(self, word: str, place: Place) -> bool:
         word = word.rstrip("=").replace("-", "+").replace("_", "/")
@@ -292,7 +324,14 @@ class ContentSearch:
         """Searches a text, and each line of it that is JSON."""
         self.read["text objects"] += 1
         if blob.size <= MAX_WHOLE_BYTES:
-            text = as_text(blob.read(), True) or ""
+            data = blob.read()
+            text = as_text(data, True)
+            if text is None:
+                # Only its beginning is a text.
+                self._binary(blob, place)
+                return
+            if self._captions.has_prefixed(data, 0, len(data)):
+                self._report(place, "a caption")
             if text.lstrip()[:1] in ("{", "[", '"') and self._json(text, place):
                 if self._removals.captions:
                     self._encoded(text, place)
@@ -300,7 +339,11 @@ class ContentSearch:
             self._lines(text, place)
             return
         for start, data in blob.windows():
-            self._lines(as_text(data, start + len(data) >= blob.size) or "", place)
+            text = as_text(data, start + len(data) >= blob.size)
+            if text is None:
+                self._binary(blob, place)
+                return
+            self._lines(text, place)
 
     def _lines(self, text: str, place: Place) -> None:
         plain = []
@@ -311,28 +354,70 @@ class ContentSearch:
 
     def _binary(self, blob: Blob, place: Place) -> None:
         """Searches bytes of an unknown form for texts, clips, pictures and archives in them."""
-        if b"PK\x05\x06" in blob.read(max(0, blob.size - OVERLAP_BYTES)):
-            with suppress(*_ERRORS):
-                self._zip(blob, place.inner("its end", 1))
-        without_end = 0
+        without_end = expanded_end = 0
         for start, data in blob.windows():
             self._strings(data, place)
-            for match in _SIGNATURE.finditer(data):
-                at = start + match.start()
-                is_known = start and match.start() < OVERLAP_BYTES - 8
+            for first, magic in _signatures(data):
+                at = start + first
+                is_known = start and first < OVERLAP_BYTES - 8
                 if is_known or not self._may_carve(place):
                     continue
-                if match[0] == b"ftyp" and at >= 4:
-                    self._carve(blob.part(at - 4, blob.size), place.inner(f"byte {at - 4}", 1))
-                elif match[0] != b"ftyp" and at >= without_end:
+                if magic == _VIDEO:
+                    if at >= 4:
+                        self._carve(blob.part(at - 4, blob.size), place.inner(f"byte {at - 4}", 1))
+                elif magic == _ZIP_END:
+                    self._carve_zip(blob, at, place)
+                elif magic != _PICTURE:
+                    # A header with the level stands before the first block of bzip2.
+                    at -= 4 * (magic == _BZIP2)
+                    if at >= expanded_end:
+                        expanded_end = self._carve_compressed(blob, at, place)
+                elif at >= without_end:
                     found_end = self._carve_picture(blob, at, place)
                     without_end = 0 if found_end else at + WINDOW_BYTES
+
+    def _carve_zip(self, blob: Blob, end: int, place: Place) -> None:
+        """Searches a zip archive whose list of members ends here."""
+        n_said = int.from_bytes(blob.read(end + 20, 2), "little")
+        size = end + _ZIP_END_BYTES + n_said
+        with suppress(*_ERRORS):
+            self._carved_bytes += 1 << 16
+            self._zip(blob.part(0, size), place.inner(f"byte {end}", 1))
+            self._opened_bytes += size
+
+    def _carve_compressed(self, blob: Blob, start: int, place: Place) -> int:
+        """Searches a compressed stream that begins here; returns its end, 0 if it has none."""
+        part = blob.part(start, OVERLAP_BYTES)
+        codec = codec_of(part.read(0, _HEAD_BYTES))
+        self._carved_bytes += _HEAD_BYTES
+        if codec is None:
+            return 0
+        self._carved_bytes += OVERLAP_BYTES // 4
+        try:
+            with closing(inflated(codec, part)) as stream:
+                if not stream.read(4096):
+                    return 0
+                with suppress(*_ERRORS):
+                    stream.read(1)
+                if getattr(stream, "end", None) is None:
+                    part = blob.part(start, blob.size)
+        except _ERRORS:
+            # The bytes are there by chance.
+            return 0
+        self.read["compressed parts"] += 1
+        place = place.inner(f"byte {start}", 1)
+        with closing(inflated(codec, part)) as stream:
+            self._carved_bytes += self._expanded(stream, part.size, place.inner(codec))
+            end = getattr(stream, "end", None) or 0
+        self._carved_bytes += end
+        self._opened_bytes += end
+        return start + end
 
     def _may_carve(self, place: Place) -> bool:
         """Returns whether more bytes may be hashed again: signatures may be many and nested."""
         if self._carved_bytes <= self._max_carved_bytes:
             return True
-        self._skipped(place, "it has too many beginnings of clips and pictures")
+        self._skipped(place, "it has too many beginnings of clips, pictures and archives")
         return False
 
     def _strings(self, data: bytes, place: Place) -> None:
@@ -340,13 +425,16 @@ class ContentSearch:
         if data.count(0) * 4 > len(data):
             # Text in UTF-16 or UTF-32.
             forms.append(data.translate(None, b"\0"))
-        for text in (text for form in forms for text in texts_within(form)):
+        for form, start, end in chain.from_iterable(map(runs_within, forms)):
+            text = form[start:end].decode("utf-8", "replace")
             if text.isascii() and len(_WORD.findall(text, 0, _SAMPLE)) < 3:
                 # Numbers and pixels have long stretches of characters, but hardly words.
                 self._ids(text.encode(), place)
                 self._encoded(text, place)
                 continue
-            if self._captions and self._captions.glued_in(text):
+            if self._captions and (
+                self._captions.glued_in(text) or self._captions.has_prefixed(form, start, end)
+            ):
                 self._report(place, "a caption")
             self._text(text, place)
 
@@ -401,15 +489,25 @@ class ContentSearch:
     def _video(self, blob: Blob, place: Place) -> None:
         """Searches an MP4: its hash, what it says of itself, and what is behind it."""
         self.read["clips"] += 1
+        n_found = self._n_found
         self._hashes(blob, place)
         end = 0
+        kinds = set()
         for kind, start, size in boxes_of(blob):
             if kind != b"mdat" and size <= MAX_WHOLE_BYTES:
                 data = blob.read(start + 8, size - 8)
                 self._ids(data, place)
                 self._strings(data, place)
             end = start + size
-        if 0 < end < blob.size:
+            kinds.add(kind)
+        if is_cut_off(blob, end, kinds):
+            rest = blob.read(end, MAX_WHOLE_BYTES)
+            if rest[4:8] != b"mdat":
+                self._ids(rest, place)
+                self._strings(rest, place)
+            if self._n_found == n_found:
+                self._skipped(place, "a cut-off MP4")
+        elif 0 < end < blob.size:
             self._carve(blob, place)
             self._blob(blob.part(end, blob.size), place.inner(f"byte {end}", 1))
 
@@ -436,6 +534,7 @@ class ContentSearch:
                 while (member := tar.next()) is not None:
                     # The list of members would grow with the archive.
                     tar.members = []  # type: ignore[attr-defined]
+                    self._slack(blob, end, member.offset, place)
                     end = member.offset_data + (member.size if member.isreg() else 0)
                     if end > blob.size:
                         raise tarfile.ReadError(f"{member.name!r} ends after the end of the tar")
@@ -450,9 +549,29 @@ class ContentSearch:
                         data = blob.part(member.offset_data, member.size)
                         small = member.size <= SMALL_BYTES
                         self._blob(Blob.of(data.read()) if small else data, inner)
+            self._slack(blob, end, blob.size, place)
         except (tarfile.TarError, OSError, ValueError) as error:
             self._skipped(place, f"a damaged tar: {error}")
             self._binary(blob, place)
+
+    def _slack(self, blob: Blob, start: int, end: int, place: Place) -> None:
+        """Searches the bytes of a tar between two members or behind the last, unless all are 0."""
+        for data in blob.chunks(start, end):
+            if data.count(0) == len(data):
+                start += len(data)
+                continue
+            first = len(data) - len(data.lstrip(b"\0"))
+            # The size of the first box of an MP4 begins with zeros.
+            is_video = first >= 3 and data[first + 1 : first + 5] == b"ftyp"
+            start += first - 3 * is_video
+            slack, place = blob.part(start, end - start), place.inner(f"byte {start}", 1)
+            if is_tar(slack.read(0, _HEAD_BYTES)):
+                # A header without a member, such as a global one.
+                self._ids(slack.read(0, MAX_WHOLE_BYTES), place)
+                self._binary(slack, place)
+            else:
+                self._blob(slack, place)
+            return
 
     def _zip(self, blob: Blob, place: Place) -> None:
         with zipfile.ZipFile(blob.opened()) as archive:
@@ -476,9 +595,12 @@ class ContentSearch:
         self._strings(blob.read(0, _HEAD_BYTES), place)
         with closing(inflated(codec, blob)) as stream:
             self._expanded(stream, blob.size, place.inner(codec, 1))
+            end = getattr(stream, "end", None)
+        if end is not None:
+            self._slack(blob, end, blob.size, place)
 
-    def _expanded(self, stream: Any, n_bytes: int, place: Place) -> None:  # noqa: ANN401 - reads
-        """Searches what a compressed stream expands to, within limits."""
+    def _expanded(self, stream: Any, n_bytes: int, place: Place) -> int:  # noqa: ANN401 - reads
+        """Searches what a compressed stream expands to, within limits; returns its size."""
         with SpooledTemporaryFile(_SPOOL_BYTES) as spool:
             size, why = 0, None
             try:
@@ -497,6 +619,7 @@ class ContentSearch:
             size = spool.tell()
             spool.seek(0)
             self._blob(Blob(spool, 0, size), place)  # type: ignore[arg-type]
+            return size
 
     def _parquet(self, blob: Blob, place: Place) -> None:
         # The codec, the encryption and the footer are checked by the reader.
@@ -581,6 +704,17 @@ _ERRORS = (
     MemoryError, binascii.Error, AttributeError, TypeError, IndexError, OverflowError,
 )  # fmt: skip
 """What readers raise on damaged objects of any program."""
+
+
+def _signatures(data: bytes) -> list[tuple[int, bytes]]:
+    """Returns where clips, pictures and archives may begin, or end, in order."""
+    found = []
+    for magic in _SIGNATURES:
+        at = data.find(magic)
+        while at >= 0:
+            found.append((at, magic))
+            at = data.find(magic, at + len(magic))
+    return sorted(found)
 
 
 def _strings_in(value: Any) -> Iterator[str]:  # noqa: ANN401 - of any JSON

@@ -52,7 +52,13 @@ _PACK_AGAIN = (
     "into another output root"
 )
 _FINISH = (
-    "`curate remove OUT --finish` takes it out again; delete objects of other programs by hand"
+    "`curate remove OUT --finish` takes it out again; if a note or a caption by hand is still "
+    "found, change it with `curate mark`, run `curate run` again, and remove older snapshots with "
+    "`curate clean`"
+)
+DELETE = (
+    "delete the object by hand, or what it holds of the footage: it is not of curate, so `curate "
+    "remove OUT --finish` leaves it"
 )
 _SEARCH_BY_HAND = "open it by hand, or delete it, and search again; the proof does not cover it"
 _NONE = "none is needed: the next snapshot names them"

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from curator.errors import DamagedError, StorageError, UsageError
 from curator.storage import Store, open_store
 from curator.storage.base import Entry
+from curator.tables.caption_search import CaptionSearch
 from curator.tables.checksums import read_parquet
 from curator.tables.frame_hashes import frame_regions, overlapping_regions
 from curator.tables.out_layout import is_own
@@ -23,9 +24,8 @@ from curator.tables.removal_records import (
     restore_remedy,
 )
 from curator.tables.snapshot_store import listed_snapshots
-from curator.verify.caption_search import CaptionSearch
 from curator.verify.content_search import ContentSearch, Place
-from curator.verify.findings import FINISH_REMOVAL, FindingCode, Findings, Outcome
+from curator.verify.findings import DELETE, FINISH_REMOVAL, FindingCode, Findings, Outcome
 from curator.verify.lasting_check import check_lasting
 
 _MAX_FINDINGS = 10_000
@@ -33,12 +33,13 @@ _MAX_FINDINGS = 10_000
 OUTSIDE = (
     "footage encoded anew, cut, scaled, cropped, in another container or as single frames",
     "pictures other than the stored thumbnails, byte for byte; previews",
-    "captions in other words, in part, of fewer than 16 characters, or that a clip that stays has "
-    "too",
+    "captions in other words, in part, within a sentence without delimiters, of fewer than 16 "
+    "characters, or that a clip that stays has too",
     "other texts of models about a clip, such as answers, tags and text read in pictures",
-    "ids in part or as other numbers, addresses of sources, embeddings without the id of a clip",
+    "ids in part or as other numbers, as raw bytes outside of Parquet and Arrow, SHA-256 of MP4s "
+    "as text, names of tars, addresses of sources, embeddings without the id of a clip",
     "what is encrypted, or encoded other than in base64, hexadecimal digits, JSON, HTML, percent "
-    "signs or UTF-16",
+    "signs or UTF-16; zlib and raw deflate within other bytes",
     "sources other than MP4 in containers of unknown formats",
     "extended attributes of files; what is not under OUT",
 )
@@ -223,4 +224,5 @@ class _Search:
         finding = (str(code), where, words)
         if finding not in self._known:
             self._known.add(finding)
-            self._findings.add(code, where, words, expected)
+            is_other = code is FindingCode.REMOVED and not is_own(place.key)
+            self._findings.add(code, where, words, expected, DELETE if is_other else None)

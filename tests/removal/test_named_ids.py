@@ -3,14 +3,18 @@
 import json
 
 import pyarrow as pa
+import pytest
 from captioned import Captioned
 from removable import SHARED
-from test_removing import check_all, kept, remove, rows_of, search
+from test_removing import check_all, kept, of_film, remove, rows_of, search
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
+from curator.commands.arguments import EXIT_FAILED, EXIT_OK
+from curator.storage import open_store
+from curator.tables.caption_search import CaptionSearch
+from curator.tables.mark_table import read_marks
 from curator.tables.named_ids import naming_rows, without_named
-from curator.tables.removal_records import Removals, removal_hash
+from curator.tables.removal_records import Removals, caption_hash, removal_hash
 
 GONE, STAYS = "0123456789abcdef01234567", "76543210fedcba9876543210"
 
@@ -74,3 +78,43 @@ def test_notes_captions_and_details_of_other_clips_do_not_name_a_removed_clip(
     assert search(out, needles) == []
     notes = {row["mark_note"] for row in rows_of(out)[-1]}
     assert "the same scene as (removed)" in notes
+
+
+@pytest.mark.parametrize("has_lengths", [True, False])
+def test_captions_go_from_texts_of_marks(has_lengths: bool) -> None:
+    caption = "A red car, driven by a man, turns left."
+    lengths = frozenset({len(caption)} if has_lengths else ())
+    search = CaptionSearch({str(caption_hash(caption))}, lengths)
+    quoted = f'Compare with "{caption.upper()}", and\t"A red  car, driven\nby a man, turns left.".'
+    left = search.without(quoted, "(removed)")
+    assert left == ('Compare with "(removed)", and\t"(removed)".' if has_lengths else "(removed)")
+    assert search.without(caption, "(removed)") == "(removed)"
+    assert search.without(json.dumps({"x": caption.replace(",", "&#44;")}), "-") == "-"
+    assert search.without("A red car turns left.", "-") == "A red car turns left."
+
+
+def test_marks_of_other_clips_quote_no_caption_of_a_removed_clip(place: Captioned) -> None:
+    """Pins notes and captions of before the removal and of after it, in marks and their copies."""
+    out = place.out
+    victim, other, third = of_film(kept(out), 1)[0], *of_film(kept(out), 2)[:2]
+    caption = victim["caption"]
+
+    def mark() -> None:
+        note = f'compare with "{caption}" soon'
+        assert main(["mark", str(out), other["clip_id"], "--keep", "--note", note]) == EXIT_OK
+        assert main(["mark", str(out), third["clip_id"], "--caption", caption]) == EXIT_OK
+
+    def check() -> None:
+        assert search(out, [caption.encode()]) == []
+        marks = read_marks(open_store(str(out)))
+        assert marks[other["clip_id"]].note == 'compare with "(removed)" soon'
+        assert third["clip_id"] not in marks
+
+    mark()
+    assert remove(out, "clips", victim["clip_id"]) == EXIT_OK
+    check()
+    mark()
+    assert main(["verify", str(out), "--removed"]) == EXIT_FAILED
+    assert main(["remove", str(out), "--finish"]) == EXIT_OK
+    check()
+    assert main(["verify", str(out), "--removed"]) == EXIT_OK

@@ -193,6 +193,14 @@ def wrapped(text: str, mark: str = "", width: int = 30) -> str:
     return "\n".join(mark + line for line in textwrap.wrap(text, width))
 
 
+def lines_of(text: str, width: int, end: str = "\n") -> str:
+    return end.join(text[n : n + width] for n in range(0, len(text), width))
+
+
+def padded(tar: bytes, data: bytes) -> bytes:
+    return tar[:530] + data + tar[530 + len(data) :]
+
+
 def plants() -> dict[str, bytes]:
     """What may remain, by the name of the object."""
     uri = f"data:image/jpeg;base64,{b64(JPEG)}"
@@ -200,6 +208,7 @@ def plants() -> dict[str, bytes]:
                        SOURCE_IDS[0][20:]])  # fmt: skip
     noise = _RANDOM.randbytes(500)
     strings = pa.array([CLIP, "x"])
+    plain, script = PLAIN.encode(), b"#!/bin/sh\ntail -n +4 $0 | tar xz\n"
     return {
         # Ids.
         "lines.log": b"kept\nsee " + ID.upper() + b" there\n",
@@ -274,8 +283,41 @@ def plants() -> dict[str, bytes]:
         "said.safetensors": safetensors_of({"caption": PLAIN}),
         "said.png": png_of(PLAIN),
         "said.jpg": exif_of(PLAIN),
-        "said.mp4": boxes((b"ftyp", 16), (b"mdat", 50)) + box(b"udta", SAID),
+        "said.mp4": boxes((b"ftyp", 16), (b"moov", 9), (b"mdat", 50)) + box(b"udta", SAID),
         "said.sqlite": database_of(CLIP, PLAIN),
+        # Captions that follow their length, where it is a printable character or is not.
+        "length/4.pickle": b"\x80\x04}\x94\x8c\x07caption\x94\x8c=" + plain + b"\x94s.",
+        "length/2.pickle": pickle.dumps({"caption": PLAIN}, 2),
+        "length/0.pickle": pickle.dumps({"a": 1, "caption": PLAIN}, 0),
+        "length/list.pickle": pickle.dumps([PLAIN, "x"], 0),
+        "length/object.npy": npy_of(np.array([PLAIN, {"a": 2}], object)),
+        "length/map.msgpack": b"\x91\x82\xa1t\xd9=" + plain + b"\xa1s\xcb?\xe0\0\0\0\0\0\0",
+        "length/long.msgpack": b"\xa1t\xda\0=" + plain + b"\xa5after",
+        "length/map.cbor": b"\xa1atx=" + plain + b"ab",
+        "length/proto": b"\nK\n\x07caption\x12@\n>\n=" + plain + b"\x12\x05label",
+        "length/proto.short": b"\nT\n=" + plain,
+        "length/little": b"\1\2" + struct.pack("<I", len(PLAIN)) + plain + b"behind it" + noise,
+        "length/two": b"\1\2" + struct.pack("<H", len(PLAIN)) + plain + b"behind it" + noise,
+        "length/big": b"\1" + struct.pack(">I", len(PLAIN)) + plain + b"behind it" + noise,
+        # Hexadecimal digits in lines.
+        "hex/lines": lines_of(JPEG.hex(), 60).encode(),
+        "hex/narrow": lines_of(JPEG.hex(), 8).encode(),
+        "hex/odd": lines_of(MP4.hex(), 61, "\r\n").encode(),
+        "hex/indented": lines_of(JPEG.hex().upper(), 64, "\r\n\t  ").encode(),
+        "hex/caption": ("bytes\n" + lines_of(plain.hex(), 32) + "\nadded\n").encode(),
+        "hex/escaped.json": json.dumps({"x": lines_of(MP4.hex(), 60)}).encode(),
+        # Compressed streams and archives in other bytes.
+        "in/script.run": script + gzip.compress(tar_of(("m", MP4))),
+        "in/long.run": script * 200 + gzip.compress(tar_of(("m", MP4))),
+        "in/xz": bytes(64) + lzma.compress(SAID) + bytes(99),
+        "in/bz2": noise + bz2.compress(SAID) + noise,
+        "in/gzip": bytes(range(99)) * 3 + gzip.compress(SAID) + b"more" + gzip.compress(b"x"),
+        "in/second": bytes(64) + gzip.compress(b"x") + bytes(9) + gzip.compress(SAID) + noise,
+        "in/zstd": bytes(64) + bytes(pa.Codec("zstd").compress(SAID * 3, asbytes=True)),
+        "in/ar.deb": b"!<arch>\ndata.tar.gz     0   `\n" + gzip.compress(tar_of(("m", JPEG))),
+        "in/web.warc": b"WARC/1.0\r\n\r\nHTTP/1.1 200 OK\r\n\r\n" + gzip.compress(SAID) + b"\r\n",
+        "in/zeros.zip": b"MZ" + noise + zip_of(("a", JPEG)) + bytes(200_000),
+        "in/behind.gz": gzip.compress(b"fine") + MP4,
         # Clips, pictures and sources.
         "clip.mp4": MP4,
         "clip.dat": MP4,
@@ -320,6 +362,11 @@ def plants() -> dict[str, bytes]:
         "tars/inner.tar": tar_of(("a.tar", tar_of(("b.tar.gz", gzip.compress(tar_of(("c", ID))))))),
         "tars/truncated.tar": tar_of(("a", b"x"), ("b.txt", ID + bytes(9000)))[:4000],
         "tars/behind.tar": tar_of(("a", b"x")) + tar_of(("b", SAID)),
+        "tars/slack.tar": tar_of(("a", b"x")) + MP4 + bytes(512),
+        "tars/slack_text.tar": tar_of(("a", b"x"))[:2048] + b"\n" + SAID + b"\n" + bytes(70),
+        "tars/slack_id.tgz": gzip.compress(tar_of(("a", b"x")) + b"id " + ID + bytes(512)),
+        "tars/padding.tar": padded(tar_of(("a", b"x"), ("b", b"y")), ID),
+        "tars/padding_last.tar": padded(tar_of(("a", b"x")), plain),
         "tars/ustar.tar": tar_of(("a.txt", SAID), form=tarfile.USTAR_FORMAT),
         # Parquet and Arrow.
         "p/string": parquet_of(strings),
@@ -397,6 +444,11 @@ def closed() -> dict[str, bytes]:
         "secret.asc": b"-----BEGIN PGP MESSAGE-----\n\nabcd\n",
         "salted.enc": b"Salted__" + _RANDOM.randbytes(200),
         "table.parquet": b"PARE" + _RANDOM.randbytes(200) + b"PARE",
+        "cut.mp4": MP4[:2400],
+        "cut": OTHER_MP4[:3200],
+        "cut_early.mp4": MP4[:100],
+        "cut_between.mp4": MP4[:332],
+        "cut_last": MP4[:-1],
         "broken.parquet": b"PAR1" + bytes(200),
         "encrypted.zip": encrypted,
         "bomb.gz": gzip.compress(bytes(3 << 20), 9),
@@ -581,3 +633,16 @@ def test_objects_of_a_bucket_are_all_searched(s3_bucket: str) -> None:
     assert found == {"a.txt", ".tmp-0123456789abcdef", "b//c", f"d/{CLIP}/", "begun.bin"}
     codes = {f.path.rpartition("/")[2]: str(f.code) for f in proven.findings}
     assert codes["begun.bin"] == "not_searched"
+
+
+def test_json_has_names_that_are_not_utf_8_and_remedies_for_objects_of_others(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    record_of(tmp_path)
+    write(tmp_path, {"notes.txt": ID})
+    os.close(os.open(os.fsencode(tmp_path) + b"/\xff" + ID, os.O_CREAT | os.O_WRONLY))
+    assert main(["verify", str(tmp_path), "--removed", "--json"]) == EXIT_FAILED
+    findings = json.loads(capfdbinary.readouterr().out.decode("utf-8"))["findings"]
+    paths = {finding["path"].partition("#")[0] for finding in findings}
+    assert paths == {f"{tmp_path}/notes.txt", f"{tmp_path}/\udcff{CLIP}"}
+    assert all(finding["remedy"].startswith("delete the object by hand") for finding in findings)

@@ -15,12 +15,19 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from urllib.parse import unquote_plus
 
-from curator.tables.removal_records import LEAST_CAPTION, SALT, caption_hash, plain_caption
+from curator.tables.removal_records import (
+    LEAST_CAPTION,
+    SALT,
+    caption_hash,
+    plain_caption,
+    removal_hash,
+)
 
 MOST_DELIMITERS = 12
 """Delimiters within a caption that is found without its length. Records of older versions have no
 lengths."""
 _FEW_LENGTHS = 48
+_SPACES = b" \t\n\r"
 _DELIMITER = re.compile(r"[^\w\s]|_|\n")
 _NO_FIRST = frozenset(",.;:!?)]}>|/=+-*&%$^`~@_\\#")
 _NO_LAST = frozenset("([{<,;:=|/+-_#@&$")
@@ -30,6 +37,8 @@ _WORDS = re.compile(r"[^\W\d_]\s+[^\W_]|[^\x00-\x7f]")
 """A letter, a space and a letter, or a character of a script that may have no spaces."""
 _ENCODED = re.compile(r"[0-9A-Za-z+/_=-]{200,}")
 _MARKERS = re.compile(r"(?m)^[ \t]*(?:[#>*;%!|]+|//+|--)[ \t]?")
+_PICKLED = re.compile(r"(?m)^(?:[(\[\]}a-u0-9]*[VS])(?=[^\n]+\np\d+$)")
+"""What stands before a text in a pickle of protocol 0, whose next line is a number."""
 _TAG = re.compile(r"</?[A-Za-z!][^<>]*>")
 _TOKEN = re.compile(r"\S+")
 _JOINED = re.compile(r"""["'][ \t]*(?:[+.&]|[+\\]?[ \t]*\n)\s*[+.&]?\s*[fFrRbBuU]?["']""")
@@ -45,7 +54,22 @@ class CaptionSearch:
 
     def __init__(self, hashes: Collection[str], lengths: Collection[int] = ()) -> None:
         self._hashes, self._lengths = frozenset(hashes), frozenset(lengths)
+        # A text in other characters than those of ASCII has more bytes than characters.
+        self._prefix, self._ascii_prefix = self._before(most=4), self._before(most=0)
         self._few = sorted(lengths) if len(lengths) <= _FEW_LENGTHS else []
+
+    def _before(self, *, most: int) -> re.Pattern[bytes]:
+        """Returns what finds lengths of captions that have up to `most` further bytes, or 128."""
+        sizes = range(LEAST_CAPTION, 256)
+        likely = [
+            size
+            for size in sizes
+            if not self._lengths.isdisjoint(range(size - most, size + 1)) or (size > 127 and most)
+        ]
+        likely = likely if self._lengths else list(sizes)
+        return re.compile(
+            b"[" + re.escape(bytes(likely)) + rb"](?=[^\x00-\x20])" if likely else b"(?!)"
+        )
 
     def __bool__(self) -> bool:
         return bool(self._hashes)
@@ -61,6 +85,74 @@ class CaptionSearch:
         if _WORDS.search(text) or any(mark in text for mark in "&%_-+\\="):
             for form in dict.fromkeys(_forms(text)):
                 yield from self._parts(form)
+
+    def without(self, text: str, word: str) -> str:
+        """Returns a text with a word in place of each caption."""
+        if not any(True for _ in self.found_in(text)):
+            return text
+        for start, end in reversed(self._spans(text)):
+            text = text[:start] + word + text[end:]
+        # A caption with escapes or markup has no place of its own.
+        return word if any(True for _ in self.found_in(text)) else text
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        """Returns the places of captions of known lengths; none of them overlap."""
+        plain, places = "", []
+        for number, token in enumerate(_TOKEN.finditer(text)):
+            folded = [(char.casefold(), token.start() + n) for n, char in enumerate(token[0])]
+            places += [token.start()] * bool(number)
+            places += [place for chars, place in folded for _ in chars]
+            plain += " " * bool(number) + "".join(chars for chars, _ in folded)
+        spans: list[tuple[int, int]] = []
+        done = 0
+        for start in range(len(plain)):
+            if start < done or (plain[max(0, start - 1) : start + 1].isalnum() and start):
+                continue
+            for size in sorted(self._lengths, reverse=True):
+                end = start + size
+                if end <= len(plain) and removal_hash(plain[start:end]) in self._hashes:
+                    spans.append((places[start], places[end - 1] + 1))
+                    done = end
+                    break
+        return spans
+
+    def has_prefixed(self, data: bytes, start: int, end: int) -> bool:
+        """Returns whether a caption follows its length within a stretch of text in bytes.
+
+        The length in bytes may be of 1, 2 or 4 bytes in either order, or a varint. Those of more
+        than a byte have bytes that are no text, so these stand before the stretch.
+        """
+        if not self._hashes:
+            return False
+        prefix = self._ascii_prefix if data[start:end].isascii() else self._prefix
+        for match in prefix.finditer(data, start, end):
+            place, size = match.end(), match[0][0]
+            if place + size <= end and self._is_caption(data, place, place + size):
+                return True
+        before = data[max(0, start - 4) : start].rjust(4, b"\xff")
+        if not any(before):
+            return False
+        first = data[start] if start < end else 0
+        little = before[2] | before[3] << 8
+        sizes = [(start, before[3]), (start, little), (start, before[2] & 127 | before[3] << 7)]
+        sizes += [(start, int.from_bytes(before[2:])), (start + 1, before[3] << 8 | first)]
+        sizes += [(start, before[0] | before[1] << 8)] * (little == 0)
+        return any(
+            LEAST_CAPTION <= size <= end - place and self._is_caption(data, place, place + size)
+            for place, size in sizes
+        )
+
+    def _is_caption(self, data: bytes, start: int, end: int) -> bool:
+        """Returns whether bytes are a caption; most are excluded by a cheaper test."""
+        if data[end - 1] in _SPACES or (
+            end - start not in self._lengths and self._lengths and data[start:end].isascii()
+        ):
+            return False
+        try:
+            text = data[start:end].decode()
+        except UnicodeDecodeError:
+            return False
+        return caption_hash(text) in self._hashes
 
     def glued_in(self, text: str) -> bool:
         """Returns whether a text is a caption but for a few characters at its ends.
@@ -126,6 +218,8 @@ def _forms(text: str) -> Iterator[str]:
     if _TAG.search(text):
         yield _TAG.sub("", text)
         yield _TAG.sub(" ", text)
+    if _PICKLED.search(text):
+        yield _PICKLED.sub("", text)
     if "\n" in text:
         yield _MARKERS.sub("", text)
     if _JOINED.search(text):
