@@ -275,7 +275,8 @@ def _overlap(a: ClipFootage, b: ClipFootage, guess: Alignment) -> tuple[float, f
 def _voted(a: ClipFootage, b: ClipFootage, *, may_turn: bool) -> tuple[float, Frame] | None:
     """Returns the cosine of the most alike pictures with agreeing keypoints, and how they agree."""
     cosines_AB = cosines(a, b)
-    if not cosines_AB.size:
+    # A clip may have vectors without pictures.
+    if not (cosines_AB.size and len(a.picture_s) and len(b.picture_s)):
         return None
     best_A = cosines_AB.argmax(1)
     order = np.argsort(-cosines_AB.max(1))[:_N_VOTED]

@@ -271,14 +271,14 @@ def test_what_is_not_there_is_named_and_nothing_happens(
     ids = sorted({clip["clip_id"] for rows in rows_of(place.out) for clip in rows})
     alike = next(pair for pair in itertools.pairwise(ids) if pair[0][0] == pair[1][0])
     for by, text, error in (
-        ("clips", f"{known['clip_id']}\nabc\n", "has no clip 'abc' in any snapshot"),
+        ("clips", f"{known['clip_id']}\nabcdef\n", "has no clip 'abcdef' in any snapshot"),
         (
             "clips",
             f"{known['clip_id']}\n{alike[0][0]}\n",
-            f"begin with {alike[0][0]!r}: {alike[0]}, ",
+            f"line 2: {alike[0][0]!r} is no clip id",
         ),
         ("sources", "/films/none.mp4", "has no source '/films/none.mp4' in any snapshot"),
-        ("clips", " \n", "is empty; expected a name per line"),
+        ("clips", " \n", "has no names; expected a text file"),
     ):
         assert remove(place.out, by, text) == EXIT_USAGE
         assert error in capsys.readouterr().err

@@ -162,7 +162,8 @@ def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
             assert torch.equal(load(value)["value"], left[row["clip_id"]])
     place.redeclare('"dtype": "f16"', '"dtype": "f32"')
     capsys.readouterr()
-    assert main(["verify", str(place.out)]) != EXIT_OK
+    # Under OUT, the manifest of the snapshot would count.
+    assert main(["verify", str(place.out / "shards")]) != EXIT_OK
     assert "expected f32" in capsys.readouterr().out
 
 
@@ -291,7 +292,7 @@ def test_columns_go_from_the_class_to_tables_and_samples_and_need_the_class_no_m
     place.redeclare('"n_dark": "i32"', '"n_dark": "i64"')
     capsys.readouterr()
     assert main(["verify", str(place.out)]) != EXIT_OK
-    assert "n_dark (int64, light" in capsys.readouterr().out
+    assert "shards/manifest.json" in capsys.readouterr().out
 
 
 BOTH = """
@@ -358,7 +359,7 @@ def test_a_commit_that_adds_members_and_breaks_off_is_no_damage(
     assert (place.out / NEXT_MANIFEST).exists()
     capsys.readouterr()
     assert main(["verify", str(place.out)]) == EXIT_OK, capsys.readouterr().out
-    assert "broken off" in capsys.readouterr().out
+    assert "was interrupted" in capsys.readouterr().out
 
 
 TWICE = """

@@ -177,7 +177,10 @@ def test_a_cluster_that_may_not_see_the_output_is_refused(
     for word in (str(alone.out), "10.0.0.1:6379", "s3://", "--shared-out"):
         assert word in error
     assert alone.files("") == before
-    assert main([*cluster, "--shared-out"]) == EXIT_OK
+    away = ["recaption", str(alone.out), "--shared-out", "--ray-address", "127.0.0.1:1"]
+    assert main(away) == EXIT_USAGE
+    assert "127.0.0.1:1" in capsys.readouterr().err
+    assert alone.files("") == before
 
 
 def test_the_summary_says_what_this_command_did(
