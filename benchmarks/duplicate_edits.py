@@ -354,8 +354,9 @@ def split_screen(frames: Frames, seed: int, *, is_cropped: bool) -> Frames:
 
     def joined(back: Picture, front: Picture) -> Picture:
         front = middle(front)
-        back = cv2.resize(back, (front.shape[1], front.shape[0]), interpolation=cv2.INTER_AREA)
-        return np.concatenate([front, back] if seed // 4 % 2 else [back, front], axis=1)
+        size = (front.shape[1], front.shape[0])
+        behind = np.asarray(cv2.resize(back, size, interpolation=cv2.INTER_AREA), np.uint8)
+        return np.concatenate([front, behind] if seed // 4 % 2 else [behind, front], axis=1)
 
     large = [joined(other.large[int(n)], p) for n, p in zip(at, frames.large, strict=True)]
     return Frames(frames.fps, large, [scaled(p, LUMA_PX) for p in large])
