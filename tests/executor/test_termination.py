@@ -36,10 +36,12 @@ PROGRAM = "from curator.cli import command; command()"
 
 @pytest.fixture(autouse=True)
 def interrupts() -> Iterator[None]:
-    """Interrupts as in the foreground; a shell lets what it starts behind itself ignore them."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Signals as in the foreground; a shell, or `nohup`, lets what it starts ignore some."""
+    usual = {signal.SIGINT: signal.default_int_handler}
+    before = {n: signal.signal(n, usual.get(n, signal.SIG_DFL)) for n in HELD}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_a_second_interrupt_does_not_break_the_end_of_workers(
