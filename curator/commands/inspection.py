@@ -139,6 +139,7 @@ def mark(options: argparse.Namespace) -> int:
     from curator.storage import open_store
     from curator.tables.lasting_objects import give_up_lasting
     from curator.tables.mark_table import read_marks
+    from curator.tables.out_layout import has_results
 
     check_out_first(options.out, options.clips, "mark {out} {other} ...")
     store = open_store(options.out)
@@ -161,6 +162,10 @@ def mark(options: argparse.Namespace) -> int:
         if not options.list:
             done = "marks cleared of" if options.clear else "marked"
             print(f"{done} {amount(n_clips, 'clip')}; the next `curate run` honours this")
+    elif not has_results(store):
+        raise UsageError(
+            f"{store.uri} has no results of `curate run`; expected OUT of a finished run"
+        )
     if options.list:
         print(marks_csv(read_marks(store).values()), end="")
     return EXIT_OK

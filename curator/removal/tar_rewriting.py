@@ -21,7 +21,7 @@ from curator.stages.shard.tar_reader import Member, Split, TarReader
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.named_ids import names_any, value_without_ids, without_ids
-from curator.tables.out_layout import SHARDS
+from curator.tables.out_layout import SHARDS, find_unlisted
 from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.sample_members import StoredMember
 
@@ -82,11 +82,11 @@ class TarRewriting:
             return None
         plan = plan_shard(*self._place(name), samples)
         described = self._tars.write(ShardUnit(plan=plan, missing=plan.missing(self._sizes)))
-        listed = self._store.list(plan.name.removesuffix(".tar"))
-        versions = {info.key: info.version for info in listed}
+        there = {i.key: i for i in self._store.list(plan.name.removesuffix(".tar"))}
+        there |= find_unlisted(self._store, plan.objects, there)
         return RewrittenTar(
             described=described,
-            summary=shard_facts(plan) | {"versions": {n: versions[n] for n in plan.objects}},
+            summary=shard_facts(plan) | {"versions": {n: there[n].version for n in plan.objects}},
             mp4_starts=dict(
                 zip((sample.key for sample in samples), plan.layout.mp4_starts, strict=True)
             ),
@@ -94,6 +94,8 @@ class TarRewriting:
 
     def _place(self, name: str) -> tuple[str, Split, int]:
         place = place_of(name)
+        for key, info in find_unlisted(self._store, (name,), self._sizes).items():
+            self._sizes[key] = info.bytes
         if place is None or name not in self._sizes:
             raise ShardError(
                 f"{self._store.uri}/{name} is missing, or was written by an older version"

@@ -314,7 +314,7 @@ def _older(state: State, draw: random.Random, faults: Faults) -> str:
         return "no older copy"
     some = names if draw.random() < 0.3 else [draw.choice(names)]
     if not state.has_newest(without=some):
-        some.remove("summary.json")
+        return "no older copy of all that names the newest commit"
     for name in some:
         (state.out / name).write_bytes(state.earlier[name])
     return f"older copies of {some[:1]} and {len(some) - 1} more"

@@ -179,6 +179,8 @@ def test_marks_are_imported_and_listed(
 ) -> None:
     """Pins the CSV, its way back, and what is refused with nothing marked."""
     out = made_corpus.copied(finished, tmp_path / "out")
+    assert main(["mark", str(tmp_path / "none"), "--list"]) == EXIT_USAGE
+    assert "no results of `curate run`" in capsys.readouterr().err
     ids = pc.sort_indices(open_finished(str(out)).clips["clip_id"])
     one, two = open_finished(str(out)).clips["clip_id"].take(ids[:2]).to_pylist()
     table = tmp_path / "marks.csv"

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import closing, suppress
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
 
@@ -262,7 +262,7 @@ class ServerAccess:
         elif status in (402, 429):
             remedy = f"the account has no credit: add credit, or set another {section}.url"
         elif 300 <= status < 400:
-            there = _shown(shown_url(location or ""), self._key)
+            there = _shown(shown_url(urljoin(config.url or "", location or "")), self._key)
             remedy = f"set {section}.url to the target of the redirect: {there}"
         else:
             remedy = (

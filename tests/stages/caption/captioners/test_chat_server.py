@@ -245,6 +245,10 @@ def test_what_no_other_try_changes_is_not_tried_again(fake_server: FakeServer) -
         ({"status": 402}, "credit"),
         ({"status": 429, "body": '{"error": {"code": "insufficient_quota"}}'}, "credit"),
         ({"status": 308, "headers": {"Location": "https://a:b@there/v1"}}, "https://there/v1"),
+        (
+            {"status": 308, "headers": {"Location": "/v1/again"}},
+            r"redirect: http://127\.0\.0\.1:\d+/v1/again",
+        ),
     ],
 )
 def test_what_the_configuration_is_to_blame_for_stops(
