@@ -240,7 +240,7 @@ class ClipDataset(IterableDataset[Batch]):
         return size
 
     def _check_whole(self, n_frames: int, owner: str) -> None:
-        """Refuses a window of a clip beside values of the whole clip.
+        """Refuses a window of a clip together with values of the whole clip.
 
         `owner` begins a clause that `n_frames` frames end. Values along frames have no declared
         relation to frames of the clip, so the loader cannot cut them like the window.

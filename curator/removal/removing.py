@@ -361,11 +361,13 @@ def delete_returned(store: Store) -> list[str]:
 
 
 def _summaries(store: Store) -> dict[int, dict[str, Any]]:
-    """Reads all snapshots; raises if one is unreadable, because its objects would stay."""
+    """Reads all snapshots; raises `UsageError` if one is lost, because its objects would stay."""
     summaries: dict[int, dict[str, Any]] = {}
     for number, summary in listed_snapshots(store):
         if isinstance(summary, DamagedError):
-            raise summary
+            is_unfinished = bool(read_removals(store).unfinished)
+            remedy = _RESTORE.format(store.uri) if is_unfinished else _RUN_AGAIN
+            raise UsageError(f"{store.uri}/{summary.name} is lost ({summary.why}): {remedy}")
         summaries[number] = summary
     return summaries
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from curator.errors import DamagedError, StorageError
 from curator.stages.commit.commit_run import alone
 from curator.storage import Store
-from curator.tables.checksums import TRIES, find_json, is_damaged, sealed_json, those, to_json
+from curator.tables.checksums import TRIES, is_damaged, sealed_json, those, to_json
 from curator.tables.fenced_store import Digest, FencedStore
 from curator.tables.out_layout import CONFIG, LAYOUT, SHARDS, FolderLifetime, is_own, listed_objects
 from curator.tables.output_format import read_summary, refuse_lost_commit
@@ -29,6 +29,7 @@ from curator.tables.snapshot_store import (
     objects_of,
     snapshot_name,
     snapshot_numbers,
+    summary_or_none,
 )
 
 logger = logging.getLogger(__name__)
@@ -114,10 +115,7 @@ def repair_objects(
     refuse_lost_commit(store)
     fenced = FencedStore(store, check)
     numbers = snapshot_numbers(store)
-    try:
-        summary = find_json(store, SUMMARY) or {}
-    except DamagedError:
-        summary = {}
+    summary = summary_or_none(store) or {}
     head = summary.get(HEAD)
     if head is not None and summary[NUMBER] >= max(numbers, default=0):
         _repair_snapshot(fenced, summary)

@@ -37,6 +37,7 @@ from curator.tables.snapshot_store import (
     read_snapshot,
     snapshot_name,
     snapshot_numbers,
+    summary_or_none,
     with_fixed_paths,
 )
 
@@ -94,12 +95,13 @@ def refuse_lost_commit(store: Store) -> None:
     commit names only tars that snapshots name, or that `curate clean` removed.
     """
     try:
-        manifest, summary = find_json(store, MANIFEST), find_json(store, SUMMARY) or {}
+        manifest = find_json(store, MANIFEST)
     except DamagedError:
         # The run writes it again.
         return
     if manifest is None or store.exists(NEXT_MANIFEST):
         return
+    summary = summary_or_none(store) or {}
     tars = {f"{SHARDS}/{shard['name']}" for shard in manifest["shards"]}
     tars -= named_objects(summary).union(summary.get(EARLIER, ()))
     newest = 0

@@ -121,6 +121,14 @@ def _while_there(store: Store, numbers: Iterable[int]) -> Iterator[int]:
     return takewhile(lambda number: store.exists(snapshot_name(number)), numbers)
 
 
+def summary_or_none(store: Store) -> dict[str, Any] | None:
+    """Reads `summary.json`; None if it is missing or damaged."""
+    try:
+        return find_json(store, SUMMARY)
+    except DamagedError:
+        return None
+
+
 def require_snapshots(store: Store) -> list[int]:
     """Returns the numbers of all snapshots, ascending; raises `UsageError` without any."""
     numbers = snapshot_numbers(store)
@@ -377,10 +385,7 @@ def listed_snapshots(store: Store) -> Iterator[tuple[int, dict[str, Any] | Damag
 
     A lost snapshot is a damaged one.
     """
-    try:
-        summary = find_json(store, SUMMARY) or {}
-    except DamagedError:
-        summary = {}
+    summary = summary_or_none(store) or {}
     for number in sorted(chain(*existing_numbers(store, summary)), reverse=True):
         try:
             yield number, read_json(store, snapshot_name(number))
@@ -451,7 +456,7 @@ def clean(
 
     The newest `keep` snapshots stay, at least one, and so do snapshots younger than `older_than`.
     `check` is called before the first removal, and raises if this process may not remove objects.
-    Raises `DamagedError` if a snapshot that stays cannot be read, because its objects are unknown;
+    Raises `UsageError` if a snapshot that stays cannot be read, because its objects are unknown,
     and as `require_snapshots`.
     """
     require_snapshots(store)
@@ -462,7 +467,11 @@ def clean(
         stays = len(kept) < keep
         if isinstance(summary, DamagedError):
             if stays or newest is not None:
-                raise summary
+                raise UsageError(
+                    f"{store.uri}/{summary.name} is lost ({summary.why}), so what it names is "
+                    "unknown: restore it from a copy of OUT; or keep fewer snapshots (--keep N, "
+                    "without --older-than); `curate run` writes the newest one again"
+                )
             removed.append(number)
         elif stays or (newest is not None and datetime.fromisoformat(summary[MADE]) >= newest):
             kept[number] = named_objects(summary)

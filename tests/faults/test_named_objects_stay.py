@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 from faults.out_histories import existing_snapshots, explore, named_by, objects
-from small_output import SmallOutput
+from small_output import SmallOutput, source_id
 
-from curator.errors import DamagedError, UsageError
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK
+from curator.errors import UsageError
+from curator.removal.removing import begin_removal, plan_removal
 from curator.storage import ObjectInfo, open_store
 from curator.storage.local_store import LocalStore
 from curator.tables.snapshot_store import read_snapshot
@@ -138,11 +141,26 @@ def test_clean_refuses_if_a_snapshot_that_should_stay_is_lost(output: SmallOutpu
     output.run([1, 2, 3])
     (output.out / "snapshots" / "00000002.json").unlink()
     before = objects(output.out)
-    with pytest.raises(DamagedError, match=r"00000002\.json"):
+    with pytest.raises(UsageError, match=r"00000002\.json is lost.*restore it from a copy"):
         output.clean(2)
     assert objects(output.out) == before
     output.clean(1)
     assert sorted(existing_snapshots(output.out)) == [3]
+
+
+def test_a_removal_names_a_way_on_if_a_snapshot_is_lost(output: SmallOutput) -> None:
+    (output.out / "snapshots" / "00000001.json").unlink()
+    with pytest.raises(UsageError, match=r"00000001\.json is lost.*`curate clean OUT` removes"):
+        output.remove(1)
+    store = open_store(str(output.out))
+    output.run([1, 2, 3])
+    output.clean(2)
+    begin_removal(store, plan_removal(store, "sources", [source_id(1)]))
+    (output.out / "snapshots" / "00000002.json").unlink()
+    with pytest.raises(UsageError, match=r"00000002\.json is lost.*--give-up-lost"):
+        output.finish_removal()
+    assert main(["remove", str(output.out), "--give-up-lost"]) == EXIT_OK
+    assert main(["verify", str(output.out), "--removed"]) == EXIT_OK
 
 
 def test_nothing_is_removed_while_a_snapshot_is_lost(

@@ -45,7 +45,7 @@ _VERIFY_S = 0.02  # about, CPU-seconds per pair
 _CODE_SLACK = 0.05  # a cosine of codes may be lower than the cosine of the vectors by this
 _UNIT_PAIRS = 256
 _N_OWN = 2
-"""Footages of this output: stored ones, and those that got vectors for this search."""
+"""Footages of this output: stored ones, and ones that got vectors for this search."""
 
 _Named = tuple[int, str]  # number of a footage (below `_N_OWN` for this output), id of a clip
 
