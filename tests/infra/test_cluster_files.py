@@ -1,34 +1,24 @@
-"""Files for clusters: Ray's launcher on AWS, the images, and KubeRay's manifests.
-
-KubeRay's own schema is used where it is at hand:
-
-git clone URL-OF-KUBERAY kuberay
-KUBERAY_CRDS=kuberay/ray-operator/config/crd/bases python -m pytest tests/infra
-"""
+"""Files for clusters: Ray's launcher on AWS, and the images."""
 
 import fnmatch
 import json
 import os
 import re
+import subprocess
 import tomllib
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import jsonschema
-import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 AWS = ROOT / "infra" / "aws" / "ray-cluster.yaml"
 AWS_CLUSTER = yaml.safe_load(AWS.read_text())
+CONSTRAINTS = ROOT / "constraints.txt"
 LINES = (ROOT / "infra" / "docker" / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
 STEPS = [line.split(maxsplit=1) for line in LINES if line and not line.startswith("#")]
-KUBERAY = ROOT / "infra" / "kuberay"
-FILES = ("raycluster.yaml", "rayjob.yaml")
-GIB = 2**30
 
 
 def test_the_launcher_takes_the_file() -> None:
@@ -88,100 +78,108 @@ def test_what_is_copied_exists_and_is_sent() -> None:
     assert [name for name in needed if not fnmatch.filter(copied, name)] == []
 
 
-def test_both_images_have_one_base_the_extras_and_an_ordinary_user() -> None:
-    extras = next(rest for word, rest in STEPS if word == "ARG" and rest.startswith("EXTRAS"))
-    named = extras.removeprefix("EXTRAS=").split(",")
-    assert "cluster" in named
-    assert set(named) <= set(PROJECT["project"]["optional-dependencies"])
-    stages = {rest.split()[-1]: rest.split()[0] for word, rest in STEPS if word == "FROM"}
-    assert stages["cpu"] == stages["gpu"] == "node"
-    assert stages["node"] == stages["build"] == "${BASE}"
-    assert ["USER", "1000"] in STEPS
-    settings = " ".join(rest for word, rest in STEPS if word == "ENV")
-    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in settings
-
-
-def manifest(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((KUBERAY / name).read_text())
-    return found
-
-
-def cluster(name: str) -> dict[str, Any]:
-    """The specification of a manifest's cluster."""
-    spec: dict[str, Any] = manifest(name)["spec"]
-    return spec.get("rayClusterSpec", spec)
-
-
-def container(group: dict[str, Any]) -> dict[str, Any]:
-    """The container of a group's pods that runs Ray."""
-    (found,) = group["template"]["spec"]["containers"]
-    return dict(found)
-
-
-def strict(schema: dict[str, Any]) -> dict[str, Any]:
-    """A definition's schema that refuses keys which it does not name; a server drops them."""
-    made = dict(schema)
-    if made.get("x-kubernetes-int-or-string"):
-        return {"type": ["integer", "string"]}
-    if "properties" in made:
-        made["properties"] = {key: strict(value) for key, value in made["properties"].items()}
-        # An object without properties, such as `metadata`, is not described here.
-        is_open = made.get("x-kubernetes-preserve-unknown-fields") or not made["properties"]
-        made.setdefault("additionalProperties", bool(is_open))
-    if isinstance(made.get("additionalProperties"), dict):
-        made["additionalProperties"] = strict(made["additionalProperties"])
-    if isinstance(made.get("items"), dict):
-        made["items"] = strict(made["items"])
+def stages() -> dict[str, list[list[str]]]:
+    """Name of each stage of the Dockerfile -> its steps, with those of the stages below it."""
+    made: dict[str, list[list[str]]] = {}
+    for word, rest in STEPS:
+        if word == "FROM":
+            base, _, name = rest.split()
+            made[name] = list(made.get(base, [["FROM", base]]))
+        elif made:
+            made[name].append([word, rest])
     return made
 
 
-def test_the_cluster_of_kuberay_grows_from_zero_with_limits_and_few_rights() -> None:
-    spec = cluster("raycluster.yaml")
-    assert spec == cluster("rayjob.yaml")
-    assert spec["enableInTreeAutoscaling"] is True
-    assert spec["autoscalerOptions"]["idleTimeoutSeconds"] > 0
-    assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
-    assert [group["groupName"] for group in spec["workerGroupSpecs"]] == ["cpu", "gpu"]
-    for group in spec["workerGroupSpecs"]:
-        assert group["minReplicas"] == group["replicas"] == 0 < group["maxReplicas"]
-    # Ray is that of the images.
-    assert spec["rayVersion"] == version("ray")
-    assert re.search(rf"^ray=={version('ray')} ", (ROOT / "constraints.txt").read_text(), re.M)
-    assert spec["authOptions"]["mode"] == "token"
-    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
-        one = container(group)
-        limits = one["resources"]["limits"]
-        # A worker takes a core and about 2 GiB of what the object store leaves.
-        store_bytes = int(group["rayStartParams"]["object-store-memory"])
-        memory_bytes = int(limits["memory"].removesuffix("Gi")) * GIB
-        assert (memory_bytes - store_bytes) / int(limits["cpu"]) >= 3 * GIB
-        assert one["envFrom"] == [{"secretRef": {"name": "curate-credentials"}}]
-        assert one["securityContext"]["runAsNonRoot"] is True
-    # Pods with a GPU get its video engines.
-    gpu = container(spec["workerGroupSpecs"][1])
-    assert gpu["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    variables = {entry["name"]: entry["value"] for entry in gpu["env"]}
-    assert "video" in variables["NVIDIA_DRIVER_CAPABILITIES"].split(",")
+def test_both_images_have_one_base_the_extras_and_an_ordinary_user() -> None:
+    extras = next(rest for word, rest in STEPS if word == "ARG" and rest.startswith("EXTRAS"))
+    named = extras.removeprefix("EXTRAS=").split(",")
+    assert {"cluster", "metrics"} <= set(named)
+    assert set(named) <= set(PROJECT["project"]["optional-dependencies"])
+    assert all(steps[0] == ["FROM", "${BASE}"] for steps in stages().values())
+    for target in ("cpu", "gpu"):
+        assert stages()[target][-1] == ["USER", "1000"]
+        assert any(rest.startswith("useradd --uid 1000 ") for _, rest in stages()[target])
+    settings = " ".join(rest for word, rest in stages()["gpu"] if word == "ENV")
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in settings
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_kuberay_takes_the_manifest(name: str) -> None:
-    folder = os.environ.get("KUBERAY_CRDS")
-    if folder is None:
-        pytest.skip("KUBERAY_CRDS does not name the folder with KubeRay's definitions")
-    found = manifest(name)
-    plural = found["kind"].lower() + "s"
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    definition = yaml.load((Path(folder) / f"ray.io_{plural}.yaml").read_text(), loader)
-    (served,) = [one for one in definition["spec"]["versions"] if one["name"] == "v1"]
-    assert found["apiVersion"] == "ray.io/v1"
-    schema = strict(served["schema"]["openAPIV3Schema"])
-    schema["properties"]["metadata"] = {"type": "object"}
-    jsonschema.validate(found, schema)
-    for key, wrong in (("workerGroupSpec", []), ("headGroupSpec", 1)):
-        spec = cluster(name) | {key: wrong}
-        inner = (
-            {**found["spec"], "rayClusterSpec": spec} if "rayClusterSpec" in found["spec"] else spec
-        )
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({**found, "spec": inner}, schema)
+def test_a_changed_source_installs_no_dependency_again() -> None:
+    """Pins the order of layers: dependencies see no source, and lie below it in each image."""
+    assert ["ARG", "DEVICE=cpu"] in stages()["dependencies-cpu"]
+    for target in ("cpu", "gpu"):
+        below = [rest for word, rest in stages()[f"dependencies-{target}"] if word == "COPY"]
+        assert below == ["pyproject.toml constraints.txt ./", "infra/install_node.sh infra/"]
+        above = [rest for word, rest in stages()[target] if word == "COPY"]
+        assert above == [
+            f"--from=dependencies-{target} /opt/curate /opt/curate", "--from=source /src /src",
+        ]  # fmt: skip
+        (last,) = [rest for word, rest in stages()[target] if word == "RUN" and "/opt" in rest]
+        assert last.endswith(" package")
+
+
+FAKE_PYTHON = """#!/bin/sh
+# Stands for Python: `-m venv FOLDER` copies itself, and makes a `uv` that notes its arguments.
+if [ "$2" = venv ]; then
+    mkdir -p "$3/bin"
+    cp "$0" "$3/bin/python"
+    printf '#!/bin/sh\necho "$@" >> "%s/asked"\n' "$3" > "$3/bin/uv"
+    chmod +x "$3/bin/uv"
+fi
+"""
+
+
+def installed(folder: Path, extras: str, step: str = "all", **environment: str) -> list[str]:
+    """What `install_node.sh` asks uv to install, a line for each request."""
+    (folder / "python").write_text(FAKE_PYTHON)
+    (folder / "python").chmod(0o755)
+    subprocess.run(
+        ["sh", ROOT / "infra" / "install_node.sh", folder / "env", extras, step],
+        env={**os.environ, "PYTHON": str(folder / "python"), **environment},
+        check=True,
+    )
+    return (folder / "env" / "asked").read_text().splitlines()
+
+
+def locked(path: Path) -> dict[str, tuple[str, int]]:
+    """Requirement of each package, with its condition, and its number of hashes."""
+    blocks = re.split(r"^(?=\S)", path.read_text(), flags=re.MULTILINE)
+    found = [block for block in blocks if "==" in block]
+    return {
+        block.partition("==")[0]: (block.splitlines()[0].removesuffix(" \\"), block.count("--hash"))
+        for block in found
+    }
+
+
+def test_nodes_install_the_constraints_and_then_the_package(tmp_path: Path) -> None:
+    dependencies, package = installed(tmp_path, "cluster,gpu")
+    assert dependencies.endswith("-r pyproject.toml --extra cluster --extra gpu")
+    assert f"-c {tmp_path}/env/constraints.txt -b constraints.txt" in dependencies
+    assert package.endswith("--no-deps -b constraints.txt .")
+    assert (tmp_path / "env" / "constraints.txt").read_bytes() == CONSTRAINTS.read_bytes()
+
+
+def test_an_image_installs_the_two_apart(tmp_path: Path) -> None:
+    (dependencies,) = installed(tmp_path, "cluster", "dependencies")
+    assert "-r pyproject.toml" in dependencies
+    package = installed(tmp_path, "", "package")[-1]
+    assert package.endswith("--no-deps -b constraints.txt .")
+
+
+def test_nodes_without_gpus_get_no_cuda(tmp_path: Path) -> None:
+    """Pins the same versions for CPUs: other builds of torch, and FAISS without a GPU."""
+    (dependencies,) = installed(tmp_path, "cluster,clip", "dependencies", DEVICE="cpu")
+    assert dependencies.endswith(
+        "-r pyproject.toml --extra cluster --extra clip faiss-cpu"
+        f" --excludes {tmp_path}/env/excludes.txt --torch-backend cpu"
+    )
+    assert (tmp_path / "env" / "excludes.txt").read_text().split() == ["faiss-gpu"]
+    before, after = locked(CONSTRAINTS), locked(tmp_path / "env" / "constraints.txt")
+    changed = {name: after[name] for name in before if before[name] != after.get(name)}
+    assert len(before) == len(after) > 100
+    # Only the index of torch's builds for CPUs has their hashes.
+    version = before["faiss-cpu"][0].partition(" ")[0]
+    assert changed == {
+        "torch": (before["torch"][0], 0),
+        "torchvision": (before["torchvision"][0], 0),
+        "faiss-cpu": (version, before["faiss-cpu"][1]),
+    }
