@@ -56,7 +56,7 @@ from curator.stages.shard.shard_index import DATASET_SCHEMA
 from curator.stages.shard.stage import ShardStage
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.mark_table import MARK_COLUMNS
-from curator.tables.schemas import declared_fields, score_column
+from curator.tables.schemas import declared_fields
 
 
 def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGraphStage]:
@@ -341,7 +341,7 @@ def _insert_annotator(
             raise RecipeError(f"stages: {entry.use!r} declares two {plural} of one name: {name!r}")
     if any(family.scope is not Scope.CLIP for family in stage.families):
         raise RecipeError(f"stages: {entry.use!r}: families of an annotator have the scope clip")
-    of_clips = [*FACT_COLUMNS, *MARK_COLUMNS, *scores, score_column("fps"), *NOT_IN_CLIPS]
+    of_clips = [*FACT_COLUMNS, *MARK_COLUMNS, *scores, *NOT_IN_CLIPS]
     exported = [*DATASET_SCHEMA.names, "json", "video"]
     taken = dict.fromkeys((("column", name) for name in exported), "an exported table has")
     taken |= dict.fromkeys((("column", name) for name in of_clips), "the table clips has")

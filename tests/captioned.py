@@ -108,7 +108,7 @@ def assert_described(done: Captioned, **changes: object) -> None:
         assert 0 <= shift < 8
         assert 0 <= last - clip["end_frame"] < 8
         assert shift == 0 or config.decides
-        expected = windows_of(last - first, clip["fps"], config)
+        expected = windows_of(last - first, clip["written_fps"], config)
         assert [row["window"] for row in rows] == [window.index for window in expected]
         for row, window in zip(rows, expected, strict=True):
             assert (row["start_frame"], row["end_frame"]) == (window.start_frame, window.end_frame)

@@ -149,7 +149,7 @@ def candidates_of(first: int, n: int) -> pa.Table:
         bits_per_pixel=gaps(np.round(rng.lognormal(-3.0, 0.7, n), 2), 0.05),
         aspect=[width / height for width, height in chosen],
         short_side_px=[float(min(size)) for size in chosen],
-        measured_fps=[30.0] * n,
+        fps=[30.0] * n,
         hdr=(rng.random(n) < 0.01).astype(float),
         corrupt_fraction=[0.0] * n,
         camera_motion=gaps(rng.lognormal(-3.0, 1.2, n), 0.2),

@@ -34,7 +34,6 @@ from curator.tables.schemas import (
     PICTURES_SCHEMA,
     SHOTS_SCHEMA,
     candidates_schema,
-    score_column,
 )
 from curator.tables.source_table import MEASURED_SCHEMA, SourceTable
 
@@ -58,7 +57,7 @@ def candidates_table(n: int, **columns: Sequence[Any]) -> pa.Table:
         "end_pts": [number % CLIPS_PER_SOURCE * 150 + 150 for number in numbers],
         "time_base": ["1/30"] * n,
         "n_frames": [150] * n,
-        "fps": [30.0] * n,
+        "written_fps": [30.0] * n,
         "fps_fraction": ["30"] * n,
         "is_vfr": [False] * n,
         "width": [1280] * n,
@@ -66,7 +65,7 @@ def candidates_table(n: int, **columns: Sequence[Any]) -> pa.Table:
         "seconds": [5.0] * n,
         "content_type": [None] * n,
         "tags": [[]] * n,
-        **{score_column(name): [1.0] * n for name in SCORES},
+        **{name: [1.0] * n for name in SCORES},
         **dict.fromkeys(CROP_COLUMNS, [None] * n),
     } | columns
     return pa.table(

@@ -229,7 +229,7 @@ def _candidates(numbers: Sequence[int]) -> pa.Table:
         source_uri=[f"/films/{number}.mp4" for number, _ in pairs],
         shot=[clip for _, clip in pairs],
         n_frames=[5] * n,
-        fps=[float(FPS)] * n,
+        written_fps=[float(FPS)] * n,
         fps_fraction=[str(FPS)] * n,
         width=[WIDTH] * n,
         height=[HEIGHT] * n,

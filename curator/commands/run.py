@@ -187,6 +187,12 @@ def run(options: argparse.Namespace) -> int:
     ):
         if not (is_empty and name == "shards"):
             print(f"{store.uri}/{name}  {what}")
+    if not is_empty:
+        place = shlex.quote(options.out)
+        print(
+            f"`curate view {place}` plays and marks clips in a browser; `curate report {place}` "
+            "makes kept clips play in the report"
+        )
     if n_carried := summary["work"].get(CARRIED):
         print(
             f"sources of earlier runs that stay in OUT, although this command does not name them: "

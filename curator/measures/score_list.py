@@ -68,8 +68,6 @@ _FIRST_COLUMNS = (
 )  # fmt: skip
 """The first columns of scores in `clips`; their order never changes."""
 
-_COLUMNS = FACT_COLUMNS - {"fps"}  # no score has these names; `fps` is in `measured_fps`
-
 
 SUITABILITY = "suitability"
 LEARNED_SCORES = {
@@ -223,7 +221,7 @@ def _measures_of(names: tuple[str, ...], has_learned: bool) -> Measures:
     ]
     declared += [(o, m.name, m.signals, m.scores) for o, m in zip(names, users, strict=True)]
     for origin, heading, own_signals, scores in declared:
-        _check(origin, own_signals, scores, {*specs, *_COLUMNS, *LEARNED_SCORES}, signals)
+        _check(origin, own_signals, scores, {*specs, *FACT_COLUMNS, *LEARNED_SCORES}, signals)
         specs |= _named(scores)
         signals |= set(own_signals)
         headings[heading] = (*headings.get(heading, ()), *scores)

@@ -36,7 +36,12 @@ SCORES = {
         high="aspect_too_wide",
         of=lambda clip: clip.size[0] / clip.size[1],
     ),
-    "fps": ScoreSpec(unit="1/s", range="above 0", meaning="frame rate; mean if variable", of=_fps),
+    "fps": ScoreSpec(
+        unit="1/s",
+        range="above 0",
+        meaning="frame rate of the source, mean if variable; `written_fps` is that of the MP4",
+        of=_fps,
+    ),
     "duration_s": ScoreSpec(
         unit="s",
         range="above 0",

@@ -138,10 +138,10 @@ class Rate:
     time_base: str
     """Seconds per unit of `start_pts` and `end_pts`."""
     n_frames: int
-    fps: float
+    written_fps: float
+    """Frame rate of the MP4; the score `fps` is that of the source, mean if variable."""
     fps_fraction: str
-    measured_fps: float | None
-    """The score `fps`; differs from `fps` where the rate varies."""
+    """`written_fps`, exactly."""
     is_vfr: bool
 
 
@@ -168,7 +168,7 @@ class Scored:
     """Measurements of a clip."""
 
     scores: Mapping[str, float | None]
-    """By name; `fps` is `Rate.measured_fps`. A column each."""
+    """By name. A column each."""
     content_type: str | None
     """None without a CLIP model."""
 
@@ -249,7 +249,7 @@ class Coding:
 class Candidate(Named, Extent, Rate, Size, Borders, Scored, Tagged):
     """A clip before any decision: a row of `candidates/clips`.
 
-    `n_frames`, `fps`, `width` and `height` are those that it would be written with.
+    `n_frames`, `written_fps`, `width` and `height` are those that it would be written with.
     """
 
     seconds: float

@@ -120,6 +120,9 @@ def select(
     """
     columns = None if by == "where" else (*_CLIP, "source_uri", *_OF_KEPT)
     tables = tables_of(store, summaries, "clips", columns)
+    # In format 2, `fps` was the written rate.
+    names = {"fps": "written_fps", "measured_fps": "fps"}
+    tables = [t.rename_columns(names) if "measured_fps" in t.schema.names else t for t in tables]
     whole = clips_schema(scores_in(pa.schema([]))).empty_table()
     clips = pa.concat_tables([*tables, whole], promote_options="default")
     sources = _sources_of(store, summaries)

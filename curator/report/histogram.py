@@ -14,9 +14,8 @@ from curator.number_text import count, score
 from curator.report.funnel import applied_rules, measures_of, reasons_of
 from curator.tables.clip_rows import ClipColumns
 
-LENGTH = "duration"
-"""Name of the clip length among the scores."""
-_LENGTH = ScoreSpec(unit="s", range="above 0", meaning="length of the clip")
+_LENGTH = "duration_s"
+"""The score that `propose.min_s` bounds."""
 BINS = 40
 WIDTH = 320
 """Width of a histogram in `histogram.html.j2`, in pixels."""
@@ -90,24 +89,20 @@ class Histogram:
 def histograms(
     summary: Mapping[str, Any], clips: ClipColumns
 ) -> tuple[list[Histogram], dict[str, list[Histogram]]]:
-    """Makes histograms of lengths and scores: a list of those with a bound, others by family."""
+    """Makes histograms of scores: a list of those with a bound, others by family."""
     bounds, measures = _bounds_by_score(summary), measures_of(summary)
     blocks = [pc.equal(block["decision"], "kept") for block in clips.blocks(("decision",))]
     is_kept = np.concatenate([np.zeros(0, np.bool_), *blocks])
 
     def drawn(names: Iterable[str]) -> Iterator[Histogram]:
         for name in names:
-            if name == LENGTH:
-                spec = _LENGTH
-                values = clips.floats("end_s") - clips.floats("start_s")
-            else:
-                spec, values = measures.spec_of(name), clips.floats(name)
+            spec, values = measures.spec_of(name), clips.floats(name)
             if chart := histogram(name, spec, bounds.get(name, {}), values, is_kept):
                 yield chart
 
     others = {
         family: list(drawn(name for name in names if name not in bounds))
-        for family, names in {LENGTH: (LENGTH,), **measures.headings}.items()
+        for family, names in measures.headings.items()
     }
     return list(drawn(bounds)), {family: charts for family, charts in others.items() if charts}
 
@@ -115,7 +110,7 @@ def histograms(
 def _bounds_by_score(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Returns bounds by score and label, in the order of the rules."""
     min_s = ((summary.get("recipe") or {}).get("propose") or {}).get("min_s")
-    bounds: dict[str, dict[str, float]] = {} if min_s is None else {LENGTH: {"min": float(min_s)}}
+    bounds: dict[str, dict[str, float]] = {} if min_s is None else {_LENGTH: {"min": float(min_s)}}
     for rule in applied_rules(summary):
         prefix = "" if rule["severity"] == "reject" else f"{rule['severity']} "
         for _, side, bound in reasons_of(rule):

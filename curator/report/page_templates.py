@@ -137,10 +137,10 @@ def short(text: object) -> str:
 
 
 def format_words(clip: ClipRow) -> str:
-    """Formats picture size and frame rate."""
-    width, height, fps = clip.width, clip.height, clip.fps
+    """Formats picture size and frame rate of the MP4."""
+    width, height, fps = clip.width, clip.height, clip.written_fps
     size = f"{width}\N{MULTIPLICATION SIGN}{height}" if width and height else "size unknown"
-    rate = f"{fps:.4g} fps" if fps is not None else "rate unknown"
+    rate = f"{fps:.4g} frames/s" if fps is not None else "rate unknown"
     return f"{size} \N{MIDDLE DOT} {rate}"
 
 
@@ -183,8 +183,6 @@ def reason_words_of(clip: ClipRow, required: Iterable[str], measures: Measures) 
 
 def _score_of(reason: str, measures: Measures) -> str:
     """Returns the name of the score behind a reason."""
-    if reason == Reason.TOO_SHORT:
-        return "seconds"
     if reason == Reason.CONTENT_TYPE_UNWANTED:
         return "content_probability"
     if reason == Reason.NO_ASPECT_CLASS:

@@ -91,9 +91,11 @@ def explain(finished: Finished, prefix: str, candidates: pa.Table | None = None)
     ]
     declared = [f"{name} {plain(value)}" for name, value in declared_values(clip)]
     span = f"{moment(clip.start_s)} to {moment(clip.end_s)}"
-    size = f"{clip.width}x{clip.height}, {amount(clip.n_frames, 'frame')} at {clip.fps:.4g}/s"
+    size = (
+        f"{clip.width}x{clip.height}, {amount(clip.n_frames, 'frame')} at {clip.written_fps:.4g}/s"
+    )
     blocks = [
-        f"clip {clip.clip_id}\n{plain(clip.source_uri)}\n{span}, {size}",
+        f"clip {clip.clip_id}\n{plain(clip.source_uri)}\n{span}, as written {size}",
         "\n".join(_outcome(finished, clip)),
         _without_mark(finished, clip, judged, candidates.slice(number, 1)),
         _table(judged),

@@ -70,7 +70,7 @@ def write_report(finished: Finished, engine: Engine) -> int:
 
 def _step(clip: ClipRow) -> int:
     """Returns the number of clip frames per preview frame."""
-    return max(1, round(clip.fps / RATE_FPS))
+    return max(1, round(clip.written_fps / RATE_FPS))
 
 
 def _read(store: Store, unit: Sequence[ClipRow]) -> list[ClipToSample]:
@@ -80,7 +80,7 @@ def _read(store: Store, unit: Sequence[ClipRow]) -> list[ClipToSample]:
     mp4 = store.read_range(clip.shard, clip.mp4_offset, clip.mp4_offset + clip.mp4_bytes)
     scale = min(1.0, LONGER_PX / max(clip.width, clip.height))
     height, width = (max(2, 2 * round(side * scale / 2)) for side in (clip.height, clip.width))
-    numbers = range(0, min(clip.n_frames, int(SECONDS * clip.fps) + 1), _step(clip))
+    numbers = range(0, min(clip.n_frames, int(SECONDS * clip.written_fps) + 1), _step(clip))
     wanted = Wanted(numbers=tuple(numbers), size=(height, width))
     return [ClipToSample(uri=clip.shard, n_frames=clip.n_frames, wanted=(wanted,), mp4=mp4)]
 
@@ -94,7 +94,7 @@ def _preview(sampled: SampledFrames, clip: ClipRow, settings: EncodeSettings) ->
         av.VideoFrame.from_ndarray(rgb).reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)
         for rgb in rgb_THWC
     ]
-    fps = Fraction(clip.fps).limit_denominator(1001) / _step(clip)
+    fps = Fraction(clip.written_fps).limit_denominator(1001) / _step(clip)
     height, width = rgb_THWC.shape[1:3]
     for crf in QUALITIES_CRF:
         changed = replace(settings, crf=crf)

@@ -26,7 +26,6 @@ from curator.tables.schemas import (
     declared_columns,
     further_fields,
     metadata_fields,
-    score_column,
     scores_in,
 )
 
@@ -87,7 +86,7 @@ class _Scores(Mapping[str, float | None]):
         self._row = row
 
     def __getitem__(self, name: str) -> float | None:
-        score: float | None = self._row.value(score_column(name))
+        score: float | None = self._row.value(name)
         return score
 
     def __iter__(self) -> Iterator[str]:
@@ -99,7 +98,7 @@ class _Scores(Mapping[str, float | None]):
     def items(self) -> ItemsView[str, float | None]:
         """Returns all scores, several times as fast as one by one."""
         rows, number = self._row.rows, self._row.number
-        return {name: rows.value_at(number, score_column(name)) for name in rows.scores}.items()
+        return {name: rows.value_at(number, name) for name in rows.scores}.items()
 
 
 def _property(name: str) -> property:
@@ -426,8 +425,7 @@ def candidates_table(candidates: Iterable[Candidate], measured: Iterable[str]) -
     """Returns candidates as rows of `candidates_schema`, with the measured scores."""
     names = [name for name in columns_of(Candidate) if name != "scores"]
     rows = (
-        {score: value for score, value in candidate.scores.items() if score != "fps"}
-        | {name: getattr(candidate, name) for name in names}
+        {**candidate.scores} | {name: getattr(candidate, name) for name in names}
         for candidate in candidates
     )
     return rows_to_table(rows, candidates_schema(measured))

@@ -3,7 +3,7 @@
 Objects of an older version are never converted:
 
     shards                       `verify`, `export` and the loader read them as they are
-    scan, tracks, candidates     have other fingerprints: sources are scanned and analyzed again
+    scan, tracks, candidates     are reused if their fingerprint is the same
     clips in `cuts` and shards   are reused if their fingerprint is the same
     replies, annotations         are reused if the request to the model is the same
     tables, summary, settings    `run` replaces them; `explain`, `tune` and `recaption` refuse them
@@ -43,7 +43,7 @@ from curator.tables.snapshot_store import (
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 """Increases when a column or an object changes its name or meaning. Format 1 has no number."""
 
 
@@ -156,7 +156,9 @@ def log_older(store: Store, summary: Mapping[str, Any]) -> None:
     """Logs how a run treats an output of an older version; `summary` is empty without a run."""
     if summary and _format(summary) < FORMAT:
         made_by = _made_by(store, summary)
-        logger.warning("%s; this version writes %d: sources are analyzed again", made_by, FORMAT)
+        logger.warning(
+            "%s; this version writes %d: what older code measured is made again", made_by, FORMAT
+        )
 
 
 def _format(summary: Mapping[str, Any]) -> int:

@@ -71,11 +71,6 @@ def further_fields(schema: pa.Schema) -> list[pa.Field]:
     return [*metadata_fields(schema), *(field for field in schema if field.name in declared)]
 
 
-def score_column(score: str) -> str:
-    """Returns the column of `clips` that holds a score."""
-    return "measured_fps" if score == "fps" else score
-
-
 def scores_in(schema: pa.Schema) -> list[str]:
     """Returns names of scores: those of this package, then others in a table of clips."""
     columns = {*SCORES, *FACT_COLUMNS, *declared_columns(schema)}
@@ -87,7 +82,7 @@ def schema_of(record: type, scores: Iterable[str] = ()) -> pa.Schema:
     columns: list[tuple[str, pa.DataType]] = []
     for name, annotation in columns_of(record).items():
         if name == "scores":
-            columns += [(score, pa.float64()) for score in scores if score != "fps"]
+            columns += [(score, pa.float64()) for score in scores]
         else:
             columns.append((name, _arrow_type(annotation)))
     return pa.schema(columns)

@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from curator.errors import CuratorError, RecipeError, UsageError
@@ -62,9 +62,6 @@ class _Asked(BaseModel):
     def _none_for_empty(cls, value: object) -> object:
         return None if value == "" else value
 
-    def given(self) -> dict[str, Any]:
-        return self.model_dump(exclude_unset=True)
-
 
 class _Changes(_Asked):
     changes: list[str] = Field([], max_length=MAX_CHANGES)
@@ -82,6 +79,10 @@ class _Marked(_Asked):
     label: str | None = None
     note: str | None = None
     caption: str | None = None
+    query: _Page | None = None
+
+    def given(self) -> dict[str, Any]:
+        return self.model_dump(exclude_unset=True, exclude={"query"})
 
 
 class _Search(_Asked):
@@ -116,22 +117,29 @@ class Guard:
         token, slash, path = scope["path"].removeprefix("/").partition("/")
         is_known = slash and hmac.compare_digest(token.encode(), self.token.encode())
         scope = {**scope, "path": f"/{path}"}
-        answer = self._refusal(scope)
-        if answer is None and not is_known:
-            answer = _error(401, "no token; open the address that `curate view` prints")
-        await (answer or self.app)(scope, receive, send_guarded)
+        refusal = self._refusal(scope)
+        if refusal is None and not is_known:
+            refusal = 401, "this is not the address of the running `curate view`"
+        if refusal is None:
+            return await self.app(scope, receive, send_guarded)
+        message = f"{refusal[1]}; open the address that `curate view` prints"
+        answer: Response = _error(refusal[0], message)
+        if "text/html" in Headers(scope=scope).get("accept", ""):
+            # A person opened it, and no script of the page reads the answer.
+            answer = PlainTextResponse(message, refusal[0])
+        await answer(scope, receive, send_guarded)
 
-    def _refusal(self, scope: MutableMapping[str, Any]) -> Response | None:
+    def _refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
         headers = Headers(scope=scope)
         hosts = {f"{name}:{self.port}" for name in ("127.0.0.1", "localhost")}
         if headers.get("host") not in hosts:
-            return _error(421, "another host's name; open the address that `curate view` prints")
+            return 421, "another host's name"
         origin = headers.get("origin")
         is_own = origin is None or origin in {f"http://{host}" for host in hosts}
         is_own = is_own and headers.get("sec-fetch-site") not in ("cross-site", "same-site")
         # Another page may link to the page itself.
         if not is_own and (scope["method"], scope["path"]) != ("GET", "/"):
-            return _error(403, "a request of another page")
+            return 403, "a request of another page"
         return None
 
 
@@ -144,6 +152,7 @@ def make_app(run: ViewedRun, *, token: str, port: int) -> Guard:
         Route("/favicon.ico", lambda request: Response(status_code=204)),
         Route("/clip/{clip_id}.mp4", pages.mp4),
         Route("/source/{clip_id}.mp4", pages.source_mp4),
+        Route("/picture/{clip_id}/middle.jpg", pages.picture),
         Route("/picture/{clip_id}/{number:int}.jpg", pages.picture),
         Route("/api/overview", pages.overview),
         Route("/api/search/{by}", pages.search, methods=["POST"]),
@@ -152,13 +161,15 @@ def make_app(run: ViewedRun, *, token: str, port: int) -> Guard:
             "/api/clip/{clip_id}", _Changes, lambda form, clip_id: run.clip(clip_id, form.changes)
         ),
         _post("/api/funnel", _Changes, lambda form: run.funnel_of(form.changes, form.scores)),
-        _post("/api/exact", _Changes, lambda form: {"lines": run.exactly(form.changes)}),
+        _post("/api/exact", _Changes, lambda form: run.exactly(form.changes)),
         _post(
-            "/api/mark/{clip_id}", _Marked, lambda form, clip_id: run.mark(clip_id, form.given())
+            "/api/mark/{clip_id}",
+            _Marked,
+            lambda form, clip_id: run.mark(clip_id, form.given(), form.query),
         ),
     ]
     wrong = (CuratorError, RecipeError, UsageError)
-    handlers: Any = dict.fromkeys(wrong, _failed)
+    handlers: Any = dict.fromkeys((*wrong, Exception), _failed)
     app = Starlette(routes=routes, exception_handlers=handlers)
     # A redirect would lose the token.
     app.router.redirect_slashes = False
@@ -214,8 +225,8 @@ class _Pages:
         return _json({"n": len(clips), "clips": clips})
 
     async def picture(self, request: Request) -> Response:
-        clip_id, number = request.path_params["clip_id"], request.path_params["number"]
-        jpegs = await run_in_threadpool(self._run.pictures, clip_id)
+        jpegs = await run_in_threadpool(self._run.pictures, request.path_params["clip_id"])
+        number = request.path_params.get("number", len(jpegs) // 2)
         if not 0 <= number < len(jpegs):
             return _error(404, f"{len(jpegs)} pictures")
         return Response(jpegs[number], media_type="image/jpeg")
@@ -269,7 +280,13 @@ def _error(status: int, message: str) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return _error(400 if isinstance(error, UsageError | RecipeError) else 502, str(error))
+    if isinstance(error, UsageError | RecipeError):
+        return _error(400, str(error))
+    if isinstance(error, CuratorError):
+        again = "if OUT changed since `curate view` opened it, start `curate view` again"
+        return _error(502, f"{error}; {again}")
+    why = f"{type(error).__name__}: {error}"
+    return _error(500, f"{why}; the terminal of `curate view` has the traceback")
 
 
 def _asset(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:

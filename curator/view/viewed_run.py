@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -20,7 +20,7 @@ from curator.errors import UsageError
 from curator.report.contact_sheets import listed_clusters
 from curator.report.page_templates import clean
 from curator.retrieval.clip_search import ClipSearch
-from curator.review.bound_tuning import summary_lines, tune
+from curator.review.bound_tuning import tune
 from curator.review.clip_explanation import explain
 from curator.review.clip_marking import CONTENT, SPAN, changed_mark
 from curator.review.finished_run import Finished, has_tag
@@ -32,7 +32,6 @@ from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
 from curator.tables.mark_table import Mark, MarkWriter, read_marks
 from curator.tables.output_format import read_current_summary
-from curator.tables.schemas import score_column
 from curator.tables.sql_condition import matching_clips
 from curator.view.live_funnel import KEPT, LiveFunnel, Outcomes
 from curator.view.source_clip import source_clip
@@ -45,6 +44,8 @@ MAX_PICTURES = 2_000
 MAX_GROUPS = 200
 """Most tags, buckets and clusters that can be chosen from."""
 MAX_SHOTS = 5_000
+BY_FILE = "file name"
+"""Order by the names of source files and the times in them; no score has a space in its name."""
 CHECK_S = 1.0
 """Seconds between two looks for removals: on S3 each is a request."""
 _CARD = (
@@ -69,7 +70,7 @@ class ClipQuery(BaseModel):
         source: Id of the clip's source.
         mark: `keep`, `drop`, `label`, `note`, `caption`, or `none`.
         where: SQL condition over columns of `clips`.
-        sort: A score; None for the order of sources.
+        sort: A score, or `BY_FILE`; None for the order of sources.
         descending: Whether high values come first. Clips without a value come last.
     """
 
@@ -116,7 +117,7 @@ class ViewedRun:
             self.marks = read_marks(self.finished.store)
             self._mark_funnel()
         summary, specs = self.finished.summary, self.finished.measures.specs
-        ruled = [bound.score for bound in self.funnel.rules]
+        ruled = self._bounded_scores()
         names = [name for name in (*ruled, *specs) if self._is_measured(name)]
         listed = listed_clusters(summary)
         words = {entry["cluster"]: ", ".join(entry.get("words", ())) for entry in listed}
@@ -127,6 +128,7 @@ class ViewedRun:
             "n_clips": self.clips.num_rows,
             "scores": [
                 {"name": n, "unit": specs[n].unit, "meaning": specs[n].meaning}
+                | {"is_bounded": n in ruled}
                 for n in dict.fromkeys(names)
                 if n in specs
             ],
@@ -155,11 +157,12 @@ class ViewedRun:
             (now, now_s), (then, then_s) = self._counts_now, self.funnel.counts(outcomes.codes)
             now += [0] * (len(then) - len(now))
             counted = zip(self.funnel.reasons, now, then, strict=True)
-            rows = [
+            rows: list[Json] = [
                 {"reason": reason, "now": n_now, "then": n_then}
                 for reason, n_now, n_then in counted
                 if n_now or n_then or reason is None
             ]
+            rows.sort(key=lambda row: (row["reason"] is not None, -row["now"]))
             charts = [
                 {
                     "score": name,
@@ -177,10 +180,19 @@ class ViewedRun:
         kept_s = [now_s[KEPT], then_s[KEPT]]
         return {"rows": rows, "kept_s": kept_s, "charts": charts, "rules": rules}
 
-    def exactly(self, changes: Sequence[str]) -> list[str]:
-        """Returns the lines of `curate tune`, which decides duplicates and selection again."""
+    def exactly(self, changes: Sequence[str]) -> Json:
+        """Returns the funnel of `curate tune`, which decides duplicates and selection again."""
         # The copy reads marks again.
-        return summary_lines(tune(replace(self.finished), changes))
+        tuned = tune(replace(self.finished), changes)
+        now, then = Counter(tuned.now), Counter(tuned.then)
+        return {
+            "rows": [
+                {"reason": name, "now": now[name], "then": then[name]}
+                for name in dict.fromkeys([None, *(name for name, _ in now.most_common()), *then])
+            ],
+            "n_lost": len(tuned.moved(was_kept=True)),
+            "n_gained": len(tuned.moved(was_kept=False)),
+        }
 
     def page(self, query: ClipQuery, start: int, n: int) -> Json:
         """Returns clips of a query, from number `start`; `UsageError` for a wrong condition."""
@@ -283,18 +295,35 @@ class ViewedRun:
             version = self._versions.get(clip.source_uri)
         return source_clip(clip, version)
 
-    def mark(self, clip_id: str, changes: Json) -> Json:
-        """Changes fields of a clip's mark, None clears one; `UsageError` for a wrong one."""
+    def mark(self, clip_id: str, changes: Json, query: ClipQuery | None = None) -> Json:
+        """Changes fields of a clip's mark, None clears one; `UsageError` for a wrong one.
+
+        Returns the mark, the clip's outcome, and whether and how many clips fulfil `query` now.
+        """
+        query = query or ClipQuery()
+        if query.where is not None:
+            self._fulfils(query.where)
         with self._lock:
-            (clip,) = self._clips([self.row_of(clip_id)])
+            row = self.row_of(clip_id)
+            (clip,) = self._clips([row])
             # Another writer may have marked the clip meanwhile.
             self.marks = read_marks(self.finished.store)
             span = {name: getattr(clip, name) for name in SPAN}
             mark = changed_mark(self.marks.get(clip_id), span, changes)
             self.writer.put(mark)
-            self.marks[clip_id] = mark
+            self.marks.pop(clip_id, None)
+            if mark.content:
+                self.marks[clip_id] = mark
             self._mark_funnel()
-        return _mark_facts(mark)
+            outcomes = self.funnel.decide(query.changes)
+            wanted = self._wanted(query, outcomes)
+            then = self._outcome(row, outcomes)
+        return {
+            "mark": _mark_facts(mark),
+            "then": then,
+            "n": int(wanted.sum()),
+            "is_listed": bool(wanted[row]),
+        }
 
     def row_of(self, clip_id: str) -> int:
         """Returns the number of a clip; `UsageError` where there is no such clip."""
@@ -357,10 +386,16 @@ class ViewedRun:
             ],
         }
 
+    def _bounded_scores(self) -> list[str]:
+        """Returns the scores with a bound: of rules that reject first, by the clips against."""
+        facts = {fact["rule"]: fact for fact in self.finished.summary.get("rules") or ()}
+        bounded = [b for b in self.funnel.rules if b.min is not None or b.max is not None]
+        bounded.sort(key=lambda b: (b.severity, facts.get(b.rule, {}).get("any", 0)), reverse=True)
+        return list(dict.fromkeys(bound.score for bound in bounded))
+
     def _is_measured(self, name: str) -> bool:
-        column = score_column(name)
         there = self.funnel.candidates.column_names
-        return column in there and self.funnel.score(name).n_measured > 0
+        return name in there and self.funnel.score(name).n_measured > 0
 
     def _counted(self, column: str) -> list[tuple[str, int]]:
         values = self.clips[column]
@@ -422,7 +457,9 @@ class ViewedRun:
         return ~has if mark == "none" else has
 
     def _matching(self, where: str) -> Mask:
-        ids = matching_clips(self.clips, where, example="motion > 0.3", instead="leave it out")
+        ids = matching_clips(
+            self.clips, where, example="motion > 0.3", instead="leave it out", option="where"
+        )
         return self._among(ids)
 
     def _among(self, clip_ids: Iterable[str]) -> Mask:
@@ -436,13 +473,19 @@ class ViewedRun:
         if query.sort is None:
             return np.flatnonzero(wanted)
         order = self._order_of(query.sort)
-        n_measured = self.funnel.score(query.sort).n_measured
         if query.descending:
-            order = np.append(order[:n_measured][::-1], order[n_measured:])
+            n = len(order) if query.sort == BY_FILE else self.funnel.score(query.sort).n_measured
+            order = np.append(order[:n][::-1], order[n:])
         order = np.append(order, np.arange(len(order), len(wanted)))
         return order[wanted[order]]
 
     def _sorted_by(self, score: str) -> NDArray[np.int64]:
+        if score == BY_FILE:
+            uris = self.clips["source_uri"]
+            names = pc.utf8_lower(pc.replace_substring_regex(uris, ".*/", ""))
+            table = pa.table([names, uris, self.clips["start_s"]], ["name", "uri", "start_s"])
+            keys = [(key, "ascending") for key in table.column_names]
+            return np.asarray(pc.sort_indices(table, sort_keys=keys), np.int64)
         if not self._is_measured(score):
             raise UsageError(f"no clip has the score {score[:80]!r}")
         return np.argsort(self.funnel.score(score).values, kind="stable")

@@ -67,7 +67,7 @@ def clip(number: int, **changes: object) -> dict[str, Any]:
     return {
         "clip_id": hashlib.sha256(str(number).encode()).hexdigest()[:16],
         "source_uri": f"s3://films/{number % 3}.mp4", "start_s": 10.0 * number,
-        "end_s": 10.0 * number + 4.25, "width": 1280, "height": 720, **scores, "fps": 24.0,
+        "end_s": 10.0 * number + 4.25, "width": 1280, "height": 720, **scores, "written_fps": 24.0,
         "decision": "kept", "reason": None, "reasons": [], "caption": f"caption number {number}",
         "caption_model": "curate/measured-1",
     } | changes  # fmt: skip

@@ -145,7 +145,7 @@ def test_clips_have_the_form_of_their_bucket(heard: Cut) -> None:
     assert {c["audio"] for c in clips} == {"aac", "none"}
     assert summary["cut"]["audio"] == {"aac": len(audio), "none": len(clips) - len(audio)}
     for clip in clips:
-        assert (clip["width"], clip["height"], clip["fps"]) == (160, 128, 15)
+        assert (clip["width"], clip["height"], clip["written_fps"]) == (160, 128, 15)
         assert clip["n_frames"] == 18
         assert clip["end_frame"] - clip["start_frame"] == 35
         assert clip["bucket"] == "120p_4-3_17f"

@@ -14,12 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
+from made_samples import FPS
 from place import QVGA, Place
+from small_output import SmallOutput
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.loading import ClipDataset
-from curator.tables.output_format import FORMAT
+from curator.removal.removal_selection import select
+from curator.storage import open_store
+from curator.tables.output_format import FORMAT, read_summary
 
 OLD_STAMP = "0123456789abcdef"
 REMEDY = f"in output format 1; expected {FORMAT}: `curate run SOURCE... OUT` updates this"
@@ -140,3 +144,17 @@ def test_a_newer_output_is_refused(
         assert main(arguments) == EXIT_USAGE
         said = capsys.readouterr().err
         assert f"in output format {FORMAT + 1}; this version reads up to {FORMAT}" in said
+
+
+def test_a_condition_on_fps_means_the_score_in_tables_of_every_format(tmp_path: Path) -> None:
+    """Pins `fps` in tables of format 2, which called the score `measured_fps`."""
+    SmallOutput(tmp_path, {1}).run([1])
+    store = open_store(str(tmp_path))
+    summaries = {1: read_summary(store)}
+    (part,) = summaries[1]["tables"]["clips"]
+    table = pq.read_table(tmp_path / part).replace_schema_metadata()
+    names = {"fps": "measured_fps", "written_fps": "fps"}
+    pq.write_table(table.rename_columns(names), tmp_path / part)
+    assert set(table["fps"].to_pylist()) == {1.0}
+    assert set(table["written_fps"].to_pylist()) == {float(FPS)}
+    assert select(store, summaries, "where", ["fps = 1"]).record["n_clips"] == table.num_rows

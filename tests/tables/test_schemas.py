@@ -18,17 +18,17 @@ error_message: string
 MEASURED = """
 clip_id: string; source_id: string; source_uri: string; shot: int32; start_frame: int64;
 end_frame: int64; start_s: double; end_s: double; start_pts: int64; end_pts: int64; time_base:
-string; n_frames: int64; fps: double; fps_fraction: string; measured_fps: double; is_vfr: bool;
-width: int32; height: int32; crop_x: int32; crop_y: int32; crop_width: int32; crop_height:
-int32; short_side_px: double; aspect: double; duration_s: double; hdr: double; bits_per_pixel:
-double; bit_rate_kbps: double; interlaced: double; corrupt_fraction: double; audio_coverage:
-double; audio_rms_db: double; silence: double; luma: double; contrast: double; clipped_fraction:
-double; sharpness: double; noise: double; motion: double; camera_motion: double; camera_jitter:
-double; camera_share: double; object_motion: double; pan_rate: double; tilt_rate: double;
-zoom_rate: double; roll_rate: double; blocking: double; flattening: double; quantizer: double;
-banding: double; combing: double; true_resolution: double; stripes: double; frozen_fraction:
-double; black_fraction: double; content_area: double; text_area: double; overlay_text_area:
-double; logo_area: double; split_screen: double; picture_in_picture: double; aesthetic: double;
+string; n_frames: int64; written_fps: double; fps_fraction: string; is_vfr: bool; width: int32;
+height: int32; crop_x: int32; crop_y: int32; crop_width: int32; crop_height: int32; short_side_px:
+double; aspect: double; fps: double; duration_s: double; hdr: double; bits_per_pixel: double;
+bit_rate_kbps: double; interlaced: double; corrupt_fraction: double; audio_coverage: double;
+audio_rms_db: double; silence: double; luma: double; contrast: double; clipped_fraction: double;
+sharpness: double; noise: double; motion: double; camera_motion: double; camera_jitter: double;
+camera_share: double; object_motion: double; pan_rate: double; tilt_rate: double; zoom_rate:
+double; roll_rate: double; blocking: double; flattening: double; quantizer: double; banding:
+double; combing: double; true_resolution: double; stripes: double; frozen_fraction: double;
+black_fraction: double; content_area: double; text_area: double; overlay_text_area: double;
+logo_area: double; split_screen: double; picture_in_picture: double; aesthetic: double;
 content_probability: double; nsfw: double; consistency: double; layout_consistency: double;
 shot_doubt: double;
 """

@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -17,7 +18,8 @@ from command_line import Curate
 from hostile_names import HOSTILE
 from searchable import searchable_out
 
-from curator.errors import UsageError
+from curator.errors import StorageError, UsageError
+from curator.report.page_templates import clean
 from curator.review.bound_tuning import tune
 from curator.review.finished_run import open_finished
 from curator.storage import open_store
@@ -232,8 +234,8 @@ def test_no_browser_keeps_media_and_no_counts_stay_after_a_mark(
         answer = ask(path)
         assert (answer.status, answer.headers["cache-control"]) == (200, "no-store")
     script = ask("/view.js").body.decode()
-    stored = script.partition("async function stored(")[2].partition("\n}\n")[0]
-    assert '$("exact-lines").hidden = true' in stored
+    store = script.partition("async function store(")[2].partition("\n}\n")[0]
+    assert '$("exact-lines").hidden = true' in store
 
 
 @pytest.mark.parametrize(
@@ -354,7 +356,7 @@ def test_hostile_names_come_as_plain_text(ask: Client) -> None:
 def test_marks_are_stored(ask: Client, out: Path, run: ViewedRun, curate: Curate) -> None:
     first, second = run.clips["clip_id"].to_pylist()[:2]
     text = HOSTILE[0]
-    assert ask(f"/api/mark/{first}", {"verdict": "keep", "note": text}).json["note"] == text
+    assert ask(f"/api/mark/{first}", {"verdict": "keep", "note": text}).json["mark"]["note"] == text
     assert ask(f"/api/mark/{second}", {"verdict": "drop"}).status == 200
     stored = read_marks(open_store(str(out)))
     assert (stored[first].verdict, stored[first].note) == ("keep", text)
@@ -364,7 +366,7 @@ def test_marks_are_stored(ask: Client, out: Path, run: ViewedRun, curate: Curate
     assert ask("/api/clips", {"mark": "none"}).json["n"] == N - 2
     # Another writer's fields stay.
     curate("mark", out, second, "--caption", "By hand.")
-    assert ask(f"/api/mark/{second}", {"note": "seen"}).json["caption"] == "By hand."
+    assert ask(f"/api/mark/{second}", {"note": "seen"}).json["mark"]["caption"] == "By hand."
     nothing = dict.fromkeys(("verdict", "label", "note", "caption"))
     assert ask(f"/api/mark/{second}", nothing).status == 200
     assert second not in read_marks(open_store(str(out)))
@@ -373,12 +375,105 @@ def test_marks_are_stored(ask: Client, out: Path, run: ViewedRun, curate: Curate
     assert ask("/api/mark/none", {"verdict": "keep"}).status == 400
 
 
+def test_a_card_and_the_counts_follow_a_mark(out: Path, tmp_path: Path) -> None:
+    """Pins what an answer to a mark says of the clip and of the list that the page shows."""
+    marked = tmp_path / "out"
+    shutil.copytree(out, marked)
+    nothing = dict.fromkeys(("verdict", "label", "note", "caption"))
+    for query in (
+        ClipQuery(side="rejected", changes=["motion.min=0.5"]),
+        ClipQuery(mark="none"),
+        ClipQuery(reason="motion_too_low", where="luma < 0.9"),
+    ):
+        run = ViewedRun(open_finished(str(marked)), MarkWriter(open_store(str(marked))))
+        n = run.page(query, 0, N)["n"]
+        for changes in ({"verdict": "keep"}, {"verdict": "drop"}):
+            before = {card["clip_id"]: card for card in run.page(query, 0, N)["clips"]}
+            clip_id = next(iter(before))
+            answer = run.mark(clip_id, changes, query)
+            page = run.page(query, 0, N)
+            after = {card["clip_id"]: card for card in page["clips"]}
+            assert (answer["n"], answer["is_listed"]) == (page["n"], clip_id in after)
+            (card,) = run.cards([run.row_of(clip_id)], run.funnel.decide(query.changes))
+            assert (answer["then"], answer["mark"]) == (card["then"], card["mark"] or nothing)
+            if changes == {"verdict": "keep"}:
+                assert (answer["then"], answer["is_listed"]) == (None, False)
+            assert run.mark(clip_id, nothing, query)["n"] == run.page(query, 0, N)["n"] == n
+    with pytest.raises(UsageError, match="it ends too early"):
+        run.mark(clip_id, {"verdict": "drop"}, ClipQuery(where="motion >"))
+    assert clip_id not in read_marks(open_store(str(marked)))
+
+
+def test_clips_are_sorted_by_the_names_of_their_files(run: ViewedRun) -> None:
+    query = ClipQuery(sort=viewed_run.BY_FILE, descending=True)
+    cards = [c for start in range(0, N, 100) for c in run.page(query, start, 100)["clips"]]
+    places = [(c["source_uri"].rpartition("/")[2].lower(), c["start_s"]) for c in cards]
+    stored = run.clips.select(["source_uri", "start_s"]).to_pylist()
+    names = {clean(c["source_uri"]).rpartition("/")[2].lower() for c in stored}
+    assert len({name for name, _ in places}) == len(names) > 10
+    in_order = [c["source_uri"].rpartition("/")[2].lower() for c in stored]
+    order = sorted(zip(in_order, (c["source_uri"] for c in stored), strict=True), reverse=True)
+    assert [c["source_uri"] for c in cards] == [clean(uri) for _, uri in order]
+
+
+def test_scores_with_a_bound_come_first_and_those_that_reject_most_lead(run: ViewedRun) -> None:
+    scores = run.overview()["scores"]
+    against = {fact["rule"]: fact["any"] for fact in run.finished.summary["rules"]
+               if fact["rule"] in ("motion", "noise", "luma")}  # fmt: skip
+    bounded = [score["name"] for score in scores if score["is_bounded"]]
+    assert bounded == sorted(against, key=lambda name: -against[name])
+    assert [score["is_bounded"] for score in scores] == sorted(
+        (score["is_bounded"] for score in scores), reverse=True
+    )
+
+
+def test_the_funnel_with_duplicates_is_that_of_tune(run: ViewedRun, ask: Client) -> None:
+    changes = ["motion.min=0.4"]
+    tuned = tune(open_finished(run.finished.store.uri), changes)
+    answer = ask("/api/exact", {"changes": changes}).json
+    assert {row["reason"]: row["then"] for row in answer["rows"] if row["then"]} == (
+        Counter(tuned.then)
+    )
+    assert answer["n_lost"] == len(tuned.moved(was_kept=True)) > 0
+
+
+def test_the_script_handles_every_key_of_the_footer_and_finds_its_elements(ask: Client) -> None:
+    html, script = ask("/").body.decode(), ask("/view.js").body.decode()
+    actions = script.partition("const actions = {")[2].partition("\n  };\n")[0]
+    # No key is left out while a clip is open.
+    assert "includes(event.key)" not in script
+    arrows = {"←": "ArrowLeft", "→": "ArrowRight"}
+    for key in re.findall(r"<kbd>(.+?)</kbd>", html):
+        assert re.search(rf"\b{arrows.get(key, key)}: ", actions), key
+    assert {*re.findall(r'\$\("([\w-]+)"\)', script)} <= {*re.findall(r' id="([\w-]+)"', html)}
+
+
+def test_errors_are_sentences_with_a_remedy(
+    ask: Client, run: ViewedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins what a person reads who opens an old address, or whose OUT changed."""
+    old = ask("/", base="/another", Accept="text/html")
+    assert (old.status, old.headers["content-type"]) == (401, "text/plain; charset=utf-8")
+    assert old.body.decode().endswith("open the address that `curate view` prints")
+
+    def lost(_: str) -> bytes:
+        raise StorageError("cannot read 'x.tar'")
+
+    monkeypatch.setattr(run, "source_mp4", lost)
+    answer = ask("/source/x.mp4")
+    assert (answer.status, answer.json["error"]) == (
+        502,
+        "cannot read 'x.tar'; if OUT changed since `curate view` opened it, start `curate view` "
+        "again",
+    )
+
+
 def test_a_condition_that_never_ends_is_ended(
     run: ViewedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_condition, "LIMIT_S", 0.5)
     endless = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT * FROM t"
-    with pytest.raises(UsageError, match="fails"):
+    with pytest.raises(UsageError, match=r"takes more than 0\.5 s"):
         run.page(ClipQuery(where=f"EXISTS({endless} WHERE n < 0)"), 0, 10)
     assert run.page(ClipQuery(where="1=1) UNION ALL SELECT NULL FROM (SELECT 1"), 0, 10)["n"] == N
 
@@ -386,7 +481,8 @@ def test_a_condition_that_never_ends_is_ended(
 def test_wrong_requests_name_what_is_wrong(ask: Client) -> None:
     for path, body, words in (
         ("/api/clips", {"side": "left"}, "Input should be 'kept', 'rejected', 'gained' or 'lost'"),
-        ("/api/clips", {"where": "motion >"}, "fails"),
+        ("/api/clips", {"where": "motion >"}, "where 'motion >' fails: it ends too early"),
+        ("/api/clips", {"where": "motoin > 1"}, "no column 'motoin'; near: motion, "),
         ("/api/clips", {"where": "1=1; DROP TABLE clips"}, "fails"),
         ("/api/clips", {"where": "motion > (SELECT 1 FROM read_csv('/etc/passwd'))"}, "fails"),
         ("/api/clips", {"sort": "beauty"}, "no clip has the score 'beauty'"),
@@ -414,6 +510,7 @@ def test_similar_clips_are_found(ask: Client, run: ViewedRun) -> None:
     jpeg = ask(f"/picture/{first}/0.jpg")
     assert jpeg.headers["content-type"] == "image/jpeg"
     assert ask(f"/picture/{first}/99.jpg").status == 404
+    assert ask(f"/picture/{first}/middle.jpg").body == jpeg.body
 
 
 def test_a_port_that_is_taken_is_named(out: Path, curate: Curate) -> None:

@@ -354,7 +354,7 @@ class Captioning:
         clips = []
         for row in missing:
             where, choice = locations[row.clip_id], self._frames(row)
-            wanted = tuple(choice.wanted(row.n_frames, row.fps, row.start_s))
+            wanted = tuple(choice.wanted(row.n_frames, row.written_fps, row.start_s))
             clip = ClipToSample(uri=where.name, n_frames=row.n_frames, wanted=wanted, choice=choice)
             clips.append((clip, where))
         frames = sum(row.n_frames * row.width * row.height for row in missing)
@@ -374,7 +374,7 @@ class Captioning:
 
     def _tasks(self, row: ClipRow, content: str, text: str) -> list[Task]:
         """Returns a task for each window of a clip; `text` is the text in its frames, as JSON."""
-        config, fps, start_s = self._config, row.fps, row.start_s
+        config, fps, start_s = self._config, row.written_fps, row.start_s
         lines = orjson.loads(text or "{}")
         read = merged([[_line(line) for line in lines[frame]] for frame in sorted(lines, key=int)])
         sidecar = self._sidecars.get(row.source_uri) if config.sidecar else None

@@ -36,7 +36,8 @@ def measured_caption(clip: Clip) -> str:
     )
     look = ", ".join(tone for tone in tones if tone)
     seconds = clip.end_s - clip.start_s
-    first = f"A {shape} shot of {seconds:.1f} seconds, {width}x{height} at {clip.fps:.4g} frames/s"
+    rate = f"{clip.written_fps:.4g} frames/s"
+    first = f"A {shape} shot of {seconds:.1f} seconds, {width}x{height} at {rate}"
     sentences = [first, f"The picture is {look}" if look else "", motion.capitalize()]
     return "".join(f"{sentence}. " for sentence in sentences if sentence).strip()
 

@@ -67,7 +67,7 @@ def as_written(clips: "pa.Table", cut: CutConfig, shard: BucketClasses) -> "pa.T
     from curator.tables.parts import with_column
 
     columns: dict[str, list[Any]] = {
-        name: [] for name in ("width", "height", "n_frames", "fps", "fps_fraction")
+        name: [] for name in ("width", "height", "n_frames", "written_fps", "fps_fraction")
     }
     for clip in ClipRows(clips, clips.schema):
         rate, n_frames = Fraction(clip.fps_fraction), clip.n_frames

@@ -200,7 +200,7 @@ class DedupStage(CorpusStage[DedupConfig]):
         clip_s = (corpus["end_s"].to_numpy() - corpus["start_s"].to_numpy()).astype(np.float64)
         shortest_s = np.full(len(clip_s), np.inf)
         if self._divides:
-            shortest_s = self._shortest.seconds_at(corpus["fps"].to_numpy())
+            shortest_s = self._shortest.seconds_at(corpus["written_fps"].to_numpy())
         going = [
             clip
             for clip in order

@@ -24,7 +24,6 @@ from curator.stages.filter.config import Rule
 from curator.stages.filter.rules import Bounds, Values
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.parts import with_column
-from curator.tables.schemas import score_column
 
 Mask = NDArray[np.bool_]
 
@@ -112,13 +111,10 @@ class JudgedColumns(Protocol):
 def score_values(clips: JudgedColumns, score: str) -> Values:
     """Returns values of a score or of metadata, float64 [N]; NaN if absent or not a number.
 
-    An older table has `fps` instead of `measured_fps`.
-
     Raises:
         KeyError: The table has no such column.
     """
-    name = score_column(score)
-    column = clips[name if name in clips.column_names else score]
+    column = clips[score]
     if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
         return _floats(column)
     return np.full(clips.num_rows, np.nan)
@@ -186,7 +182,9 @@ def checks_around(
     hit, threshold = _too_short(clips, needs.min_s), np.full(clips.num_rows, needs.min_s)
     if needs.min_frames is not None:
         lacks = _floats(clips["n_frames"]) < needs.min_frames
-        threshold = np.where(lacks & ~hit, needs.min_frames / _floats(clips["fps"]), threshold)
+        threshold = np.where(
+            lacks & ~hit, needs.min_frames / _floats(clips["written_fps"]), threshold
+        )
         hit |= lacks
     first = [ReasonCheck(LENGTH_RULE, Reason.TOO_SHORT, hit, seconds, threshold)]
     if needs.max_s is not None:

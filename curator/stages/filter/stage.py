@@ -20,7 +20,6 @@ from curator.stages.filter.judging import (
 )
 from curator.stages.filter.rules import Bounds, Sides, resolve
 from curator.tables.mark_table import VERDICTS
-from curator.tables.schemas import score_column
 
 BOUNDS, RULES = "bounds", "rules"  # families: bounds by quantile; applied rules
 MAX_NAMED = 4  # largest number of rules that the text of a wait names
@@ -84,7 +83,7 @@ class FilterStage(CorpusStage[FilterConfig]):
             start += block.num_rows
             counts.append(decided.rules)
             for rule, score in cpu_only.items():
-                absent[rule] += block[score_column(score)].null_count
+                absent[rule] += block[score].null_count
         yield Left(BOUNDS, self.by_quantile(bounds))
         facts = [rule.facts(self.config.root) for rule in total_counts(counts, bounds)]
         yield Left(RULES, facts)

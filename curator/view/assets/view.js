@@ -2,7 +2,7 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const state = { changes: new Map(), cards: [], n: 0, chosen: -1, rules: [], axes: new Map(), found: null, turn: 0, nMarks: 0 };
+const state = { changes: new Map(), cards: [], n: 0, chosen: -1, hasGap: false, rules: [], axes: new Map(), found: null, turn: 0, nMarks: 0, uri: "OUT" };
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 320, HEIGHT = 84;
 
@@ -24,21 +24,37 @@ function shape(name, attributes = {}, title = null) {
   return node;
 }
 
-async function ask(path, body = null, options = {}) {
-  const sent = body instanceof Blob || typeof body === "string" ? body : JSON.stringify(body);
-  const answer = await fetch(path, body === null ? options : { method: "POST", body: sent, ...options });
-  const content = await answer.json().catch(() => ({ error: `status ${answer.status}` }));
-  if (!answer.ok) { fail(content.error); throw new Error(content.error); }
-  return content;
+const shellWord = (text) => /^[\w@%+=:,.\/-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+
+async function request(path, options = {}) {
+  // Every failure becomes a sentence that says what to do; the next success on its path hides it.
+  try {
+    const answer = await fetch(path, options).catch(() => null);
+    if (answer === null) throw new Error(`The server does not answer: \`curate view\` ended, or the connection to it broke. Run \`curate view ${shellWord(state.uri)}\` and open the address that it prints.`);
+    if (!answer.ok) {
+      const { error } = await answer.json().catch(() => ({}));
+      throw new Error(error ?? `The server refused with status ${answer.status}; the terminal of \`curate view\` says why.`);
+    }
+    if ($("error").dataset.path === path) $("error").hidden = true;
+    return answer;
+  } catch (error) { fail(error.message, path); throw error; }
 }
 
-let failTimer = 0;
-function fail(message) {
-  $("error").textContent = message;
-  $("error").hidden = false;
-  clearTimeout(failTimer);
-  failTimer = setTimeout(() => { $("error").hidden = true; }, 8000);
+async function ask(path, body = null) {
+  const sent = body instanceof Blob || typeof body === "string" ? body : JSON.stringify(body);
+  return (await request(path, body === null ? {} : { method: "POST", body: sent })).json();
 }
+
+function fail(message, path = "") {
+  const box = $("error"), text = message[0].toUpperCase() + message.slice(1);
+  box.dataset.path = path;
+  box.replaceChildren(text, " ", element("button", { type: "button", onclick: () => { box.hidden = true; } }, "close"));
+  box.hidden = false;
+  placeError();
+}
+
+// A modal dialog covers the rest of the page.
+const placeError = () => ($("detail").open ? $("detail") : document.body).append($("error"));
 
 const quiet = (promise) => promise.catch(() => {});
 const count = (n) => n.toLocaleString("en-US");
@@ -75,8 +91,12 @@ async function follow() {
 }
 
 function drawFunnel({ rows, kept_s: [now, then] }) {
-  const body = $("funnel").tBodies[0];
-  body.replaceChildren(element("tr", { className: "heads" }, ...["", "now", "then", ""].map((words) => element("th", { className: "n" }, words))), ...rows.map(({ reason, now: before, then: after }) => {
+  drawRows($("funnel"), rows);
+  $("hours").textContent = `kept ${(now / 3600).toFixed(3)} h, with the changes ${(then / 3600).toFixed(3)} h`;
+}
+
+function drawRows(table, rows) {
+  table.tBodies[0].replaceChildren(element("tr", { className: "heads" }, ...["", "now", "then", ""].map((words) => element("th", { className: "n" }, words))), ...rows.map(({ reason, now: before, then: after }) => {
     const difference = after - before;
     const css = difference === 0 ? "n" : (difference > 0) === (reason === null) ? "n more" : "n less";
     const choose = () => { filterBy(reason === null ? { side: "kept" } : { reason }); };
@@ -85,11 +105,9 @@ function drawFunnel({ rows, kept_s: [now, then] }) {
       element("td", { className: "n" }, count(after)),
       element("td", { className: css }, difference ? (difference > 0 ? "+" : "") + count(difference) : ""));
   }));
-  $("hours").textContent = `kept ${(now / 3600).toFixed(3)} h, with the changes ${(then / 3600).toFixed(3)} h`;
 }
 
-function addChart(score, unit, meaning) {
-  if (state.axes.has(score)) return;
+function addChart({ name: score, unit, meaning, is_bounded }) {
   state.axes.set(score, null);
   const input = (side) => element("input", { type: "number", step: "any", ariaLabel: `${side} of ${score}`,
     onchange: ({ target }) => {
@@ -101,7 +119,7 @@ function addChart(score, unit, meaning) {
   const box = element("div", { className: "chart", title: meaning }, element("b", {}, score), " ", element("small", {}, unit), " ", svg, element("small", { className: "values" }), element("br"),
     element("label", {}, "min ", input("min")), " ", element("label", {}, "max ", input("max")));
   box.dataset.score = score;
-  $("charts").append(box);
+  (is_bounded ? $("charts") : $("others")).append(box);
   watcher.observe(box);
 }
 
@@ -115,7 +133,7 @@ const placeOf = ([low, high, isLog], value) => WIDTH * Math.min(1, Math.max(0, i
 const valueAt = ([low, high, isLog], x) => isLog ? low * (high / low) ** (x / WIDTH) : low + (high - low) * x / WIDTH;
 
 function drawChart({ score, axis, bins }, rules) {
-  const box = [...$("charts").children].find((node) => node.dataset.score === score);
+  const box = [...document.querySelectorAll(".chart")].find((node) => node.dataset.score === score);
   const svg = box.querySelector("svg");
   state.axes.set(score, axis);
   const bound = rules.find(({ rule }) => rule === ruleOf(score).rule) ?? {};
@@ -172,9 +190,11 @@ function drag(event, svg, score, side) {
 async function exactly() {
   // An answer to an earlier question would be stale.
   const asked = [changes().join(), state.nMarks].join();
-  const { lines } = await ask("api/exact", { changes: changes() });
+  $("exact").disabled = true;
+  const exact = await ask("api/exact", { changes: changes() }).finally(() => { $("exact").disabled = false; });
   if (asked !== [changes().join(), state.nMarks].join()) return;
-  $("exact-lines").textContent = lines.join("\n");
+  drawRows($("exact-lines").querySelector("table"), exact.rows);
+  $("exact-lines").querySelector("p").textContent = `${count(exact.n_lost)} kept → rejected, ${count(exact.n_gained)} rejected → kept`;
   $("exact-lines").hidden = false;
 }
 
@@ -197,8 +217,8 @@ function commit() {
 function showCommand() {
   // Marks need no option: the next run honours them.
   $("changes").hidden = state.changes.size === 0 && state.marked.size === 0;
-  const quoted = changes().map((change) => ` --set '${change.replaceAll("'", `'\\''`)}'`).join("");
-  $("command").textContent = `curate run SOURCE... '${state.uri.replaceAll("'", `'\\''`)}'${quoted}`;
+  const quoted = changes().map((change) => ` --set ${shellWord(change)}`).join("");
+  $("command").textContent = `curate run SOURCE... ${shellWord(state.uri)}${quoted}`;
 }
 
 // ---- the clips
@@ -225,35 +245,39 @@ function filterBy(values) {
 
 async function load(start) {
   const turn = ++state.turn;
-  state.found = null;
-  const page = await ask("api/clips", { ...query(), start });
+  const asked = query();
+  const page = await ask("api/clips", { ...asked, start });
   if (turn !== state.turn) return;
-  show(page, start, `${count(page.n)} clips`);
+  Object.assign(state, { found: null, listed: asked });
+  show(page, start);
 }
 
-function show(page, start, words) {
+function show(page, start) {
   if (start === 0) { state.cards = []; state.chosen = -1; $("grid").replaceChildren(); $("grid").parentElement.scrollTop = 0; }
-  state.n = page.n;
-  const first = state.cards.length;
   state.cards.push(...page.clips);
-  page.clips.forEach((clip, at) => $("grid").append(card(clip, first + at)));
+  $("grid").append(...page.clips.map(card));
+  showCount(page.n);
+}
+
+function showCount(n) {
+  state.n = n;
+  const words = state.found === null ? `${count(n)} clip${n === 1 ? "" : "s"}` : `${count(n)} clips like ${state.found}`;
   const back = element("button", { type: "button", onclick: () => { state.source = null; quiet(load(0)); } }, "all clips");
   $("status").replaceChildren(words, ...(state.source || state.found ? [" ", back] : []));
-  $("next").hidden = state.found !== null || state.cards.length >= page.n;
+  $("next").hidden = state.found !== null || state.cards.length >= n;
 }
 
 const outcome = (clip) => clip.then === null ? "kept" : clip.then;
 
-function card(clip, at) {
-  const still = element("img", { alt: "", loading: "lazy", src: `picture/${clip.clip_id}/0.jpg`, onerror: (event) => event.target.remove() });
+function card(clip) {
+  const still = element("img", { alt: "", loading: "lazy", src: `picture/${clip.clip_id}/middle.jpg`, onerror: (event) => event.target.remove() });
   const picture = element("div", { className: "picture" }, still, element("b", {}, seconds(clip.end_s - clip.start_s)));
-  const node = element("div", { className: "clip", tabIndex: -1, onclick: () => { choose(at); open(clip.clip_id); } },
+  const node = element("div", { className: "clip", tabIndex: -1, onclick: () => { choose([...$("grid").children].indexOf(node)); quiet(open(clip.clip_id)); } },
     element("span", { className: "badge" }), picture, element("div", { className: "words" },
-      element("p", { className: `outcome is-${clip.then === null ? "kept" : "rejected"}` }, outcome(clip), clip.similarity === undefined ? "" : ` · ${clip.similarity.toFixed(3)}`),
-      element("p", { title: clip.caption ?? "" }, clip.mark?.caption ?? clip.caption ?? "no caption"),
+      element("p", { className: "outcome" }), element("p", { className: "caption" }),
       element("p", { className: "origin", title: clip.source_uri }, element("bdi", {}, clip.source_uri.replace(/\/+$/, "").split("/").pop()), ` ${clock(clip.start_s)}`)));
   preview(picture, clip);
-  badge(node, clip);
+  tell(node, clip);
   return node;
 }
 
@@ -280,16 +304,20 @@ function preview(picture, clip) {
   picture.addEventListener("pointerleave", () => { clearTimeout(timer); clearInterval(timer); for (const video of picture.querySelectorAll("video")) { video.removeAttribute("src"); video.load(); video.remove(); } });
 }
 
-function badge(node, clip) {
-  const mark = clip.mark ?? {}, own = node.querySelector(".badge");
-  own.className = `badge ${own.classList.contains("marked") ? "marked " : ""}${mark.verdict ?? ""}`;
-  own.textContent = [mark.verdict, mark.label, mark.note ? "note" : null, mark.caption ? "caption" : null].filter(Boolean).join(" · ");
+function tell(node, clip) {
+  // What a mark can change, on a card or in the dialog.
+  const mark = clip.mark ?? {}, badge = node.querySelector(".badge"), caption = node.querySelector(".caption"), text = node.querySelector(".outcome");
+  badge.className = `badge ${mark.verdict ?? ""}`;
+  badge.textContent = [mark.verdict, mark.label, mark.note ? "note" : null, mark.caption ? "caption" : null].filter(Boolean).join(" · ");
+  text.className = `outcome is-${clip.then === null ? "kept" : "rejected"}`;
+  text.textContent = outcome(clip) + (clip.similarity === undefined ? "" : ` · ${clip.similarity.toFixed(3)}`);
+  if (caption) caption.textContent = caption.title = mark.caption ?? clip.caption ?? "no caption";
 }
 
 function choose(at) {
   if (at < 0 || at >= state.cards.length) return;
   $("grid").children[state.chosen]?.classList.remove("chosen");
-  state.chosen = at;
+  Object.assign(state, { chosen: at, hasGap: false });
   const node = $("grid").children[at];
   node.classList.add("chosen");
   node.scrollIntoView({ block: "nearest" });
@@ -303,18 +331,23 @@ let marking = Promise.resolve();
 function mark(clip, changes) {
   // One after the other: a slow store must not change their order. Only what changes is sent.
   if (!clip) return Promise.resolve();
-  const done = marking.then(() => stored(clip, changes));
+  const done = marking.then(() => store(clip, changes));
   marking = quiet(done);
   return done;
 }
 
-async function stored(clip, changes) {
+async function store(clip, changes) {
   // The clip may be on the page, in the dialog, or both.
-  clip.mark = await ask(`api/mark/${clip.clip_id}`, changes);
-  const at = state.cards.findIndex((card) => card.clip_id === clip.clip_id);
-  if (at >= 0) { state.cards[at].mark = clip.mark; badge($("grid").children[at], clip); }
-  const shown = $("detail").querySelector(".marked");
-  if (shown && state.opened?.clip_id === clip.clip_id) badge(shown.parentElement, clip);
+  const answer = await ask(`api/mark/${clip.clip_id}`, { ...changes, query: state.listed });
+  const at = state.cards.findIndex(({ clip_id }) => clip_id === clip.clip_id);
+  const isOpen = $("detail").open && state.opened.clip_id === clip.clip_id;
+  for (const shown of [clip, state.cards[at], isOpen ? state.opened : null]) if (shown) Object.assign(shown, { mark: answer.mark, then: answer.then });
+  if (at >= 0) tell($("grid").children[at], state.cards[at]);
+  if (isOpen) quiet(refresh(clip.clip_id));
+  if (state.found === null) {
+    if (at >= 0 && !answer.is_listed) takeOut(at);
+    showCount(answer.n);
+  }
   state.marked.add(clip.clip_id);
   state.nMarks++;
   // They count duplicates and selection with the marks as they were.
@@ -324,19 +357,31 @@ async function stored(clip, changes) {
   $("n-marks").textContent = `· ${count(state.marked.size)} marked since it was opened`;
 }
 
+function takeOut(at) {
+  // The mark took the clip out of the list; the next clip takes its place.
+  state.cards.splice(at, 1);
+  $("grid").children[at].remove();
+  if (at > state.chosen) return;
+  const wasChosen = at === state.chosen;
+  state.chosen -= wasChosen ? 0 : 1;
+  if (!wasChosen) return;
+  choose(Math.min(at, state.cards.length - 1));
+  state.hasGap = at < state.cards.length;
+}
+
 // ---- one clip
 
 function video(clip) {
-  if (clip.can_play) return element("video", { controls: true, muted: true, loop: true, preload: "auto", src: `clip/${clip.clip_id}.mp4` });
-  const still = element("img", { className: "still", alt: "", src: `picture/${clip.clip_id}/0.jpg` });
+  const path = `clip/${clip.clip_id}.mp4`;
+  const unplayed = () => quiet(request(path, { headers: { Range: "bytes=0-0" } }).then(() => fail("this browser cannot play the clip's codec", path)));
+  if (clip.can_play) return element("video", { controls: true, muted: true, loop: true, preload: "auto", src: path, onerror: unplayed });
+  const still = element("img", { className: "still", alt: "", src: `picture/${clip.clip_id}/middle.jpg` });
   return element("div", {}, still, strip(clip, still), element("button", { type: "button", onclick: (event) => quiet(fromSource(clip, still, event.target)) }, "play it from its source"));
 }
 
 async function fromSource(clip, still, button) {
   button.disabled = true;
-  const answer = await fetch(`source/${clip.clip_id}.mp4`);
-  button.disabled = false;
-  if (!answer.ok) { fail((await answer.json()).error); return; }
+  const answer = await request(`source/${clip.clip_id}.mp4`).finally(() => { button.disabled = false; });
   const played = element("video", { controls: true, muted: true, loop: true, src: URL.createObjectURL(await answer.blob()) });
   still.replaceWith(played);
   button.remove();
@@ -373,26 +418,59 @@ async function open(clipId, focus = null) {
     }
     if (Object.keys(changed).length) await mark(clip, changed);
     dialog.close();
-  } }, text("label", "label"), text("note", "note"), text("caption", "caption"), element("p", {}, element("button", {}, "save"), " ",
-    ...["keep", "drop"].map((value) => element("button", { type: "button", className: value, onclick: () => quiet(mark(clip, { verdict: value })) }, value)), " ",
-    element("button", { type: "button", onclick: () => quiet(mark(clip, NOTHING)) }, "clear the mark")));
+  } }, text("label", "label"), text("note", "note"), text("caption", "caption"), element("p", {}, element("button", {}, "save")));
   form.className = "mark";
   const own = video(clip);
-  const first = element("div", {}, own,
-    element("p", { className: `outcome is-${clip.then === null ? "kept" : "rejected"}` }, outcome(clip)),
+  const first = element("div", {}, own, element("p", { className: "outcome" }),
     element("p", { className: "origin" }, element("bdi", {}, clip.source_uri), ` ${seconds(clip.start_s)} to ${seconds(clip.end_s)}`));
   const second = clip.original === null ? form : pair(clip, own);
+  document.body.append($("error"));
+  $("error").hidden = true;
   dialog.replaceChildren(
-    element("form", { method: "dialog" }, element("b", {}, clip.clip_id), element("span", { className: "badge marked" }), element("button", { ariaLabel: "close" }, "close"),
+    element("form", { method: "dialog" },
+      element("button", { type: "button", title: "←", onclick: () => step(-1) }, "previous"), element("button", { type: "button", title: "→", onclick: () => step(1) }, "next"),
+      ...["keep", "drop"].map((value) => element("button", { type: "button", className: value, onclick: () => quiet(mark(clip, { verdict: value })) }, value)),
+      element("button", { type: "button", onclick: () => quiet(mark(clip, NOTHING)) }, "clear the mark"),
+      element("b", {}, clip.clip_id), element("span", { className: "badge" }), element("button", { ariaLabel: "close" }, "close"),
       element("button", { type: "button", onclick: () => { dialog.close(); quiet(similar(clipId)); } }, "similar clips"),
       element("button", { type: "button", onclick: () => { dialog.close(); filterBy({ source: clip.source_id }); } }, "clips of this source")),
     element("div", { className: "two" }, first, second), course(clip),
     ...(clip.original === null ? [] : [form]),
-    element("pre", {}, clip.explanation),
+    element("pre", { className: "explained" }, clip.explanation),
     element("ul", { className: "scores" }, ...Object.entries({ ...clip.scores, ...clip.declared }).map(([name, value]) => element("li", {}, `${name} `, element("b", {}, typeof value === "number" ? number(value) : value)))));
-  badge(dialog, clip);
+  tell(dialog, clip);
   if (!dialog.open) dialog.showModal();
-  if (focus) { form.elements[focus].focus(); form.elements[focus].select(); } else if (clip.can_play) quiet(own.play());
+  dialog.scrollTop = 0;
+  dialog.focus();
+  if (focus) write(focus); else if (clip.can_play) quiet(own.play());
+}
+
+function write(name) {
+  const field = $("detail").querySelector(`.mark [name=${name}]`);
+  field.focus();
+  field.select();
+}
+
+function step(by) {
+  // From the clip that is open, or from its place if a mark took it out of the list.
+  const here = state.cards.findIndex(({ clip_id }) => clip_id === state.opened.clip_id);
+  const at = here >= 0 ? here + by : state.chosen + (by > 0 && state.hasGap ? 0 : by);
+  if (!state.cards[at]) return;
+  choose(at);
+  quiet(open(state.cards[at].clip_id));
+}
+
+async function refresh(clipId) {
+  const clip = await ask(`api/clip/${clipId}`, { changes: changes() });
+  if (state.opened.clip_id !== clipId) return;
+  tell($("detail"), clip);
+  $("detail").querySelector(".explained").textContent = clip.explanation;
+  $("detail").querySelector(".course").parentElement.replaceWith(course(clip));
+  for (const field of $("detail").querySelectorAll(".mark [name]")) {
+    const value = clip.mark?.[field.name] ?? (field.name === "caption" ? clip.caption ?? "" : "");
+    if (field.value === field.dataset.before) field.value = value;
+    field.dataset.before = value;
+  }
 }
 
 function pair(clip, own) {
@@ -404,7 +482,7 @@ function pair(clip, own) {
   };
   return element("div", {}, other,
     element("p", {}, `${outcome(clip.original)}: `, element("bdi", {}, clip.original.source_uri), ` ${seconds(clip.original.start_s)} on`),
-    element("p", {}, clip.overlap_s === null ? "alike" : `shows ${seconds(clip.overlap_s)} of it, from its second ${Number(shift).toFixed(2)} on`, " ",
+    element("p", {}, clip.overlap_s === null ? "near duplicate" : `shows ${seconds(clip.overlap_s)} of it, from its second ${Math.max(0, shift).toFixed(2)} on`, " ",
       element("button", { type: "button", onclick: together }, "play aligned"), " ",
       element("button", { type: "button", onclick: () => quiet(open(clip.original.clip_id)) }, "open")));
 }
@@ -431,10 +509,10 @@ async function search(by, body, words) {
   const where = $("filters").elements.where.value;
   $("status").textContent = "searching …";
   const path = `api/search/${by}?k=60${where ? `&where=${encodeURIComponent(where)}` : ""}`;
-  const page = await ask(path, body).catch((error) => { $("status").textContent = "nothing was found"; throw error; });
+  const page = await ask(path, body).catch((error) => { showCount(state.n); throw error; });
   state.turn++;
   state.found = words;
-  show(page, 0, `${count(page.n)} clips like ${words}`);
+  show(page, 0);
 }
 const similar = (clipId) => search("clip", clipId, `clip ${clipId}`);
 
@@ -446,37 +524,46 @@ function keys(event) {
   const columns = () => getComputedStyle($("grid")).gridTemplateColumns.split(" ").length;
   const marked = isOpen ? state.opened : clip;
   const verdict = (value) => { quiet(mark(marked, { verdict: value })); if (!isOpen) choose(at + 1); };
+  const field = (name) => { if (isOpen) write(name); else if (clip) quiet(open(clip.clip_id, name)); };
   const actions = {
-    ArrowRight: () => choose(at + 1), ArrowLeft: () => choose(at - 1), ArrowDown: () => choose(at < 0 ? 0 : at + columns()), ArrowUp: () => choose(at - columns()),
+    ArrowRight: () => isOpen ? step(1) : choose(at + 1), ArrowLeft: () => isOpen ? step(-1) : choose(at - 1),
     k: () => verdict("keep"), d: () => verdict("drop"), u: () => quiet(mark(marked, NOTHING)),
-    l: () => clip && quiet(open(clip.clip_id, "label")), n: () => clip && quiet(open(clip.clip_id, "note")), c: () => clip && quiet(open(clip.clip_id, "caption")),
-    Enter: () => clip && quiet(open(clip.clip_id)), s: () => clip && quiet(similar(clip.clip_id)),
+    l: () => field("label"), n: () => field("note"), c: () => field("caption"),
+    Enter: () => { if (isOpen) $("detail").close(); else if (clip) quiet(open(clip.clip_id)); },
+    s: () => { $("detail").close(); if (marked) quiet(similar(marked.clip_id)); },
+    // In an opened clip, these scroll.
+    ...(isOpen ? {} : { ArrowDown: () => choose(at < 0 ? 0 : at + columns()), ArrowUp: () => choose(at - columns()) }),
   };
   const isButton = event.target.closest("button, tr, summary") && event.key === "Enter";
-  if (!(event.key in actions) || isButton || (isOpen && !["k", "d", "u"].includes(event.key))) return;
+  if (!(event.key in actions) || isButton) return;
   event.preventDefault();
   actions[event.key]();
+}
+
+function showSnapshot({ uri, snapshot, newest }) {
+  $("uri").textContent = `${uri}, snapshot ${snapshot}${newest !== snapshot ? ` (the newest is ${newest}: start curate view again)` : ""}`;
 }
 
 async function start() {
   const overview = await ask("api/overview");
   Object.assign(state, { uri: overview.uri, rules: overview.rules, marked: new Set() });
-  const isOld = overview.newest !== overview.snapshot;
-  $("uri").textContent = `${overview.uri}, snapshot ${overview.snapshot}${isOld ? ` (the newest is ${overview.newest}: start curate view again)` : ""}`;
+  showSnapshot(overview);
+  // A run may have ended meanwhile.
+  window.addEventListener("focus", () => quiet(ask("api/overview").then(showSnapshot)));
   const fill = (name, options) => $("filters").elements[name].append(...options.map(([value, words]) => element("option", { value }, words)));
   fill("reason", overview.reasons.map(([name, n]) => [name, `${name} (${count(n)})`]));
   fill("tag", overview.tags.map(([name, n]) => [name, `${name} (${count(n)})`]));
   fill("bucket", overview.buckets.map(([name, n]) => [name, `${name} (${count(n)})`]));
   fill("cluster", overview.clusters.map(({ cluster, n, words }) => [cluster, `${cluster} (${count(n)}) ${words}`]));
   fill("sort", overview.scores.map(({ name }) => [name, name]));
-  const isRuled = (score) => state.rules.some((rule) => rule.score === score.name && rule.severity === "reject");
-  for (const score of overview.scores.filter(isRuled)) addChart(score.name, score.unit, score.meaning);
-  $("more").append(...overview.scores.filter((score) => !isRuled(score)).map(({ name }) => element("option", { value: name }, name)));
-  $("more").addEventListener("change", () => { const score = overview.scores.find(({ name }) => name === $("more").value); if (score) addChart(score.name, score.unit, score.meaning); });
+  overview.scores.forEach(addChart);
+  $("scores").open = !matchMedia("(max-width:640px)").matches;
+  $("others").querySelector("summary").textContent = `${overview.scores.filter((score) => !score.is_bounded).length} scores without a bound`;
   $("words").placeholder = overview.can_search.text ? "id of a clip, or words" : "id of a clip";
   $("filters").addEventListener("change", () => quiet(load(0)));
   $("filters").addEventListener("submit", (event) => { event.preventDefault(); quiet(load(0)); });
-  $("next").addEventListener("click", () => { $("next").hidden = true; quiet(load(state.cards.length)); });
+  // In turn with marks, which may take clips out of the list.
+  $("next").addEventListener("click", () => { $("next").hidden = true; marking = quiet(marking.then(() => load(state.cards.length))); });
   new IntersectionObserver((entries) => { if (entries[0].isIntersecting && !$("next").hidden) $("next").click(); }).observe($("next"));
   $("search").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -488,7 +575,7 @@ async function start() {
   $("reset").addEventListener("click", () => { state.changes.clear(); commit(); });
   $("copy").addEventListener("click", () => quiet(navigator.clipboard.writeText($("command").textContent)));
   $("exact").addEventListener("click", () => quiet(exactly()));
-  $("detail").addEventListener("close", () => { for (const media of $("detail").querySelectorAll("video")) media.pause(); });
+  $("detail").addEventListener("close", () => { for (const media of $("detail").querySelectorAll("video")) media.pause(); placeError(); });
   document.addEventListener("keydown", keys);
   follow();
   await load(0);

@@ -13,7 +13,7 @@ def caption(
     *, width: int = 1280, height: int = 720, fps: float = 30.0, **scores: float | None
 ) -> str:
     values = dict.fromkeys(SCORES, None) | {"luma": 0.5, "contrast": 0.15, "sharpness": 0.3}
-    form = {"width": width, "height": height, "start_s": 1.0, "end_s": 5.26, "fps": fps}
+    form = {"width": width, "height": height, "start_s": 1.0, "end_s": 5.26, "written_fps": fps}
     return measured_caption(clip_rows([values | scores | form])[0])
 
 

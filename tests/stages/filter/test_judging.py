@@ -16,7 +16,7 @@ from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import FilteredClips, judge_table
 from curator.stages.filter.rules import resolve
 from curator.stages.shard.config import ShardConfig
-from curator.tables.schemas import candidates_schema, score_column
+from curator.tables.schemas import candidates_schema
 
 
 def clips_with(n: int, **columns: Sequence[Any]) -> pa.Table:
@@ -24,7 +24,7 @@ def clips_with(n: int, **columns: Sequence[Any]) -> pa.Table:
     values: dict[str, Sequence[Any]] = {
         "clip_id": [f"{number:024x}" for number in range(n)], "source_id": ["s"] * n,
         "width": [1280] * n, "height": [720] * n, "n_frames": [150] * n, "seconds": [5.0] * n,
-        "fps": [30.0] * n, "tags": [[]] * n, **{score_column(name): [1.0] * n for name in SCORES},
+        "written_fps": [30.0] * n, "tags": [[]] * n, **{name: [1.0] * n for name in SCORES},
     }  # fmt: skip
     values |= columns
     arrays = [
@@ -56,7 +56,7 @@ def test_a_table_is_judged_as_its_clips_are_one_by_one() -> None:
     }  # fmt: skip
     clips = clips_with(
         n,
-        **{score_column(name): values for name, values in scores.items()},
+        **scores,
         seconds=[float(s) for s in rng.choice([1.0, 2.0, 5.0], n)],
         tags=[["pan_left"] if odd else [] for odd in rng.random(n) < 0.5],
     )
@@ -101,10 +101,10 @@ def test_rules_ask_for_what_they_name_and_what_they_take_is_counted() -> None:
     bounds = resolve(FilterConfig.model_validate(rules).root)
     assert judge(dict.fromkeys(SCORES), bounds) == []
     # Pins that a rule on `fps` judges the score, and not the rate that the clip is written at.
-    clips = clips_with(2, fps=[30.0, 30.0], measured_fps=[8.0, 29.0])
+    clips = clips_with(2, written_fps=[30.0, 30.0], fps=[8.0, 29.0])
     rows = decided(clips, {"fps": {"min": 9.5}}).clips.to_pylist()
     assert [row["reasons"] for row in rows] == [["fps_too_low"], []]
-    assert [row["fps"] for row in rows] == [30.0, 30.0]
+    assert [row["written_fps"] for row in rows] == [30.0, 30.0]
     # Pins that an older table without a score can be judged where no bound asks for it.
     clips = clips_with(3).drop_columns(["noise", "tags"])
     bounds = resolve(FilterConfig.model_validate({"noise": {}, "motion": {"min": 2}}).root)

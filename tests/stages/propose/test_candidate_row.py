@@ -46,7 +46,7 @@ def test_a_kept_clip_has_span_timing_size_scores_and_bucket() -> None:
     expected = {
         "source_uri": "s3://films/a.mp4", "shot": 4, "start_frame": 30, "end_frame": 180,
         "start_s": 1.0, "end_s": 6.0, "start_pts": 30 * 512, "end_pts": 180 * 512,
-        "time_base": "1/15360", "n_frames": 150, "fps": 30.0, "fps_fraction": "30",
+        "time_base": "1/15360", "n_frames": 150, "written_fps": 30.0, "fps_fraction": "30",
         "is_vfr": False, "width": 1280, "height": 720, "decision": "kept", "reasons": [],
         "bucket": "720p_16-9_121f",
     }  # fmt: skip

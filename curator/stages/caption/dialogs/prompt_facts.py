@@ -108,10 +108,11 @@ def camera_words(tags: Sequence[str], speed: float | None) -> str | None:
 def _measured(clip: Clip) -> Iterator[str]:
     words = camera_words(clip.tags or (), clip.scores["camera_motion"])
     yield f"Camera, measured over the whole clip: {words or 'its motion is not known'}"
-    if clip.n_frames and clip.fps:
+    fps = clip.written_fps
+    if clip.n_frames and fps:
         size = f", {clip.width}x{clip.height} pixels" if clip.width and clip.height else ""
-        seconds = clip.n_frames / clip.fps
-        yield f"The whole clip: {seconds:.1f} seconds, {clip.fps:.4g} frames per second{size}"
+        seconds = clip.n_frames / fps
+        yield f"The whole clip: {seconds:.1f} seconds, {fps:.4g} frames per second{size}"
     if clip.content_type:
         yield f"Content type, as a classifier guesses: {quoted(clip.content_type, 60)}"
 

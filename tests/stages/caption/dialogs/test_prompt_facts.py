@@ -32,7 +32,7 @@ from tests.made_clips import clip_rows
 
 (ROW,) = clip_rows([{
     "tags": ["pan_right", "tilt_up", "handheld", "text_too_large"], "camera_motion": 0.2,
-    "n_frames": 120, "fps": 29.97, "width": 1280, "height": 720, "content_type": "driving",
+    "n_frames": 120, "written_fps": 29.97, "width": 1280, "height": 720, "content_type": "driving",
     "luma": 0.1,
 }])  # fmt: skip
 
