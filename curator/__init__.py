@@ -8,6 +8,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["ClipTable", "FoundClip", "__version__", "read_clips", "run", "search"]
+_MODULES = ("errors", "export", "family", "loading", "stage", "verify")
+"""Modules that users import (docs/python.md, docs/train.md, docs/extending.md)."""
 
 
 def __getattr__(name: str) -> object:
@@ -19,4 +21,11 @@ def __getattr__(name: str) -> object:
             from curator.errors import without_run
 
             raise ModuleNotFoundError(without_run(error), name=error.name) from error
-    raise AttributeError(f"module 'curator' has no attribute {name!r}")
+    if name in _MODULES:
+        return import_module(f"curator.{name}")
+    raise AttributeError(f"module 'curator' has no attribute {name!r}", name=name)
+
+
+def __dir__() -> list[str]:
+    """Lists the public interface, whatever a run has imported."""
+    return sorted([*__all__, *_MODULES])

@@ -2,9 +2,11 @@
 
 import argparse
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
 from typing import NoReturn
 
 from curator import __version__
@@ -14,7 +16,12 @@ from curator.commands.arguments import (
     EXIT_SIGNALLED,
     EXIT_USAGE,
     CommandParser,
+    ExamplesHelp,
+    Result,
+    as_json,
     check_buckets,
+    check_shorthands,
+    wrapped,
 )
 from curator.commands.catalogues import doctor, graph, models, recipes, scores
 from curator.commands.inspection import explain, learn, mark, report, search, tune, view
@@ -37,11 +44,20 @@ from curator.executor.termination import (
     ends_when_asked,
 )
 
-COMMANDS = (
-    run, plan, status, recipes, graph, models, scores, explain, tune, mark, learn, view, search,
-    recaption, verify, report, export, snapshots, clean, remove, doctor, demo,
-)  # fmt: skip
-"""The commands, in the order of the help."""
+GROUPS = {
+    "curate": (run, plan, status, recaption, demo),
+    "judge": (explain, tune, view, mark, learn, search, report),
+    "use": (export, verify),
+    "keep": (snapshots, clean, remove),
+    "check and look up": (doctor, recipes, scores, models, graph),
+}
+"""The commands, in the groups and the order of the help."""
+COMMANDS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
+EXAMPLES = """\
+  curate demo                                       make footage, curate it
+  curate run videos/ out/ --size 720p --audio keep  of one size, with sound
+  curate tune out/ motion.min=0.1                   what another bound keeps\
+"""
 
 
 def command() -> NoReturn:
@@ -71,10 +87,18 @@ def _run(arguments: Sequence[str] | None, output: Output) -> int:
         else:
             print(f"curate: {text}", file=sys.stderr)
 
+    def failed(text: object, code: int) -> int:
+        say(text)
+        if getattr(options, "json", False):
+            with suppress(OutputLostError):
+                print(as_json({"error": str(text), "code": code}))
+        return code
+
     output.raises = options.only_prints(options)
     try:
         check_buckets(options)
-        code: int = options.action(options)
+        check_shorthands(options)
+        code = _act(options)
         output.flush()
         # The work is done, so no signal changes the exit code any more.
         begin_ending()
@@ -84,24 +108,21 @@ def _run(arguments: Sequence[str] | None, output: Output) -> int:
         say(f"standard output cannot be written: {error}; free space, or write it elsewhere")
         return EXIT_BROKEN_OFF
     except (UsageError, RecipeError) as error:
-        say(error)
-        return EXIT_USAGE
+        return failed(error, EXIT_USAGE)
     except ModuleNotFoundError as error:
         # A missing module of this package is a defect, so its traceback is shown.
         if (error.name or "curator").partition(".")[0] == "curator":
             raise
-        say(without_run(error))
-        return EXIT_USAGE
+        return failed(without_run(error), EXIT_USAGE)
     except KeyboardInterrupt:
         begin_ending()
-        say("stopped; the same command resumes from the stored results")
-        return EXIT_SIGNALLED + (arrived_signal() or signal.SIGINT)
+        code = EXIT_SIGNALLED + (arrived_signal() or signal.SIGINT)
+        return failed("stopped; the same command resumes from the stored results", code)
     except DamagedError as error:
-        say(error)
-        return EXIT_BROKEN_OFF
+        return failed(error, EXIT_BROKEN_OFF)
     except CuratorError as error:
-        say(f"{error}; the same command resumes from the stored results")
-        return EXIT_BROKEN_OFF
+        text = f"{error}; the same command resumes from the stored results"
+        return failed(text, EXIT_BROKEN_OFF)
     if output.lost is not None:
         say(
             f"the output above is not whole, because standard output cannot be written "
@@ -110,26 +131,51 @@ def _run(arguments: Sequence[str] | None, output: Output) -> int:
     return code
 
 
+def _act(options: argparse.Namespace) -> int:
+    """Runs the command; with `--json`, prints its result in place of its text."""
+    if not getattr(options, "json", False):
+        outcome: Result | int = options.action(options)
+        return outcome.code if isinstance(outcome, Result) else outcome
+    options.stream = sys.stdout
+    with open(os.devnull, "w") as nothing, redirect_stdout(nothing):
+        result = options.action(options)
+    print(as_json(result.facts, is_line=result.is_line))
+    return int(result.code)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    width = max(len(verb.name) for verb in COMMANDS)
+    groups = [
+        "\n".join([f"{title}:", *(f"  {verb.name:{width}}  {verb.summary}" for verb in verbs)])
+        for title, verbs in GROUPS.items()
+    ]
+    about = "Turns raw video into clean, captioned, de-duplicated clips in WebDataset tars."
+    parser = CommandParser(
         prog="curate",
-        description="Turns raw video into clean, captioned, de-duplicated clips in WebDataset "
-        "tars.",
-        epilog="Exit codes: 0 finished; 2 usage, recipe or preflight error, or clips would be "
-        "lost without --replace; the shards are unchanged; 3 finished, but more sources, clips or "
-        "windows failed than --max-failed allows; 1 broken off by an error of the storage, by a "
-        "captioner that answered for no window, or by an internal error; 129 hung up; 130 "
-        "interrupted; 143 terminated; 141 standard output was closed, and the output is all that "
-        "the command makes. After 1, 129, 130 and 143, the same command resumes from the stored "
-        "results.",
+        formatter_class=ExamplesHelp,
+        description="\n\n".join([wrapped(about), f"examples:\n{EXAMPLES}", *groups]),
+        usage="curate [-h] [--version] COMMAND ...",
+        epilog="`curate COMMAND --help` has the options of a command. Exit codes: 0 finished; 2 "
+        "usage, recipe or preflight error, or clips would be lost without --replace; the shards "
+        "are unchanged; 3 finished, but more sources, clips or windows failed than --max-failed "
+        "allows; 1 broken off by an error of the storage, by a captioner that answered for no "
+        "window, or by an internal error; 129 hung up; 130 interrupted; 143 terminated; 141 "
+        "standard output was closed, and the output is all that the command makes. After 1, 129, "
+        "130 and 143, the same command resumes from the stored results.",
     )
     parser.add_argument("--version", action="version", version=f"curate {__version__}")
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
+        dest="command",
+        required=True,
+        metavar="COMMAND",
+        prog="curate",
+        help=argparse.SUPPRESS,
+        parser_class=CommandParser,
     )
     for verb in COMMANDS:
-        verb.add_to(commands.add_parser(verb.name, help=verb.summary))
+        # Without `help`: the description lists the commands.
+        verb.add_to(commands.add_parser(verb.name))
     return parser
 
 

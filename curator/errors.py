@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import ClassVar
 
+from curator.installation import install_extra
+
 MAX_NAMED = 5
 """Most clips that a message names."""
 MAX_ERROR = 1000
@@ -225,15 +227,6 @@ def ambiguous_id(beginning: str, clip_ids: Sequence[str]) -> str:
 def one_line(error: BaseException) -> str:
     """Returns the message of an error as one line of at most 200 characters."""
     return " ".join(str(error).split())[:200]
-
-
-def install_extra(extra: str) -> str:
-    """Returns the command that installs an extra from the checkout.
-
-    The command must not install by the distribution's name: no package index has this package,
-    so anyone could register its name.
-    """
-    return f"uv pip install '.[{extra}]' in the checkout of this package"
 
 
 def without_run(error: ModuleNotFoundError) -> str:

@@ -6,7 +6,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,6 +58,7 @@ from curator.stages.shard.stage import ShardStage
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.mark_table import MARK_COLUMNS
 from curator.tables.schemas import declared_fields
+from curator.value_errors import explain
 
 
 def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGraphStage]:
@@ -204,6 +206,29 @@ class Graph:
         ]
         return "\n\n".join(parts)
 
+    def facts(self) -> dict[str, Any]:
+        """Returns stages and waits for `--json`; a fingerprint is null if a model is missing."""
+        fingerprints: Mapping[str, str] = {}
+        with suppress(ModelError):
+            fingerprints = self.fingerprints()
+        stages = []
+        for stage, wait in zip(self.stages, self.waits(), strict=True):
+            families = stage.families if isinstance(stage, Annotator) else ()
+            stages.append(
+                {
+                    "name": stage.name,
+                    "scope": str(stage.scope),
+                    "takes": _takes(stage),
+                    "reads": [*stage.reads],
+                    "writes": [*stage.writes, *(family.name for family in families)],
+                    "fingerprint": fingerprints.get(stage.name),
+                    "runs": wait.granularity,
+                    "waits_for": wait.on or None,
+                    "why": wait.why or None,
+                }
+            )
+        return {"mode": self.run.mode, "stages": stages}
+
     def mermaid(self) -> str:
         """Returns a Mermaid flowchart: stages are boxes, tables label the arrows."""
         lines = ["flowchart LR"]
@@ -271,9 +296,9 @@ def _loaded(entry: StageEntry) -> tuple[Extension, AnyGraphStage]:
     try:
         config = target.config_type.model_validate(entry.config)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise RecipeError(f"stages: config of {entry.use!r}: {key}: {first['msg']}") from error
+        location, why = explain(error, target.config_type)
+        where = ": ".join(filter(None, (".".join(location), why)))
+        raise RecipeError(f"stages: config of {entry.use!r}: {where}") from error
     _refuse_incomplete(entry.use, target)
     return extension, target(config)
 

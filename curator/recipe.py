@@ -5,22 +5,25 @@ keys, and `--set key=value` changes a key. Each run stores its recipe.
 """
 
 import logging
+import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    RootModel,
     ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 
-from curator.errors import RecipeError, UsageError, raised_as, unknown_key
+from curator.errors import RecipeError, UsageError, raised_as
 from curator.measures.clip_semantics import SemanticConfig, Semantics
 from curator.measures.learned_score import LearnedScore, SuitabilityConfig
 from curator.measures.score_list import SCORES, Measures, ScoreConfig
@@ -40,12 +43,17 @@ from curator.storage.metadata_columns import PREFIX
 from curator.strict_yaml import StrictYamlError, load_yaml, pipelines_folder, read_yaml, yaml_names
 from curator.tables.lasting_objects import copy_name
 from curator.tables.out_layout import LEARNED_MODEL
+from curator.value_errors import explain, fields_at, model_of, value_words
 
 logger = logging.getLogger(__name__)
 
+Overrides = Sequence[str] | Mapping[str, Any]
+"""Changes of a recipe: texts `key=value`, with a dotted key and a value in YAML; or a mapping of
+dotted keys, or of sections and keys, to values."""
+
 DEFAULT_RECIPE = "quickstart"
-_SHOWN = 60
-"""Most characters of a wrong value that a message shows."""
+MAX_NEAR = 4
+"""Most keys that a message proposes for an unknown key."""
 
 
 class StageEntry(BaseModel):
@@ -231,16 +239,19 @@ def recipe_names() -> list[str]:
     return yaml_names(pipelines_folder())
 
 
-def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """Reads and checks a recipe: one of `recipe_names`, or the path of a YAML file.
-
-    Each of `overrides` is `key=value`, with a dotted key and a value in YAML.
+def load_recipe(name: str | Mapping[str, Any], overrides: Overrides = ()) -> Recipe:
+    """Reads and checks a recipe: one of `recipe_names`, the path of a YAML file, or its contents.
 
     Raises:
         RecipeError: The message names the file, the key, the fault and the nearest valid key.
     """
-    path, data = read_yaml(name, pipelines_folder(), "recipe")
-    if data is None:
+    path: Path | str
+    data: dict[str, Any] | None
+    if isinstance(name, str):
+        path, data = read_yaml(name, pipelines_folder(), "recipe")
+    else:
+        path, data = "given as a mapping", _as_plain(name, "recipe")
+    if not data:
         raise RecipeError(
             f"recipe {path} is empty: it would have no rules, and would keep every clip; begin "
             f"with a copy of {pipelines_folder() / DEFAULT_RECIPE}.yaml"
@@ -257,8 +268,8 @@ def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
     try:
         return Recipe.model_validate(_as_now(summary.get("recipe") or {}))
     except ValidationError as error:
-        first = error.errors()[0]
-        where, why = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        location, why = explain(error, Recipe)
+        where = ".".join(location)
         if where == "measures":
             raise UsageError(
                 f"{uri} was made with a custom measure: {why}; or run again with another recipe "
@@ -282,21 +293,60 @@ def _as_now(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return now
 
 
-def with_changes(recipe: Recipe, changes: Sequence[str]) -> Recipe:
-    """Returns a recipe with changes, each `key=value`; raises the errors of `load_recipe`."""
-    return _changed(recipe.model_dump(mode="json"), changes, Path("as it was used"))
+def with_changes(recipe: Recipe, changes: Overrides) -> Recipe:
+    """Returns a recipe with changes; raises the errors of `load_recipe`."""
+    return _changed(recipe.model_dump(mode="json"), changes, "as it was used")
 
 
-def _changed(data: dict[str, Any], overrides: Sequence[str], path: Path) -> Recipe:
-    for override in overrides:
-        _override(data, override)
+def _changed(data: dict[str, Any], overrides: Overrides, path: Path | str) -> Recipe:
+    if isinstance(overrides, Mapping):
+        source, changes = "overrides", list(leaves(_as_plain(overrides, "overrides")))
+    elif isinstance(overrides, str) or not all(isinstance(text, str) for text in overrides):
+        raise RecipeError(
+            f"overrides is {overrides!r}; expected a list of texts such as 'cut.fps=24', or a "
+            'mapping such as {"cut.fps": 24}'
+        )
+    else:
+        source, changes = "--set", [_parsed(override) for override in overrides]
+    for key, value in changes:
+        if isinstance(overrides, Mapping) and [key for key, _ in changes].count(key) > 1:
+            raise RecipeError(f"overrides sets {key} twice; omit one")
+        _set(data, key, value, f"{source} {f'{key}={value_words(value)}'!r}")
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        raise RecipeError(_explain(error, path, overrides)) from error
+        keys = [key for key, _ in changes]
+        raise RecipeError(_explain(error, f"recipe {path}", source, keys)) from error
 
 
-def _override(data: dict[str, Any], override: str) -> None:
+def _as_plain(values: Any, name: str) -> Any:  # noqa: ANN401 - of a caller
+    """Copies values of a caller; paths become texts, and numbers of numpy those of Python.
+
+    Raises `RecipeError` for a key that is no text.
+    """
+    if isinstance(values, Mapping):
+        for key in values:
+            if not isinstance(key, str) or not key.strip():
+                raise RecipeError(f"{name} has the key {key!r}; expected a text such as 'cut.fps'")
+        return {key: _as_plain(value, f"{name}[{key!r}]") for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_as_plain(value, name) for value in values]
+    if isinstance(values, os.PathLike):
+        return os.fspath(values)
+    return values.item() if hasattr(values, "item") else values
+
+
+def leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields dotted keys with their values, which are no mappings."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{above}{name}.")
+        else:
+            yield above + name, value
+
+
+def _parsed(override: str) -> tuple[str, Any]:
+    """Parses `key=value`, with a dotted key and a value in YAML."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise RecipeError(f"--set {override!r}: expected key=value, such as filters.motion.min=0.3")
@@ -304,12 +354,16 @@ def _override(data: dict[str, Any], override: str) -> None:
         raise RecipeError(f"--set {override!r} has no value; {key.strip()}=null removes the value")
     with raised_as(RecipeError, StrictYamlError, of=f"--set {override!r}: "):
         value = load_yaml(text)
-    *parents, leaf = _keys(key.strip())
+    return key.strip(), value
+
+
+def _set(data: dict[str, Any], key: str, value: object, words: str) -> None:
+    *parents, leaf = _keys(key)
     node = data
     for parent in parents:
         child = node.setdefault(parent, {})
         if not isinstance(child, dict):
-            raise RecipeError(f"--set {override!r}: {parent!r} is a value, without keys below it")
+            raise RecipeError(f"{words}: {parent!r} is a value, without keys below it")
         node = child
     node[leaf] = value
 
@@ -323,115 +377,38 @@ def _keys(key: str) -> list[str]:
     return key.split(".")
 
 
-def _explain(error: ValidationError, path: Path, overrides: Sequence[str]) -> str:
-    first = error.errors()[0]
-    location = [str(part) for part in first["loc"]]
+def _explain(error: ValidationError, recipe: str, source: str, changed: Sequence[str]) -> str:
+    location, message = explain(error, Recipe)
     key = ".".join(location)
-    if first["type"] == "extra_forbidden":
-        names = [name for name, _ in _fields_at(location[:-1])]
-        if len(location) == 1 and key in SCORES:
-            names = [f"filters.{key}"]
-        message = unknown_key(location[-1], names, "key")
-    elif first["type"] == "value_error":
-        # The validator's message names the value if the fault concerns several keys.
-        message = first["msg"].removeprefix("Value error, ") + _got(location, first["input"])
-    else:
-        message = _expected(first, location) + _got(location, first["input"], whole=True)
-    changed = [override.partition("=")[0].strip() for override in overrides]
+    if message.startswith("unknown key"):
+        message = _unknown(location, message)
     is_changed = any(f"{key}.".startswith(f"{o}.") or o.startswith(key) for o in changed)
-    source = "--set" if is_changed else f"recipe {path}"
-    return ": ".join(part for part in (source, key, message) if part)
+    named = source if is_changed else recipe
+    return ": ".join(part for part in (named, key, message) if part)
 
 
-def _expected(first: Mapping[str, Any], location: Sequence[str]) -> str:
-    """Describes the values that a key accepts. Most of pydantic's messages name no remedy."""
-    kind = str(first["type"])
-    leaf = location[-1] if location else ""
-    if kind == "string_pattern_mismatch" and leaf in _FORMS:
-        return f"expected {_FORMS[leaf]}"
-    if kind in ("tuple_type", "list_type"):
-        return f"expected a list such as {_list_example(location, first['input'])}"
-    if kind in ("dict_type", "mapping_type"):
-        return f"expected names and values such as {_MAPPINGS.get(leaf, '{name: value}')}"
-    if kind in ("model_type", "model_attributes_type"):
-        keys = [name for name, _ in _fields_at(location)]
-        below = "min" if "min" in keys else keys[0]
-        return f"expected keys below it, such as {'.'.join([*location, below])}"
-    if kind in _KINDS:
-        return f"expected {_KINDS[kind]}"
-    message = str(first["msg"])
-    if message.startswith("Input should be "):
-        number = "a number " if "_than" in kind else ""
-        return f"expected {number}{message.removeprefix('Input should be ')}"
-    return message
+def _unknown(location: Sequence[str], message: str) -> str:
+    """Returns a message that names keys of other sections if these are nearer to an unknown key."""
+    name, ends = location[-1], defaultdict[str, list[str]](list)
+    for key in _all_keys(Recipe):
+        ends[key.rpartition(".")[2]].append(key)
+    for score in SCORES:
+        ends[score].append(f"filters.{score}.min")
+    beside = [beside for beside, _ in fields_at(location[:-1], Recipe)]
+    near = get_close_matches(name, [*beside, *(end for end in ends if end not in beside)], n=1)
+    if not near or near[0] in beside:
+        return message
+    return f"unknown key {name!r}; did you mean {' or '.join(map(repr, ends[near[0]][:MAX_NEAR]))}?"
 
 
-_KINDS = {
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "string_type": "text; write a number, true or false in quotes",
-    "too_short": "at least one entry",
-}
-_FORMS = {
-    "url": "an address such as http://vlm:8000/v1",
-    "language": "two small letters such as en, or null for any",
-    "key_from": "the name of an environment variable, such as OPENAI_API_KEY",
-}
-_MAPPINGS = {
-    "filters": "{motion: {min: 0.3}}",
-    "scores": "{motion: mean}",
-    "questions": '{is_dark: "Is it dark?"}',
-    "open_questions": '{road: "What kind of road is it?"}',
-    "reject": "{safety: [unsafe]}",
-    "events": '{collision: "a vehicle touches something"}',
-}
-
-
-def _list_example(location: Sequence[str], value: object) -> str:
-    default = None
-    if location and location[-1] in (fields := dict(_fields_at(location[:-1]))):
-        default = fields[location[-1]].default
-    if isinstance(default, tuple) and default and all(isinstance(d, str) for d in default):
-        return f"[{', '.join(default[:2])}]"
-    is_plain = isinstance(value, int | float) or (isinstance(value, str) and value.isidentifier())
-    return f"[{str(value).lower() if isinstance(value, bool) else value}]" if is_plain else "[a, b]"
-
-
-def _got(location: Sequence[str], value: object, *, whole: bool = False) -> str:
-    """Shows the wrong value, shortened. Shows a mapping or list only if `whole` says to.
-
-    Returns nothing for a value that may be an address, because addresses can contain passwords.
-    """
-    if location[-1:] == ["url"] or (not whole and isinstance(value, Mapping | list | tuple)):
-        return ""
-    shown = repr(value)
-    if "://" in shown and "@" in shown:
-        return ""
-    return f"; got {shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + '…'}"
-
-
-def _fields_at(location: Sequence[str]) -> Iterator[tuple[str, FieldInfo]]:
-    """Yields the keys below a key of a recipe, with their fields."""
-    model: type[BaseModel] = Recipe
-    for part in location:
-        field = model.model_fields.get(part)
-        if field is None:
-            break
-        # For an annotation such as `JudgeConfig | None`, use the model.
-        kinds = [k for k in (field.annotation, *get_args(field.annotation)) if isinstance(k, type)]
-        below = next((kind for kind in kinds if issubclass(kind, BaseModel)), None)
-        if below is None:
-            break
-        if issubclass(below, FilterConfig):
-            yield from Rule.model_fields.items()
-            return
-        model = below
-    yield from model.model_fields.items()
+def _all_keys(model: type[BaseModel], above: str = "") -> Iterator[str]:
+    """Yields the keys below the sections of a recipe, in full."""
+    for name, field in model.model_fields.items():
+        below = model_of(field.annotation)
+        if below is not None and not issubclass(below, RootModel):
+            yield from _all_keys(below, f"{above}{name}.")
+        elif above:
+            yield above + name
 
 
 def describe(recipe: Recipe) -> Iterator[tuple[str, Any, str, str]]:

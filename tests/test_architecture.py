@@ -12,6 +12,8 @@ LAYERS = (
     (
         "errors",
         "strict_yaml",
+        "frame_size",
+        "installation",
         "json_bounds",
         "fingerprints",
         "extensions",
@@ -19,6 +21,7 @@ LAYERS = (
         "number_text",
         "records",
         "stage",
+        "value_errors",
     ),
     ("storage", "media", "footage"),
     ("models",),

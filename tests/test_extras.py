@@ -10,6 +10,7 @@ import pytest
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
+from curator.installation import install_extra
 from curator.storage.object_service import service_named
 
 RUN = ("run", "{film}", "{out}")
@@ -49,5 +50,5 @@ def test_a_command_names_the_extra_that_is_missing(
     service_named.cache_clear()
     assert main([word.format(**places) for word in words]) != EXIT_OK
     error = capsys.readouterr().err
-    assert f"uv pip install '.[{extra}]'" in error, error
+    assert install_extra(extra) in error, error
     assert error.count("\n") == 1, error

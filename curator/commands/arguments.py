@@ -1,17 +1,23 @@
 """The type of commands, and the options, exit codes and terminal line that commands share."""
 
 import argparse
+import json
 import os
 import re
 import shlex
+import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from difflib import get_close_matches
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from curator.errors import StorageError, UsageError, raised_as
+from curator.errors import StorageError, UsageError, raised_as, unknown_key
+from curator.frame_size import parsed_size
 
 if TYPE_CHECKING:
     from curator.executor.engine import Engine
@@ -27,8 +33,48 @@ PLACED = ("scan", "plan", "analyze", "join", "propose", "look", "cut", "caption"
 
 Option = Callable[["argparse._ActionsContainer"], object]
 """Adds one or more arguments to a parser or a group."""
-Main = Callable[[argparse.Namespace], int]
-"""Runs a command with parsed arguments; returns the exit code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command made.
+
+    Attributes:
+        facts: The document that `--json` prints; its keys are public (docs/commands.md).
+        code: The exit code.
+        is_line: Whether the document is a single line, for commands that print it repeatedly.
+    """
+
+    facts: object
+    code: int = EXIT_OK
+    is_line: bool = False
+
+
+Main = Callable[[argparse.Namespace], Result | int]
+"""Runs a command with parsed arguments; returns the result, or the exit code if it has none."""
+_UNENCODED = re.compile("[\ud800-\udfff]")
+
+
+def as_json(facts: object, *, is_line: bool = False) -> str:
+    """Formats a document for programs: numbers that JSON lacks are null.
+
+    Names that are not UTF-8 contain escapes of single bytes, so that every name is printed.
+    """
+    text = json.dumps(_plain(facts), indent=None if is_line else 1, ensure_ascii=False)
+    return _UNENCODED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _plain(value: object) -> object:
+    if hasattr(value, "item"):
+        # A number of numpy.
+        value = value.item()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
 
 
 def option(
@@ -68,6 +114,17 @@ def option(
     return add
 
 
+def group(title: str, *options: Option) -> Option:
+    """Declares options that the help shows under a title of their own."""
+
+    def add(parser: "argparse._ActionsContainer") -> None:
+        titled = parser.add_argument_group(title)
+        for add_option in options:
+            add_option(titled)
+
+    return add
+
+
 def one_of(*options: Option, required: bool = False) -> Option:
     """Declares options that exclude each other."""
 
@@ -89,6 +146,10 @@ class Command:
     options: tuple[Option, ...]
     description: str | None
     epilog: str | None
+    examples: str
+    """Command lines and their purpose, for the end of the help."""
+    has_json: bool
+    """Whether the command itself takes `--json`; else its tasks do, or it has no result."""
     only_prints: Callable[[argparse.Namespace], bool]
     """Whether the output is all that the command makes, so that the command fails without it."""
 
@@ -100,7 +161,11 @@ class Command:
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Adds the options and the help to a parser, and sets `action` to the function."""
         parser.description, parser.epilog = self.description, self.epilog
-        for add_option in self.options:
+        if self.examples:
+            texts = filter(None, [f"examples:\n{self.examples}", wrapped(self.epilog or "")])
+            parser.epilog = "\n\n".join(texts)
+            parser.formatter_class = ExamplesHelp
+        for add_option in (*self.options, *((JSON,) if self.has_json else ())):
             add_option(parser)
         parser.set_defaults(action=self.main, only_prints=self.only_prints)
 
@@ -110,6 +175,8 @@ def command(
     *options: Option,
     description: str | None = None,
     epilog: str | None = None,
+    examples: str = "",
+    has_json: bool = True,
     only_prints: Callable[[argparse.Namespace], bool] = lambda options: False,
 ) -> Callable[[Main], Command]:
     """Makes a command from a function; the name of the function is the verb."""
@@ -119,6 +186,8 @@ def command(
         options=options,
         description=description,
         epilog=epilog,
+        examples=examples,
+        has_json=has_json,
         only_prints=only_prints,
     )
 
@@ -167,12 +236,27 @@ def memory_size(text: str) -> int:
 def _placed(text: str) -> tuple[str, str]:
     stage, equals, resource = text.partition("=")
     if not equals or not resource or stage not in PLACED:
+        problem = unknown_key(stage, PLACED, "stage") if resource else ""
         raise argparse.ArgumentTypeError(
-            f"{text!r}: expected STAGE=RESOURCE, where STAGE is one of {', '.join(PLACED)}"
+            problem
+            or f"{text!r}: expected STAGE=RESOURCE, where STAGE is one of {', '.join(PLACED)}"
         )
     return stage, resource
 
 
+class ExamplesHelp(argparse.HelpFormatter):
+    """Help that keeps the lines of texts with indented lines, such as examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n  " in text else super()._fill_text(text, width, indent)
+
+
+def wrapped(text: str) -> str:
+    """Returns a text in lines of the terminal's width, as argparse breaks them."""
+    return textwrap.fill(text, max(24, shutil.get_terminal_size().columns - 2))
+
+
+JSON = option("--json", "print one JSON document instead of text, also for an error")
 OUT = option("OUT", "folder or s3://bucket/prefix of a run")
 SHARDS = option(
     "OUT", "folder or s3://bucket/prefix of a run, or a folder with the contents of OUT/shards"
@@ -197,6 +281,84 @@ WOULD_REMOVE = option("--dry-run", "list the objects to remove; remove nothing")
 def overrides(help: str = "as for `curate run`") -> Option:
     """Declares `--set`."""
     return option("--set KEY=VALUE", help, action="append", default=[], dest="overrides")
+
+
+class Shorthand(str):
+    """A change of the recipe, `key=value`, from an option of its own such as `--size`."""
+
+    __slots__ = ("option",)
+    option: str
+
+
+def _shorthand(name: str, key: str, value: Callable[[str], str]) -> Callable[[str], Shorthand]:
+    def parsed(text: str) -> Shorthand:
+        try:
+            change = Shorthand(f"{key}={value(text)}")
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+        change.option = f"{name} {text}"
+        return change
+
+    return parsed
+
+
+def _size(text: str) -> str:
+    return text if text == "bucket" else json.dumps(parsed_size(text))
+
+
+def _rate(text: str) -> str:
+    if re.fullmatch(r"\d+(\.\d+)?|\d+/\d+", text) is None:
+        raise ValueError(f"{text!r}; expected frames per second, such as 24 or 30000/1001")
+    return text
+
+
+_AUDIO = {"keep": "copy", "drop": "drop"}
+
+
+def _audio(text: str) -> str:
+    if text not in _AUDIO:
+        raise ValueError(unknown_key(text, _AUDIO, "value"))
+    return _AUDIO[text]
+
+
+_SHORT: dict[str, Any] = {"action": "append", "default": [], "dest": "overrides"}
+SHORTHANDS = (
+    option(
+        "--size SIZE",
+        "width and height of all clips, such as 1280x720 or 720p; short for --set cut.size "
+        "(default: the sizes of the sources)",
+        _shorthand("--size", "cut.size", _size),
+        **_SHORT,
+    ),
+    option(
+        "--fps RATE",
+        "frame rate of all clips, such as 24; short for --set cut.fps (default: the rates of the "
+        "sources)",
+        _shorthand("--fps", "cut.fps", _rate),
+        **_SHORT,
+    ),
+    option(
+        "--audio keep|drop",
+        "whether clips have the sound of their sources; short for --set cut.audio (default: the "
+        "recipe's, drop)",
+        _shorthand("--audio", "cut.audio", _audio),
+        **_SHORT,
+    ),
+)
+"""Options for what most people set. Each becomes a change of the recipe, as by `--set`."""
+
+
+def check_shorthands(options: argparse.Namespace) -> None:
+    """Raises `UsageError` if a short option and another option set the same key."""
+    changes: list[str] = getattr(options, "overrides", [])
+    for number, change in enumerate(changes):
+        if isinstance(change, Shorthand):
+            key = change.partition("=")[0]
+            for other in (*changes[:number], *changes[number + 1 :]):
+                set_key = other.partition("=")[0].strip()
+                if key == set_key or f"{key}.".startswith(f"{set_key}."):
+                    said = other.option if isinstance(other, Shorthand) else f"--set {other}"
+                    raise UsageError(f"{change.option} and {said} both set {key}; omit one of them")
 
 
 def ray_address(help: str) -> Option:
@@ -270,23 +432,43 @@ def engine_of(options: argparse.Namespace) -> "Engine":
 class CommandParser(argparse.ArgumentParser):
     """The parser of a command; its error for unknown arguments shows the command's own usage."""
 
+    _is_json = False
     add_late: Callable[[argparse.ArgumentParser, Sequence[str]], None] | None = None
     """Adds arguments that are slow to find or depend on other arguments. The parser calls it once,
     with itself and the command's arguments."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401
         """Adds the late arguments, then parses."""
+        args = sys.argv[1:] if args is None else args
+        self._is_json = "--json" in args
         add_late, self.add_late = self.add_late, None
         if add_late is not None:
-            add_late(self, args or ())
+            add_late(self, args)
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             names = " ".join(str(own.metavar) for own in self._get_positional_actions())
             # In `mark OUT --keep CLIP_ID`, the option ends the positional arguments.
-            is_late = not unknown[0].startswith("-") and any(a.startswith("-") for a in args or ())
+            is_late = not unknown[0].startswith("-") and any(a.startswith("-") for a in args)
             hint = f"; expected {names} before all options" if is_late else ""
+            if unknown[0].startswith("--"):
+                name = unknown[0].partition("=")[0]
+                near = get_close_matches(name, self._option_string_actions, cutoff=0.7)
+                hint = f"; did you mean {near[0]}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401
+        if action.choices is not None and value not in action.choices:
+            is_command = isinstance(action, argparse._SubParsersAction)
+            noun = str(action.metavar).lower() if is_command else "value"
+            message = unknown_key(str(value), [str(choice) for choice in action.choices], noun)
+            raise argparse.ArgumentError(None if is_command else action, message)
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the usage and the error, with `--json` also a document, and exits."""
+        if self._is_json:
+            print(as_json({"error": message, "code": EXIT_USAGE}))
+        super().error(message)
 
 
 @contextmanager

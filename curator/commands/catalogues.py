@@ -7,8 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from curator.commands.arguments import (
+    EXIT_BROKEN_OFF,
     EXIT_OK,
     EXIT_USAGE,
+    JSON,
+    Result,
     always,
     command,
     option,
@@ -46,24 +49,29 @@ def _recipe_named(name: str, overrides: Sequence[str] = ()) -> "tuple[str, Recip
     overrides(),
     only_prints=always,
 )
-def recipes(options: argparse.Namespace) -> int:
+def recipes(options: argparse.Namespace) -> Result:
     from curator.recipe import describe, load_recipe, recipe_names
 
     if options.name is None:
-        for name in recipe_names():
-            print(f"{name}: {load_recipe(name).about.strip()}")
-        return EXIT_OK
+        about = {name: load_recipe(name).about.strip() for name in recipe_names()}
+        for name, words in about.items():
+            print(f"{name}: {words}")
+        return Result([{"name": name, "about": words} for name, words in about.items()])
     words, recipe = _recipe_named(options.name, options.overrides)
     print(f"# {words}")
-    for key, value, unit, why in describe(recipe):
+    keys = list(describe(recipe))
+    for key, value, unit, why in keys:
         print(f"{key} = {value}" + (f"  [{unit}]" if unit else ""))
         if why:
             print(f"    {why}")
-    return EXIT_OK
+    names = ("key", "value", "unit", "meaning")
+    settings = recipe.model_dump(mode="json")
+    listed = [dict(zip(names, row, strict=True)) for row in keys]
+    return Result({"recipe": words, "settings": settings, "keys": listed})
 
 
 @command(
-    "print the stages of a recipe: scope, resources, tables, fingerprints, dependencies",
+    "print the stages of a recipe, and what each of them waits for",
     option(
         "[RECIPE]",
         "name from `curate recipes`, a YAML file, or OUT of a run (default: %(default)s)",
@@ -80,13 +88,13 @@ def recipes(options: argparse.Namespace) -> int:
     "writes nothing.",
     only_prints=always,
 )
-def graph(options: argparse.Namespace) -> int:
+def graph(options: argparse.Namespace) -> Result:
     from curator.pipeline import graph_of
 
     with raised_as(UsageError, ModelError):
         stages = graph_of(_recipe_named(options.recipe, options.overrides)[1])
     print(stages.mermaid() if options.format == "mermaid" else stages.text())
-    return EXIT_OK
+    return Result(stages.facts())
 
 
 @command(
@@ -100,7 +108,7 @@ def graph(options: argparse.Namespace) -> int:
     option("--markdown", "print all scores as a Markdown table"),
     only_prints=always,
 )
-def scores(options: argparse.Namespace) -> int:
+def scores(options: argparse.Namespace) -> Result:
     from curator.measures.score_list import BUILT_IN
 
     measures, aggregates = BUILT_IN, {}
@@ -114,7 +122,7 @@ def scores(options: argparse.Namespace) -> int:
         print(measures.markdown(aggregates), end="")
     else:
         print(*measures.text(options.name, aggregates), sep="\n")
-    return EXIT_OK
+    return Result(list(measures.facts(options.name, aggregates)))
 
 
 @command(
@@ -129,12 +137,11 @@ def scores(options: argparse.Namespace) -> int:
     overrides(),
     option("--models PLACE", "models folder, or s3://bucket/prefix (default: the recipe's)"),
     ray_address("also check that this Ray cluster answers (default: $RAY_ADDRESS, else none)"),
-    option("--json", "print one JSON object, for programs"),
     description="Checks the machine, packages, GPU, models, storage and the recipe, and prints a "
     "remedy for each problem. Removes the objects with which it tests OUT.",
     epilog="Exit codes: 0 the recipe can run here; 2 a requirement is missing or broken.",
 )
-def doctor(options: argparse.Namespace) -> int:
+def doctor(options: argparse.Namespace) -> Result:
     """Returns 0 if the recipe can run here, else the exit code of `curate run`."""
     from curator.doctor.examination import examine
 
@@ -147,11 +154,8 @@ def doctor(options: argparse.Namespace) -> int:
         models=options.models,
         ray_address=options.ray_address,
     )
-    if options.json:
-        print(diagnosis.as_json())
-    else:
-        diagnosis.print()
-    return EXIT_OK if diagnosis.can_run else EXIT_USAGE
+    diagnosis.print()
+    return Result(diagnosis.facts(), EXIT_OK if diagnosis.can_run else EXIT_USAGE)
 
 
 _TASKS = {
@@ -182,6 +186,7 @@ def _add_tasks(parser: "argparse._ActionsContainer") -> None:
                 "catalogue names)",
                 dest="source",
             )(own)
+        JSON(own)
 
 
 @command(
@@ -189,9 +194,10 @@ def _add_tasks(parser: "argparse._ActionsContainer") -> None:
     _add_tasks,
     description="Lists, fetches and verifies the weights of the models that recipes can name. "
     "`verify` exits with 1 if a file differs from the catalogue.",
+    has_json=False,
     only_prints=lambda options: options.task == "list",
 )
-def models(options: argparse.Namespace) -> int:
+def models(options: argparse.Namespace) -> Result:
     """Runs `list`, `pull` or `verify`; returns 1 if a verified model differs from the catalogue."""
     from curator.models.weight_store import ModelStore
 
@@ -202,14 +208,16 @@ def models(options: argparse.Namespace) -> int:
             case "list":
                 every = entries or list(store.catalogue.entries.values())
                 print(*_listing(store, every), sep="\n")
+                facts = [_model_facts(store, entry, store.quick_state(entry)) for entry in every]
+                return Result(facts)
             case "pull":
                 for entry in entries:
                     pulled = store.pull(entry, options.source)
                     print(f"{entry.name}: {pulled}, verified", flush=True)
                     _hint(store, entry)
-            case "verify":
+                return Result([_model_facts(store, entry, "verified") for entry in entries])
+            case _:
                 return _verify(store, entries)
-    return 0
 
 
 def _listing(store: "ModelStore", entries: "Sequence[ModelEntry]") -> Iterator[str]:
@@ -233,12 +241,28 @@ def _hint(store: "ModelStore", entry: "ModelEntry") -> None:
             print(f"it reads embeddings of {clip.name}: `curate models pull {clip.name}`")
 
 
-def _verify(store: "ModelStore", entries: "Sequence[ModelEntry]") -> int:
+def _model_facts(store: "ModelStore", entry: "ModelEntry", state: str) -> dict[str, object]:
+    return {
+        "name": entry.name,
+        "kind": entry.kind,
+        "state": state,
+        "path": str(store.path(entry)),
+        "bytes": entry.total_bytes,
+        "about": entry.about,
+        "reads": entry.reads,
+        "source": entry.source,
+        "licence": entry.licence,
+        "files": [{"file": part.file, "sha256": part.sha256} for part in entry.parts],
+    }
+
+
+def _verify(store: "ModelStore", entries: "Sequence[ModelEntry]") -> Result:
     """Hashes the named models, or all local ones, and prints the state of each."""
-    wrong = 0
+    wrong, facts = 0, []
     for entry in entries or list(store.catalogue.entries.values()):
         state = store.state(entry, again=True)
         wrong += state == "differs" or (state == "missing" and bool(entries))
         if state != "missing" or entries:
             print(f"{entry.name}: {state} ({store.path(entry)})")
-    return 1 if wrong else 0
+            facts.append(_model_facts(store, entry, state))
+    return Result(facts, EXIT_BROKEN_OFF if wrong else EXIT_OK)

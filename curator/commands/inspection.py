@@ -7,6 +7,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from curator.commands.arguments import (
@@ -16,6 +17,7 @@ from curator.commands.arguments import (
     OUT,
     SNAPSHOT,
     Option,
+    Result,
     always,
     check_out_first,
     command,
@@ -24,7 +26,8 @@ from curator.commands.arguments import (
     option,
     positive,
 )
-from curator.errors import UsageError, install_extra
+from curator.errors import UsageError
+from curator.installation import install_extra
 from curator.number_text import amount
 
 _PORT = 8787
@@ -38,13 +41,13 @@ def _html(name: str) -> Option:
     )
 
 
-def _print_rerun(out: str, changes: Sequence[str]) -> None:
+def _rerun(out: str, changes: Sequence[str]) -> str:
     settings = " ".join(f"--set {shlex.quote(change)}" for change in changes)
-    print(f"to apply: curate run SOURCE... {shlex.quote(out)} {settings}")
+    return f"curate run SOURCE... {shlex.quote(out)} {settings}"
 
 
 @command(
-    "explain why a clip was kept or rejected, and which settings would keep it",
+    "explain why a clip was kept or rejected, and what would keep it",
     OUT,
     option(
         "[CLIP_ID]",
@@ -54,7 +57,7 @@ def _print_rerun(out: str, changes: Sequence[str]) -> None:
     SNAPSHOT,
     only_prints=always,
 )
-def explain(options: argparse.Namespace) -> int:
+def explain(options: argparse.Namespace) -> Result:
     from curator.review import clip_explanation
     from curator.review.finished_run import open_finished
 
@@ -62,9 +65,10 @@ def explain(options: argparse.Namespace) -> int:
     finished = open_finished(options.out, options.snapshot)
     if options.clip is None:
         print(clip_explanation.listing(finished))
-    else:
-        print(clip_explanation.explain(finished, options.clip))
-    return EXIT_OK
+        return Result(clip_explanation.listed_clips(finished))
+    text = clip_explanation.explain(finished, options.clip)
+    print(text)
+    return Result({"clip": clip_explanation.clip_facts(finished, options.clip), "text": text})
 
 
 @command(
@@ -88,7 +92,7 @@ def explain(options: argparse.Namespace) -> int:
     "Decodes nothing, and does not change the run. Writes a page with clips on either side of the "
     "bounds.",
 )
-def tune(options: argparse.Namespace) -> int:
+def tune(options: argparse.Namespace) -> Result:
     from curator.review import bound_tuning
     from curator.review.bound_tuning import put_page, render_tune
     from curator.review.finished_run import open_finished
@@ -99,12 +103,13 @@ def tune(options: argparse.Namespace) -> int:
     where = put_page(finished.store, render_tune(tuned), options.html, "tune.html")
     print(*bound_tuning.summary_lines(tuned), sep="\n")
     print(f"{where}  clips on either side of the bounds")
-    _print_rerun(options.out, tuned.changes)
-    return EXIT_OK
+    rerun = _rerun(options.out, tuned.changes)
+    print(f"to apply: {rerun}")
+    return Result({**bound_tuning.tuned_facts(tuned), "page": where, "command": rerun})
 
 
 @command(
-    "keep or drop clips by hand, and give them labels, notes and captions",
+    "keep or drop clips by hand, and label or caption them",
     OUT,
     option("[CLIP_ID...]", "ids, or beginnings that no other clip has", dest="clips"),
     one_of(
@@ -134,7 +139,7 @@ def tune(options: argparse.Namespace) -> int:
     "honours them (run.marks: override). Fields of an earlier mark stay unless you set them.",
     only_prints=lambda options: options.list and not (options.csv or options.clips),
 )
-def mark(options: argparse.Namespace) -> int:
+def mark(options: argparse.Namespace) -> Result:
     from curator.review.clip_marking import CONTENT, mark_clips, marks_csv, read_csv
     from curator.storage import open_store
     from curator.tables.lasting_objects import give_up_lasting
@@ -146,7 +151,7 @@ def mark(options: argparse.Namespace) -> int:
     if options.give_up_lost:
         given_up = give_up_lasting(store)
         print(*(given_up or ["no marks are lost, and no model of `curate learn`"]), sep="\n")
-        return EXIT_OK
+        return Result({"given_up": given_up})
     fields = {n: getattr(options, n) for n in CONTENT if options.clear or getattr(options, n)}
     if options.clear and any(getattr(options, name) for name in CONTENT):
         raise UsageError("--clear forgets the whole mark; expected --clear, or what to mark with")
@@ -157,6 +162,7 @@ def mark(options: argparse.Namespace) -> int:
         )
     of_file = read_csv(options.csv) if options.csv else []
     changes = [*((name, fields) for name in options.clips), *of_file]
+    n_clips = 0
     if changes:
         n_clips = mark_clips(store, changes)
         if not options.list:
@@ -167,8 +173,10 @@ def mark(options: argparse.Namespace) -> int:
             f"{store.uri} has no results of `curate run`; expected OUT of a finished run"
         )
     if options.list:
-        print(marks_csv(read_marks(store).values()), end="")
-    return EXIT_OK
+        marks = read_marks(store).values()
+        print(marks_csv(marks), end="")
+        return Result({"marked": n_clips, "marks": [asdict(mark) for mark in marks]})
+    return Result({"marked": n_clips})
 
 
 @command(
@@ -188,7 +196,7 @@ def mark(options: argparse.Namespace) -> int:
     "vectors whether you keep a clip. Writes the model to OUT/learned/suitability.json. If the "
     "model is not better than the best single score, exits with 3 and writes nothing.",
 )
-def learn(options: argparse.Namespace) -> int:
+def learn(options: argparse.Namespace) -> Result:
     from curator.review.bound_tuning import put_page, render_tune
     from curator.review.finished_run import open_finished
     from curator.review.score_learning import LEAST_LIKELY, learn_suitability, tuned_by
@@ -201,22 +209,35 @@ def learn(options: argparse.Namespace) -> int:
         repair_lasting(finished.store, lasting_names(finished.store, (MARKS,)))
     score, learned, lines = learn_suitability(finished, options.label)
     print(*lines, sep="\n")
+    facts: dict[str, Any] = {
+        "auc": learned.auc,
+        "single_auc": learned.single_auc,
+        "gain": learned.gain,
+        "likely": learned.likely,
+        "single": learned.single,
+        "calibration_error": learned.calibration_error,
+        "text": "\n".join(lines),
+        "model": None,
+        "page": None,
+        "command": None,
+    }
     if learned.likely < LEAST_LIKELY:
         print(
             "curate: nothing is written: the model is not clearly better than one score; mark more "
             f"clips, of other recordings, or bound {learned.single}",
             file=sys.stderr,
         )
-        return EXIT_FAILED
+        return Result(facts, EXIT_FAILED)
     if options.dry_run:
-        return EXIT_OK
+        return Result(facts)
     tuned = tuned_by(finished, score, options.min)
     write_lasting(finished.store, LEARNED_MODEL, score.to_json(), entries=len(score.curves))
     where = put_page(finished.store, render_tune(tuned, lines), options.html, "learn.html")
     print(f"{where}  effect of the bound {options.min:g}")
-    model = f"suitability.model={finished.store.uri}/{LEARNED_MODEL}"
-    _print_rerun(options.out, (model, *tuned.changes))
-    return EXIT_OK
+    model = f"{finished.store.uri}/{LEARNED_MODEL}"
+    rerun = _rerun(options.out, (f"suitability.model={model}", *tuned.changes))
+    print(f"to apply: {rerun}")
+    return Result(facts | {"model": model, "page": where, "command": rerun})
 
 
 def _port(text: str) -> int:
@@ -226,7 +247,7 @@ def _port(text: str) -> int:
 
 
 @command(
-    "look at the clips of a run in a browser, mark them, and try other bounds",
+    "look at clips in a browser, mark them, and try other bounds",
     OUT,
     option(
         "--port N",
@@ -236,6 +257,7 @@ def _port(text: str) -> int:
     ),
     SNAPSHOT,
     MEMORY,
+    has_json=False,
     description="Serves a page over a finished run, only to this machine. The page stores marks in "
     "OUT and changes nothing else.",
 )
@@ -293,16 +315,15 @@ def view(options: argparse.Namespace) -> int:
     ),
     option("--all", "find rejected clips too"),
     option("--html FILE", "write a page that plays the clips found"),
-    option("--json", "print a JSON list"),
     SNAPSHOT,
     MEMORY,
     description="Finds clips of a finished run by their vectors, the nearest first. Does not "
     "change OUT.",
     only_prints=always,
 )
-def search(options: argparse.Namespace) -> int:
+def search(options: argparse.Namespace) -> Result:
     from curator.retrieval.clip_search import ClipSearch
-    from curator.retrieval.search_results import as_json, as_table, render_search
+    from curator.retrieval.search_results import as_table, render_search
     from curator.review.bound_tuning import write_page
 
     check_out_first(options.out, filter(None, [options.clip]), "search {out} --clip {other}")
@@ -312,13 +333,12 @@ def search(options: argparse.Namespace) -> int:
     by = next(name for name in ClipSearch.BY if getattr(options, name) is not None)
     query = getattr(options, by)
     results = clips.find(by, query, options.k, options.where)
-    print(as_json(results) if options.json else as_table(results, by))
+    print(as_table(results, by))
     if options.html is not None:
         page = render_search(clips.finished, results, f"{by} {query}", options.where)
         where = write_page(options.html, page)
-        if not options.json:
-            print(f"{where}  plays the clips")
-    return EXIT_OK
+        print(f"{where}  plays the clips")
+    return Result([asdict(clip) for clip in results])
 
 
 @command(
@@ -328,7 +348,7 @@ def search(options: argparse.Namespace) -> int:
     "each kept clip on the page. The MP4 plays while the pointer rests on the clip. The next run "
     "writes the page with still pictures again.",
 )
-def report(options: argparse.Namespace) -> int:
+def report(options: argparse.Namespace) -> Result:
     from curator.executor.engine import Engine
     from curator.review.clip_previews import write_report
     from curator.review.finished_run import open_finished
@@ -340,5 +360,6 @@ def report(options: argparse.Namespace) -> int:
     with held(store, "report"), Engine(address=None, workers=1) as engine:
         finished_removals(store)
         n_previews = write_report(open_finished(options.out), engine)
-    print(f"{store.uri}/report/index.html  moving previews: {n_previews}")
-    return EXIT_OK
+    page = f"{store.uri}/report/index.html"
+    print(f"{page}  moving previews: {n_previews}")
+    return Result({"page": page, "previews": n_previews})

@@ -1,16 +1,17 @@
 """`curate plan` and `curate status`: the plan of a run, and its progress."""
 
 import argparse
-import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from curator.commands.arguments import (
-    EXIT_OK,
     OUT,
+    SHORTHANDS,
+    Result,
     always,
+    as_json,
     command,
     engine_of,
     option,
@@ -26,10 +27,11 @@ _WATCH_S = 10.0
 
 
 @command(
-    "predict clips, time, memory and cost of a run, from a sample of its sources",
+    "predict clips, time, memory and cost of a run, from a sample",
     option("SOURCE...", "as for `curate run`", dest="sources"),
     option("OUT", "as for `curate run`"),
     option("--recipe RECIPE", "as for `curate run`"),
+    *SHORTHANDS,
     overrides(),
     option(
         "--machines FILE",
@@ -48,13 +50,12 @@ _WATCH_S = 10.0
     ),
     option("--limit N", "as for `curate run`", positive),
     option("--workers N", "as for `curate run`", positive),
-    option("--json", "print the contents of plan.json"),
     lambda parser: parser.set_defaults(ray_address=None, place=[]),
     description="Probes all sources, runs a sample of them into a temporary folder, and predicts "
     "clips, time, memory and cost of the whole run with 90% intervals. `curate run` into the same "
     "OUT compares its progress with the plan.",
 )
-def plan(options: argparse.Namespace) -> int:
+def plan(options: argparse.Namespace) -> Result:
     from curator.errors import UsageError
     from curator.executor.host_resources import available_cpus
     from curator.executor.progress import Progress
@@ -110,8 +111,8 @@ def plan(options: argparse.Namespace) -> int:
         facts["sources_failed"] = len(table) - len(sources)
         lease.check()
         write_plan(store, facts, recipe_for(store, options.recipe, options.overrides))
-    print(json.dumps(facts, indent=1) if options.json else "\n".join(_planned(facts)))
-    return EXIT_OK
+    print(*_planned(facts), sep="\n")
+    return Result(facts)
 
 
 def _planned(plan: Mapping[str, Any]) -> Iterator[str]:
@@ -163,13 +164,15 @@ def _cost(row: Mapping[str, Any]) -> str:
 @command(
     "show the progress of a run, and estimate when it ends",
     OUT,
-    option("--json", "print a JSON object"),
-    option("--watch", "print again every 10 s, until the run ends"),
+    option(
+        "--watch",
+        "print again every 10 s, until the run ends; with --json, a document per line",
+    ),
     description="Shows the progress of a run into OUT by stage, and estimates when the run ends. "
     "Works on any machine that can read OUT.",
     only_prints=always,
 )
-def status(options: argparse.Namespace) -> int:
+def status(options: argparse.Namespace) -> Result:
     from curator.errors import UsageError
     from curator.runs.progress_report import run_status
     from curator.storage import open_store
@@ -179,9 +182,11 @@ def status(options: argparse.Namespace) -> int:
         facts = run_status(store)
         if facts["state"] == "none":
             raise UsageError(f"no run into {store.uri} has begun")
-        print(json.dumps(facts) if options.json else "\n".join(_progress(facts)), flush=True)
+        print(*_progress(facts), sep="\n", flush=True)
         if not options.watch or facts["state"] != "running":
-            return EXIT_OK
+            return Result(facts, is_line=True)
+        if options.json:
+            print(as_json(facts, is_line=True), file=options.stream, flush=True)
         time.sleep(_WATCH_S)
 
 

@@ -16,11 +16,14 @@ from curator.commands.arguments import (
     EXIT_OK,
     MEMORY,
     OUT,
+    SHORTHANDS,
     Option,
+    Result,
     cluster,
     command,
     engine_of,
     fraction,
+    group,
     option,
     overrides,
     positive,
@@ -76,55 +79,68 @@ def _listening_address(text: str) -> tuple[str, int]:
         "name from `curate recipes`, or a YAML file (default: the recipe of OUT; for a new OUT "
         "quickstart, which needs no GPU and no download)",
     ),
+    *SHORTHANDS,
     overrides("change one key of the recipe, such as filters.motion.min=0.3; may be repeated"),
-    *cluster(
-        address="Ray cluster to run on, such as ray-head:6379 or auto (default: $RAY_ADDRESS, else "
-        "only this machine)",
-        shared="all nodes of the cluster see OUT and the sources under the same paths (a network "
-        "file system). Without this option, a cluster needs s3:// for both",
-    ),
-    MEMORY,
     option("--limit N", "read only the first N sources, to try a recipe (default: all)", positive),
-    option(
-        "--against OTHER_OUT",
-        "reject clips with footage that another output keeps; may be repeated; replaces "
-        "dedup.against of the recipe (default: dedup.against)",
-        action="append",
-    ),
+    option("--dry-run", "check everything and print the work of the run; write nothing"),
     option(
         "--replace",
         "drop the sources of earlier runs that this run does not name, and accept lost clips "
         "(default: keep these sources; exit with 2 if clips would be lost because a source cannot "
         "be read or cut again, or more than 10%% of the clips because sources have new content)",
     ),
-    option("--dry-run", "check everything and print the work of the run; write nothing"),
     option(
-        "--metrics [HOST:]PORT",
-        "serve metrics of the run for Prometheus while it runs; on a Ray cluster, Ray's agent "
-        "serves them too (default: no metrics; HOST 127.0.0.1)",
-        _listening_address,
-    ),
-    option(
-        "--core-hour-price PRICE",
-        "price of a core-hour, for the metric `curate_cost_total` (default: no such metric)",
-        float,
-    ),
-    option(
-        "--log-format",
-        "format of progress and warnings on standard error; json writes an object per line "
-        "(default: text)",
-        choices=("text", "json"),
-        default="text",
+        "--against OTHER_OUT",
+        "reject clips with footage that another output keeps; may be repeated; replaces "
+        "dedup.against of the recipe (default: dedup.against)",
+        action="append",
     ),
     _max_failed("sources, of the clips to keep, or of the windows to caption"),
+    group(
+        "workers and clusters",
+        *cluster(
+            address="Ray cluster to run on, such as ray-head:6379 or auto (default: $RAY_ADDRESS, "
+            "else only this machine)",
+            shared="all nodes of the cluster see OUT and the sources under the same paths (a "
+            "network file system). Without this option, a cluster needs s3:// for both",
+        ),
+        MEMORY,
+    ),
+    group(
+        "monitoring",
+        option(
+            "--metrics [HOST:]PORT",
+            "serve metrics of the run for Prometheus while it runs; on a Ray cluster, Ray's agent "
+            "serves them too (default: no metrics; HOST 127.0.0.1)",
+            _listening_address,
+        ),
+        option(
+            "--core-hour-price PRICE",
+            "price of a core-hour, for the metric `curate_cost_total` (default: no such metric)",
+            float,
+        ),
+        option(
+            "--log-format",
+            "format of progress and warnings on standard error; json writes an object per line "
+            "(default: text)",
+            choices=("text", "json"),
+            default="text",
+        ),
+    ),
+    examples="""\
+  curate run videos/ out/                                    the default recipe
+  curate run videos/ out/ --size 720p --fps 24 --audio keep  with sound
+  curate run s3://bucket/raw s3://bucket/out --dry-run       what it would do\
+""",
     description="Curates sources into OUT, and reuses results of earlier runs into OUT that are "
     "still valid.",
     only_prints=lambda options: options.dry_run,
 )
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Result:
     """Checks the arguments, then runs; with `--dry-run`, describes the run."""
     from curator.errors import UsageError
     from curator.executor.progress import Progress
+    from curator.report.default_words import default_words
     from curator.report.funnel import format_funnel
     from curator.runs.dry_run import dry_run
     from curator.runs.generations import CARRIED
@@ -160,7 +176,8 @@ def run(options: argparse.Namespace) -> int:
         print(text)
         if problem is not None:
             raise UsageError(problem)
-        return EXIT_OK
+        first, *lines = text.split("\n  ")
+        return Result({"dry_run": True, "work": first, "lines": lines})
     with (
         ends_when_asked(),
         served(options.metrics, store, options.core_hour_price) as watch,
@@ -172,6 +189,7 @@ def run(options: argparse.Namespace) -> int:
         more = {**extent, "memory_bytes": options.memory, "watch": partial(watch, engine)}
         summary = start_run(store, recipe, options.sources, engine, progress, lease, **more)
     print(format_funnel(summary))
+    print(*default_words(summary), sep="\n", end="\n" * bool(default_words(summary)))
     is_empty = not summary["counts"]["kept"]
     if is_empty:
         print(
@@ -198,11 +216,11 @@ def run(options: argparse.Namespace) -> int:
             f"sources of earlier runs that stay in OUT, although this command does not name them: "
             f"{n_carried} (--replace drops them)"
         )
-    return failures_exit_code(store, summary, options.max_failed)
+    return Result(summary, failures_exit_code(store, summary, options.max_failed))
 
 
 @command(
-    "write new captions for the clips of a finished run, without encoding",
+    "write new captions for a finished run, without encoding",
     OUT,
     overrides(
         "change one key of the section caption in the run's recipe, such as caption.seed=1; may "
@@ -221,7 +239,7 @@ def run(options: argparse.Namespace) -> int:
     epilog="Clips that the new answers reject leave the shards. `curate run` restores clips that "
     "the old answers rejected and the new answers keep. Exit codes as for `curate run`.",
 )
-def recaption(options: argparse.Namespace) -> int:
+def recaption(options: argparse.Namespace) -> Result:
     from curator.executor.progress import Progress
     from curator.runs.lease import held
     from curator.runs.progress_report import reported
@@ -252,9 +270,10 @@ def recaption(options: argparse.Namespace) -> int:
             summary = with_repair(store, anew.execute, CACHES, check=lease.check)
     print(*_recaptioned(summary), sep="\n")
     print(f"{store.uri}/report/index.html  captions to look at")
-    return failures_exit_code(
+    code = failures_exit_code(
         store, summary, options.max_failed, clip_reasons=("not_annotated",), sources=False
     )
+    return Result(summary, code)
 
 
 def _recaptioned(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -282,7 +301,7 @@ def _recaptioned(summary: Mapping[str, Any]) -> Iterator[str]:
     "generate footage, curate it, and show where the results are",
     option("[DIR]", "folder (default: %(default)s)", default="demo"),
 )
-def demo(options: argparse.Namespace) -> int:
+def demo(options: argparse.Namespace) -> Result:
     from curator.footage.demo_films import make_demo
 
     folder = Path(options.dir).absolute()
@@ -291,10 +310,11 @@ def demo(options: argparse.Namespace) -> int:
         print(f"  {path.name}: {what}")
     parser = argparse.ArgumentParser()
     run.add_to(parser)
-    code = run.main(parser.parse_args([str(folder / "footage"), str(folder / "out")]))
-    if code == EXIT_OK:
+    result = run.main(parser.parse_args([str(folder / "footage"), str(folder / "out")]))
+    assert isinstance(result, Result)
+    if result.code == EXIT_OK:
         print("\n".join(["", "try next:", *_next_commands(options.dir)]))
-    return code
+    return result
 
 
 def _next_commands(folder: str) -> Iterator[str]:

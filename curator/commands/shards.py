@@ -1,11 +1,9 @@
 """`curate verify` and `curate export`, which read the shards of OUT."""
 
 import argparse
-import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from curator.commands.arguments import (
@@ -15,14 +13,13 @@ from curator.commands.arguments import (
     SHARDS_AT_ONCE,
     SNAPSHOT,
     CommandParser,
+    Result,
     command,
     option,
     terminal_line,
 )
 from curator.errors import CuratorError, raised_as
 from curator.number_text import amount
-
-_UNENCODED = re.compile("[\ud800-\udfff]")
 
 if TYPE_CHECKING:
     from curator.export import Exported
@@ -61,13 +58,12 @@ def _frames(text: str) -> int | str:
         "footage that `curate remove` took out",
     ),
     SNAPSHOT,
-    option("--json", "print one JSON object, for programs"),
     description="Reads every shard once and compares manifest, hashes, indexes, samples and tables "
     "with each other; changes nothing.",
     epilog="Exit codes: 0 nothing is wrong, perhaps with warnings; 3 something is wrong; 2 OUT has "
     "no shards (with --removed: no records of removals), or an argument is wrong.",
 )
-def verify(options: argparse.Namespace) -> int:
+def verify(options: argparse.Namespace) -> Result:
     """Checks shards, or proves removals; returns `EXIT_FAILED` if something is wrong."""
     from curator import verify
     from curator.errors import StorageError, UsageError
@@ -96,13 +92,8 @@ def verify(options: argparse.Namespace) -> int:
                     hashed=lambda n, n_total: shown(f"{n} of {amount(n_total, 'source')}"),
                 )
             facts, lines = _verified_facts(outcome), _verified_lines(outcome)
-    if options.json:
-        # A name that is not UTF-8 is printed as an escape, so that all is.
-        text = json.dumps(facts, indent=1, ensure_ascii=False)
-        print(_UNENCODED.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
-    else:
-        print("\n".join(lines))
-    return EXIT_OK if outcome.is_well else EXIT_FAILED
+    print(*lines, sep="\n")
+    return Result(facts, EXIT_OK if outcome.is_well else EXIT_FAILED)
 
 
 def _mb(n_bytes: int) -> str:
@@ -243,7 +234,7 @@ def _add_formats(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> N
     "Exit codes: 0 finished; 2 wrong usage, nothing was done; 1 broken off by the storage or by a\n"
     "damaged shard (`curate verify` says more); after 1, the same command resumes the export.",
 )
-def export(options: argparse.Namespace) -> int:
+def export(options: argparse.Namespace) -> Result:
     from curator import export
 
     given = vars(options).items()
@@ -260,7 +251,9 @@ def export(options: argparse.Namespace) -> int:
             progress=lambda e: shown(f"{amount(e.n_clips, 'clip')}, {_mb(e.n_bytes)} written"),
         )
     print(*_exported_lines(exported, options.destination, options.format), sep="\n")
-    return EXIT_OK
+    place = {"destination": options.destination, "format": options.format}
+    counts = {f.name: getattr(exported, f.name) for f in fields(exported) if f.repr}
+    return Result(place | counts)
 
 
 def _exported_lines(exported: "Exported", destination: str, format: str) -> Iterator[str]:

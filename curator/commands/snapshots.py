@@ -4,14 +4,15 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curator.commands.arguments import (
-    EXIT_OK,
     OUT,
     WOULD_REMOVE,
+    Result,
     always,
     command,
     one_of,
@@ -38,12 +39,11 @@ _UNITS = {"d": "days", "h": "hours", "w": "weeks"}
 @command(
     "list the snapshots of OUT, and the changes of each commit",
     OUT,
-    option("--json", "print a JSON object per snapshot"),
     description="Lists the snapshots of OUT, the newest first. Each commit adds a snapshot. "
     "`--snapshot N` of other commands reads a snapshot, and `curate clean` removes old snapshots.",
     only_prints=always,
 )
-def snapshots(options: argparse.Namespace) -> int:
+def snapshots(options: argparse.Namespace) -> Result:
     from curator.storage import open_store
     from curator.tables.snapshot_store import MADE, NUMBER, listed_snapshots, require_snapshots
 
@@ -53,9 +53,11 @@ def snapshots(options: argparse.Namespace) -> int:
     # Each snapshot is compared with the next older readable snapshot.
     readable = [summary for _, summary in listed if not isinstance(summary, DamagedError)]
     before = iter([*readable[1:], {}])
+    rows: list[dict[str, Any]] = []
     for number, summary in listed:
         if isinstance(summary, DamagedError):
             print(f"{number:>6}  damaged: {summary}")
+            rows.append({NUMBER: number, "damaged": str(summary)})
             continue
         older = next(before)
         changes = list(_changes(older["recipe"], summary["recipe"])) if older else []
@@ -73,8 +75,9 @@ def snapshots(options: argparse.Namespace) -> int:
             "new_shards": len(_shards(summary) - _shards(older)),
             "recipe_changes": changes,
         }
-        print(json.dumps(facts) if options.json else _line(facts))
-    return EXIT_OK
+        print(_line(facts))
+        rows.append(facts)
+    return Result(rows)
 
 
 def _line(facts: Mapping[str, Any]) -> str:
@@ -114,7 +117,7 @@ def _age(text: str) -> timedelta:
 
 
 @command(
-    "remove old snapshots of OUT, and tars and tables that no other snapshot names",
+    "remove old snapshots of OUT, and tars that only they name",
     OUT,
     option(
         "--keep N",
@@ -132,7 +135,7 @@ def _age(text: str) -> timedelta:
     "tables, stored candidates. The newest snapshot always stays. A trainer or a reader that still "
     "uses a removed snapshot loses its files.",
 )
-def clean(options: argparse.Namespace) -> int:
+def clean(options: argparse.Namespace) -> Result:
     from curator.runs.lease import held
     from curator.storage import open_store
     from curator.tables.out_layout import OWN_FOLDERS, is_own
@@ -160,7 +163,7 @@ def clean(options: argparse.Namespace) -> int:
         f"snapshots {done}: {numbers}; objects: {cleaned.n_objects}, "
         f"{cleaned.n_bytes / 1e9:.3f} GB; kept: {', '.join(map(str, cleaned.kept))}"
     )
-    return EXIT_OK
+    return Result({"dry_run": options.dry_run, **asdict(cleaned)})
 
 
 @command(
@@ -210,7 +213,7 @@ def clean(options: argparse.Namespace) -> int:
     epilog="`curate verify --removed OUT` proves the removal. No run or trainer may use OUT during "
     "a removal. `curate remove OUT --finish` finishes an interrupted removal.",
 )
-def remove(options: argparse.Namespace) -> int:
+def remove(options: argparse.Namespace) -> Result:
     from curator.removal.removing import STATE, delete_returned, finish_removal, repair_before
     from curator.runs.lease import held
     from curator.runs.repair import with_repair
@@ -235,10 +238,9 @@ def remove(options: argparse.Namespace) -> int:
                 f"records of removals: {removals.n_records}; unfinished: "
                 f"{', '.join(removals.unfinished) or 'none'}"
             )
-            return EXIT_OK
+            return Result({"records": removals.n_records, "unfinished": [*removals.unfinished]})
     elif options.dry_run:
-        _plan(options, store)
-        return EXIT_OK
+        return Result({"dry_run": True, **_selected_facts(_plan(options, store))})
     with ends_when_asked(), held(store, "remove") as lease:
 
         def finish() -> "Removed":
@@ -248,8 +250,10 @@ def remove(options: argparse.Namespace) -> int:
                 )
 
         repair_before(store, lease.check)
+        selected: dict[str, Any] = {}
         if not options.finish:
-            with_repair(store, lambda: _begin(options, store), STATE, check=lease.check)
+            begun = with_repair(store, lambda: _begin(options, store), STATE, check=lease.check)
+            selected = _selected_facts(begun)
         removed = with_repair(store, finish, STATE, check=lease.check)
         if options.finish:
             if with_repair(store, lambda: _begin_returned(store), STATE, check=lease.check):
@@ -265,10 +269,10 @@ def remove(options: argparse.Namespace) -> int:
         f"{amount(removed.n_deleted, 'other object')}; `curate verify --removed {store.uri}` "
         "proves it"
     )
-    return EXIT_OK
+    return Result({"dry_run": False, **selected, **asdict(removed)})
 
 
-def _give_up(options: argparse.Namespace, store: "Store") -> int:
+def _give_up(options: argparse.Namespace, store: "Store") -> Result:
     from curator.removal.removing import (
         finish_removal,
         give_up_lost,
@@ -296,7 +300,7 @@ def _give_up(options: argparse.Namespace, store: "Store") -> int:
             finish_removal(store, check=lease.check)
         if lost:
             print("the footage of these records may come back: then remove it again")
-    return EXIT_OK
+    return Result({"dry_run": options.dry_run, "lost": dict(lost), "snapshots": list(numbers)})
 
 
 def _plan(options: argparse.Namespace, store: "Store") -> "RemovalSelection":
@@ -308,7 +312,20 @@ def _plan(options: argparse.Namespace, store: "Store") -> "RemovalSelection":
     return selected
 
 
-def _begin(options: argparse.Namespace, store: "Store") -> None:
+def _selected_facts(selected: "RemovalSelection") -> dict[str, Any]:
+    return {
+        "clips": len(selected.clip_ids),
+        "seconds": selected.seconds,
+        "sources": selected.record["n_sources"],
+        "clip_ids": sorted(selected.record["clip_ids"]),
+        "tars": sorted(selected.shards),
+        "overlapping": selected.n_overlapping,
+        "same": selected.n_same,
+        "duplicates": [duplicate.clip_id for duplicate in selected.duplicates],
+    }
+
+
+def _begin(options: argparse.Namespace, store: "Store") -> "RemovalSelection":
     from curator.removal.removing import begin_removal
 
     selected = _plan(options, store)
@@ -316,6 +333,7 @@ def _begin(options: argparse.Namespace, store: "Store") -> None:
     if not record["clip_ids"] and not record["uris"] and not record["sources"]:
         raise UsageError("nothing matches; nothing was removed")
     print(f"record: {store.uri}/{begin_removal(store, selected, forgets=options.forget)}")
+    return selected
 
 
 def _begin_returned(store: "Store") -> bool:

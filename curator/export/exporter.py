@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from curator.errors import RecipeError, UsageError, raised_as
 from curator.extensions import Extension, Kind, load_extension
 from curator.stages.shard.tar_reader import Shard
+from curator.value_errors import explain
 
 if TYPE_CHECKING:
     from curator.export.job import Job, ShardClip
@@ -174,6 +175,5 @@ def checked_options(name: str, given: Mapping[str, object]) -> ExporterOptions:
     try:
         return options_type(**given)
     except ValidationError as error:
-        first = error.errors()[0]
-        key, message = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{name}: {key} is {given[key]!r}: {message}") from error
+        location, message = explain(error, options_type)
+        raise UsageError(f"{name}: {'.'.join(location)}: {message}") from error

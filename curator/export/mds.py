@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from curator.errors import StorageError, UsageError, install_extra
+from curator.errors import StorageError, UsageError
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
+from curator.installation import install_extra
 from curator.stages.shard.tar_reader import Shard
 from curator.storage.scratch import ScratchFolder
 

@@ -19,12 +19,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import UsageError, install_extra
+from curator.errors import UsageError
+from curator.installation import install_extra, pip_command
 
 Picture = NDArray[np.uint8]
 """A picture or video frame: uint8 RGB, height x width x 3."""
 
-_REMEDY = f"install it with: {install_extra('demo')}"
 _GRAIN_MARGIN_PX = 64
 _OVERSAMPLING = 1.5
 
@@ -38,11 +38,12 @@ def photograph(file: str) -> Picture:
     """
     spec = importlib.util.find_spec("skimage")
     if spec is None or spec.origin is None:
-        raise UsageError(f"the demo needs the photographs of scikit-image; {_REMEDY}")
+        raise UsageError(f"the demo needs the photographs of scikit-image: {install_extra('demo')}")
     path = Path(spec.origin).parent / "data" / file
     bgr = cv2.imread(str(path), cv2.IMREAD_COLOR)
     if bgr is None:
-        raise UsageError(f"cannot read {path}, a file of scikit-image's wheel; re{_REMEDY}")
+        again = pip_command("install", "scikit-image", again=True)
+        raise UsageError(f"cannot read {path}, a file of scikit-image's wheel; {again}")
     picture = np.ascontiguousarray(bgr[:, :, ::-1]).astype(np.uint8, copy=False)
     picture.setflags(write=False)
     return picture

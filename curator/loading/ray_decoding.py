@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
-from curator.errors import UsageError, install_extra
+from curator.errors import UsageError
+from curator.installation import install_extra
 from curator.loading.dataset import ClipDataset, singles_of
 from curator.storage import Store
 

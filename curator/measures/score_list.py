@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite, isnan
 from types import MappingProxyType
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from pydantic import ConfigDict, RootModel, ValidationInfo, field_validator
@@ -176,16 +176,30 @@ class Measures:
         self, name: str | None, aggregates: Mapping[str, How] = MappingProxyType({})
     ) -> Iterator[str]:
         """Yields lines about one score, or about all; raises `UsageError` for an unknown name."""
+        for fact in self.facts(name, aggregates):
+            yield f"{fact['name']}  [{fact['unit']}]"
+            yield f"    {fact['meaning']}"
+            yield f"    {fact['range']}"
+            if how := fact["aggregate"]:
+                yield f"    {how} over samples; `scores.{fact['name']}` of the recipe changes it"
+            yield f"    reasons: {', '.join(fact['reasons'])}"
+
+    def facts(
+        self, name: str | None, aggregates: Mapping[str, How] = MappingProxyType({})
+    ) -> Iterator[dict[str, Any]]:
+        """Yields the definition of one score, or of all, for `--json`; raises as `text`."""
         if name is not None and name not in self.specs:
             raise UsageError(unknown_key(name, self.specs, "score"))
         for own, spec in self.specs.items():
             if name in (None, own):
-                yield f"{own}  [{spec.unit}]"
-                yield f"    {spec.meaning}"
-                yield f"    {spec.range}"
-                if how := _how(aggregates.get(own, spec.how)):
-                    yield f"    {how} over samples; `scores.{own}` of the recipe changes it"
-                yield f"    reasons: {_reasons(spec).replace('`', '')}"
+                yield {
+                    "name": own,
+                    "unit": spec.unit,
+                    "range": spec.range,
+                    "meaning": spec.meaning,
+                    "aggregate": _how(aggregates.get(own, spec.how)) or None,
+                    "reasons": list(dict.fromkeys((spec.low, spec.high))),
+                }
 
 
 def _how(how: How | None) -> str:

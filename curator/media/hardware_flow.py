@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import CuratorError, install_extra
+from curator.errors import CuratorError
+from curator.installation import install_extra
 from curator.media.opencv import cv2
 
 GRID_PX = 4

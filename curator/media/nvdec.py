@@ -45,9 +45,9 @@ from curator.errors import (
     DeviceError,
     DeviceLostError,
     DeviceMemoryError,
-    install_extra,
     one_line,
 )
+from curator.installation import install_extra
 from curator.media.decode import DeviceFrame, DevicePicture, FrameReader, FrameTime
 from curator.media.device_errors import device_error
 from curator.media.device_frames import DeviceBatch, Form, Program, planes_of_frames

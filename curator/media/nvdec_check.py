@@ -13,7 +13,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from curator.errors import CuratorError, install_extra
+from curator.errors import CuratorError
+from curator.installation import install_extra, pip_command
 from curator.media.nvdec import Nvdec
 
 TIMEOUT_S = 120
@@ -24,8 +25,8 @@ FIRST_CODEC = "2.2.4"
 _FIRST_DRIVER = {13: "580", 12: "525", 11: "450"}
 """First driver for each major version of CUDA; minor versions are compatible. Source: NVIDIA's CUDA
 compatibility guide."""
-_LAST_TORCH = {12: "uv pip install 'torch<2.11' in the checkout of this package"}
-"""How to install a torch for an older CUDA. PyPI's builds are for CUDA 12 up to torch 2.10."""
+_LAST_TORCH = {12: "torch<2.11"}
+"""The newest torch for an older CUDA. PyPI's builds are for CUDA 12 up to torch 2.10."""
 
 
 @cache
@@ -101,7 +102,7 @@ def driver_fault(build: str, driver_cuda: int) -> str | None:
         return None
     other = f"install a torch for CUDA {newest}"
     if newest in _LAST_TORCH:
-        other += f": {_LAST_TORCH[newest]}"
+        other += f": {pip_command('install', _LAST_TORCH[newest])}"
     return (
         f"the driver is too old, and supports CUDA up to {cuda_words(driver_cuda)}; "
         f"update the driver to {_FIRST_DRIVER.get(wanted, 'a newer version')} or newer, or {other}"
@@ -117,7 +118,8 @@ def torch_fault() -> str | None:
     """Returns why the installed torch cannot use this machine's driver; None if it can."""
     driver_cuda, build = _driver_cuda(), installed_cuda_build()
     if build is None:
-        return "torch is a CPU-only build; uv pip install --reinstall torch torchvision"
+        again = pip_command("install", "torch", "torchvision", again=True)
+        return f"torch is a CPU-only build; {again}"
     # Without a driver, PyNvVideoCodec does not load, and its error says so.
     fault = driver_fault(build, driver_cuda) if driver_cuda is not None else None
     return f"torch is built for CUDA {build}, and {fault}" if fault is not None else None

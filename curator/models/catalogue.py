@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from curator.errors import ModelError, unknown_key
+from curator.value_errors import explain
 
 Kind = Literal["clip", "aesthetic", "shots", "scenes", "text"]
 
@@ -141,10 +142,17 @@ def load_catalogue(added: str | None = None) -> Catalogue:
 def _entries(text: str) -> dict[str, ModelEntry]:
     from curator.strict_yaml import StrictYamlError, load_yaml
 
+    entries: dict[str, ModelEntry] = {}
     try:
         data = load_yaml(text) or {}
         if not isinstance(data, dict):
             raise TypeError(f"it is a {type(data).__name__}; expected names and entries")
-        return {name: ModelEntry.model_validate({"name": name} | row) for name, row in data.items()}
-    except (StrictYamlError, ValidationError, TypeError) as error:
+        for name, row in data.items():
+            entries[name] = ModelEntry.model_validate({"name": name} | row)
+    except ValidationError as error:
+        location, why = explain(error, ModelEntry)
+        words = ": ".join([name, *location, why])
+        raise ModelError(f"{CATALOGUE} cannot be read: {words}") from error
+    except (StrictYamlError, TypeError) as error:
         raise ModelError(f"{CATALOGUE} cannot be read: {' '.join(str(error).split())}") from error
+    return entries

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError, install_extra, one_line
+from curator.errors import ModelError, one_line
+from curator.installation import install_extra
 from curator.models.catalogue import ModelEntry
 from curator.models.picture_network import PUSHED, Picture, PictureNetwork
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from curator.errors import ModelError, one_line
+from curator.value_errors import explain
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,10 @@ def load_prompts(path: str | None = None) -> Prompts:
     file = Path(path) if path is not None else Path(__file__).parent / "content_types.yaml"
     try:
         return Prompts.model_validate(load_yaml(file.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, StrictYamlError, ValidationError) as error:
+    except ValidationError as error:
+        location, why = explain(error, Prompts)
+        raise ModelError(f"prompts {file}: {': '.join([*location, why])}") from error
+    except (OSError, UnicodeDecodeError, StrictYamlError) as error:
         raise ModelError(
             f"prompts {file} cannot be read: {' '.join(str(error).split())}"
         ) from error

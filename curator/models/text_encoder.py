@@ -28,7 +28,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError, install_extra, one_line
+from curator.errors import ModelError, one_line
+from curator.installation import install_extra
 from curator.models.catalogue import ModelEntry
 
 Device = Literal["auto", "cpu", "cuda"]

@@ -25,8 +25,9 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError, StorageError, install_extra
+from curator.errors import ModelError, StorageError
 from curator.fingerprints import fingerprint
+from curator.installation import install_extra
 from curator.models.catalogue import CATALOGUE, Catalogue, ModelEntry, load_catalogue
 from curator.storage import open_store
 from curator.storage.base import TEMPORARY_PREFIX

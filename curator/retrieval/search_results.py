@@ -2,10 +2,8 @@
 
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,11 +17,6 @@ from curator.tables.disk_table import taken
 PAGE_BYTES = 200_000_000
 """Most bytes of MP4s in a page; the page shows pictures of further clips."""
 _MAX_SOURCE, _MAX_CAPTION = 40, 60
-
-
-def as_json(clips: Sequence[FoundClip]) -> str:
-    """Returns the clips as a JSON list."""
-    return orjson.dumps([asdict(clip) for clip in clips], option=orjson.OPT_INDENT_2).decode()
 
 
 def as_table(clips: Sequence[FoundClip], by: str) -> str:

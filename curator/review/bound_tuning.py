@@ -211,6 +211,26 @@ def summary_lines(tuned: Tuned) -> list[str]:
     return lines
 
 
+def tuned_facts(tuned: Tuned) -> dict[str, Any]:
+    """Returns what `summary_lines` says, for `--json`; kept clips count as the reason `kept`."""
+    counts = [
+        {reason or "kept": n for reason, n in Counter(reasons).most_common()}
+        for reasons in (tuned.now, tuned.then)
+    ]
+    return {
+        "changes": list(tuned.changes),
+        "is_exact": tuned.is_exact,
+        "bounds": [
+            {"rule": after.rule, "now": before and _shown(before), "then": _shown(after)}
+            for before, after in tuned.bounds
+        ],
+        "now": counts[0],
+        "then": counts[1],
+        "kept_to_rejected": len(tuned.moved(was_kept=True)),
+        "rejected_to_kept": len(tuned.moved(was_kept=False)),
+    }
+
+
 def _shown(bounds: Bounds) -> str:
     marks = [f"{side} {value:.6g}" for side, value in marks_of(bounds).items()]
     marks += [

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from math import floor, log10
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +58,19 @@ def find_clip(finished: Finished, prefix: str) -> int:
             f"{prefix!r}; `curate explain` without an id lists clips, and the table clips has all"
         )
     raise UsageError(ambiguous_id(prefix, take_values(ids, pa.array(clips)).to_pylist()))
+
+
+def listed_clips(finished: Finished) -> dict[str, Any]:
+    """Returns what `listing` shows, for `--json`."""
+    names = ["clip_id", "decision", "reason", "source_uri", "start_s", "end_s"]
+    clips = finished.clips.slice(0, MAX_LISTED).select(names).to_pylist()
+    return {"clips": clips, "clips_in_all": finished.clips.num_rows}
+
+
+def clip_facts(finished: Finished, prefix: str) -> dict[str, Any]:
+    """Returns the row of the table `clips` of the clip whose id begins with a prefix."""
+    row: dict[str, Any] = finished.clips.slice(find_clip(finished, prefix), 1).to_pylist()[0]
+    return row
 
 
 def listing(finished: Finished) -> str:

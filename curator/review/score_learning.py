@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.errors import UsageError, install_extra
+from curator.errors import UsageError
+from curator.installation import install_extra
 from curator.measures.learned_score import LearnedScore
 from curator.measures.score_list import SUITABILITY
 from curator.number_text import amount

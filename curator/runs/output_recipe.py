@@ -1,12 +1,20 @@
 """Chooses the recipe of a run into an output, and lists its changes to the output's recipe."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from curator.errors import DamagedError, StorageError, UsageError, raised_as
-from curator.recipe import DEFAULT_RECIPE, Recipe, load_recipe, recipe_used, with_changes
+from curator.recipe import (
+    DEFAULT_RECIPE,
+    Overrides,
+    Recipe,
+    leaves,
+    load_recipe,
+    recipe_used,
+    with_changes,
+)
 from curator.storage import Store
 from curator.tables.checksums import find_json
 from curator.tables.out_layout import CONFIG, MANIFEST
@@ -39,11 +47,11 @@ CONSEQUENCES: Mapping[str, str] = {
 """Effects of a change on the next run, by section or key of the recipe."""
 
 
-def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Recipe:
+def recipe_for(store: Store, name: str | Mapping[str, Any] | None, overrides: Overrides) -> Recipe:
     """Returns the recipe of a run: the named recipe, else the output's recipe, else the default.
 
     Logs the changes to the recipe of the output. `load_recipe` explains `name`; None keeps the
-    recipe of the output. `overrides` are changes to this recipe, `key=value` each.
+    recipe of the output. `overrides` are changes to this recipe.
 
     Raises:
         RecipeError: A key or value is wrong.
@@ -60,7 +68,7 @@ def recipe_for(store: Store, name: str | None, overrides: Sequence[str]) -> Reci
     if name is None and before is not None:
         recipe = with_changes(before, overrides)
     else:
-        recipe = load_recipe(name or DEFAULT_RECIPE, overrides)
+        recipe = load_recipe(DEFAULT_RECIPE if name is None else name, overrides)
     if before is not None:
         log_changes(store.uri, before, recipe)
     return recipe
@@ -102,19 +110,11 @@ def recipe_changes(before: Recipe, recipe: Recipe) -> Iterator[str]:
 
     The key `about` has no effect.
     """
-    old, new = (dict(_leaves(version.model_dump(mode="json"))) for version in (before, recipe))
+    old, new = (dict(leaves(version.model_dump(mode="json"))) for version in (before, recipe))
     for key in {**new, **old}:
         if key != "about" and old.get(key) != new.get(key):
             consequence = CONSEQUENCES.get(key) or CONSEQUENCES[key.split(".")[0]]
             yield f"{key}: {_shown(old.get(key))} -> {_shown(new.get(key))} ({consequence})"
-
-
-def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
 
 
 def _shown(value: object) -> str:

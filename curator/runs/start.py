@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from curator.models.text_detector import TEXT_WEIGHTS
 from curator.models.weight_store import ModelStore
 from curator.number_text import amount
 from curator.pipeline import graph_of
-from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
+from curator.recipe import Overrides, Recipe, learned_score_of, measures_of, semantics_of
 from curator.runs.elsewhere import check_recognition, other_output
 from curator.runs.lease import Lease
 from curator.runs.output_recipe import recipe_for
@@ -46,8 +46,8 @@ def check_run(
     sources: Sequence[str],
     out: str,
     *,
-    recipe: str | None,
-    overrides: Sequence[str],
+    recipe: str | Mapping[str, Any] | None,
+    overrides: Overrides,
     ray_address: str | None,
     shared_out: bool,
     writes: bool = True,
@@ -57,8 +57,9 @@ def check_run(
     Args:
         sources: Sources as the user named them.
         out: Output root.
-        recipe: Name, or path of a YAML file; None for the output's recipe, else `quickstart`.
-        overrides: Changes to the recipe, `key=value` each.
+        recipe: Name, path of a YAML file, or its contents; None for the output's recipe, else
+            `quickstart`.
+        overrides: Changes to the recipe.
         ray_address: Cluster to run on; None for this machine.
         shared_out: Whether the user says that all nodes see the same folders.
         writes: Whether the run writes.
@@ -95,8 +96,8 @@ def _checked(
     sources: Sequence[str],
     out: str,
     *,
-    recipe: str | None,
-    overrides: Sequence[str],
+    recipe: str | Mapping[str, Any] | None,
+    overrides: Overrides,
     ray_address: str | None,
     shared_out: bool,
     writes: bool,

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from curator.errors import UsageError, install_extra
+from curator.errors import UsageError
+from curator.installation import install_extra
 from curator.storage.base import ObjectInfo, Store, checked_key
 from curator.storage.bucket_store import BucketStore
 from curator.storage.local_store import AppendFile

@@ -6,7 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from curator.errors import UsageError, install_extra
+from curator.errors import UsageError
+from curator.installation import install_extra
 
 _FORBIDDEN = (
     "enable_external_access", "autoload_known_extensions", "autoinstall_known_extensions",

@@ -16,10 +16,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from curator import __version__
-from curator.errors import UsageError, install_extra
+from curator.errors import UsageError
 from curator.executor.cpu_accounting import cpu_profile
 from curator.executor.engine import Engine
 from curator.executor.ray_cluster import Number
+from curator.installation import install_extra
 from curator.runs.run_context import RunLog
 from curator.storage import Store
 from curator.storage.base import TRAFFIC

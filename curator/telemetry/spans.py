@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from curator.errors import install_extra
 from curator.executor.progress import Progress
 from curator.executor.timeline import Timeline
+from curator.installation import install_extra
 
 logger = logging.getLogger(__name__)
 

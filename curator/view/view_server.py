@@ -27,6 +27,7 @@ from starlette.routing import Route
 from curator.errors import CuratorError, RecipeError, UsageError
 from curator.number_text import plain
 from curator.retrieval.clip_search import ClipSearch
+from curator.value_errors import explain
 from curator.view.viewed_run import PAGE, ClipQuery, ViewedRun
 
 ASSETS = {"view.js": "text/javascript", "view.css": "text/css"}
@@ -182,10 +183,10 @@ def _told_fields(form: type[_Asked]) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the request"
+        location, problem = explain(error, form)
+        where = ".".join(location) or "the request"
         fields = ", ".join(form.model_fields)
-        raise UsageError(f"{where}: {first['msg']}; expected some of {fields}") from error
+        raise UsageError(f"{where}: {problem} (fields: {fields})") from error
 
 
 def _post(path: str, form: type[_Asked], answer: Callable[..., Any]) -> Route:

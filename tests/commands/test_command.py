@@ -9,6 +9,7 @@ import pytest
 from command_line import Curate
 from film_makers import empty_file, png_file, text_file
 
+from curator.cli import GROUPS, main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from curator.commands.run import failures_exit_code, is_too_many
 from curator.storage import open_store
@@ -190,13 +191,35 @@ def test_help_needs_no_heavy_package() -> None:
     assert "Exit codes" in result.stdout
 
 
+def test_the_help_has_groups_examples_and_narrow_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins each command once, under a title; and the options that most people need first."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert [line for line in text.splitlines() if len(line) > 79] == []
+    for title, verbs in GROUPS.items():
+        listed = text.partition(f"\n{title}:\n")[2].partition("\n\n")[0].splitlines()
+        assert [line.split()[0] for line in listed] == [verb.name for verb in verbs]
+    assert len([line for line in text.splitlines() if line.startswith("  curate ")]) == 3
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    text = capsys.readouterr().out
+    assert [line for line in text.splitlines() if len(line) > 79] == []
+    options = [line.split()[0] for line in text.splitlines() if line.startswith("  --")]
+    assert options[:5] == ["--recipe", "--size", "--fps", "--audio", "--set"]
+    assert len([line for line in text.splitlines() if line.startswith("  curate run ")]) == 3
+
+
 def test_a_command_refuses_arguments_with_its_own_usage(
     curate: Curate, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pins the order of `mark`: an option between OUT and the clips ends the names."""
     for arguments, error in (
         (("out", "--keep", "abc"), "unrecognized arguments: abc; expected OUT CLIP_ID before all"),
-        (("out", "abc", "--kept"), "unrecognized arguments: --kept\n"),
+        (("out", "abc", "--kept"), "unrecognized arguments: --kept; did you mean --keep?\n"),
     ):
         with pytest.raises(SystemExit):
             curate("mark", *arguments)

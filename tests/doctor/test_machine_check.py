@@ -9,6 +9,7 @@ from curator.doctor import machine_check
 from curator.doctor.diagnosis import CheckRow, State
 from curator.doctor.machine_check import ASKED, are_sound, package_rows
 from curator.doctor.probe_process import DECODERS, ProbeResult
+from curator.installation import install_extra, pip_command
 
 GB, GIB = 10**9, 1 << 30
 SOUND = {name: ProbeResult({}) for name in ASKED} | {
@@ -125,16 +126,16 @@ def test_a_sound_installation() -> None:
     [
         (
             "ray", "Ray", "ModuleNotFoundError: No module named 'ray'", {"ray": None},
-            State.MISSING, ["uv pip install '.[run]' in the checkout of this package"],
+            State.MISSING, [install_extra("run")],
         ),
         (
             "faiss", "FAISS", "the process died of SIGILL", {}, State.BROKEN,
-            ["uv pip install --reinstall faiss-gpu"],
+            [pip_command("install", "faiss-gpu", again=True)],
         ),
         (
             "cv2", "OpenCV", NO_LIBRARY.format("libGL.so.1"),
             {"opencv-python-headless": None, "opencv-python": "4.10"}, State.BROKEN,
-            ["uninstall opencv-python;", "opencv-python-headless"],
+            ["uninstall", "opencv-python;", "opencv-python-headless"],
         ),
         (
             "pyarrow", "Arrow", NO_LIBRARY.format("libgomp.so.1"), {}, State.BROKEN,

@@ -12,6 +12,7 @@ from test_export import files
 
 from curator.commands.arguments import EXIT_USAGE
 from curator.export import export
+from curator.installation import install_extra
 
 ELSEWHERE = "MosaicML's package needs an environment of its own: `make test-mds` runs this test"
 
@@ -20,7 +21,7 @@ def test_without_the_package_the_remedy_is_said(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, curate: Curate
 ) -> None:
     monkeypatch.setitem(sys.modules, "streaming", None)
-    assert "uv pip install '.[mds]'" in curate(
+    assert install_extra("mds") in curate(
         "export", out, tmp_path / "to", "--format", "mds", code=EXIT_USAGE
     )
     assert not (tmp_path / "to").exists()

@@ -1,6 +1,7 @@
 """Pins the truth that other tests and the demo rely on: spans, frame counts, times and damage."""
 
 import importlib.util
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from curator.errors import UsageError
 from curator.footage import scenes
 from curator.footage.demo_films import make_demo, phone_pts, studio, tour
 from curator.footage.scenes import Edit, ShotSpec
+from curator.installation import install_extra
 
 SIZE = {"width_px": 96, "height_px": 54}
 
@@ -81,5 +83,5 @@ def test_demo_refuses_a_height_without_even_sizes_and_names_what_is_missing(
         make_demo(tmp_path, height_px=500)
     scenes.photograph.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"uv pip install '\.\[demo\]'"):
+    with pytest.raises(UsageError, match=re.escape(install_extra("demo"))):
         make_demo(tmp_path)

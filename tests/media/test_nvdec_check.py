@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from curator.installation import install_extra, pip_command
 from curator.media import nvdec_check
 from curator.media.nvdec_check import FIRST_CODEC, codec_fault, driver_fault, torch_cuda_build
 
@@ -18,7 +19,7 @@ def test_an_old_package_or_driver_is_told_with_the_remedy() -> None:
     for installed in ("2.2.3", "2.1", "1.0.2"):
         fault = codec_fault(installed) or ""
         assert fault.startswith(f"PyNvVideoCodec is {installed}, and before 2.2.4, ")
-        assert "; uv pip install '.[gpu]'" in fault
+        assert f"; {install_extra('gpu')}" in fault
     asked = re.findall(r"PyNvVideoCodec>=([\d.]+)", (ROOT / "pyproject.toml").read_text())
     assert asked == [FIRST_CODEC, FIRST_CODEC]
     # A driver of the same major version of CUDA fits too.
@@ -26,8 +27,7 @@ def test_an_old_package_or_driver_is_told_with_the_remedy() -> None:
         assert driver_fault(build, cuda) is None
     assert driver_fault("13.2", 12040) == (
         "the driver is too old, and supports CUDA up to 12.4; update the driver to 580 or newer, "
-        "or install a torch for CUDA 12: uv pip install 'torch<2.11' in the checkout of this "
-        "package"
+        f"or install a torch for CUDA 12: {pip_command('install', 'torch<2.11')}"
     )
     assert "torch for CUDA 11" in (driver_fault("12.8", 11080) or "")
     # The build of torch is read from its file.

@@ -1,6 +1,7 @@
 """Embeddings of captions against transformers' own models, with random weights."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from tiny_text import DIM, WORDS, text_folder
 
 from curator.errors import ModelError
+from curator.installation import install_extra
 from curator.models.catalogue import ModelEntry
 from curator.models.text_encoder import BATCH_TOKENS, Embedding, TextEncoder, text_hash
 from curator.models.weight_store import ModelStore
@@ -177,7 +179,7 @@ def test_a_missing_package_is_named_with_the_remedy_and_importing_costs_nothing(
     store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("curator.models.text_encoder.importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ModelError, match=r"uv pip install '\.\[captions-local\]'"):
+    with pytest.raises(ModelError, match=re.escape(install_extra("captions-local"))):
         embed_captions(TEXTS, store.catalogue.find("tiny-t5"), store)
     program = (
         "import sys, curator.models.text_encoder\n"

@@ -83,7 +83,7 @@ def test_the_packaged_catalogue_is_whole() -> None:
     [
         ("mine: {kind: clip, about: a, file: f, licence: l}", "needs dim"),
         ("mine: {kind: clip, dim: 4, architecture: A, about: a, file: ../f, licence: l}", "folder"),
-        ("../m: {kind: clip, dim: 4, architecture: A, about: a, file: f, licence: l}", "pattern"),
+        ("../m: {kind: clip, dim: 4, architecture: A, about: a, file: f, licence: l}", "matches"),
         ("mine: {kind: clip, color: red}", "color"),
         ("[mine]", "expected names and entries"),
         ("mine: {", "cannot be read"),

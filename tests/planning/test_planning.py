@@ -137,9 +137,10 @@ def test_machines_without_enough_memory_or_a_gpu_are_told() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- {name: a, cpu: 8}", "machine 1: cpus: Field required"),
+        ("- {name: a, cpu: 8}", "machine 1: cpu: unknown key 'cpu'; did you mean 'cpus'?"),
+        ("- {name: a}", "machine 1: cpus: missing; expected a number"),
         ("- {name: a, cpus: 8, price: 1}", "unknown key 'price'; did you mean 'price_per_"),
-        ("- {name: a, cpus: 0}", "machine 1: cpus: Input should be greater than 0"),
+        ("- {name: a, cpus: 0}", "machine 1: cpus: expected a number greater than 0; got 0"),
         ("name: a", "expected a list of machines"),
         ("- [", "cannot be read"),
     ],

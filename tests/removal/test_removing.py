@@ -19,6 +19,7 @@ from removable import LIKE, SHARED
 import curator
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from curator.installation import install_extra
 from curator.storage import open_store, s3_client
 from curator.storage.local_store import LocalStore
 from curator.tables import key_index
@@ -293,7 +294,7 @@ def test_what_is_not_there_is_named_and_nothing_happens(
     monkeypatch.setitem(sys.modules, "duckdb", None)
     assert main(["remove", str(place.out), "--where", "fps > 1", "--dry-run"]) == EXIT_USAGE
     error = capsys.readouterr().err
-    assert "uv pip install '.[sql]'" in error
+    assert install_extra("sql") in error
     assert error.count("\n") == 1
     assert place.files("") == before
 

@@ -180,7 +180,7 @@ def test_the_list_says_what_changed(place: Path, capsys: pytest.CaptureFixture[s
     assert "select.max_per_group: null -> 2" in lines[0]
     assert "2 sources, 8 of 8 clips kept" in lines[1]
     assert main(["snapshots", str(place / "out"), "--json"]) == EXIT_OK
-    facts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    facts = json.loads(capsys.readouterr().out)
     assert [one["kept"] for one in facts] == [2, 8, 4]
 
 

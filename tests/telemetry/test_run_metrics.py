@@ -21,6 +21,7 @@ from curator.errors import UsageError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.ray_cluster import RayCluster
+from curator.installation import install_extra
 from curator.runs.run_context import RunLog
 from curator.stages.commit.commit_run import clip_outcomes
 from curator.storage import open_store
@@ -143,7 +144,7 @@ def test_a_taken_port_or_a_missing_package_ends_a_run_before_its_work(
 
     monkeypatch.setattr(importlib, "import_module", import_module)
     with (
-        pytest.raises(UsageError, match=r"prometheus-client: uv pip install '\.\[metrics\]'"),
+        pytest.raises(UsageError, match=re.escape(install_extra("metrics"))),
         served(("127.0.0.1", 1), open_store(str(tmp_path)), None),
     ):
         pass

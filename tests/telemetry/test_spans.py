@@ -14,6 +14,7 @@ import pytest
 
 from curator.executor.progress import Progress
 from curator.executor.timeline import Timeline
+from curator.installation import install_extra
 from curator.telemetry.spans import exported_spans
 
 VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -121,4 +122,4 @@ def test_a_missing_package_is_one_warning(
     with caplog.at_level(logging.WARNING):
         run_of(3)
     (record,) = caplog.records
-    assert "uv pip install '.[metrics]'" in record.getMessage()
+    assert install_extra("metrics") in record.getMessage()

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import curator
 from curator.errors import StorageError
 from curator.report import PREVIEWS, render_report, shown_clips, trace_json
+from curator.report.default_words import KEPT_WITH_AUDIO
 from curator.storage import Store
 from curator.tables.checksums import sealed_json, to_json
 from curator.tables.clip_rows import ClipColumns
@@ -261,11 +262,22 @@ def table_facts(sources: SourceTotals, clips: ClipColumns, n_skipped_names: int)
             "by_error": _by_count(sources.by_error),
             "by_note": _by_count(sources.by_note),
             **clip_counts(clips),
+            KEPT_WITH_AUDIO: kept_with_audio(clips),
         },
         "video_s": round(sources.video_s, 3),
         "source_bytes": sources.n_bytes,
         "kept_s": kept_seconds(clips),
     }
+
+
+def kept_with_audio(clips: ClipColumns) -> int:
+    """Counts kept clips for which the source has audio; 0 if audio was not measured."""
+    name, n_clips = "audio_coverage", 0
+    if name in clips.schema.names:
+        for block in clips.blocks(("decision", name)):
+            has_audio = pc.and_(pc.equal(block["decision"], "kept"), pc.greater(block[name], 0))
+            n_clips += pc.sum(has_audio).as_py() or 0
+    return n_clips
 
 
 def clip_counts(clips: ClipColumns) -> dict[str, Any]:
@@ -355,7 +367,11 @@ def _added(before: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, A
         rules[rule["rule"]] = {**rule, **sums}
     return {
         **summary,
-        "counts": {**new, **counts},
+        "counts": {
+            **new,
+            **counts,
+            KEPT_WITH_AUDIO: (old.get(KEPT_WITH_AUDIO) or 0) + new[KEPT_WITH_AUDIO],
+        },
         "rules": list(rules.values()),
         "kept_s": round(before["kept_s"] + summary["kept_s"], 3),
         CANDIDATES: sorted({*before[CANDIDATES], *summary[CANDIDATES]}),

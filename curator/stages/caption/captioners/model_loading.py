@@ -23,7 +23,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-from curator.errors import ModelError, install_extra
+from curator.errors import ModelError
+from curator.installation import install_extra
 from curator.models.cpu_arithmetic import has_fast_bfloat16
 from curator.stages.caption.caption_records import Frames, Request
 from curator.stages.caption.captioners.captioner_contract import Size, SizedRequest
@@ -31,7 +32,7 @@ from curator.stages.caption.config import ModelConfig
 
 Device = Literal["auto", "cpu", "cuda"]
 
-INSTALL = install_extra("captions-local")
+EXTRA = "captions-local"
 LEAST_VERSION = (5, 23)
 """Processors of earlier versions work differently. The extra `mds` needs a version below 5."""
 
@@ -183,13 +184,15 @@ def check_model(config: ModelConfig) -> None:
     """
     for package in ("transformers", "torchvision"):
         if importlib.util.find_spec(package) is None:
-            raise ModelError(f"the captioner transformers needs {package}: {INSTALL}")
+            raise ModelError(f"the captioner transformers needs {package}: {install_extra(EXTRA)}")
     # A checkout of transformers has no version.
     with suppress(PackageNotFoundError):
         installed = version("transformers")
         if tuple(int(part) for part in installed.split(".")[:2] if part.isdigit()) < LEAST_VERSION:
             least = ".".join(map(str, LEAST_VERSION))
-            raise ModelError(f"transformers is {installed}; expected {least} or later: {INSTALL}")
+            raise ModelError(
+                f"transformers is {installed}; expected {least} or later: {install_extra(EXTRA)}"
+            )
     name = str(config.model)
     offline = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     if _is_folder(name):
@@ -321,7 +324,7 @@ def _cannot(config: ModelConfig, what: str, error: Exception) -> ModelError:
     if any(word in line for word in ("custom code", "Unrecognized", "does not recognize")):
         remedy = "its code is not run; use a model of transformers, or a newer transformers"
     elif isinstance(error, ImportError):
-        remedy = f"install the missing package, or {INSTALL}"
+        remedy = f"install the missing package, or {install_extra(EXTRA)}"
     elif _is_folder(str(config.model)):
         remedy = "expected all files of the model's repository, weights as safetensors"
     else:

@@ -7,9 +7,10 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from curator.errors import RecipeError, unknown_key
+from curator.errors import RecipeError
 from curator.fingerprints import fingerprint
 from curator.strict_yaml import pipelines_folder, read_yaml, yaml_names
+from curator.value_errors import explain
 
 USUAL_FIELDS = ("structured", "long", "medium", "short", "content_type", "answers", "safety")
 """Built-in JSON fields of an answer, in the order of the request: details before summaries."""
@@ -124,7 +125,8 @@ def load_prompt(name: str) -> Prompt:
     try:
         return Prompt.model_validate(data or {})
     except ValidationError as error:
-        raise RecipeError(f"prompt {path}: {_explain(error)}") from error
+        location, why = explain(error, Prompt)
+        raise RecipeError(f"prompt {path}: {': '.join([*location, why])}") from error
 
 
 def give_prompts(prompts: Mapping[str, Prompt]) -> None:
@@ -165,20 +167,6 @@ def has_value(answered: object, wanted: Value) -> bool:
     if isinstance(answered, list | tuple):
         return any(has_value(item, wanted) for item in answered)
     return type(answered) is type(wanted) and answered == wanted
-
-
-def _explain(error: ValidationError) -> str:
-    # A misspelled required key is also missing; report the misspelling.
-    first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    key = ".".join(str(part) for part in first["loc"])
-    names = [info.alias or name for name, info in Prompt.model_fields.items()]
-    if first["type"] == "extra_forbidden":
-        return unknown_key(key, names, "key")
-    if first["type"] == "missing":
-        return f"{key}: missing; expected {Prompt.model_fields[key].description}"
-    if not key:
-        return first["msg"].removeprefix("Value error, ")
-    return f"{key}: {first['msg']}; got {first['input']!r}"
 
 
 def _wrong_schema(schema: Mapping[str, Any]) -> str | None:
