@@ -12,6 +12,7 @@ from typing import NoReturn
 from curator import __version__
 from curator.commands.arguments import (
     EXIT_BROKEN_OFF,
+    EXIT_FAILED,
     EXIT_NOT_READ,
     EXIT_SIGNALLED,
     EXIT_USAGE,
@@ -24,6 +25,7 @@ from curator.commands.arguments import (
     wrapped,
 )
 from curator.commands.catalogues import doctor, graph, models, recipes, scores
+from curator.commands.exit_codes import exit_codes_help
 from curator.commands.inspection import explain, learn, mark, report, search, tune, view
 from curator.commands.plan_and_status import plan, status
 from curator.commands.run import demo, recaption, run
@@ -35,7 +37,14 @@ from curator.commands.standard_streams import (
     guarded_streams,
     reserve_descriptors,
 )
-from curator.errors import CuratorError, DamagedError, RecipeError, UsageError, without_run
+from curator.errors import (
+    CuratorError,
+    DamagedError,
+    NothingReadableError,
+    RecipeError,
+    UsageError,
+    without_run,
+)
 from curator.executor.json_log import JsonFormatter
 from curator.executor.termination import (
     arrived_signal,
@@ -107,6 +116,8 @@ def _run(arguments: Sequence[str] | None, output: Output) -> int:
             return EXIT_NOT_READ
         say(f"standard output cannot be written: {error}; free space, or write it elsewhere")
         return EXIT_BROKEN_OFF
+    except NothingReadableError as error:
+        return failed(error, EXIT_FAILED)
     except (UsageError, RecipeError) as error:
         return failed(error, EXIT_USAGE)
     except ModuleNotFoundError as error:
@@ -156,13 +167,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=ExamplesHelp,
         description="\n\n".join([wrapped(about), f"examples:\n{EXAMPLES}", *groups]),
         usage="curate [-h] [--version] COMMAND ...",
-        epilog="`curate COMMAND --help` has the options of a command. Exit codes: 0 finished; 2 "
-        "usage, recipe or preflight error, or clips would be lost without --replace; the shards "
-        "are unchanged; 3 finished, but more sources, clips or windows failed than --max-failed "
-        "allows; 1 broken off by an error of the storage, by a captioner that answered for no "
-        "window, or by an internal error; 129 hung up; 130 interrupted; 143 terminated; 141 "
-        "standard output was closed, and the output is all that the command makes. After 1, 129, "
-        "130 and 143, the same command resumes from the stored results.",
+        epilog="`curate COMMAND --help` has the options of a command. " + exit_codes_help(),
     )
     parser.add_argument("--version", action="version", version=f"curate {__version__}")
     commands = parser.add_subparsers(

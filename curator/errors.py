@@ -28,6 +28,10 @@ class ErrorCode(StrEnum):
     """A media file without video, such as audio alone."""
     UNSUPPORTED_CODEC = "unsupported_codec"
     """The video stream's codec has no decoder here, or its colours cannot be converted."""
+    ENCRYPTED = "encrypted"
+    """The video is encrypted: DRM, Common Encryption, CSS, or a scrambled stream."""
+    FRAGMENT_WITHOUT_INIT = "fragment_without_init"
+    """A fragment of a stream (DASH, HLS, CMAF) without its initialization segment."""
     NO_FRAMES = "no_frames"
     """The container is readable, but no frame decodes."""
     TOO_MANY_PIXELS = "too_many_pixels"
@@ -92,6 +96,10 @@ class RecipeError(CuratorError):
 
 class UsageError(CuratorError):
     """The run cannot start with these arguments or in this environment."""
+
+
+class NothingReadableError(UsageError):
+    """All sources failed, so nothing was done: the command ends as if too many had failed."""
 
 
 class StorageError(CuratorError):

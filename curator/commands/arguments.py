@@ -16,17 +16,19 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from curator.errors import StorageError, UsageError, raised_as, unknown_key
+from curator.commands.exit_codes import ExitCode
+from curator.errors import UsageError, unknown_key
 from curator.frame_size import parsed_size
 
 if TYPE_CHECKING:
     from curator.executor.engine import Engine
 
-EXIT_OK, EXIT_BROKEN_OFF, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
-EXIT_NOT_READ = 141
+EXIT_OK, EXIT_BROKEN_OFF = ExitCode.FINISHED, ExitCode.BROKEN_OFF
+EXIT_USAGE, EXIT_FAILED = ExitCode.USAGE, ExitCode.FAILED
+EXIT_NOT_READ = ExitCode.NOT_READ
 EXIT_SIGNALLED = 128
 """Exit code without the number of the signal that ended the command."""
-EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
+EXIT_INTERRUPTED, EXIT_TERMINATED = ExitCode.INTERRUPTED, ExitCode.TERMINATED
 
 PLACED = ("scan", "plan", "analyze", "join", "propose", "look", "cut", "caption", "shard")
 """Stages that run in workers."""
@@ -395,13 +397,12 @@ def check_buckets(options: argparse.Namespace) -> None:
 
     Without this check, a missing bucket would look like a broken run, whose results may be resumed.
     """
-    from curator.storage import open_store
+    from curator.storage import check_listable
     from curator.storage.object_service import scheme_of
 
     for place in (getattr(options, name, None) for name in ("out", "destination")):
         if place is not None and scheme_of(str(place)) is not None:
-            with raised_as(UsageError, StorageError):
-                next(iter(open_store(str(place)).list()), None)
+            check_listable(str(place))
 
 
 def check_out_first(out: str, others: Iterable[str], usage: str) -> None:

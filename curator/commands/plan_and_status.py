@@ -56,7 +56,7 @@ _WATCH_S = 10.0
     "OUT compares its progress with the plan.",
 )
 def plan(options: argparse.Namespace) -> Result:
-    from curator.errors import UsageError
+    from curator.errors import NothingReadableError, UsageError
     from curator.executor.host_resources import available_cpus
     from curator.executor.progress import Progress
     from curator.planning.extrapolation import choose_sample
@@ -97,7 +97,7 @@ def plan(options: argparse.Namespace) -> Result:
         table = run.scanned(options.sources, limit=options.limit)
         sources = list(table.to_analyze())
         if not sources:
-            raise UsageError(
+            raise NothingReadableError(
                 f"no source can be read: {table.first_error() or 'the arguments name no source'}"
             )
         sample_s = None if options.sample is None else 60.0 * options.sample

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import shlex
 import shutil
 import sys
@@ -69,8 +68,8 @@ def _listening_address(text: str) -> tuple[str, int]:
     option(
         "SOURCE...",
         "file, folder (with its subfolders, without names that begin with a dot), glob, "
-        "s3://bucket/prefix, or a manifest: .txt with a URI per line, .csv or .parquet with a "
-        "column `uri`",
+        "s3://bucket/prefix, or a manifest: .txt or .lst with a URI per line; .csv, .tsv, .jsonl "
+        "or .parquet with a column or key `uri`",
         dest="sources",
     ),
     option("OUT", "folder or s3://bucket/prefix for all results"),
@@ -146,14 +145,15 @@ def run(options: argparse.Namespace) -> Result:
     from curator.runs.generations import CARRIED
     from curator.runs.lease import held
     from curator.runs.start import check_run, start_run
-    from curator.storage.base import has_scheme
+    from curator.storage.object_service import scheme_of
+    from curator.storage.place_names import local_path
     from curator.tables.parts import leave_pandas_out
     from curator.telemetry.run_metrics import served
 
     leave_pandas_out()
     if options.against:
         # The recipe of OUT stores these paths, and the next run may start in another folder.
-        others = [out if has_scheme(out) else os.path.abspath(out) for out in options.against]
+        others = [out if scheme_of(out) else local_path(out) for out in options.against]
         options.overrides = [*options.overrides, f"dedup.against={json.dumps(others)}"]
     if options.replace and options.limit is not None:
         raise UsageError(
@@ -303,8 +303,9 @@ def _recaptioned(summary: Mapping[str, Any]) -> Iterator[str]:
 )
 def demo(options: argparse.Namespace) -> Result:
     from curator.footage.demo_films import make_demo
+    from curator.storage.place_names import local_path
 
-    folder = Path(options.dir).absolute()
+    folder = Path(local_path(options.dir, "a folder of this machine"))
     print(f"generating footage in {folder / 'footage'} ...", flush=True)
     for path, what in make_demo(folder / "footage"):
         print(f"  {path.name}: {what}")

@@ -150,21 +150,25 @@ def s3_rows() -> list[CheckRow]:
     """Checks credentials and endpoint, once for all places on S3."""
     import boto3
 
-    from curator.storage.s3_client import S3Errors, S3Service, client
+    from curator.storage.object_service import UNSIGNED_READS
+    from curator.storage.s3_client import S3Errors, S3Service, client, reads_unsigned
 
     try:
         credentials = boto3.session.Session().get_credentials()
     except S3Errors as error:
         return [_row("S3 credentials", Fault.of(S3Service().explain(error, "")[1]))]
-    if credentials is None:
+    if credentials is None and reads_unsigned():
+        rows = [_row("S3 credentials", f"none; {UNSIGNED_READS} reads public buckets")]
+    elif credentials is None:
         absent = "not in the environment, a profile or a role"
         remedy = (
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the machine "
-            "or pod a role"
+            f"or pod a role; to read a public bucket, set {UNSIGNED_READS}=1"
         )
         return [_row("S3 credentials", Fault(absent, remedy))]
-    # The row shows the origin of the credentials, such as `env`, and never the credentials.
-    rows = [_row("S3 credentials", f"from {credentials.method}")]
+    else:
+        # The row shows the origin of the credentials, such as `env`, and never the credentials.
+        rows = [_row("S3 credentials", f"from {credentials.method}")]
     try:
         meta = client().meta
     except S3Errors as error:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from curator.executor.ray_watch import MEMORY, RayWatch, amounts, pulse_key
 from curator.executor.worker import call_chain, load_chain
 from curator.number_text import amount
 from curator.storage.base import TRAFFIC
+from curator.storage.object_service import READ_SETTINGS
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,14 @@ class WorkerProcess:
     _pulse: threading.Thread | None = None
 
     def begin(
-        self, version: str, check: bytes | None, chain: bytes, *, stage: str, holds_gpu: bool
+        self,
+        version: str,
+        check: bytes | None,
+        chain: bytes,
+        *,
+        stage: str,
+        holds_gpu: bool,
+        environment: Mapping[str, str],
     ) -> tuple[str, WorkerReady, bytes]:
         """Loads the chain for the next units.
 
@@ -82,6 +90,7 @@ class WorkerProcess:
         """
         import ray
 
+        os.environ.update(environment)
         self._chain, self._stage = chain, stage
         if self._pulse is None:
             self._pulse = threading.Thread(target=_send_pulses, name="pulse", daemon=True)
@@ -205,7 +214,12 @@ class RayBackend:
                 worker.handle = process.remote()
         holds_gpu = pool.resources.gpus > 0
         begun = worker.handle.begin.remote(
-            _package_fingerprint(), pool.check, pool.chain, stage=pool.stage, holds_gpu=holds_gpu
+            _package_fingerprint(),
+            pool.check,
+            pool.chain,
+            stage=pool.stage,
+            holds_gpu=holds_gpu,
+            environment={name: os.environ[name] for name in READ_SETTINGS if name in os.environ},
         )
         begun.future().add_done_callback(lambda done: self._put(worker, done, _greeting))
 

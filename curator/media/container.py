@@ -16,6 +16,14 @@ from av.stream import Disposition
 
 from curator.errors import ErrorCode, SourceError
 from curator.media.continuous_times import ContinuousPackets
+from curator.media.file_kinds import (
+    ENCRYPTED,
+    HEAD_BYTES,
+    INIT_ONLY,
+    FileKind,
+    file_kind,
+    is_encrypted,
+)
 
 DEMUXERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,live_flv,asf,ogg,gif,ivf,"
@@ -88,7 +96,7 @@ def open_container(
     """Opens a source of `n_bytes` for demuxing, from its start.
 
     Raises:
-        SourceError: EMPTY_FILE, NOT_A_VIDEO or TOO_LARGE_TO_PROBE.
+        SourceError: EMPTY_FILE, TOO_LARGE_TO_PROBE, or NOT_A_VIDEO or a more exact code.
     """
     if n_bytes == 0:
         raise SourceError(
@@ -118,6 +126,10 @@ def open_container(
             "with ffmpeg, or leave it out",
         ) from error
     except av.error.FFmpegError as error:
+        reader.seek(0)
+        kind = file_kind(reader.read(HEAD_BYTES), uri=uri, n_bytes=n_bytes)
+        if kind is not None:
+            raise of_kind(kind, uri, n_bytes) from error
         raise SourceError(
             ErrorCode.NOT_A_VIDEO,
             f"{uri} ({n_bytes} bytes) is in none of the accepted video containers, or its index "
@@ -128,6 +140,11 @@ def open_container(
         yield container
     finally:
         container.close()
+
+
+def of_kind(kind: FileKind, uri: str, n_bytes: int) -> SourceError:
+    """Returns the error for a file that is known to be something else than a readable video."""
+    return SourceError(kind.code, f"{uri} ({n_bytes} bytes) is {kind.what}; {kind.remedy}")
 
 
 def video_stream(container: av.container.InputContainer, uri: str) -> av.VideoStream:
@@ -238,7 +255,6 @@ _DOLBY_ONLY = re.compile(
     rb"|DOVI.{0,64}?\xb0[\x05-\x20][\x01-\x03]\x00...",
     re.DOTALL,
 )
-_HEAD_BYTES = 1 << 16
 
 
 def _is_dolby_tagged(stream: av.stream.Stream) -> bool:
@@ -332,27 +348,65 @@ class HeaderTrack(NamedTuple):
 
     orientation: Orientation | None = None  # None if it is unknown
     is_only_dolby: bool = False  # Dolby Vision without colours that other decoders show
+    kind: FileKind | None = None  # why its frames cannot be read
 
 
-def header_track(reader: BinaryIO, n_bytes: int, track_id: int) -> HeaderTrack:
-    """Returns facts of the track with an id, from the header of MP4 or MOV.
+def header_track(reader: BinaryIO, n_bytes: int, track_id: int | None) -> HeaderTrack:
+    """Returns facts of a track from the header of MP4 or MOV.
 
-    A scan decodes nothing. The display matrix of a track is nine 32-bit numbers in its `tkhd` box
-    (ISO/IEC 14496-12, 8.3.2). Of other containers, only the configuration of Dolby Vision is found.
+    The track has the id `track_id`, or is the first encrypted video if that is None. A scan decodes
+    nothing. The display matrix of a track is nine 32-bit numbers in its `tkhd` box
+    (ISO/IEC 14496-12, 8.3.2). Of other containers, only Dolby Vision and encryption are found.
     """
     start, end = next(_boxes(reader, b"moov", 0, n_bytes), (0, 0))
     if not 0 < end - start <= MAX_MOOV_BYTES:
         reader.seek(0)
-        found = _DOLBY_ONLY.search(reader.read(_HEAD_BYTES))
-        return HeaderTrack(is_only_dolby=found is not None and _is_only_dolby(found[0][-3:]))
+        head = reader.read(HEAD_BYTES)
+        found = _DOLBY_ONLY.search(head)
+        return HeaderTrack(
+            is_only_dolby=found is not None and _is_only_dolby(found[0][-3:]),
+            kind=ENCRYPTED if is_encrypted(head) else None,
+        )
     reader.seek(start)
     moov = io.BytesIO(reader.read(end - start))
     for track in _boxes(moov, b"trak", 0, end - start):
         header = next(_contents(moov, b"tkhd", *track), b"")
         offset = 20 if header[:1] == b"\x01" else 12
-        if int.from_bytes(header[offset : offset + 4], "big") == track_id:
-            return HeaderTrack(_orientation(header), _has_only_dolby(moov, track))
+        entries = list(_sample_entries(moov, track))
+        is_chosen = int.from_bytes(header[offset : offset + 4], "big") == track_id
+        is_unreadable = any(name in _ENCRYPTED_ENTRIES for name, _, _ in entries)
+        if is_chosen or (track_id is None and is_unreadable):
+            return HeaderTrack(
+                _orientation(header),
+                any(_has_only_dolby(moov, *places) for _, *places in entries),
+                _kind_of_entries(reader, n_bytes, moov, entries),
+            )
     return HeaderTrack()
+
+
+def unreadable_kind(reader: BinaryIO, uri: str, n_bytes: int) -> FileKind | None:
+    """Returns why no video stream of a container can be read; None if the bytes do not say."""
+    kind = header_track(reader, n_bytes, None).kind
+    if kind is None:
+        reader.seek(0)
+        kind = file_kind(reader.read(HEAD_BYTES), uri=uri, n_bytes=n_bytes)
+    return kind if kind is not None and kind.is_footage else None
+
+
+_ENCRYPTED_ENTRIES = frozenset({b"encv", b"drmi"})
+"""Types of sample entries of encrypted video: Common Encryption, and FairPlay of old."""
+
+
+def _kind_of_entries(
+    reader: BinaryIO, n_bytes: int, moov: BinaryIO, entries: Sequence[tuple[bytes, int, int]]
+) -> FileKind | None:
+    if entries and all(name in _ENCRYPTED_ENTRIES for name, _, _ in entries):
+        return ENCRYPTED
+    is_small = n_bytes <= HEAD_BYTES and next(_boxes(moov, b"mvex", 0, n_bytes), None) is not None
+    has_frames = is_small and any(
+        next(_boxes(reader, name, 0, n_bytes), None) for name in (b"moof", b"mdat")
+    )
+    return INIT_ONLY if is_small and not has_frames else None
 
 
 def _boxes(data: BinaryIO, kind: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -391,24 +445,32 @@ def _orientation(header: bytes) -> Orientation | None:
     return orientation_of(struct.unpack_from(">9i", header, offset))
 
 
-def _has_only_dolby(moov: BinaryIO, track: tuple[int, int]) -> bool:
-    """Returns whether a sample entry of a track has a configuration of Dolby Vision alone."""
+def _sample_entries(moov: BinaryIO, track: tuple[int, int]) -> Iterator[tuple[bytes, int, int]]:
+    """Yields type, begin and end of the sample entries of a track."""
     for kind in (b"mdia", b"minf", b"stbl", b"stsd"):
         track = next(_boxes(moov, kind, *track), (0, 0))
     start, end = track
+    # After version and count.
+    start += 8
     while start + 16 <= end:
-        # After version and count, or the entry before: an entry has 86 bytes, and then boxes.
-        start += 8 if start == track[0] else 0
         moov.seek(start)
-        n_bytes = int.from_bytes(moov.read(4), "big")
-        for kind in (b"dvcC", b"dvvC", b"dvwC"):
-            for data in _contents(moov, kind, start + 86, min(start + n_bytes, end)):
-                if _is_only_dolby(data[2:5]):
-                    return True
+        n_bytes, name = struct.unpack(">I4s", moov.read(8))
+        yield name, start, min(start + n_bytes, end)
         if n_bytes < 8:
-            break
+            return
         start += n_bytes
-    return False
+
+
+def _has_only_dolby(moov: BinaryIO, start: int, end: int) -> bool:
+    """Returns whether a sample entry has a configuration of Dolby Vision alone.
+
+    An entry of video has 86 bytes, and then boxes.
+    """
+    return any(
+        _is_only_dolby(data[2:5])
+        for kind in (b"dvcC", b"dvvC", b"dvwC")
+        for data in _contents(moov, kind, start + 86, end)
+    )
 
 
 def _is_only_dolby(configuration: bytes) -> bool:

@@ -31,7 +31,8 @@ from curator.installation import install_extra
 from curator.models.catalogue import CATALOGUE, Catalogue, ModelEntry, load_catalogue
 from curator.storage import open_store
 from curator.storage.base import TEMPORARY_PREFIX
-from curator.storage.object_service import scheme_of
+from curator.storage.object_service import ADDRESSES, scheme_of
+from curator.storage.place_names import local_path
 
 PLACE = "CURATE_MODELS"
 """Environment variable that names the models folder or a bucket prefix."""
@@ -70,7 +71,9 @@ class ModelStore:
         place = place or os.environ.get(PLACE) or None
         if place is not None and scheme_of(place) is not None:
             return cls(str(default_folder()), place)
-        return cls(str(Path(place).expanduser().absolute() if place else default_folder()))
+        if place is None:
+            return cls(str(default_folder()))
+        return cls(local_path(os.path.expanduser(place), f"a folder of models, or {ADDRESSES}"))
 
     @cached_property
     def catalogue(self) -> Catalogue:

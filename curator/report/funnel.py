@@ -197,7 +197,7 @@ def format_funnel(summary: Mapping[str, Any]) -> str:
     n_clips, n_kept = counts.get("clips") or 0, counts.get("kept") or 0
     shards = summary.get("shards") or []
     skipped = counts.get("skipped_names")
-    also = f"and {skipped:,} not video by name" if skipped else ""
+    also = f"and {skipped:,} not video by name or content" if skipped else ""
     rows = [("sources", counts.get("sources") or 0, also)]
     if counts.get("failed"):
         errors = (counts.get("by_error") or {}).items()

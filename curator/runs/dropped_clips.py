@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curator.errors import StorageError, UsageError
+from curator.errors import NothingReadableError, StorageError, UsageError
 from curator.number_text import amount, length
 from curator.records.clips import Reason
 from curator.stages.shard.shard_index import DATASET
@@ -97,10 +97,10 @@ class DropCheck:
         self._judge(by_source(missing, sources.contents_of), sources)
 
     def refuse_unread(self, sources: SourceTable) -> None:
-        """Raises `UsageError` if no source can be read, and OUT has clips of an earlier run."""
+        """Raises `NothingReadableError` if no source can be read, and OUT has clips."""
         if not len(sources.contents()) and self._shard_clips.num_rows:
             first = f" (the first: {sources.first_error()})" if len(sources) else ""
-            raise UsageError(
+            raise NothingReadableError(
                 f"no source of {len(sources)} can be read{first}; the run changed nothing in "
                 f"{self._store.uri}: name sources that can be read"
             )

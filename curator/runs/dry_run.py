@@ -37,7 +37,7 @@ _WORDS = {
     "again": "failed before, and tried again",
     "failed": "failed before or were removed, and not tried again",
     "unlisted": "not readable",
-    "skipped": "skipped by name",
+    "skipped": "skipped, because they are not videos",
 }
 """Words after each count of sources."""
 
@@ -53,6 +53,7 @@ def dry_run(
     last = {row["uri"]: row for row in last_sources(store, previous).select(_LAST).to_pylist()}
     counts: Counter[str] = Counter()
     unlisted: dict[str, str] = {}
+    may_be_other: set[str] = set()
 
     def listed() -> Iterator[SourceRef]:
         for item in list_sources(sources, limit=limit):
@@ -62,6 +63,8 @@ def dry_run(
                 unlisted[item.uri] = plain(item.message)
             else:
                 counts["bytes"] += item.bytes
+                if item.may_be_other:
+                    may_be_other.add(item.uri)
                 yield SourceRef(uri=item.uri, n_bytes=item.bytes, version=item.version)
 
     contents = _contents(listed(), store, recipe, last)
@@ -70,7 +73,9 @@ def dry_run(
     )
     tracks, failed = TrackParts(store, families).stored(set(filter(None, contents.values())))
     for uri, source_id in contents.items():
-        if source_id is None or source_id in failed:
+        if source_id is None and uri in may_be_other:
+            counts["skipped"] += 1
+        elif source_id is None or source_id in failed:
             counts["failed"] += 1
         elif len(tracks.get(source_id, ())) == len(families):
             counts["analyzed"] += 1

@@ -23,7 +23,8 @@ from curator.stage import Elsewhere
 from curator.stages.analyze.sampling_grid import steps_of
 from curator.stages.propose.candidate_store import stored_candidates
 from curator.stages.propose.stage import ProposedUnit
-from curator.storage import Store, open_store
+from curator.storage import Store, check_listable, open_store
+from curator.storage.object_service import scheme_of
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRows, reject
 from curator.tables.footage_store import FootageStore, read_removed_footage
@@ -120,7 +121,8 @@ def other_output(out: str, own: Store) -> tuple[Store, Mapping[str, Any], list[s
     Raises:
         UsageError: The output is this run's own, has no finished run, or has no stored footage.
     """
-    store = open_store(out)
+    # Of a missing bucket, the summary would be missing, which looks like damage.
+    store = open_store(out) if scheme_of(out) is None else check_listable(out)
     if os.path.realpath(store.uri) == os.path.realpath(own.uri):
         raise UsageError(f"--against {out} is this run's own output; name another output")
     summary = read_current_summary(store, None)

@@ -1,12 +1,11 @@
 """Reads sources and writes outputs in folders and object stores."""
 
-import os
-
-from curator.errors import UsageError
-from curator.storage.base import ObjectInfo, Store, has_scheme
+from curator.errors import StorageError, UsageError, raised_as
+from curator.storage.base import ObjectInfo, Store
 from curator.storage.content_id import NO_HASHES, ContentHashes, HashingReader, content_id
 from curator.storage.local_store import LocalStore
-from curator.storage.object_service import ADDRESSES, service_of, split_uri
+from curator.storage.object_service import service_of, split_uri
+from curator.storage.place_names import local_path
 from curator.storage.proven_reader import open_blocks, read_proven
 from curator.storage.source_reader import expect_end, open_source, stat_source
 
@@ -16,6 +15,7 @@ __all__ = [
     "HashingReader",
     "ObjectInfo",
     "Store",
+    "check_listable",
     "content_id",
     "expect_end",
     "open_blocks",
@@ -24,6 +24,14 @@ __all__ = [
     "read_proven",
     "stat_source",
 ]
+
+
+def check_listable(uri: str) -> Store:
+    """Opens a store; raises `UsageError` if its bucket does not exist or may not be listed."""
+    store = open_store(uri)
+    with raised_as(UsageError, StorageError):
+        next(iter(store.list()), None)
+    return store
 
 
 def open_store(uri: str) -> Store:
@@ -38,6 +46,4 @@ def open_store(uri: str) -> Store:
         if not bucket:
             raise UsageError(f"{uri!r} names no bucket: expected {service.scheme}://bucket/prefix")
         return service.store(bucket, prefix.strip("/"))
-    if not uri or has_scheme(uri):
-        raise UsageError(f"{uri!r} cannot hold outputs: expected a folder's path, or {ADDRESSES}")
-    return LocalStore(os.path.abspath(uri))
+    return LocalStore(local_path(uri))

@@ -20,6 +20,9 @@ _MODULES = {
 }
 ADDRESSES = "s3://bucket/prefix (or gs://, az://)"
 """Supported addresses, for messages."""
+UNSIGNED_READS, PAYER = "AWS_NO_SIGN_REQUEST", "AWS_REQUEST_PAYER"
+READ_SETTINGS = (UNSIGNED_READS, PAYER)
+"""Variables that say how buckets of others are read; the driver sends them to workers of Ray."""
 
 
 class Cause(StrEnum):

@@ -1,4 +1,9 @@
-"""Sends requests to S3 by a boto3 client of this process, and explains its errors."""
+"""Sends requests to S3 by a boto3 client of this process, and explains its errors.
+
+With `AWS_NO_SIGN_REQUEST=1`, reads are sent without a signature, for public buckets. If a bucket
+refuses, the read is sent again with the credentials, so OUT may be in a private bucket. Writes are
+always signed. With `AWS_REQUEST_PAYER=requester`, all requests say that the requester pays.
+"""
 
 import os
 import random
@@ -6,10 +11,11 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
+from typing import Any, TypeVar
 
+from botocore import UNSIGNED
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -24,8 +30,11 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 
+from curator.errors import UsageError
 from curator.storage.base import TRAFFIC, ObjectInfo, Store
 from curator.storage.object_service import (
+    PAYER,
+    UNSIGNED_READS,
     Cause,
     NoRangeError,
     ObjectChangedError,
@@ -46,24 +55,59 @@ _ANSWERS = 3
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 _clients: dict[object, Any] = {}
+_private: set[object] = set()
+"""Clients and buckets that refused a read without signature, and accepted one with a signature."""
 _lock = threading.Lock()
+_Answer = TypeVar("_Answer")
 
 
-def client() -> Any:  # noqa: ANN401 - boto3's clients are classes made at run time
+def client(*, is_signed: bool = True) -> Any:  # noqa: ANN401 - boto3 makes its classes at run time
     """Returns this process's client, which is thread-safe.
 
     boto3 reads endpoint, credentials and region from the environment (`AWS_ENDPOINT_URL`,
     `AWS_PROFILE`, …) and its files. A fork, or a change of these variables, gets a new client.
     """
     settings = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
-    identity = (os.getpid(), settings)
+    identity = (os.getpid(), settings, is_signed)
     with _lock:
         if identity not in _clients:
-            _clients[identity] = _new_client()
+            _clients[identity] = _new_client(is_signed)
         return _clients[identity]
 
 
-def _new_client() -> Any:  # noqa: ANN401
+def _read(bucket: str, send: Callable[[Any], _Answer]) -> _Answer:
+    """Sends a request that reads, without a signature if the environment says so."""
+    if not reads_unsigned() or (client(), bucket) in _private:
+        return send(client())
+    try:
+        return send(client(is_signed=False))
+    except ClientError as error:
+        if _cause(error) is not Cause.FORBIDDEN:
+            raise
+        refusal = error
+    try:
+        answer = send(client())
+    except NoCredentialsError:
+        raise refusal from None
+    _private.add((client(), bucket))
+    return answer
+
+
+def reads_unsigned() -> bool:
+    """Returns whether the environment says that buckets are read without a signature."""
+    word = os.environ.get(UNSIGNED_READS, "").strip().lower()
+    if word not in _YES | _NO:
+        raise UsageError(
+            f"the environment has {UNSIGNED_READS}={word!r}; expected 1 (read public buckets "
+            "without credentials) or 0"
+        )
+    return word in _YES
+
+
+_YES, _NO = frozenset({"1", "true", "yes", "on"}), frozenset({"", "0", "false", "no", "off"})
+
+
+def _new_client(is_signed: bool) -> Any:  # noqa: ANN401
     import boto3
     from botocore.config import Config
 
@@ -79,12 +123,24 @@ def _new_client() -> Any:  # noqa: ANN401
         options["request_checksum_calculation"] = "when_required"
     if "AWS_RESPONSE_CHECKSUM_VALIDATION" not in os.environ:
         options["response_checksum_validation"] = "when_required"
+    if not is_signed:
+        options["signature_version"] = UNSIGNED
     session = boto3.session.Session()
     region = session.region_name or "us-east-1"
     made = session.client("s3", region_name=region, config=Config(**options))
     made.meta.events.register("before-send.s3", _sent)
     made.meta.events.register("after-call.s3", _answered)
+    if payer := os.environ.get(PAYER, "").strip().lower():
+        if payer != "requester":
+            raise UsageError(f"the environment has {PAYER}={payer!r}; expected requester")
+        made.meta.events.register("provide-client-params.s3", _with_payer)
     return made
+
+
+def _with_payer(params: dict[str, Any], model: Any, **_: object) -> dict[str, Any]:  # noqa: ANN401
+    """Adds that the requester pays, to each operation that takes it."""
+    takes_it = model.input_shape is not None and "RequestPayer" in model.input_shape.members
+    return {**params, "RequestPayer": "requester"} if takes_it else params
 
 
 def _sent(request: Any, **_: object) -> None:  # noqa: ANN401
@@ -101,7 +157,7 @@ def _answered(http_response: Any, parsed: Any, model: Any, **_: object) -> None:
 _CODES = {
     Cause.MISSING: "404 NoSuchKey NotFound",
     Cause.NO_BUCKET: "NoSuchBucket",
-    Cause.FORBIDDEN: "403 AccessDenied AllAccessDisabled",
+    Cause.FORBIDDEN: "401 403 AccessDenied AllAccessDisabled Unauthorized",
     Cause.CHANGED: "412 PreconditionFailed",
     Cause.BUSY: "500 503 InternalError ServiceUnavailable SlowDown",
     Cause.CREDENTIALS: "ExpiredToken InvalidAccessKeyId InvalidToken SignatureDoesNotMatch "
@@ -114,14 +170,22 @@ _REMEDIES = {
     Cause.NO_BUCKET: "check the bucket's name and AWS_ENDPOINT_URL, or create it: "
     "aws s3 mb s3://{bucket}",
     Cause.FORBIDDEN: "grant these credentials s3:ListBucket on the bucket, and s3:GetObject "
-    "(for outputs also s3:PutObject, s3:DeleteObject) on its objects",
+    "(for outputs also s3:PutObject, s3:DeleteObject) on its objects; to read a public bucket, set "
+    f"{UNSIGNED_READS}=1, and to read one where the requester pays, {PAYER}=requester",
     Cause.CREDENTIALS: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or a role "
-    "on the machine, and check the clock",
+    f"on the machine, and check the clock; to read a public bucket without credentials, set "
+    f"{UNSIGNED_READS}=1",
     Cause.CHANGED: "do not replace objects while a run reads them; start the run again",
     Cause.UNREACHABLE: "check the network, AWS_ENDPOINT_URL and AWS_DEFAULT_REGION",
     Cause.BUSY: "run again later, or with fewer workers",
     Cause.OTHER: "see the server's message",
 }
+
+_NOT_PUBLIC = (
+    f"{UNSIGNED_READS} is set, but this bucket is not public for this request, and the credentials "
+    "may not send it either: if only the listing is refused, name single objects or a manifest; "
+    f"else set credentials with access to the bucket; if the requester pays, {PAYER}=requester"
+)
 
 
 def _cause(error: Exception) -> Cause:
@@ -194,7 +258,7 @@ class S3Service(ObjectService):
 
     def head(self, bucket: str, key: str) -> ObjectInfo:
         """Returns the size and version of one object."""
-        answer = client().head_object(Bucket=bucket, Key=key)
+        answer = _read(bucket, lambda s3: s3.head_object(Bucket=bucket, Key=key))
         version = bare(answer.get("ETag"))
         return ObjectInfo(key=key, bytes=answer["ContentLength"], version=version)
 
@@ -222,12 +286,11 @@ class S3Service(ObjectService):
         boto3 itself repeats only failed requests.
         """
         byte_range = f"bytes={start}" if start < 0 else f"bytes={start}-{end - 1}"
-        condition = {"IfMatch": f'"{version}"'} if version else {}
+        wanted = {"Bucket": bucket, "Key": key, "Range": byte_range}
+        wanted |= {"IfMatch": f'"{version}"'} if version else {}
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                answer: dict[str, Any] = client().get_object(
-                    Bucket=bucket, Key=key, Range=byte_range, **condition
-                )
+                answer = _read(bucket, lambda s3: s3.get_object(**wanted))
             except ClientError as error:
                 if code_of(error) in ("InvalidRange", "416"):
                     raise NoRangeError(words_of(error)) from error
@@ -245,6 +308,8 @@ class S3Service(ObjectService):
         cause, what = _cause(error), words_of(error)
         if code_of(error) == "InvalidObjectState":
             return cause, f"{what}; the object is archived: restore it first"
+        if cause is Cause.FORBIDDEN and reads_unsigned():
+            return cause, f"{what}; {_NOT_PUBLIC}"
         return cause, f"{what}; {_REMEDIES[cause].format(bucket=bucket)}"
 
 
@@ -257,11 +322,12 @@ def _listed(
     equal responses, or the entries that two of three responses have. The function repeats a request
     with an invalid response.
     """
+    wanted = {"Bucket": bucket, "Prefix": prefix, "StartAfter": after}
     answers: list[tuple[list[ObjectInfo], bool]] = []
     n_broken = 0
     while len(answers) < _ANSWERS:
         try:
-            page = client().list_objects_v2(Bucket=bucket, Prefix=prefix, StartAfter=after)
+            page = _read(bucket, lambda s3: s3.list_objects_v2(**wanted))
             objects = [
                 ObjectInfo(key=item["Key"], bytes=item["Size"], version=bare(item.get("ETag")))
                 for item in page.get("Contents", ())

@@ -1,8 +1,11 @@
-"""Reads a manifest, which is a `.txt`, `.csv` or `.parquet` file, as a stream.
+"""Reads a manifest, which is a text or a table of URIs, as a stream.
 
-- `.txt`: a URI per line, verbatim; blank lines and lines that start with `# ` are skipped.
-- `.csv` with a header, or `.parquet`: the column `uri` has the URIs. Empty and missing values are
-  skipped. Other columns are metadata of the sources.
+- `.txt`, `.lst`, `.list`: a URI per line, verbatim; blank lines and lines that start with `# ` are
+  skipped.
+- `.csv` or `.tsv` with a header, or `.parquet`: the column `uri` has the URIs. Empty and missing
+  values are skipped. Other columns are metadata of the sources.
+- `.jsonl`, `.ndjson`: an object per line, with the URI under the key `uri` and metadata under
+  others, or a text with the URI.
 
 A relative path starts at the manifest's folder. Text is UTF-8, with or without a byte order mark.
 
@@ -15,10 +18,11 @@ import io
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from curator.errors import UsageError, raised_as
+from curator.json_bounds import load_bounded
 from curator.storage.base import has_scheme
 from curator.storage.metadata_columns import CsvText, column_names
 from curator.storage.object_service import ADDRESSES, scheme_of
@@ -41,9 +45,10 @@ class ManifestRow(NamedTuple):
 
 _Entry = tuple[str, str, Mapping[str, Any]]
 """Place in the manifest (such as `line 3`), URI as written, and metadata."""
-SUFFIXES = (".txt", ".csv", ".parquet")
+FORMS = ".txt or .lst with a URI per line; .csv, .tsv, .jsonl or .parquet with a column `uri`"
+"""Supported manifests, for messages."""
 COLUMN = "uri"
-_LINE_BYTES = 64 << 10
+_LINE_BYTES, _JSON_LINE_BYTES = 64 << 10, 1 << 20
 _BATCH_ROWS = 8192
 _ROWS_PER_BYTE = 100
 """Maximum number of rows per byte of a Parquet file. A million numbered names in Parquet's densest
@@ -55,7 +60,7 @@ _MARK = b"\xef\xbb\xbf"
 
 def is_manifest(uri: str) -> bool:
     """Returns whether a name has the suffix of a manifest."""
-    return uri.lower().endswith(SUFFIXES)
+    return _suffix(uri) in _READERS
 
 
 def manifest_rows(manifest: str) -> Iterator[ManifestRow]:
@@ -66,11 +71,9 @@ def manifest_rows(manifest: str) -> Iterator[ManifestRow]:
             is in a bucket and an entry leads out of the bucket.
         SourceError: The manifest cannot be read.
     """
-    suffix = manifest.lower().rpartition(".")[2]
-    read = {"txt": _lines, "csv": _csv_rows, "parquet": _parquet_rows}[suffix]
     left_out = _LeftOut(manifest)
     with open_source(manifest) as stream:
-        for place, written, metadata in read(stream, manifest, left_out):
+        for place, written, metadata in _READERS[_suffix(manifest)](stream, manifest, left_out):
             try:
                 yield ManifestRow(resolve(written, manifest), metadata)
             except ValueError as error:
@@ -101,6 +104,10 @@ class _LeftOut:
             logger.warning(
                 "manifest %r: %s: %d, such as %s", self._manifest, what, n, self._first[what]
             )
+
+
+def _suffix(uri: str) -> str:
+    return os.path.splitext(uri)[1].lower().removeprefix(".")
 
 
 _NO_URI = "rows without a URI, which are left out"
@@ -139,18 +146,28 @@ def absolute_path(path: str) -> str:
     return path[1:] if path.startswith("//") else path
 
 
-def _lines(stream: BinaryIO, manifest: str, left_out: _LeftOut) -> Iterator[_Entry]:
-    number, blank = 0, list[int]()
-    while line := stream.readline(_LINE_BYTES):
+def _numbered_lines(
+    stream: BinaryIO, manifest: str, expected: str = "a URI", most_bytes: int = _LINE_BYTES
+) -> Iterator[tuple[int, str]]:
+    number = 0
+    while line := stream.readline(most_bytes):
         number += 1
-        if len(line) == _LINE_BYTES and not line.endswith(b"\n"):
+        if len(line) == most_bytes and not line.endswith(b"\n"):
             raise UsageError(
-                f"manifest {manifest!r}, line {number} is longer than {_LINE_BYTES} bytes; "
-                "expected a URI per line"
+                f"manifest {manifest!r}, line {number} is longer than {most_bytes} bytes; "
+                f"expected {expected} per line"
             )
         if number == 1:
             line = line.removeprefix(_MARK)
-        text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
+        yield (
+            number,
+            line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape"),
+        )
+
+
+def _lines(stream: BinaryIO, manifest: str, left_out: _LeftOut) -> Iterator[_Entry]:
+    blank = list[int]()
+    for number, text in _numbered_lines(stream, manifest):
         if not text.strip():
             blank.append(number)
         else:
@@ -161,9 +178,46 @@ def _lines(stream: BinaryIO, manifest: str, left_out: _LeftOut) -> Iterator[_Ent
                 yield f"line {number}", text, {}
 
 
-def _csv_rows(stream: BinaryIO, manifest: str, left_out: _LeftOut) -> Iterator[_Entry]:
+def _json_rows(stream: BinaryIO, manifest: str, left_out: _LeftOut) -> Iterator[_Entry]:
+    lines = _numbered_lines(stream, manifest, "a JSON object", _JSON_LINE_BYTES)
+    for number, text in lines:
+        place = f"line {number}"
+        if not text.strip():
+            left_out.add(_BLANK, place)
+            continue
+        with raised_as(
+            UsageError, ValueError, of=f"manifest {manifest!r}, {place}: not valid JSON: "
+        ):
+            row = load_bounded(text.encode("utf-8", "surrogateescape"))
+        row = {COLUMN: row} if isinstance(row, str) else row
+        if not isinstance(row, dict) or not isinstance(row.get(COLUMN, ""), str | None):
+            raise UsageError(
+                f"manifest {manifest!r}, {place}: expected a JSON object with a text under the key "
+                f"{COLUMN!r}, or a text"
+            )
+        if number == 1 and COLUMN not in row:
+            raise _no_column(manifest, list(row))
+        if not (uri := row.pop(COLUMN, None)) or not uri.strip():
+            left_out.add(_NO_URI, place)
+            continue
+        for name, value in row.items():
+            if isinstance(value, dict) or (
+                isinstance(value, list) and not all(isinstance(item, str) for item in value)
+            ):
+                left_out.add(_NESTED, f"{name!r} ({place})")
+        names = column_names(row, manifest)
+        yield place, uri, {new: row[name] for name, new in names.items() if row[name] is not None}
+
+
+def _tsv_rows(stream: BinaryIO, manifest: str, left_out: _LeftOut) -> Iterator[_Entry]:
+    return _csv_rows(stream, manifest, left_out, delimiter="\t")
+
+
+def _csv_rows(
+    stream: BinaryIO, manifest: str, left_out: _LeftOut, delimiter: str = ","
+) -> Iterator[_Entry]:
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    rows = csv.reader(text, strict=True)
+    rows = csv.reader(text, strict=True, delimiter=delimiter)
     try:
         header = next(rows, [])
         if COLUMN not in header:
@@ -225,6 +279,14 @@ def _parquet_rows(stream: BinaryIO, manifest: str, left_out: _LeftOut) -> Iterat
                 else:
                     left_out.add(_NO_URI, f"row {first + at}")
             first += len(uris)
+
+
+_READERS: dict[str, Callable[[BinaryIO, str, _LeftOut], Iterator[_Entry]]] = {
+    **dict.fromkeys(("txt", "lst", "list"), _lines),
+    **dict.fromkeys(("jsonl", "ndjson"), _json_rows),
+    "csv": _csv_rows, "tsv": _tsv_rows, "parquet": _parquet_rows,
+}  # fmt: skip
+"""Readers of manifests, by suffix."""
 
 
 def _check_rows(footer: "pq.FileMetaData", n_bytes: int, manifest: str) -> None:

@@ -171,7 +171,7 @@ def test_funnel_as_text() -> None:
         "shards": [{"bytes": 1_000_000_000}, {"bytes": 500_000_000}],
     }  # fmt: skip
     assert format_funnel(summary).splitlines() == [
-        "sources                       1,200  and 2 not video by name",
+        "sources                       1,200  and 2 not video by name or content",
         "  failed                          5  4 not_a_video, 1 no_frames",
         "  done                        1,195  40.0 h of video",
         "candidate clips               5,000",

@@ -32,6 +32,21 @@ def cluster(s3_bucket: str) -> Iterator[str]:
     nodes.shutdown()
 
 
+def _watched(monkeypatch: pytest.MonkeyPatch, prefix: str) -> list[str]:
+    """Collects requests for objects that do not say that the requester pays."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+
+    answer, unpaid = DomainDispatcherApplication.__call__, list[str]()
+
+    def noting(self: object, environ: dict[str, str], begin: object) -> object:
+        if environ["PATH_INFO"].startswith(prefix) and "HTTP_X_AMZ_REQUEST_PAYER" not in environ:
+            unpaid.append(environ["PATH_INFO"])
+        return answer(self, environ, begin)
+
+    monkeypatch.setattr(DomainDispatcherApplication, "__call__", noting)
+    return unpaid
+
+
 def test_a_cluster_reads_and_writes_object_storage(
     cluster: str,
     s3_bucket: str,
@@ -39,6 +54,9 @@ def test_a_cluster_reads_and_writes_object_storage(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    # Set after the nodes were started, so only the driver has it.
+    monkeypatch.setenv("AWS_REQUEST_PAYER", "requester")
+    unpaid = _watched(monkeypatch, f"/{s3_bucket}/raw/")
     bucket = open_store(f"s3://{s3_bucket}")
     for number in range(3):
         path = tmp_path / f"{number}.mp4"
@@ -50,6 +68,7 @@ def test_a_cluster_reads_and_writes_object_storage(
     command += ["--set", "filters.short_side_px.min=100", "--set", "shard.resolutions=[120]"]
     assert main(command) == EXIT_OK
     assert os.environ["AWS_ENDPOINT_URL"].startswith("http://127.0.0.1")
+    assert unpaid == []
     out = open_store(f"s3://{s3_bucket}/out")
     summary = json.loads(out.read("summary.json"))
     assert summary["counts"]["done"] == 3

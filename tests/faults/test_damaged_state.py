@@ -13,7 +13,7 @@ from captioned import Captioned
 from damages import DAMAGES, damage, objects, shards
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_USAGE
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_USAGE
 from curator.errors import DamagedError, ShardError
 from curator.loading.shard_reader import read_buckets
 
@@ -137,7 +137,7 @@ def test_damage_that_nobody_can_repair_is_one_line(
         path.write_bytes(b"")
     arguments = place.arguments()
     arguments[arguments.index(str(place.sources))] = str(gone)
-    assert main(arguments) == EXIT_USAGE
+    assert main(arguments) == EXIT_FAILED
     error = capsys.readouterr().err.splitlines()[-1]
     assert "no source of" in error
     assert "the run changed nothing" in error

@@ -19,7 +19,7 @@ from film_makers import text_file
 from place import Place, sets, write_films
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.commands.arguments import EXIT_FAILED, EXIT_OK
 from curator.errors import ErrorCode, SourceError
 from curator.executor.engine import Engine
 from curator.executor.timeline import Timeline
@@ -414,7 +414,7 @@ def test_sources_none_of_which_is_there_replace_nothing(
     notes = place.out.parent / "notes.txt"
     notes.write_text("remember the milk\nand bread\n")
     capsys.readouterr()
-    assert main(["run", str(notes), str(place.out), *sets(Rerun.settings)]) == EXIT_USAGE
+    assert main(["run", str(notes), str(place.out), *sets(Rerun.settings)]) == EXIT_FAILED
     error = capsys.readouterr().err
     for word in ("no source of 2 can be read", "remember the milk", "the run changed nothing"):
         assert word in error

@@ -10,7 +10,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from curator.errors import StorageError, UnconditionalStoreError, UsageError
-from curator.storage import open_store, s3_client
+from curator.stages.scan.source_listing import ListedSource, list_sources
+from curator.storage import open_source, open_store, s3_client
 from curator.storage import s3_store as s3
 from curator.storage.s3_store import S3Store
 
@@ -303,3 +304,114 @@ def test_stores_hold_no_client() -> None:
     assert S3Store("b", "p") == open_store("s3://b/p/")
     with pytest.raises(UsageError, match="names no bucket"):
         open_store("s3:///p")
+
+
+Guard = Callable[[dict[str, str]], bool]
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Guard], None]:
+    """Makes the server refuse requests to a bucket unless a condition on their headers holds."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+
+    answer = DomainDispatcherApplication.__call__
+    guards: dict[str, Guard] = {}
+
+    def guarding(self: object, environ: dict[str, str], begin: Callable[..., object]) -> object:
+        guard = guards.get(environ["PATH_INFO"].split("/")[1])
+        if guard is None or guard(environ):
+            # moto wants a signature, to know the region.
+            scope = "test/20250101/us-east-1/s3/aws4_request"
+            environ.setdefault(
+                "HTTP_AUTHORIZATION", f"AWS4-HMAC-SHA256 Credential={scope}, Signature=0"
+            )
+            return answer(self, environ, begin)
+        begin("403 Forbidden", [("Content-Type", "application/xml")])
+        return [b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"]
+
+    monkeypatch.setattr(DomainDispatcherApplication, "__call__", guarding)
+    return guards.__setitem__
+
+
+def _is_signed(headers: dict[str, str]) -> bool:
+    return "HTTP_AUTHORIZATION" in headers
+
+
+def _without_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+
+
+def test_public_buckets_are_read_without_credentials(
+    s3_bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    guarded: Callable[[str, Guard], None],
+) -> None:
+    """Pins list, head and read; and the option in the messages without it."""
+    uri = f"s3://{s3_bucket}/films"
+    open_store(uri).write("a.mp4", b"film")
+    guarded(s3_bucket, lambda headers: not _is_signed(headers))
+    with pytest.raises(UsageError, match="AWS_NO_SIGN_REQUEST=1"):
+        list_sources([uri])
+    _without_credentials(monkeypatch, tmp_path)
+    with pytest.raises(UsageError, match=r"credentials.*AWS_NO_SIGN_REQUEST=1"):
+        list_sources([uri])
+    monkeypatch.setenv("AWS_NO_SIGN_REQUEST", "YES")
+    for place in (uri, f"{uri}/a.mp4", f"{uri}/*.mp4"):
+        (found,) = list_sources([place])
+        assert isinstance(found, ListedSource)
+        with open_source(found.uri, expected_version=found.version) as stream:
+            assert stream.read() == b"film"
+    with pytest.raises(StorageError, match="credentials"):
+        open_store(uri).write("b", b"")
+    monkeypatch.setenv("AWS_NO_SIGN_REQUEST", "perhaps")
+    with pytest.raises(UsageError, match="AWS_NO_SIGN_REQUEST='perhaps'; expected 1"):
+        list_sources([uri])
+
+
+def test_a_private_bucket_is_read_with_credentials_beside_a_public_one(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch, guarded: Callable[[str, Guard], None]
+) -> None:
+    """Pins that OUT may be private, and that a bucket is tried once without a signature."""
+    monkeypatch.setenv("AWS_NO_SIGN_REQUEST", "1")
+    refused = []
+
+    def is_private(headers: dict[str, str]) -> bool:
+        if not _is_signed(headers):
+            refused.append(headers["REQUEST_METHOD"])
+        return _is_signed(headers)
+
+    guarded(s3_bucket, is_private)
+    store = open_store(f"s3://{s3_bucket}/out")
+    store.check_writable()
+    store.write("a", b"1")
+    assert [info.key for info in store.list()] == ["a"]
+    assert store.read("a") == b"1"
+    assert not store.exists("b")
+    assert len(refused) == 1
+    guarded(s3_bucket, lambda _: False)
+    with pytest.raises(StorageError, match=r"AccessDenied|access denied"):
+        store.read("a")
+
+
+def test_requester_pays_is_said_in_all_requests(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch, guarded: Callable[[str, Guard], None]
+) -> None:
+    uri = f"s3://{s3_bucket}/films"
+    guarded(s3_bucket, lambda headers: headers.get("HTTP_X_AMZ_REQUEST_PAYER") == "requester")
+    with pytest.raises(StorageError, match="AWS_REQUEST_PAYER=requester"):
+        open_store(uri).write("a.mp4", b"film")
+    with pytest.raises(UsageError, match="AWS_REQUEST_PAYER=requester"):
+        list_sources([uri])
+    monkeypatch.setenv("AWS_REQUEST_PAYER", "requester")
+    open_store(uri).write("a.mp4", b"film")
+    (found,) = list_sources([uri])
+    assert isinstance(found, ListedSource)
+    with open_source(found.uri, expected_version=found.version) as stream:
+        assert stream.read() == b"film"
+    monkeypatch.setenv("AWS_REQUEST_PAYER", "me")
+    with pytest.raises(UsageError, match="AWS_REQUEST_PAYER='me'; expected requester"):
+        list_sources([uri])

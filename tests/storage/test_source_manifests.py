@@ -1,6 +1,7 @@
-"""Manifests of all three kinds, local and on S3, with what goes wrong in them."""
+"""Manifests of all kinds, local and on S3, with what goes wrong in them."""
 
 import csv
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,9 +29,14 @@ def write_manifest(path: Path, lines: list[str]) -> str:
     match path.suffix:
         case ".txt":
             path.write_text("".join(f"{line}\n" for line in lines))
-        case ".csv":
+        case ".lst":
+            path.write_text("".join(f"{line}\n" for line in lines))
+        case ".jsonl":
+            rows = [{"label": "x", "uri": line} for line in lines]
+            path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        case ".csv" | ".tsv":
             with path.open("w", newline="") as stream:
-                writer = csv.writer(stream)
+                writer = csv.writer(stream, delimiter="," if path.suffix == ".csv" else "\t")
                 writer.writerows([["label", "uri"], *(["x", line] for line in lines)])
         case _:
             table = pa.table({"n": list(range(len(lines))), "uri": lines})
@@ -38,7 +44,9 @@ def write_manifest(path: Path, lines: list[str]) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("kind", ["m.txt", "m.csv", "m.parquet", "M.TXT"])
+@pytest.mark.parametrize(
+    "kind", ["m.txt", "m.lst", "m.csv", "m.tsv", "m.jsonl", "m.parquet", "M.TXT"]
+)
 def test_relative_absolute_repeated_and_missing_lines(folder: Path, kind: str) -> None:
     """Nothing in a manifest is skipped by its name."""
     lines = [*NAMES, str(folder / "sub" / "d.mp4"), "./sub/../a.mp4", "none.mp4", "sub", "a.mp4"]
@@ -119,6 +127,12 @@ def test_fields_of_csv_and_parquet_may_be_quoted_empty_or_missing(folder: Path) 
         ("m.csv", b"", r"has no column 'uri'; found none"),
         ("m.csv", b'uri\n"a\n', r"line 2: not valid CSV"),
         ("m.csv", b"uri\n" + b"x" * 200_000, r"line 2: not valid CSV: field larger"),
+        ("m.tsv", b"path\tlabel\na.mp4\tx\n", r"has no column 'uri'; found path, label"),
+        ("m.jsonl", b'{"path": "a.mp4"}\n', r"has no column 'uri'; found path"),
+        ("m.jsonl", b"a.mp4\n", r"line 1: not valid JSON"),
+        ("m.jsonl", b'\n["a"]\n', r"line 2: expected a JSON object with a text under"),
+        ("m.jsonl", b'{"uri": 3}\n', r"line 1: expected a JSON object with a text under"),
+        ("m.jsonl", b'{"a":' * 99 + b"1" + b"}" * 99, r"line 1: not valid JSON: nested deeper"),
         ("m.parquet", b"not parquet at all", r"not valid Parquet"),
         ("m.parquet", b"", r"not valid Parquet"),
         ("m.txt", b"x" * 100_000, r"line 1 is longer than 65536 bytes"),
@@ -225,3 +239,21 @@ def test_a_column_that_one_of_several_manifests_lacks_is_named(
     second.write_text("uri\nsub/d.mp4\n")
     assert len(list(list_sources([str(first), str(second)]))) == 2
     assert f"1 of 2 manifests have no values of meta.camera, such as {str(second)!r}" in caplog.text
+
+
+def test_values_of_json_lines_become_metadata(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "m.jsonl"
+    path.write_text(
+        '\ufeff{"uri": "a.mp4", "Rating": 4, "ok": true, "tags": ["x"], "none": null}\n'
+        '\n"sub/d.mp4"\n{"uri": ""}\n{"uri": "#tag.mp4", "deep": {"a": 1}, "n": 0.5}\n'
+    )
+    rows = list(manifest_rows(str(path)))
+    assert [row.uri for row in rows] == [
+        f"{folder}/{n}" for n in ("a.mp4", "sub/d.mp4", "#tag.mp4")
+    ]
+    assert rows[0].metadata == {"meta.rating": 4, "meta.ok": True, "meta.tags": ["x"]}
+    assert rows[2].metadata["meta.n"] == 0.5
+    for words in ("blank lines", "rows without a URI", "'deep' (line 5)"):
+        assert words in caplog.text

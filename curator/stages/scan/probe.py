@@ -8,10 +8,12 @@ import numpy as np
 from curator.errors import ErrorCode, SourceError
 from curator.media.container import (
     header_track,
+    of_kind,
     only_dolby_vision,
     open_container,
     pixel_aspect_of,
     promised_frames,
+    unreadable_kind,
     video_stream,
 )
 from curator.media.decode import HDR_TRANSFERS
@@ -54,8 +56,22 @@ def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
 
     Raises:
         SourceError: EMPTY_FILE, NOT_A_VIDEO, TOO_LARGE_TO_PROBE, NO_VIDEO_STREAM,
-            UNSUPPORTED_CODEC, or NO_FRAMES if the stream has no picture size.
+            UNSUPPORTED_CODEC, ENCRYPTED, FRAGMENT_WITHOUT_INIT, or NO_FRAMES if the stream has no
+            picture size.
     """
+    try:
+        return _header_facts(reader, uri, n_bytes)
+    except SourceError as error:
+        may_be_named = error.code in (
+            ErrorCode.NO_VIDEO_STREAM, ErrorCode.UNSUPPORTED_CODEC, ErrorCode.NO_FRAMES
+        )  # fmt: skip
+        kind = unreadable_kind(reader, uri, n_bytes) if may_be_named else None
+        if kind is not None:
+            raise of_kind(kind, uri, n_bytes) from error
+        raise
+
+
+def _header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
     with open_container(reader, uri, n_bytes=n_bytes) as container:
         stream = video_stream(container, uri)
         context = stream.codec_context
@@ -87,6 +103,8 @@ def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
             )
         aspect, track_id = pixel_aspect_of(stream, 0), stream.id
     header = header_track(reader, n_bytes, track_id)
+    if header.kind is not None:
+        raise of_kind(header.kind, uri, n_bytes)
     if header.is_only_dolby:
         raise only_dolby_vision(uri)
     rotation_deg = header.orientation.rotation_deg if header.orientation is not None else 0

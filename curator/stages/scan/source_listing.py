@@ -8,50 +8,44 @@ listed as failed.
 import hashlib
 import logging
 import os
-import re
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from time import monotonic
 from typing import Any, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from curator.errors import ErrorCode, SourceError, StorageError, UsageError, raised_as
 from curator.number_text import amount
 from curator.records.sources import SourceRef
-from curator.storage.base import has_scheme
+from curator.stages.scan.source_names import NameKind, name_kind, reason_not_to_read
 from curator.storage.file_walk import DOTS, WalkedPath, expand, find_objects, is_pattern, walk
 from curator.storage.metadata_columns import column_name
 from curator.storage.object_service import ADDRESSES, Cause, ObjectService, service_of, split_uri
+from curator.storage.place_names import local_path
 from curator.storage.sidecar_files import Sidecar, SidecarProblem, read_sidecars
 from curator.storage.source_manifests import ManifestRow, absolute_path, is_manifest, manifest_rows
-from curator.storage.source_reader import file_version, local_failure, object_version, stat_source
+from curator.storage.source_reader import (
+    file_version,
+    local_failure,
+    object_version,
+    open_source,
+    stat_source,
+)
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
 
-_SKIPPED = {
-    "images, and files that cameras add to videos": "jpg jpeg png webp bmp tif tiff svg heic heif "
-    "ico psd exr dpx thm xmp",
-    "audio": "wav mp3 flac aac opus wma aif aiff mid midi",
-    "subtitles": "srt vtt ass ssa sub idx sup lrc ttml sbv",
-    "text and documents": "txt md rst nfo log html htm pdf doc docx xls xlsx ppt pptx",
-    "data and settings": "json jsonl ndjson csv tsv parquet arrow feather xml yaml yml toml ini "
-    "cfg conf sql db sqlite",
-    "archives": "zip tar gz tgz bz2 xz zst 7z rar",
-    "arrays and weights": "npy npz pkl pt pth safetensors onnx h5",
-    "checksums, links and code": "md5 sha1 sha256 sha512 torrent url py sh js css ipynb",
-}
 logger = logging.getLogger(__name__)
-SKIPPED_SUFFIXES = frozenset(f".{end}" for ends in _SKIPPED.values() for end in ends.split())
-"""Suffixes of files that are clearly not videos.
-
-GIF files can be videos. Files named .m4a and .ogg can contain video streams.
-"""
-
-_PREVIEW = re.compile(r"(?:^|/)report/previews/[0-9a-f]{24}\.mp4$")
-"""Previews of `curate report` in an output root, which may be below a folder of sources."""
+_HEAD_BYTES = 4096
+_NO_VIDEO = [
+    str(c) for c in (ErrorCode.NOT_A_VIDEO, ErrorCode.NO_VIDEO_STREAM, ErrorCode.EMPTY_FILE)
+]
 _THREADS = 16
 _BATCH = 16
 _SIDECARS = 512  # sources whose sidecars are looked up together
@@ -73,11 +67,13 @@ class ListedSource:
     bytes: int
     version: str
     metadata: Metadata = field(default_factory=dict)
+    may_be_other: bool = False
+    """Whether it is skipped if it holds no video: found in a folder, and its name says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedName:
-    """A file that is no source by its name: a suffix in `SKIPPED_SUFFIXES`, or a preview.
+    """A file of a folder that is no video by its name.
 
     A run counts it; no table has a row for it.
     """
@@ -105,8 +101,9 @@ def list_sources(
 
     An argument is one of:
 
-    - a file: a manifest if its name ends in .txt, .csv or .parquet, otherwise a source;
-    - a folder: all files below it, sorted, except those with a name that starts with a dot;
+    - a file: a manifest if its name has the suffix of one (`source_manifests`), otherwise a source;
+    - a folder: all files below it, sorted, except those with a name that starts with a dot. Files
+      of other kinds are skipped (`source_names`);
     - a pattern with `*`, `?`, `[…]` or `**`, unless a file or folder has exactly this name;
     - `s3://bucket/…`, or the same in another object store: an object, a folder (`s3://b/a` is not
       `s3://b/ab`), or a pattern. If a pattern matches a folder, all objects of the folder are
@@ -131,10 +128,12 @@ def list_sources(
         raise UsageError("no inputs: name files, folders, patterns, s3://… or a manifest")
     if limit is not None and limit < 0:
         raise UsageError(f"limit is {limit}; expected 0 or more")
-    seen: set[bytes] = set()
+    seen, named = set[bytes](), set[str]()
     may_repeat = len(arguments) > 1
     columns: dict[str, set[str]] = {}
-    listed = [_looked_up(argument, seen, columns, may_repeat=may_repeat) for argument in arguments]
+    listed = [
+        _looked_up(argument, seen, named, columns, may_repeat=may_repeat) for argument in arguments
+    ]
     limited = _limited(_with_columns(chain.from_iterable(listed), columns), limit)
     return _with_sidecars(limited) if sidecar_meta else limited
 
@@ -152,15 +151,23 @@ def _with_columns(listed: Iterator[Listed], columns: Mapping[str, set[str]]) -> 
 
 
 def _looked_up(
-    argument: str, seen: set[bytes], columns: dict[str, set[str]], *, may_repeat: bool
+    argument: str,
+    seen: set[bytes],
+    named: set[str],
+    columns: dict[str, set[str]],
+    *,
+    may_repeat: bool,
 ) -> Iterator[Listed]:
     """Lists one argument. Fetches the first items, and refuses an argument that names no video.
 
-    Adds the columns of metadata of a manifest to `columns`.
+    Adds the columns of metadata of a manifest to `columns`, and a file to `named`: a folder, even
+    of an argument before, does not skip it.
     """
 
     def once(listed: Iterator[Listed]) -> Iterator[Listed]:
-        return _without_repeats(listed, seen) if may_repeat else listed
+        if not may_repeat:
+            return listed
+        return _without_repeats((i for i in listed if not (_is_other(i) and i.uri in named)), seen)
 
     def of_manifest(uri: str) -> Iterator[Listed]:
         rows = _at_least_one(_readable_rows(uri), argument, "names no sources")
@@ -169,20 +176,18 @@ def _looked_up(
 
     service = service_of(argument)
     if service is not None:
-        objects = _bucket_objects(service, argument)
+        objects = _bucket_objects(service, argument, named)
         return of_manifest(argument) if objects is None else once(objects)
-    if not argument or has_scheme(argument):
-        raise UsageError(
-            f"input {argument!r} is not supported: expected a path, a pattern, {ADDRESSES}, or a "
-            "manifest"
-        )
+    with raised_as(UsageError, UsageError, of="input "):
+        local_path(argument, f"a path, a pattern, {ADDRESSES}, or a manifest")
     path = absolute_path(argument)
     try:
         info = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         if is_pattern(argument):
             listed = _with_a_video(_pattern_files(path), argument, "matches no files")
-            return _without_repeats(listed, seen)
+            may_repeat = True
+            return once(listed)
         what = "is a broken link" if os.path.islink(path) else "does not exist"
         raise UsageError(f"input {argument!r} {what} (looked for {path!r})") from error
     except (OSError, ValueError) as error:
@@ -197,7 +202,27 @@ def _looked_up(
         raise UsageError(f"input {argument!r} is neither a file nor a folder")
     if is_manifest(path):
         return of_manifest(path)
-    return once(iter([_local(WalkedPath(path=path, info=info))]))
+    return once(_one(argument, _local(WalkedPath(path=path, info=info)), named))
+
+
+def _is_other(listed: Listed) -> bool:
+    """Returns whether a file of a folder is skipped, or may be."""
+    return isinstance(listed, SkippedName) or (
+        isinstance(listed, ListedSource) and listed.may_be_other
+    )
+
+
+def _one(argument: str, listed: Listed, named: set[str]) -> Iterator[Listed]:
+    """Yields a file that the user names; refuses one that only lists or contains videos."""
+    named.add(listed.uri)
+    head = b""
+    if name_kind(listed.uri) is not NameKind.VIDEO:
+        with suppress(SourceError), open_source(listed.uri) as stream:
+            head = stream.read(_HEAD_BYTES)
+    reason = reason_not_to_read(listed.uri, head)
+    if reason is not None:
+        raise UsageError(f"input {argument!r} {reason}")
+    return iter([listed])
 
 
 def _noting(rows: Iterable[ManifestRow], columns: set[str]) -> Iterator[ManifestRow]:
@@ -221,9 +246,13 @@ def _pattern_files(pattern: str) -> Iterator[Listed]:
 
 
 def _by_name(walked: WalkedPath) -> Listed:
-    if _is_skipped(walked.path):
+    kind = name_kind(walked.path)
+    if kind is NameKind.OTHER:
         return _checked_text(SkippedName(uri=walked.path))
-    return _local(walked)
+    listed = _local(walked)
+    if kind is NameKind.UNKNOWN and isinstance(listed, ListedSource):
+        return replace(listed, may_be_other=True)
+    return listed
 
 
 def _local(walked: WalkedPath) -> Listed:
@@ -266,11 +295,6 @@ def _checked_text(listed: Listed) -> Listed:
     return listed
 
 
-def _is_skipped(uri: str) -> bool:
-    is_by_suffix = os.path.splitext(uri)[1].lower() in SKIPPED_SUFFIXES
-    return is_by_suffix or _PREVIEW.search(uri) is not None
-
-
 def _described(rows: Iterable[ManifestRow]) -> Iterator[Listed]:
     """Looks up the URIs of rows in several threads; yields results in the order of the rows."""
     remaining = iter(rows)
@@ -287,7 +311,9 @@ def _described(rows: Iterable[ManifestRow]) -> Iterator[Listed]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _bucket_objects(service: ObjectService, argument: str) -> Iterator[Listed] | None:
+def _bucket_objects(
+    service: ObjectService, argument: str, named: set[str]
+) -> Iterator[Listed] | None:
     """Lists an address in a bucket; returns None if the address is a manifest."""
     bucket, key = split_uri(argument)
     if not bucket:
@@ -306,7 +332,8 @@ def _bucket_objects(service: ObjectService, argument: str) -> Iterator[Listed] |
             if is_manifest(key):
                 return None
             version = object_version(info)
-            return iter([ListedSource(uri=argument, bytes=info.bytes, version=version)])
+            listed = ListedSource(uri=argument, bytes=info.bytes, version=version)
+            return _one(argument, listed, named)
     otherwise = "has no objects under it; if it is a prefix of keys and not a folder, append *"
     if is_pattern(key):
         otherwise = "matches no objects"
@@ -316,7 +343,8 @@ def _bucket_objects(service: ObjectService, argument: str) -> Iterator[Listed] |
 def _objects(service: ObjectService, bucket: str, key: str) -> Iterator[Listed]:
     for stored in find_objects(service, bucket, key):
         uri = f"{service.scheme}://{bucket}/{stored.key}"
-        if _is_skipped(stored.key):
+        kind = name_kind(stored.key)
+        if kind is NameKind.OTHER:
             yield SkippedName(uri=uri)
         elif any(name in DOTS for name in stored.key.split("/")):
             message = (
@@ -325,7 +353,12 @@ def _objects(service: ObjectService, bucket: str, key: str) -> Iterator[Listed]:
             )
             yield UnlistedSource(uri=uri, code=ErrorCode.UNSAFE_KEY, message=message)
         else:
-            yield ListedSource(uri=uri, bytes=stored.bytes, version=object_version(stored))
+            yield ListedSource(
+                uri=uri,
+                bytes=stored.bytes,
+                version=object_version(stored),
+                may_be_other=kind is NameKind.UNKNOWN,
+            )
 
 
 def _at_least_one(items: Iterator[_Item], argument: str, otherwise: str) -> Iterator[_Item]:
@@ -345,7 +378,8 @@ def _with_a_video(items: Iterator[Listed], argument: str, otherwise: str) -> Ite
         skipped.append(item)
     raise UsageError(
         f"input {argument!r} has no video: {amount(len(skipped), 'file')} with names of other "
-        f"kinds, such as {skipped[0].uri!r}"
+        f"kinds, such as {skipped[0].uri!r}; unpack archives, and to read a file in spite of its "
+        "name, name the file itself"
     )
 
 
@@ -400,6 +434,8 @@ class ListedSources:
     ) -> None:
         self._listed, self._sources, self._metadata = listed, sources, metadata
         self._unreadable = unreadable
+        self._may_be_other: set[str] = set()
+        self._others: list[str] = []
         self.n_skipped_names, self.list_s = 0, 0.0
 
     def __iter__(self) -> Iterator[SourceRef]:
@@ -415,6 +451,8 @@ class ListedSources:
                 if item.metadata:
                     self._metadata.add(item.uri, item.metadata)
                 if isinstance(item, ListedSource):
+                    if item.may_be_other:
+                        self._may_be_other.add(item.uri)
                     yield SourceRef(uri=item.uri, n_bytes=item.bytes, version=item.version)
             failed = [item for item in batch if isinstance(item, UnlistedSource)]
             self._unreadable += [item.uri for item in failed if item.code is ErrorCode.UNREADABLE]
@@ -428,6 +466,38 @@ class ListedSources:
                 )  # fmt: skip
             begun = monotonic()
         self.list_s += monotonic() - begun
+
+    def without_others(self, probes: pa.Table) -> pa.Table:
+        """Removes files of folders that hold no video, and whose names do not promise one."""
+        rows = probes.select(["uri", "error_code"]).append_column(
+            "row", pa.array(range(probes.num_rows))
+        )
+        failed = rows.filter(pc.is_in(rows["error_code"], value_set=pa.array(_NO_VIDEO)))
+        others = [row for row in failed.to_pylist() if row["uri"] in self._may_be_other]
+        if not others:
+            return probes
+        self.n_skipped_names += len(others)
+        self._others += [row["uri"] for row in others[: not self._others]]
+        others_rows = pa.array([row["row"] for row in others])
+        return probes.filter(pc.invert(pc.is_in(rows["row"], value_set=others_rows)))
+
+    def warn(self) -> None:
+        """Logs an example of the files that hold no video.
+
+        Raises:
+            UsageError: No other file was listed.
+        """
+        if not self._others:
+            return
+        if not len(self._sources):
+            raise UsageError(
+                f"no input holds a video; {amount(self.n_skipped_names, 'file')} of other kinds, "
+                f"such as {self._others[0]!r}"
+            )
+        logger.warning(
+            "some files hold no video, and their names promise none, such as %s: they are skipped, "
+            "and count as not video; a run over this file alone says what it is", self._others[0],
+        )  # fmt: skip
 
 
 def _with_sidecars(listed: Iterator[Listed]) -> Iterator[Listed]:

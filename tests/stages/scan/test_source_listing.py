@@ -1,7 +1,7 @@
 """Arguments become sources: in one order, each once, none dropped without a word."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -206,9 +206,7 @@ def test_arguments_that_name_nothing_are_errors_before_the_first_item(
         list_sources([str(tree / "b.mp4"), str(tree / argument)])
 
 
-@pytest.mark.parametrize(
-    "argument", ["", "https://host/v.mp4", "ftp://bucket/x", "s3://", "s3:///k"]
-)
+@pytest.mark.parametrize("argument", ["", "ftp://bucket/x", "s3://", "s3:///k"])
 def test_arguments_of_other_kinds_are_errors(argument: str) -> None:
     with pytest.raises(UsageError, match="expected"):
         list_sources([argument])
@@ -359,16 +357,58 @@ def test_a_manifest_is_not_read_further_than_needed(
     assert len(described) < 2000
 
 
-def test_names_that_are_clearly_no_video() -> None:
-    def skipped(names: Sequence[str]) -> list[str]:
-        return [name for name in names if listing._is_skipped(name)]
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("l.m3u8", b"#EXTM3U\na.ts\n", "is a playlist; .*ffmpeg -i PLAYLIST"),
+        ("l.mpd", b"<?xml version='1.0'?>\n<!-- x -->\n<MPD xmlns='u'>", "is a playlist"),
+        ("l.pls", b"[playlist]\nFile1=a", "is a playlist"),
+        ("l.json", b'[{"uri": "a.mp4"}]', r"is JSON text; .*write a manifest.*\.jsonl"),
+        ("l.xlsx", b"PK\x03\x04", r"is a spreadsheet; save it as a manifest: \.txt"),
+        ("l.csv.gz", b"\x1f\x8b\x08", "is a compressed manifest; decompress it: gunzip l.csv.gz"),
+        ("v.tar", bytes(257) + b"ustar\x0000", "is a tar archive; unpack it"),
+        ("v.tgz", b"\x1f\x8b\x08", "is an archive or a compressed file; unpack it"),
+        ("v.zip", b"PK\x03\x04", "is a ZIP archive; unpack it"),
+        ("v.7z", b"7z\xbc\xaf\x27\x1c", "is an archive .*unpack it"),
+        ("v.rar", b"Rar!\x1a\x07\x01", "is an archive .*unpack it"),
+    ],
+)
+def test_lists_and_archives_as_arguments_are_called_so(
+    tmp_path: Path, s3_bucket: str, name: str, content: bytes, words: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=rf"input '.*{name}' {words}"):
+        list_sources([str(path)])
+    s3_client.client().put_object(Bucket=s3_bucket, Key=name, Body=content)
+    with pytest.raises(UsageError, match=words):
+        list_sources([f"s3://{s3_bucket}/{name}"])
+    # Bytes that say otherwise are read: a video may have any name.
+    path.write_bytes(b"\x00\x00\x00\x18ftypisom")
+    (found,) = list_sources([str(path)])
+    assert isinstance(found, ListedSource)
+    assert not found.may_be_other
 
-    others = ["a.json", "b.JPG", "c.tar", "d.tar.gz", "e.srt", "f.wav", "g.parquet", "s3://b/x.md"]
-    assert skipped(others) == others
-    of_report = "out/report/previews/0123456789abcdef01234567.mp4"
-    previews = [of_report, f"/films/{of_report}", f"s3://b/{of_report}"]
-    assert skipped(previews) == previews
-    assert skipped(["out/report/previews/tour.mp4", f"my{of_report}.mp4"]) == []
-    assert (
-        skipped(["a.mp4", "b.m4a", "c.gif", "d", "e.ts", "f.ogg", "g.3gp", "wav", ".json/x"]) == []
-    )
+
+def test_companions_of_a_folder_are_skipped_unless_their_bytes_decide(
+    tmp_path: Path, s3_bucket: str
+) -> None:
+    skipped = ["00000.CPI", "a_$folder$", "LICENSE", "README", "b.aae", "c.mp4.part"]
+    unsure = ["clip.5", "x.NAV"]
+    for name in ("film.mp4", "0a1b2c", *skipped, *unsure):
+        (tmp_path / name).write_bytes(b"x")
+        s3_client.client().put_object(Bucket=s3_bucket, Key=f"in/{name}", Body=b"x")
+    for folder in (str(tmp_path), f"s3://{s3_bucket}/in"):
+        found = list(list_sources([folder]))
+        assert {item.uri for item in found if isinstance(item, SkippedName)} == {
+            f"{folder}/{name}" for name in skipped
+        }
+        others = [i.uri for i in found if isinstance(i, ListedSource) and i.may_be_other]
+        assert others == [f"{folder}/{name}" for name in unsure]
+        # What the user names is never skipped, also after the folder.
+        for argument in (f"{folder}/README", f"{folder}/x.NAV"):
+            (named,) = list_sources([argument])
+            for arguments in ([folder, argument], [argument, folder]):
+                assert [i for i in list_sources(arguments) if i.uri == argument] == [named]
+            assert isinstance(named, ListedSource)
+            assert not named.may_be_other
