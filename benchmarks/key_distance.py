@@ -37,14 +37,14 @@ from curator.stages.propose.shot_boundaries import find_shots
 FRAMES, FPS = 49, 25
 DISTANCES_S = (0.5, 1, 2, 3, 4, 6, 10)
 N_WINDOWS = 16
-SIZES = ((720, 1280), (256, 448))
-"""Heights and widths of the tensors; the clips have 1280x720."""
+SIZES = ((1280, 720), (448, 256))
+"""Widths and heights of the tensors; the clips have 1280x720."""
 
 
 def window_ms(mp4: bytes, n_frames: int, size: tuple[int, int]) -> float:
     """Returns the mean CPU time of a random window, in ms."""
     window = FrameWindow(frames=FRAMES, stride=1, place="random", decoder_threads=1)
-    into = torch.empty((3, FRAMES, *size), dtype=torch.uint8)
+    into = torch.empty((3, FRAMES, *size[::-1]), dtype=torch.uint8)
     begun_s = time.process_time()
     for number in range(N_WINDOWS):
         start = window.start(n_frames, str(number), seed=0, round_=0)
@@ -77,7 +77,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("folders", nargs="*", type=Path)
     folders = parser.parse_args().folders or [SHARED / "media", SHARED / "footage"]
-    costs: dict[str, dict[str, float]] = {f"{h}x{w}": {} for h, w in SIZES}
+    costs: dict[str, dict[str, float]] = {f"{w}x{h}": {} for w, h in SIZES}
     with tempfile.TemporaryDirectory() as folder:
         for distance_s in DISTANCES_S:
             path = Path(folder) / "film.mp4"
@@ -85,9 +85,9 @@ def main() -> None:
             params = f"keyint={gop}:min-keyint={gop}:scenecut=0"
             frames = moving_texture(500, width_px=1280, height_px=720)
             write_video(path, frames, fps=Fraction(FPS), options={"x264-params": params})
-            for height, width in SIZES:
-                cost_ms = window_ms(path.read_bytes(), 500, (height, width))
-                costs[f"{height}x{width}"][str(distance_s)] = round(cost_ms, 1)
+            for width, height in SIZES:
+                cost_ms = window_ms(path.read_bytes(), 500, (width, height))
+                costs[f"{width}x{height}"][str(distance_s)] = round(cost_ms, 1)
     found: list[float] = []
     for path in sorted(p for folder in folders for p in folder.rglob("*.*")):
         try:

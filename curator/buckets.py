@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
-SIZE_STEP_PX = 16
-"""Sizes of buckets are multiples of `SIZE_STEP_PX`, as tokenizers require."""
+from curator.frame_size import shape_of
+
+MAX_ENLARGED = 1.01
+"""Largest factor by which `cut.enlarge: never` scales: even sides, and borders that are cropped,
+take up to 1% of a picture."""
 UNKNOWN_CONTENT = "unknown"
 """Content type, in the name of a bucket, of clips without a known content type."""
 
@@ -100,13 +103,25 @@ def aspect_loss(width: int, height: int, config: BucketClasses) -> float:
     return 1 - min(own / wanted, wanted / own)
 
 
-def bucket_size(bucket: Bucket) -> tuple[int, int]:
-    """Returns width and height of a bucket's clips: multiples of 16, the shorter rounded up."""
-    wide, high = (int(number) for number in bucket.aspect.split(","))
-    short = -(-bucket.resolution // SIZE_STEP_PX) * SIZE_STEP_PX
-    ratio = max(wide, high) / min(wide, high)
-    long = max(short, round(bucket.resolution * ratio / SIZE_STEP_PX) * SIZE_STEP_PX)
-    return (long, short) if wide >= high else (short, long)
+def covered_size(width: int, height: int, config: BucketClasses) -> tuple[int, int] | None:
+    """Returns the size of the largest bucket that a picture covers without being enlarged.
+
+    If the picture covers none, returns the smallest bucket. None if the picture is below the
+    smallest resolution class, or with `aspects_strict` near no aspect class.
+    """
+    short = min(width, height)
+    if config.aspects_strict and aspect_loss(width, height, config) > config.aspects_tolerance:
+        return None
+    aspect = [int(number) for number in _nearest(width, height, tuple(config.aspects)).split(",")]
+    classes = sorted(size for size in config.resolutions if size <= short)
+    sizes = [shape_of(size, *aspect) for size in classes]
+    covered = [size for size in sizes if cover_factor((width, height), size) <= MAX_ENLARGED]
+    return covered[-1] if covered else next(iter(sizes), None)
+
+
+def cover_factor(picture: tuple[int, int], size: tuple[int, int]) -> float:
+    """Returns the factor by which a picture is scaled to cover a size."""
+    return max(size[0] / picture[0], size[1] / picture[1])
 
 
 @cache

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import ValidationError
 
+from curator.buckets import MAX_ENLARGED
 from curator.errors import ModelError, RecipeError, unknown_key
 from curator.extensions import Extension, Kind, load_extension
 from curator.family import Scope
@@ -408,6 +409,9 @@ def filter_needs(recipe: Recipe) -> FilterNeeds:
         min_frames=recipe.cut.length_frames,
         classes=recipe.shard,
         semantic=recipe.semantic,
+        most_enlarged=MAX_ENLARGED if recipe.cut.enlarge == "never" else None,
+        most_cropped=recipe.cut.most_cropped,
+        most_repeated=recipe.cut.most_repeated,
     )
 
 

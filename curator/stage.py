@@ -624,7 +624,7 @@ class FrameRequest:
     Attributes:
         at: `all` for all frames; a number for evenly spaced frames per second; or a function of a
             clip that returns frame numbers, from 0.
-        size: (height, width) scales frames to cover this size and crops around the centre. A
+        size: (width, height) scales frames to cover this size and crops around the centre. A
             number limits the longer side, and enlarges no frame. None keeps the written size.
         device: `cpu` gives NumPy arrays to `process`. `gpu` gives torch tensors, on the worker's
             GPU if the worker has a GPU.
@@ -655,13 +655,13 @@ class FrameRequest:
         return [int((number + 0.5) * clip.n_frames / n_frames) for number in range(n_frames)]
 
     def size_of(self, clip: ClipFacts) -> tuple[int, int]:
-        """Returns height and width of the requested frames of a clip, in pixels."""
+        """Returns width and height of the requested frames of a clip, in pixels."""
         if isinstance(self.size, tuple):
             return self.size
         if self.size is None:
-            return clip.height, clip.width
+            return clip.width, clip.height
         scale = min(1.0, self.size / max(clip.width, clip.height))
-        return max(1, round(clip.height * scale)), max(1, round(clip.width * scale))
+        return max(1, round(clip.width * scale)), max(1, round(clip.height * scale))
 
 
 Pixels = Any
@@ -748,7 +748,11 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
 
     def versions(self) -> dict[str, FamilyVersion]:
         """Returns the families with their fingerprints, by name."""
-        requests = [(getattr(f.at, "__qualname__", str(f.at)), f.size) for f in self.frames]
+        # Older versions read a pair as height and width.
+        requests = [
+            (getattr(f.at, "__qualname__", str(f.at)), f.size, isinstance(f.size, tuple))
+            for f in self.frames
+        ]
         made_by = self.name, self.version, self.settings(), self.models()
         return {
             family.name: FamilyVersion(

@@ -27,13 +27,13 @@ class LatentsConfig(StageConfig):
 
 
 class MeanLatents(Annotator[LatentsConfig]):
-    """Averages blocks of frames of 96x160 pixels, eight frames a second."""
+    """Averages blocks of frames of 160x96 pixels, eight frames a second."""
 
     name = "mean_latents"
     version = 1
     config_type = LatentsConfig
     batch = 4
-    frames = (FrameRequest(at=8.0, size=(96, 160)),)
+    frames = (FrameRequest(at=8.0, size=(160, 96)),)
     families = (
         Family(
             "latents", Scope.CLIP, Array("f16", (3, "t", "h", "w")), member="latents.safetensors"

@@ -17,6 +17,7 @@ from curator.recipe import Recipe
 from curator.records.cuts import CROP_COLUMNS
 from curator.runs.corpus import SHOT_ORDER, DecidedClips
 from curator.stages.commit.commit_run import Commit, alone, commit_run, kept_by_source
+from curator.stages.cut.output_form import as_written
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
 from curator.stages.dedup.stage import PAIRS, search_settings
 from curator.stages.propose.candidate_store import Candidates
@@ -161,6 +162,7 @@ def finish_run(
     store: Store, recipe: Recipe, candidates: Candidates, clips: pa.Table, vectors: pa.Table
 ) -> dict[str, Any]:
     """Decides about candidates and commits, without cutting; returns the summary."""
+    clips = as_written(clips, recipe.cut, recipe.shard)
     stored = StoredVectors.of(vectors)
     tables = CorpusTables(store, candidates.fingerprint)
     decided = DecidedClips(

@@ -11,6 +11,7 @@ ROOT = Path(curator.__file__).parent
 LAYERS = (
     (
         "errors",
+        "frame_size",
         "strict_yaml",
         "frame_size",
         "installation",

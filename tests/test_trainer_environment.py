@@ -161,7 +161,7 @@ def test_the_loader_loads_where_nothing_else_is_installed(tmp_path: Path) -> Non
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     shapes, code, from_python = done.stdout.splitlines()
-    assert shapes == "[(2, 3, 5, 64, 96)]"
+    assert shapes == "[(2, 3, 5, 68, 104)]"
     assert code == "2"
     for said in (done.stderr, from_python):
         assert f"is not installed: {install_extra('run')}" in said

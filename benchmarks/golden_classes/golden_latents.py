@@ -13,7 +13,7 @@ class Latents(Annotator[StageConfig]):
     """A tensor of every 16th pixel, four times a second, and a text that quotes the caption."""
 
     name, version, config_type, batch = "latents", 1, StageConfig, 4
-    frames = (FrameRequest(at=4.0, size=(96, 160)), FrameRequest(at="all", size=64))
+    frames = (FrameRequest(at=4.0, size=(160, 96)), FrameRequest(at="all", size=64))
     columns = ("caption",)
     families = (
         Family("latents", Scope.CLIP, Array("f16", ("t", 6, 10, 3)), member="latents.safetensors"),

@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field
 from curator.errors import ShardError, SourceError
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job, ShardClip
+from curator.frame_size import parsed_sides
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.stages.shard.shard_plan import tar_header
@@ -27,23 +28,13 @@ from curator.stages.shard.tar_reader import BLOCK, Shard
 MAX_PIXELS = 1 << 27
 
 
-def _size(value: object) -> object:
-    """Parses `WxH`."""
-    width, _, height = str(value).partition("x")
-    if not isinstance(value, str):
-        return value
-    if not (width.isdigit() and height.isdigit()):
-        raise ValueError("expected a size such as 256x256")
-    return int(width), int(height)
-
-
 Side = Annotated[int, Field(ge=1, le=8192)]
 
 
 class FramesOptions(ExporterOptions):
     """Options of the format."""
 
-    size: Annotated[tuple[Side, Side], BeforeValidator(_size)] = (256, 256)
+    size: Annotated[tuple[Side, Side], BeforeValidator(parsed_sides)] = (256, 256)
     """WxH: size of the pictures in px, cut around the middle, sides of 1 to 8192 (default:
     256x256)"""
     pictures: Literal["npz", "webp"] = "npz"

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError
 
+MAX_LISTED = 8
+"""Most buckets that a message names."""
 _SEQUENCE, _ROUND, _BLOCK, _DROPPED = range(4)
 """Purposes of random numbers; each purpose has its own stream."""
 
@@ -31,16 +33,19 @@ def random_of(seed: int, *numbers: int) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketPlan:
-    """The reading plan of one bucket.
+    """The reading plan of one bucket, or of all buckets whose clips share batches.
 
     Attributes:
         sizes: Number of samples in each tar, in the order of the tars' names.
         weight: Share of the batches; None for the batches of one round.
+        streams: Parts of a worker's samples from which it reads in turn, if it shuffles. A tar has
+            one bucket, so several streams put clips of several buckets into a batch.
     """
 
     name: str
     sizes: tuple[int, ...]
     weight: float | None
+    streams: int = 1
 
     @property
     def n_samples(self) -> int:
@@ -129,13 +134,16 @@ class Plan:
         # With `drop_last`, all ranks read the same number of batches of a bucket.
         is_read = [not setting.drop_last or b.n_samples >= ranks * size for b in buckets]
         if not any(is_read):
-            held = ", ".join(f"{b.name}: {b.n_samples}" for b in buckets)
             raise UsageError(
                 f"no bucket has a full batch of {size} for each of {ranks} ranks (samples: "
-                f"{held}); lower batch_size, or set drop_last=False"
+                f"{listed({b.name: b.n_samples for b in buckets})}); lower batch_size, set "
+                "drop_last=False, or give size=(width, height), so that all clips share batches"
             )
-        self.unread = tuple(b.name for b, read in zip(buckets, is_read, strict=True) if not read)
-        """Buckets that are left out, because they lack a full batch for each rank and a weight."""
+        pairs = zip(buckets, is_read, strict=True)
+        unread = [(b.name, b.n_samples) for b, is_full in pairs if not is_full]
+        self.unread = dict(sorted(unread, key=lambda item: -item[1]))
+        """Samples of buckets that are left out, because they lack a full batch for each rank and a
+        weight."""
         if buckets[0].weight is not None:
             for bucket in buckets:
                 if setting.drop_last and bucket.n_samples < size:
@@ -145,7 +153,7 @@ class Plan:
                         "set drop_last=False"
                     )
             self._quotas = quotas(self.steps, [bucket.weight or 0.0 for bucket in buckets])
-            self.unread = ()
+            self.unread = {}
 
     def _piece(self, n_samples: int) -> tuple[int, int]:
         """Returns the half-open piece of a round that this rank reads."""
@@ -202,8 +210,9 @@ class Plan:
             skip = int(random_of(setting.seed, _DROPPED, round_, code).integers(dropped + 1))
         tars, ends = _round_order(setting.seed, bucket, round_, bool(setting.shuffle), lane.salt)
         samples = []
+        streams = bucket.streams if setting.shuffle else 1
         for place in order:
-            at = lane.start + place + skip
+            at = lane.start + _in_turn(place, lane.stop - lane.start, streams) + skip
             k = int(np.searchsorted(ends, at, side="right"))
             samples.append((int(tars[k]), at - (int(ends[k - 1]) if k else 0)))
         return round_, samples
@@ -218,6 +227,13 @@ class Plan:
         code = crc32(self.buckets[i].name.encode())
         key = (setting.seed, code, round_, lane.start + first, lane.salt, length)
         return first + int(_permutation(*key)[within])
+
+
+def _in_turn(place: int, n: int, streams: int) -> int:
+    """Divides [0, n) into equal parts; returns the number at a place if each part has its turn."""
+    length, longer = divmod(n, streams)
+    within, part = divmod(place, streams) if place < length * streams else (length, place % streams)
+    return part * length + min(part, longer) + within
 
 
 @lru_cache(maxsize=64)
@@ -237,6 +253,13 @@ def _round_order(
         code = crc32(bucket.name.encode())
         tars = random_of(seed, _ROUND, round_, code, salt).permutation(tars)
     return tars, np.cumsum(np.asarray(bucket.sizes)[tars])
+
+
+def listed(facts: Mapping[str, object]) -> str:
+    """Names buckets, each with a fact."""
+    named = [f"{name}: {fact}" for name, fact in facts.items()]
+    more = f" and {len(named) - MAX_LISTED} more" if len(named) > MAX_LISTED else ""
+    return ", ".join(named[:MAX_LISTED]) + more
 
 
 def normalized(weights: Mapping[str, float]) -> dict[str, float]:

@@ -24,9 +24,11 @@ import orjson
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from curator.buckets import MAX_ENLARGED, cover_factor
 from curator.errors import ShardError, UsageError, unknown_key
+from curator.frame_size import parsed_size
 from curator.loading import device_windows as device
-from curator.loading.batch_plan import BucketPlan, Plan, Setting, normalized
+from curator.loading.batch_plan import BucketPlan, Plan, Setting, listed, normalized
 from curator.loading.batch_values import (
     as_unit,
     caption_embeddings,
@@ -37,13 +39,7 @@ from curator.loading.batch_values import (
     repeated,
 )
 from curator.loading.shard_reader import LoadedBucket, LocalShard, SampleReader, read_buckets
-from curator.loading.window_decoder import (
-    MULTIPLE,
-    ClipWindow,
-    FrameWindow,
-    checked_size,
-    decode_window,
-)
+from curator.loading.window_decoder import ClipWindow, FrameWindow, decode_window
 
 Batch = dict[str, Any]
 
@@ -51,6 +47,11 @@ logger = logging.getLogger(__name__)
 
 TEXT_VECTOR = "text.npy"
 """Member of a sample that holds the embedding of its caption."""
+ALL_BUCKETS = "*"
+"""Name of the plan whose batches have clips of all buckets."""
+MIXED_TARS = 8
+"""Tars from which a worker reads in turn, so that its batches have clips of several buckets."""
+_ONE_BUCKET = "one bucket each"
 SHUFFLED_SAMPLES = 64
 """Default window of the shuffle. It is small because `curate run` mixes the corpus in each tar."""
 
@@ -65,13 +66,16 @@ class ClipDataset(IterableDataset[Batch]):
             reads all buckets. Without shares, all ranks and workers together read each sample once
             an epoch. Shares do not change the number of batches: a bucket with a larger share
             repeats samples, and a bucket with a smaller share continues in the next epoch.
-        batch_size: Samples per batch, all from one bucket; None yields single samples.
+        batch_size: Samples per batch; None yields single samples. With `size`, and without shares,
+            clips of all buckets fill a batch together. Otherwise a batch is from one bucket.
         frames: T, the number of frames in a window.
         stride: A window takes every `stride`-th frame of the clip.
         window: `random` draws the start from seed, round and clip; `first` takes the clip's start.
-        size: (height, width) in px, multiples of 16. Frames are scaled to cover the size, then
-            cropped around the centre. None does not scale: it crops all clips of a bucket to the
-            largest multiples of 16 that fit the bucket's least height and least width.
+        size: Width and height in px, both even: `(1280, 720)`, `"1280x720"`, `"720p"`, or `256`
+            for a square. Frames are scaled to cover the size, then cropped around the centre. None
+            does not scale: it crops all clips of a bucket to its least width and least height.
+        multiple: Without `size`, batches have sides that are multiples of this number of px: 16
+            for a tokenizer that divides by 16.
         values: `uint8` for [0, 255], or `unit` for float32 [-1, 1]. Workers pass four times as many
             bytes with `unit`; `as_unit` converts on the trainer's device instead.
         embedding: Reads the clip's embedding (`npy`) into `embedding`.
@@ -126,7 +130,8 @@ class ClipDataset(IterableDataset[Batch]):
         frames: int = 17,
         stride: int = 1,
         window: Literal["first", "random"] = "random",
-        size: tuple[int, int] | None = None,
+        size: tuple[int, int] | int | str | None = None,
+        multiple: int = 2,
         values: Literal["uint8", "unit"] = "uint8",
         embedding: bool = False,
         caption_embedding: bool = False,
@@ -159,7 +164,12 @@ class ClipDataset(IterableDataset[Batch]):
         self._window = FrameWindow(
             frames=frames, stride=stride, place=window, decoder_threads=decoder_threads
         )
-        self._size = None if size is None else checked_size(size)
+        if multiple < 1:
+            raise UsageError(f"multiple {multiple!r}; expected a number of px from 1")
+        try:
+            self._size = None if size is None else parsed_size(size)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
         self._unit = values == "unit"
         self._embedding = embedding
         self._caption_embedding = caption_embedding
@@ -176,14 +186,14 @@ class ClipDataset(IterableDataset[Batch]):
         self._families = [families[name] for name in members]
         self.video = video
         weights = _chosen(buckets, loaded)
-        self._buckets = [loaded[name] for name in weights]
         self._of_frames = [f for f in self._families if f.may_have_frames]
         if whole_clip_values or not video:
             self._of_frames = []
         for name in weights:
             self._check_whole(loaded[name].most_frames, f"clips of bucket {name!r} have up to")
-        self.sizes = {name: self._size_of(name, loaded[name]) for name in weights}
-        """(height, width) of each bucket's batches."""
+        self.sizes = {name: self._size_of(name, loaded[name], multiple) for name in weights}
+        """Width and height of each bucket's frames."""
+        self._warn_of_enlarging({name: loaded[name] for name in weights})
         rank, world_size = _ranks(rank, world_size)
         setting = Setting(
             seed=seed,
@@ -193,24 +203,43 @@ class ClipDataset(IterableDataset[Batch]):
             rank=rank,
             world_size=world_size,
         )
-        counts = {name: tuple(s.n_samples for s in loaded[name].shards) for name in weights}
+        # Frames of one size fill batches together; a bucket with a share has its own batches.
+        is_mixed = self._size is not None and len(weights) > 1 and None in weights.values()
+        plans = {ALL_BUCKETS: list(weights)} if is_mixed else {name: [name] for name in weights}
+        self._shards = [[s for n in names for s in loaded[n].shards] for names in plans.values()]
+        """Tars of each plan, in the order of its samples."""
+        self._bucket_of = {s.name: name for name in weights for s in loaded[name].shards}
+        """Bucket of each tar, by the tar's name."""
         self._plan = Plan(
-            [BucketPlan(name=n, sizes=counts[n], weight=weight) for n, weight in weights.items()],
+            [
+                BucketPlan(
+                    name=name,
+                    sizes=tuple(s.n_samples for s in shards),
+                    weight=weights.get(name),
+                    streams=MIXED_TARS if is_mixed else 1,
+                )
+                for name, shards in zip(plans, self._shards, strict=True)
+            ],
             setting,
         )
-        if self._plan.unread:
+        if unread := self._plan.unread:
+            total = sum(bucket.n_samples for bucket in self._plan.buckets)
             logger.warning(
-                "drop_last: not reading buckets without a full batch of %d per rank (%d ranks): %s",
-                setting.batch_size, world_size, ", ".join(self._plan.unread),
+                "drop_last: an epoch reads %d of %d clips; %d are never read, because their "
+                "buckets have less than a batch of %d for each of %d ranks (%s); size=(width, "
+                "height) scales all clips to one size, so that they fill batches together",
+                self.steps * setting.batch_size * world_size, total, sum(unread.values()),
+                setting.batch_size, world_size, listed(unread),
             )  # fmt: skip
         if not self.steps:
             logger.warning("rank %d of %d has no samples", rank, world_size)
-        names = [(shard.name, shard.n_samples) for b in self._buckets for shard in b.shards]
+        names = [(shard.name, shard.n_samples) for shards in self._shards for shard in shards]
         self._made_with = {
             "split": split,
             "buckets": weights,
             **{name: value for name, value in asdict(setting).items() if name != "rank"},
             "shards": hashlib.sha256(orjson.dumps(names)).hexdigest()[:16],
+            "batches": "all buckets" if is_mixed else _ONE_BUCKET,
         }
         """Settings that give a position its meaning; `load_state_dict` compares them."""
         self.set_epoch(0)
@@ -220,7 +249,7 @@ class ClipDataset(IterableDataset[Batch]):
         """Number of batches of an epoch on this rank, over all its workers."""
         return self._plan.steps
 
-    def _size_of(self, name: str, bucket: LoadedBucket) -> tuple[int, int]:
+    def _size_of(self, name: str, bucket: LoadedBucket, multiple: int) -> tuple[int, int]:
         if self.video and bucket.n_frames < self._window.span:
             own = self._window
             raise UsageError(
@@ -228,16 +257,31 @@ class ClipDataset(IterableDataset[Batch]):
                 f"the shortest clip of bucket {name!r} has {bucket.n_frames}; lower frames or "
                 "stride, or leave the bucket out (buckets=[...])"
             )
-        size = self._size or (
-            bucket.height // MULTIPLE * MULTIPLE,
-            bucket.width // MULTIPLE * MULTIPLE,
-        )
-        if not all(size):
+        width, height = (side // multiple * multiple for side in (bucket.width, bucket.height))
+        if self._size is None and not (width and height):
             raise UsageError(
                 f"bucket {name!r} has clips down to {bucket.width}x{bucket.height}, too small to "
-                "crop to multiples of 16; give size=(height, width) to scale, or leave it out"
+                f"crop to multiples of {multiple}; give size=(width, height) to scale, or leave it "
+                "out"
             )
-        return size
+        return self._size or (width, height)
+
+    def _warn_of_enlarging(self, buckets: Mapping[str, LoadedBucket]) -> None:
+        """Warns of buckets with clips that are smaller than `size`."""
+        size = self._size
+        if size is None or not self.video:
+            return
+        small = {
+            name: f"{bucket.width}x{bucket.height}"
+            for name, bucket in buckets.items()
+            if cover_factor((bucket.width, bucket.height), size) > MAX_ENLARGED
+        }
+        if small:
+            logger.warning(
+                "size %dx%d enlarges clips of %d of %d buckets, the smallest ones of %s; give a "
+                "smaller size, or leave these buckets out (buckets=[...])",
+                *size, len(small), len(buckets), listed(small),
+            )  # fmt: skip
 
     def _check_whole(self, n_frames: int, owner: str) -> None:
         """Refuses a window of a clip together with values of the whole clip.
@@ -284,9 +328,11 @@ class ClipDataset(IterableDataset[Batch]):
         """
         saved = state.get("made_with", {})
         for name, value in self._made_with.items():
-            if saved.get(name) != value:
+            # States of older versions do not say that a batch is of one bucket.
+            was = saved.get(name, _ONE_BUCKET if name == "batches" else None)
+            if was != value:
                 raise UsageError(
-                    f"the state was saved with {name}={saved.get(name)!r} and this dataset has "
+                    f"the state was saved with {name}={was!r} and this dataset has "
                     f"{value!r}, so the position names other samples here. Use the saved value, or "
                     f"begin an epoch with set_epoch({int(state.get('epoch', 0)) + 1})"
                 )
@@ -311,7 +357,7 @@ class ClipDataset(IterableDataset[Batch]):
         - `caption`: `Repeated` of strings
         - `fps`: float32 [B], frames/s of the window: the clip's rate divided by the stride
         - `start_frame`: int64 [B], index of the window's first frame in the clip
-        - `key`: clip ids; `json`: parsed JSON of each sample; `bucket`: name of the bucket
+        - `key`: clip ids; `json`: parsed JSON of each sample; `bucket`: name of each one's bucket
         - each name in `members`: a tensor [B, …], or a list if shapes differ or values lack
         - `embedding`: if requested, `Repeated` of float32 [U, D]
         - `caption_embedding`: if requested, `Repeated` of a list: float32 [D], or float16
@@ -350,7 +396,7 @@ class ClipDataset(IterableDataset[Batch]):
             yield _Planned(first_step + step * workers, i, round_, samples)
 
     def _places(self, planned: "_Planned") -> Iterator[tuple[LocalShard, int]]:
-        shards = self._buckets[planned.i].shards
+        shards = self._shards[planned.i]
         return ((shards[tar], number) for tar, number in planned.samples)
 
     def batch_at(self, epoch: int, step: int) -> Batch:
@@ -370,15 +416,15 @@ class ClipDataset(IterableDataset[Batch]):
         return SampleReader(self._store, members, optional)
 
     def _batch(self, reader: SampleReader, planned: "_Planned") -> Batch:
-        name = self._plan.buckets[planned.i].name
         read = [reader.read(*place) for place in self._places(planned)]
         facts = [facts_of(sample) for sample in read]
-        batch = self._frames(name, read, facts, planned) if self.video else {}
+        buckets = [self._bucket_of[sample["__url__"]] for sample in read]
+        batch = self._frames(buckets[0], read, facts, planned) if self.video else {}
         batch |= {
             "caption": repeated([sample["txt"].decode() for sample in read]),
             "key": [sample["__key__"] for sample in read],
             "json": facts,
-            "bucket": name,
+            "bucket": buckets,
         }
         if self._embedding:
             batch["embedding"] = embeddings([sample["npy"] for sample in read])
@@ -397,14 +443,14 @@ class ClipDataset(IterableDataset[Batch]):
         facts: Sequence[Mapping[str, Any]],
         planned: "_Planned",
     ) -> Batch:
-        """Decodes the windows of a batch."""
+        """Decodes the windows of a batch, whose frames have the size of bucket `name`."""
         T = self._window.frames  # noqa: N806 - shape letter
         on_device = self._device_decoder()
         starts, refused = [], Counter[str]()
         results: list[torch.Tensor] = []
         with on_device.queued(results) if on_device is not None else nullcontext():
             video_BCTHW = torch.empty(  # noqa: N806
-                (len(planned.samples), 3, T, *self.sizes[name]),
+                (len(planned.samples), 3, T, *self.sizes[name][::-1]),
                 dtype=torch.uint8,
                 device="cpu" if on_device is None else on_device.device,
             )
@@ -464,14 +510,14 @@ class ClipDataset(IterableDataset[Batch]):
 
 
 class _Planned(NamedTuple):
-    """The plan of one batch: its step on the rank, and the round of its bucket."""
+    """The plan of one batch: its step on the rank, and the round of its `BucketPlan`."""
 
     step: int
     i: int
-    """Index of the bucket."""
+    """Index of the `BucketPlan`."""
     round_: int
     samples: list[tuple[int, int]]
-    """Index of the tar in the bucket, and index of the sample in the tar."""
+    """Index of the tar in the plan, and index of the sample in the tar."""
 
 
 class _Position(NamedTuple):
@@ -535,10 +581,10 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 def singles_of(batch: Batch, members: Sequence[str] = ()) -> Iterator[Batch]:
     """Yields the samples of a batch, without dimension B; `members` are names of families."""
     for b in range(len(batch["key"])):
-        names = ("video", "key", "json", *members)
+        names = ("video", "key", "json", "bucket", *members)
         single = {name: batch[name][b] for name in names if name in batch}
         single |= {name: batch[name][b].item() for name in ("fps", "start_frame") if name in batch}
         for name in ("caption", "embedding", "caption_embedding"):
             if name in batch:
                 single[name] = batch[name].unique[batch[name].inverse[b]]
-        yield single | {name: batch[name] for name in ("bucket", "not_on_gpu") if name in batch}
+        yield single | {name: batch[name] for name in ("not_on_gpu",) if name in batch}

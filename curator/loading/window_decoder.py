@@ -24,9 +24,6 @@ from curator.errors import ShardError, SourceError, UsageError
 from curator.media.container import open_container, video_stream
 from curator.media.scale import is_hd
 
-MULTIPLE = 16
-"""Factor of heights and widths, because tokenizers downsample by 8 or 16."""
-
 _UNKNOWN_MATRICES = (0, 2)
 _BT709, _BT601 = 1, 5
 
@@ -66,17 +63,6 @@ class FrameWindow:
         name = f"window {seed} {round_} {key}".encode()
         drawn = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
         return drawn % (n_frames - self.span + 1)
-
-
-def checked_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Returns a size (height, width); raises `UsageError` unless both are multiples of 16."""
-    height, width = size
-    if min(size) < MULTIPLE or height % MULTIPLE or width % MULTIPLE:
-        near = tuple(max(MULTIPLE, round(side / MULTIPLE) * MULTIPLE) for side in size)
-        raise UsageError(
-            f"size {size!r} (height, width); expected multiples of {MULTIPLE}, such as {near}"
-        )
-    return height, width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

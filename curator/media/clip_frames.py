@@ -35,7 +35,7 @@ class Wanted:
 
     Attributes:
         numbers: Frame numbers from 0, ascending.
-        size: (height, width): frames are scaled to cover it, and cropped around the centre. A
+        size: (width, height): frames are scaled to cover it, and cropped around the centre. A
             number: frames are shrunk to it as their longer side, and never enlarged.
         form: `rgb` for pixels, `jpeg`, or `text` for recognized lines of text.
     """
@@ -47,7 +47,7 @@ class Wanted:
     @property
     def n_bytes(self) -> int:
         """Most bytes of the frames as RGB; a number as `size` counts as a square."""
-        height, width = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+        width, height = self.size if isinstance(self.size, tuple) else (self.size, self.size)
         return len(self.numbers) * height * width * 3
 
 
@@ -95,7 +95,7 @@ class FrameSampler:
         """Number of frames so far."""
         self._wanted = [({number: at for at, number in enumerate(w.numbers)}, w) for w in wanted]
         self._pixels = {
-            place: np.empty((len(request.numbers), *request.size, 3), np.uint8)
+            place: np.empty((len(request.numbers), *request.size[::-1], 3), np.uint8)
             for place, request in enumerate(wanted)
             if request.form == "rgb" and isinstance(request.size, tuple)
         }
@@ -141,7 +141,7 @@ class FrameSampler:
         if not isinstance(size, tuple):
             inside = fit_inside(picture.width, picture.height, size)
             return self._scaler(*inside, "area").rgb_HWC(picture)
-        height, width = size
+        width, height = size
         scale = max(height / picture.height, width / picture.width)
         wide = max(width, round(picture.width * scale))
         high = max(height, round(picture.height * scale))

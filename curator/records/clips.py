@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast, dataclass_transform
 
-from curator.records.columns import Int32, WordedEnum, columns_of
+from curator.records.columns import Int32, WordedEnum, columns_of, field_names
 
 Transition = Literal["cut", "gradual", "none"]
 CutMode = Literal["copy", "encode"]
@@ -38,6 +38,9 @@ class Reason(WordedEnum):
         "another output, which dedup.against names, has its footage",
     )
     REMOVED_BEFORE = "removed_before", "a copy of footage that `curate remove` took out"
+    SMALLER_THAN_SIZE = "smaller_than_size", "smaller than cut.size, and cut.enlarge is never"
+    CROPPED_TOO_MUCH = "cropped_too_much", "cut.size crops more of it than cut.most_cropped"
+    SLOWER_THAN_FPS = "slower_than_fps", "cut.fps repeats more of its frames than cut.most_repeated"
     NO_BUCKET = "no_bucket", "smaller or shorter than every bucket"
     NO_ASPECT_CLASS = "no_aspect_class", "near no aspect class"
     NOT_SELECTED = "not_selected"
@@ -55,6 +58,13 @@ COMPARED = (
     Reason.SEMANTIC_DUPLICATE,
 )  # fmt: skip
 """Reasons of the search for duplicates."""
+OF_FORM = {
+    Reason.SMALLER_THAN_SIZE: ("cut.enlarge", "scale_factor"),
+    Reason.CROPPED_TOO_MUCH: ("cut.most_cropped", "cropped_share"),
+    Reason.SLOWER_THAN_FPS: ("cut.most_repeated", "repeated_share"),
+}
+"""Reasons against clips that `cut.size` or `cut.fps` would change too much, each with the key of
+the recipe that allows it, and the column of `Fitted`."""
 OVERRIDDEN = frozenset({
     Reason.DUPLICATE, Reason.DIVIDED, Reason.SEMANTIC_DUPLICATE, Reason.NOT_SELECTED,
 })  # fmt: skip
@@ -151,6 +161,23 @@ class Size:
 
     width: Int32
     height: Int32
+
+
+@_part
+class Fitted:
+    """How `cut.size` and `cut.fps` change a clip; None if the recipe does not set them."""
+
+    scale_factor: float | None
+    """Factor by which the picture is scaled; above 1, it is enlarged."""
+    cropped_share: float | None
+    """Share of the picture that scaling to a size crops away."""
+    rate_factor: float | None
+    """Written frame rate, divided by the source's."""
+    repeated_share: float | None
+    """Share of the frames, at least, that repeat the frame before."""
+
+
+FITTED = field_names(Fitted)
 
 
 @_part
@@ -258,8 +285,9 @@ class Candidate(Named, Extent, Rate, Size, Borders, Scored, Tagged):
 
 @_part
 class Clip(
-    Named, Extent, Rate, Size, Borders, Scored, Decided, Tagged, Later, File, Stamped, Coding
-):
+    Named, Extent, Rate, Size, Borders, Scored, Decided, Tagged, Later, File, Stamped, Coding,
+    Fitted,
+):  # fmt: skip
     """A row of `clips`, as `tables.clip_rows` holds it.
 
     `File` and `Coding` are null until the clip is written, and in rejected clips. A copy begins at

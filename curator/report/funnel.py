@@ -9,7 +9,7 @@ from typing import Any
 from curator.errors import RecipeError
 from curator.measures.score_list import BUILT_IN, Measures
 from curator.number_text import amount, count, length, percent, score, share, size
-from curator.records.clips import COMPARED, Reason
+from curator.records.clips import COMPARED, OF_FORM, Reason
 from curator.storage.metadata_columns import is_metadata
 
 logger = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
     counts = summary.get("counts") or {}
     given = {**(counts.get("by_reason") or {}), **(counts.get("by_any_reason") or {})}
     last = (
-        Reason.NOT_MEASURED, Reason.CONTENT_TYPE_UNWANTED, Reason.NO_BUCKET,
+        Reason.NOT_MEASURED, Reason.CONTENT_TYPE_UNWANTED, *OF_FORM, Reason.NO_BUCKET,
         Reason.NO_ASPECT_CLASS, *COMPARED, Reason.NOT_SELECTED, *AFTER_SELECTION,
     )  # fmt: skip
     marked = [str(Reason.MARKED_DROP)] if Reason.MARKED_DROP in given else []
@@ -211,6 +211,7 @@ def format_funnel(summary: Mapping[str, Any]) -> str:
     ]
     kept = f"{share(n_kept, n_clips)} of clips, {length(summary.get('kept_s'))}"
     rows.append(("kept", n_kept, kept if n_clips else ""))
+    rows += _changed_forms(counts)
     rows += _unanswered(summary.get("work") or {})
     rows += [(f"  {name}", n, why) for name, n, why in gpu_trouble(summary)]
     n_bytes = sum(shard.get("bytes") or 0 for shard in shards)
@@ -255,6 +256,27 @@ _SANDBOXES = {
     "left_behind": ("left behind", "processes that a driver held after they were killed"),
 }
 """Name and meaning of each count of processes with a GPU."""
+
+
+_FORMS = {
+    "enlarged": "pictures scaled up to cut.size",
+    "shrunk": "pictures scaled down to cut.size",
+    "cropped": "to the shape of cut.size",
+    "retimed": "from another rate to cut.fps",
+    "repeated": "with frames repeated for cut.fps",
+}
+"""Meaning of each count of kept clips in `by_form`."""
+
+
+def _changed_forms(counts: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
+    """Counts the kept clips that the recipe's size and rate change, and how clips were written."""
+    by_form = counts.get("by_form") or {}
+    yield from (
+        (f"  {name}", by_form[name], why) for name, why in _FORMS.items() if name in by_form
+    )
+    if by_form:
+        modes = counts.get("by_cut_mode") or {}
+        yield "  encoded", modes.get("encode") or 0, f"{count(modes.get('copy') or 0)} copied"
 
 
 def _unanswered(work: Mapping[str, Any]) -> list[tuple[str, int, str]]:

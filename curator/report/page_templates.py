@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from curator import number_text
 from curator.measures.score_list import Measures
 from curator.number_text import compared
-from curator.records.clips import Reason
+from curator.records.clips import OF_FORM, Reason
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.clip_rows import ClipRow
 
@@ -187,6 +187,8 @@ def _score_of(reason: str, measures: Measures) -> str:
         return "content_probability"
     if reason == Reason.NO_ASPECT_CLASS:
         return "share of the picture"
+    if reason in OF_FORM:
+        return OF_FORM[Reason(reason)][1]
     if reason.startswith(PREFIX):
         return reason.rpartition("_too_")[0]
     names = (name for name, spec in measures.specs.items() if reason in (spec.low, spec.high))

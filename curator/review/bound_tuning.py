@@ -28,6 +28,7 @@ from curator.report.histogram import histogram
 from curator.report.page_templates import render
 from curator.review.finished_run import Finished, is_of_stage
 from curator.runs.corpus import DecidedClips
+from curator.stages.cut.output_form import as_written
 from curator.stages.filter.config import Rule
 from curator.stages.filter.judging import corpus_of, score_values
 from curator.stages.filter.rules import Bounds, resolve
@@ -38,7 +39,10 @@ from curator.tables.long_columns import take_values
 from curator.tables.schemas import metadata_fields
 
 SECTIONS = ("filters", "dedup", "select")
-SINGLE_KEYS = ("semantic.reject", "semantic.reject_from", "propose.min_s")
+SINGLE_KEYS = (
+    "semantic.reject", "semantic.reject_from", "propose.min_s", "cut.size", "cut.enlarge",
+    "cut.most_cropped", "cut.fps", "cut.most_repeated", "cut.length_frames",
+)  # fmt: skip
 """Keys of other sections that can be tried, since they change no score."""
 _BOUNDS_OF_LEARNED = [f"{SUITABILITY}.{name}" for name in Rule.model_fields]
 EXAMPLES = 8
@@ -90,7 +94,7 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
     finished = finished.without_remainders()
     recipe = with_changes(finished.recipe, keys)
     check_measured(finished, recipe)
-    candidates = finished.candidates()
+    candidates = as_written(finished.candidates(), recipe.cut, recipe.shard)
     rules, *others = graph_of(recipe).deciding()
     clips = DecidedClips(
         candidates,

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from curator.errors import UsageError, ambiguous_id
 from curator.number_text import amount, moment, plain, score
 from curator.pipeline import filter_needs
-from curator.records.clips import COMPARED, REMAINDER, Reason
+from curator.records.clips import COMPARED, OF_FORM, REMAINDER, Reason
 from curator.report.funnel import quantile_words, value_words
 from curator.report.page_templates import declared_values
 from curator.review.bound_tuning import LATE
 from curator.review.finished_run import Finished, is_of_stage
 from curator.runs.marked_clips import has_effect
+from curator.stages.cut.output_form import as_written
 from curator.stages.filter.config import Rule
 from curator.stages.filter.judging import checks_around, corpus_of, reason_of, score_values
 from curator.stages.filter.rules import Bounds, resolve
@@ -28,7 +29,9 @@ from curator.tables.long_columns import take_values
 from curator.tables.mark_table import MARK_COLUMNS
 
 MAX_LISTED = 50
-_NOT_BY_RULES = (Reason.MARKED_DROP, Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, *LATE)
+_NOT_BY_RULES = (
+    Reason.MARKED_DROP, *OF_FORM, Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, *LATE,
+)  # fmt: skip
 
 
 class _Judged(NamedTuple):
@@ -89,12 +92,12 @@ def listing(finished: Finished) -> str:
 def explain(finished: Finished, prefix: str, candidates: pa.Table | None = None) -> str:
     """Explains the outcome of the clip whose id begins with a prefix, as text.
 
-    `candidates` are those of `finished`; None to read them.
+    `candidates` are those of `finished` as written; None to read them.
     """
     number = find_clip(finished, prefix)
     (clip,) = ClipRows(finished.clips.slice(number, 1), finished.clips.schema)
     if candidates is None:
-        candidates = finished.candidates()
+        candidates = as_written(finished.candidates(), finished.recipe.cut, finished.recipe.shard)
     judged = list(_judged(finished, number, candidates))
     ruled = {rule.bounds.score for rule in judged}
     others = [
@@ -147,6 +150,8 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
         yield f"marked by hand: {', '.join(map(plain, mark.content))}{rest}"
     if clip.content_type is not None:
         yield f"content type: {clip.content_type} ({score(clip.scores['content_probability'])})"
+    if form := ", ".join(_form_words(clip)):
+        yield f"in the form of the recipe: {form}"
     if clip.decision == "kept":
         yield f"kept, in {clip.shard} ({clip.cut_mode or 'written'})"
         if clip.reason_detail:
@@ -163,6 +168,15 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
         yield plain(clip.reason_detail)
     if clip.duplicate_of:
         yield from _original(finished, clip)
+
+
+def _form_words(clip: ClipRow) -> Iterator[str]:
+    """Yields how `cut.size` and `cut.fps` change the clip."""
+    if clip.scale_factor is not None:
+        yield f"scaled by {score(clip.scale_factor)}, {clip.cropped_share or 0.0:.0%} cropped"
+    if clip.rate_factor is not None:
+        yield f"{score(clip.rate_factor)} times the rate"
+        yield f"{clip.repeated_share or 0.0:.0%} of its frames repeated"
 
 
 def _without_mark(
@@ -318,6 +332,10 @@ def _rounded(value: float, *, down: bool) -> str:
 
 def _late_remedy(finished: Finished, clip: ClipRow, reason: Reason) -> str:
     shard, recipe = finished.recipe.shard, finished.recipe
+    if reason in OF_FORM:
+        key, column = OF_FORM[reason]
+        least = "always" if key == "cut.enlarge" else _rounded(clip.value(column), down=False)
+        return f"--set {key}={least}"
     if reason == Reason.NO_BUCKET:
         return (
             f"a bucket for {clip.width}x{clip.height} and {amount(clip.n_frames, 'frame')}: "

@@ -79,9 +79,9 @@ def _read(store: Store, unit: Sequence[ClipRow]) -> list[ClipToSample]:
     assert clip.mp4_offset is not None, "the clip is in a tar"
     mp4 = store.read_range(clip.shard, clip.mp4_offset, clip.mp4_offset + clip.mp4_bytes)
     scale = min(1.0, LONGER_PX / max(clip.width, clip.height))
-    height, width = (max(2, 2 * round(side * scale / 2)) for side in (clip.height, clip.width))
+    width, height = (max(2, 2 * round(side * scale / 2)) for side in (clip.width, clip.height))
     numbers = range(0, min(clip.n_frames, int(SECONDS * clip.written_fps) + 1), _step(clip))
-    wanted = Wanted(numbers=tuple(numbers), size=(height, width))
+    wanted = Wanted(numbers=tuple(numbers), size=(width, height))
     return [ClipToSample(uri=clip.shard, n_frames=clip.n_frames, wanted=(wanted,), mp4=mp4)]
 
 

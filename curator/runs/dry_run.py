@@ -15,6 +15,7 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe, measures_of, semantics_of
 from curator.records.sources import SourceRef
 from curator.runs.dropped_clips import DropCheck, by_source
+from curator.runs.dry_run_clips import clip_lines
 from curator.runs.generations import last_sources
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.identity_driver import decided_sources
@@ -26,7 +27,10 @@ from curator.tables.track_parts import TrackParts
 
 MAX_NAMED = 5
 """Maximum number of unreadable sources that a dry run names."""
-_LAST = ("uri", "version", "source_id", "error_stage", "error_code")
+_LAST = (
+    "uri", "version", "source_id", "error_stage", "error_code", "codec", "pixel_format",
+    "rotation_deg", "pixel_aspect", "is_interlaced", "is_hdr",
+)  # fmt: skip
 _UNREAD = ""
 """Content id of a source that no run has read."""
 
@@ -45,7 +49,7 @@ _WORDS = {
 def dry_run(
     sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None, replace: bool
 ) -> tuple[str, str | None]:
-    """Describes the work of a run, without reading sources or filtering clips.
+    """Describes the work of a run, without reading sources; only the rules filter stored clips.
 
     Returns the description, and the reason of a refusal; None if the run may start.
     """
@@ -105,6 +109,8 @@ def dry_run(
             stay = f"{amount(n_new, 'source')} of earlier runs would stay"
             lines.append(f"{stay}; --replace leaves them out")
         usable |= stays
+    of_clips = list(clip_lines(store, recipe, previous, last, usable))
+    lines += of_clips or ["which clips to encode and to copy is known after their analysis"]
     there = pa.chunked_array([sorted(usable)], pa.string())
     unread = [uri for uri, content in contents.items() if content == _UNREAD]
     dropped = by_source(

@@ -15,6 +15,7 @@ from curator.recipe import (
     recipe_used,
     with_changes,
 )
+from curator.records.clips import OF_FORM
 from curator.storage import Store
 from curator.tables.checksums import find_json
 from curator.tables.out_layout import CONFIG, MANIFEST
@@ -40,6 +41,7 @@ CONSEQUENCES: Mapping[str, str] = {
     "semantic": _AGAIN,
     "run": "this key applies to the new sources of this run",
     "run.marks": _AGAIN,
+    **{key: _AGAIN for key, _ in OF_FORM.values()},
     "run.mode": "all clips are decided about again, except in mode growing without clusters",
     "stages": "changed stages judge, cut or annotate clips again",
     "models": "weights are read from this place",

@@ -30,6 +30,10 @@ def criterion(clips: pa.Table, name: str) -> NDArray[np.float64]:
     match base:
         case "pixels":
             values = numbers("width") * numbers("height")
+            if "scale_factor" in clips.column_names:
+                # Pixels of the source: at one size for all clips, enlarged ones are not better.
+                scale = numbers("scale_factor")
+                values = values / np.where(scale > 0, scale, 1.0) ** 2
         case "length":
             values = numbers("n_frames")
         case _ if pa.types.is_floating(clips[base].type) or pa.types.is_integer(clips[base].type):

@@ -8,15 +8,17 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.pipeline import filter_needs
-from curator.recipe import with_changes
+from curator.recipe import Recipe, with_changes
 from curator.records.clips import OVERRIDDEN, Reason
 from curator.report.histogram import BINS, Axis, axis_of
 from curator.review.bound_tuning import LATE, check_measured, full_key
 from curator.review.finished_run import Finished, is_of_stage
+from curator.stages.cut.output_form import as_written
 from curator.stages.filter.config import Rule
 from curator.stages.filter.judging import (
     CONTENT_RULE,
@@ -69,7 +71,10 @@ class LiveFunnel:
 
     def __init__(self, finished: Finished) -> None:
         self.finished = finished.without_remainders()
-        self.candidates = self.finished.candidates()
+        self._recipe = self.finished.recipe
+        self._stored = self.finished.candidates()
+        self.candidates = self._as_written(self._recipe)
+        """Scored clips, with the form in which this recipe writes them."""
         self.reasons: list[str | None] = [None]
         """The reason for each code; None for kept clips."""
         kept = pc.equal(self.finished.clips["decision"], "kept")
@@ -83,12 +88,11 @@ class LiveFunnel:
         stays = [name in LATE or is_of_stage(name, measures) for name in self.reasons]
         self._late = np.where(np.array(stays)[self.now], self.now, KEPT).astype(np.uint16)
         self.seconds = score_values(self.candidates, "seconds")
-        self._recipe = self.finished.recipe
         self._needs = filter_needs(self._recipe)
         bounds = self._resolved(self._recipe.filters.root, self._needs)
         self._bounds = {bound.rule: bound for bound in bounds}
         self._hits: dict[str, tuple[Bounds, list[_Hit]]] = {}
-        self._around = self._around_of(self._needs)
+        self._around = self._around_of(self._needs, self.candidates)
         self._keep = self._drop = np.zeros(len(self.now), np.bool_)
         self._is_overridden = np.array([name in OVERRIDDEN for name in self.reasons])[self._late]
         self.score = lru_cache(MAX_CACHED)(self._score)
@@ -113,7 +117,10 @@ class LiveFunnel:
         recipe = with_changes(self._recipe, keys)
         check_measured(self.finished, recipe)
         rules, needs = recipe.filters.root, filter_needs(recipe)
-        first, last = self._around if needs == self._needs else self._around_of(needs)
+        if (needs, recipe.cut) == (self._needs, self._recipe.cut):
+            first, last = self._around
+        else:
+            first, last = self._around_of(needs, self._as_written(recipe))
         same = {
             name: self._bounds[name]
             for name, rule in rules.items()
@@ -172,10 +179,13 @@ class LiveFunnel:
         checks = rule_checks(self.candidates, bound)
         return [(self._code(check.reason), check.hit, is_by_score) for check in checks]
 
-    def _around_of(self, needs: FilterNeeds) -> tuple[list[_Hit], ...]:
+    def _as_written(self, recipe: Recipe) -> pa.Table:
+        return as_written(self._stored, recipe.cut, recipe.shard)
+
+    def _around_of(self, needs: FilterNeeds, clips: pa.Table) -> tuple[list[_Hit], ...]:
         return tuple(
             [(self._code(c.reason), c.hit, c.rule == CONTENT_RULE) for c in checks]
-            for checks in checks_around(self.candidates, needs)
+            for checks in checks_around(clips, needs)
         )
 
     def _first(self, hits: Sequence[_Hit]) -> NDArray[np.uint16]:

@@ -139,9 +139,10 @@ def test_a_dry_run_writes_nothing(broken: Path, tmp_path: Path, curate: Curate) 
         "  3 to analyze, unless the footage was removed or is in another source",
         "  7 not readable",
     ]
-    assert len(lines) == 3 + 5 + 1
+    assert len(lines) == 3 + 5 + 1 + 1
+    assert lines[-1] == "  which clips to encode and to copy is known after their analysis"
     assert "link\\n0.mp4" in lines[3]
-    assert lines[-1] == "  and 2 more"
+    assert lines[-2] == "  and 2 more"
 
 
 def test_sources_that_all_fail_make_a_whole_output_and_max_failed_an_exit_code(

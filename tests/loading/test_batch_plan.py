@@ -2,11 +2,12 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
-from curator.loading.batch_plan import BucketPlan, Plan, Setting, dealt, quotas
+from curator.loading.batch_plan import BucketPlan, Plan, Setting, _in_turn, dealt, quotas
 
 
 def plan_of(
@@ -70,6 +71,32 @@ def test_each_sample_once_whatever_the_numbers(seed: int) -> None:
     assert set(seen.values()) == {1}
 
 
+def test_streams_mix_tars_and_lose_no_sample() -> None:
+    """Pins that a batch has samples of many tars, each sample once, and the order without shuffle.
+
+    Without streams, a window of the shuffle, and so a batch, lies in one large tar.
+    """
+    for n, streams in product(range(1, 40), (1, 3, 8)):
+        assert sorted(_in_turn(place, n, streams) for place in range(n)) == list(range(n))
+    setting = Setting(
+        seed=1, batch_size=8, shuffle=64, drop_last=False, rank=0, world_size=1
+    )  # fmt: skip
+    for streams, least, most in ((1, 1.0, 2.0), (8, 4.0, 8.0)):
+        seen: Counter[tuple[int, int]] = Counter()
+        n_tars = []
+        bucket = BucketPlan(name="*", sizes=(103,) * 24, weight=None, streams=streams)
+        plan = Plan([bucket], setting)
+        for worker in range(2):
+            for _, samples in batches_of(plan, 0, worker, 2):
+                n_tars.append(len({tar for tar, _ in samples}))
+                seen.update(samples)
+        assert len(seen) == sum(seen.values()) == 24 * 103
+        assert least <= sum(n_tars) / len(n_tars) <= most
+    plan = Plan([bucket], replace(setting, shuffle=0))
+    in_order = [sample for _, samples in batches_of(plan, 3, 0, 1) for sample in samples]
+    assert in_order == sorted(in_order)
+
+
 def test_workers_have_tars_of_their_own() -> None:
     """Pins that 40 tars are read by 8 workers nearly apart: each has 5, and 2 more at most."""
     sizes = {"a": (30,) * 40}
@@ -91,7 +118,7 @@ def test_with_drop_last_ranks_agree_on_the_bucket_of_each_step(workers: int) -> 
     kinds = []
     for rank in range(4):
         plan = plan_of(sizes, drop_last=True, rank=rank, world_size=4)
-        assert plan.unread == ("c",)
+        assert plan.unread == {"c": 9}
         steps = []
         for worker in range(workers):
             batches = batches_of(plan, 2, worker, workers)

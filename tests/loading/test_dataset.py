@@ -83,7 +83,7 @@ def test_windows_hold_exactly_the_frames_of_their_numbers(
     out = write_shards(tmp_path / "out", [(A, "train", clips)])
     expected = all_frames(mp4)[:, 2:66, 4:100]
     starts = set()
-    for sample in ClipDataset(str(out), frames=frames, stride=stride):
+    for sample in ClipDataset(str(out), frames=frames, stride=stride, multiple=16):
         start = sample["start_frame"]
         starts.add(start)
         numbers = [start + i * stride for i in range(frames)]
@@ -140,14 +140,16 @@ def test_each_sample_comes_once_over_ranks_and_workers(
 
 
 def test_a_batch_is_of_one_bucket_at_each_step_of_all_ranks(out: str) -> None:
-    """Pins the crop to multiples of 16 within the bucket's smallest clip, splits, and the order."""
+    """Pins the size of the bucket's smallest clip, multiples of 16, splits, and the order."""
     dataset = ClipDataset(out, batch_size=4, frames=3)
-    assert dataset.sizes == {B: (96, 96), A: (64, 96)}
+    assert dataset.sizes == {B: (104, 100), A: (104, 68)}
     for batch in dataset:
-        assert batch["video"].shape[1:] == (3, 3, *dataset.sizes[batch["bucket"]])
-        in_b = {key >= f"{200:08x}" for key in batch["key"]}
-        assert in_b == {batch["bucket"] == B}
+        (bucket,) = set(batch["bucket"])
+        assert batch["video"].shape[1:] == (3, 3, *dataset.sizes[bucket][::-1])
+        assert [key >= f"{200:08x}" for key in batch["key"]] == [bucket == B] * len(batch["key"])
         assert [facts["clip_id"] for facts in batch["json"]] == batch["key"]
+    tokens = ClipDataset(out, batch_size=4, frames=3, multiple=16)
+    assert tokens.sizes == {B: (96, 96), A: (96, 64)}
     held_out = keys_of(ClipDataset(out, split="val", batch_size=2, frames=2))
     assert sorted(flat(held_out)) == [f"{i:08x}" for i in range(300, 303)]
     # For evaluation.
@@ -162,9 +164,96 @@ def test_a_batch_is_of_one_bucket_at_each_step_of_all_ranks(out: str) -> None:
         )
         batches = list(ClipLoader(dataset, num_workers=2))
         assert all(len(batch["key"]) == 2 for batch in batches)
-        kinds.append([batch["bucket"] for batch in batches])
+        kinds.append([batch["bucket"][0] for batch in batches])
     assert kinds[0] == kinds[1] == kinds[2]
     assert Counter(kinds[0]) == {A: 2, B: 1}
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """78 clips of four sizes in 23 buckets: three have a batch of 8, and 20 have 2 or 3 clips."""
+    folder = tmp_path_factory.mktemp("many")
+    counts = [9, 11, 9, *[3] * 9, *[2] * 11]
+    sizes = [(68, 104), (104, 68), (100, 104), (64, 128)]
+    tars = []
+    for number, count in enumerate(counts):
+        height, width = sizes[number % 4]
+        clips = made_clips(folder, count, first=100 * number, height=height, width=width)
+        tars.append((f"{number}p_1-1_17f", "train", clips))
+    return str(write_shards(folder / "out", tars))
+
+
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 2)])
+def test_with_a_size_clips_of_all_buckets_fill_batches(many: str, ranks: int, workers: int) -> None:
+    """Pins that of 78 clips in 23 buckets, no batch lacks a clip and no clip is never read."""
+    own = {"batch_size": 8, "frames": 2, "drop_last": True, "size": (96, 64)}
+    n_read = 78 // (8 * ranks) * 8 * ranks
+    seen: set[str] = set()
+    for epoch in range(8):
+        of_epoch: list[str] = []
+        for rank in range(ranks):
+            of_rank = own | {"rank": rank, "world_size": ranks, "video": False}
+            dataset = ClipDataset(many, **of_rank)  # type: ignore[arg-type]
+            dataset.set_epoch(epoch)
+            batches = [batch["key"] for batch in dataset]
+            assert [len(batch) for batch in batches] == [8] * (78 // (8 * ranks))
+            of_epoch += flat(batches)
+        assert len(set(of_epoch)) == len(of_epoch) == n_read
+        seen.update(of_epoch)
+    assert len(seen) == 78
+    dataset = ClipDataset(many, **own, rank=0, world_size=ranks)  # type: ignore[arg-type]
+    batches = list(ClipLoader(dataset, num_workers=workers))
+    assert {tuple(batch["video"].shape) for batch in batches} == {(8, 3, 2, 64, 96)}
+    assert any(len(set(batch["bucket"])) > 1 for batch in batches)
+    for batch in batches:
+        assert batch["bucket"] == [f"{int(key, 16) // 100}p_1-1_17f" for key in batch["key"]]
+    # An epoch has all clips if the last batch may be smaller.
+    own |= {"drop_last": False, "video": False}
+    assert len(set(flat(keys_of(ClipDataset(many, **own))))) == 78  # type: ignore[arg-type]
+
+
+def test_batches_of_all_buckets_resume_and_do_not_mistake_other_batches(many: str) -> None:
+    """Pins the position within an epoch, and that states name batches of one kind only."""
+    options = {"batch_size": 8, "frames": 2, "drop_last": True, "size": 64}
+    dataset = ClipDataset(many, **options)  # type: ignore[arg-type]
+    loader = ClipLoader(dataset)
+    batches = iter(loader)
+    before = [next(batches) for _ in range(3)]
+    state = loader.state_dict()
+    after = [signature(batch) for batch in batches]
+    again = ClipDataset(many, **options)  # type: ignore[arg-type]
+    resumed = ClipLoader(again)
+    resumed.load_state_dict(state)
+    assert [signature(batch) for batch in resumed] == after
+    assert len(before) + len(after) == 9
+    by_bucket = ClipDataset(many, **options | {"size": None})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="batches='all buckets' and this dataset has 'one bucket"):
+        by_bucket.load_state_dict(state)
+    # A state of before this setting was of batches of one bucket.
+    older = by_bucket.state_dict()
+    del older["made_with"]["batches"]
+    by_bucket.load_state_dict(older)
+    with pytest.raises(UsageError, match="batches='one bucket each'"):
+        dataset.load_state_dict(older)
+
+
+def test_clips_that_are_never_read_are_counted_in_a_warning(
+    many: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins the numbers without `size`, and that shares of buckets keep batches of one bucket."""
+    with caplog.at_level(logging.WARNING):
+        dataset = ClipDataset(many, batch_size=8, frames=2, drop_last=True)
+    assert dataset.steps == 3
+    assert "an epoch reads 24 of 78 clips; 49 are never read" in caplog.text
+    assert "(10p_1-1_17f: 3, 11p_1-1_17f: 3, " in caplog.text
+    assert "and 12 more); size=(width, height) scales" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        ClipDataset(many, batch_size=8, frames=2, drop_last=True, size=(128, 64))
+    assert "size 128x64 enlarges clips of 18 of 23 buckets, the smallest ones of 0p" in caplog.text
+    shares = {"0p_1-1_17f": 1.0, "1p_1-1_17f": 1.0}
+    weighted = ClipDataset(many, batch_size=8, frames=2, size=64, drop_last=True, buckets=shares)
+    assert all(len(set(batch["bucket"])) == 1 for batch in weighted)
 
 
 def test_what_does_not_fill_a_batch_differs_by_epoch(tmp_path: Path) -> None:
@@ -193,7 +282,8 @@ def test_weights_are_shares_of_batches_of_workers_without_clips_too(tmp_path: Pa
         clips: Counter[str] = Counter()
         for _ in range(4):
             for batch in ClipLoader(dataset, num_workers=workers):
-                kinds[batch["bucket"]] += 1
+                (bucket,) = set(batch["bucket"])
+                kinds[bucket] += 1
                 clips.update(batch["key"])
         assert kinds == {A: 24, B: 72}
         of_b = [clips[f"{i:08x}"] for i in range(100, 108)]
@@ -209,7 +299,7 @@ def test_weights_are_shares_of_batches_of_workers_without_clips_too(tmp_path: Pa
     out = str(write_shards(tmp_path / "out", tars))
     dataset = ClipDataset(out, batch_size=2, frames=1, buckets={A: 1, B: 1}, drop_last=True)
     made = Counter(
-        (batch["position"]["step"] % 3, batch["bucket"])
+        (batch["position"]["step"] % 3, batch["bucket"][0])
         for _ in range(3)
         for batch in ClipLoader(dataset, num_workers=3)
     )
@@ -321,13 +411,13 @@ def test_persistent_workers_both_kinds_of_values_and_a_size_that_crops_the_centr
         assert torch.equal(unit["video"], as_unit(level["video"]))
     ends = as_unit(torch.tensor([0, 255], dtype=torch.uint8))
     assert ends.tolist() == [-1.0, 1.0]
-    # Scaling: 68x104 to 32 rows and 48.9 columns, of which the middle 32 remain.
-    dataset = ClipDataset(
-        out, buckets=[A], batch_size=1, frames=1, size=(32, 32), window="first", shuffle=0
-    )
-    video = next(iter(dataset))["video"][0, :, 0].permute(1, 2, 0).numpy().astype(int)
+    # Scaling: 104x68 to 48.9 columns and 32 rows, of which the middle 32 columns remain.
+    first = {"buckets": [A], "batch_size": 1, "frames": 1, "window": "first", "shuffle": 0}
+    videos = [next(iter(ClipDataset(out, size=size, **first)))["video"] for size in (32, "32x32")]  # type: ignore[arg-type]
+    assert torch.equal(*videos)
+    video = videos[0][0, :, 0].permute(1, 2, 0).numpy().astype(int)
     with_own = ClipDataset(out, buckets=[A], frames=1, window="first", shuffle=0)
-    mp4 = SampleReader(dataset._store, ["mp4"]).read(with_own._buckets[0].shards[0], 0)["mp4"]
+    mp4 = SampleReader(dataset._store, ["mp4"]).read(with_own._shards[0][0], 0)["mp4"]
     whole = shrunk(all_frames(mp4)[0], 32, 49)[:, 8:40]
     assert np.abs(video - whole).mean() < 4
     assert np.abs(video - whole[:, ::-1]).mean() > 20
@@ -403,7 +493,7 @@ def test_tars_without_a_manifest_are_listed(
     assert (
         "has no manifest.json: reading the headers of 2 tars (skipping 1 of 'val')" in caplog.text
     )
-    assert dataset.sizes == {A: (64, 96)}
+    assert dataset.sizes == {A: (104, 68)}
     expected = [f"{i:08x}" for i in (*range(5), 50, 51)]
     assert sorted(flat(keys_of(dataset))) == expected
     other = ClipDataset(f"{out}/shards", batch_size=3, allow_incomplete=True)
@@ -432,7 +522,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"buckets": []}, "buckets is empty; name one or more"),
     ({"frames": 17, "stride": 2}, "17 frames at stride 2 need a clip of 33 frames"),
     ({"frames": 0}, "frames 0; expected a whole number from 1"),
-    ({"size": (100, 64)}, r"size \(100, 64\) .*expected multiples of 16, such as \(96, 64\)"),
+    ({"size": (101, 64)}, r"size \(101, 64\) \(width, height\); expected even .* as 100x64"),
+    ({"size": "huge"}, "size 'huge'; expected 1280x720, 720p, 256"),
+    ({"multiple": 0}, "multiple 0; expected a number of px from 1"),
+    ({"multiple": 200}, "too small to crop to multiples of 200; give size="),
     ({"window": "middle"}, "window 'middle'; expected 'first' or 'random'"),
     ({"values": "float"}, "values 'float'; expected 'uint8' or 'unit'"),
     ({"batch_size": 0}, "batch_size 0; expected a whole number from 1"),

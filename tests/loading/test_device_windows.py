@@ -129,7 +129,7 @@ def encoded(form: str, height: int, width: int) -> bytes:
         *((form, 360, 640, None, 0.01) for form in FORMS),
         *((form, 360, 640, (96, 96), 1.4) for form in FORMS),
         ("h264", 240, 432, (480, 480), 1.7),
-        ("h264", 720, 1280, (176, 240), 1.4),
+        ("h264", 720, 1280, (240, 176), 1.4),
     ],
 )
 def test_pixels_are_the_cpus_within_a_tolerance(

@@ -76,7 +76,7 @@ def test_ray_gives_the_samples_of_the_dataset_in_its_order(tmp_path: Path) -> No
         caption = [batch["caption"].unique[i] for i in batch["caption"].inverse]
         starts = batch["start_frame"].tolist()
         for column, values in zip(
-            columns, (batch["key"], caption, starts, [batch["bucket"]] * 2), strict=True
+            columns, (batch["key"], caption, starts, batch["bucket"]), strict=True
         ):
             column += values
     assert given == {"digests": digests, "columns": columns, "shapes": shapes[-2:], "singles": 5}

@@ -132,7 +132,7 @@ def facts() -> ClipFacts:
 
 def test_one_decode_gives_the_frames_of_all_requests_or_an_error(mp4: bytes) -> None:
     wanted = [
-        Wanted(numbers=(3, 17), size=(HEIGHT, WIDTH)),
+        Wanted(numbers=(3, 17), size=(WIDTH, HEIGHT)),
         Wanted(numbers=(2, 5), size=48, form="jpeg"),
         Wanted(numbers=(0,), size=(16, 16)),
     ]
@@ -159,11 +159,11 @@ def first_and_last(clip: ClipFacts) -> list[int]:
 @pytest.mark.parametrize(
     ("request_", "numbers", "size"),
     [
-        (FrameRequest(), list(range(20)), (48, 96)),
-        (FrameRequest(at=2.0, size=48), [2, 7, 12, 17], (24, 48)),
+        (FrameRequest(), list(range(20)), (96, 48)),
+        (FrameRequest(at=2.0, size=48), [2, 7, 12, 17], (48, 24)),
         (FrameRequest(at=100.0, size=(32, 32)), list(range(20)), (32, 32)),
-        (FrameRequest(at=first_and_last, size=960), [0, 19], (48, 96)),
-        (FrameRequest(at=0.01), [10], (48, 96)),
+        (FrameRequest(at=first_and_last, size=960), [0, 19], (96, 48)),
+        (FrameRequest(at=0.01), [10], (96, 48)),
     ],
 )
 def test_a_request_names_frames_and_their_size(

@@ -1,9 +1,11 @@
 """`curate explain` and `curate tune` on runs made of tables, and the page that tune writes."""
 
+import re
 import shlex
 import shutil
 from collections import Counter
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from made_out import candidates_table, made_out, unlike_vectors
 from curator.commands.arguments import EXIT_USAGE
 from curator.number_text import moment
 from curator.recipe import Recipe, with_changes
-from curator.report.funnel import funnel_steps
+from curator.records.clips import OF_FORM, Reason
+from curator.report.funnel import format_funnel, funnel_steps
 from curator.review.bound_tuning import tune
 from curator.review.finished_run import open_finished
 from curator.tables.out_layout import TABLES
+from curator.view.live_funnel import LiveFunnel
 from tests.report.test_report import Page
 
 N = 40
@@ -162,6 +166,93 @@ def test_the_remedies_keep_the_clip(made: Made, curate: Curate) -> None:
         assert changes
         index = finished.clips["clip_id"].to_pylist().index(made.ids[number])
         assert tune(finished, changes).then[index] is None
+
+
+FORMS = {
+    "wide": (1920, 1080, 25, 25), "even": (1280, 720, 24, 24), "small": (640, 360, 24, 24),
+    "tall": (2160, 3840, 25, 25), "low": (540, 960, 25, 25), "square": (1080, 1080, 24, 24),
+    "slow": (1280, 720, 12.5, 12.5), "film": (1280, 720, 23.976, 23.976),
+    "screen": (1280, 720, 60, 8), "both": (640, 360, 12.5, 12.5),
+}  # fmt: skip
+"""Width, height, nominal and mean rate of clips of 10 s."""
+TO_FORM = {
+    "small": ["smaller_than_size"], "tall": ["cropped_too_much"],
+    "low": ["smaller_than_size", "cropped_too_much"], "square": ["smaller_than_size"],
+    "slow": ["slower_than_fps"], "screen": ["slower_than_fps"],
+    "both": ["smaller_than_size", "slower_than_fps"],
+}  # fmt: skip
+"""Reasons against them, as 1280x720 at 24 frames/s."""
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A run into one size and rate over clips of other sizes and rates."""
+    widths, heights, rates, means = zip(*FORMS.values(), strict=True)
+    n = len(FORMS)
+    clips = candidates_table(
+        n, width=widths, height=heights, fps=rates, time_base=["1/90000"] * n,
+        fps_fraction=[str(Fraction(rate).limit_denominator(1001)) for rate in rates],
+        n_frames=[round(10 * rate) for rate in rates], is_vfr=[rate == 60 for rate in rates],
+        start_frame=[0] * n, end_frame=[round(10 * mean) for mean in means],
+        start_pts=[0] * n, end_pts=[900_000] * n, seconds=[10.0] * n,
+    )  # fmt: skip
+    out = tmp_path_factory.mktemp("forms") / "out"
+    recipe = Recipe.model_validate({"cut": {"size": "720p", "fps": 24}})
+    return Made(out, clips["clip_id"].to_pylist(), made_out(out, clips, recipe))
+
+
+def test_clips_that_a_form_would_change_too_much_are_rejected(forms: Made) -> None:
+    """Pins reasons, scores with their bounds, counts of rules, and what is done to kept clips."""
+    clips = {name: forms.clip(number) for number, name in enumerate(FORMS)}
+    assert {name: clip["reasons"] for name, clip in clips.items() if clip["reasons"]} == TO_FORM
+    scored = {
+        name: (clips[name]["reason_score"], clips[name]["reason_threshold"])
+        for name in ("small", "tall", "slow")
+    }
+    assert scored == {
+        "small": (2.0, 1.01),
+        "tall": (pytest.approx(1 - 81 / 256), 0.5),
+        "slow": (pytest.approx((240 - 125.5) / 240), 0.015),
+    }
+    rules = {rule["rule"]: (rule["first"], rule["any"]) for rule in forms.summary["rules"]}
+    assert rules["cut.enlarge"] == (4, 4)
+    assert rules["cut.most_cropped"] == (1, 2)
+    assert rules["cut.most_repeated"] == (2, 3)
+    assert forms.summary["counts"]["by_form"] == {"retimed": 2, "shrunk": 1}
+    lines = format_funnel(forms.summary).splitlines()
+    assert f"{'  smaller_than_size':<24}{-4:>11,}  6 left" in lines
+    assert f"{'  retimed':<24}{2:>11,}  from another rate to cut.fps" in lines
+
+
+def test_what_explain_advises_keeps_clips_of_any_form(forms: Made, curate: Curate) -> None:
+    """Pins remedies, and that `tune` tries another size on the stored form of the sources."""
+    finished = open_finished(str(forms.out))
+    ids = finished.clips["clip_id"].to_pylist()
+    for name, reasons in TO_FORM.items():
+        clip_id = forms.ids[list(FORMS).index(name)]
+        text = curate("explain", forms.out, clip_id)
+        changes = re.findall(r"--set (\S+)", text)
+        assert [change.partition("=")[0] for change in changes] == [
+            OF_FORM[Reason(reason)][0] for reason in reasons
+        ]
+        assert "in the form of the recipe: scaled by" in text
+        assert tune(finished, changes).then[ids.index(clip_id)] is None
+        # Less is not enough.
+        changes[-1] = changes[-1].replace("always", "never")
+        if "=0." in changes[-1]:
+            key, _, least = changes[-1].partition("=")
+            changes[-1] = f"{key}={float(least) - 0.002}"
+        assert tune(finished, changes).then[ids.index(clip_id)] == reasons[-1]
+    changes = ["cut.size=360p", "cut.fps=null"]
+    then = dict(zip(ids, tune(finished, changes).then, strict=True))
+    names = {name: then[forms.ids[number]] for number, name in enumerate(FORMS)}
+    assert {name: reason for name, reason in names.items() if reason} == {
+        "tall": "cropped_too_much", "low": "smaller_than_size",
+    }  # fmt: skip
+    # What `view` shows at once is the same.
+    live = LiveFunnel(finished)
+    codes = live.decide(changes).codes.tolist()
+    assert [live.reasons[code] for code in codes] == [then[clip_id] for clip_id in ids]
 
 
 def test_a_beginning_of_the_id_is_enough_if_it_is_the_only_one(made: Made, curate: Curate) -> None:

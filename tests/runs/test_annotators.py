@@ -113,7 +113,7 @@ def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
     values = place.values()
     assert {(v.dtype, v.shape) for v in values.values()} == {(torch.float16, (3, 16, 6, 10))}
     # The second frame is the first of sixteen that it saw, as the loader decodes and crops it.
-    dataset = ClipDataset(str(place.out), frames=2, window="first", size=(96, 160), batch_size=3)
+    dataset = ClipDataset(str(place.out), frames=2, window="first", size=(160, 96), batch_size=3)
     (batch,) = list(dataset)
     for key, video in zip(batch["key"], batch["video"], strict=True):
         blocks = torch.nn.functional.avg_pool2d(video[:, 1].float(), 16) / 127.5 - 1

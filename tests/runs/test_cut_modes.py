@@ -15,6 +15,8 @@ from film_makers import write_video
 from film_shots import moving_texture
 from place import QVGA, SHORT, Place
 
+from curator.records.clips import FITTED
+from curator.report.funnel import format_funnel
 from curator.stages.cut.stage import CutStage
 from curator.stages.propose.clip_spans import clip_id
 
@@ -140,17 +142,22 @@ def test_clips_have_the_form_of_their_bucket(heard: Cut) -> None:
     """Pins size, rate, length and audio in tables, samples and the file itself, and a rerun."""
     summary, clips = heard.run(*FORM), heard.clips()
     assert len(clips) >= 4
+    assert summary["counts"]["by_form"] == {"retimed": len(clips)}
+    assert f"  {'retimed':<22}{len(clips):>11}" in format_funnel(summary)
+    allowed = {"cut.enlarge=always", "cut.most_cropped=0.9", "cut.most_repeated=1"}
+    assert heard.run(*FORM, *allowed)["work"]["clips_cut"] == 0
     audio = [clip["audio"] for clip in clips if clip["source_uri"].endswith("heard.mp4")]
     assert set(audio) == {"aac"}
     assert {c["audio"] for c in clips} == {"aac", "none"}
     assert summary["cut"]["audio"] == {"aac": len(audio), "none": len(clips) - len(audio)}
     for clip in clips:
-        assert (clip["width"], clip["height"], clip["written_fps"]) == (160, 128, 15)
+        assert (clip["width"], clip["height"], clip["written_fps"]) == (160, 120, 15)
         assert clip["n_frames"] == 18
         assert clip["end_frame"] - clip["start_frame"] == 35
         assert clip["bucket"] == "120p_4-3_17f"
         sample = json.loads(heard.sample(clip, "json"))
         assert (sample["audio"], sample["n_frames"]) == (clip["audio"], 18)
+        assert [sample[name] for name in FITTED] == [1.0, 0.0, 0.5, 0.0]
         with av.open(io.BytesIO(heard.sample(clip, "mp4"))) as container:
             assert sum(1 for _ in container.decode(video=0)) == 18
             assert container.streams.video[0].average_rate == 15

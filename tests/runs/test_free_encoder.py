@@ -31,7 +31,7 @@ def test_a_run_in_vp9_is_verified_exported_and_loaded(sources: Path, tmp_path: P
     assert main(["verify", str(out), "--frames", "all"]) == EXIT_OK
     for form in ("frames", "cosmos", "opensora"):
         assert main(["export", "--format", form, str(out), str(tmp_path / form)]) == EXIT_OK
-    dataset = ClipDataset(str(out), frames=17, size=(128, 160), batch_size=2)
+    dataset = ClipDataset(str(out), frames=17, size=(160, 128), batch_size=2)
     batch = next(iter(dataset))
     assert sorted(batch["video"].shape) == [2, 3, 17, 128, 160]
 

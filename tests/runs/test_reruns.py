@@ -178,7 +178,10 @@ def test_a_dry_run_knows_what_is_analyzed_and_what_failed(
         "1 failed before or were removed, and not tried again",
     ):
         assert words in first
-    assert len(first.splitlines()) == 4
+    assert len(first.splitlines()) == 6
+    n_clips, n_kept = len(place.table("clips")), len(place.clips())
+    assert f"{n_clips} stored candidate clips: the rules keep {n_kept}" in first
+    assert f"0 of them to encode, 0 to copy where key frames allow it, {n_kept} written" in first
     # As after a run over files that were seconds old, whose probes are not stored.
     shutil.rmtree(place.out / "scan")
     assert said() == first

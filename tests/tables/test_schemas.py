@@ -39,7 +39,8 @@ duplicate_of: string; duplicate_similarity: double; duplicate_offset_s: double;
 duplicate_overlap_s: double; cluster: int32; caption: string; caption_model: string;
 caption_failure: string; caption_alignment: double; bucket: string; shard: string; key: string;
 mp4_offset: int64; mp4_bytes: int64; mp4_sha256: string; cut_fingerprint: string; cut_mode:
-string; copy_frames: int32; crf: int32; audio: string
+string; copy_frames: int32; crf: int32; audio: string; scale_factor: double; cropped_share: double;
+rate_factor: double; repeated_share: double
 """
 CANDIDATES = f"{MEASURED} content_type: string; tags: list<item: string>; seconds: double"
 CUTS = """

@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import curator
+from curator.buckets import MAX_ENLARGED
 from curator.errors import StorageError
+from curator.records.clips import FITTED
 from curator.report import PREVIEWS, render_report, shown_clips, trace_json
 from curator.report.default_words import KEPT_WITH_AUDIO
 from curator.storage import Store
@@ -284,7 +286,7 @@ def clip_counts(clips: ClipColumns) -> dict[str, Any]:
     """Counts the outcomes of the clips, for `counts` of the summary."""
     counters: dict[str, Counter[str]] = {name: Counter() for name in _BY_CLIPS}
     n_kept = 0
-    for block in clips.blocks(("decision", "reason", "reasons", "tags", "cut_mode")):
+    for block in clips.blocks(("decision", "reason", "reasons", "tags", "cut_mode", *FITTED)):
         is_kept = pc.equal(block["decision"], "kept")
         kept, rejected = block.filter(is_kept), block.filter(pc.invert(is_kept))
         single = block.filter(pc.equal(pc.list_value_length(block["reasons"]), 1))
@@ -297,10 +299,25 @@ def clip_counts(clips: ClipColumns) -> dict[str, Any]:
             pc.list_flatten(block["tags"]),
             pc.list_flatten(kept["tags"]),
         )
-        for name, column in zip(_BY_CLIPS, columns, strict=True):
+        for name, column in zip(_BY_CLIPS[:-1], columns, strict=True):
             counters[name].update(value_counts(column))
+        counters["by_form"].update(_form_counts(kept))
     counts = {"clips": len(clips), "kept": n_kept, "rejected": len(clips) - n_kept}
     return counts | {name: _by_count(counter) for name, counter in counters.items()}
+
+
+def _form_counts(kept: pa.Table) -> dict[str, int]:
+    """Counts kept clips by how the size and rate of the recipe change them; a percent is none."""
+    scale, cropped, rate, repeated = (kept[name] for name in FITTED)
+    changed = {
+        "enlarged": pc.greater(scale, MAX_ENLARGED),
+        "shrunk": pc.less(scale, 1 / MAX_ENLARGED),
+        "cropped": pc.greater(cropped, MAX_ENLARGED - 1),
+        "retimed": pc.not_equal(rate, 1.0),
+        "repeated": pc.greater(repeated, 0.0),
+    }
+    counts = {name: pc.sum(is_so).as_py() for name, is_so in changed.items()}
+    return {name: n for name, n in counts.items() if n}
 
 
 def clip_outcomes(clips: ClipColumns) -> dict[tuple[str, str], tuple[int, float]]:
@@ -343,7 +360,10 @@ def _by_count(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 _OF_CLIPS = ("clips", "kept", "rejected")
-_BY_CLIPS = ("by_reason", "by_cut_mode", "by_any_reason", "by_only_reason", "by_tag", "by_tag_kept")
+_BY_CLIPS = (
+    "by_reason", "by_cut_mode", "by_any_reason", "by_only_reason", "by_tag", "by_tag_kept",
+    "by_form",
+)  # fmt: skip
 """Keys of `counts` that count clips of one generation; other keys count all sources."""
 
 
@@ -354,7 +374,9 @@ def _added(before: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, A
     """
     old, new = before["counts"], summary["counts"]
     counts = {name: old[name] + new[name] for name in _OF_CLIPS}
-    counts |= {name: _by_count(Counter(old[name]) + Counter(new[name])) for name in _BY_CLIPS}
+    # Summaries of older versions have no `by_form`.
+    counters = {name: Counter(old.get(name)) + Counter(new[name]) for name in _BY_CLIPS}
+    counts |= {name: _by_count(counter) for name, counter in counters.items()}
     # Rules without a clip in the new generation stay.
     rules = {rule["rule"]: dict(rule) for rule in before["rules"]}
     for rule in summary["rules"]:

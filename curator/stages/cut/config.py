@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from curator.buckets import SIZE_STEP_PX
+from curator.frame_size import parsed_size
 from curator.stage import StageConfig, setting
 
 
@@ -54,18 +54,40 @@ class CutConfig(StageConfig):
     audio: Literal["drop", "copy", "aac"] = setting("drop", unit="name")
     """drop writes clips without audio; copy copies AAC packets that begin within half a frame of
     the clip, and encodes other audio; aac encodes all audio"""
-    size: tuple[int, int] | Literal["bucket"] | None = setting(None, unit="px, multiples of 16")
-    """[width, height] of all clips, or bucket for the size of each clip's bucket; pictures are
-    scaled to cover this size and cropped around the centre; null keeps the source's size"""
+    size: tuple[int, int] | Literal["bucket"] | None = setting(None, unit="px")
+    """width and height of all clips, both even, such as 1280x720, 720p or [1280, 720]; a number is
+    a square; bucket takes the largest bucket that the clip covers; pictures are scaled to cover
+    this size and cropped around the centre; null keeps the source's size"""
+    enlarge: Literal["never", "always"] = setting("never", unit="name")
+    """never rejects clips whose pictures are smaller than size by more than 1%; always enlarges
+    them"""
+    # 0.5: 4:3 or 21:9 to 16:9 loses 25%, and 16:9 to a square 44%, which trainers do on purpose;
+    # 9:16 to 16:9 loses 68%, and the rest no longer shows what was filmed.
+    most_cropped: float = setting(0.5, ge=0, le=1, unit="share of the picture")
+    """largest share of the picture that scaling to size may crop away; other clips are rejected"""
     fps: str | None = setting(None, unit="frames/s")
     """frame rate of all clips, such as 24 or 30000/1001: each output frame is the source frame
     shown at its time; null keeps the source's rate"""
+    # 0.015: from 23.976 to 24 it is 0.001, and phones leave out up to a frame in a hundred.
+    most_repeated: float = setting(0.015, ge=0, le=1, unit="share of frames")
+    """largest share of a clip's frames that may repeat the frame before because fps is above the
+    source's rate, or frames are missing; other clips are rejected; 1 repeats as often as needed"""
     length_frames: int | None = setting(None, ge=2, unit="frames")
     """number of frames of all clips; longer clips are cut at this length, shorter clips are
     rejected; null keeps all frames"""
     verify_share: float = setting(1.0, ge=0, le=1, unit="share")
     """share of encoded clips that are decoded again as a check, chosen by a hash of their ids; for
     the other clips, only packets are checked; every copy is checked"""
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _as_sides(cls, size: object) -> object:
+        if size is None or size == "bucket":
+            return size
+        try:
+            return parsed_size(size)
+        except ValueError as error:
+            raise ValueError(f"{error}; or bucket") from error
 
     @field_validator("fps", mode="before")
     @classmethod
@@ -74,13 +96,6 @@ class CutConfig(StageConfig):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if isinstance(self.size, tuple):
-            for side in self.size:
-                if side < SIZE_STEP_PX or side % SIZE_STEP_PX:
-                    raise ValueError(
-                        f"size {list(self.size)}; expected multiples of {SIZE_STEP_PX} px, such as "
-                        "[1280, 720]"
-                    )
         if self.fps is not None:
             try:
                 rate = Fraction(self.fps)

@@ -4,7 +4,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from curator.buckets import BucketClasses, bucket_of, bucket_size
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.buckets import BucketClasses, cover_factor, covered_size
 from curator.cut_requests import frame_plan
 from curator.records.cuts import CutRequest
 from curator.stages.cut.config import CutConfig
@@ -56,40 +59,70 @@ def _first_frames(request: CutRequest, n_frames: int) -> CutRequest:
 def as_written(clips: "pa.Table", cut: CutConfig, shard: BucketClasses) -> "pa.Table":
     """Returns candidates with the size, frame rate and number of frames of the written clips.
 
-    Buckets depend on these columns. Scores, which the rules judge, stay those of the source.
+    Adds the columns of `Fitted`, by which clips that `cut.enlarge`, `cut.most_cropped` or
+    `cut.most_repeated` forbids are rejected. Buckets depend on the written form; scores, which the
+    rules judge, stay those of the source.
     """
     if not cut.has_form:
         return clips
     # A sandbox imports this module without Arrow.
     import pyarrow as pa
 
-    from curator.tables.clip_rows import ClipRows
     from curator.tables.parts import with_column
 
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("width", "height", "n_frames", "written_fps", "fps_fraction")
-    }
-    for clip in ClipRows(clips, clips.schema):
-        rate, n_frames = Fraction(clip.fps_fraction), clip.n_frames
-        if cut.rate is not None and cut.rate != rate:
-            rate = cut.rate
-            ticks = float(1 / (rate * Fraction(clip.time_base)))
-            n_frames = max(1, round((clip.end_pts - clip.start_pts) / ticks))
-        if cut.length_frames is not None:
-            n_frames = min(n_frames, cut.length_frames)
-        size = _size(clip.width, clip.height, n_frames, cut, shard)
-        written = (*size, n_frames, float(rate), str(rate))
-        for values, value in zip(columns.values(), written, strict=True):
-            values.append(value)
-    for name, values in columns.items():
-        clips = with_column(clips, name, pa.array(values, clips.schema.field(name).type))
+    def add(**columns: NDArray[Any]) -> None:
+        nonlocal clips
+        for name, values in columns.items():
+            kind = clips.schema.field(name).type if name in clips.column_names else pa.float64()
+            clips = with_column(clips, name, pa.array(values, kind))
+
+    n_frames = np.asarray(clips["n_frames"].to_numpy(), np.int64)
+    if cut.size is not None:
+        add(**_sizes(clips, cut.size, shard))
+    if cut.rate is not None:
+        n_frames, rates = _frames_at(cut.rate, clips)
+        add(written_fps=np.full(len(n_frames), float(cut.rate)), **rates)
+        text = pa.array([str(cut.rate)] * len(n_frames), pa.string())
+        clips = with_column(clips, "fps_fraction", text)
+    if cut.length_frames is not None:
+        n_frames = np.minimum(n_frames, cut.length_frames)
+    add(n_frames=n_frames)
     return clips
 
 
-def _size(
-    width: int, height: int, n_frames: int, cut: CutConfig, shard: BucketClasses
-) -> tuple[int, int]:
-    if isinstance(cut.size, tuple):
-        return cut.size
-    bucket = bucket_of(width, height, n_frames, shard) if cut.size == "bucket" else None
-    return (width, height) if bucket is None else bucket_size(bucket)
+def _sizes(
+    clips: "pa.Table", size: tuple[int, int] | str, shard: BucketClasses
+) -> dict[str, NDArray[Any]]:
+    """Returns the sizes to write, and how the pictures are scaled and cropped to them."""
+    own = np.array([clips[name].to_numpy() for name in ("width", "height")], np.int64).T
+    kinds, inverse = np.unique(own, axis=0, return_inverse=True)
+    rows = []
+    for width, height in kinds.tolist():
+        to = size if isinstance(size, tuple) else covered_size(width, height, shard)
+        to = to or (width, height)
+        factor = cover_factor((width, height), to) if min(width, height) > 0 else 0.0
+        shown = factor**2 * width * height
+        rows.append((*to, factor, max(0.0, 1 - to[0] * to[1] / shown) if shown else 0.0))
+    columns = np.array(rows, np.float64).reshape(-1, 4)[inverse.reshape(-1)].T
+    names = ("width", "height", "scale_factor", "cropped_share")
+    whole = dict(zip(names, columns, strict=True))
+    return whole | {name: whole[name].astype(np.int64) for name in names[:2]}
+
+
+def _frames_at(
+    rate: Fraction, clips: "pa.Table"
+) -> tuple[NDArray[np.int64], dict[str, NDArray[np.float64]]]:
+    """Returns the frames of clips at another rate, and how this repeats the source's frames."""
+    own, ticks = (clips[name].to_pylist() for name in ("fps_fraction", "time_base"))
+    factors = {text: float(rate / Fraction(text)) for text in set(own)}
+    factor = np.array([factors[text] for text in own], np.float64)
+    of_tick = {text: float(1 / (rate * Fraction(text))) for text in set(ticks)}
+    span = np.subtract(*(clips[name].to_numpy() for name in ("end_pts", "start_pts")))
+    exact = span / np.array([of_tick[text] for text in ticks], np.float64)
+    resampled = np.maximum(1, np.rint(exact))
+    n_frames = np.asarray(clips["n_frames"].to_numpy(), np.int64)
+    n_frames = np.where(factor == 1, n_frames, resampled.astype(np.int64))
+    n_source = np.subtract(*(clips[name].to_numpy() for name in ("end_frame", "start_frame")))
+    # Half a frame can be the rounding of the clip's length.
+    repeated = np.maximum(0, exact - n_source - 0.5) / np.maximum(1, exact)
+    return n_frames, {"rate_factor": factor, "repeated_share": repeated}

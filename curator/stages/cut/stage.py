@@ -174,7 +174,8 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
 
     def settings(self) -> dict[str, object]:
         """Returns the settings that change results."""
-        return self.config.cut.model_dump(mode="json", exclude={"verify_share"})
+        decides = {"enlarge", "most_cropped", "most_repeated"}
+        return self.config.cut.model_dump(mode="json", exclude={"verify_share", *decides})
 
     def setup(self) -> None:
         """Sets up the stages that change pixels.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses, aspect_loss, bucket_of
 from curator.measures.clip_semantics import SemanticConfig
-from curator.records.clips import Reason
+from curator.records.clips import OF_FORM, Reason
 from curator.stages.filter.config import Rule
 from curator.stages.filter.rules import Bounds, Values
 from curator.storage.metadata_columns import is_metadata
@@ -49,6 +49,10 @@ class FilterNeeds:
     min_frames: int | None  # smallest number of frames; None for any number
     classes: BucketClasses  # a clip that fits no bucket is rejected
     semantic: SemanticConfig  # content types to reject
+    # Bounds of what `cut.size` and `cut.fps` may do to a clip. None for no bound.
+    most_enlarged: float | None = None  # factor
+    most_cropped: float | None = None  # share of the picture
+    most_repeated: float | None = None  # share of frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,7 @@ def checks_around(
         if hit.any():
             first.append(ReasonCheck(STANDING_RULE, Reason.TOO_LONG, hit, seconds, needs.max_s))
     last = [_content_check(clips, needs.semantic)] if needs.semantic.reject else []
+    last += _form_checks(clips, needs)
     return first, last + _bucket_checks(clips, has_none, needs.classes)
 
 
@@ -274,6 +279,16 @@ def _content_check(clips: pa.Table, semantic: SemanticConfig) -> ReasonCheck:
     least = semantic.reject_from
     hit = np.asarray(unwanted.to_numpy(), np.bool_) & (probability >= least)
     return ReasonCheck(CONTENT_RULE, Reason.CONTENT_TYPE_UNWANTED, hit, probability, least)
+
+
+def _form_checks(clips: pa.Table, needs: FilterNeeds) -> Iterator[ReasonCheck]:
+    """Yields checks of how the form that the recipe sets changes clips; see `Fitted`."""
+    bounds = (needs.most_enlarged, needs.most_cropped, needs.most_repeated)
+    for (reason, (key, column)), most in zip(OF_FORM.items(), bounds, strict=True):
+        if most is not None and column in clips.column_names:
+            values = _floats(clips[column])
+            if (hit := values > most).any():
+                yield ReasonCheck(key, reason, hit, values, most)
 
 
 def _buckets(clips: pa.Table, shard: BucketClasses) -> tuple[NDArray[np.int64], list[str]]:
@@ -418,7 +433,8 @@ def total_counts(parts: Iterable[Sequence[RuleCount]], bounds: Sequence[Bounds])
 
 def _in_order(counts: Mapping[str, RuleCount], bounds: Sequence[Bounds]) -> list[RuleCount]:
     rules = (bound.rule for bound in bounds)
-    order = (MARK_RULE, LENGTH_RULE, STANDING_RULE, *rules, CONTENT_RULE, BUCKET_RULE)
+    form = (key for key, _ in OF_FORM.values())
+    order = (MARK_RULE, LENGTH_RULE, STANDING_RULE, *rules, CONTENT_RULE, *form, BUCKET_RULE)
     return [counts[name] for name in order if name in counts]
 
 

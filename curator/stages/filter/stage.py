@@ -45,6 +45,7 @@ class FilterStage(CorpusStage[FilterConfig]):
         return {
             "rules": self.config.model_dump(mode="json"),
             "lengths": (needs.min_s, needs.max_s, needs.min_frames),
+            "form": (needs.most_enlarged, needs.most_cropped, needs.most_repeated),
             "classes": class_settings(needs.classes),
             "semantic": needs.semantic.model_dump(mode="json"),
         }

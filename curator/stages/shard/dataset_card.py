@@ -19,6 +19,7 @@ import yaml
 
 from curator.family import Family
 from curator.measures.score_list import SCORES
+from curator.records.clips import FITTED
 from curator.stages.shard.tar_reader import COLUMNS, Declared, Split
 
 CARD = "README.md"
@@ -35,7 +36,7 @@ _WHOLE = (
     "source_start_frame", "source_end_frame", "source_start_pts", "source_end_pts", "n_frames",
     "width", "height",
 )  # fmt: skip
-_REAL = ("source_start_s", "source_end_s", "fps", "duration")
+_REAL = ("source_start_s", "source_end_s", "fps", "duration", *FITTED)
 
 TEXT = """
 # Clips for training

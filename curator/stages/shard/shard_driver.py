@@ -23,7 +23,7 @@ from curator.executor.unit_worker import PlainWorker
 from curator.executor.worker import Step
 from curator.models.scene_network import SCENE_MODEL
 from curator.models.transnet import transnet_model_name
-from curator.records.clips import Clip, Reason
+from curator.records.clips import FITTED, Clip, Reason
 from curator.records.cuts import CROP_COLUMNS
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.reusable_shards import ReusableShards
@@ -221,6 +221,7 @@ def sample_metadata(
         "bucket": asdict(bucket) | {"name": bucket.name},
         "split": split,
         "tags": list(clip.tags or ()),
+        **{name: _rounded(getattr(clip, name)) for name in FITTED},
         "crop": None if clip.crop_x is None else crop,
         "scores": {n: _rounded(score) for n, score in clip.scores.items() if n != "fps"},
         "caption": clip.caption or "",

@@ -11,6 +11,7 @@ from typing import Any
 import av
 import cv2
 import numpy as np
+import pyarrow as pa
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
@@ -18,7 +19,7 @@ from made_cuts import cutter_of, fingerprint_of, pictures, psnr, request_of
 from pydantic import ValidationError
 from samples import framed
 
-from curator.buckets import Bucket, bucket_of, bucket_size
+from curator.buckets import MAX_ENLARGED, Bucket, bucket_of, cover_factor, covered_size
 from curator.cut_requests import frame_plan
 from curator.errors import (
     CutError,
@@ -30,6 +31,7 @@ from curator.errors import (
 )
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.frame_size import parsed_size
 from curator.measures.score_list import SCORES
 from curator.media import encode as encoding
 from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
@@ -45,6 +47,7 @@ from curator.stages.cut.stage import MAX_CUT_BYTES, CutStage, CutStageConfig, Lo
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store
+from curator.tables.clip_rank import criterion
 from curator.tables.clip_rows import candidates_table
 
 N = 60
@@ -153,18 +156,127 @@ def test_rows_say_what_will_be_written(film: Path) -> None:
 @pytest.mark.parametrize("aspect", ["1,1", "4,3", "3,4", "16,9", "9,16"])
 @pytest.mark.parametrize("resolution", [240, 360, 480, 720, 1080, 1440, 2160])
 def test_sizes_of_buckets_stay_in_their_buckets(resolution: int, aspect: str) -> None:
-    """Pins multiples of 16 that are still of the bucket's class and aspect."""
+    """Pins even sizes of the bucket's class and aspect, such as 1920x1080 and 854x480."""
     bucket = Bucket(resolution=resolution, aspect=aspect, min_frames=17)
-    width, height = bucket_size(bucket)
-    assert width % 16 == height % 16 == 0
-    assert bucket_of(width, height, 18, ShardConfig()) == bucket
-    assert min(width, height) <= resolution + 8
+    wide, high = (int(number) for number in aspect.split(","))
+    long = math.ceil(resolution * max(wide, high) / min(wide, high))
+    picture = (long, resolution) if wide >= high else (resolution, long)
+    size = covered_size(*picture, ShardConfig())
+    assert size is not None
+    assert (min(size), size[0] % 2, size[1] % 2) == (resolution, 0, 0)
+    assert abs(size[0] / size[1] / (wide / high) - 1) < 0.005
+    assert bucket_of(*size, 18, ShardConfig()) == bucket
+
+
+def test_a_picture_is_never_enlarged_to_its_bucket() -> None:
+    """Pins the largest bucket that a picture covers, for any shape of pictures."""
+    rng = np.random.default_rng(0)
+    shard = ShardConfig()
+    sizes = rng.integers(240, 2400, (300, 2)).tolist()
+    for width, height in [(1200, 720), (640, 480), (1920, 1080), (1918, 1078), *sizes]:
+        size = covered_size(width, height, shard)
+        assert size is not None
+        factor = cover_factor((width, height), size)
+        # Only a picture whose shape covers no bucket at all would have to be enlarged.
+        assert factor <= MAX_ENLARGED or min(size) == 240
+    given = {size: covered_size(*size, shard) for size in [(1200, 720), (1918, 1080), (200, 900)]}
+    assert list(given.values()) == [(854, 480), (1920, 1080), None]
+    assert covered_size(240, 250, ShardConfig(aspects=("16,9",))) == (426, 240)
+
+
+def table_of(*clips: tuple[int, int, float, float]) -> pa.Table:
+    """Candidates of 10 s by width, height, nominal and mean rate."""
+    rows = []
+    for width, height, fps, mean in clips:
+        rows.append({
+            "width": width, "height": height, "written_fps": fps, "n_frames": round(10 * fps),
+            "fps_fraction": str(Fraction(fps).limit_denominator(1001)), "time_base": "1/90000",
+            "start_frame": 7, "end_frame": 7 + round(10 * mean), "start_pts": 900,
+            "end_pts": 900_900,
+        })  # fmt: skip
+    return pa.Table.from_pylist(rows)
+
+
+@pytest.mark.parametrize(
+    ("clip", "form", "scale", "cropped", "repeated"),
+    [
+        ((640, 360, 25, 25), {"size": "720p"}, 2.0, 0.0, None),
+        ((1920, 1080, 25, 25), {"size": "720p"}, 2 / 3, 0.0, None),
+        ((852, 480, 25, 25), {"size": "480p"}, 854 / 852, 0.0023, None),
+        ((540, 960, 25, 25), {"size": "720p"}, 1280 / 540, 1 - 81 / 256, None),
+        ((2160, 3840, 25, 25), {"size": (1280, 720)}, 1280 / 2160, 1 - 81 / 256, None),
+        ((1440, 1080, 25, 25), {"size": (1280, 720)}, 8 / 9, 0.25, None),
+        ((1280, 720, 25, 25), {"size": 256}, 256 / 720, 1 - 9 / 16, None),
+        ((1200, 720, 25, 25), {"size": "bucket"}, 854 / 1200, 1 - 854 * 480 / (854 * 512.4), None),
+        ((640, 360, 12.5, 12.5), {"fps": 24}, None, None, 0.477),
+        ((640, 360, 24000 / 1001, 24000 / 1001), {"fps": 24}, None, None, 0.0),
+        ((640, 360, 24, 24), {"fps": 25}, None, None, 0.038),
+        ((640, 360, 30, 29.8), {"fps": 30}, None, None, 0.005),
+        # A recording of a screen: 60 frames/s at times, and 10 on average.
+        ((640, 360, 60, 10), {"fps": 24}, None, None, 0.581),
+        ((640, 360, 50, 50), {"fps": 24, "length_frames": 17}, None, None, 0.0),
+    ],
+)
+def test_what_the_form_changes_is_known_before_any_decoding(
+    clip: tuple[int, int, float, float],
+    form: dict[str, object],
+    scale: float | None,
+    cropped: float | None,
+    repeated: float | None,
+) -> None:
+    """Pins the columns by which clips are rejected and counted."""
+    (row,) = as_written(table_of(clip), CutConfig.model_validate(form), ShardConfig()).to_pylist()
+    for name, value in (
+        ("scale_factor", scale), ("cropped_share", cropped), ("repeated_share", repeated),
+    ):  # fmt: skip
+        assert (row.get(name) is None) == (value is None)
+        assert row.get(name) is None or row[name] == pytest.approx(value, abs=0.0006)
+    if "size" in form and form["size"] != "bucket":
+        assert (row["width"], row["height"]) == parsed_size(form["size"])
+    if "fps" in form:
+        assert row["rate_factor"] == pytest.approx(row["written_fps"] / clip[2])
+
+
+def test_of_clips_of_one_size_the_one_with_more_source_pixels_is_better() -> None:
+    """Pins the rank by which one of several near duplicates stays."""
+    table = table_of((640, 360, 25, 25), (1920, 1080, 25, 25), (1440, 1080, 25, 25))
+    config = CutConfig(size=(1280, 720), enlarge="always")
+    pixels = criterion(as_written(table, config, ShardConfig()), "pixels")
+    np.testing.assert_allclose(pixels, [640 * 360, 1920 * 1080, 1440 * 810])
+
+
+@pytest.mark.parametrize("size", [(426, 240), (854, 480), (1918, 1078), (1920, 1080), (18, 16)])
+@pytest.mark.parametrize("encoder", ["x264", "vp9"])
+def test_any_even_size_is_written(film: Path, size: tuple[int, int], encoder: str) -> None:
+    """Pins sizes that are no multiples of 16, in the file's own header too."""
+    clip = cut(film, formed(request_of(film, 0, 2), size=size), encoder=encoder)
+    assert (clip.width, clip.height) == size
+    assert {frame.shape for frame in pictures(clip.mp4)} == {(size[1], size[0], 3)}
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        ("1280x720", (1280, 720)), ("720p", (1280, 720)), ("1080P", (1920, 1080)),
+        ("480p", (854, 480)), (256, (256, 256)), ("256", (256, 256)), ([854, 480], (854, 480)),
+        (" 640 X 360 ", (640, 360)),
+    ],
+)  # fmt: skip
+def test_a_size_is_width_and_height_however_it_is_written(
+    value: object, size: tuple[int, int]
+) -> None:
+    assert parsed_size(value) == CutConfig.model_validate({"size": value}).size == size
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"size": [100, 96]}, "multiples of 16"),
+        ({"size": [101, 96]}, r"\[101, 96\] \(width, height\); expected even .* such as 100x96"),
+        ({"size": [8, 100_000]}, "from 16 to 16384, such as 16x16384"),
+        ({"size": "720q"}, "'720q'; expected 1280x720, 720p, 256 .*; or bucket"),
+        ({"size": [1280, 720, 3]}, "expected 1280x720"),
+        ({"size": True}, "expected 1280x720"),
+        ({"most_cropped": 1.1}, "less than or equal to 1"),
         ({"fps": "fast"}, "expected 24 or 30000/1001"),
         ({"fps": 1000}, "expected 1 to 240"),
         ({"size": "large"}, "bucket"),

@@ -1,0 +1,117 @@
+"""Counts the stored candidates that a run would keep by its rules, copy, encode or reuse."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curator.errors import ModelError
+from curator.number_text import amount
+from curator.pipeline import filter_needs, graph_of
+from curator.recipe import Recipe, measures_of
+from curator.stages.cut.output_form import as_written
+from curator.stages.filter.judging import corpus_of, judge_table
+from curator.stages.filter.rules import resolve
+from curator.storage import Store
+from curator.tables.checksums import read_parquet
+from curator.tables.output_format import existing
+
+_UPRIGHT = {"rotation_deg": 0, "pixel_aspect": "1", "is_interlaced": False, "is_hdr": False,
+            "codec": "h264", "pixel_format": "yuv420p"}  # fmt: skip
+"""Columns of `sources` that all sources of copies have in common."""
+
+
+def clip_lines(
+    store: Store,
+    recipe: Recipe,
+    previous: Mapping[str, Any],
+    sources: Mapping[str, Mapping[str, Any]],
+    usable: Collection[str],
+) -> Iterator[str]:
+    """Yields a line about the stored candidates of the sources with ids in `usable`.
+
+    `sources` are rows of the last run, by address. Marks, duplicates, selection, and rules on
+    scores that are not stored with candidates (metadata, a learned score) count as passed.
+    """
+    graph = graph_of(recipe)
+    try:
+        fingerprints = graph.fingerprints()
+    except ModelError:
+        return
+    clips = _candidates(store, fingerprints["propose"], usable)
+    if clips is None:
+        return
+    clips = as_written(clips, recipe.cut, recipe.shard)
+    rules = {
+        name: rule
+        for name, rule in recipe.filters.root.items()
+        if (rule.score or name) in clips.column_names
+    }
+    needs = filter_needs(recipe)
+    bounds = resolve(rules, corpus_of(clips, min_s=needs.min_s), measures=measures_of(recipe))
+    decided = judge_table(clips, bounds, needs).clips
+    kept = decided.filter(pc.equal(decided["decision"], "kept"))
+    written = _written(store, previous, graph["cut"].fingerprint({}))
+    todo = kept.filter(pc.invert(pc.is_in(kept["clip_id"], value_set=written)))
+    n_copied = pc.sum(_may_be_copied(todo, recipe, sources, has_pixels=bool(graph["cut"].pixels)))
+    n_copied = n_copied.as_py() or 0
+    reasons = Counter(decided["reason"].drop_null().to_pylist()).most_common()
+    rejected = ", ".join(f"{n:,} {reason}" for reason, n in reasons)
+    yield (
+        f"{amount(clips.num_rows, 'stored candidate clip')}: the rules keep {kept.num_rows:,}"
+        + (f" and reject {clips.num_rows - kept.num_rows:,} ({rejected})" if rejected else "")
+    )
+    yield (
+        f"{todo.num_rows - n_copied:,} of them to encode, {n_copied:,} to copy where key frames "
+        f"allow it, {kept.num_rows - todo.num_rows:,} written already; before duplicates and "
+        "selection"
+    )
+
+
+def _candidates(store: Store, fingerprint: str, usable: Collection[str]) -> pa.Table | None:
+    """Returns the stored candidates of sources, each clip once; None if there are none."""
+    prefix = f"candidates/clips/{fingerprint}-"
+    names = sorted(i.key for i in store.list("candidates/clips/") if i.key.startswith(prefix))
+    if not names:
+        return None
+    table = pa.concat_tables([read_parquet(store, name) for name in names])
+    table = table.filter(pc.is_in(table["source_id"], value_set=pa.array(usable, pa.string())))
+    rows = pa.array(range(table.num_rows), pa.int64())
+    first = table.append_column("row", rows).group_by("clip_id").aggregate([("row", "min")])
+    return table.take(first["row_min"].sort()) if table.num_rows else None
+
+
+def _written(store: Store, previous: Mapping[str, Any], fingerprint: str) -> pa.Array:
+    """Returns the ids of clips that the last run wrote with the present settings."""
+    columns = ("clip_id", "cut_fingerprint")
+    parts = [read_parquet(store, n, columns) for n in existing(store, previous, "clips")]
+    if not parts:
+        return pa.array([], pa.string())
+    table = pa.concat_tables(parts)
+    ids = table.filter(pc.equal(table["cut_fingerprint"], fingerprint))["clip_id"]
+    return ids.combine_chunks()
+
+
+def _may_be_copied(
+    clips: pa.Table,
+    recipe: Recipe,
+    sources: Mapping[str, Mapping[str, Any]],
+    *,
+    has_pixels: bool,
+) -> pa.ChunkedArray:
+    """Returns the mask of clips whose source and form a copy could have."""
+    is_fit = {
+        row["source_id"]
+        for row in sources.values()
+        if all(row[name] == value for name, value in _UPRIGHT.items())
+    }
+    if recipe.cut.mode == "encode" or has_pixels:
+        is_fit = set()
+    mask = pc.is_in(clips["source_id"], value_set=pa.array(sorted(is_fit), pa.string()))
+    mask = pc.and_(mask, pc.and_(pc.invert(clips["is_vfr"]), pc.is_null(clips["crop_x"])))
+    for name, same in (("scale_factor", 1.0), ("cropped_share", 0.0), ("rate_factor", 1.0)):
+        if name in clips.column_names:
+            mask = pc.and_(mask, pc.equal(clips[name], same))
+    return mask
