@@ -43,7 +43,7 @@ CLIPS_PER_SOURCE = 50
 
 
 def candidates_table(n: int, **columns: Sequence[Any]) -> pa.Table:
-    """Candidates of 1280x720 and 5 s; scores are 1 where nothing else is given."""
+    """Candidates of 1280x720 and 5 s, not HDR; other scores are 1 where nothing else is given."""
     numbers = range(n)
     values: dict[str, Sequence[Any]] = {
         "clip_id": [f"{(number * 2654435761) % 2**32:08x}{number:016x}" for number in numbers],
@@ -66,7 +66,7 @@ def candidates_table(n: int, **columns: Sequence[Any]) -> pa.Table:
         "seconds": [5.0] * n,
         "content_type": [None] * n,
         "tags": [[]] * n,
-        **{name: [1.0] * n for name in SCORES},
+        **{name: [float(name != "hdr")] * n for name in SCORES},
         **dict.fromkeys(CROP_COLUMNS, [None] * n),
     } | columns
     return pa.table(

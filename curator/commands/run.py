@@ -148,6 +148,7 @@ def run(options: argparse.Namespace) -> Result:
     from curator.storage.object_service import scheme_of
     from curator.storage.place_names import local_path
     from curator.tables.parts import leave_pandas_out
+    from curator.tables.snapshot_store import older_tars_line
     from curator.telemetry.run_metrics import served
 
     leave_pandas_out()
@@ -211,6 +212,8 @@ def run(options: argparse.Namespace) -> Result:
             f"`curate view {place}` plays and marks clips in a browser; `curate report {place}` "
             "makes kept clips play in the report"
         )
+    if line := older_tars_line(store, summary):
+        print(line)
     if n_carried := summary["work"].get(CARRIED):
         print(
             f"sources of earlier runs that stay in OUT, although this command does not name them: "
@@ -248,6 +251,7 @@ def recaption(options: argparse.Namespace) -> Result:
     from curator.runs.start import check_captions, check_cluster, check_writable
     from curator.storage import open_store
     from curator.tables.output_format import read_current_summary
+    from curator.tables.snapshot_store import older_tars_line
 
     address = options.ray_address
     with ends_when_asked():
@@ -269,6 +273,8 @@ def recaption(options: argparse.Namespace) -> Result:
         with reported(store, progress, partial(lease.check, beats=False)):
             summary = with_repair(store, anew.execute, CACHES, check=lease.check)
     print(*_recaptioned(summary), sep="\n")
+    if line := older_tars_line(store, summary):
+        print(line)
     print(f"{store.uri}/report/index.html  captions to look at")
     code = failures_exit_code(
         store, summary, options.max_failed, clip_reasons=("not_annotated",), sources=False

@@ -67,6 +67,8 @@ def verify(options: argparse.Namespace) -> Result:
     """Checks shards, or proves removals; returns `EXIT_FAILED` if something is wrong."""
     from curator import verify
     from curator.errors import StorageError, UsageError
+    from curator.storage import open_store
+    from curator.tables.snapshot_store import older_tars_line, summary_or_none
 
     outcome: Verified | ProvenRemoved
     with terminal_line(quiet=options.json) as shown:
@@ -93,6 +95,10 @@ def verify(options: argparse.Namespace) -> Result:
                 )
             facts, lines = _verified_facts(outcome), _verified_lines(outcome)
     print(*lines, sep="\n")
+    if options.snapshot is None:
+        store = open_store(options.out)
+        if (summary := summary_or_none(store)) and (older := older_tars_line(store, summary)):
+            print(older)
     return Result(facts, EXIT_OK if outcome.is_well else EXIT_FAILED)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from curator.commands.arguments import (
     OUT,
+    SNAPSHOT,
     WOULD_REMOVE,
     Result,
     always,
@@ -37,18 +38,35 @@ _UNITS = {"d": "days", "h": "hours", "w": "weeks"}
 
 
 @command(
-    "list the snapshots of OUT, and the changes of each commit",
+    "list the snapshots of OUT with their changes, or the tars of one",
     OUT,
+    option(
+        "--tars",
+        "print the tars of the newest snapshot, a path per line. Other tars under OUT/shards "
+        "belong only to older snapshots",
+    ),
+    option("--split SPLIT", "only tars of train, or of val; with --tars", choices=("train", "val")),
+    SNAPSHOT,
     description="Lists the snapshots of OUT, the newest first. Each commit adds a snapshot. "
     "`--snapshot N` of other commands reads a snapshot, and `curate clean` removes old snapshots.",
     only_prints=always,
 )
 def snapshots(options: argparse.Namespace) -> Result:
     from curator.storage import open_store
+    from curator.tables.output_format import read_current_summary
     from curator.tables.snapshot_store import MADE, NUMBER, listed_snapshots, require_snapshots
 
     store = open_store(options.out)
     require_snapshots(store)
+    if options.tars:
+        chosen = read_current_summary(store, options.snapshot)
+        shards = [s for s in chosen["shards"] if options.split in (None, s["split"])]
+        tars = [f"{store.uri}/{shard['name']}" for shard in shards]
+        for tar in tars:
+            print(tar)
+        return Result(tars)
+    if (options.split, options.snapshot) != (None, None):
+        raise UsageError("--split and --snapshot choose tars; expected --tars with them")
     listed = list(listed_snapshots(store))
     # Each snapshot is compared with the next older readable snapshot.
     readable = [summary for _, summary in listed if not isinstance(summary, DamagedError)]

@@ -1,6 +1,7 @@
 """The catalogue of models, with the source and the hash of their weights."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -139,6 +140,7 @@ def load_catalogue(added: str | None = None) -> Catalogue:
     return Catalogue(_entries(packaged) | (_entries(added) if added is not None else {}))
 
 
+@lru_cache(maxsize=4)
 def _entries(text: str) -> dict[str, ModelEntry]:
     from curator.strict_yaml import StrictYamlError, load_yaml
 

@@ -16,6 +16,7 @@ Shape letters: N embeddings, D dimensions, K classes.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -159,17 +160,24 @@ class Prompts(BaseModel):
         return [template.replace("{}", p) for p in prompts for template in self.templates]
 
 
+@lru_cache(maxsize=4)
+def _prompts(text: str) -> Prompts:
+    from curator.strict_yaml import load_yaml
+
+    return Prompts.model_validate(load_yaml(text))
+
+
 def load_prompts(path: str | None = None) -> Prompts:
     """Reads classes and prompts from a YAML file; None means the packaged one.
 
     Raises:
         ModelError: The file cannot be read, or has another structure.
     """
-    from curator.strict_yaml import StrictYamlError, load_yaml
+    from curator.strict_yaml import StrictYamlError
 
     file = Path(path) if path is not None else Path(__file__).parent / "content_types.yaml"
     try:
-        return Prompts.model_validate(load_yaml(file.read_text(encoding="utf-8")))
+        return _prompts(file.read_text(encoding="utf-8"))
     except ValidationError as error:
         location, why = explain(error, Prompts)
         raise ModelError(f"prompts {file}: {': '.join([*location, why])}") from error

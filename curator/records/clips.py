@@ -49,6 +49,10 @@ class Reason(WordedEnum):
     NOT_ANNOTATED = "not_annotated", "a window has no annotation, and caption.failed is reject"
     JUDGED_TOO_LOW = "judged_too_low", "the judge scores a window's best answer too low"
     CUT_FAILED = "cut_failed", "could not be written"
+    ACROSS_SPLITS = (
+        "across_splits",
+        "belongs together with clips of earlier generations in train and in val",
+    )
     SOURCE_CHANGED = "source_changed", "in a source that changed after its analysis"
     REMOVED = "removed", "footage that `curate remove` took out"
 

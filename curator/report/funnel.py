@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 Facts = Mapping[str, Any]
 AFTER_SELECTION = (
     Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
-    Reason.SOURCE_CHANGED, Reason.REMOVED,
+    Reason.ACROSS_SPLITS, Reason.SOURCE_CHANGED, Reason.REMOVED,
 )  # fmt: skip
 """Reasons that can reject a clip after rules, comparison and selection, in order of precedence."""
 

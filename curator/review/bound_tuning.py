@@ -1,11 +1,7 @@
-"""Tries other bounds on a finished run, and returns the decisions of a rerun without the rerun.
-
-The stages of `curate run` filter, deduplicate and select the stored candidates. Clips that were
-rejected after selection, such as clips that could not be written, keep their outcome.
-"""
+"""Tries other bounds on a finished run, and returns the decisions of a rerun without the rerun."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,19 +12,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.errors import UsageError, unknown_key
-from curator.executor.corpus_work import CorpusWork
 from curator.measures.clip_semantics import check_content
 from curator.measures.score_list import SUITABILITY
-from curator.number_text import compared, score
-from curator.pipeline import graph_of
+from curator.number_text import amount, compared, score
 from curator.recipe import Recipe, with_changes
-from curator.records.clips import COMPARED, Reason
-from curator.report.funnel import AFTER_SELECTION
 from curator.report.histogram import histogram
 from curator.report.page_templates import render
-from curator.review.finished_run import Finished, is_of_stage
-from curator.runs.corpus import DecidedClips
-from curator.stages.cut.output_form import as_written
+from curator.review.changed_decisions import ChangedDecisions, decide_again, first_reasons
+from curator.review.finished_run import Finished
 from curator.stages.filter.config import Rule
 from curator.stages.filter.judging import corpus_of, score_values
 from curator.stages.filter.rules import Bounds, resolve
@@ -41,13 +32,12 @@ from curator.tables.schemas import metadata_fields
 SECTIONS = ("filters", "dedup", "select")
 SINGLE_KEYS = (
     "semantic.reject", "semantic.reject_from", "propose.min_s", "cut.size", "cut.enlarge",
-    "cut.most_cropped", "cut.fps", "cut.most_repeated", "cut.length_frames",
+    "cut.hdr", "cut.most_cropped", "cut.fps", "cut.most_repeated", "cut.length_frames",
 )  # fmt: skip
 """Keys of other sections that can be tried, since they change no score."""
 _BOUNDS_OF_LEARNED = [f"{SUITABILITY}.{name}" for name in Rule.model_fields]
 EXAMPLES = 8
 """Most clips shown on each side of a bound; twice as many are shown of the clips that move."""
-LATE = (*COMPARED, Reason.NOT_SELECTED, *AFTER_SELECTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +58,8 @@ class Tuned:
     """Present first reason against each clip; None for a kept clip."""
     then: list[str | None]
     """First reason against each clip after the changes; None for a kept clip."""
+    unknown: tuple[str, ...]
+    """What only a run can tell, a line each."""
 
     def moved(self, *, was_kept: bool) -> NDArray[np.int64]:
         """Returns the numbers of the clips that move from kept to rejected, or back."""
@@ -90,51 +82,50 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
     """
     keys = [full_key(change) for change in changes]
     finished.require_clips()
-    # Remainders depend on the outcomes of other clips.
-    finished = finished.without_remainders()
     recipe = with_changes(finished.recipe, keys)
     check_measured(finished, recipe)
-    candidates = as_written(finished.candidates(), recipe.cut, recipe.shard)
-    rules, *others = graph_of(recipe).deciding()
-    clips = DecidedClips(
-        candidates,
-        finished.memory_budget_bytes,
-        vectors=finished.vectors,
-        tables=finished.tables(),
-        writes=False,
-        footage=finished.footage,
-        elsewhere=finished.elsewhere,
-        marks=finished.marks,
-    )
-    clips.decide(rules, CorpusWork(rules.name))
-    decided = _columns(clips)
-    now, then = _first_reasons(finished.clips), _first_reasons(decided)
-    if rules_only:
-        then = [
-            old if new is None and (old in LATE or is_of_stage(old, finished.measures)) else new
-            for old, new in zip(now, then, strict=True)
-        ]
-    else:
-        for stage in others:
-            clips.decide(stage, CorpusWork(stage.name))
-        then = [
-            new or (old if old in AFTER_SELECTION else None)
-            for old, new in zip(now, _first_reasons(_columns(clips)), strict=True)
-        ]
+    candidates = finished.candidates()
+    decisions = decide_again(finished, recipe, candidates, rules_only=rules_only)
     return Tuned(
         finished=finished,
         changes=tuple(keys),
         is_exact=not rules_only,
         candidates=candidates,
-        decided=decided,
+        decided=decisions.rules,
         bounds=_changed_bounds(finished, recipe, candidates),
-        now=now,
-        then=then,
+        now=first_reasons(finished.clips),
+        then=decisions.then,
+        unknown=tuple(_unknown(finished, recipe, decisions)),
     )
 
 
-def _columns(clips: DecidedClips) -> pa.Table:
-    return pa.concat_tables(clips.clips.blocks(("decision", "reason", "reasons")))
+def _unknown(finished: Finished, recipe: Recipe, decisions: ChangedDecisions) -> Iterator[str]:
+    """Yields what only a run can tell, a line each."""
+    gained = [
+        then is None and now is not None
+        for now, then in zip(first_reasons(finished.clips), decisions.then, strict=True)
+    ]
+    if any(gained):
+        later = "captioned or cut" if recipe.caption.decides else "cut"
+        yield (
+            f"{amount(sum(gained), 'clip')} would newly be kept; a run rejects those that cannot "
+            f"be {later}"
+        )
+    if decisions.n_new_parts:
+        yield (
+            f"{amount(decisions.n_new_parts, 'part')} of newly divided clips would become clips, "
+            "which are not counted: only a run measures them"
+        )
+    if recipe.propose != finished.recipe.propose:
+        yield (
+            "with another propose.min_s, a run drops more or fewer guard frames: clips near that "
+            "length begin or end some frames elsewhere, and are other clips"
+        )
+    if recipe.run.mode == "growing":
+        yield (
+            "run.mode is growing: a run decides about one generation after the other, and these "
+            "counts are of all clips together"
+        )
 
 
 def full_key(change: str) -> str:
@@ -154,17 +145,14 @@ def full_key(change: str) -> str:
     return f"filters.{key.strip()}={value}"
 
 
-def _first_reasons(clips: pa.Table) -> list[str | None]:
-    kept = pc.equal(clips["decision"], "kept")
-    reasons: list[str | None] = pc.if_else(kept, None, clips["reason"]).to_pylist()
-    return reasons
-
-
 def _changed_bounds(
     finished: Finished, recipe: Recipe, candidates: pa.Table
 ) -> list[tuple[Bounds | None, Bounds]]:
+    # Remainders follow the bounds of the other clips, which come first.
+    whole = candidates.slice(0, finished.without_remainders().clips.num_rows)
+
     def resolved(recipe: Recipe) -> dict[str, Bounds]:
-        corpus = corpus_of(candidates, min_s=recipe.propose.min_s)
+        corpus = corpus_of(whole, min_s=recipe.propose.min_s)
         bounds = resolve(recipe.filters.root, corpus, measures=finished.measures)
         return {bound.rule: bound for bound in bounds}
 
@@ -212,7 +200,7 @@ def summary_lines(tuned: Tuned) -> list[str]:
     lines.append(f"rejected -> kept  {len(gained):,}{_reasons(were, 'were ')}")
     if not tuned.is_exact:
         lines.append("duplicates and selection are left as they are (--rules-only)")
-    return lines
+    return [*lines, *tuned.unknown]
 
 
 def tuned_facts(tuned: Tuned) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Reads a finished run under OUT."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -144,15 +144,32 @@ class Finished:
         """Marks that the next run of this recipe honours, by clip id."""
         return honoured_marks(self.store, self.recipe)
 
-    def tables(self) -> CorpusTables:
-        """Returns the tables that stages stored, such as pairs of similar clips."""
+    @cached_property
+    def tables(self) -> "RememberedTables":
+        """The tables that stages stored, such as pairs of similar clips; written only in memory."""
         fingerprint = self.summary["fingerprints"]["candidates"]
-        return CorpusTables(self.store, fingerprint, earlier=self.summary.get(EARLIER, ()))
+        return RememberedTables(self.store, fingerprint, earlier=self.summary.get(EARLIER, ()))
 
     def stored_objects(self, kind: str) -> list[str]:
         """Returns names of candidates' objects; `kind` is `clips`, `pictures` or `footage`."""
         there = {info.key for info in self.store.list(f"candidates/{kind}/")}
         return [name for name in stored_candidates(self.store, self.summary, kind) if name in there]
+
+
+class RememberedTables(CorpusTables):
+    """Tables that are written only in memory, so that several decisions search pairs once."""
+
+    def __init__(self, store: Store, fingerprint: str, *, earlier: Collection[str] = ()) -> None:
+        super().__init__(store, fingerprint, earlier=earlier)
+        self._written: dict[str, pa.Table] = {}
+
+    def read(self, family: str) -> pa.Table | None:
+        """Returns the newest table of a family; None if there is none."""
+        return self._written[family] if family in self._written else super().read(family)
+
+    def write(self, family: str, table: pa.Table) -> None:
+        """Replaces the table of a family in memory."""
+        self._written[family] = table
 
 
 def open_finished(

@@ -86,11 +86,12 @@ class DecidedClips:
         vectors: Returns the vectors of a table, by its name.
         earlier: Returns the values of a family that an earlier generation left.
         tables: Tables that stages of earlier runs left; None for none.
-        writes: Whether to store the tables that stages leave.
         ready: Names of stages that are set up; None for none.
         footage: Returns the footage of the clips.
         elsewhere: Returns clips outside of these, which stay for certain.
         marks: Marks by clip id.
+        propose: Returns candidates made of parts of clips, from rows of `parts`, in the form of
+            the output; None if parts do not become clips.
 
     Attributes:
         left: JSON values that stages left, by family. Tables are in `tables` instead.
@@ -106,12 +107,15 @@ class DecidedClips:
         vectors: Callable[[str], StoredVectors],
         earlier: Callable[[str], Any] = _nothing,
         tables: CorpusTables | None = None,
-        writes: bool = True,
         ready: set[str] | None = None,
         footage: Callable[[], Footage] = _no_footage,
         elsewhere: Callable[[], Sequence[Elsewhere]] = tuple,
         marks: Mapping[str, Mark] = MappingProxyType({}),
+        propose: Callable[[pa.Table], pa.Table] | None = None,
     ) -> None:
+        self._propose = propose
+        self._rules: list[AnyCorpusStage] = []
+        """Stages that have decided, and will decide about parts of clips."""
         self._marked = {
             verdict: pa.array([n for n, m in marks.items() if m.verdict == verdict], pa.string())
             for verdict in VERDICTS
@@ -120,13 +124,24 @@ class DecidedClips:
         self._memory_budget_bytes = memory_budget_bytes
         self.vectors, self.earlier, self._tables = vectors, earlier, tables
         self.read = _nothing if tables is None else tables.read
-        self._writes, self._ready = writes, set() if ready is None else ready
+        self._ready = set() if ready is None else ready
         self._candidates = None if isinstance(clips, ClipRows) else clips
         self._rows = clips if isinstance(clips, ClipRows) else None
         self._store: ClipStore | None = None
         self.left: dict[str, Any] = {}
+        self._left_tables: dict[str, pa.Table] = {}
         self.warnings: list[str] = []
         self.parts: pa.Table | None = None
+        self._over = partial(
+            DecidedClips,
+            memory_budget_bytes=memory_budget_bytes,
+            vectors=vectors,
+            ready=self._ready,
+            earlier=earlier,
+            footage=footage,
+            elsewhere=elsewhere,
+            marks=marks,
+        )
 
     @property
     def clips(self) -> ClipStore:
@@ -147,7 +162,7 @@ class DecidedClips:
         return np.asarray(is_marked.to_numpy(zero_copy_only=False), np.bool_)
 
     def decide(self, stage: AnyCorpusStage, work: Work) -> None:
-        """Runs a stage.
+        """Runs a stage, and its rules over the candidates made of parts of clips.
 
         Raises `CuratorError` if a custom stage raises, or leaves a value that a run cannot store.
         """
@@ -183,6 +198,31 @@ class DecidedClips:
                 f"stage {stage.name} of the recipe's `stages` fails: {in_one_line(error)}; the run "
                 "changed nothing"
             ) from error
+        if self.parts is not None and self.parts.num_rows and self._propose is not None:
+            self._add_parts(self.parts, self._propose(self.parts))
+        if not self._rules or isinstance(stage, ClipFilter):
+            self._rules.append(stage)
+
+    def _add_parts(self, parts: pa.Table, candidates: pa.Table) -> None:
+        """Adds clips that are parts of others; the rules filter them by the bounds of all clips."""
+        if not candidates.num_rows:
+            return
+        order = pc.sort_indices(candidates, [(name, "ascending") for name in CLIP_ORDER])
+        some = self._over(take_rows(candidates, order), earlier=self.left.get)
+        for stage in self._rules:
+            some.decide(stage, CorpusWork(stage.name))
+        decided = pa.concat_tables(some.clips.blocks())
+        details = pa.array([f"{REMAINDER} of {name}" for name in _parents(decided, parts)])
+        self.clips.append(with_column(decided, "reason_detail", details.cast(pa.string())))
+        counts = {rule["rule"]: rule for rule in some.left[RULES]}
+        for rule in self.left[RULES]:
+            more = counts.get(rule["rule"], {})
+            rule |= {name: rule[name] + more.get(name, 0) for name in ("first", "alone", "any")}
+
+    def table(self, family: str) -> pa.Table | None:
+        """Returns the newest table of a family that a stage left; None if there is none."""
+        table = self._left_tables.get(family)
+        return self.read(family) if table is None else table
 
     def _leave(self, stage: str, left: Left) -> None:
         if isinstance(left.rows, pa.Table):
@@ -191,8 +231,10 @@ class DecidedClips:
                     f"stage {stage}: {left.family!r} is a table, and an output root has no folder "
                     "of this name; leave values that JSON can hold"
                 )
-            if self._tables is not None and self._writes:
+            if self._tables is not None:
                 self._tables.write(left.family, left.rows)
+            else:
+                self._left_tables[left.family] = left.rows
             return
         if left.family in _RESERVED or left.family in self.left:
             raise CuratorError(
@@ -418,25 +460,22 @@ class ClipCorpus(DecidedClips):
         propose: Callable[[pa.Table], ProposedUnit] | None = None,
         **compared: Any,  # noqa: ANN401 - checked by `DecidedClips`
     ) -> None:
-        self._formed, self._propose, budget = formed, propose, memory_budget_of(memory_bytes)
-        self._rules: list[AnyCorpusStage] = []
-        """Stages that have decided, and will decide about parts of clips."""
+        self._formed, budget = formed, memory_budget_of(memory_bytes)
         self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, budget)
         self.stored_vectors = {
             name: StoredVectors(embeddings_schema(1).empty_table(), budget)
             for name in ("embeddings", "clip_embeddings")
         }
         """Scene vectors of all clips, and CLIP vectors if the recipe names a CLIP model."""
-        self._over = partial(
-            DecidedClips,
-            memory_budget_bytes=budget,
+        schema = formed(candidates_schema(scores).empty_table()).schema
+        super().__init__(
+            SortedRows(schema, CLIP_ORDER, budget),
+            budget,
             vectors=self.stored_vectors.__getitem__,
-            ready=set(),
+            tables=tables,
+            propose=None if propose is None else partial(self._of_parts, propose),
             **compared,
         )
-        schema = formed(candidates_schema(scores).empty_table()).schema
-        candidates = SortedRows(schema, CLIP_ORDER, budget)
-        super().__init__(candidates, tables=tables, **self._over.keywords)
 
     def add(self, proposed: ProposedUnit) -> pa.Table:
         """Adds the candidates of some sources; returns them with their form in the output."""
@@ -457,30 +496,15 @@ class ClipCorpus(DecidedClips):
         super().decide(stage, work)
         for line in self.warnings[n_known:]:
             logger.warning(line)
-        if self.parts is not None and self.parts.num_rows and self._propose is not None:
-            self._add_parts(self.parts, self._propose(self.parts))
-        if not self._rules or isinstance(stage, ClipFilter):
-            self._rules.append(stage)
+
+    def _of_parts(self, propose: Callable[[pa.Table], ProposedUnit], parts: pa.Table) -> pa.Table:
+        proposed = propose(parts)
+        self._add_vectors(proposed)
+        return self._formed(proposed.clips)
 
     def alone(self, stages: Iterable[AnyCorpusStage], clips: pa.Table) -> ClipRows:
         """Returns those candidates of some sources that pass stages without needing other clips."""
-        some = self._over(clips=clips)
+        some = self._over(clips)
         for stage in stages:
             some.decide(stage, CorpusWork(stage.name))
         return some.rows
-
-    def _add_parts(self, parts: pa.Table, proposed: ProposedUnit) -> None:
-        """Adds clips that are parts of others; the rules filter them by the bounds of all clips."""
-        candidates = self._formed(proposed.clips)
-        order = pc.sort_indices(candidates, [(name, "ascending") for name in CLIP_ORDER])
-        some = self._over(clips=take_rows(candidates, order), earlier=self.left.get)
-        for stage in self._rules:
-            some.decide(stage, CorpusWork(stage.name))
-        decided = pa.concat_tables(some.clips.blocks())
-        details = pa.array([f"{REMAINDER} of {name}" for name in _parents(decided, parts)])
-        self.clips.append(with_column(decided, "reason_detail", details.cast(pa.string())))
-        self._add_vectors(proposed)
-        counts = {rule["rule"]: rule for rule in some.left[RULES]}
-        for rule in self.left[RULES]:
-            more = counts.get(rule["rule"], {})
-            rule |= {name: rule[name] + more.get(name, 0) for name in ("first", "alone", "any")}

@@ -296,5 +296,6 @@ class Run:
         metadata.warn()
         numbers, texts = recipe.filters.metadata()
         named = [*recipe.select.by, *(name.removeprefix(LEAST) for name in recipe.dedup.prefer)]
+        named.append(recipe.shard.split_by)
         groups = [name for name in named if name.startswith(PREFIX)]
         metadata.check(numbers, [*texts, *groups])

@@ -40,9 +40,12 @@ from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit
+from curator.stages.shard.config import BY_SOURCE
 from curator.stages.shard.reusable_shards import ReusableShards
-from curator.stages.shard.shard_driver import Sharding
+from curator.stages.shard.shard_driver import Sharding, sources_alone
 from curator.stages.shard.shard_index import EarlierShards
+from curator.stages.shard.split_groups import SplitGroups, shared_footage, split_sources
+from curator.stages.shard.tar_reader import Split
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.clip_locations import Location
@@ -402,8 +405,41 @@ class Pass:
                 self._members,
                 self._captioning.sample if self._captioning is not None else None,
                 self._sources.generation_of(),
+                self._splits(),
             )
         log.counts["shards_written"] += sharding.n_written
+
+    def _splits(self) -> SplitGroups:
+        """Puts the sources of kept clips into train or val, together with what they belong to."""
+        config, clips, scope = self._recipe.shard, self._corpus.rows, self._scope
+        fixed: dict[str, Split] = {}
+        earlier = None
+        if scope.before is not None:
+            earlier = scope.before.shards().dataset.select(["clip_id", "source_id", "split"])
+            names = (earlier[name].to_pylist() for name in ("source_id", "split"))
+            fixed = dict(zip(*names, strict=True))
+        # A source without kept clips may show footage of two others.
+        units = sources_alone(clips) | {source: source for source in fixed}
+        if scope.snapshot is None:
+            units |= {source: source for source in self._sources.contents().to_pylist()}
+            if config.split_by != BY_SOURCE:
+                contents = self._run.metadata.joined(self._sources.by_content(), "uri")
+                names = (contents[name].to_pylist() for name in ("source_id", config.split_by))
+                units |= {
+                    source: f"{config.split_by} {value}"
+                    for source, value in zip(*names, strict=True)
+                    if value is not None and source in units
+                }
+        columns = {name: clips.column(name) for name in ("clip_id", "source_id")}
+        # A stored table may be of an earlier recipe, which compared clips.
+        pairs = self._corpus.table("alike") if self._recipe.dedup.enabled else None
+        return split_sources(
+            units,
+            config,
+            links=shared_footage(pairs, pa.table(columns), earlier),
+            committed=ReusableShards(self._run.store, scope.previous).sides(config),
+            fixed=fixed,
+        )
 
     def _commit(self, stage: Any) -> None:  # noqa: ANN401 - a stage with `process`
         run, scope, log, corpus = self._run, self._scope, self._log, self._corpus

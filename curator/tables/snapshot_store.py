@@ -26,6 +26,7 @@ Only `curate remove` overwrites snapshots, because removed footage must not stay
 
 import logging
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from itertools import chain, count, takewhile
 from typing import Any
 
 from curator.errors import CuratorError, DamagedError, UnconditionalStoreError, UsageError
+from curator.number_text import amount
 from curator.storage import Store
 from curator.tables.checksums import find_json, read_json, sealed_json, to_json
 from curator.tables.fenced_store import Digest, FencedStore
@@ -41,6 +43,7 @@ from curator.tables.out_layout import (
     DATASET,
     LAYOUT,
     MANIFEST,
+    SHARDS,
     SNAPSHOTS,
     FolderLifetime,
     has_fixed_path,
@@ -378,6 +381,25 @@ def created(store: Store, name: str, data: bytes) -> bool:
             return False
         store.write(name, data)
         return True
+
+
+def older_tars_line(store: Store, summary: Mapping[str, Any]) -> str:
+    """Counts tars that the newest snapshot does not name, in words; empty if there are none.
+
+    One listing. The index of a tar has 8 bytes per sample and for the end.
+    """
+    named = {shard["name"] for shard in summary["shards"]}
+    sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
+    older = [key for key in sizes if key.endswith(".tar") and key not in named]
+    if not older:
+        return ""
+    n_samples = sum(max(0, sizes.get(f"{key}.idx", 0) // 8 - 1) for key in older)
+    return (
+        f"{store.uri}/{SHARDS} also has {amount(len(older), 'tar')} with "
+        f"{amount(n_samples, 'sample')} of older snapshots, which a glob over shards reads too: "
+        f"`curate snapshots {shlex.quote(store.uri)} --tars` lists the newest snapshot's, and "
+        f"`curate clean {shlex.quote(store.uri)}` removes the others"
+    )
 
 
 def listed_snapshots(store: Store) -> Iterator[tuple[int, dict[str, Any] | DamagedError]]:

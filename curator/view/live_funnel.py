@@ -16,7 +16,8 @@ from curator.pipeline import filter_needs
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import OVERRIDDEN, Reason
 from curator.report.histogram import BINS, Axis, axis_of
-from curator.review.bound_tuning import LATE, check_measured, full_key
+from curator.review.bound_tuning import check_measured, full_key
+from curator.review.changed_decisions import LATE, after_selection, is_refused_hdr
 from curator.review.finished_run import Finished, is_of_stage
 from curator.stages.cut.output_form import as_written
 from curator.stages.filter.config import Rule
@@ -72,7 +73,8 @@ class LiveFunnel:
     def __init__(self, finished: Finished) -> None:
         self.finished = finished.without_remainders()
         self._recipe = self.finished.recipe
-        self._stored = self.finished.candidates()
+        self.stored = self.finished.candidates()
+        """Scored clips, in the form of their sources."""
         self.candidates = self._as_written(self._recipe)
         """Scored clips, with the form in which this recipe writes them."""
         self.reasons: list[str | None] = [None]
@@ -85,8 +87,9 @@ class LiveFunnel:
         self.now = np.array([*own, KEPT], np.uint16)[codes]
         """Codes of the clips' present outcomes, uint16 [N]."""
         measures = self.finished.measures
-        stays = [name in LATE or is_of_stage(name, measures) for name in self.reasons]
-        self._late = np.where(np.array(stays)[self.now], self.now, KEPT).astype(np.uint16)
+        stays = np.array([name in LATE or is_of_stage(name, measures) for name in self.reasons])
+        is_late = stays[self.now] | after_selection(self.finished)
+        self._late = np.where(is_late, self.now, KEPT).astype(np.uint16)
         self.seconds = score_values(self.candidates, "seconds")
         self._needs = filter_needs(self._recipe)
         bounds = self._resolved(self._recipe.filters.root, self._needs)
@@ -136,7 +139,11 @@ class LiveFunnel:
                 cached = self._hits[bound.rule] = (bound, self._hits_of(bound))
             if bound.severity == "reject":
                 hits += cached[1]
-        outcomes = Outcomes(self._first([*hits, *last]), bounds)
+        codes = self._first([*hits, *last])
+        is_refused = (codes == KEPT) & is_refused_hdr(self.candidates, recipe)
+        if is_refused.any():
+            codes[is_refused] = self._code(Reason.HIGH_DYNAMIC_RANGE)
+        outcomes = Outcomes(codes, bounds)
         self._last = keys, outcomes
         return outcomes
 
@@ -180,7 +187,7 @@ class LiveFunnel:
         return [(self._code(check.reason), check.hit, is_by_score) for check in checks]
 
     def _as_written(self, recipe: Recipe) -> pa.Table:
-        return as_written(self._stored, recipe.cut, recipe.shard)
+        return as_written(self.stored, recipe.cut, recipe.shard)
 
     def _around_of(self, needs: FilterNeeds, clips: pa.Table) -> tuple[list[_Hit], ...]:
         return tuple(

@@ -240,14 +240,20 @@ class ViewedRun:
                 at = self._rows.find_all([clip.duplicate_of]).tolist()
                 other = self.cards(at, outcomes)[0] if at[0] >= 0 else None
             scores = {name: value for name, value in clip.scores.items() if value is not None}
-            candidates = self.funnel.candidates
+            candidates = self.funnel.stored
             if row >= candidates.num_rows:
                 candidates = None
             return {
                 **self._facts(clip, self._outcome(row, outcomes)),
                 "scores": scores,
                 "declared": {name: str(value) for name, value in clip.declared().items()},
-                "explanation": explain(replace(self.finished), clip_id, candidates),
+                "explanation": explain(
+                    # A search for duplicates takes seconds.
+                    replace(self.finished),
+                    clip_id,
+                    candidates,
+                    max_tried=0,
+                ),
                 "original": other,
                 "overlap_s": clip.duplicate_overlap_s,
                 "offset_s": clip.duplicate_offset_s,

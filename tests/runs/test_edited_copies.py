@@ -18,6 +18,11 @@ from place import Place
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.recipe import recipe_names
+from curator.review.bound_tuning import tune
+from curator.review.changed_decisions import NOT_PROPOSED
+from curator.review.finished_run import open_finished
+from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.split_groups import drawn_split
 
 Picture = NDArray[np.uint8]
 Edit = Callable[[Picture], Picture]
@@ -100,6 +105,39 @@ def test_an_edited_copy_names_the_clip_that_stays_and_where_it_is(first: Copies)
     assert copy["duplicate_offset_s"] == pytest.approx(1.0, abs=0.3)
     assert 3.0 <= copy["duplicate_overlap_s"] <= 4.1
     assert copy["reason_score"] >= 0.8
+
+
+def test_sources_that_share_footage_are_in_one_split(first: Copies, tmp_path: Path) -> None:
+    """Pins two kept clips of one film, for a seed that parts their sources by their ids."""
+    clips = first.by_film()
+    ids = [clips[name]["source_id"] for name in ("motorcycle", "more")]
+    seed = next(
+        seed
+        for seed in range(99)
+        if len({drawn_split(name, ShardConfig(seed=seed, val_share=0.5)) for name in ids}) == 2
+    )
+    again = first.copy(tmp_path)
+    again.run(f"shard.seed={seed}", "shard.val_share=0.5")
+    split = {name: clip["shard"].rpartition("/")[2][:3] for name, clip in again.by_film().items()
+             if clip["shard"]}  # fmt: skip
+    assert split["motorcycle"] == split["more+"]
+
+
+def test_tune_decides_about_remainders(first: Copies) -> None:
+    """Pins that nothing changes without changes, and that an undivided clip leaves no remainder."""
+    finished = open_finished(str(first.out))
+    name = {clip["clip_id"]: name for name, clip in first.by_film().items()}
+    ids = [name[clip_id] for clip_id in finished.clips["clip_id"].to_pylist()]
+    tuned = tune(finished, [])
+    assert tuned.then == tuned.now
+    assert not tuned.unknown
+    whole = dict(zip(ids, tune(finished, ["dedup.remainders=false"]).then, strict=True))
+    assert (whole["more"], whole["more+"]) == (None, NOT_PROPOSED)
+    gone = tune(finished, ["dedup.enabled=false"])
+    assert dict(zip(ids, gone.then, strict=True)) == {
+        "coins": None, "motorcycle": None, "copy": None, "more": None, "more+": NOT_PROPOSED,
+    }  # fmt: skip
+    assert any("2 clips would newly be kept" in line for line in gone.unknown)
 
 
 def test_what_only_a_part_of_a_clip_shows_is_a_clip(

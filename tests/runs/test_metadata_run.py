@@ -1,6 +1,7 @@
 """Metadata of sources, from a manifest or a sidecar to tables, rules, selection and samples."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,13 @@ from place import Place, write_films
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.review.bound_tuning import tune
+from curator.review.changed_decisions import first_reasons
+from curator.review.clip_explanation import explain
+from curator.review.finished_run import open_finished
+from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.split_groups import drawn_split
+from tests.review.test_remedies import remedies
 
 HEADER = "uri,Rating,License,share,is ok,\n"
 ROWS = "0.mp4,4,cc0,0.5,true,x\n1.mp4,2,cc-by,1,false,x\n2.mp4,,,,,x\n"
@@ -97,6 +105,30 @@ def test_without_metadata_nothing_has_another_column(finished: Described, tmp_pa
     ]
 
 
+def test_sources_with_the_same_value_are_in_one_split(
+    place: Described, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins cameras of a recording, for a seed that parts them by source; and an absent column."""
+    (place.sources / "m.csv").write_text("uri,episode\n0.mp4,one\n1.mp4,one\n2.mp4,two\n")
+    ids = [row["source_id"] for row in place.whole("clips").sort_by("source_uri").to_pylist()]
+    seed = next(
+        seed
+        for seed in range(99)
+        if len({drawn_split(name, ShardConfig(seed=seed, val_share=0.5)) for name in ids[:2]}) == 2
+    )
+    settings = (f"shard.seed={seed}", "shard.val_share=0.5")
+    place.of("m.csv").run(*settings)
+    assert len({sample["split"] for sample in place.samples()[:2]}) == 2
+    place.of("m.csv").run(*settings, "shard.split_by=meta.episode")
+    assert len({sample["split"] for sample in place.samples()[:2]}) == 1
+    options = ["--set", "shard.split_by=meta.camera"]
+    command = ["run", *options, str(place.sources / "m.csv"), str(place.out)]
+    assert main(command) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert "no source has 'meta.camera'" in error
+    assert "meta.episode" in error
+
+
 def test_rules_bound_numbers_and_name_values(place: Described) -> None:
     """Pins reasons of each kind, and that nothing is analyzed again for a rule."""
     summary = place.of("m.csv").run("filters.meta.rating.min=3")
@@ -106,6 +138,11 @@ def test_rules_bound_numbers_and_name_values(place: Described) -> None:
     assert place.by_source("reason") == [None, "meta.rating_too_low", None]
     summary = place.of("m.csv").run("filters.meta.license={one_of: [cc0], unmeasured: keep}")
     assert place.by_source("reason") == [None, "meta.license_unwanted", None]
+    finished = open_finished(str(place.out))
+    (at,) = (n for n, reason in enumerate(first_reasons(finished.clips)) if reason)
+    ((option,),) = remedies(explain(finished, finished.clips["clip_id"][at].as_py()))
+    assert option == '--set \'filters.meta.license.one_of=["cc0", "cc-by"]\''
+    assert tune(finished, [shlex.split(option)[1]]).then[at] is None
     (rule,) = (rule for rule in summary["rules"] if rule["rule"] == "meta.license")
     assert (rule["one_of"], rule["first"]) == (["cc0"], 1)
     place.of("m.csv").run("filters.sound={score: meta.is_ok, none_of: [false], severity: flag}")

@@ -5,6 +5,11 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from curator.stage import StageConfig, setting
+from curator.storage.metadata_columns import is_metadata
+
+BY_SOURCE = "source"
+SPLIT_SETTINGS = ("seed", "val_share", "split_by")
+"""Settings on which the split of a source depends."""
 
 
 class ShardConfig(StageConfig):
@@ -19,7 +24,11 @@ class ShardConfig(StageConfig):
     seed: int = Field(0, ge=0)
     """seed of the order of clips, and of the split of sources"""
     val_share: float = setting(0.02, ge=0.0, le=1.0, unit="share of sources")
-    """share of sources for validation; the hash of a source's id decides"""
+    """share of sources for validation, or of values of split_by; a hash decides"""
+    split_by: str = setting(BY_SOURCE, unit="source or meta.*")
+    """sources with the same value of this metadata column are in one split, such as meta.episode
+    for the cameras of a recording; source: each source alone; sources that share footage are in
+    one split in any case"""
     append: bool = True
     """leave a tar unchanged if all its clips are still kept, and add tars for other clips; false:
     pack all clips as a first run would"""
@@ -49,6 +58,15 @@ class ShardConfig(StageConfig):
     # Causal tokenizers need 4k+1 frames; cosmos-predict2.5 needs one frame more than it requests.
     lengths: tuple[int, ...] = setting((17, 33, 49, 121), min_length=1, unit="frames")
     """classes of minimum length; a clip in class N has N+1 frames or more"""
+
+    @field_validator("split_by")
+    @classmethod
+    def _a_column(cls, name: str) -> str:
+        if name != BY_SOURCE and not is_metadata(name):
+            raise ValueError(
+                f"split_by {name!r}; expected source, or a column of metadata such as meta.episode"
+            )
+        return name
 
     @field_validator("aspects")
     @classmethod

@@ -11,8 +11,10 @@ from functools import cached_property
 from typing import Any
 
 from curator.errors import DamagedError
+from curator.stages.shard.config import SPLIT_SETTINGS, ShardConfig
 from curator.stages.shard.shard_index import DATASET, DescribedTar, known_tars
-from curator.stages.shard.tar_reader import index_name, meta_name
+from curator.stages.shard.shard_plan import place_of
+from curator.stages.shard.tar_reader import Split, index_name, meta_name
 from curator.storage import Store
 from curator.tables.checksums import find_json, read_parquet, those
 from curator.tables.fenced_store import Digest
@@ -88,6 +90,28 @@ class ReusableShards:
             if tar is not None:
                 keys.setdefault(tar, []).append(key)
         return keys
+
+    def sides(self, config: ShardConfig) -> dict[str, Split]:
+        """Returns the split of each source with clips; empty if other settings split them."""
+        stored = self.previous.get("recipe", {}).get("shard") or {}
+        if any(
+            stored.get(name, ShardConfig.model_fields[name].default) != getattr(config, name)
+            for name in SPLIT_SETTINGS
+        ):
+            return {}
+        sides: dict[str, Split] = {}
+        for name in self.previous.get("tables", {}).get("clips", ()):
+            try:
+                table = read_parquet(self.store, name, ["source_id", "shard"])
+            except DamagedError:
+                continue
+            rows = table.drop_null().group_by(["source_id", "shard"]).aggregate([]).to_pylist()
+            for row in rows:
+                if place := place_of(row["shard"]):
+                    # An output of an older version may have a source in both.
+                    split = sides.get(row["source_id"], place[1])
+                    sides[row["source_id"]] = "train" if split != place[1] else split
+        return sides
 
     def _rows(self) -> Iterator[tuple[str | None, str]]:
         for name in self.previous.get("tables", {}).get("clips", ()):

@@ -5,6 +5,7 @@ under its name after its index and metadata, and only when the tar is complete. 
 the files that describe all tars, the manifest last.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
@@ -35,7 +36,8 @@ from curator.stages.shard.shard_index import (
     members_table,
     set_files,
 )
-from curator.stages.shard.shard_plan import ShardPlan, plan_shards, split_of
+from curator.stages.shard.shard_plan import ShardPlan, plan_shards
+from curator.stages.shard.split_groups import SplitGroups, split_sources
 from curator.stages.shard.stage import ShardStage, ShardUnit, TarWriter
 from curator.stages.shard.tar_reader import Split
 from curator.storage import Store
@@ -47,6 +49,8 @@ from curator.tables.out_layout import SHARDS
 from curator.tables.sample_members import StoredMember
 from curator.tables.schemas import declared_columns
 from curator.tables.spill_file import Spill
+
+logger = logging.getLogger(__name__)
 
 COPIED_HERE_BYTES = 256 << 20
 """The driver writes new tars itself if their clips have at most this size in total."""
@@ -85,15 +89,21 @@ class Sharding:
         stored_of: Callable[[Clip], Sequence[StoredMember]] | None = None,
         annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
         generation_of: Mapping[str, int] | None = None,
+        splits: SplitGroups | None = None,
     ) -> None:
         """Writes missing tars, and records in kept rows of `clips` where their samples are.
 
-        Clips that fit no bucket as they were cut are rejected. Without `vectors`, `stored_of` or
-        `annotation_of`, samples have no embedding, no members of families or no annotation.
-        `generation_of` has the generation of each source id; None if there is only one.
+        Clips that fit no bucket as they were cut are rejected, and clips of `splits.across`.
+        Without `vectors`, `stored_of` or `annotation_of`, samples have no embedding, no members of
+        families or no annotation. `generation_of` has the generation of each source id; None if
+        there is only one. Without `splits`, each source is in the split that its hash gives.
         """
+        if splits is None:
+            splits = split_sources(sources_alone(clips), self.config)
+        for warning in splits.warnings:
+            logger.warning(warning)
         samples = _samples(
-            clips, self.config, locations, vectors, stored_of, annotation_of, generation_of
+            clips, self.config, locations, vectors, stored_of, annotation_of, generation_of, splits
         )
         sizes, reusable = self.reusable.sizes, self.reusable.tars
         earlier = self.before.facts if self.before is not None else ()
@@ -155,36 +165,42 @@ def _samples(
     stored_of: Callable[[Clip], Sequence[StoredMember]] | None,
     annotation_of: Callable[[Clip], Mapping[str, Any]] | None,
     generation_of: Mapping[str, int] | None,
+    splits: SplitGroups,
 ) -> Iterator[tuple[Bucket, Sample]]:
     """Yields the samples of the kept clips, with their buckets; JSON and captions are on disk."""
     spill = Spill()
-    splits: dict[str, Split] = {}
     declared = declared_columns(clips.schema)
+
+    def leave_out(clip: ClipRow, reason: Reason, detail: str) -> None:
+        reject(clip, reason, detail=detail)
+        for name in declared:
+            clips.change(clip.number, name, None)
+
     for clip in clips.kept():
         bucket = bucket_of(
             clip.width, clip.height, clip.n_frames, config, content_type=clip.content_type
         )
         if bucket is None:
             size = f"{clip.width}x{clip.height}, {clip.n_frames} frames"
-            reject(clip, Reason.NO_BUCKET, detail=f"{size} as written")
-            for name in declared:
-                clips.change(clip.number, name, None)
+            leave_out(clip, Reason.NO_BUCKET, f"{size} as written")
+            continue
+        if clip.source_id in splits.across:
+            leave_out(clip, Reason.ACROSS_SPLITS, _ACROSS)
             continue
         if clip.bucket != bucket.name:
             clip.bucket = bucket.name
         source, key, caption = clip.source_id, clip.clip_id, clip.caption or ""
-        if source not in splits:
-            splits[source] = split_of(source, config)
+        split = splits.sides[source]
         annotation = annotation_of(clip) if annotation_of is not None else None
         meta = clips.metadata_at(clip.number)
         sample = Sample(
             key=key,
-            metadata=sample_metadata(clip, bucket, splits[source], annotation, meta),
+            metadata=sample_metadata(clip, bucket, split, annotation, meta),
             caption=caption,
             mp4_bytes=clip.mp4_bytes,
             mp4_sha256=clip.mp4_sha256,
             location=locations[key],
-            split=splits[source],
+            split=split,
             embedding=vectors.get(key) if vectors is not None else None,
             stored=stored_of(clip) if stored_of is not None else (),
             has_id=config.id_member,
@@ -192,6 +208,16 @@ def _samples(
             spill=spill,
         )
         yield bucket, sample
+
+
+_ACROSS = "its source belongs together with clips of earlier generations in train and in val"
+
+
+def sources_alone(clips: ClipRows) -> dict[str, str]:
+    """Returns each source with a kept clip, as a unit of its own for `split_sources`."""
+    is_kept = pc.equal(clips.column("decision"), "kept")
+    ids = pc.unique(clips.column("source_id").filter(is_kept)).to_pylist()
+    return dict(zip(ids, ids, strict=True))
 
 
 def sample_metadata(

@@ -36,17 +36,6 @@ _TAR_NAME = re.compile(
 )
 
 
-def split_of(source_id: str, config: ShardConfig) -> Split:
-    """Returns whether the clips of a source are for training or validation.
-
-    All clips of a source are in one split, so that no scene is in both. The hash of the source's id
-    decides, so that adding sources moves no other source.
-    """
-    digest = hashlib.sha256(f"split {config.seed} {source_id}".encode()).digest()
-    share = int.from_bytes(digest[:8], "big") / 2**64
-    return "val" if share < config.val_share else "train"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarLayout:
     """The layout of a tar, in bytes from its start."""

@@ -16,7 +16,8 @@ from curator.buckets import Bucket, aspect_loss, bucket_of
 from curator.stages.shard import shard_plan
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
-from curator.stages.shard.shard_plan import ShardPlan, plan_shards, split_of, write_shard
+from curator.stages.shard.shard_plan import ShardPlan, plan_shards, write_shard
+from curator.stages.shard.split_groups import drawn_split
 from curator.stages.shard.tar_reader import Split
 from curator.tables.clip_locations import Location
 from curator.tables.spill_file import Spill
@@ -89,14 +90,14 @@ def test_sources_are_split_by_their_hash() -> None:
     """Pins the share, that a seed changes it, and that one source's split needs no other's."""
     sources = [hashlib.sha256(str(n).encode()).hexdigest()[:32] for n in range(4000)]
     config = ShardConfig(val_share=0.1)
-    val = {source for source in sources if split_of(source, config) == "val"}
+    val = {source for source in sources if drawn_split(source, config) == "val"}
     assert 0.08 < len(val) / len(sources) < 0.12
-    other = {s for s in sources if split_of(s, ShardConfig(val_share=0.1, seed=1)) == "val"}
+    other = {s for s in sources if drawn_split(s, ShardConfig(val_share=0.1, seed=1)) == "val"}
     assert 0.05 < len(val & other) / len(val) < 0.2
-    wider = {s for s in sources if split_of(s, ShardConfig(val_share=0.2)) == "val"}
+    wider = {s for s in sources if drawn_split(s, ShardConfig(val_share=0.2)) == "val"}
     assert val < wider
-    assert {split_of(s, ShardConfig(val_share=0.0)) for s in sources} == {"train"}
-    assert {split_of(s, ShardConfig(val_share=1.0)) for s in sources} == {"val"}
+    assert {drawn_split(s, ShardConfig(val_share=0.0)) for s in sources} == {"train"}
+    assert {drawn_split(s, ShardConfig(val_share=1.0)) for s in sources} == {"val"}
 
 
 @pytest.mark.parametrize("aspect", ["16:9", "16", "0,9", "a,b", "-1,2"])
