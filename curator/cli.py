@@ -148,7 +148,7 @@ def _act(options: argparse.Namespace) -> int:
         outcome: Result | int = options.action(options)
         return outcome.code if isinstance(outcome, Result) else outcome
     options.stream = sys.stdout
-    with open(os.devnull, "w") as nothing, redirect_stdout(nothing):
+    with open(os.devnull, "w", errors="replace") as nothing, redirect_stdout(nothing):
         result = options.action(options)
     print(as_json(result.facts, is_line=result.is_line))
     return int(result.code)

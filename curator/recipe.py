@@ -259,14 +259,10 @@ def load_recipe(name: str | Mapping[str, Any], overrides: Overrides = ()) -> Rec
     return _changed(data, overrides, path)
 
 
-_RETIRED = frozenset({"exact_below", "probes"})
-"""Keys of `dedup` that only older versions have."""
-
-
 def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
     """Returns the recipe in a summary; raises `UsageError` if this version cannot read it."""
     try:
-        return Recipe.model_validate(_as_now(summary.get("recipe") or {}))
+        return Recipe.model_validate(summary["recipe"])
     except ValidationError as error:
         location, why = explain(error, Recipe)
         where = ".".join(location)
@@ -279,18 +275,6 @@ def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
             f"{uri} was made by curate {summary.get('curate_version')} with a recipe that this "
             f"version cannot read ({where}: {why}); run it again with --recipe"
         ) from error
-
-
-def _as_now(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts a stored recipe: removes or replaces keys that only older versions have."""
-    now = dict(recipe)
-    dedup, shard = now.get("dedup") or {}, now.get("shard") or {}
-    if _RETIRED & dedup.keys():
-        # `similarity` of these versions is for another vector.
-        now["dedup"] = {name: dedup[name] for name in dedup.keys() & {"enabled"}}
-    if shard.get("embedding") == "descriptor":
-        now["shard"] = {**shard, "embedding": "scene"}
-    return now
 
 
 def with_changes(recipe: Recipe, changes: Overrides) -> Recipe:

@@ -748,11 +748,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
 
     def versions(self) -> dict[str, FamilyVersion]:
         """Returns the families with their fingerprints, by name."""
-        # Older versions read a pair as height and width.
-        requests = [
-            (getattr(f.at, "__qualname__", str(f.at)), f.size, isinstance(f.size, tuple))
-            for f in self.frames
-        ]
+        requests = [(getattr(f.at, "__qualname__", str(f.at)), f.size) for f in self.frames]
         made_by = self.name, self.version, self.settings(), self.models()
         return {
             family.name: FamilyVersion(

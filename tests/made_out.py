@@ -122,9 +122,18 @@ def store_candidates(
 ) -> Candidates:
     """Stores candidates as a run would have; all their tracks stand in one object."""
     ids = clips["clip_id"].to_pylist()
+    none = pa.nulls(0, pa.string())
     luma = pa.nulls(0, pa.list_(pa.float32()))
     track = Parts(store, "tracks/frames", TRACK_STAMP).write(
-        pa.table({"source_id": pa.nulls(0, pa.string()), "luma_mean": luma, "luma_spread": luma}),
+        pa.table(
+            {
+                "source_id": none,
+                "uri": none,
+                "version": none,
+                "luma_mean": luma,
+                "luma_spread": luma,
+            }
+        ),
         clips["source_id"].unique().to_pylist(),
     )
     sources = [

@@ -30,6 +30,7 @@ from curator.tables.clip_locations import Location
 from curator.tables.out_layout import DATASET
 from curator.tables.parts import rows_to_table, to_parquet, write_tables
 from curator.tables.schemas import clips_schema
+from curator.tables.snapshot_store import FORMAT
 
 WIDTH, HEIGHT, FPS = 64, 36, Fraction(30000, 1001)
 
@@ -150,7 +151,7 @@ def make_shards(
         store, "clips", [rows_to_table(kept, clips_schema(SCORES))], clips_schema(SCORES)
     )
     entries = [tar.entry() | {"name": f"shards/{tar.name}"} for tar in tars]
-    summary = {"tables": {"clips": parts}, "shards": entries}
+    summary = {"format": FORMAT, "tables": {"clips": parts}, "shards": entries}
     store.write("summary.json", orjson.dumps(summary))
     return [tar.name for tar in tars]
 

@@ -145,9 +145,11 @@ def mark(options: argparse.Namespace) -> Result:
     from curator.tables.lasting_objects import give_up_lasting
     from curator.tables.mark_table import read_marks
     from curator.tables.out_layout import has_results
+    from curator.tables.output_format import refuse_other_format
 
     check_out_first(options.out, options.clips, "mark {out} {other} ...")
     store = open_store(options.out)
+    refuse_other_format(store)
     if options.give_up_lost:
         given_up = give_up_lasting(store)
         print(*(given_up or ["no marks are lost, and no model of `curate learn`"]), sep="\n")

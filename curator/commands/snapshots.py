@@ -237,6 +237,7 @@ def remove(options: argparse.Namespace) -> Result:
     from curator.runs.repair import with_repair
     from curator.storage import open_store
     from curator.tables.out_layout import has_results
+    from curator.tables.output_format import refuse_other_format
     from curator.tables.removal_records import read_removals
 
     if options.clips is not None or options.sources is not None:
@@ -247,6 +248,7 @@ def remove(options: argparse.Namespace) -> Result:
         raise UsageError(
             f"{store.uri} has no results of a run; `curate run SOURCE... OUT` makes some"
         )
+    refuse_other_format(store)
     if options.give_up_lost:
         return _give_up(options, store)
     if options.finish:

@@ -54,16 +54,14 @@ class ShardClip:
 
     def row(self) -> dict[str, Any]:
         """Columns as in `dataset.parquet`."""
-        # Shards of older versions have no `source_id`.
-        fields = {"source_id": None, **self.fields}
-        seconds = fields.get("duration") or fields["n_frames"] / fields["fps"]
+        fields = self.fields
         return sample_row(self.shard.name, self.key, fields, self.text) | {
             "split": self.shard.split,
             "bucket": self.shard.bucket,
             "offset": self.mp4_offset,
             "bytes": self.mp4_bytes,
             "fps": float(fields["fps"]),
-            "duration": float(seconds),
+            "duration": float(fields["duration"]),
         }
 
 

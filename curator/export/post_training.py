@@ -234,12 +234,6 @@ class _Annotations:
                 "caption.captioner=...` makes them"
             )
         tables = [read_parquet(store, part) for part in parts]
-        missing = [name for name in COLUMNS if name not in tables[0].column_names]
-        if missing:
-            raise UsageError(
-                f"{store.uri}: the table annotations has no {missing[0]}, because an older "
-                f"version made it; `curate recaption {store.uri}` brings it up to date"
-            )
         self._table = pa.concat_tables([table.select(COLUMNS) for table in tables])
         self._rows: dict[str, list[int]] = {}
         for row, clip_id in enumerate(self._table["clip_id"].to_pylist()):

@@ -156,7 +156,6 @@ def _card(job: Job, shards: Sequence[Shard], folder: str) -> bytes:
         with_id="id" in first,
         with_annotation="annotation" in metadata,
         declared=declared_families(job.shards.manifest),
-        fields=metadata.keys(),
         scores=metadata.get("scores", {}),
     )
 

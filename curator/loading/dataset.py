@@ -51,7 +51,6 @@ ALL_BUCKETS = "*"
 """Name of the plan whose batches have clips of all buckets."""
 MIXED_TARS = 8
 """Tars from which a worker reads in turn, so that its batches have clips of several buckets."""
-_ONE_BUCKET = "one bucket each"
 SHUFFLED_SAMPLES = 64
 """Default window of the shuffle. It is small because `curate run` mixes the corpus in each tar."""
 
@@ -239,7 +238,7 @@ class ClipDataset(IterableDataset[Batch]):
             "buckets": weights,
             **{name: value for name, value in asdict(setting).items() if name != "rank"},
             "shards": hashlib.sha256(orjson.dumps(names)).hexdigest()[:16],
-            "batches": "all buckets" if is_mixed else _ONE_BUCKET,
+            "batches": "all buckets" if is_mixed else "one bucket each",
         }
         """Settings that give a position its meaning; `load_state_dict` compares them."""
         self.set_epoch(0)
@@ -328,8 +327,7 @@ class ClipDataset(IterableDataset[Batch]):
         """
         saved = state.get("made_with", {})
         for name, value in self._made_with.items():
-            # States of older versions do not say that a batch is of one bucket.
-            was = saved.get(name, _ONE_BUCKET if name == "batches" else None)
+            was = saved.get(name)
             if was != value:
                 raise UsageError(
                     f"the state was saved with {name}={was!r} and this dataset has "

@@ -33,12 +33,12 @@ from curator.planning.extrapolation import (
 from curator.recipe import Recipe, with_changes
 from curator.records.sources import FULL_HD
 from curator.runs.curation import Run
-from curator.runs.progress_report import FORMAT
 from curator.stages.propose.stage import ProposedUnit
 from curator.storage import open_store
 from curator.storage.range_reader import BLOCK_BYTES
 from curator.strict_yaml import StrictYamlError, load_yaml
 from curator.tables.checksums import read_parquet
+from curator.tables.snapshot_store import FORMAT
 from curator.tables.track_parts import AnalyzedUnit
 from curator.value_errors import explain
 

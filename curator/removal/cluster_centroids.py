@@ -3,7 +3,7 @@
 A centroid is the mean of its cluster's embeddings, of unit length. Whoever has the embeddings of
 the other clips can subtract them, so a centroid from before a removal reveals a removed clip: of a
 cluster of two, all of it. Every centroid is computed anew, also those of clusters whose removed
-clips are in no table any more, because an older version or `curate clean` took out their rows.
+clips are in no table any more, because `curate clean` took out their rows.
 
 The clusters keep their numbers; a cluster without clips gets a vector of zeros.
 

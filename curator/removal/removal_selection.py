@@ -18,7 +18,7 @@ from curator.errors import UsageError, ambiguous_id
 from curator.records.clips import Reason
 from curator.report.page_templates import card_picture
 from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
-from curator.stages.propose.candidate_store import pictures_of, read_all_pictures
+from curator.stages.propose.candidate_store import read_all_pictures
 from curator.storage import Store
 from curator.storage.base import has_scheme
 from curator.tables.checksums import read_parquet, read_rows
@@ -120,9 +120,6 @@ def select(
     """
     columns = None if by == "where" else (*_CLIP, "source_uri", *_OF_KEPT)
     tables = tables_of(store, summaries, "clips", columns)
-    # In format 2, `fps` was the written rate.
-    names = {"fps": "written_fps", "measured_fps": "fps"}
-    tables = [t.rename_columns(names) if "measured_fps" in t.schema.names else t for t in tables]
     whole = clips_schema(scores_in(pa.schema([]))).empty_table()
     clips = pa.concat_tables([*tables, whole], promote_options="default")
     sources = _sources_of(store, summaries)
@@ -220,7 +217,7 @@ class _Selection:
         back = set(self._clips.filter(is_back)["clip_id"].to_pylist())
         for info in self._store.list(f"{CANDIDATES}/pictures/"):
             table = read_parquet(self._store, info.key)
-            pairs = zip(table["clip_id"].to_pylist(), pictures_of(table), strict=True)
+            pairs = zip(table["clip_id"].to_pylist(), table["jpeg"].to_pylist(), strict=True)
             back.update(clip_id for clip_id, jpegs in pairs if before.pictures & _hashes(jpegs))
         removed_ids = self._footage.filter(pa.array(before.rows(self._footage)))["clip_id"]
         self.add(back.difference(removed_ids.to_pylist()))
@@ -355,9 +352,7 @@ def _stored_sources(store: Store, folder: str, uri: str) -> Iterator[pa.Table]:
     read = partial(pq.ParquetFile.read, columns=[uri, "source_id"])
     for name in [info.key for info in store.list(f"{folder}/") if is_own(info.key)]:
         table = read_rows(store, name, read)
-        # Older versions stored no address with a track.
-        if uri in table.column_names:
-            yield table.select([uri, "source_id"]).rename_columns(["uri", "source_id"])
+        yield table.select([uri, "source_id"]).rename_columns(["uri", "source_id"])
 
 
 def _clip_id(store: Store, clip_ids: Sequence[str], name: str) -> str:

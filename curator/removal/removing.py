@@ -21,7 +21,6 @@ from curator.stages.commit.commit_run import write_fixed_paths
 from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store
 from curator.tables.checksums import (
-    find_json,
     is_damaged,
     read_json,
     sealed_json,
@@ -60,6 +59,7 @@ from curator.tables.snapshot_store import (
     NUMBER,
     REMOVALS,
     archived,
+    find_summary,
     listed_snapshots,
     named_objects,
     record_copy,
@@ -248,7 +248,7 @@ def give_up_snapshots(store: Store, numbers: Collection[int], check: Callable[[]
     fenced = FencedStore(store, check)
     left = set(snapshot_numbers(store)).difference(numbers)
     with suppress(DamagedError):
-        summary = find_json(store, SUMMARY) or {}
+        summary = find_summary(store) or {}
         if HEAD in summary and left:
             # Else the snapshots that go would count as lost.
             summary[HEAD]["first"] = min(left)
@@ -263,7 +263,7 @@ def _restore_newest(store: FencedStore) -> None:
     without removed footage.
     """
     try:
-        summary = find_json(store, SUMMARY) or {}
+        summary = find_summary(store) or {}
     except DamagedError:
         return
     number = summary.get(NUMBER, 0)
@@ -375,7 +375,7 @@ def _summaries(store: Store) -> dict[int, dict[str, Any]]:
 def _publish(store: Store, newest: RewrittenSnapshot) -> None:
     """Writes the files at fixed paths from the newest snapshot, as the commit of a run does."""
     summary, clips = newest.summary, newest.clips
-    names = [n for n in stored_candidates(store, summary, "pictures") if store.exists(n)]
+    names = [n for n in stored_candidates(summary, "pictures") if store.exists(n)]
     page = render_report(
         summary=summary,
         sources=newest.totals.failed,
@@ -384,7 +384,7 @@ def _publish(store: Store, newest: RewrittenSnapshot) -> None:
     )
     previous: dict[str, Any] = {}
     with suppress(DamagedError):
-        previous = find_json(store, SUMMARY) or {}
+        previous = find_summary(store) or {}
     write_fixed_paths(store, with_fixed_paths(summary), previous, newest.shard_files, page)
     # `curate tune` and `curate learn` write these pages.
     store.delete([NEXT_MANIFEST, "report/tune.html", "report/learn.html"])

@@ -126,7 +126,7 @@ class SnapshotRewriting:
         """Reads the tars of a snapshot that hold removed clips; writes nothing.
 
         Raises:
-            ShardError: A tar is damaged, or another version wrote it.
+            ShardError: A tar is damaged, or is not as this version writes it.
         """
         for name, values in self._of_tars(summary):
             self.tars.check(name, values)

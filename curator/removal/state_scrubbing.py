@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curator.models.text_encoder import text_hash
 from curator.removal.removal_selection import Summaries, stored_clips, tables_of
 from curator.stages.caption.frame_store import FRAMES as FRAME_PARTS
 from curator.stages.caption.reply_store import REPLIES
@@ -28,7 +27,7 @@ from curator.tables.mark_table import mark_objects, take_out_removed
 from curator.tables.named_ids import without_named
 from curator.tables.out_layout import FAMILIES, VALUES, is_own
 from curator.tables.parts import FAILED, KEYS, Parts, to_parquet, with_column
-from curator.tables.removal_records import CAPTION_COLUMNS, Removals, removal_hash
+from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.sample_members import VALUE
 from curator.tables.track_items import FRAMES
 from curator.tables.track_parts import SEGMENTS, TRACKS, shown_frames
@@ -143,9 +142,8 @@ class StateScrubbing:
         for name in filter(_is_parquet, self._own(FAMILIES)):
             self._values(name, clip_ids)
         self.marks()
-        # The keys of alignments are hashes, which name no clip; codes mix the vectors of all clips.
-        self.store.delete([*unfinished, *self._own("alignments"), *self._own(VECTORS)])
-        self._texts({text_hash(text) for text in _surviving_texts(self.store, summaries)})
+        # Codes mix the vectors of all clips.
+        self.store.delete([*unfinished, *self._own(VECTORS)])
         self._replies(frozenset(_surviving_requests(self.store, summaries)))
 
     def _own(self, folder: str) -> Iterator[str]:
@@ -159,9 +157,6 @@ class StateScrubbing:
     def _names(self, name: str, column: str) -> bool:
         """Returns whether a part has rows or keys of removed footage."""
         table, removals = self._columns(name, column), self.removals
-        if column not in table.column_names:
-            # Older versions did not write all columns that name clips.
-            return False
         if removals.named(table[column], removals.ids | removals.spans.keys()).any():
             return True
         return any(names_removed(key, removals) for key in Parts(self.store, "", "").keys(name))
@@ -237,52 +232,20 @@ class StateScrubbing:
         now = [counts[name] if less and count else count for less, name, count in rows]
         return sources if now == old else with_column(sources, "n_clips", pa.array(now, pa.int32()))
 
-    def _texts(self, hashes: Collection[str]) -> None:
-        """Deletes embeddings of captions that no clip has, since these may be of removed clips."""
-        for name in self._own("text_embeddings"):
-            table = read_parquet(self.store, name)
-            left = _rows_of(table, "text_hash", hashes)
-            if left.num_rows == table.num_rows:
-                continue
-            keys = left["text_hash"].to_pylist()
-            parts = Parts(self.store, "text_embeddings", name.partition("/")[2].split("-")[0])
-            # The name of a part depends on its keys.
-            if not keys or parts.write(joined_chunks(left), keys, one_row_groups=True) != name:
-                self.store.delete([name])
-
     def _replies(self, keys: frozenset[str]) -> None:
         """Deletes replies that no annotation uses, since these may be about removed clips."""
-        loose = []
+        wanted = pa.array(sorted(keys), pa.string())
         for name in self._own(REPLIES):
-            if name.endswith(".json"):
-                if name.removesuffix(".json").rpartition("-")[2] not in keys:
-                    loose.append(name)
-                continue
             table = read_parquet(self.store, name)
-            left = without_named(_rows_of(table, "key", keys), self.removals)
+            left = table.filter(pc.is_in(table["key"], value_set=wanted))
+            left = without_named(left, self.removals)
             self.n_replies += table.num_rows - left.num_rows
             if not left.equals(table) or not left.num_rows:
                 self._keep(name, left)
-        self.n_replies += len(loose)
-        self.store.delete(loose)
 
 
 def _is_parquet(name: str) -> bool:
     return name.endswith(".parquet")
-
-
-def _rows_of(table: pa.Table, column: str, values: Collection[str]) -> pa.Table:
-    """Returns the rows whose value in a column is one of `values`."""
-    wanted = pa.array(sorted(values), table[column].type)
-    return table.filter(pc.is_in(table[column], value_set=wanted))
-
-
-def _surviving_texts(store: Store, summaries: Summaries) -> Iterator[str]:
-    """Yields the captions of all snapshots; a caption may be repeated."""
-    for name, columns in CAPTION_COLUMNS.items():
-        for table in tables_of(store, summaries, name, columns):
-            for column in columns:
-                yield from table[column].unique().drop_null().to_pylist()
 
 
 def _surviving_requests(store: Store, summaries: Summaries) -> set[str]:

@@ -1,6 +1,5 @@
 """Copies tars without removed samples; the copies have the names that a run would give them."""
 
-import hashlib
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import numpy as np
 import orjson
 
 from curator.errors import ShardError
-from curator.family import Array, Family, FamilyVersion, Kind, Scope
+from curator.family import FamilyVersion
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_driver import shard_facts
 from curator.stages.shard.shard_index import DescribedTar
@@ -50,7 +49,7 @@ class TarRewriting:
     """Rewrites the tars of an output root, each at most once.
 
     Methods take the name of a tar under the root, and the member values of a snapshot that names
-    the tar. Methods raise `ShardError` if the tar is damaged or another version wrote the tar.
+    the tar. Methods raise `ShardError` if the tar is damaged, or is not as this version writes it.
     """
 
     def __init__(self, store: Store, removals: Removals) -> None:
@@ -97,9 +96,7 @@ class TarRewriting:
         for key, info in find_unlisted(self._store, (name,), self._sizes).items():
             self._sizes[key] = info.bytes
         if place is None or name not in self._sizes:
-            raise ShardError(
-                f"{self._store.uri}/{name} is missing, or was written by an older version"
-            )
+            raise ShardError(f"{self._store.uri}/{name} is missing, or is no tar of curate")
         return place
 
     def _left(self, name: str, values: Values) -> Iterator[Sample]:
@@ -129,7 +126,9 @@ def _sample(
             data[member.suffix] = reader.read(member)
     metadata, stored = orjson.loads(data["json"]), []
     for suffix in data.keys() - OWN:
-        version, made_from = values.get((key, suffix)) or _undeclared(suffix, data[suffix])
+        if (key, suffix) not in values:
+            raise ShardError(f"the snapshot declares no member {suffix!r} of sample {key}")
+        version, made_from = values[key, suffix]
         stored.append(StoredMember(version=version, key=made_from, where=places[suffix]))
     sample = Sample(
         key=key,
@@ -165,18 +164,3 @@ def _without_named(sample: Sample, removals: Removals) -> Sample:
         has_id=sample.has_id,
         generation=sample.generation,
     )
-
-
-def _undeclared(suffix: str, data: bytes) -> tuple[FamilyVersion, str]:
-    """Returns a family for a NumPy member that an older version wrote without a declaration.
-
-    The tar then has another name than a run would choose, so the next run rewrites the tar.
-    """
-    name, _, ending = suffix.rpartition(".")
-    if ending != "npy":
-        raise ShardError(f"the manifest declares no member {suffix!r}")
-    n_axes = np.load(io.BytesIO(data)).ndim
-    kind: Kind = "f32" if n_axes == 1 else "f16"
-    content = Array(kind, tuple(f"axis_{number}" for number in range(n_axes)))
-    family = Family(name, Scope.CLIP, content, member=suffix)
-    return FamilyVersion(family, ""), hashlib.sha256(data).hexdigest()

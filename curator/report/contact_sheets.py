@@ -187,6 +187,6 @@ def galleries_of(summary: Mapping[str, Any], clips: ClipColumns) -> list[Gallery
 
 
 def listed_clusters(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the clusters with nearest clips; empty for summaries of older versions."""
+    """Returns the clusters with nearest clips; empty without clusters."""
     clusters = (summary.get("judged") or {}).get("clusters") or ()
     return [entry for entry in clusters if entry.get("nearest")]

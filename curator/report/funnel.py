@@ -43,10 +43,7 @@ def _measures_of(names: tuple[str, ...], has_learned: bool) -> Measures:
 
 
 def applied_rules(summary: Mapping[str, Any]) -> list[Facts]:
-    """Returns the rules of a run in order: `rule`, `score`, its `spec`, `severity`, `why`, bounds.
-
-    For summaries of older versions, the rules have only absolute bounds.
-    """
+    """Returns the rules of a run, in order: `rule`, `score`, `spec`, `severity`, `why`, bounds."""
     recipe = (summary.get("recipe") or {}).get("filters") or {}
     applied = {fact["rule"]: fact for fact in summary.get("rules") or () if fact.get("score")}
     rules: list[Facts] = []

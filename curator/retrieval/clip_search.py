@@ -289,8 +289,8 @@ class ClipSearch:
         index = FootageIndex([self.finished.footage()], CorpusWork("search"), n_clips=n_clips)
         if index.index is None:
             raise UsageError(
-                f"{uri} stores no vectors of pictures of its clips: analyze.scenes is false, or an "
-                f"older version made it; `curate run SOURCE... {uri} --set analyze.scenes=true` "
+                f"{uri} stores no vectors of pictures of its clips: analyze.scenes is false; "
+                f"`curate run SOURCE... {uri} --set analyze.scenes=true` "
                 "computes them"
             )
         return index

@@ -153,7 +153,7 @@ class Finished:
     def stored_objects(self, kind: str) -> list[str]:
         """Returns names of candidates' objects; `kind` is `clips`, `pictures` or `footage`."""
         there = {info.key for info in self.store.list(f"candidates/{kind}/")}
-        return [name for name in stored_candidates(self.store, self.summary, kind) if name in there]
+        return [name for name in stored_candidates(self.summary, kind) if name in there]
 
 
 class RememberedTables(CorpusTables):

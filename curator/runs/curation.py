@@ -37,7 +37,7 @@ from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.clip_rank import LEAST
 from curator.tables.family_store import FamilyRows
-from curator.tables.output_format import earlier_state, log_older
+from curator.tables.output_format import earlier_state
 from curator.tables.removal_records import finished_removals
 from curator.tables.schemas import metadata_fields
 from curator.tables.source_table import SourceTable
@@ -86,7 +86,6 @@ class Run:
         # Hashes match now: `finished_removals` has refused an output with an unfinished removal.
         repair_objects(store, check=check)
         self._previous = earlier_state(store)
-        log_older(store, self._previous)
         plan = read_plan(store, recipe)
         progress.expect(expected_of(plan, self._previous))
         if not self._previous:

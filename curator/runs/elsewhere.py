@@ -108,7 +108,7 @@ def elsewhere_of(
         place = Elsewhere(
             key="earlier generations",
             reason=Reason.DUPLICATE,
-            footage=FootageStore.of(store, stored_candidates(store, before, "footage")),
+            footage=FootageStore.of(store, stored_candidates(before, "footage")),
             clip_ids=_kept_ids(store, before),
         )
         places.append(place)
@@ -126,13 +126,13 @@ def other_output(out: str, own: Store) -> tuple[Store, Mapping[str, Any], list[s
     if os.path.realpath(store.uri) == os.path.realpath(own.uri):
         raise UsageError(f"--against {out} is this run's own output; name another output")
     summary = read_current_summary(store, None)
-    names = sorted(stored_candidates(store, summary, "footage"))
+    names = sorted(stored_candidates(summary, "footage"))
     lost = [name for name in names if not store.exists(name)]
     if summary["counts"]["kept"] and (lost or not names):
-        why = f"{lost[0]} is missing" if lost else "an older version wrote it"
+        why = f"{lost[0]} is missing" if lost else "its snapshot names no footage"
         raise UsageError(
             f"--against {out}: {why}, so this run has no footage to compare clips with; run "
-            "`curate run` into this output again with this version, or leave the output out"
+            "`curate run` into this output again, or leave the output out"
         )
     return store, summary, names
 
@@ -183,8 +183,8 @@ def without_removed(
 def reject_removed(clips: ClipRows, removals: Removals) -> None:
     """Rejects clips with the MP4 bytes of a removed clip.
 
-    `without_removed` drops most such clips before the cut, by hashes of frames. Removal records of
-    older versions have no hashes of frames.
+    `without_removed` drops most such clips before the cut, by hashes of frames, which footage with
+    frozen pictures lacks.
     """
     if not removals.mp4:
         return

@@ -81,7 +81,7 @@ def last_sources(store: Store, previous: Mapping[str, Any]) -> pa.Table:
     parts = [read_parquet(store, name) for name in existing(store, previous, "sources")]
     if not parts:
         return SOURCES_SCHEMA.empty_table()
-    # Tables of older versions have no column `generation`.
+    # Parts may have different columns of metadata.
     return pa.concat_tables([*parts, SOURCES_SCHEMA.empty_table()], promote_options="default")
 
 
@@ -164,9 +164,6 @@ def judged_by(
     `extensions` are classes from outside this package, `metadata` has the columns of metadata.
     """
     left_out = {"run", "about", "caption"}
-    if recipe.suitability.model is None:
-        # Older versions have no such section, and fingerprints must stay equal to theirs.
-        left_out.add("suitability")
     settings = recipe.model_dump(mode="json", exclude=left_out)
     others = [extension for extension in extensions if extension["kind"] != _CAPTIONERS]
     stage_fingerprints = {

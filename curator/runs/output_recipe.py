@@ -17,9 +17,8 @@ from curator.recipe import (
 )
 from curator.records.clips import OF_FORM
 from curator.storage import Store
-from curator.tables.checksums import find_json
-from curator.tables.out_layout import CONFIG, MANIFEST
-from curator.tables.output_format import read_summary
+from curator.tables.out_layout import MANIFEST
+from curator.tables.output_format import find_settings, read_summary
 
 logger = logging.getLogger(__name__)
 
@@ -57,12 +56,15 @@ def recipe_for(store: Store, name: str | Mapping[str, Any] | None, overrides: Ov
 
     Raises:
         RecipeError: A key or value is wrong.
-        UsageError: `name` is None, and the recipe of the output cannot be read.
+        UsageError: The output has another format; or `name` is None, and the recipe of the output
+            cannot be read.
     """
+    with raised_as(UsageError, StorageError):
+        settings = _settings(store)
     before = None
     try:
         # A process uses the measures of the last recipe read, so the run's recipe is read last.
-        before = _stored_recipe(store)
+        before = _stored_recipe(store, settings)
     except UsageError as error:
         if name is None:
             raise
@@ -76,22 +78,22 @@ def recipe_for(store: Store, name: str | Mapping[str, Any] | None, overrides: Ov
     return recipe
 
 
-def _stored_recipe(store: Store) -> Recipe | None:
+def _stored_recipe(store: Store, settings: Mapping[str, Any]) -> Recipe | None:
     """Returns the recipe of the last finished run; None for an output without one."""
-    remedy = "name the recipe with --recipe"
+    if settings:
+        return recipe_used(settings, store.uri)
     with raised_as(UsageError, StorageError):
-        settings = _settings(store)
-        is_there = bool(settings) or store.exists(MANIFEST)
-    if not is_there:
-        return None
-    if "recipe" not in settings:
-        raise UsageError(f"{store.uri} has shards, but no record of their recipe: {remedy}")
-    return recipe_used(settings, store.uri)
+        if store.exists(MANIFEST):
+            raise UsageError(
+                f"{store.uri} has shards, but no record of their recipe: name the recipe with "
+                "--recipe"
+            )
+    return None
 
 
 def _settings(store: Store) -> Mapping[str, Any]:
     """Returns the summary of the last commit or, if the summary is lost, `config.json`."""
-    for read in (read_summary, lambda store: find_json(store, CONFIG) or {}):
+    for read in (read_summary, find_settings):
         # A damaged object is no error here, because the run writes the object again.
         with suppress(DamagedError):
             if settings := read(store):

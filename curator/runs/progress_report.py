@@ -21,15 +21,14 @@ from curator.stages.commit.commit_run import alone
 from curator.storage import Store
 from curator.tables.lease_holder import read_holder, utc_now
 from curator.tables.out_layout import LEASE, PLAN, PROGRESS
-from curator.tables.output_format import read_summary
+from curator.tables.output_format import read_summary, refuse_other_format
 from curator.tables.removal_records import read_removals
+from curator.tables.snapshot_store import FORMAT
 
 REPORT_EVERY_S, PATIENCE_S = 10.0, 10.0
 """Time between reports; longest time that the end of a run waits for a report under way."""
 SILENT_S = 120.0
 """Time without a sign of life after which a run is likely gone; a lease expires after as long."""
-FORMAT = 1
-"""Version of the format of `plan.json`."""
 _ENDED = {signal.SIGTERM: "terminated (143)", signal.SIGHUP: "hung up (129)"}
 
 logger = logging.getLogger(__name__)
@@ -90,6 +89,7 @@ def run_status(store: Store) -> dict[str, Any]:
     its `summary`, and the names of `unfinished_removals`. The status of a running run has `resumes`
     instead of a report while the only report is that of an earlier attempt.
     """
+    refuse_other_format(store)
     lease, progress = store.read_versioned(LEASE), store.read_versioned(PROGRESS)
     status: dict[str, Any] = {"out": store.uri}
     with suppress(ValueError, TypeError):

@@ -38,14 +38,12 @@ from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
-from curator.tables.clip_rows import fields_of
-from curator.tables.disk_table import widened
 from curator.tables.out_layout import SHARDS, TABLES, VALUES
 from curator.tables.output_format import read_current_summary
 from curator.tables.parts import as_runs_write
 from curator.tables.removal_records import finished_removals
 from curator.tables.sample_members import MEMBERS
-from curator.tables.schemas import SOURCES_SCHEMA, clips_schema, metadata_fields, with_declared
+from curator.tables.schemas import clips_schema, metadata_fields, with_declared
 from curator.tables.source_table import SourceTable
 
 SECTION = "caption"
@@ -154,17 +152,15 @@ class SnapshotSources(SourceTable):
         for part in self._parts:
             yield fewer(as_runs_write(read_parquet(self._store, part)), "n_kept", lost)
 
-    def generation_of(self) -> dict[str, int] | None:
-        """Returns the generation of each content; None if an older version wrote the tables."""
-        schema = fields_of(SOURCES_SCHEMA, ("source_id", "outcome", "generation"))
-        by_source: dict[str, int | None] = {}
+    def generation_of(self) -> dict[str, int]:
+        """Returns the generation of each content."""
+        by_source: dict[str, int] = {}
         for part in self._parts:
-            rows = widened(read_parquet(self._store, part), schema)
+            rows = read_parquet(self._store, part, ("source_id", "outcome", "generation"))
             rows = rows.filter(pc.equal(rows["outcome"], "done"))
             pairs = zip(rows["source_id"].to_pylist(), rows["generation"].to_pylist(), strict=True)
             by_source.update(pairs)
-        numbers = {name: number for name, number in by_source.items() if number is not None}
-        return numbers if len(numbers) == len(by_source) else None
+        return by_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

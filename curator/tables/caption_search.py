@@ -24,14 +24,10 @@ from curator.tables.removal_records import (
 )
 
 MOST_DELIMITERS = 12
-"""Delimiters within a caption that is found without its length. Records of older versions have no
-lengths."""
+"""Delimiters within a caption that is found if the captions have many lengths."""
 _FEW_LENGTHS = 48
 _SPACES = b" \t\n\r"
 _DELIMITER = re.compile(r"[^\w\s]|_|\n")
-_NO_FIRST = frozenset(",.;:!?)]}>|/=+-*&%$^`~@_\\#")
-_NO_LAST = frozenset("([{<,;:=|/+-_#@&$")
-"""Characters with which no caption begins or ends, when its length is unknown."""
 _LINE_END = re.compile(r"[\n\r\t\v\f\x1c-\x1f\x85\u2028\u2029]")
 _WORDS = re.compile(r"[^\W\d_]\s+[^\W_]|[^\x00-\x7f]")
 """A letter, a space and a letter, or a character of a script that may have no spaces."""
@@ -50,9 +46,9 @@ _ESCAPED = {"n": "\n", "t": " ", "r": "\n", "f": " ", "b": " ", "N": "\n"}
 
 
 class CaptionSearch:
-    """Finds captions of some hashes, and of some lengths unless these are unknown."""
+    """Finds captions of some hashes and lengths."""
 
-    def __init__(self, hashes: Collection[str], lengths: Collection[int] = ()) -> None:
+    def __init__(self, hashes: Collection[str], lengths: Collection[int]) -> None:
         self._hashes, self._lengths = frozenset(hashes), frozenset(lengths)
         # A text in other characters than those of ASCII has more bytes than characters.
         self._prefix, self._ascii_prefix = self._before(most=4), self._before(most=0)
@@ -60,13 +56,11 @@ class CaptionSearch:
 
     def _before(self, *, most: int) -> re.Pattern[bytes]:
         """Returns what finds lengths of captions that have up to `most` further bytes, or 128."""
-        sizes = range(LEAST_CAPTION, 256)
         likely = [
             size
-            for size in sizes
+            for size in range(LEAST_CAPTION, 256)
             if not self._lengths.isdisjoint(range(size - most, size + 1)) or (size > 127 and most)
         ]
-        likely = likely if self._lengths else list(sizes)
         return re.compile(
             b"[" + re.escape(bytes(likely)) + rb"](?=[^\x00-\x20])" if likely else b"(?!)"
         )
@@ -145,7 +139,7 @@ class CaptionSearch:
     def _is_caption(self, data: bytes, start: int, end: int) -> bool:
         """Returns whether bytes are a caption; most are excluded by a cheaper test."""
         if data[end - 1] in _SPACES or (
-            end - start not in self._lengths and self._lengths and data[start:end].isascii()
+            end - start not in self._lengths and data[start:end].isascii()
         ):
             return False
         try:
@@ -173,9 +167,6 @@ class CaptionSearch:
             for place in match.span():
                 starts.add(place + (plain[place : place + 1] == " "))
                 stops.add(place - (plain[place - 1 : place] == " "))
-        if not self._lengths:
-            starts = {place for place in starts if plain[place : place + 1] not in _NO_FIRST}
-            stops = {place for place in stops if plain[place - 1 : place] not in _NO_LAST}
         ordered = sorted(stops)
         for start in sorted(starts):
             if self._few:
@@ -189,12 +180,8 @@ class CaptionSearch:
     def _from(self, plain: str, start: int, ends: Iterable[int]) -> Iterator[str]:
         """Yields the hashes of captions that begin at a place and end at one of some places."""
         digest, done = hashlib.sha256(SALT), start
-        for number, end in enumerate(ends):
-            if self._lengths:
-                if end - start not in self._lengths:
-                    continue
-            elif number > (end - start) / 4:
-                # Prose has fewer delimiters; code and markup have more.
+        for end in ends:
+            if end - start not in self._lengths:
                 continue
             digest.update(plain[done:end].encode("utf-8", "surrogatepass"))
             done = end

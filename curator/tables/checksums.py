@@ -2,8 +2,8 @@
 
 A Parquet object has SHA-256 of its body and of its footer as a value in the footer. A JSON object
 has SHA-256 of its bytes in the field `checksum`. A digest covers the bytes with zeros in its own
-place, so all readers of Parquet and JSON can open these objects. Objects of older versions have no
-checksum, and are read without a check.
+place, so all readers of Parquet and JSON can open these objects. Objects without a checksum, such
+as those of other programs, are read without a check.
 
 The checksum also covers the object's name, so readers notice two objects that changed places. A
 copy has the name of its original: `snapshots/clips/…` that of `clips/…`, and the manifest of a

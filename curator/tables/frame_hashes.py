@@ -72,9 +72,6 @@ def stored_luma(
     """Yields source id, mean and spread [F] of the luma of stored tracks; None for all parts."""
     for name in (i.key for i in store.list(f"tracks/{FRAMES}/")) if parts is None else parts:
         table: pa.Table = read_rows(store, name, lambda file: file.read([*_COLUMNS]))
-        if set(table.column_names) != set(_COLUMNS):
-            # Parts of older versions have no luma.
-            continue
         for number, source_id in enumerate(table["source_id"].to_pylist()):
             mean, spread = (table[column][number].values for column in _COLUMNS[1:])
             if mean is not None and spread is not None and len(mean) == len(spread):

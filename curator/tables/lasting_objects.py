@@ -11,7 +11,7 @@ older than its copy, and an object with other valid contents is newer, such as a
 lost too.
 
 Commands that write call `repair_lasting` first. It restores a damaged or missing object from its
-copy, and a missing copy from the object; objects of older versions get their copies this way.
+copy, and a missing copy from the object.
 """
 
 import hashlib
@@ -101,11 +101,6 @@ class LastingObject:
         stale += [] if is_proved else [receipt_name(name)]
         return cls(name=name, data=data, fault=fault, receipt=receipt, stale=tuple(stale))
 
-    @property
-    def is_of_older_version(self) -> bool:
-        """Whether there is only the object itself."""
-        return set(self.stale) == {copy_name(self.name), receipt_name(self.name)}
-
     def loss(self, uri: str) -> str:
         """Returns what is lost, without a remedy."""
         what = _WHAT.get(self.name.split("/")[0], "removed clip")
@@ -194,12 +189,12 @@ def _restore(store: Store, stored: LastingObject, data: bytes) -> None:
     name = stored.name
     if stored.fault:
         logger.warning("%s/%s %s; its copy replaces it", store.uri, name, stored.fault)
-    elif copy_name(name) in stored.stale and stored.receipt is not None:
+    elif copy_name(name) in stored.stale:
         logger.warning(
             "%s/%s is damaged or missing; it is written again", store.uri, copy_name(name)
         )
     if receipt_name(name) in stored.stale:
-        # An older version wrote the object, or the receipt is lost or older.
+        # The receipt is lost or older.
         write_lasting(store, name, data, entries=_entries(data, name))
         return
     for key in stored.stale:
@@ -246,7 +241,7 @@ def _is_earlier(data: bytes, receipt: dict[str, Any]) -> bool:
 def _read(store: Store, key: str, name: str, sha256: str | None) -> tuple[bytes | None, str]:
     """Reads the object `name` or its copy, stored as `key`; returns its bytes, and its fault.
 
-    Bytes without a checksum are of an older version, or of another program: a receipt decides.
+    Bytes without a checksum may be of another program: a receipt decides.
     """
     try:
         data, is_sealed = read_sealed(store, key, name)

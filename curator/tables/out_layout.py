@@ -19,7 +19,8 @@ from curator.tables.parts import SUMMARY
 
 logger = logging.getLogger(__name__)
 
-CONFIG = "config.json"
+CONFIG, SETTINGS = "config.json", ("recipe", "fingerprints", "format")
+"""Settings of the newest commit: the object, and fields of the summary that are in it."""
 LEASE = "lease.json"
 """Names the run that is writing. The run removes it at its end."""
 PLAN, PROGRESS = "plan.json", "progress.json"
@@ -73,9 +74,7 @@ _FOLDERS = {
     FolderLifetime.NAMED: ("candidates", "alike", SHARDS),
     FolderLifetime.FINGERPRINTED: ("scan",),
     FolderLifetime.RUN: ("segments", "cuts", "frames", VALUES),
-    FolderLifetime.CACHE: (
-        "hashes", "tracks", "vectors", "alignments", "text_embeddings", "replies", FAMILIES,
-    ),
+    FolderLifetime.CACHE: ("hashes", "tracks", "vectors", "replies", FAMILIES),
     FolderLifetime.FIXED: (INDEX, "report"),
     FolderLifetime.KEPT: (SNAPSHOTS,),
     FolderLifetime.RECORD: (REMOVED, MARKS, LEARNED, COPIES),
@@ -85,8 +84,8 @@ LAYOUT = {name: life for life, names in _FOLDERS.items() for name in names}
 OWN_FOLDERS = frozenset(LAYOUT)
 _CLEARED = tuple(map(FolderLifetime, ("table", "named", "fingerprinted", "run")))
 _NO_PARTS = {
-    *TABLES, "candidates", "vectors", "report", SHARDS, SNAPSHOTS, REMOVED, MARKS, LEARNED,
-    COPIES,
+    *TABLES, "candidates", "tracks", "vectors", "report", SHARDS, SNAPSHOTS, REMOVED, MARKS,
+    LEARNED, COPIES,
 }  # fmt: skip
 _STAGES = tuple(name for name in LAYOUT if name not in _NO_PARTS)
 """Folders of parts; the name of a part has two hashes."""
@@ -104,7 +103,6 @@ def _any_of(*patterns: str) -> re.Pattern[str]:
 
 _HASHED = _any_of(
     rf"(?:{'|'.join(_STAGES)})/{_TWO_HASHES}\.parquet",
-    rf"replies/{_TWO_HASHES}\.json",
     rf"(?:{VALUES}|{FAMILIES})/[a-z0-9_]+/{_TWO_HASHES}\.parquet",
     rf"{FAMILIES}/[a-z0-9_]+-[0-9a-f]{{16}}\.json",
     rf"{REMOVED}/\d{{8}}(?:\.finished)?\.json",
@@ -116,8 +114,7 @@ _HASHED = _any_of(
     rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
     r"vectors/(?:cells-[0-9a-f]{16}\.npz|segment-[0-9a-f]{16}\.bin)",
     rf"(?:{SNAPSHOTS}/)?(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",
-    # Names of older versions have no split.
-    rf"{SHARDS}/[^/]+/(?:(?:train|val)-)?\d{{6,}}-[0-9a-f]{{8}}\.(?:tar(?:\.idx)?|meta\.jsonl)",
+    rf"{SHARDS}/[^/]+/(?:train|val)-\d{{6,}}-[0-9a-f]{{8}}\.(?:tar(?:\.idx)?|meta\.jsonl)",
     rf"(?:(?:{'|'.join(sorted(OWN_FOLDERS))})/(?:[^/]+/)*)?{_TEMPORARY}",
 )
 _FIXED = _any_of(
@@ -156,7 +153,7 @@ def leftovers(
     """
     old: list[str] = []
     # Other folders have no leftovers, so the function does not list them.
-    cleared = [name for name in folders if LAYOUT[name] in _CLEARED or name == "tracks"]
+    cleared = [name for name in folders if LAYOUT[name] in _CLEARED]
     for folder, keys in listed(store, cleared).items():
         match LAYOUT[folder]:
             case FolderLifetime.TABLE | FolderLifetime.NAMED:
@@ -166,9 +163,6 @@ def leftovers(
                 old += [key for key in keys if not key.startswith(prefix)]
             case FolderLifetime.RUN:
                 old += keys
-            case FolderLifetime.CACHE if folder == "tracks":
-                # Older versions stored a track in one object.
-                old += [key for key in keys if key.count("/") == 1]
     return old
 
 

@@ -1,24 +1,18 @@
-"""The version of a run's output, and the treatment of other versions.
+"""Reads the newest state of an output root.
 
-Objects of an older version are never converted:
-
-    shards                       `verify`, `export` and the loader read them as they are
-    scan, tracks, candidates     are reused if their fingerprint is the same
-    clips in `cuts` and shards   are reused if their fingerprint is the same
-    replies, annotations         are reused if the request to the model is the same
-    tables, summary, settings    `run` replaces them; `explain`, `tune` and `recaption` refuse them
-
-All commands refuse an output of a newer version.
+All commands refuse an output of another format: each reads the summary or a snapshot first, and
+`require_format` raises a `UsageError`. Loaders of plain tars read them in any format.
 """
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from curator.errors import DamagedError, UsageError
+from curator.errors import DamagedError, StorageError, UsageError
 from curator.number_text import amount
 from curator.storage import Store
-from curator.tables.checksums import find_json, read_json
+from curator.tables.checksums import find_json
 from curator.tables.out_layout import (
     CONFIG,
     MANIFEST,
@@ -32,10 +26,11 @@ from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
     EARLIER,
     NUMBER,
+    find_summary,
     listed_snapshots,
     named_objects,
     read_snapshot,
-    snapshot_name,
+    require_format,
     snapshot_numbers,
     summary_or_none,
     with_fixed_paths,
@@ -43,30 +38,35 @@ from curator.tables.snapshot_store import (
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 3
-"""Increases when a column or an object changes its name or meaning. Format 1 has no number."""
-
 
 def read_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:
     """Reads the summary of a snapshot, None for the newest; empty without a run.
 
-    Returns a summary of an older version unchanged. Raises `UsageError` if a newer version wrote
-    the summary, or if the snapshot does not exist.
+    Raises `UsageError` if the snapshot does not exist, and as `require_format`.
     """
     if snapshot is not None:
-        summary = read_snapshot(store, snapshot)
-    else:
-        summary = find_json(store, SUMMARY) or {}
-        newest = max(snapshot_numbers(store), default=0)
-        if newest > summary.get(NUMBER, 0):
-            # A commit ended early, after its snapshot, or the summary is lost.
-            summary = with_fixed_paths(read_json(store, snapshot_name(newest)))
-    if _format(summary) > FORMAT:
-        raise UsageError(
-            f"{_made_by(store, summary)}; this version reads up to {FORMAT}: update curate, or "
-            "name another OUT"
-        )
+        return read_snapshot(store, snapshot)
+    summary = find_summary(store) or {}
+    newest = max(snapshot_numbers(store), default=0)
+    if newest > summary.get(NUMBER, 0):
+        # A commit ended early, after its snapshot, or the summary is lost.
+        summary = with_fixed_paths(read_snapshot(store, newest))
     return summary
+
+
+def refuse_other_format(store: Store) -> None:
+    """Raises `UsageError` for an output of another format; accepts one that cannot be read."""
+    for read in (read_summary, find_settings):
+        with suppress(StorageError):
+            read(store)
+
+
+def find_settings(store: Store) -> dict[str, Any]:
+    """Reads `config.json`; empty if it is missing. Raises as `require_format`, and if damaged."""
+    settings = find_json(store, CONFIG)
+    if settings is not None:
+        require_format(store, CONFIG, settings)
+    return settings or {}
 
 
 def earlier_state(store: Store) -> dict[str, Any]:
@@ -82,9 +82,9 @@ def earlier_state(store: Store) -> dict[str, Any]:
         logger.warning(
             "%s/%s is missing: the run resumes from shards and tables", store.uri, SUMMARY
         )
-    settings = find_json(store, CONFIG) or {}
+    settings = find_settings(store)
     tables = {name: [info.key for info in store.list(f"{name}/")] for name in TABLES}
-    return {"format": FORMAT, "fingerprints": {}, **settings, "tables": tables}
+    return {"fingerprints": {}, **settings, "tables": tables}
 
 
 def refuse_lost_commit(store: Store) -> None:
@@ -133,10 +133,9 @@ def existing(store: Store, previous: Mapping[str, Any], table: str) -> list[str]
 
 
 def read_current_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:
-    """Reads the summary of a snapshot with tables of this version; None for the newest.
+    """Reads the summary of a snapshot, None for the newest.
 
-    Raises:
-        UsageError: OUT has no finished run or no such snapshot, or another version wrote it.
+    Raises `UsageError` if OUT has no finished run, and as `read_summary`.
     """
     summary = read_summary(store, snapshot)
     if not summary:
@@ -144,27 +143,4 @@ def read_current_summary(store: Store, snapshot: int | None = None) -> dict[str,
             f"{store.uri} has no finished run (no summary.json); expected OUT of "
             "`curate run SOURCE... OUT`, which makes one"
         )
-    if _format(summary) < FORMAT:
-        raise UsageError(
-            f"{_made_by(store, summary)}; expected {FORMAT}: `curate run SOURCE... OUT` updates "
-            "this output; its shards can be loaded, verified and exported without an update"
-        )
     return summary
-
-
-def log_older(store: Store, summary: Mapping[str, Any]) -> None:
-    """Logs how a run treats an output of an older version; `summary` is empty without a run."""
-    if summary and _format(summary) < FORMAT:
-        made_by = _made_by(store, summary)
-        logger.warning(
-            "%s; this version writes %d: what older code measured is made again", made_by, FORMAT
-        )
-
-
-def _format(summary: Mapping[str, Any]) -> int:
-    return int(summary.get("format", 1))
-
-
-def _made_by(store: Store, summary: Mapping[str, Any]) -> str:
-    version = summary.get("curate_version", "of an unknown version")
-    return f"{store.uri} was made by curate {version} in output format {_format(summary)}"

@@ -13,7 +13,7 @@ id. To finish an interrupted removal, `curate remove` needs only the record.
 
 Records form a chain to which removals only add. A record names the record before it with SHA-256,
 and a snapshot names all records. So readers notice a lost or changed record, and restore it from
-its copy. Records of older versions do not name the record before; the next commit names them.
+its copy.
 """
 
 import base64
@@ -37,11 +37,16 @@ from numpy.typing import NDArray
 from curator.errors import CuratorError, DamagedError, ErrorCode, UsageError
 from curator.records.sources import Failure
 from curator.storage import Store
-from curator.tables.checksums import find_json, read_json_bytes, sealed_json
+from curator.tables.checksums import read_json_bytes, sealed_json
 from curator.tables.lasting_objects import lasting_names, repair_lasting
 from curator.tables.out_layout import REMOVED, SNAPSHOTS
-from curator.tables.parts import SUMMARY
-from curator.tables.snapshot_store import REMOVALS, created, listed_snapshots, record_copy
+from curator.tables.snapshot_store import (
+    REMOVALS,
+    created,
+    find_summary,
+    listed_snapshots,
+    record_copy,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +108,7 @@ class Removals:
         clip_ids: Ids of removed clips.
         mp4: SHA-256 of their MP4 files.
         captions: Their captions that no other clip shares.
-        caption_lengths: Lengths of captions as hashed; empty if a record does not have them.
+        caption_lengths: Lengths of captions as hashed.
         pictures: SHA-256 of their thumbnails.
         frames: Hashes of their decoded frames, ascending.
         unfinished: Records of removals that began and did not finish.
@@ -335,7 +340,7 @@ class RecordChain:
             finished=frozenset(
                 name
                 for name, record in records.items()
-                if record.value.get("done") or (_mark(name) in listed and _is_named(record, heads))
+                if _mark(name) in listed and _is_named(record, heads)
             ),
             copies=frozenset(copies),
             damaged={name: why for name, why in problems.items() if name in records},
@@ -370,14 +375,12 @@ def removals_of(records: Sequence[Mapping[str, Any]]) -> Removals:
         name: frozenset().union(*(record[name] for record in records)) for name in _SETS
     }
     given_up = {name for record in records for name in record.get(LOST, ())}
-    # Records of older versions have no lengths of captions, and no hashes of frames.
-    lengths = [record.get(LENGTHS, ()) for record in records if record["captions"]]
-    packed = b"".join(base64.b64decode(record.get(HASHES, "")) for record in records)
+    packed = b"".join(base64.b64decode(record[HASHES]) for record in records)
     return Removals(
         sources=sources,
         spans={source: tuple(pairs) for source, pairs in spans.items()},
         frames=np.unique(np.frombuffer(packed, "<u8").astype(np.uint64)),
-        caption_lengths=frozenset().union(*lengths) if all(lengths) else frozenset(),
+        caption_lengths=frozenset().union(*(record[LENGTHS] for record in records)),
         n_records=len(records),
         footage=tuple(sorted({r[KNOWN_BY] for r in records if r.get(KNOWN_BY)} - given_up)),
         **sets,
@@ -404,8 +407,8 @@ def record_bytes(record: Mapping[str, Any], name: str) -> bytes:
 
 def empty_record(named_by: str) -> dict[str, Any]:
     """Returns a record without footage."""
-    lists: dict[str, Any] = {name: [] for name in ("sources", "clips", *_SETS)}
-    return {"made": _now(), "named_by": named_by, **lists}
+    lists: dict[str, Any] = {name: [] for name in ("sources", "clips", *_SETS, LENGTHS)}
+    return {"made": _now(), "named_by": named_by, **lists, HASHES: ""}
 
 
 def _now() -> str:
@@ -466,18 +469,17 @@ def _heads(store: Store, *, every: bool) -> list[Mapping[str, str]]:
             if not every:
                 return heads
     with suppress(DamagedError):
-        if (summary := find_json(store, SUMMARY)) is not None:
+        if (summary := find_summary(store)) is not None:
             heads.append(summary.get(REMOVALS, {}))
     return heads
 
 
 def _is_named(record: Record, heads: Sequence[Mapping[str, str]]) -> bool:
-    """Returns whether all snapshots name a record; none need name a record of an older version.
+    """Returns whether all snapshots name a record.
 
     Without snapshots, a removal writes no summary.
     """
-    is_older = PREVIOUS not in record.value
-    return is_older or len(heads) < 2 or all(record.name in named for named in heads)
+    return len(heads) < 2 or all(record.name in named for named in heads)
 
 
 def _expected(heads: Sequence[Mapping[str, str]], copies: Mapping[str, Record]) -> dict[str, str]:
@@ -487,8 +489,6 @@ def _expected(heads: Sequence[Mapping[str, str]], copies: Mapping[str, Record]) 
     The existence of a copy proves that its record was written before.
     """
     expected = {
-        f"{REMOVED}/{copy.value['number']:08d}.json": copy.sha256
-        for copy in copies.values()
-        if PREVIOUS in copy.value
+        f"{REMOVED}/{copy.value['number']:08d}.json": copy.sha256 for copy in copies.values()
     }
     return {**expected, **(heads[0] if heads else {})}

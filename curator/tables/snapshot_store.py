@@ -34,6 +34,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain, count, takewhile
 from typing import Any
 
+import curator
 from curator.errors import CuratorError, DamagedError, UnconditionalStoreError, UsageError
 from curator.number_text import amount
 from curator.storage import Store
@@ -55,13 +56,16 @@ from curator.tables.parts import SUMMARY
 
 logger = logging.getLogger(__name__)
 
+FORMAT = 3
+"""Format of an output. Increases when a column or an object changes its name or meaning, or when
+readers need a new one. A new score does not change the format: tables without it did not measure
+it."""
 NUMBER, MADE, EARLIER = "snapshot", "made", "earlier"
 """Fields of a summary: number, time, and objects that only earlier snapshots name."""
 INDEXES = "indexes"
 """Field of a summary: names of the snapshot's own `manifest` and `dataset`."""
 OBJECTS = "objects"
-"""Field of a summary: size and SHA-256 of each object that it names, except objects of the shards.
-Summaries of older versions lack it."""
+"""Field of a summary: size and SHA-256 of each object that it names, except those of the shards."""
 BEFORE = "previous"
 """Field of a summary: number and SHA-256 of the snapshot before; None for the first."""
 HEAD = "head"
@@ -124,10 +128,35 @@ def _while_there(store: Store, numbers: Iterable[int]) -> Iterator[int]:
     return takewhile(lambda number: store.exists(snapshot_name(number)), numbers)
 
 
+def require_format(store: Store, name: str, value: Mapping[str, Any]) -> None:
+    """Raises `UsageError` for a summary, a snapshot or settings of another output format."""
+    if (found := value.get("format")) != FORMAT:
+        if "fingerprints" not in value:
+            raise UsageError(
+                f"OUT {store.uri!r} has a {name} that curate did not write: choose another OUT, or "
+                "move the file elsewhere"
+            )
+        version = value.get("curate_version", "of an unknown version")
+        words = "and names no output format" if found is None else f"in output format {found}"
+        raise UsageError(
+            f"{store.uri} was made by curate {version} {words}; expected format {FORMAT}, which "
+            f"curate {curator.__version__} reads and writes: use the version that made this "
+            "output, or make a new one with `curate run SOURCE... NEW_OUT`"
+        )
+
+
+def find_summary(store: Store) -> dict[str, Any] | None:
+    """Reads `summary.json`; None if it is missing. Raises as `require_format`, and if damaged."""
+    summary = find_json(store, SUMMARY)
+    if summary is not None:
+        require_format(store, SUMMARY, summary)
+    return summary
+
+
 def summary_or_none(store: Store) -> dict[str, Any] | None:
-    """Reads `summary.json`; None if it is missing or damaged."""
+    """Reads `summary.json`; None if it is missing or damaged. Raises as `require_format`."""
     try:
-        return find_json(store, SUMMARY)
+        return find_summary(store)
     except DamagedError:
         return None
 
@@ -141,7 +170,10 @@ def require_snapshots(store: Store) -> list[int]:
 
 
 def read_snapshot(store: Store, number: int) -> dict[str, Any]:
-    """Reads a snapshot; raises `UsageError` if it does not exist, and else as `read_json`."""
+    """Reads a snapshot.
+
+    Raises `UsageError` if it does not exist, and else as `require_format` and `read_json`.
+    """
     name, numbers = snapshot_name(number), snapshot_numbers(store)
     if number not in numbers and not store.exists(name):
         there = ", ".join(map(str, numbers[-8:])) or "none"
@@ -149,7 +181,13 @@ def read_snapshot(store: Store, number: int) -> dict[str, Any]:
             f"{store.uri} has no snapshot {number}; there are {there}: `curate snapshots` lists "
             "all snapshots"
         )
-    return read_json(store, name)
+    return _opened(store, name)
+
+
+def _opened(store: Store, name: str) -> dict[str, Any]:
+    snapshot = read_json(store, name)
+    require_format(store, name, snapshot)
+    return snapshot
 
 
 def archived(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +260,7 @@ def number_commit(
 ) -> Committed:
     """Writes a snapshot's own indexes and parts of tables, and gives the snapshot its number.
 
-    `previous` is the newest summary, possibly of a version without snapshots; empty for none.
+    `previous` is the newest summary; empty for none.
     """
     numbers, lost = existing_numbers(store, previous)
     if numbers and NUMBER in previous and previous[NUMBER] < numbers[-1]:
@@ -234,10 +272,6 @@ def number_commit(
     for name, data in zip(summary[INDEXES].values(), (manifest, dataset), strict=True):
         if listed.get(name) != len(data):
             store.write(name, data)
-    for part in _parts(archive):
-        if part not in listed:
-            # A version without snapshots wrote this part.
-            store.copy(_fixed_part(part), part)
     is_new = not (numbers and previous.get(NUMBER) in numbers and _is_same(summary, previous))
     facts: dict[str, Any]
     if is_new:
@@ -281,11 +315,9 @@ def renew_links(store: FencedStore, summary: Mapping[str, Any]) -> dict[str, Any
     """Writes a snapshot again with new hashes of its objects and of the snapshot before.
 
     `curate remove` calls it for all snapshots, the oldest first. `curate remove` rewrites
-    candidates under their names, so it reads candidates that this process did not write. Snapshots
-    of older versions stay without hashes. Returns the summary.
+    candidates under their names, so it reads candidates that this process did not write. Returns
+    the summary.
     """
-    if OBJECTS not in summary:
-        return dict(summary)
     kept = {n: facts for n, facts in summary[OBJECTS].items() if n not in summary[CANDIDATES]}
     there = listed_objects(store, {name.split("/")[0] for name in summary[CANDIDATES]})
     # Damaged candidates were removed, and later runs make them again.
@@ -326,8 +358,7 @@ def own_objects(summary: Mapping[str, Any]) -> dict[str, Digest]:
 def objects_of(summary: Mapping[str, Any]) -> dict[str, Digest]:
     """Returns the objects that a summary of the newest snapshot names, also at fixed paths.
 
-    Objects of the shards are not among them: the manifest names them. A summary of an older version
-    names no objects.
+    Objects of the shards are not among them: the manifest names them.
     """
     objects, parts = own_objects(summary), _parts(summary)
     return objects | {_fixed_part(p): objects[own_part(p)] for p in parts if own_part(p) in objects}
@@ -405,12 +436,12 @@ def older_tars_line(store: Store, summary: Mapping[str, Any]) -> str:
 def listed_snapshots(store: Store) -> Iterator[tuple[int, dict[str, Any] | DamagedError]]:
     """Yields number and summary of each snapshot, newest first; for a damaged one, the error.
 
-    A lost snapshot is a damaged one.
+    A lost snapshot is a damaged one. Raises as `require_format`.
     """
     summary = summary_or_none(store) or {}
     for number in sorted(chain(*existing_numbers(store, summary)), reverse=True):
         try:
-            yield number, read_json(store, snapshot_name(number))
+            yield number, _opened(store, snapshot_name(number))
         except DamagedError as error:
             yield number, error
 
@@ -509,7 +540,7 @@ def clean(
     if not dry_run and (old or removed):
         check()
         fenced = FencedStore(store, check)
-        head = find_json(store, SUMMARY) or {}
+        head = find_summary(store) or {}
         if HEAD in head:
             # A missing snapshot after the first is lost, so the record comes before removals.
             head[HEAD]["first"] = min(kept)

@@ -318,6 +318,4 @@ def track_origins(store: Store, source_ids: Set[str]) -> Iterator[dict[str, Any]
     for name in sorted({part for _, part, _ in keys.matches(ids)}):
         table = read_parquet(store, name)
         table = table.filter(pc.is_in(table["source_id"], value_set=wanted))
-        unknown = {name: None for name in ORIGIN}
-        columns = [n for n in ("source_id", "sha256", *ORIGIN) if n in table.column_names]
-        yield from (unknown | row for row in table.select(columns).to_pylist())
+        yield from table.select(["source_id", "sha256", *ORIGIN]).to_pylist()

@@ -61,7 +61,6 @@ DELETE = (
     "remove OUT --finish` leaves it"
 )
 _SEARCH_BY_HAND = "open it by hand, or delete it, and search again; the proof does not cover it"
-_NONE = "none is needed: the next snapshot names them"
 _UNNAMED = "keep the object until it is known what it is: nothing proves that it is not needed"
 _NEXT_COMMIT = (
     "run `curate run` again with the same recipe: its commit takes the part out of the folder. "
@@ -82,7 +81,7 @@ class FindingCode(StrEnum):
         return code
 
     MANIFEST_MISSING = "manifest_missing", RERUN
-    """No manifest: the run is of an older version, or did not finish."""
+    """No manifest: the run did not finish, or the manifest is lost."""
     MANIFEST_WRONG = "manifest_wrong", RERUN
     """The manifest cannot be read, or its sums differ from its shards."""
     MISSING = "missing"
@@ -137,9 +136,6 @@ class FindingCode(StrEnum):
     """A source has other bytes than those that were analyzed."""
     SOURCE_GONE = "source_gone", _SOURCE_GONE
     """A source that was analyzed no longer exists; a warning."""
-    UNHASHED = "unhashed", _NONE
-    """A snapshot of an older version names no hashes, so only the existence of its objects was
-    checked; a warning."""
     EXTRA_PART = "extra_part", _NEXT_COMMIT
     """A part in the folder of a table that the newest snapshot does not have: programs that read
     the folder see its rows too."""
@@ -155,7 +151,6 @@ class FindingCode(StrEnum):
 WARNINGS = frozenset(
     {
         FindingCode.SOURCE_GONE,
-        FindingCode.UNHASHED,
         FindingCode.UNNAMED,
         FindingCode.INTERRUPTED,
         FindingCode.CHANGED,

@@ -9,10 +9,7 @@ _RESTORES = "the next `curate run`, `mark`, or `remove OUT --finish` writes it a
 
 
 def check_lasting(store: Store, removals: Removals, findings: Findings) -> None:
-    """Adds a finding for each object that is damaged or lost, and for each such copy.
-
-    Objects of older versions have neither copy nor receipt, and need none.
-    """
+    """Adds a finding for each object that is damaged or lost, and for each such copy."""
     for stored in lasting_objects(store, kept_objects(store, removals)):
         name = stored.name
         where, code = f"{store.uri}/{name}", FindingCode.IRREPLACEABLE
@@ -22,6 +19,6 @@ def check_lasting(store: Store, removals: Removals, findings: Findings) -> None:
         elif stored.fault:
             remedy = _RESTORES.format("its copy")
             findings.add(code, where, stored.fault, "the bytes that were written", remedy)
-        elif stored.stale and not stored.is_of_older_version:
+        elif stored.stale:
             where, remedy = f"{store.uri}/{stored.stale[0]}", _RESTORES.format(name)
             findings.add(code, where, "damaged or missing", f"what belongs to {name}", remedy)

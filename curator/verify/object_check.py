@@ -15,19 +15,17 @@ from curator.stages.shard.tar_reader import ShardSet, index_name, meta_name
 from curator.storage import HashingReader, Store, open_source
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.fenced_store import Digest
-from curator.tables.out_layout import CONFIG, SHARDS, listed_objects
+from curator.tables.out_layout import CONFIG, SETTINGS, SHARDS, listed_objects
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
     INDEXES,
     NUMBER,
-    OBJECTS,
     archived,
     copies_of,
     follows,
     named_objects,
     objects_of,
     own_objects,
-    snapshot_name,
 )
 from curator.verify.findings import ACCESS, COPIED, LOST, RERUN, FindingCode, Findings
 from curator.verify.root_state import Root, is_gone
@@ -35,7 +33,7 @@ from curator.verify.root_state import Root, is_gone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """Expected size and hash of an object; None is unknown, as for objects of older versions."""
+    """Expected size and hash of an object; None is unknown."""
 
     n_bytes: object = None
     """Unchecked value of a manifest, as is the hash."""
@@ -160,9 +158,6 @@ def check_chain(
         if only not in (None, number):
             continue
         remedy = RERUN if number == root.chain.newest else LOST
-        if OBJECTS not in snapshot:
-            where, words = f"{store.uri}/{snapshot_name(number)}", "a snapshot of an older version"
-            findings.add(FindingCode.UNHASHED, where, words, "hashes of what it names")
         expected |= dict.fromkeys(named_objects(archived(snapshot)), Expected(remedy=remedy))
         expected |= {n: Expected.of(d, remedy) for n, d in own_objects(snapshot).items()}
         expected |= _of_tars(store, snapshot, remedy)
@@ -187,7 +182,7 @@ def _check_fixed(root: Root, findings: Findings) -> None:
         findings.add(FindingCode.HASH, where, "other contents", "those of its snapshot", RERUN)
     # An interrupted commit may have written the settings of its own, newer snapshot.
     settings = [
-        {name: source[name] for name in ("recipe", "fingerprints") if name in source}
+        {name: source[name] for name in SETTINGS if name in source}
         for source in (summary, snapshots[root.chain.newest])
     ]
     code, actual, remedy = FindingCode.HASH, "other settings", RERUN

@@ -27,7 +27,6 @@ from curator.stages.shard.tar_reader import (
     TarReader,
     declared_families,
 )
-from curator.tables.sample_members import MEMBERS
 from curator.verify.findings import FindingCode, Findings
 
 MAX_PIXELS = 1 << 27
@@ -95,8 +94,6 @@ def rate_of(sample: dict[str, Any]) -> Fraction:
 
 NEEDED = ("json", "mp4", "txt")
 ALLOWED = frozenset({*NEEDED, "npy", "id"})
-UNDECLARED = "text.npy"
-"""Member that older versions wrote without a declaration in the manifest."""
 MAX_VALUE_BYTES = MAX_MP4_BYTES = 2 << 30
 
 
@@ -153,8 +150,6 @@ class SuffixRules:
         families = [Family.from_json(value) for values in declared for value in values]
         self.families = {family.member: family for family in families if family.member}
         self.allowed = ALLOWED | self.families.keys()
-        if sets[0].manifest is None or MEMBERS not in sets[0].manifest:
-            self.allowed |= {UNDECLARED}
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-import os
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def document(capsys: pytest.CaptureFixture[str], words: str, place: Path, code: int) -> Any:  # noqa: ANN401
-    """Runs a command with `--json`, and returns its document."""
-    os.chdir(place)
+    """Runs a command with `--json` in a folder, and returns its document."""
     capsys.readouterr()
     found = (place / "found.txt").read_text()
     try:
-        ended = main([*words.format(clip=clip_id(2, 1), found=found).split(), "--json"])
+        with chdir(place):
+            ended = main([*words.format(clip=clip_id(2, 1), found=found).split(), "--json"])
     except SystemExit as exit:
         ended = int(exit.code or 0)
     printed = capsys.readouterr()

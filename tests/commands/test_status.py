@@ -18,6 +18,7 @@ from curator.storage import open_store
 from curator.tables.checksums import sealed_json
 from curator.tables.out_layout import LEASE, PROGRESS, is_own
 from curator.tables.parts import SUMMARY
+from curator.tables.snapshot_store import FORMAT
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +96,7 @@ def test_finished_run_leaves_no_report_but_its_summary(tmp_path: Path, curate: C
     with Progress(io.StringIO(), live=False) as progress, reported(store, progress):
         wait(lambda: store.exists(PROGRESS))
     assert not store.exists(PROGRESS)
-    summary = {"format": 2, "counts": {"sources": 3, "done": 3, "clips": 9, "kept": 5}}
+    summary = {"format": FORMAT, "counts": {"sources": 3, "done": 3, "clips": 9, "kept": 5}}
     store.write(SUMMARY, sealed_json(summary, lambda v: json.dumps(v).encode(), SUMMARY))
     shown = curate("status", tmp_path)
     assert shown.startswith("finished: ")

@@ -343,7 +343,7 @@ def test_an_index_that_the_manifest_names_and_a_card_that_stands_are_left(out: P
     assert card.read_text().endswith("Ours.\n")
 
 
-def test_shards_of_an_older_version_get_indexes(tmp_path: Path, clips: list[MadeClip]) -> None:
+def test_shards_without_a_manifest_get_indexes(tmp_path: Path, clips: list[MadeClip]) -> None:
     """Pins indexes where there were none, and that tars without a split are for training."""
     tars = make_shards(str(tmp_path / "out"), clips, with_manifest=False)
     shards = tmp_path / "out" / "shards"
@@ -386,7 +386,7 @@ def test_the_command_says_what_it_did(out: Path, tmp_path: Path, curate: Curate)
         (["cosmos", "--bucket", "none"], "no bucket 'none'"),
         (["wids", "--split", "val"], "indexes all shards"),
         (["mds", "--size", "8x8"], "no option 'size'; those that have it: frames"),
-        (["frames", "--size", "0x3"], "frames: size is '0x3': "),
+        (["frames", "--size", "0x3"], "frames: size.0: expected a number greater"),
     ):
         assert words in curate(*command, *arguments, code=EXIT_USAGE)
     curate("export", out, out, "--format", "cosmos", code=EXIT_USAGE)

@@ -27,7 +27,7 @@ from curator.storage.local_store import LocalStore
 from curator.tables.checksums import is_damaged, read_footer, read_parquet, sealed_json, to_json
 from curator.tables.lease_holder import this_process
 from curator.tables.out_layout import LEASE
-from curator.tables.snapshot_store import BEFORE, HEAD, OBJECTS, read_snapshot
+from curator.tables.snapshot_store import HEAD, OBJECTS, read_snapshot
 from curator.verify import Verified, verify
 
 CACHES = ("tracks/", "scan/", "replies/", "report/", "hashes/", "index/", "families/")
@@ -150,22 +150,6 @@ def test_clean_says_where_the_chain_begins(place: Captioned) -> None:
     (folder / "00000003.json").unlink()
     (finding,) = checked(place.out).findings
     assert finding.code == "missing"
-
-
-def test_snapshots_of_older_versions_have_no_hashes_and_that_is_said(place: Captioned) -> None:
-    for name in ("summary.json", "snapshots/00000001.json"):
-        value = json.loads((place.out / name).read_bytes())
-        for field in (OBJECTS, BEFORE, HEAD, "checksum", "object"):
-            value.pop(field, None)
-        (place.out / name).write_text(json.dumps(value))
-    verified = checked(place.out)
-    assert verified.is_well
-    assert {str(finding.code) for finding in verified.findings} == {"unhashed"}
-    place.run()
-    place.run("select.max_per_group=2", "select.by=[]")
-    assert checked(place.out).counts == {"unhashed": 1}
-    damage(place.out / "snapshots" / "00000001.json", "halved")
-    assert not checked(place.out).is_well
 
 
 def swap(out: Path, first: str, second: str) -> None:

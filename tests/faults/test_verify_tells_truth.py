@@ -144,7 +144,7 @@ def test_an_output_that_never_rests_is_named(states: Path, tmp_path: Path, reads
         become(out, states / next(names), but="snapshots/00000001.json")
         reads.n = 0
 
-    reads.at, reads.call = 60, change
+    reads.at, reads.call = 70, change
     change()
     codes = {(str(f.code), f.path) for f in checked(out).findings}
     assert codes == {("changed", str(out)), ("hash", str(damaged))}

@@ -1,160 +1,165 @@
-"""What the program does with an output of format 1: never misread, in part used again, or refused.
-
-Format 1 is what commit e0fe287 wrote: a summary without a number, `loudness_db` where there is
-`audio_rms_db` now, tracks in one object each, and other fingerprints.
-"""
+"""Outputs of another format are refused by all commands, which change nothing."""
 
 import json
 import shutil
-from fractions import Fraction
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
-from film_makers import write_video
-from film_shots import moving_texture
-from made_samples import FPS
-from place import QVGA, Place
 from small_output import SmallOutput
 
-from curator.cli import main
+import curator
+from curator.cli import COMMANDS, main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.errors import UsageError
 from curator.loading import ClipDataset
-from curator.removal.removal_selection import select
+from curator.runs.elsewhere import other_output
 from curator.storage import open_store
-from curator.tables.output_format import FORMAT, read_summary
+from curator.tables.checksums import sealed_json, to_json
+from curator.tables.snapshot_store import FORMAT
 
-OLD_STAMP = "0123456789abcdef"
-REMEDY = f"in output format 1; expected {FORMAT}: `curate run SOURCE... OUT` updates this"
+ARGUMENTS = {
+    "run": "{source} {out}",
+    "run --recipe": "{source} {out} --recipe quickstart",
+    "run --dry-run": "{source} {out} --dry-run",
+    "plan": "{source} {out}",
+    "status": "{out}",
+    "recipes": "{out}",
+    "graph": "{out}",
+    "explain": "{out}",
+    "tune": "{out} motion.min=0.1",
+    "mark": "{out} 00 --keep",
+    "mark --list": "{out} --list",
+    "mark --give-up-lost": "{out} --give-up-lost",
+    "learn": "{out}",
+    "view": "{out} --port 0",
+    "search": "{out} --clip 00",
+    "recaption": "{out}",
+    "verify": "{out}",
+    "verify --snapshot": "{out} --snapshot 1",
+    "verify --removed": "{out} --removed",
+    "report": "{out}",
+    "export": "{out} {new} --format cosmos",
+    "export --snapshot": "{out} {new} --format cosmos --snapshot 1",
+    "snapshots": "{out}",
+    "clean": "{out}",
+    "clean --dry-run": "{out} --dry-run",
+    "remove": "{out} --sources {source}",
+    "remove --dry-run": "{out} --sources {source} --dry-run",
+    "remove --finish": "{out} --finish",
+    "remove --give-up-lost": "{out} --give-up-lost",
+}
+WITHOUT_OUT = {"models", "scores", "doctor", "demo"}
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("in")
-    frames = moving_texture(90, seed=1, **QVGA)
-    write_video(folder / "film.mp4", frames, fps=Fraction(30), audio_tone_s=3.0)
-    return folder
-
-
-class Audible(Place):
-    """A film with sound."""
-
-    settings = ("filters.short_side_px.min=60", "propose.min_s=1.0", "shard.resolutions=[64, 120]")
-
-
-def run(sources: Path, out: Path) -> dict[str, Any]:
-    return Audible(sources, out).run()
-
-
-@pytest.fixture(scope="module")
-def fresh(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("fresh") / "out"
-    assert run(sources, out)["format"] == FORMAT
-    return out
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    small = SmallOutput(tmp_path_factory.mktemp("fresh") / "out", {1})
+    small.run({1})
+    return small.out
 
 
 @pytest.fixture
-def old(fresh: Path, tmp_path: Path) -> Path:
-    """The fresh output in the layout of format 1."""
-    out = tmp_path / "out"
-    shutil.copytree(fresh, out)
-    summary = json.loads((out / "summary.json").read_text())
-    for field in ("format", "checksum", "snapshot", "made", "earlier", "indexes", "head",
-                  "objects", "previous", "object"):  # fmt: skip
-        del summary[field]
-    del summary["candidates"]
-    shutil.rmtree(out / "snapshots")
-    summary["fingerprints"] = dict.fromkeys(("scan", "tracks", "candidates", "cuts"), OLD_STAMP)
-    (part,) = summary["tables"]["clips"]
-    summary["tables"]["clips"] = ["clips/part-00000-0123456789ab.parquet"]
-    (out / part).rename(out / summary["tables"]["clips"][0])
-    (out / "summary.json").write_text(json.dumps(summary))
-    (frames,) = out.glob("tracks/frames/*")
-    frames.rename(out / "tracks" / frames.name)
-    for family in filter(Path.is_dir, [*out.glob("tracks/*")]):
-        shutil.rmtree(family)
-    for path in [*out.glob("clips/*"), *out.glob("candidates/clips/*"), *out.glob("tracks/*")]:
-        table = pq.read_table(path)
-        names = [name.replace("audio_rms", "loudness") for name in table.column_names]
-        pq.write_table(table.rename_columns(names), path)
-    for path in [*out.glob("scan/*"), *out.glob("tracks/*"), *out.glob("candidates/*/*")]:
-        path.rename(path.with_name(f"{OLD_STAMP}-{path.name.partition('-')[2]}"))
-    return out
+def made(fresh: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Makes an output of another format; None for one whose objects name no format."""
+
+    def make(number: int | None, names: tuple[str, ...] = ()) -> Path:
+        out = tmp_path / "out"
+        shutil.copytree(fresh, out)
+        for name in names or ("summary.json", "config.json", "snapshots/00000001.json"):
+            value = json.loads((out / name).read_text())
+            assert value.pop("format") == FORMAT
+            value |= {"format": number} if number is not None else {}
+            value = {k: v for k, v in value.items() if k not in ("checksum", "object")}
+            (out / name).write_bytes(sealed_json(value, to_json, name))
+        return out
+
+    return make
 
 
-def clips_of(out: Path) -> str:
-    """Rows as text, in which a score that is no number equals itself."""
-    return str(pq.read_table(out / "clips").to_pylist())
+def contents(out: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("command", ["explain", "tune", "recaption"])
-def test_commands_that_read_tables_refuse_it(
-    old: Path, command: str, capsys: pytest.CaptureFixture[str]
+def said(out: Path, number: int | None) -> str:
+    words = "and names no output format" if number is None else f"in output format {number}"
+    return (
+        f"{out} was made by curate {curator.__version__} {words}; expected "
+        f"format {FORMAT}, which curate {curator.__version__} reads and writes: use the version "
+        "that made this output, or make a new one with `curate run SOURCE... NEW_OUT`"
+    )
+
+
+def refused(out: Path, use: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Runs a command, which must change nothing; returns its error."""
+    source = tmp_path / "source.txt"
+    source.write_text("/films/1.mp4\n")
+    before = contents(out)
+    words = ARGUMENTS[use].format(out=out, new=tmp_path / "new", source=source).split()
+    assert main([use.split()[0], *words]) == EXIT_USAGE
+    assert contents(out) == before
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("use", ARGUMENTS)
+def test_each_command_refuses_an_older_output(
+    use: str, made: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Pins version found, version expected and the remedy."""
-    more = {"explain": ["00"], "tune": ["motion.min=0.1"], "recaption": []}[command]
-    before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
-    assert main([command, str(old), *more]) == EXIT_USAGE
-    said = capsys.readouterr().err
-    assert f"{old} was made by curate 0.1.0 {REMEDY}" in said
-    assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
+    """Pins exit code, version, both formats and the remedy, in one line."""
+    out = made(2)
+    assert refused(out, use, tmp_path, capsys) == f"curate: {said(out, 2)}\n"
 
 
-def test_its_shards_are_verified_exported_and_loaded(old: Path, tmp_path: Path) -> None:
-    """Pins that what reads shards needs no table of the run."""
-    assert main(["verify", str(old)]) == EXIT_OK
-    assert main(["export", "--format", "cosmos", str(old), str(tmp_path / "made")]) == EXIT_OK
-    assert len(list((tmp_path / "made").rglob("*.mp4"))) == 1
-    (tar,) = (old / "shards").rglob("*.tar")
-    loaded = ClipDataset(str(old), split=tar.name.partition("-")[0], batch_size=None, frames=17)
-    assert len(list(loaded)) == 1
+def test_all_commands_are_tried() -> None:
+    assert {use.split()[0] for use in ARGUMENTS} | WITHOUT_OUT == {one.name for one in COMMANDS}
 
 
-def test_a_run_analyzes_again_and_says_so(
-    sources: Path, fresh: Path, old: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("number", [None, FORMAT + 1])
+def test_no_format_and_a_newer_one_are_refused(
+    number: int | None,
+    made: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Pins one line of the log, and results equal to those of a run into an empty output."""
-    summary = run(sources, old)
-    (said,) = (r.getMessage() for r in caplog.records if "output format" in r.getMessage())
-    assert f"{old} was made by curate 0.1.0 in output format 1; this version writes" in said
-    assert (summary["format"], summary["work"]["sources_analyzed"]) == (FORMAT, 1)
-    assert clips_of(old) == clips_of(fresh)
-    names = [{str(p.relative_to(out)) for p in out.rglob("*")} for out in (fresh, old)]
-    assert names[0] == names[1]
-    assert run(sources, old)["work"]["sources_analyzed"] == 0
+    out = made(number)
+    assert said(out, number) in refused(out, "run", tmp_path, capsys)
 
 
-def test_parts_of_an_unfinished_older_run_are_not_read(
-    sources: Path, fresh: Path, old: Path
+@pytest.mark.parametrize(
+    ("lost", "use"),
+    [("summary.json", "run"), ("summary.json", "status"), ("snapshots", "run"),
+     ("snapshots", "verify"), ("damaged", "run"), ("damaged", "verify"),
+     ("damaged", "mark --list")],
+)  # fmt: skip
+def test_what_is_lost_does_not_hide_the_format(
+    lost: str,
+    use: str,
+    made: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Pins that without a summary, the fingerprints alone keep old parts out."""
-    (old / "summary.json").unlink()
-    assert run(sources, old)["work"]["sources_analyzed"] == 1
-    assert clips_of(old) == clips_of(fresh)
+    """Pins that the newest snapshot, or the settings alone, are refused too."""
+    out = made(2)
+    (out / "summary.json").unlink()
+    if lost == "damaged":
+        (out / "summary.json").write_text("{")
+    if lost == "snapshots":
+        shutil.rmtree(out / "snapshots")
+    assert "in output format 2" in refused(out, use, tmp_path, capsys)
 
 
-def test_a_newer_output_is_refused(
-    sources: Path, old: Path, capsys: pytest.CaptureFixture[str]
+def test_an_older_output_to_compare_with_is_refused(
+    made: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Pins that no command replaces or reads what a newer version wrote."""
-    summary = json.loads((old / "summary.json").read_text()) | {"format": FORMAT + 1}
-    (old / "summary.json").write_text(json.dumps(summary))
-    for arguments in (["run", str(sources), str(old)], ["explain", str(old), "00"]):
-        assert main(arguments) == EXIT_USAGE
-        said = capsys.readouterr().err
-        assert f"in output format {FORMAT + 1}; this version reads up to {FORMAT}" in said
+    out = made(2)
+    with pytest.raises(UsageError, match="in output format 2"):
+        other_output(str(out), open_store(str(tmp_path / "own")))
+    with pytest.raises(UsageError, match="in output format 2"):
+        curator.read_clips(out)
 
 
-def test_a_condition_on_fps_means_the_score_in_tables_of_every_format(tmp_path: Path) -> None:
-    """Pins `fps` in tables of format 2, which called the score `measured_fps`."""
-    SmallOutput(tmp_path, {1}).run([1])
-    store = open_store(str(tmp_path))
-    summaries = {1: read_summary(store)}
-    (part,) = summaries[1]["tables"]["clips"]
-    table = pq.read_table(tmp_path / part).replace_schema_metadata()
-    names = {"fps": "measured_fps", "written_fps": "fps"}
-    pq.write_table(table.rename_columns(names), tmp_path / part)
-    assert set(table["fps"].to_pylist()) == {1.0}
-    assert set(table["written_fps"].to_pylist()) == {float(FPS)}
-    assert select(store, summaries, "where", ["fps = 1"]).record["n_clips"] == table.num_rows
+def test_a_folder_of_tars_is_loaded_and_verified(made: Callable[..., Path]) -> None:
+    """Pins that plain tars, without the state of runs, have no format."""
+    shards = made(2) / "shards"
+    assert main(["verify", str(shards)]) == EXIT_OK
+    assert len(list(ClipDataset(str(shards), split="train", batch_size=None, frames=5))) == 3

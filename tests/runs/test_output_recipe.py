@@ -12,9 +12,8 @@ import curator
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.errors import UsageError
-from curator.recipe import Recipe, recipe_used
+from curator.recipe import Recipe
 from curator.runs.output_recipe import CONSEQUENCES, recipe_changes, recipe_for
-from curator.stages.dedup.config import DedupConfig
 from curator.storage import open_store
 from curator.tables.checksums import sealed_json, to_json
 
@@ -138,12 +137,3 @@ def test_entries_of_lists_are_said_as_a_recipe_has_them() -> None:
     (change,) = recipe_changes(one, two)
     said = "stages: [mine:One] -> [mine:One, {use: mine:Two, after: dedup, config: {px: 3, "
     assert change.startswith(f"{said}exact: true}}}}]")
-
-
-def test_recipes_of_older_versions_are_read_without_the_keys_that_are_gone() -> None:
-    """Pins the settings of the search for duplicates by one vector per clip."""
-    old = {"exact_below": 5, "probes": 64, "similarity": 0.6, "enabled": False}
-    summary = {"recipe": {"dedup": old, "shard": {"embedding": "descriptor", "val_share": 0.1}}}
-    recipe = recipe_used(summary, "out")
-    assert recipe.dedup == DedupConfig(enabled=False)
-    assert (recipe.shard.embedding, recipe.shard.val_share) == ("scene", 0.1)

@@ -144,36 +144,6 @@ def test_what_is_lost_beside_a_tar_is_written_again(finished: Path, place: Path)
     assert shards(store) == before
 
 
-def test_shards_of_an_older_version_are_replaced_without_cutting(
-    finished: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tars named as version 0.1 named them are only where clips are read from."""
-    from curator.stages.shard import shard_plan as shard
-
-    store = open_store(str(place))
-    new, plan = shards(store), shard.plan_shard
-
-    def as_before(*arguments: object) -> shard.ShardPlan:
-        made = plan(*arguments)  # type: ignore[arg-type]
-        name = made.name.replace("/train-", "/")
-        return shard.ShardPlan(
-            name=name, bucket=made.bucket, split=made.split, samples=made.samples
-        )
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shard, "plan_shard", as_before)
-        assert run(place, finished / "in") == EXIT_OK
-    clean(place)
-    assert not set(tars(store)) & set(new)
-    for info in list(store.list("shards/")):
-        if not info.key.endswith(".tar"):
-            store.delete([info.key])
-    assert run(place, finished / "in") == EXIT_OK
-    assert json.loads(store.read("summary.json"))["work"]["clips_cut"] == 0
-    clean(place)
-    assert shards(store) == new
-
-
 DYING = """
 import os, signal, sys
 from curator.cli import main

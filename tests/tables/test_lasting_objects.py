@@ -23,7 +23,7 @@ from curator.tables.lasting_objects import (
 )
 from curator.tables.out_layout import LEARNED_MODEL, is_own
 from curator.tables.removal_records import Removals
-from curator.verify.findings import Findings
+from curator.verify.findings import FindingCode, Findings
 from curator.verify.lasting_check import check_lasting
 
 NAME = "marks/0123456789abcdef.parquet"
@@ -174,13 +174,13 @@ def test_the_newer_contents_stay_when_a_folder_is_restored_from_a_backup(
     assert not LastingObject.read(store, NAME).stale
 
 
-def test_objects_of_older_versions_get_copies(tmp_path: Path) -> None:
+def test_an_object_whose_copies_are_lost_is_named_and_gets_copies(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     store.write(LEARNED_MODEL, b'{"curves": {}}')
     store.write(NAME, marks("a"))
     findings = Findings()
     check_lasting(store, Removals(), findings)
-    assert not findings.counts
+    assert findings.counts == {FindingCode.IRREPLACEABLE: 2}
     repair_lasting(store)
     for name in (LEARNED_MODEL, NAME):
         assert store.read(copy_name(name)) == store.read(name)

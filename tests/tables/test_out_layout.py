@@ -20,13 +20,13 @@ from curator.tables.out_layout import is_own, listed
 
 SETTINGS = ["--set", "shard.resolutions=[120]", "--set", "filters.short_side_px.min=100"]
 FOREIGN = [
-    "alike/a.parquet", "alignments/a", "annotations/labels.json", "candidates/pictures/me.png",
+    "alike/a.parquet", "families/a", "annotations/labels.json", "candidates/pictures/me.png",
     "clip_embeddings/x.npy", "clips/foo.parquet", "clips/holiday.mp4", "clips/part-1.parquet",
     "cuts/final.mp4", "embeddings/e.npy", "frames/0001.png", "frames/deep/0002.png",
     "replies/letter.json", "report/notes.txt", "scan/page-1.pdf", "segments/1.mp4",
     "shards/mine/train.tar", "shards/mine/README.md", "shards/notes.txt",
     "shards/120p_16-9_17f/.nv-meta/index.sqlite", "shots/1.mov", "sources/film.mp4",
-    "text_embeddings/a.npy", "tracks/song.wav", "tracks/0123456789abcdef-x.parquet",
+    "values/a.npy", "tracks/song.wav", "tracks/0123456789abcdef-x.parquet",
 ]  # fmt: skip
 """Where the commit removes objects; some are named nearly as it names its own."""
 

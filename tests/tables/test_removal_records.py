@@ -5,24 +5,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from curator.errors import UsageError
 from curator.storage import open_store
 from curator.tables.removal_records import (
     Removals,
     RemovedSpan,
     add_record,
     caption_hash,
+    empty_record,
     finished_removals,
     mark_finished,
     read_removals,
-    record_bytes,
     removal_hash,
 )
 
-RECORD = {
+RECORD = empty_record("clips") | {
     "made": "2026-01-02T03:04:05+00:00", "sources": [removal_hash("s1")],
     "uris": [removal_hash("/a.mp4")], "clip_ids": [removal_hash("c1")], "mp4": ["0" * 64],
-    "captions": [], "pictures": [],
     "clips": [
         {"source": removal_hash("s2"), "start_s": 2.0, "end_s": 4.0, "start_frame": 50,
          "end_frame": 100}
@@ -42,21 +40,6 @@ def test_records_are_numbered_and_read_together(tmp_path: Path) -> None:
     assert str(RECORD["made"]) in str(removals.refusal("/a.mp4", "s2"))
     assert removals.refusal("/a.mp4", "s3") is removals.refusal("/a.mp4", None) is None
     assert len(removals.spans_of("s2")) == 2
-
-
-@pytest.mark.parametrize("is_done", [True, False])
-def test_a_record_of_an_older_version_is_taken_as_it_is(is_done: bool, tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
-    store.write(
-        "removed/00000001.json", record_bytes(RECORD | {"done": is_done}, "removed/00000001.json")
-    )
-    assert bool(read_removals(store).unfinished) is not is_done
-    assert add_record(store, RECORD) == "removed/00000002.json"
-    store.delete(["removed/00000001.json"])
-    with pytest.raises(
-        UsageError, match=r"1.json is not the record whose SHA-256 is in removed/00000002"
-    ):
-        read_removals(store)
 
 
 @pytest.mark.parametrize(

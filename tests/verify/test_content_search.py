@@ -48,6 +48,7 @@ from curator.tables.removal_records import (
     plain_caption,
     removal_hash,
 )
+from curator.tables.snapshot_store import FORMAT
 from curator.verify import ProvenRemoved, content_search, verify_removed
 from curator.verify.content_search import ContentSearch
 
@@ -81,7 +82,7 @@ LARGE = b"\x1a\x45\xdf\xa3" + bytes(9 << 20)
 SOURCE_IDS = [content_id(io.BytesIO(data), len(data)) for data in (SOURCE, LARGE)]
 
 
-def record_of(out: Path | str, *, has_lengths: bool = True) -> None:
+def record_of(out: Path | str) -> None:
     texts = [CAPTION, PLAIN]
     record = empty_record("clips") | {
         "n_named": 1, "n_clips": 1, "n_sources": 2,
@@ -89,10 +90,9 @@ def record_of(out: Path | str, *, has_lengths: bool = True) -> None:
         "clip_ids": [removal_hash(CLIP)],
         "mp4": [hashlib.sha256(MP4).hexdigest()],
         "captions": sorted(str(caption_hash(text)) for text in texts),
+        LENGTHS: sorted(len(plain_caption(text)) for text in texts),
         "pictures": [hashlib.sha256(JPEG).hexdigest()],
     }  # fmt: skip
-    if has_lengths:
-        record[LENGTHS] = sorted(len(plain_caption(text)) for text in texts)
     store = open_store(str(out))
     mark_finished(store, [add_record(store, record)])
 
@@ -477,10 +477,9 @@ def named(out: Path, proven: ProvenRemoved, code: str = "removed") -> set[str]:
     return {os.path.relpath(path.partition("#")[0], out) for path in paths}
 
 
-@pytest.mark.parametrize("has_lengths", [True, False])
-def test_all_remains_are_found(tmp_path: Path, has_lengths: bool) -> None:
-    """Pins each kind of object; records of older versions have no lengths of captions."""
-    record_of(tmp_path, has_lengths=has_lengths)
+def test_all_remains_are_found(tmp_path: Path) -> None:
+    """Pins each kind of object."""
+    record_of(tmp_path)
     planted = plants()
     assert len(planted) > 130
     write(tmp_path, planted)
@@ -604,7 +603,8 @@ def test_captions_that_other_clips_share_give_no_finding(tmp_path: Path) -> None
     rows = {"clip_id": ["a" * 24], "caption": [f"{PLAIN}. {CAPTION}"]}
     write(tmp_path, {"clips/part-00000-0123456789ab.parquet": parquet_table(rows)})
     summary = {
-        "snapshot": 1, "tables": {"clips": ["clips/part-00000-0123456789ab.parquet"]},
+        "format": FORMAT, "snapshot": 1,
+        "tables": {"clips": ["clips/part-00000-0123456789ab.parquet"]},
     }  # fmt: skip
     store = open_store(str(tmp_path))
     name = "snapshots/00000001.json"

@@ -75,7 +75,7 @@ def json_with(place: Sequence[str | int], value: object) -> Change:
         whole = json.loads(data)
         *outer, last = place
         reduce(getitem, outer, whole)[last] = value
-        # Of older versions, which had none: what it says is compared all the same.
+        # Without a checksum, what it says is compared all the same.
         whole.pop("checksum", None)
         return json.dumps(whole).encode()
 
@@ -332,7 +332,7 @@ def test_members_of_a_sample_must_be_adjacent_and_complete(out: Out) -> None:
     assert {"key", "members", "key_twice", "index"} <= set(counts)
 
 
-def test_an_older_run_without_manifest_is_checked_against_its_tables(tmp_path: Path) -> None:
+def test_a_run_without_manifest_is_checked_against_its_tables(tmp_path: Path) -> None:
     """Pins that the missing manifest is the only finding, and that a lost tar is seen."""
     tars = make_shards(str(tmp_path), made_clips(), with_manifest=False)
     assert set(checked(tmp_path).counts) == {"manifest_missing"}

@@ -233,14 +233,12 @@ class AnnotatedClips:
 
 
 class CaptionedSpans:
-    """Spans of clips at the time of annotation, from parts of `annotations` that have spans."""
+    """Spans of clips at the time of annotation, from parts of `annotations`."""
 
     def __init__(self, store: Store, parts: Iterable[str] = ()) -> None:
         columns = ["clip_id", *(f"clip_{name}" for name in CaptionedSpan._fields)]
         tables = [fields_of(ANNOTATIONS_SCHEMA, columns).empty_table()]
-        for name in parts:
-            table = read_parquet(store, name, columns)
-            tables += [table] if set(columns) <= set(table.column_names) else []
+        tables += [read_parquet(store, name, columns) for name in parts]
         self._table = pa.concat_tables(tables)
         self._rows = KeyRows(self._table["clip_id"])
 

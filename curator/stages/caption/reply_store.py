@@ -24,7 +24,7 @@ from curator.stages.caption.captioners.captioner_contract import outside_version
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.storage import Store
-from curator.tables.checksums import read_json, read_parquet
+from curator.tables.checksums import read_parquet
 from curator.tables.parts import columns_schema, to_parquet
 from curator.tables.spill_file import Keyed
 
@@ -77,7 +77,6 @@ class Replies(Mapping[str, Reply]):
         self._new: dict[str, Reply] = {}
         self._small: dict[str, Sequence[str]] = {}
         """Keys of each part to merge, by its name."""
-        self._loose: list[str] = []
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self._ended = threading.Event()
@@ -111,23 +110,16 @@ class Replies(Mapping[str, Reply]):
             while True:
                 names = [info.key for info in self._store.list(self._prefix)]
                 new = [name for name in names if name not in read]
-                contents = dict(zip(new, pool.map(self._content, new), strict=True))
-                parts = {name: keys for name, keys in contents.items() if isinstance(keys, list)}
+                contents = dict(zip(new, pool.map(self._keys_of, new), strict=True))
+                parts = {name: keys for name, keys in contents.items() if keys is not None}
                 self._rows.expect_all(list(parts.values()), len(self._parts))
                 self._parts += parts
                 if not self._unit:
                     self._small |= {n: keys for n, keys in parts.items() if len(keys) < PACK_FROM}
-                for name, row in contents.items():
-                    if isinstance(row, dict):
-                        self._rows.add(row["key"], orjson.dumps(row))
-                        self._new[row["key"]] = _reply(row)
-                        self._loose.append(name)
                 # Replies of an object that vanished are in a merged part: the next listing has it.
-                read |= {name for name, content in contents.items() if content is not None}
-                if None not in contents.values():
+                read |= parts.keys()
+                if len(parts) == len(contents):
                     break
-        if self._loose:
-            self.pack()
         return self
 
     def keep(self, key: str, reply: Reply) -> None:
@@ -153,7 +145,6 @@ class Replies(Mapping[str, Reply]):
         with self._lock:
             new, self._new = self._new, {}
             small, self._small = self._small, {}
-            loose, self._loose = self._loose, []
         if not new and len(small) < 2:
             self._small |= small
             return
@@ -162,7 +153,7 @@ class Replies(Mapping[str, Reply]):
             tables = list(pool.map(read, small))
         name = self._write(pa.concat_tables([*tables, _table_of(new)]))
         # Deletion comes last: a kill before it leaves replies twice.
-        self._store.delete([*loose, *(other for other in small if other != name)])
+        self._store.delete([other for other in small if other != name])
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._store_often, daemon=True)
@@ -203,15 +194,11 @@ class Replies(Mapping[str, Reply]):
             if self._unit or len(keys) < PACK_FROM:
                 self._small[name] = keys
 
-    def _content(self, name: str) -> list[str] | dict[str, Any] | None:
-        """Returns the keys of a part, or the row of a single reply; None if the object vanished."""
+    def _keys_of(self, name: str) -> list[str] | None:
+        """Returns the keys of a part; None if the object vanished."""
         try:
-            if name.endswith(".parquet"):
-                keys: list[str] = read_parquet(self._store, name, ["key"])["key"].to_pylist()
-                return keys
-            # Older versions stored single replies.
-            single: dict[str, Any] = read_json(self._store, name)
-            return {"key": single["key"], **single}
+            keys: list[str] = read_parquet(self._store, name, ["key"])["key"].to_pylist()
+            return keys
         except StorageError:
             if self._store.exists(name):
                 raise

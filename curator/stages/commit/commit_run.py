@@ -33,17 +33,18 @@ from curator.tables.out_layout import (
     MANIFEST,
     NEXT_MANIFEST,
     OWN_FOLDERS,
+    SETTINGS,
     SHARDS,
     SNAPSHOTS,
     is_own,
     leftovers,
     remove,
 )
-from curator.tables.output_format import FORMAT
 from curator.tables.parts import SUMMARY, write_table_part, write_tables
 from curator.tables.removal_records import head_of_records
 from curator.tables.snapshot_store import (
     CANDIDATES,
+    FORMAT,
     HEAD,
     NUMBER,
     REMOVALS,
@@ -209,7 +210,7 @@ def write_fixed_paths(
         store.write(REPORT, page.encode())
         delete_previews(store)
         store.write(TRACE, trace_json(summary.get("timeline") or {}))
-    used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
+    used = {name: summary[name] for name in SETTINGS}
     store.write(CONFIG, sealed_json(used, to_json, CONFIG))
     write_shard_files(store, shard_files)
     written = {**summary, HEAD: head_of(store, summary, previous)}
@@ -374,8 +375,7 @@ def _added(before: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, A
     """
     old, new = before["counts"], summary["counts"]
     counts = {name: old[name] + new[name] for name in _OF_CLIPS}
-    # Summaries of older versions have no `by_form`.
-    counters = {name: Counter(old.get(name)) + Counter(new[name]) for name in _BY_CLIPS}
+    counters = {name: Counter(old[name]) + Counter(new[name]) for name in _BY_CLIPS}
     counts |= {name: _by_count(counter) for name, counter in counters.items()}
     # Rules without a clip in the new generation stay.
     rules = {rule["rule"]: dict(rule) for rule in before["rules"]}

@@ -359,13 +359,11 @@ class Cutting:
         for name in self._parts.names():
             yield _in_part(self._parts.read_columns(name, columns), name)
         if self.previous.get("fingerprints", {}).get("cuts") != self.fingerprint:
-            # The last run had other settings, or was of a version without these columns.
+            # The last run had other settings.
             return
         columns, reusable = (*columns, "shard", "mp4_offset", "cut_fingerprint"), self.reusable()
         for name in existing(self.store, self.previous, "clips"):
             table = Parts(self.store, "clips", "").read(name, columns)
-            if not set(columns) <= set(table.column_names):
-                continue
             # A tar may have been removed or damaged since the last run.
             sizes = [reusable.get(shard, -1) for shard in table["shard"].to_pylist()]
             ends = pc.add(table["mp4_offset"], table["mp4_bytes"])

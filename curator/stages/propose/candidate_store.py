@@ -94,7 +94,7 @@ class Candidates:
     def of_snapshot(cls, store: Store, summary: Mapping[str, Any]) -> "Candidates":
         """Returns the candidates that a snapshot names; only their pictures can be read."""
         candidates = cls(store, summary["fingerprints"].get(FOLDER, ""), has_clip=False)
-        names = stored_candidates(store, summary, "pictures")
+        names = stored_candidates(summary, "pictures")
         candidates._parts = [name.rpartition("/")[2] for name in names]
         candidates._used = set(candidates._parts)
         return candidates
@@ -195,7 +195,7 @@ class Candidates:
 
     def keep_remainders(self, summary: Mapping[str, Any]) -> None:
         """Keeps the remainders that a snapshot names, for a run that reuses their clips."""
-        names = stored_candidates(self._store, summary, "clips")
+        names = stored_candidates(summary, "clips")
         own = remainders_fingerprint(self.fingerprint)
         parts = (name.rpartition("/")[2] for name in names)
         self._remainders = [part for part in parts if part.startswith(own)]
@@ -321,15 +321,9 @@ def remainders_fingerprint(fingerprint_of_candidates: str) -> str:
     return fingerprint("remainders", fingerprint_of_candidates)
 
 
-def stored_candidates(store: Store, summary: Mapping[str, Any], kind: str) -> list[str]:
-    """Returns the objects of one kind, such as `pictures`, that a snapshot names.
-
-    For an output of a version without snapshots, returns all such objects of its fingerprint.
-    """
-    if CANDIDATES in summary:
-        return [name for name in summary[CANDIDATES] if name.startswith(f"{FOLDER}/{kind}/")]
-    fingerprint = summary["fingerprints"].get("candidates")
-    return [info.key for info in store.list(f"{FOLDER}/{kind}/{fingerprint}-")]
+def stored_candidates(summary: Mapping[str, Any], kind: str) -> list[str]:
+    """Returns the objects of one kind, such as `pictures`, that a snapshot names."""
+    return [name for name in summary[CANDIDATES] if name.startswith(f"{FOLDER}/{kind}/")]
 
 
 def read_pictures(store: Store, names: Sequence[str], clip_ids: Iterable[str]) -> dict[str, bytes]:
@@ -348,15 +342,9 @@ def read_all_pictures(
         if not missing:
             break
         for table in read_groups(store, name, missing, ["clip_id", "jpeg"]):
-            pictures |= zip(table["clip_id"].to_pylist(), pictures_of(table), strict=True)
+            pictures |= zip(table["clip_id"].to_pylist(), table["jpeg"].to_pylist(), strict=True)
         missing -= pictures.keys()
     return pictures
-
-
-def pictures_of(table: pa.Table) -> list[list[bytes]]:
-    """Returns the thumbnails of each row. Older versions stored one thumbnail per clip."""
-    jpegs = table["jpeg"].to_pylist()
-    return jpegs if pa.types.is_list(table["jpeg"].type) else [[jpeg] for jpeg in jpegs]
 
 
 def _placed(unit: ProposedUnit, sizes: Mapping[str, int]) -> ProposedUnit:

@@ -9,7 +9,7 @@ Source: `Features` and the packaged module `webdataset` of `datasets` 3.3 and 5.
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
@@ -58,7 +58,6 @@ def dataset_card(
     with_id: bool = False,
     with_annotation: bool = False,
     declared: Declared = MappingProxyType({}),
-    fields: Collection[str] | None = None,
     scores: Iterable[str] = (),
 ) -> bytes:
     """Returns the card of a folder of tars: Markdown in UTF-8 with a YAML header.
@@ -70,15 +69,13 @@ def dataset_card(
         with_annotation: Whether the JSON has a model's annotation of each window. The card types
             no `structured`, `answers` or `extra`, because their fields vary.
         declared: Declarations of families, by member, or by name for families of columns.
-        fields: JSON fields to type, if another version wrote the samples; None types all fields.
         scores: Names of further scores in the JSON, such as those of custom measures.
     """
     families = [Family.from_json(value) for value in declared.values()]
     members = [family for family in families if family.member]
     columns = [f.content.feature("")["struct"] for f in families if not f.member]
-    all_fields = [*_json_fields(scores), *(_annotation_fields() if with_annotation else ())]
-    all_fields += [_struct(COLUMNS, *chain.from_iterable(columns))] if columns else []
-    typed = [field for field in all_fields if fields is None or field["name"] in fields]
+    typed = [*_json_fields(scores), *(_annotation_fields() if with_annotation else ())]
+    typed += [_struct(COLUMNS, *chain.from_iterable(columns))] if columns else []
     features = [_plain("mp4", "video"), _plain("txt", "string"), {"name": "json", "struct": typed}]
     features += [{"name": f.member, **f.content.feature(f.ending)} for f in members]
     if with_embedding:

@@ -108,9 +108,7 @@ class ReusableShards:
             rows = table.drop_null().group_by(["source_id", "shard"]).aggregate([]).to_pylist()
             for row in rows:
                 if place := place_of(row["shard"]):
-                    # An output of an older version may have a source in both.
-                    split = sides.get(row["source_id"], place[1])
-                    sides[row["source_id"]] = "train" if split != place[1] else split
+                    sides[row["source_id"]] = place[1]
         return sides
 
     def _rows(self) -> Iterator[tuple[str | None, str]]:

@@ -103,7 +103,6 @@ _ENTRY = (
     "name", "bucket", "split", "samples", "frames", "bytes", "sha256", "md5", "idx_sha256",
     "meta_sha256",
 )  # fmt: skip
-_OPTIONAL = frozenset({"with_embedding", "with_id", "with_annotation"})
 Shards = Sequence[tuple[ShardPlan, DescribedTar]]
 
 
@@ -259,8 +258,7 @@ def described_tars(
 ) -> dict[str, DescribedTar]:
     """Returns the tars of a snapshot, by name relative to `shards/`.
 
-    `dataset` is in the order of the tars. `entries` are those of the summary; entries that older
-    versions wrote lack some optional members.
+    `dataset` is in the order of the tars. `entries` are those of the summary.
     """
     tars, seconds = known_tars(manifest), defaultdict[str, float](float)
     # The order of the samples fixes the rounding of the sums.
@@ -268,17 +266,12 @@ def described_tars(
         *(dataset[n].to_pylist() for n in ("shard", "duration")), strict=True
     ):
         seconds[name] += duration
-    members = {
-        entry["name"].removeprefix(f"{SHARDS}/"): {
-            name: value for name, value in entry.get("members", {}).items() if name in _OPTIONAL
-        }
-        for entry in entries
-    }
+    members = {entry["name"].removeprefix(f"{SHARDS}/"): entry["members"] for entry in entries}
     return {
         entry["name"]: replace(
             tars[entry["name"]],
             seconds=seconds[entry["name"]],
-            members=members.get(entry["name"], {}),
+            members=members[entry["name"]],
         )
         for entry in manifest["shards"]
     }

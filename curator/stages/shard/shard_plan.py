@@ -127,7 +127,7 @@ def plan_shards(
         use(earlier)
     plans = []
     for name, keys in sorted(reusable.items()) if reusable and config.append else ():
-        # A tar with a name of an older version does not stay.
+        # A tar with a name of another form does not stay.
         if (place := place_of(name)) and (plan := _kept(name, place, keys, groups, config)):
             plans.append(plan)
             use(place)
@@ -190,7 +190,7 @@ def _packed(samples: Sequence[Sample], config: ShardConfig) -> list[list[Sample]
 
 
 def place_of(name: str) -> tuple[str, Split, int] | None:
-    """Returns bucket, split and number in a tar's name; None for a name of an older version."""
+    """Returns bucket, split and number in a tar's name; None for a name of another form."""
     match = _TAR_NAME.fullmatch(name)
     if match is None:
         return None

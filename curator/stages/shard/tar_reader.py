@@ -12,6 +12,7 @@ from curator.errors import ShardError, UsageError, raised_as
 from curator.family import Family, FamilyError
 from curator.storage import Store, open_store
 from curator.tables.checksums import opened_json
+from curator.tables.output_format import refuse_other_format
 from curator.tables.parts import SUMMARY
 from curator.tables.sample_members import MEMBERS
 from curator.tables.snapshot_store import INDEXES, read_snapshot
@@ -94,7 +95,7 @@ class Shard:
 
     @property
     def split(self) -> Split:
-        """`train` or `val`; `train` for tars of versions without splits."""
+        """`train` or `val`; `train` for a tar without a split in its name."""
         return "val" if self.stem.startswith("val-") else "train"
 
     @property
@@ -188,7 +189,8 @@ def open_shards(out: str, snapshot: int | None = None) -> ShardSet:
         snapshot: Number of a snapshot of the root; None for the files at fixed paths.
 
     Raises:
-        UsageError: `out` has no shards, no finished run, or no snapshot of this number.
+        UsageError: `out` has no shards, no finished run, no snapshot of this number, or another
+            output format.
         ShardError: The manifest of the snapshot is missing or damaged.
     """
     store = open_store(out)
@@ -215,6 +217,8 @@ def open_shards(out: str, snapshot: int | None = None) -> ShardSet:
                 f"{store.uri} has no shards: expected OUT of a finished `curate run`, or a folder "
                 "with the contents of OUT/shards"
             )
+    if prefix:
+        refuse_other_format(store)
     shards = ShardSet(store=store, prefix=prefix, sizes=sizes)
     manifest, problem = _manifest(store, prefix + MANIFEST)
     if (coming := _manifest(store, prefix + NEXT_MANIFEST)[0]) is not None:

@@ -117,7 +117,7 @@ def test_sources_that_hold_an_engine_for_nothing_are_left_to_cpus() -> None:
     assert H100.refusal(source(codec="av1")) == Note.NOT_ON_GPU_CODEC
     assert H100.leaves(source(header_duration_s=1.9))
     assert H100.refusal(source(header_duration_s=1.9)) is None
-    # Nothing is known of a header that an earlier version scanned, nor of a GPU that is silent.
+    # Nothing is known of a header without a codec, nor of a GPU that is silent.
     assert not H100.leaves(source(codec=None, header_duration_s=None))
     assert not GpuFacts().leaves(source(codec="av1"))
 

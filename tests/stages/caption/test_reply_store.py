@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from curator.errors import StorageError
@@ -12,7 +11,6 @@ from curator.stages.caption import reply_store as module
 from curator.stages.caption.caption_records import Reply
 from curator.stages.caption.reply_store import PACK_FROM, Replies
 from curator.storage import open_store
-from curator.tables.checksums import sealed_json
 
 UNIT = "0badcafe"
 
@@ -102,17 +100,6 @@ def test_small_objects_become_parts_before_the_run_ends(tmp_path: Path) -> None:
     assert dict(later) == dict(driver)
     assert len(later) == 100 * n_units + 1
     assert later["key7-99"] == Reply(text="7 99")
-
-
-def test_single_replies_of_older_versions_become_a_part(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
-    wanted = {f"{n:016x}": Reply(text=str(n), tokens_in=n) for n in range(PACK_FROM + 5)}
-    for key, reply in wanted.items():
-        name = f"replies/stamp-{key}.json"
-        store.write(name, sealed_json(module._row(key, reply), orjson.dumps, name))
-    for _ in range(2):
-        assert dict(Replies(store, "stamp").load()) == wanted
-        assert [path.suffix for path in _parts(tmp_path)] == [".parquet"]
 
 
 def test_a_unit_that_cannot_store_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ def test_a_probe_that_its_part_does_not_have_is_made_again(
 
 
 def test_a_part_keeps_its_name_and_its_rows_name_the_items(folder: Path, store: Store) -> None:
-    """Pins that older OUTs are read, and that a sandboxed answer cannot name another source."""
+    """Pins names of parts, and that a sandboxed answer cannot name another source."""
     rows = FamilyRows(ScanStage(ScanConfig()), store)
     item = SourceRef(uri=str(folder / "0.mp4"), n_bytes=7, version="7-1-1-1")
     lies: ScanRow = {"uri": "/etc/passwd", "bytes": 1, "version": "1-1-1-1", "codec": "h264"}

@@ -257,12 +257,12 @@ def test_a_tar_with_a_sample_that_changed_does_not_stay(change: str) -> None:
 
 
 def test_tars_of_other_names_sizes_and_seeds_do_not_stay() -> None:
-    """Pins that tars of older versions, and those above the limit, are packed anew."""
+    """Pins that tars with names of another form, and those above the limit, are packed anew."""
     samples = [(WIDE, sample(i)) for i in range(30)]
     large = plan_shards(samples, ShardConfig(max_bytes=1 << 20))
     assert plan_shards(samples, SMALL, keys_of(large)) == plan_shards(samples, SMALL)
-    older = {"shards/720p_16-9_121f/000000-0a1b2c3d.tar": {s.key for _, s in samples}}
-    assert plan_shards(samples, SMALL, older) == plan_shards(samples, SMALL)
+    other = {"shards/720p_16-9_121f/000000-0a1b2c3d.tar": {s.key for _, s in samples}}
+    assert plan_shards(samples, SMALL, other) == plan_shards(samples, SMALL)
     seeded = ShardConfig(max_bytes=1 << 16, seed=3)
     assert plan_shards(samples, seeded, keys_of(plan_shards(samples, SMALL))) == plan_shards(
         samples, seeded
