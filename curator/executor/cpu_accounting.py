@@ -89,7 +89,7 @@ def _serving_cpu_s() -> float:
 
 
 def processes_of_run() -> dict[int, bool]:
-    """Returns the other processes of this run, and whether each is a worker of Ray.
+    """Returns the other processes of this run, and whether each is a worker of Ray or its sandbox.
 
     Empty in a process that did not call `mark_processes`.
     """
@@ -109,7 +109,8 @@ def processes_of_run() -> dict[int, bool]:
             parents[number] = int(stat_of(number)[1])
     # The parent counts too, because Ray's agents and workers overwrite their environment.
     return {
-        number: is_worker[number]
+        # The sandbox of a worker is a child of it; the steps count its CPU-seconds.
+        number: is_worker[number] or is_worker.get(parent, False)
         for number, parent in parents.items()
         if number != os.getpid() and (number in marked or parent in marked)
     }

@@ -20,7 +20,7 @@ from curator.stage import Scope, Stage, StageConfig
 
 STARTS = """
 import subprocess, sys
-subprocess.run([sys.executable, "-c", sys.argv[1]], env={})
+subprocess.run([sys.argv[2], "-c", sys.argv[1]], env={})
 """
 BURNS = """
 import time
@@ -51,9 +51,12 @@ def test_what_serves_a_run_counts_without_its_mark_and_workers_by_their_steps_al
     """Ray's agents write their titles over their environment. A worker counts for its parent."""
     monkeypatch.setenv(MARK, "as it was")
     accounting.mark_processes()
-    with burning(sys.executable, "-c", STARTS, BURNS):
+    with burning(sys.executable, "-c", STARTS, BURNS, sys.executable):
         assert 1.4 < accounting.cpu_profile({})["engine"] < 10
     before_s = tree_cpu_s()
+    with burning("ray::curate_cut.run", "-c", STARTS, BURNS, sys.executable):
+        # A sandbox, whose environment has no mark.
+        assert accounting.cpu_profile({})["engine"] == 0
     with burning("ray::curate_cut.run", "-c", BURNS):
         assert accounting.cpu_profile({})["engine"] == 0
         assert tree_cpu_s() >= before_s + 1.4
