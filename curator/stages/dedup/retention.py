@@ -137,6 +137,7 @@ class Division:
     shared_s: float  # seconds that other clips retain
     lost_s: float  # seconds in parts that are too short for a clip
     largest: Shown | None  # the clip that retains the most of this clip
+    is_whole: bool  # whether one piece is the clip, but for a few frames: the clip itself stays
 
 
 class ShownParts:
@@ -221,7 +222,8 @@ def divisions(
             if may_stay and not is_worth_it:
                 retained[clip] = [(0.0, own_s)]
             else:
-                retained[clip], by_clip[clip] = one.pieces, one
+                retained[clip] = [(0.0, own_s)] if one.is_whole else one.pieces
+                by_clip[clip] = one
     return by_clip
 
 
@@ -241,4 +243,7 @@ def _division(
     lost_s = sum(b - a for a, b in left) - sum(b - a for a, b in pieces)
     sizes = [sum(b - a for a, b in pieces_of) for pieces_of in of]
     largest = shown[int(np.argmax(sizes))] if sizes else None
-    return Division(pieces=pieces, shared_s=shared_s, lost_s=lost_s, largest=largest)
+    is_whole = any(end - start > clip_s - _WHOLE_SLACK_S for start, end in pieces)
+    return Division(
+        pieces=pieces, shared_s=shared_s, lost_s=lost_s, largest=largest, is_whole=is_whole
+    )

@@ -92,6 +92,10 @@ class DedupStage(CorpusStage[DedupConfig]):
         rejected.append(self._among(ranked, pairs, is_left))
         is_left[rejected[-1].rows] = False
         by_row = self._divisions(corpus, ranked, pairs, is_left, is_removed, partly)
+        # The clips that duplicate them went too, and retain none of their footage.
+        staying = [clip for clip, division in by_row.items() if division.is_whole]
+        by_row = {c: division for c, division in by_row.items() if not division.is_whole}
+        rejected = [_without(decisions, staying) for decisions in rejected]
         rejected.append(self._divided(pairs, {c: d for c, d in by_row.items() if is_left[c]}))
         yield from (_with_details(decisions, by_row) for decisions in rejected)
         pieces = [(clip, *piece) for clip, division in by_row.items() for piece in division.pieces]
@@ -248,6 +252,12 @@ def search_settings(config: DedupConfig) -> str:
     if not config.enabled:
         return fingerprint(MATCHING, "removed footage alone")
     return fingerprint(MATCHING, config.similarity, config.neighbours)
+
+
+def _without(decisions: Decisions, clips: Collection[int]) -> Decisions:
+    """Returns the decisions that are not about some clips."""
+    others = np.flatnonzero(~np.isin(decisions.rows, list(clips)))
+    return Decisions(decisions.rows[others], decisions.columns.take(pa.array(others)))
 
 
 def _with_details(decisions: Decisions, by_row: dict[int, Division]) -> Decisions:

@@ -172,6 +172,16 @@ def test_a_clip_that_goes_retains_what_no_other_one_has() -> None:
     assert (pieces(divided["b"]), divided["c"].pieces) == ([(20.0, 23.0)], [])
 
 
+@pytest.mark.parametrize(("start_s", "is_whole"), [(19.97, True), (19.8, False)])
+def test_a_clip_of_which_no_other_one_retains_more_than_frames_stays(
+    start_s: float, is_whole: bool
+) -> None:
+    """Pins that the rest of a dropped clip is not a second clip of the same frames."""
+    clips = {"a": (0.0, 20.0), "b": (start_s, 30.0)}
+    divided = found(clips, [pair("a", "b", *clips.values())], going="b")
+    assert (divided["b"].is_whole, len(divided["b"].pieces)) == (is_whole, 1)
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [
