@@ -34,7 +34,7 @@ def parsed_sides(value: object) -> tuple[int, int]:
     """Returns width and height as `parsed_size`, with any sides."""
     sides: object = value
     if isinstance(value, str):
-        if (lines := _LINES.fullmatch(value.strip())) is not None:
+        if (lines := _LINES.fullmatch(value.strip())) is not None and int(lines[1]) % 2 == 0:
             sides = shape_of(int(lines[1]), 16, 9)
         elif (named := _SIDES.fullmatch(value.strip())) is not None:
             sides = int(named[1]), int(named[2] or named[1])

@@ -84,7 +84,7 @@ def _own_requirement(extras: str) -> tuple[list[str], str]:
     if origin is None:
         root = Path(__file__).parent.parent
         if (root / "pyproject.toml").is_file():
-            return ["-e", f"{_shown(str(root))}{extras}"], ""
+            return ["-e", f"{_as_folder(str(root))}{extras}"], ""
         note = ", with the index or folder of wheels of this installation: no public index has it"
         return [f"{DISTRIBUTION}{extras}=={curator.__version__}"], note
     url = str(origin.get("url", ""))
@@ -98,7 +98,7 @@ def _own_requirement(extras: str) -> tuple[list[str], str]:
     path = unquote(parts.path)
     note = "" if os.path.exists(path) else f", after {path} is back"
     flags = ["-e"] if (origin.get("dir_info") or {}).get("editable") else []
-    return [*flags, f"{_shown(path)}{extras}"], note
+    return [*flags, f"{_as_folder(path)}{extras}"], note
 
 
 def _direct_url() -> Mapping[str, Any] | None:
@@ -125,6 +125,12 @@ def _public(url: str) -> str:
     """Returns an address without user and password."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _as_folder(path: str) -> str:
+    """Returns a path that installers cannot take for the name of a package."""
+    shown = _shown(path)
+    return shown if shown.startswith((".", "/")) else f"./{shown}"
 
 
 def _shown(path: str) -> str:

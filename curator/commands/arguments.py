@@ -327,8 +327,8 @@ _SHORT: dict[str, Any] = {"action": "append", "default": [], "dest": "overrides"
 SHORTHANDS = (
     option(
         "--size SIZE",
-        "width and height of all clips, such as 1280x720 or 720p; short for --set cut.size "
-        "(default: the sizes of the sources)",
+        "width and height of all clips, such as 1280x720 or 720p, or 256 for a square; short for "
+        "--set cut.size (default: the sizes of the sources)",
         _shorthand("--size", "cut.size", _size),
         **_SHORT,
     ),

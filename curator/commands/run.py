@@ -192,7 +192,13 @@ def run(options: argparse.Namespace) -> Result:
     print(format_funnel(summary))
     print(*default_words(summary), sep="\n", end="\n" * bool(default_words(summary)))
     is_empty = not summary["counts"]["kept"]
-    if is_empty:
+    if is_empty and not summary["counts"]["clips"]:
+        print(
+            f"curate: no clip was found; the table {store.uri}/sources has the outcome of each "
+            "source, with its error",
+            file=sys.stderr,
+        )
+    elif is_empty:
         print(
             f"curate: no clip was kept, so there are no tars; `curate explain {options.out}` says "
             f"why, and `curate tune {options.out} SCORE.min=VALUE` tries other bounds",

@@ -102,8 +102,9 @@ def explain(
     size = (
         f"{clip.width}x{clip.height}, {amount(clip.n_frames, 'frame')} at {clip.written_fps:.4g}/s"
     )
+    form = "written as" if clip.decision == "kept" else "would be written as"
     blocks = [
-        f"clip {clip.clip_id}\n{plain(clip.source_uri)}\n{span}, as written {size}",
+        f"clip {clip.clip_id}\n{plain(clip.source_uri)}\n{span}, {form} {size}",
         "\n".join(_outcome(finished, clip)),
         _without_mark(
             finished,

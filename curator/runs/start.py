@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -166,6 +166,7 @@ def check_places(sources: Sequence[str], out: str, *, writes: bool) -> Store:
     """
     store = open_store(out)
     _check_apart(sources, store.uri)
+    _check_nested(store.uri)
     list_sources(sources, limit=1)
     _check_foreign(sources, store)
     if writes:
@@ -209,6 +210,22 @@ def _check_apart(sources: Sequence[str], out: str) -> None:
             folder = place[len(root.rstrip("/")) + 1 :].split("/")[0]
             if folder in OWN_FOLDERS or place in (f"{root}/{SUMMARY}", f"{root}/{CONFIG}"):
                 raise _inside(source, folder, out)
+
+
+def _check_nested(out: str) -> None:
+    """Refuses an output root within the folders for results of another one."""
+    segments = _place(out).rstrip("/").split("/")
+    for number, name in enumerate(segments):
+        parent = "/".join(segments[:number])
+        # A bucket, as the root, is no folder of results.
+        if name in OWN_FOLDERS and number > (2 if has_scheme(out) else 1):
+            # Whoever may write OUT need not have the right to read above it.
+            with suppress(StorageError):
+                if open_store(parent).exists(CONFIG) and has_results(open_store(parent)):
+                    raise UsageError(
+                        f"OUT {out!r} is in {name!r} of the output {parent!r}, whose runs write "
+                        "and delete results there: choose another OUT"
+                    )
 
 
 def _inside(source: str, folder: str, out: str) -> UsageError:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from small_output import SmallOutput
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_USAGE
@@ -68,6 +69,16 @@ def test_other_places_are_taken(
             checked(source, out)
         (data / "clips/a.mp4").unlink()
     checked(source, out)
+
+
+def test_no_output_is_within_the_results_of_another(data: Path, tmp_path: Path) -> None:
+    small = SmallOutput(tmp_path / "own", {1})
+    small.run({1})
+    for folder in ("shards", "report/deep", "clips/"):
+        with pytest.raises(UsageError, match=r"of the output .*own', whose runs write and delete"):
+            checked(str(data / "raw"), f"{small.out}/{folder}")
+    checked(str(data / "raw"), str(small.out.parent / "clips" / "new"))
+    checked(str(data / "raw"), f"{small.out}/new")
 
 
 @pytest.mark.parametrize("source", ["s3://b/v", "s3://b/v/", "s3://b/v/*.mp4", "s3://b/v/clips/a"])

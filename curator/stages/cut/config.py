@@ -100,7 +100,9 @@ class CutConfig(StageConfig):
             try:
                 rate = Fraction(self.fps)
             except (ValueError, ZeroDivisionError) as error:
-                raise ValueError(f"fps {self.fps!r}; expected 24 or 30000/1001") from error
+                raise ValueError(
+                    f"fps {self.fps!r}; expected frames per second, such as 24 or 30000/1001"
+                ) from error
             if not 1 <= rate <= 240:
                 raise ValueError(f"fps {self.fps}; expected 1 to 240")
         return self
