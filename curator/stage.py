@@ -100,7 +100,9 @@ class Wait:
 class StageConfig(BaseModel):
     """Settings of a stage. They are immutable, and unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 def setting(default: Any = ..., *, unit: str, **checks: Any) -> Any:  # noqa: ANN401 - as `Field`

@@ -62,7 +62,7 @@ def broken(tmp_path: Path) -> Path:
             ["--set", "filters.motion.min="],
             ["'filters.motion.min=' has no value; filters.motion.min=null", "removes the value"],
         ),
-        (["--set", "filters.motion.min=.nan"], ["filters.motion", "min is not a number (nan)"]),
+        (["--set", "filters.motion.min=.nan"], ["filters.motion.min", "expected a finite number"]),
         (["--set", "filters.motion={min: 1"], ["--set 'filters.motion={min: 1'", "expected ','"]),
         (["--ray-address", "10.0.0.1:6379"], ["10.0.0.1:6379", "s3://", "--shared-out"]),
     ],
@@ -84,7 +84,7 @@ def test_refusals_are_one_line_that_names_the_value_and_the_remedy(
         ("", "is empty: it would have no rules"),
         ("# nothing yet", "begin with a copy of"),
         ("filters:\n  motion: {min: 1}\n  motion: {max: 2}", "line 3, column 3: the key 'motion'"),
-        ("filters: {motion: {min: .nan}}", "filters.motion: min is not a number (nan)"),
+        ("filters: {motion: {min: .nan}}", "filters.motion.min: expected a finite number"),
         ("just words", "is a str; expected keys and values"),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_run_that_kept_nothing_says_so_and_all_commands_take_it(
     assert main(["run", str(tmp_path / "in"), str(out), "--max-failed", "1"]) == EXIT_OK
     printed = capsys.readouterr()
     assert f"{out}/shards" not in printed.out
-    assert "no clip was kept, so there are no tars" in printed.err
+    assert "no clip was found; the table" in printed.err
     for read in ("explain", "snapshots", "status"):
         curate(read, out)
     for refused in (

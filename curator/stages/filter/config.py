@@ -1,6 +1,5 @@
 """Settings of the rules. The first rule in the recipe that rejects a clip gives its reason."""
 
-from math import isnan
 from typing import Literal
 
 from pydantic import (
@@ -52,9 +51,6 @@ class Rule(StageConfig):
 
     @model_validator(mode="after")
     def _ordered(self) -> "Rule":
-        for side, bound in (("min", self.min), ("max", self.max)):
-            if bound is not None and isnan(bound):
-                raise ValueError(f"{side} is not a number (nan); the rule would keep every clip")
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"min {self.min} is above max {self.max}; no clip could be kept")
         if (self.drop_lowest or 0.0) + (self.drop_highest or 0.0) >= 1:

@@ -68,6 +68,13 @@ class ShardConfig(StageConfig):
             )
         return name
 
+    @field_validator("resolutions", "lengths")
+    @classmethod
+    def _distinct(cls, classes: tuple[int, ...]) -> tuple[int, ...]:
+        if min(classes) < 1 or len(set(classes)) < len(classes):
+            raise ValueError(f"{list(classes)}; expected distinct numbers from 1")
+        return classes
+
     @field_validator("aspects")
     @classmethod
     def _readable(cls, aspects: tuple[str, ...]) -> tuple[str, ...]:
