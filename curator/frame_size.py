@@ -6,8 +6,8 @@ MIN_SIDE_PX, MAX_SIDE_PX = 16, 16_384
 """H.264 has no larger side than `MAX_SIDE_PX`; a side below 16 px is a mistake."""
 EXPECTED = "expected 1280x720, 720p, 256 (a square) or [1280, 720]: width, height"
 
-_LINES = re.compile(r"(\d+)p", re.IGNORECASE)
-_SIDES = re.compile(r"(\d+)(?:\s*[x×]\s*(\d+))?", re.IGNORECASE)  # noqa: RUF001
+_LINES = re.compile(r"(\d+)p", re.IGNORECASE | re.ASCII)
+_SIDES = re.compile(r"([0-9]+)(?:\s*[x×]\s*([0-9]+))?", re.IGNORECASE)  # noqa: RUF001
 
 
 def parsed_size(value: object) -> tuple[int, int]:

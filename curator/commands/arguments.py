@@ -225,7 +225,7 @@ LEAST_MEMORY = 64 << 20
 
 def memory_size(text: str) -> int:
     """Parses an amount of memory, such as `4GiB`; returns bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", text.strip().lower())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)i?b?", text.strip().lower())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r}; expected an amount such as 4GiB or 500MiB")
     number, unit = match.groups()
@@ -309,7 +309,7 @@ def _size(text: str) -> str:
 
 
 def _rate(text: str) -> str:
-    if re.fullmatch(r"\d+(\.\d+)?|\d+/\d+", text) is None:
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?|[0-9]+/[0-9]+", text) is None:
         raise ValueError(f"{text!r}; expected frames per second, such as 24 or 30000/1001")
     return text
 

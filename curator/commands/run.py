@@ -27,7 +27,7 @@ from curator.commands.arguments import (
     overrides,
     positive,
 )
-from curator.errors import ErrorCode
+from curator.errors import ErrorCode, UsageError, raised_as
 from curator.executor.termination import ends_in_peace, ends_when_asked
 from curator.number_text import amount, plain
 
@@ -137,7 +137,6 @@ def _listening_address(text: str) -> tuple[str, int]:
 )
 def run(options: argparse.Namespace) -> Result:
     """Checks the arguments, then runs; with `--dry-run`, describes the run."""
-    from curator.errors import UsageError
     from curator.executor.progress import Progress
     from curator.report.default_words import default_words
     from curator.report.funnel import format_funnel
@@ -315,11 +314,16 @@ def _recaptioned(summary: Mapping[str, Any]) -> Iterator[str]:
 )
 def demo(options: argparse.Namespace) -> Result:
     from curator.footage.demo_films import make_demo
+    from curator.runs.start import check_writable
+    from curator.storage import open_store
     from curator.storage.place_names import local_path
 
     folder = Path(local_path(options.dir, "a folder of this machine"))
+    check_writable(open_store(str(folder / "footage")))
     print(f"generating footage in {folder / 'footage'} ...", flush=True)
-    for path, what in make_demo(folder / "footage"):
+    with raised_as(UsageError, OSError, of=f"cannot write the footage to {str(folder)!r}: "):
+        films = make_demo(folder / "footage")
+    for path, what in films:
         print(f"  {path.name}: {what}")
     parser = argparse.ArgumentParser()
     run.add_to(parser)

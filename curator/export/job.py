@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from curator.errors import CuratorError, ShardError, StorageError, UsageError
+from curator.errors import CuratorError, ShardError, StorageError, UsageError, raised_as
 from curator.export.exporter import FORMATS, Exporter, ExporterOptions, checked_options, load_format
 from curator.fingerprints import fingerprint
 from curator.stages.caption.measured_caption import MEASURED_MODEL
@@ -185,6 +185,9 @@ class Job:
         """Does the export."""
         exporter = self.exporter
         exporter.begin(self)
+        if self.store.is_local:
+            with raised_as(UsageError, StorageError):
+                self.store.check_writable()
         for split in self.splits:
             own = [shard for shard in self.chosen if shard.split == split]
             if own:

@@ -23,6 +23,7 @@ from curator.media.file_kinds import (
     FileKind,
     file_kind,
     is_encrypted,
+    of_kind,
 )
 
 DEMUXERS = (
@@ -126,8 +127,8 @@ def open_container(
             "with ffmpeg, or leave it out",
         ) from error
     except av.error.FFmpegError as error:
-        reader.seek(0)
-        kind = file_kind(reader.read(HEAD_BYTES), uri=uri, n_bytes=n_bytes)
+        # FFmpeg refuses fragments of Common Encryption as invalid data.
+        kind = _kind_of(reader, uri, n_bytes)
         if kind is not None:
             raise of_kind(kind, uri, n_bytes) from error
         raise SourceError(
@@ -140,11 +141,6 @@ def open_container(
         yield container
     finally:
         container.close()
-
-
-def of_kind(kind: FileKind, uri: str, n_bytes: int) -> SourceError:
-    """Returns the error for a file that is known to be something else than a readable video."""
-    return SourceError(kind.code, f"{uri} ({n_bytes} bytes) is {kind.what}; {kind.remedy}")
 
 
 def video_stream(container: av.container.InputContainer, uri: str) -> av.VideoStream:
@@ -386,11 +382,16 @@ def header_track(reader: BinaryIO, n_bytes: int, track_id: int | None) -> Header
 
 def unreadable_kind(reader: BinaryIO, uri: str, n_bytes: int) -> FileKind | None:
     """Returns why no video stream of a container can be read; None if the bytes do not say."""
+    kind = _kind_of(reader, uri, n_bytes)
+    return kind if kind is not None and kind.is_footage else None
+
+
+def _kind_of(reader: BinaryIO, uri: str, n_bytes: int) -> FileKind | None:
     kind = header_track(reader, n_bytes, None).kind
     if kind is None:
         reader.seek(0)
         kind = file_kind(reader.read(HEAD_BYTES), uri=uri, n_bytes=n_bytes)
-    return kind if kind is not None and kind.is_footage else None
+    return kind
 
 
 _ENCRYPTED_ENTRIES = frozenset({b"encv", b"drmi"})

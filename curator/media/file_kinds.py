@@ -3,12 +3,13 @@
 Only bytes are compared, and nothing is parsed by a library, so the driver may do this too.
 """
 
+import os
 import re
 import struct
 from collections import Counter
 from typing import NamedTuple
 
-from curator.errors import ErrorCode
+from curator.errors import ErrorCode, SourceError
 
 HEAD_BYTES = 1 << 16
 """Size of the beginning that is enough for each kind; 512 bytes are enough for most."""
@@ -63,7 +64,49 @@ INIT_ONLY = FileKind(
     code=ErrorCode.NO_FRAMES,
 )
 
+_RAW = FileKind(
+    "raw footage of a camera",
+    "export it from the maker's program, or from an editor that reads it, as ProRes, H.264 or HEVC",
+    is_footage=True,
+    code=ErrorCode.UNSUPPORTED_CODEC,
+)
+RAW_FOOTAGE = {
+    "r3d": _RAW._replace(what="RED RAW (REDCODE)"),
+    "braw": _RAW._replace(what="Blackmagic RAW"),
+    "crm": _RAW._replace(what="Canon Cinema RAW Light"),
+    "rmf": _RAW._replace(what="Canon Cinema RAW"),
+    "ari": _RAW._replace(what="ARRIRAW, a file per frame"),
+    "arx": _RAW._replace(what="ARRIRAW (HDE), a file per frame"),
+    "cine": _RAW._replace(what="Phantom Cine"),
+    "nev": _RAW._replace(what="Nikon N-RAW"),
+    "mlv": _RAW._replace(what="Magic Lantern RAW"),
+    "mcraw": _RAW._replace(what="MotionCam RAW"),
+    "krw": _RAW._replace(what="KineRAW"),
+} | dict.fromkeys(
+    ("mjpeg", "mjpg", "mjp"),
+    _RAW._replace(
+        what="Motion JPEG without a container, which says no frame rate",
+        remedy="put it into one, with its rate: ffmpeg -framerate 25 -f mjpeg -i FILE -c copy "
+        "video.mkv",
+    ),
+)
+"""Footage that no decoder here shows, by suffix."""
+
+_JSON = FileKind("JSON text", _LIST, has_files=True)
+_TEXT = FileKind("text", _AGAIN)
+PLAYLIST = FileKind("a playlist", _PLAYLIST, has_files=True)
+CONCAT_LIST = FileKind(
+    "a list for FFmpeg's demuxer concat",
+    "write a path per line, without `file` and quotes, or join the files: "
+    "ffmpeg -f concat -safe 0 -i LIST -c copy video.mp4",
+    has_files=True,
+)
+
 _SIGNATURES = (
+    (4, rb"RED[12]", RAW_FOOTAGE["r3d"]),
+    (0, rb"ARRI(\x12\x34\x56\x78|\x78\x56\x34\x12)", RAW_FOOTAGE["ari"]),
+    (0, rb"CI\x2c\x00[\x00-\x02]\x00", RAW_FOOTAGE["cine"]),
+    (0, rb"MLVI.{4}v\d\.", RAW_FOOTAGE["mlv"]),
     (0, rb"PK(\x03\x04|\x05\x06)", FileKind("a ZIP archive", _UNPACK, has_files=True)),
     (257, rb"ustar", FileKind("a tar archive", _UNPACK, has_files=True)),
     (0, rb"\x1f\x8b|BZh[1-9]|\xfd7zXZ\x00|\x28\xb5\x2f\xfd|7z\xbc\xaf\x27\x1c|Rar!\x1a\x07",
@@ -82,20 +125,23 @@ _SIGNATURES = (
 _TEXTS = (
     (r"version https://git-lfs|(\.\./|\.git/|/)*annex/objects/",
      FileKind("a pointer of Git LFS or git-annex", "fetch the content: git lfs pull")),
-    (r"#EXTM3U|ffconcat |\[playlist\]|\[reference\]|<asx|(<\?xml[^>]*>\s*|<!--.*?-->\s*)*"
+    (r"#EXTM3U|\[playlist\]|\[reference\]|<asx|(<\?xml[^>]*>\s*|<!--.*?-->\s*)*"
      r"<(mpd|smil|smoothstreamingmedia|playlist|asset(map)?)\b",
-     FileKind("a playlist", _PLAYLIST, has_files=True)),
+     PLAYLIST),
+    (r"(#[^\n]*\n|\s)*(ffconcat |file\s+'[^\n]+')", CONCAT_LIST),
     (r"(<\?xml[^>]*>\s*|<!--.*?-->\s*)*(<!doctype html|<html|<head|<body)",
      FileKind("a web page, such as an error page in place of the video", _AGAIN)),
     (r"<", FileKind("XML text", _LIST, has_files=True)),
-    (r"[\[{]", FileKind("JSON text", _LIST, has_files=True)),
-    (r"", FileKind("text", _AGAIN)),
+    (r"[\[{]", _JSON),
+    (r"", _TEXT),
 )  # fmt: skip
 """Patterns of the beginning of texts, in any case of letters, and kinds."""
 
 _EBML, _CLUSTER = b"\x1a\x45\xdf\xa3", b"\x1f\x43\xb6\x75"
 _WEBM_ENCRYPTION = re.compile(rb"\x6d\x80.{0,64}?\x50\x33\x81\x01", re.DOTALL)
 """A track's ContentEncodings with an encoding of the type encryption (Matroska, RFC 9559)."""
+_COMMON_ENCRYPTION = re.compile(rb"sinf.{0,64}?schm.{4}(cenc|cens|cbc1|cbcs)", re.DOTALL)
+"""The scheme of an encrypted track of MP4, video or sound (ISO/IEC 23001-7)."""
 _ASF = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 _ASF_ENCRYPTION = (
     bytes.fromhex("fbb3112223bdd211b4b700a0c955fc6e"),
@@ -116,8 +162,12 @@ def file_kind(head: bytes, *, uri: str = "", n_bytes: int = 0) -> FileKind | Non
         uri: Name of the file.
         n_bytes: Size of the file.
     """
-    if is_encrypted(head):
+    is_protected = _COMMON_ENCRYPTION.search(head) is not None and b"vide" in head
+    if is_protected or is_encrypted(head):
         return ENCRYPTED
+    by_name = RAW_FOOTAGE.get(os.path.splitext(uri)[1].lower().removeprefix("."))
+    if by_name is not None and head.startswith(b"\xff\xd8\xff"):
+        return by_name
     for offset, pattern, kind in _SIGNATURES:
         if re.match(pattern, head[offset : offset + 64], re.DOTALL):
             return kind
@@ -131,8 +181,21 @@ def file_kind(head: bytes, *, uri: str = "", n_bytes: int = 0) -> FileKind | Non
         return _ZEROS
     text = _text_of(head)
     if text is None:
-        return None
+        return by_name if head else None
     return next(kind for pattern, kind in _TEXTS if re.match(pattern, text, re.I | re.DOTALL))
+
+
+def of_kind(kind: FileKind, uri: str, n_bytes: int) -> SourceError:
+    """Returns the error for a file that is known to be something else than a readable video."""
+    return SourceError(kind.code, f"{uri} ({n_bytes} bytes) is {kind.what}; {kind.remedy}")
+
+
+def is_of_text(message: str, uri: str, n_bytes: int) -> bool:
+    """Returns whether the error of a file says that it is plain text or JSON.
+
+    Other texts may be in place of a video: a pointer of Git LFS, or a page or XML of an error.
+    """
+    return message in {of_kind(kind, uri, n_bytes).message for kind in (_TEXT, _JSON)}
 
 
 def is_encrypted(head: bytes) -> bool:

@@ -77,7 +77,7 @@ def dry_run(
     )
     tracks, failed = TrackParts(store, families).stored(set(filter(None, contents.values())))
     for uri, source_id in contents.items():
-        if source_id is None and uri in may_be_other:
+        if source_id is None and uri in may_be_other and uri not in last:
             counts["skipped"] += 1
         elif source_id is None or source_id in failed:
             counts["failed"] += 1

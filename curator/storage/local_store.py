@@ -465,5 +465,10 @@ def _explained(action: str, path: str) -> Iterator[None]:
         yield
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "check the disk or the network mount")
+        if action == "write" and error.errno == errno.ENOENT:
+            remedy = (
+                "its file system takes no new files, or another program removes them; choose "
+                "another output folder"
+            )
         words = f"cannot {action} {path!r}: {error.strerror or error}; {remedy}"
         raise StorageError(words) from error

@@ -7,7 +7,8 @@
 - `.jsonl`, `.ndjson`: an object per line, with the URI under the key `uri` and metadata under
   others, or a text with the URI.
 
-A relative path starts at the manifest's folder. Text is UTF-8, with or without a byte order mark.
+A relative path starts at the manifest's folder. Text is UTF-8, with or without a byte order
+mark, or UTF-16 with one, as PowerShell writes.
 
 A manifest in a bucket is untrusted: it may name objects, but no files of this machine; relative
 paths stay in its bucket. A manifest on this machine may name files and objects.
@@ -17,12 +18,14 @@ import csv
 import io
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from curator.errors import UsageError, raised_as
 from curator.json_bounds import load_bounded
+from curator.media.file_kinds import CONCAT_LIST, PLAYLIST, file_kind
 from curator.storage.base import has_scheme
 from curator.storage.metadata_columns import CsvText, column_names
 from curator.storage.object_service import ADDRESSES, scheme_of
@@ -50,12 +53,17 @@ FORMS = ".txt or .lst with a URI per line; .csv, .tsv, .jsonl or .parquet with a
 COLUMN = "uri"
 _LINE_BYTES, _JSON_LINE_BYTES = 64 << 10, 1 << 20
 _BATCH_ROWS = 8192
+_MOST_SHOWN, _MOST_NAMED = 100, 20
+"""Characters of an entry, and columns, in a message."""
 _ROWS_PER_BYTE = 100
 """Maximum number of rows per byte of a Parquet file. A million numbered names in Parquet's densest
 encoding and compression have 20 rows per byte; with more, most rows repeat others."""
 _MOST_ROWS = 100_000_000
 """Maximum number of rows of a Parquet file: five minutes of reading."""
 _MARK = b"\xef\xbb\xbf"
+_HEAD_BYTES = 4096
+_MOST_UTF_16 = 256 << 20
+"""Largest manifest in UTF-16 in bytes; it is decoded as a whole."""
 
 
 def is_manifest(uri: str) -> bool:
@@ -73,6 +81,8 @@ def manifest_rows(manifest: str) -> Iterator[ManifestRow]:
     """
     left_out = _LeftOut(manifest)
     with open_source(manifest) as stream:
+        if _suffix(manifest) != "parquet":
+            stream = _utf_8(stream, manifest)
         for place, written, metadata in _READERS[_suffix(manifest)](stream, manifest, left_out):
             try:
                 yield ManifestRow(resolve(written, manifest), metadata)
@@ -83,6 +93,40 @@ def manifest_rows(manifest: str) -> Iterator[ManifestRow]:
                     "may name files and objects"
                 ) from error
     left_out.warn()
+
+
+def _utf_8(stream: BinaryIO, manifest: str) -> BinaryIO:
+    """Returns a text as UTF-8; refuses bytes that are no list, and a list of another program."""
+    head = stream.read(_HEAD_BYTES)
+    stream.seek(0)
+    kind = file_kind(head)
+    if kind in (PLAYLIST, CONCAT_LIST):
+        raise UsageError(f"manifest {manifest!r} is {kind.what}; {kind.remedy}")
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        data = stream.read(_MOST_UTF_16 + 1)
+        if len(data) > _MOST_UTF_16:
+            raise UsageError(
+                f"manifest {manifest!r} is in UTF-16, and larger than {_MOST_UTF_16} bytes; save "
+                "it as UTF-8"
+            )
+        with raised_as(UsageError, ValueError, of=f"manifest {manifest!r}: "):
+            return io.BytesIO(data.decode("utf-16").encode())
+    if len(_CONTROLS.findall(head)) * _LEAST_TEXT > len(head):
+        raise UsageError(
+            f"manifest {manifest!r} is no text in UTF-8: it is binary, or in UTF-16 without a byte "
+            f"order mark; save it as UTF-8. Manifests: {FORMS}"
+        )
+    return stream
+
+
+_CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
+_LEAST_TEXT = 20
+"""A text has less than one control character in so many bytes; one wrong name fails alone."""
+
+
+def _brief(text: str) -> str:
+    """Returns a text for a message, without characters that no terminal shows."""
+    return ascii(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")
 
 
 class _LeftOut:
@@ -328,7 +372,10 @@ def _values(column: "pa.Array", kind: "pa.DataType") -> list[Any]:
 
 
 def _no_column(manifest: str, columns: list[str]) -> UsageError:
+    found = [name if name.isprintable() else _brief(name) for name in columns[:_MOST_NAMED]]
+    more = ["..."] if len(columns) > _MOST_NAMED else []
     return UsageError(
-        f"manifest {manifest!r} has no column {COLUMN!r}; found {', '.join(columns) or 'none'}. "
+        f"manifest {manifest!r} has no column {COLUMN!r}; found "
+        f"{', '.join(found + more) or 'none'}. "
         f"Name the column with the paths and addresses {COLUMN!r}"
     )

@@ -258,6 +258,8 @@ def local_failure(path: str, error: Exception) -> SourceError:
         "grant this user the permission to read it"
         if number in (errno.EACCES, errno.EPERM)
         else "check the disk or the network mount, and the name"
+        if number is not None
+        else "correct the name"
     )
     return SourceError(ErrorCode.UNREADABLE, f"{path!r} cannot be read: {words}; {remedy}")
 

@@ -125,8 +125,17 @@ def test_a_folder_without_a_video_is_refused(
     for name in names:
         (tmp_path / "in" / name).write_bytes(b"x")
     error = curate("run", tmp_path / "in", tmp_path / "out", *more, code=EXIT_USAGE)
-    assert ("has no video: 3 files with names of other kinds" if names else "has no files") in error
+    assert ("has no video: 3 files of other kinds" if names else "has no files") in error
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("place", ["/dev/null/x", "/proc/x"])
+def test_a_folder_that_cannot_be_made_is_refused(broken: Path, place: str, curate: Curate) -> None:
+    """Pins that a demo says so as a run does, and that both say what helps."""
+    for words in (("demo",), ("run", broken)):
+        error = curate(*words, place, code=EXIT_USAGE).splitlines()[-1]
+        assert error.startswith(f"curate: cannot write '{place}/")
+        assert error.endswith("choose another output folder")
 
 
 def test_a_dry_run_writes_nothing(broken: Path, tmp_path: Path, curate: Curate) -> None:

@@ -175,6 +175,14 @@ def test_cogvideo_is_what_its_dataset_classes_read(tmp_path: Path, clips: list[M
             exported(tmp_path / "out", tmp_path / name, "cogvideo")
 
 
+def test_a_destination_that_cannot_be_written_is_refused(out: Path, tmp_path: Path) -> None:
+    """Pins that no part of the export is done: the same command would never resume it."""
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file" / "to", Path("/proc/x")):
+        with pytest.raises(UsageError, match="choose another output folder"):
+            exported(out, place, "parquet")
+
+
 @pytest.mark.parametrize("form", ["cosmos", "opensora", "cogvideo"])
 def test_clips_that_are_too_short_for_a_trainer_stay_out(
     out: Path, tmp_path: Path, clips: list[MadeClip], form: str

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from curator.errors import ErrorCode, SourceError
-from curator.media.file_kinds import file_kind
+from curator.media.file_kinds import ENCRYPTED, file_kind
 from curator.stages.scan.probe import header_facts
+from curator.stages.scan.source_names import NameKind, name_kind
 
 KEYS = {
     "encryption_scheme": "cenc-aes-ctr",
@@ -93,6 +94,49 @@ def test_encrypted_videos_are_called_so() -> None:
         error = refusal(data, name)
         assert error is not None
         assert error.code is ErrorCode.NOT_A_VIDEO
+
+
+def test_fragments_of_common_encryption_are_called_encrypted() -> None:
+    """FFmpeg refuses them at once, as invalid data."""
+    fragments = {"movflags": "frag_keyframe+empty_moov"}
+    films = {form: film(form, options=KEYS | fragments) for form in ("mp4", "mov")}
+    begin = films["mp4"].index(b"moov") - 4
+    padding = struct.pack(">I4s", 100_000, b"free") + bytes(100_000 - 8)
+    films["far.mp4"] = films["mp4"][:begin] + padding + films["mp4"][begin:]
+    for name, data in films.items():
+        error = refusal(data, name)
+        assert error is not None, name
+        assert error.code is ErrorCode.ENCRYPTED, name
+    # FFmpeg refuses plain video beside encrypted sound, too.
+    assert file_kind(films["mp4"].replace(b"encv", b"avc1")) is ENCRYPTED
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "what", "remedy"),
+    [
+        ("A001.R3D", b"\x00\x00\x02\x00RED2" + bytes(99), "RED RAW", "ProRes"),
+        ("a001", b"\x00\x00\x01\x00RED1" + bytes(99), "RED RAW", "ProRes"),
+        ("A001.braw", b"\x00\x00\x00\x08wide" + os.urandom(999), "Blackmagic RAW", "ProRes"),
+        ("A001.CRM", os.urandom(999), "Canon Cinema RAW Light", "ProRes"),
+        ("A001.ari", b"ARRI\x12\x34\x56\x78" + bytes(999), "ARRIRAW", "ProRes"),
+        ("A001.arx", os.urandom(999), "ARRIRAW", "ProRes"),
+        ("shot.cine", b"CI\x2c\x00\x00\x00\x01\x00" + bytes(99), "Phantom Cine", "ProRes"),
+        ("N001.NEV", os.urandom(999), "Nikon N-RAW", "ProRes"),
+        ("M01.MLV", b"MLVI\x34\x00\x00\x00v2.0\x00" + bytes(99), "Magic Lantern", "ProRes"),
+        ("a.mjpg", b"\xff\xd8\xff\xe0\x00\x10JFIF\x00" + bytes(99), "Motion JPEG", "-framerate"),
+        ("a.mjpeg", b"\xff\xd8\xff\xdb" + os.urandom(999), "Motion JPEG", "-framerate"),
+    ],
+)
+def test_raw_footage_is_called_by_its_name(name: str, head: bytes, what: str, remedy: str) -> None:
+    assert name_kind(name) is not NameKind.OTHER
+    error = refusal(head, name)
+    assert error is not None
+    assert error.code is ErrorCode.UNSUPPORTED_CODEC, error.message
+    assert f"is {what}" in error.message
+    assert remedy in error.message
+    error = refusal(b"<html>404</html>", name)
+    assert error is not None
+    assert "a web page" in error.message
 
 
 def test_fragments_and_initialization_segments_are_called_so() -> None:

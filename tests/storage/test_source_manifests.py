@@ -97,6 +97,7 @@ def test_text_lines_are_verbatim_and_what_is_no_text_gets_a_row(folder: Path) ->
         assert isinstance(item, UnlistedSource)
         assert item.code is ErrorCode.UNREADABLE
         item.message.encode()
+        assert "check the disk" not in item.message
 
 
 def test_fields_of_csv_and_parquet_may_be_quoted_empty_or_missing(folder: Path) -> None:
@@ -135,6 +136,14 @@ def test_fields_of_csv_and_parquet_may_be_quoted_empty_or_missing(folder: Path) 
         ("m.jsonl", b'{"a":' * 99 + b"1" + b"}" * 99, r"line 1: not valid JSON: nested deeper"),
         ("m.parquet", b"not parquet at all", r"not valid Parquet"),
         ("m.parquet", b"", r"not valid Parquet"),
+        ("m.txt", bytes(range(256)) * 9, r"is no text in UTF-8: it is binary"),
+        ("m.lst", "a.mp4\n".encode("utf-16-le"), r"or in UTF-16 without a byte order mark"),
+        ("m.csv", bytes(range(256)) * 9, r"is no text in UTF-8"),
+        ("m.csv", b"pa\x1bth\xff,b" + b"x" * 99, r"found 'pa\\x1bth\\udcff', bx+\. Name"),
+        ("m.txt", "\ufeffa.mp4".encode("utf-16-be") + b"a", r"truncated data"),
+        ("m.txt", b"#EXTM3U\na.mp4\n", r"is a playlist; name the video"),
+        ("m.lst", b"\xef\xbb\xbf# Made\nfile 'a.mp4'\n", r"demuxer concat; write a path per line"),
+        ("m.txt", b"file 'a b.mp4'\nfile 'b.mp4'\n", r"demuxer concat; write a path per line"),
         ("m.txt", b"x" * 100_000, r"line 1 is longer than 65536 bytes"),
     ],
 )
@@ -144,6 +153,15 @@ def test_what_is_no_manifest_is_told(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=message):
         list_sources([str(tmp_path / name)])
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_text_in_utf_16_is_read(folder: Path, encoding: str) -> None:
+    """Pins lists as PowerShell's `>` writes them."""
+    for name, text in (("m.txt", "ü.mp4\r\na.mp4\r\n"), ("m.csv", "uri,n\r\nü.mp4,1\r\na.mp4,2")):
+        (folder / name).write_bytes(("\ufeff" + text).encode(encoding))
+        found = [uri for uri, _ in manifest_rows(str(folder / name))]
+        assert found == [f"{folder}/ü.mp4", f"{folder}/a.mp4"]
 
 
 @pytest.mark.parametrize(

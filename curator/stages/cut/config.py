@@ -98,7 +98,9 @@ class CutConfig(StageConfig):
     def _possible(self) -> Self:
         if self.fps is not None:
             try:
-                rate = Fraction(self.fps)
+                # `Fraction` also takes digits of other scripts, and `_`.
+                is_plain = self.fps.isascii() and "_" not in self.fps
+                rate = Fraction(self.fps if is_plain else "")
             except (ValueError, ZeroDivisionError) as error:
                 raise ValueError(
                     f"fps {self.fps!r}; expected frames per second, such as 24 or 30000/1001"

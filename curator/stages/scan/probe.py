@@ -8,7 +8,6 @@ import numpy as np
 from curator.errors import ErrorCode, SourceError
 from curator.media.container import (
     header_track,
-    of_kind,
     only_dolby_vision,
     open_container,
     pixel_aspect_of,
@@ -17,6 +16,7 @@ from curator.media.container import (
     video_stream,
 )
 from curator.media.decode import HDR_TRANSFERS
+from curator.media.file_kinds import of_kind
 from curator.records.sources import Failure
 from curator.records.tracks import varies
 from curator.storage import content_id, open_source

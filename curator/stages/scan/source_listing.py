@@ -22,9 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import ErrorCode, SourceError, StorageError, UsageError, raised_as
+from curator.media.file_kinds import is_of_text
 from curator.number_text import amount
 from curator.records.sources import SourceRef
-from curator.stages.scan.source_names import NameKind, name_kind, reason_not_to_read
+from curator.stages.scan.source_names import (
+    NameKind,
+    may_be_empty,
+    name_kind,
+    reason_not_to_read,
+)
 from curator.storage.file_walk import DOTS, WalkedPath, expand, find_objects, is_pattern, walk
 from curator.storage.metadata_columns import column_name
 from curator.storage.object_service import ADDRESSES, Cause, ObjectService, service_of, split_uri
@@ -68,7 +74,10 @@ class ListedSource:
     version: str
     metadata: Metadata = field(default_factory=dict)
     may_be_other: bool = False
-    """Whether it is skipped if it holds no video: found in a folder, and its name says nothing."""
+    """Whether it is skipped if it holds no video: found in a folder, and its name says nothing.
+
+    A file without suffix is skipped if it is text.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,9 +259,13 @@ def _by_name(walked: WalkedPath) -> Listed:
     if kind is NameKind.OTHER:
         return _checked_text(SkippedName(uri=walked.path))
     listed = _local(walked)
-    if kind is NameKind.UNKNOWN and isinstance(listed, ListedSource):
-        return replace(listed, may_be_other=True)
-    return listed
+    return _of_folder(listed, kind) if isinstance(listed, ListedSource) else listed
+
+
+def _of_folder(listed: ListedSource, kind: NameKind) -> Listed:
+    if not listed.bytes and may_be_empty(listed.uri):
+        return SkippedName(uri=listed.uri)
+    return listed if kind is NameKind.VIDEO else replace(listed, may_be_other=True)
 
 
 def _local(walked: WalkedPath) -> Listed:
@@ -353,12 +366,8 @@ def _objects(service: ObjectService, bucket: str, key: str) -> Iterator[Listed]:
             )
             yield UnlistedSource(uri=uri, code=ErrorCode.UNSAFE_KEY, message=message)
         else:
-            yield ListedSource(
-                uri=uri,
-                bytes=stored.bytes,
-                version=object_version(stored),
-                may_be_other=kind is NameKind.UNKNOWN,
-            )
+            version = object_version(stored)
+            yield _of_folder(ListedSource(uri=uri, bytes=stored.bytes, version=version), kind)
 
 
 def _at_least_one(items: Iterator[_Item], argument: str, otherwise: str) -> Iterator[_Item]:
@@ -377,9 +386,9 @@ def _with_a_video(items: Iterator[Listed], argument: str, otherwise: str) -> Ite
             return chain(skipped, [item], items)
         skipped.append(item)
     raise UsageError(
-        f"input {argument!r} has no video: {amount(len(skipped), 'file')} with names of other "
-        f"kinds, such as {skipped[0].uri!r}; unpack archives, and to read a file in spite of its "
-        "name, name the file itself"
+        f"input {argument!r} has no video: {amount(len(skipped), 'file')} of other kinds, "
+        f"or empty, such as {skipped[0].uri!r}; unpack archives, and to read a file in spite of "
+        "its name, name the file itself"
     )
 
 
@@ -469,11 +478,19 @@ class ListedSources:
 
     def without_others(self, probes: pa.Table) -> pa.Table:
         """Removes files of folders that hold no video, and whose names do not promise one."""
-        rows = probes.select(["uri", "error_code"]).append_column(
+        rows = probes.select(["uri", "bytes", "error_code", "error_message"]).append_column(
             "row", pa.array(range(probes.num_rows))
         )
         failed = rows.filter(pc.is_in(rows["error_code"], value_set=pa.array(_NO_VIDEO)))
-        others = [row for row in failed.to_pylist() if row["uri"] in self._may_be_other]
+        others = [
+            row
+            for row in failed.to_pylist()
+            if row["uri"] in self._may_be_other
+            and (
+                name_kind(row["uri"]) is NameKind.UNKNOWN
+                or is_of_text(row["error_message"], row["uri"], row["bytes"])
+            )
+        ]
         if not others:
             return probes
         self.n_skipped_names += len(others)

@@ -7,7 +7,7 @@ import os
 import re
 from enum import StrEnum
 
-from curator.media.file_kinds import file_kind
+from curator.media.file_kinds import RAW_FOOTAGE, file_kind
 from curator.storage.source_manifests import FORMS, is_manifest
 
 _VIDEOS = (
@@ -35,8 +35,8 @@ _OTHERS = {
     "checksums, signatures, links and code": "md5 sha1 sha224 sha256 sha384 sha512 sfv crc par2 "
     "asc sig torrent magnet url lnk webloc desktop py sh bat js css ipynb exe dll so",
 }
-VIDEO_SUFFIXES = frozenset(f".{end}" for end in _VIDEOS.split())
-"""Suffixes of videos: a file with such a name is a source, or a failed one."""
+VIDEO_SUFFIXES = frozenset(f".{end}" for end in (*_VIDEOS.split(), *RAW_FOOTAGE))
+"""Suffixes of videos: a file with such a name is a source, or a failed one, as raw footage is."""
 OTHER_SUFFIXES = frozenset(f".{end}" for ends in _OTHERS.values() for end in ends.split())
 """Suffixes of files that are clearly not videos, or copies of videos in low resolution (`.LRV`).
 
@@ -60,11 +60,13 @@ class NameKind(StrEnum):
     """What a name says about a file in a folder or a bucket."""
 
     VIDEO = "video"
-    """A video, or no suffix: buckets name videos by hashes."""
+    """A video."""
     OTHER = "other"
     """Not a video, or a preview of `curate report`."""
     UNKNOWN = "unknown"
     """A suffix that says nothing, so the bytes decide."""
+    NO_SUFFIX = "no suffix"
+    """A video, as buckets name videos by hashes, unless it is empty or text."""
 
 
 def name_kind(uri: str) -> NameKind:
@@ -77,7 +79,12 @@ def name_kind(uri: str) -> NameKind:
         return NameKind.VIDEO
     if _OTHER_NAMES.fullmatch(name):
         return NameKind.OTHER
-    return NameKind.UNKNOWN if suffix else NameKind.VIDEO
+    return NameKind.UNKNOWN if suffix else NameKind.NO_SUFFIX
+
+
+def may_be_empty(uri: str) -> bool:
+    """Returns whether an empty file has a usual name: a mark without suffix, a menu of a DVD."""
+    return name_kind(uri) is NameKind.NO_SUFFIX or uri.lower().endswith(".vob")
 
 
 def reason_not_to_read(argument: str, head: bytes) -> str | None:
@@ -87,7 +94,7 @@ def reason_not_to_read(argument: str, head: bytes) -> str | None:
         argument: Path or address of a file.
         head: Its first bytes. A video keeps being a source, whatever its name.
     """
-    if name_kind(argument) is NameKind.VIDEO:
+    if name_kind(argument) in (NameKind.VIDEO, NameKind.NO_SUFFIX):
         return None
     kind = file_kind(head)
     if kind is None or not kind.has_files:

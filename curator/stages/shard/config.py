@@ -80,7 +80,9 @@ class ShardConfig(StageConfig):
     def _readable(cls, aspects: tuple[str, ...]) -> tuple[str, ...]:
         for aspect in aspects:
             numbers = aspect.split(",")
-            if len(numbers) != 2 or not all(n.isdigit() and int(n) > 0 for n in numbers):
+            if len(numbers) != 2 or not all(
+                n.isascii() and n.isdigit() and int(n) > 0 for n in numbers
+            ):
                 raise ValueError(f"aspect {aspect!r}; expected two whole numbers such as '16,9'")
         return aspects
 

@@ -278,6 +278,10 @@ def test_a_size_is_width_and_height_however_it_is_written(
         ({"size": True}, "expected 1280x720"),
         ({"most_cropped": 1.1}, "less than or equal to 1"),
         ({"fps": "fast"}, "expected frames per second, such as 24"),
+        ({"fps": "２４"}, "expected frames per second, such as 24"),  # noqa: RUF001
+        ({"fps": "2_4"}, "expected frames per second, such as 24"),
+        ({"size": "720ｐ"}, "expected 1280x720"),  # noqa: RUF001
+        ({"size": "１２８０x７２０"}, "expected 1280x720"),  # noqa: RUF001
         ({"fps": 1000}, "expected 1 to 240"),
         ({"size": "large"}, "bucket"),
     ],

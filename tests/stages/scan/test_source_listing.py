@@ -3,20 +3,25 @@
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from curator.errors import ErrorCode, StorageError, UsageError
 from curator.stages.scan import source_listing as listing
+from curator.stages.scan.probe import scan_source
 from curator.stages.scan.source_listing import (
     Listed,
     ListedSource,
+    ListedSources,
     SkippedName,
     UnlistedSource,
     list_sources,
 )
 from curator.storage import ObjectInfo, open_source, s3_client
 from curator.storage.s3_client import S3Service
+from curator.tables.parts import rows_to_table
+from curator.tables.schemas import SCAN_SCHEMA
 
 
 @pytest.fixture
@@ -390,12 +395,35 @@ def test_lists_and_archives_as_arguments_are_called_so(
     assert not found.may_be_other
 
 
+def test_empty_marks_and_texts_without_suffix_are_skipped(tmp_path: Path) -> None:
+    """Pins what jobs and DVDs leave in folders; a file in place of a video still fails."""
+    texts = {
+        "CREDITS": b"of a film", "part-00000": b"a,b\n1,2\n", "meta": b'{"a": 1}', "_started": b"",
+        "VTS_01_0.VOB": b"", "0a1b": b"<html>404</html>", "film": b"\x00\x01" * 999,
+        "1b2c": b"version https://git-lfs.github.com/spec/v1\n", "late.mp4": b"",
+        "error": b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>",
+    }  # fmt: skip
+    for name, content in texts.items():
+        (tmp_path / name).write_bytes(content)
+
+    def left(argument: Path) -> tuple[set[str], int]:
+        sources = MagicMock()
+        found = ListedSources(list_sources([str(argument)]), sources, MagicMock(), [])
+        rows = [scan_source(ref.uri, ref.n_bytes, ref.version) for ref in found]
+        probes = found.without_others(rows_to_table(rows, SCAN_SCHEMA))
+        return {Path(uri).name for uri in probes["uri"].to_pylist()}, found.n_skipped_names
+
+    assert left(tmp_path) == ({"0a1b", "1b2c", "error", "film", "late.mp4"}, 5)
+    for name in ("CREDITS", "_started", "VTS_01_0.VOB"):
+        assert left(tmp_path / name) == ({name}, 0)
+
+
 def test_companions_of_a_folder_are_skipped_unless_their_bytes_decide(
     tmp_path: Path, s3_bucket: str
 ) -> None:
     skipped = ["00000.CPI", "a_$folder$", "LICENSE", "README", "b.aae", "c.mp4.part"]
-    unsure = ["clip.5", "x.NAV"]
-    for name in ("film.mp4", "0a1b2c", *skipped, *unsure):
+    unsure = ["0a1b2c", "clip.5", "x.NAV"]
+    for name in ("film.mp4", *skipped, *unsure):
         (tmp_path / name).write_bytes(b"x")
         s3_client.client().put_object(Bucket=s3_bucket, Key=f"in/{name}", Body=b"x")
     for folder in (str(tmp_path), f"s3://{s3_bucket}/in"):

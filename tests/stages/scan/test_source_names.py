@@ -26,10 +26,13 @@ OF_REPORT = "out/report/previews/0123456789abcdef01234567.mp4"
         ),
         (
             NameKind.VIDEO,
-            "a.mp4 README.mp4 c.gif d e.ts g.3gp wav .json/x 00000.MTS M2U00001.MPG VTS_01_1.VOB "
-            "C0001.MXF GX010001.360 VID.insv seg.m4s 5f2c9a s3://b/0a/1b2c "
+            "a.mp4 README.mp4 c.gif e.ts g.3gp 00000.MTS M2U00001.MPG VTS_01_1.VOB "
+            "C0001.MXF GX010001.360 VID.insv seg.m4s A001.R3D A.braw A.CRM "
+            "A.rmf A.ari A.arx A.cine A.nev A.MLV A.mcraw A.krw "
+            "a.mjpeg a.mjpg "
             f"out/report/previews/tour.mp4 my{OF_REPORT}.mp4",
         ),
+        (NameKind.NO_SUFFIX, "d wav .json/x 5f2c9a s3://b/0a/1b2c CREDITS part-00000"),
         (NameKind.UNKNOWN, "b.m4a f.ogg AVSEQ01.DAT MOV001.MOD x.NAV flight.MRK talk.5 a.bin"),
     ],
 )
