@@ -207,16 +207,64 @@ def _claimed_frames(stream: av.VideoStream) -> float | None:
     count = tags.get("NUMBER_OF_FRAMES", "")
     if count.isdecimal():
         return float(count)
-    # Of Matroska, FFmpeg takes the file's duration for that of the first stream.
-    clock = re.fullmatch(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)", tags.get("DURATION", ""))
+    seconds = _own_duration_s(stream)
+    return seconds and seconds * float(stream.average_rate or stream.guessed_rate or 25)
+
+
+def _own_duration_s(stream: av.VideoStream) -> float | None:
+    """Returns the seconds of a stream by the header; None if that only says them of the file."""
+    tags = {name.upper(): text for name, text in stream.metadata.items()}
+    # Of Matroska, FFmpeg takes the file's duration for that of the first stream. In MP4, the tag
+    # is a copy from the file that the stream was taken from.
+    is_matroska = "matroska" in stream.container.format.name
+    clock = is_matroska and re.fullmatch(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)", tags.get("DURATION", ""))
     if clock:
         hours, minutes, rest = clock.groups()
         seconds = int(hours) * 3600 + int(minutes) * 60 + float(rest)
-    elif stream.duration and stream.time_base:
-        seconds = float(stream.duration * stream.time_base)
-    else:
-        return None
-    return seconds * float(stream.average_rate or stream.guessed_rate or 25)
+        # FFmpeg writes the time of the end, and mkvmerge, with its statistics, the length.
+        return seconds if "_STATISTICS_TAGS" in tags else max(0.0, seconds - _start_s(stream))
+    if stream.duration and stream.time_base:
+        return float(stream.duration * stream.time_base)
+    return None
+
+
+def _start_s(stream: av.VideoStream) -> float:
+    return float((stream.start_time or 0) * (stream.time_base or 0))
+
+
+class ClaimedDuration(NamedTuple):
+    """Seconds of the video by the header, from its first frame."""
+
+    seconds: float | None
+    is_of_file: bool = False
+    """Whether this is the time to the end of the file, in which other streams may end later."""
+
+
+def claimed_duration(
+    container: av.container.InputContainer, stream: av.VideoStream
+) -> ClaimedDuration:
+    """Returns the duration that the header of a container promises for a video stream."""
+    # ASF has the duration of the file alone, which FFmpeg gives to each stream.
+    own_s = _own_duration_s(stream) if container.format.name != "asf" else None
+    if own_s is not None or not container.duration:
+        return ClaimedDuration(own_s)
+    late_s = max(0.0, _start_s(stream) - (container.start_time or 0) / 1_000_000)
+    return ClaimedDuration(max(0.0, container.duration / 1_000_000 - late_s), is_of_file=True)
+
+
+def reaches(reader: BinaryIO, uri: str, *, n_bytes: int, share: float) -> bool:
+    """Returns whether packets of any stream reach a share of the duration of a container."""
+    with open_container(reader, uri, n_bytes=n_bytes) as container:
+        least_s = share * (container.duration or 0) / 1_000_000
+        try:
+            # FLV without an index of its key frames refuses to seek behind the last one.
+            for packet in container.demux():
+                at = packet.pts if packet.pts is not None else packet.dts
+                if at is not None and (at + (packet.duration or 0)) * packet.time_base >= least_s:
+                    return True
+        except (av.error.FFmpegError, IndexError):
+            return False
+    return False
 
 
 def promised_frames(
@@ -255,7 +303,11 @@ _DOLBY_ONLY = re.compile(
 
 def _is_dolby_tagged(stream: av.stream.Stream) -> bool:
     context = getattr(stream, "codec_context", None)
-    return context is not None and context.codec_tag in _DOLBY_TAGS
+    try:
+        return context is not None and context.codec_tag in _DOLBY_TAGS
+    except UnicodeDecodeError:
+        # A tag is a number, such as AVI's 0xff of AAC; PyAV reads it as text.
+        return False
 
 
 def only_dolby_vision(uri: str) -> SourceError:

@@ -132,17 +132,20 @@ class SourceFrames:
     def pts_of_end(self, end_frame: int) -> int:
         """Returns the timestamp at which a half-open span of frames up to `end_frame` ends.
 
-        A frame before a hole in time is shown as long as the frames before it.
+        A frame before a hole in time, or before lost frames, is shown as long as those before it.
         """
         if end_frame >= self.n_frames:
             return self.end_pts
         last, end = self.frame_pts[end_frame - 1 : end_frame + 1].tolist() if end_frame else (0, 0)
-        if float((end - last) * self.time_base) <= LEAST_HOLE_S:
+        is_long = float((end - last) * self.time_base) > LEAST_HOLE_S
+        flags = self.frame_flags[max(0, end_frame - 1) : end_frame + 1] & DAMAGED
+        if not is_long and flags[0] == flags[-1]:
             return int(self.frame_pts[end_frame])
-        if not len(holes(self.frame_pts, self.time_base, after=end_frame - 1)):
-            return int(end)
         near = np.diff(self.frame_pts[max(0, end_frame - 1 - _NEAR) : end_frame])
-        return int(last + np.median(near if len(near) else np.diff(self.frame_pts)))
+        usual = np.median(near if len(near) else np.diff(self.frame_pts))
+        if is_long and len(holes(self.frame_pts, self.time_base, after=end_frame - 1)):
+            return int(last + usual)
+        return int(last + usual) if flags[0] != flags[-1] and end - last > _LOST * usual else end
 
     @property
     def duration_s(self) -> float:
@@ -267,6 +270,9 @@ _HOLE_INTERVALS = 5.0
 """Least length of a hole, in usual intervals before and after it."""
 _REGULAR, _REGULAR_SHARE = 2.0, 0.9
 """A rate is regular if at least this share of the intervals are at most so many usual ones."""
+_LOST = 1.75
+"""Least interval next to damage that says that a frame is lost, in usual ones: of telecined film,
+the usual one is 2.5 fields and the longest 3."""
 _NEAR = 4
 """Number of intervals on each side that say what is usual."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import film_makers
 import numpy as np
 import pytest
 from av.packet import Packet
@@ -18,7 +19,7 @@ from samples import analyzed
 
 from curator.errors import DecodeError, ErrorCode, SourceError
 from curator.media import decode
-from curator.media.container import has_other_video, open_container, video_stream
+from curator.media.container import has_decoder, has_other_video, open_container, video_stream
 from curator.records.clips import Shot
 from curator.records.sources import Note
 from curator.stages.cut.config import CutConfig
@@ -175,6 +176,21 @@ def retagged(source: Path, path: Path, tag: bytes, box: bytes = b"") -> Path:
             struct.pack_into(">I", data, place, struct.unpack_from(">I", data, place)[0] + len(box))
     path.write_bytes(data)
     return path
+
+
+@pytest.mark.parametrize("suffix", [".avi", ".nut"])
+def test_a_tag_that_is_no_text_loses_no_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """A tag is a number: AVI has 0xff for AAC and 0xf1ac for FLAC; also of pictures."""
+    monkeypatch.setitem(film_makers.FORMATS, suffix, suffix[1:])
+    monkeypatch.setitem(film_makers._AUDIO_CODECS, suffix, "aac")
+    path = tmp_path / f"film{suffix}"
+    frames = moving_texture(3, width_px=64, height_px=64)
+    write_video(path, frames, codec="mpeg4", audio_tone_s=0.2)
+    with path.open("rb") as file, open_container(file, "a", n_bytes=path.stat().st_size) as found:
+        assert [has_decoder(stream) for stream in found.streams] == [True, True]
+        assert video_stream(found, "a").width == 64
 
 
 def dolby(profile: int, compatibility: int) -> bytes:

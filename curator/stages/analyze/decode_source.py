@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from curator.errors import DecodeError, DeviceMemoryError, ErrorCode
 from curator.media.audio_level import CELLS_PER_S, end_cell, first_cell, level_meter
 from curator.media.container import (
+    claimed_duration,
     has_other_video,
     open_container,
     pixel_aspect_of,
     promised_frames,
+    reaches,
     shown_aspect,
     video_stream,
 )
@@ -75,7 +77,9 @@ class HeaderClaims:
         n_frames, duration_s = self.n_frames, self.duration_s
         notes = list(track.notes)
         if n_frames is not None:
-            is_short = track.n_frames < FEWER * n_frames
+            # AVI counts frames that it leaves out, as before a video that begins late.
+            promised_s = max(duration_s or 0.0, n_frames / float(track.fps))
+            is_short = track.n_frames < FEWER * n_frames and track.duration_s < FEWER * promised_s
         else:
             # Between the first and the last of times that start again may be any time.
             has_claim = duration_s is not None and Note.TIMES_START_AGAIN not in notes
@@ -121,10 +125,7 @@ class SourceDecode:
             begins_within = segment is not None and segment.number > 0
             self._audio = level_meter(container, stream, begins_within=begins_within)
         self.frames = self._reader(container, uri, threads)
-        # Matroska stores only the duration of the file.
-        claimed_s = container.duration / 1_000_000 if container.duration else None
-        if stream.duration:
-            claimed_s = float(stream.duration * self.frames.time_base)
+        claimed_s, self.has_duration_of_file = claimed_duration(container, stream)
         self.header = HeaderClaims(
             n_frames=promised_frames(container, stream), duration_s=claimed_s
         )
@@ -281,7 +282,13 @@ def analyze_source(reader: BinaryIO, uri: str, **options: Unpack[AnalysisOptions
             )
         track = measuring.track(hashing.finish())
         measuring.account()
-        return replace(track, notes=measuring.header.notes(track))
+        header = measuring.header
+        is_doubtful = measuring.has_duration_of_file and header.n_frames is None
+        is_doubtful &= Note.TRUNCATED in header.notes(track) and not report.ended_early
+        # Sound may be longer than the pictures.
+        if is_doubtful and reaches(reader, uri, n_bytes=options["n_bytes"], share=FEWER):
+            header = replace(header, duration_s=None)
+        return replace(track, notes=header.notes(track))
 
     return with_cpu_to_fall_back_on(options["analysis_models"], measured)
 

@@ -52,7 +52,7 @@ SIGNALS_OF = {
 _GRID = ("samples_per_s", "motion_pair_s")
 BUILT_IN = (
     TrackFamily(
-        FRAMES, 3,
+        FRAMES, 4,
         ("sha256", "block_hashes", "time_base", "end_pts", "width", "height", "rotation_deg",
          "pixel_aspect", "aspect_changes", "is_interlaced", "is_hdr", "notes", "n_decode_errors",
          "frame_pts", "frame_bytes", "frame_flags", "frame_size", "luma_mean", "luma_spread"),

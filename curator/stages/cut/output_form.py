@@ -80,7 +80,7 @@ def as_written(clips: "pa.Table", cut: CutConfig, shard: BucketClasses) -> "pa.T
     if cut.size is not None:
         add(**_sizes(clips, cut.size, shard))
     if cut.rate is not None:
-        n_frames, rates = _frames_at(cut.rate, clips)
+        n_frames, rates = _frames_at(cut.rate, clips, cut.length_frames)
         add(written_fps=np.full(len(n_frames), float(cut.rate)), **rates)
         text = pa.array([str(cut.rate)] * len(n_frames), pa.string())
         clips = with_column(clips, "fps_fraction", text)
@@ -110,9 +110,13 @@ def _sizes(
 
 
 def _frames_at(
-    rate: Fraction, clips: "pa.Table"
+    rate: Fraction, clips: "pa.Table", most: int | None
 ) -> tuple[NDArray[np.int64], dict[str, NDArray[np.float64]]]:
-    """Returns the frames of clips at another rate, and how this repeats the source's frames."""
+    """Returns the frames of clips at another rate, and how this repeats the source's frames.
+
+    At a constant rate, these are the repeats of `frame_plan` in the first `most` frames; at a
+    variable one, the frames that the whole clip has at least more than the source.
+    """
     own, ticks = (clips[name].to_pylist() for name in ("fps_fraction", "time_base"))
     factors = {text: float(rate / Fraction(text)) for text in set(own)}
     factor = np.array([factors[text] for text in own], np.float64)
@@ -123,6 +127,11 @@ def _frames_at(
     n_frames = np.asarray(clips["n_frames"].to_numpy(), np.int64)
     n_frames = np.where(factor == 1, n_frames, resampled.astype(np.int64))
     n_source = np.subtract(*(clips[name].to_numpy() for name in ("end_frame", "start_frame")))
-    # Half a frame can be the rounding of the clip's length.
-    repeated = np.maximum(0, exact - n_source - 0.5) / np.maximum(1, exact)
+    is_vfr = np.asarray(clips["is_vfr"].to_numpy(zero_copy_only=False), np.bool_)
+    judged = n_frames if most is None else np.where(is_vfr, n_frames, np.minimum(n_frames, most))
+    # The source's frame a quarter into the last frame, as in `frame_plan`.
+    last = np.floor((judged - 0.75) * n_source / exact + 1e-9)
+    shown = np.where(is_vfr, n_source, np.minimum(n_source, last + 1))
+    shown = np.where((factor == 1) & ~is_vfr, judged, shown)
+    repeated = np.maximum(0, judged - shown) / judged
     return n_frames, {"rate_factor": factor, "repeated_share": repeated}

@@ -287,8 +287,20 @@ def _form_checks(clips: pa.Table, needs: FilterNeeds) -> Iterator[ReasonCheck]:
     for (reason, (key, column)), most in zip(OF_FORM.items(), bounds, strict=True):
         if most is not None and column in clips.column_names:
             values = _floats(clips[column])
-            if (hit := values > most).any():
-                yield ReasonCheck(key, reason, hit, values, most)
+            bound: Values | float = most
+            if reason == Reason.SLOWER_THAN_FPS:
+                bound = _most_repeated(clips, most)
+            if (hit := values > bound).any():
+                yield ReasonCheck(key, reason, hit, values, bound)
+
+
+def _most_repeated(clips: pa.Table, most: float) -> Values:
+    """Returns the bound on `repeated_share`: one frame where the rate itself asks for fewer.
+
+    Of a short clip, the rounding of its length to frames is one frame.
+    """
+    is_rounding = 1 - 1 / _floats(clips["rate_factor"]) <= most
+    return np.where(is_rounding, np.maximum(most, 1 / _floats(clips["n_frames"])), most)
 
 
 def _buckets(clips: pa.Table, shard: BucketClasses) -> tuple[NDArray[np.int64], list[str]]:

@@ -29,7 +29,7 @@ class FilterStage(CorpusStage[FilterConfig]):
     """Decides about all candidates of a run at once, because a bound by quantile needs all."""
 
     name = "filter"
-    version = 1
+    version = 2
     reads = ("candidates",)
     config_type = FilterConfig
 

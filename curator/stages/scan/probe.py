@@ -7,6 +7,7 @@ import numpy as np
 
 from curator.errors import ErrorCode, SourceError
 from curator.media.container import (
+    claimed_duration,
     header_track,
     only_dolby_vision,
     open_container,
@@ -78,12 +79,9 @@ def _header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
         time_base = Fraction(stream.time_base or Fraction(1, 90_000))
         index_pts = [e.timestamp for e in stream.index_entries if not e.is_discard]
         has_index = bool(stream.frames) and len(index_pts) == stream.frames
-        duration_s = container.duration / 1_000_000 if container.duration else None
-        if stream.duration:
-            duration_s = float(stream.duration * time_base)
         facts: dict[str, Any] = {
             "time_base": time_base,
-            "header_duration_s": duration_s,
+            "header_duration_s": claimed_duration(container, stream).seconds,
             "container": container.format.name,
             "codec": _CODECS.get(context.name, context.name),
             "pixel_format": context.pix_fmt,

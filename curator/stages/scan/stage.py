@@ -20,7 +20,7 @@ class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
     """Reads ids and headers of sources, without decoding frames."""
 
     name = "scan"
-    version = 3
+    version = 4
     phase = Phase.LIST
     scope = Scope.SOURCE
     writes = ("scan",)

@@ -17,10 +17,10 @@ from film_makers import write_video
 from film_shots import moving_texture
 from made_cuts import cutter_of, fingerprint_of, pictures, psnr, request_of
 from pydantic import ValidationError
-from samples import framed
+from samples import framed, made_track
 
 from curator.buckets import MAX_ENLARGED, Bucket, bucket_of, cover_factor, covered_size
-from curator.cut_requests import frame_plan
+from curator.cut_requests import cut_request, frame_plan
 from curator.errors import (
     CutError,
     DeviceLostError,
@@ -44,6 +44,7 @@ from curator.stages.cut.copy_check import check_encoded
 from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written, formed
 from curator.stages.cut.stage import MAX_CUT_BYTES, CutStage, CutStageConfig, LookStage
+from curator.stages.filter.judging import _most_repeated
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store
@@ -192,7 +193,7 @@ def table_of(*clips: tuple[int, int, float, float]) -> pa.Table:
             "width": width, "height": height, "written_fps": fps, "n_frames": round(10 * fps),
             "fps_fraction": str(Fraction(fps).limit_denominator(1001)), "time_base": "1/90000",
             "start_frame": 7, "end_frame": 7 + round(10 * mean), "start_pts": 900,
-            "end_pts": 900_900,
+            "end_pts": 900_900, "is_vfr": fps != mean,
         })  # fmt: skip
     return pa.Table.from_pylist(rows)
 
@@ -208,12 +209,12 @@ def table_of(*clips: tuple[int, int, float, float]) -> pa.Table:
         ((1440, 1080, 25, 25), {"size": (1280, 720)}, 8 / 9, 0.25, None),
         ((1280, 720, 25, 25), {"size": 256}, 256 / 720, 1 - 9 / 16, None),
         ((1200, 720, 25, 25), {"size": "bucket"}, 854 / 1200, 1 - 854 * 480 / (854 * 512.4), None),
-        ((640, 360, 12.5, 12.5), {"fps": 24}, None, None, 0.477),
+        ((640, 360, 12.5, 12.5), {"fps": 24}, None, None, 115 / 240),
         ((640, 360, 24000 / 1001, 24000 / 1001), {"fps": 24}, None, None, 0.0),
-        ((640, 360, 24, 24), {"fps": 25}, None, None, 0.038),
-        ((640, 360, 30, 29.8), {"fps": 30}, None, None, 0.005),
+        ((640, 360, 24, 24), {"fps": 25}, None, None, 0.04),
+        ((640, 360, 30, 29.8), {"fps": 30}, None, None, 2 / 300),
         # A recording of a screen: 60 frames/s at times, and 10 on average.
-        ((640, 360, 60, 10), {"fps": 24}, None, None, 0.581),
+        ((640, 360, 60, 10), {"fps": 24}, None, None, 140 / 240),
         ((640, 360, 50, 50), {"fps": 24, "length_frames": 17}, None, None, 0.0),
     ],
 )
@@ -235,6 +236,49 @@ def test_what_the_form_changes_is_known_before_any_decoding(
         assert (row["width"], row["height"]) == parsed_size(form["size"])
     if "fps" in form:
         assert row["rate_factor"] == pytest.approx(row["written_fps"] / clip[2])
+
+
+@pytest.mark.parametrize("most", [None, 17])
+def test_the_share_of_repeated_frames_is_that_of_the_written_clip(most: int | None) -> None:
+    """Pins constant rates and lengths against the plan by which clips are cut."""
+    rng = np.random.default_rng(0)
+    rates = [Fraction(n) for n in (10, 15, 20, 24, 25, 30, 50)] + [Fraction(24_000, 1001)]
+    for own in rates:
+        n_source = int(rng.integers(20, 90))
+        times = np.rint(np.arange(n_source + 1) * float(90_000 / own)).astype(np.int64) + 900
+        track = made_track(
+            n_source, time_base=Fraction(1, 90_000), frame_pts=times[:-1], end_pts=int(times[-1])
+        )
+        span = Span(start_frame=0, end_frame=n_source, shot=0)
+        clip = {
+            "written_fps": float(own), "fps_fraction": str(own), "time_base": "1/90000",
+            "is_vfr": False, "n_frames": n_source, "start_frame": 0, "end_frame": n_source,
+            "start_pts": 900, "end_pts": int(times[-1]), "width": 640, "height": 360,
+        }  # fmt: skip
+        for rate in rates:
+            config = CutConfig(fps=str(rate), length_frames=most)
+            (row,) = as_written(pa.Table.from_pylist([clip]), config, ShardConfig()).to_pylist()
+            plan = frame_plan(formed(cut_request(track, "a", span), fps=rate))[:most]
+            n_repeated = np.count_nonzero(np.diff(plan) == 0)
+            assert row["n_frames"] == len(plan)
+            assert row["repeated_share"] * len(plan) == pytest.approx(n_repeated), (own, rate)
+        # Of a clip at its own rate, which may be a copy, a longer span repeats nothing.
+        clip["end_pts"] += int(0.9 * 90_000 / own)
+        (row,) = as_written(
+            pa.Table.from_pylist([clip]), CutConfig(fps=str(own)), ShardConfig()
+        ).to_pylist()
+        assert (row["n_frames"], row["repeated_share"]) == (n_source, 0.0)
+
+
+def test_a_frame_of_rounding_rejects_no_short_clip() -> None:
+    """Pins one repeated frame of 24 where a phone left one out, and not where the rate is lower."""
+    rows = pa.table({
+        "repeated_share": [1 / 24, 2 / 24, 1 / 24, 0.015], "rate_factor": [1.0, 1.0, 25 / 24, 1.2],
+        "n_frames": [24, 24, 24, 200],
+    })  # fmt: skip
+    assert (rows["repeated_share"].to_numpy() > _most_repeated(rows, 0.015)).tolist() == [
+        False, True, True, False
+    ]  # fmt: skip
 
 
 def test_of_clips_of_one_size_the_one_with_more_source_pixels_is_better() -> None:

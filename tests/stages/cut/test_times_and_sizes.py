@@ -249,3 +249,32 @@ def test_reported_films() -> None:
     assert [(clip.width, clip.n_frames) for clip in clips] == [(320, 25), (1280, 125)]
     assert framed(reported("k13_camera.h264")).frame_bytes.all()
     assert framed(reported("k14_trimmed_without_encoding.mp4")).notes == ()
+
+
+@pytest.mark.parametrize("suffix", [".mkv", ".flv", ".avi", ".wmv", ".webm", ".nut"])
+@pytest.mark.parametrize("start_s", [0, 1], ids=["sound_is_longer", "pictures_begin_late"])
+def test_a_whole_file_is_not_truncated(suffix: str, start_s: int, tmp_path: Path) -> None:
+    """Pins headers that have the duration of the file alone, and AVI's count of empty frames."""
+    path = tmp_path / f"film{suffix}"
+    codec = {".webm": "libopus", ".avi": "pcm_s16le", ".wmv": "libmp3lame", ".nut": "mp2"}.get(
+        suffix
+    )
+    rate = 44_100 if suffix == ".flv" else 48_000
+    sound = Sound(wave=beeps(1.0, seconds=4), codec=codec or "aac", rate=rate)
+    write_film(path, [sound], n_frames=60, start_s=Fraction(start_s))
+    track = framed(path)
+    assert track.n_frames == 60
+    assert not {Note.TRUNCATED, Note.DURATION_DIFFERS} & {*track.notes}
+
+
+@pytest.mark.parametrize("suffix", [".mkv", ".flv", ".avi"])
+def test_a_file_that_ends_early_is_truncated(suffix: str, tmp_path: Path) -> None:
+    """Pins that a duration of the file counts if no stream reaches it."""
+    path = tmp_path / f"film{suffix}"
+    sound = Sound(
+        wave=beeps(1.0, seconds=2), codec="pcm_s16le" if suffix == ".avi" else "aac", rate=44_100
+    )
+    write_film(path, [sound], n_frames=60)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 7 // 10])
+    assert Note.TRUNCATED in framed(path).notes

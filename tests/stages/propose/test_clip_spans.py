@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 from samples import made_track
 
+from curator.cut_requests import cut_request
 from curator.records.clips import Shot, Span, Transition
 from curator.records.tracks import DAMAGED, holes
 from curator.stages.propose.clip_spans import ClipPart, clip_id, duration_s, propose_clips
@@ -137,6 +138,36 @@ def test_guard_frames_are_dropped_at_transitions_and_not_at_holes() -> None:
     for times in (slow, pauses):
         pts = np.round(times * 1000).astype(np.int64)
         assert not len(holes(pts, Fraction(1, 1000)))
+
+
+@pytest.mark.parametrize(
+    ("tick_s", "usual", "n_lost"),
+    [
+        ((1, 15_360), [512], 2),
+        ((1, 1000), [33, 33, 34], 1),
+        ((1, 60), [2, 3], 1),
+        ((1, 60), [2], 0),
+    ],
+)
+def test_frames_lost_after_a_clip_are_no_time_of_the_clip(
+    tick_s: tuple[int, int], usual: list[int], n_lost: int
+) -> None:
+    """Pins the end of the last clean frame, also in rounded ticks and telecined film."""
+    steps = np.resize(np.array(usual, np.int64), 120)
+    pts = np.concatenate([[0], np.cumsum(steps)])
+    pts = np.delete(pts, slice(60, 60 + n_lost))
+    flags = np.zeros(len(pts), np.uint8)
+    flags[60:70] = DAMAGED
+    track = made_track(
+        len(pts), time_base=Fraction(*tick_s), frame_pts=pts, frame_flags=flags,
+        end_pts=int(pts[-1]) + usual[0],
+    )  # fmt: skip
+    one, _, three = propose_clips(track, [shot(0, len(pts), "none", "none")], ProposeConfig())
+    assert (one.start_frame, one.end_frame, three.start_frame) == (0, 60, 70)
+    assert track.pts_of_end(60) == pytest.approx(60 * np.mean(usual), abs=1.5)
+    rate = 1 / float(np.mean(usual) * Fraction(*tick_s))
+    assert 60 / duration_s(track, 0, 60) == pytest.approx(rate, rel=0.01)
+    assert cut_request(track, "a", one).end_pts == track.pts_of_end(60)
 
 
 def test_takes_are_divided_by_holes_sizes_shapes_and_damage() -> None:
