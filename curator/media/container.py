@@ -211,7 +211,7 @@ def _claimed_frames(stream: av.VideoStream) -> float | None:
     return seconds and seconds * float(stream.average_rate or stream.guessed_rate or 25)
 
 
-def _own_duration_s(stream: av.VideoStream) -> float | None:
+def _own_duration_s(stream: av.stream.Stream) -> float | None:
     """Returns the seconds of a stream by the header; None if that only says them of the file."""
     tags = {name.upper(): text for name, text in stream.metadata.items()}
     # Of Matroska, FFmpeg takes the file's duration for that of the first stream. In MP4, the tag
@@ -228,7 +228,7 @@ def _own_duration_s(stream: av.VideoStream) -> float | None:
     return None
 
 
-def _start_s(stream: av.VideoStream) -> float:
+def _start_s(stream: av.stream.Stream) -> float:
     return float((stream.start_time or 0) * (stream.time_base or 0))
 
 
@@ -246,10 +246,18 @@ def claimed_duration(
     """Returns the duration that the header of a container promises for a video stream."""
     # ASF has the duration of the file alone, which FFmpeg gives to each stream.
     own_s = _own_duration_s(stream) if container.format.name != "asf" else None
-    if own_s is not None or not container.duration:
+    if not container.duration or (own_s is not None and not _is_overstated(container)):
         return ClaimedDuration(own_s)
     late_s = max(0.0, _start_s(stream) - (container.start_time or 0) / 1_000_000)
     return ClaimedDuration(max(0.0, container.duration / 1_000_000 - late_s), is_of_file=True)
+
+
+def _is_overstated(container: av.container.InputContainer) -> bool:
+    """Whether the file claims to last longer than each of its streams claims for itself."""
+    own_s = [_own_duration_s(stream) for stream in container.streams]
+    longest_s = max((seconds for seconds in own_s if seconds is not None), default=0.0)
+    file_s = (container.duration or 0) / 1_000_000
+    return None not in own_s and file_s > 1 + 1.1 * longest_s
 
 
 def reaches(reader: BinaryIO, uri: str, *, n_bytes: int, share: float) -> bool:

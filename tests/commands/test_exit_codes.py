@@ -90,8 +90,14 @@ def test_codes_of_signals(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: ExitCode
 ) -> None:
     number = signal.Signals(code - 128)
+    # As in the foreground: a shell lets what it starts in the background ignore interrupts.
+    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    before = signal.signal(number, usual)
     monkeypatch.setattr(cli, "check_buckets", lambda _: os.kill(os.getpid(), number))
-    assert cli.main(["scores"]) == code
+    try:
+        assert cli.main(["scores"]) == code
+    finally:
+        signal.signal(number, before)
     assert "the same command resumes" in capsys.readouterr().err
 
 
