@@ -125,7 +125,8 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
         yield f"tags: {', '.join(tags)}"
     if (mark := finished.marks.get(clip.clip_id)) is not None:
         values = dict(clip.declared(), decision=clip.decision, caption=clip.caption)
-        is_newer = mark.marked_at > finished.summary["made"]
+        # Whole seconds, as the commit has: a fast run honours a mark of the same second.
+        is_newer = mark.marked_at[:19] > finished.summary["made"][:19]
         rest = "the next run honours the mark" if is_newer else "this run did not honour the mark"
         rest = "" if has_effect(mark, values) else f"; {rest}"
         yield f"marked by hand: {', '.join(map(plain, mark.content))}{rest}"
