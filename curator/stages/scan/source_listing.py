@@ -513,7 +513,7 @@ class ListedSources:
             )
         logger.warning(
             "some files hold no video, and their names promise none, such as %s: they are skipped, "
-            "and count as not video; a run over this file alone says what it is", self._others[0],
+            "and count as not video; a run over just this file says what it is", self._others[0],
         )  # fmt: skip
 
 
