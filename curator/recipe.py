@@ -52,6 +52,9 @@ Overrides = Sequence[str] | Mapping[str, Any]
 dotted keys, or of sections and keys, to values."""
 
 DEFAULT_RECIPE = "quickstart"
+BASE = "base"
+"""Key of a recipe that names the recipe which it changes."""
+MAX_BASES = 4
 MAX_NEAR = 4
 """Most keys that a message proposes for an unknown key."""
 
@@ -242,6 +245,8 @@ def recipe_names() -> list[str]:
 def load_recipe(name: str | Mapping[str, Any], overrides: Overrides = ()) -> Recipe:
     """Reads and checks a recipe: one of `recipe_names`, the path of a YAML file, or its contents.
 
+    A recipe with the key `base` changes another recipe, a name or a path relative to its own file.
+
     Raises:
         RecipeError: The message names the file, the key, the fault and the nearest valid key.
     """
@@ -251,12 +256,45 @@ def load_recipe(name: str | Mapping[str, Any], overrides: Overrides = ()) -> Rec
         path, data = read_yaml(name, pipelines_folder(), "recipe")
     else:
         path, data = "given as a mapping", _as_plain(name, "recipe")
+    if data:
+        data = _with_base(data, path)
     if not data:
         raise RecipeError(
             f"recipe {path} is empty: it would have no rules, and would keep every clip; begin "
             f"with a copy of {pipelines_folder() / DEFAULT_RECIPE}.yaml"
         )
     return _changed(data, overrides, path)
+
+
+def _with_base(data: dict[str, Any], path: Path | str, above: int = 0) -> dict[str, Any]:
+    """Returns the contents of a recipe, with the keys of its `base` that it does not change."""
+    base = data.get(BASE)
+    if BASE not in data:
+        return data
+    if not isinstance(base, str) or not base:
+        raise RecipeError(f"recipe {path}: {BASE} is {base!r}; expected the name of a recipe")
+    if above >= MAX_BASES:
+        raise RecipeError(f"recipe {path}: more than {MAX_BASES} recipes with a {BASE}, or a cycle")
+    if isinstance(path, Path) and base not in recipe_names():
+        base = str(path.parent / base)
+    base_path, under = read_yaml(base, pipelines_folder(), "recipe")
+    own = {key: value for key, value in data.items() if key not in (BASE, "about")}
+    about = {"about": data["about"]} if "about" in data else {}
+    return _merged(_with_base(under or {}, base_path, above + 1), own) | about
+
+
+def _merged(under: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes keys of a mapping; null in place of a mapping removes it."""
+    merged = dict(under)
+    for key, value in changes.items():
+        is_section = isinstance(merged.get(key), dict)
+        if is_section and value is None:
+            del merged[key]
+        elif is_section and isinstance(value, dict):
+            merged[key] = _merged(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
 
 
 def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
