@@ -26,6 +26,7 @@ from curator.commands.arguments import (
 )
 from curator.commands.catalogues import doctor, graph, models, recipes, scores
 from curator.commands.exit_codes import exit_codes_help
+from curator.commands.fitting import fit
 from curator.commands.inspection import explain, learn, mark, report, search, tune, view
 from curator.commands.plan_and_status import plan, status
 from curator.commands.run import demo, recaption, run
@@ -56,7 +57,7 @@ from curator.executor.termination import (
 GROUPS = {
     "curate": (run, plan, status, recaption, demo),
     "judge": (explain, tune, view, mark, learn, search, report),
-    "use": (export, verify),
+    "use": (fit, export, verify),
     "keep": (snapshots, clean, remove),
     "check and look up": (doctor, recipes, scores, models, graph),
 }

@@ -43,6 +43,7 @@ from curator.storage.metadata_columns import PREFIX
 from curator.strict_yaml import StrictYamlError, load_yaml, pipelines_folder, read_yaml, yaml_names
 from curator.tables.lasting_objects import copy_name
 from curator.tables.out_layout import LEARNED_MODEL
+from curator.trainers.trainer_files import Trainer, is_path, load_trainer
 from curator.value_errors import explain, fields_at, model_of, value_words
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,34 @@ class StageEntry(BaseModel):
         return self
 
 
+class TrainFor(BaseModel):
+    """A trainer that will read the clips, with values of its parameters.
+
+    In a recipe, `ltx2` is short for `{trainer: ltx2}`.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    trainer: str = Field(description="a name from `curate fit --list`, or the path of a file")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, entry: object) -> object:
+        return {"trainer": entry} if isinstance(entry, str) else entry
+
+    @model_validator(mode="after")
+    def _exists(self) -> Self:
+        # The recipe of an output stays readable when a file of the user's own is gone.
+        if not is_path(self.trainer):
+            self.load()
+        return self
+
+    def load(self) -> Trainer:
+        """Returns the trainer; raises `ValueError` if its file or a value is wrong."""
+        with raised_as(ValueError, RecipeError):
+            return load_trainer(self.trainer, self.model_extra)
+
+
 class Recipe(BaseModel):
     """Settings of all stages."""
 
@@ -117,6 +146,11 @@ class Recipe(BaseModel):
     run: RunConfig = Field(default_factory=RunConfig)
     stages: tuple[StageEntry, ...] = Field(
         (), description="custom stages, by dotted path or entry point, and their places in a run"
+    )
+    train_for: tuple[TrainFor, ...] = Field(
+        (),
+        description="trainers that will read the clips, as names or {trainer: ltx2, frames: 97}: "
+        "the run says how much of the footage each of them sees; changes no clip",
     )
     models: str | None = Field(
         None,

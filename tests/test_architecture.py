@@ -29,7 +29,7 @@ LAYERS = (
     ("matching",),
     ("vectors",),
     ("measures",),
-    ("buckets", "cut_requests", "run_config"),
+    ("buckets", "cut_requests", "run_config", "trainers"),
     ("tables",),
     ("executor",),
     ("annotator_worker", "sample_frames"),

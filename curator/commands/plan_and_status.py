@@ -116,6 +116,8 @@ def plan(options: argparse.Namespace) -> Result:
 
 
 def _planned(plan: Mapping[str, Any]) -> Iterator[str]:
+    from curator.trainers.fit_words import fit_lines
+
     failed = f" and {plan['sources_failed']} that failed" if plan["sources_failed"] else ""
     yield (
         f"{amount(plan['sources'], 'readable source')}{failed}, "
@@ -147,6 +149,7 @@ def _planned(plan: Mapping[str, Any]) -> Iterator[str]:
     )
     for row in plan["machines"]:
         yield f"{row['machines']} x {row['name']}: {_cost(row)}"
+    yield from (f"of the sample, {line}" for line in fit_lines(plan, "OUT"))
     yield from (f"assumed: {line}" for line in plan["assumptions"])
 
 

@@ -149,6 +149,7 @@ def run(options: argparse.Namespace) -> Result:
     from curator.tables.parts import leave_pandas_out
     from curator.tables.snapshot_store import older_tars_line
     from curator.telemetry.run_metrics import served
+    from curator.trainers.fit_words import fit_lines
 
     leave_pandas_out()
     if options.against:
@@ -189,7 +190,8 @@ def run(options: argparse.Namespace) -> Result:
         more = {**extent, "memory_bytes": options.memory, "watch": partial(watch, engine)}
         summary = start_run(store, recipe, options.sources, engine, progress, lease, **more)
     print(format_funnel(summary))
-    print(*default_words(summary), sep="\n", end="\n" * bool(default_words(summary)))
+    for line in (*default_words(summary), *fit_lines(summary, shlex.quote(options.out))):
+        print(line)
     is_empty = not summary["counts"]["kept"]
     if is_empty and not summary["counts"]["clips"]:
         print(

@@ -244,6 +244,7 @@ class Planner:
             "clips": kept,
             "kept_s": kept_s,
             "kept_bytes": self._of_kept("kept_bytes", kept),
+            "fit": self._summary.get("fit", []),
             "assumptions": list(_assumptions(recipe, sample)),
         }
         return plan | {"machines": [cost(kind, plan) for kind in kinds]}

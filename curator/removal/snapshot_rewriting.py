@@ -101,7 +101,7 @@ class SnapshotRewriting:
         entries = [*others, *(tar.summary for tar in tars.values() if tar is not None)]
         written = {
             **summary,
-            **table_facts(totals, clips, summary["counts"]["skipped_names"]),
+            **table_facts(totals, clips, summary["counts"]["skipped_names"], summary.get("recipe")),
             "shards": sorted(entries, key=lambda entry: str(entry["name"])),
             "tables": {name: new[name] for name in tables},
             CANDIDATES: [name for name in summary[CANDIDATES] if name not in self._gone],

@@ -32,6 +32,7 @@ from curator.report.histogram import histograms
 from curator.report.page_templates import render
 from curator.report.score_distance import Nearness
 from curator.tables.clip_rows import ClipColumns
+from curator.trainers.fit_words import fit_lines
 
 MAX_PER_GROUP = 24
 """Most clips on a contact sheet, and most failed sources of one error code."""
@@ -90,7 +91,7 @@ def render_report(
         total_s=sum(stage_seconds.values()),
         funnel=funnel,
         course=course_words(summary),
-        default_words=default_words(summary),
+        default_words=[*default_words(summary), *fit_lines(summary, "OUT")],
         reason_words=reason_words,
         named=taken[:MAX_NAMED],
         n_unnamed=sum(step.n_first for step in taken[MAX_NAMED:]),

@@ -17,7 +17,10 @@ from curator.stages.filter.rules import resolve
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.output_format import existing
+from curator.trainers.clip_fit import fit_of_each
+from curator.trainers.fit_words import fit_lines
 
+_COVERAGE = "audio_coverage"
 _UPRIGHT = {"rotation_deg": 0, "pixel_aspect": "1", "is_interlaced": False, "is_hdr": False,
             "codec": "h264", "pixel_format": "yuv420p"}  # fmt: skip
 """Columns of `sources` that all sources of copies have in common."""
@@ -68,6 +71,27 @@ def clip_lines(
         f"allow it, {kept.num_rows - todo.num_rows:,} written already; before duplicates and "
         "selection"
     )
+    fits = fit_of_each(
+        recipe.model_dump(mode="json")["train_for"], lambda: [_as_read(kept, recipe)]
+    )
+    yield from fit_lines({"fit": fits}, "OUT")
+
+
+def _as_read(clips: pa.Table, recipe: Recipe) -> pa.Table:
+    """Returns clips with sound as they would be written, and with captions, which are unknown."""
+    n_clips, audio = clips.num_rows, pa.array([None] * clips.num_rows, pa.string())
+    if recipe.cut.audio != "drop":
+        is_heard: Any = pa.array([True] * n_clips)
+        if _COVERAGE in clips.column_names:
+            is_heard = pc.greater(clips[_COVERAGE], 0).combine_chunks()
+        audio = pc.if_else(pc.fill_null(is_heard, False), recipe.cut.audio, "none")
+    captions = pa.array(["caption"] * n_clips)
+    named = {"audio": audio, "caption": captions}
+    for name, column in named.items():
+        if name in clips.column_names:
+            clips = clips.drop_columns(name)
+        clips = clips.append_column(name, column)
+    return clips
 
 
 def _candidates(store: Store, fingerprint: str, usable: Collection[str]) -> pa.Table | None:

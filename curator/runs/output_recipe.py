@@ -43,6 +43,7 @@ CONSEQUENCES: Mapping[str, str] = {
     **{key: _AGAIN for key, _ in OF_FORM.values()},
     "run.mode": "all clips are decided about again, except in mode growing without clusters",
     "stages": "changed stages judge, cut or annotate clips again",
+    "train_for": "the summary of the run says what other trainers see",
     "models": "weights are read from this place",
 }
 """Effects of a change on the next run, by section or key of the recipe."""

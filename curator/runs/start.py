@@ -8,7 +8,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from curator.errors import DamagedError, ModelError, StorageError, UsageError, raised_as
+from curator.errors import (
+    DamagedError,
+    ModelError,
+    RecipeError,
+    StorageError,
+    UsageError,
+    raised_as,
+)
 from curator.executor.engine import Engine
 from curator.executor.host_resources import available_gpus
 from curator.executor.progress import Progress
@@ -107,6 +114,9 @@ def _checked(
     check_cpu_scores(loaded, ray_address=ray_address)
     check_models(loaded)
     graph_of(loaded)
+    with raised_as(RecipeError, ValueError, of="train_for: "):
+        for entry in loaded.train_for:
+            entry.load()
     check_cluster((*sources, out), ray_address=ray_address, shared_out=shared_out)
     store = check_places(sources, out, writes=writes)
     check_recognition(loaded, read_removals(store))

@@ -33,6 +33,7 @@ from curator.tables.disk_table import taken
 from curator.tables.mark_table import Mark, MarkWriter, read_marks
 from curator.tables.output_format import read_current_summary
 from curator.tables.sql_condition import matching_clips
+from curator.trainers.fit_words import seen_line
 from curator.view.live_funnel import KEPT, LiveFunnel, Outcomes
 from curator.view.source_clip import source_clip
 
@@ -126,6 +127,7 @@ class ViewedRun:
             "snapshot": summary.get("snapshot"),
             "newest": read_current_summary(self.finished.store).get("snapshot"),
             "n_clips": self.clips.num_rows,
+            "fit": [seen_line(facts) for facts in summary.get("fit") or ()],
             "scores": [
                 {"name": n, "unit": specs[n].unit, "meaning": specs[n].meaning}
                 | {"is_bounded": n in ruled}

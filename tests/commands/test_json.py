@@ -68,6 +68,11 @@ RESULTS: dict[str, list[tuple[str, int, str]]] = {
     "learn": [("learn out", EXIT_USAGE, "error")],
     "search": [("search found --clip {found}", EXIT_OK, "")],
     "recaption": [("recaption nothing", EXIT_USAGE, "error")],
+    "fit": [
+        ("fit --list", EXIT_OK, ""), ("fit out --for ltx2", EXIT_OK, ""),
+        ("fit out --for ltx2 --explain {clip}", EXIT_OK, "fits"),
+        ("fit out --for ltx", EXIT_USAGE, "error"),
+    ],
     "verify": [("verify out --frames none", EXIT_OK, "is_well")],
     "report": [("report nothing", EXIT_USAGE, "error")],
     "export": [

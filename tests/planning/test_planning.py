@@ -104,7 +104,7 @@ def test_plan_is_the_sample_times_its_share_and_what_is_the_same_for_any_number(
     (row,) = plan["machines"]
     assert row["hours"]["value"] == pytest.approx((plan["cpu_s"]["value"] / (8 * 0.9) + 3.2) / 3600)
     assert row["money"]["value"] == pytest.approx(2 * row["hours"]["value"])
-    assert plan["assumptions"] == []
+    assert plan["assumptions"] == plan["fit"] == []
     assert made_planner().plan(recipe, [], ENGINE, is_small=True)["cpu_s"] == plan["cpu_s"]
     whole = made_planner(10, 10).plan(recipe, [], ENGINE, is_small=False)
     assert whole["clips"] == {"value": 10, "low": 10, "high": 10}, "none of it is uncertain"

@@ -39,6 +39,8 @@ ARGUMENTS = {
     "verify --snapshot": "{out} --snapshot 1",
     "verify --removed": "{out} --removed",
     "report": "{out}",
+    "fit": "{out} --for ltx2",
+    "fit --snapshot": "{out} --for ltx2 --snapshot 1",
     "export": "{out} {new} --format cosmos",
     "export --snapshot": "{out} {new} --format cosmos --snapshot 1",
     "snapshots": "{out}",

@@ -182,6 +182,8 @@ def test_a_dry_run_knows_what_is_analyzed_and_what_failed(
     n_clips, n_kept = len(place.table("clips")), len(place.clips())
     assert f"{n_clips} stored candidate clips: the rules keep {n_kept}" in first
     assert f"0 of them to encode, 0 to copy where key frames allow it, {n_kept} written" in first
+    assert place.code("--dry-run", "train_for=[wan-diffsynth]") == EXIT_OK
+    assert "\n  wan-diffsynth sees " in capsys.readouterr().out
     # As after a run over files that were seconds old, whose probes are not stored.
     shutil.rmtree(place.out / "scan")
     assert said() == first

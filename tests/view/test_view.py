@@ -427,6 +427,15 @@ def test_scores_with_a_bound_come_first_and_those_that_reject_most_lead(run: Vie
     )
 
 
+def test_the_page_shows_what_the_trainers_of_the_recipe_see(
+    run: ViewedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run.overview()["fit"] == []
+    facts = {"label": "a", "drawn": 0, "seen_s": 1.0, "footage_s": 4.0, "read": 1, "clips": 2}
+    monkeypatch.setitem(run.finished.summary, "fit", [facts])
+    assert run.overview()["fit"] == ["a sees 25% of the footage and 50% of the clips"]
+
+
 def test_the_funnel_with_duplicates_is_that_of_tune(run: ViewedRun, ask: Client) -> None:
     changes = ["motion.min=0.4"]
     tuned = tune(open_finished(run.finished.store.uri), changes)

@@ -57,6 +57,8 @@ from curator.tables.snapshot_store import (
     snapshot_name,
 )
 from curator.tables.source_table import SourceTotals, value_counts
+from curator.trainers.clip_fit import COLUMNS as FIT_COLUMNS
+from curator.trainers.clip_fit import added, fit_of_each
 
 logger = logging.getLogger(__name__)
 
@@ -128,11 +130,12 @@ def commit_run(run: Commit) -> dict[str, Any]:
         name: write_tables(store, root + name, blocks, schema, run.parts.get(name, ()))
         for name, (blocks, schema) in tables.items()
     }
+    facts = run.facts()
     summary: dict[str, Any] = {
-        **run.facts(),
+        **facts,
         "curate_version": curator.__version__,
         "format": FORMAT,
-        **table_facts(totals, clips, run.n_skipped_names),
+        **table_facts(totals, clips, run.n_skipped_names, facts.get("recipe")),
         "tables": names,
         "versions": versions(),
     }
@@ -254,8 +257,17 @@ def versions() -> dict[str, str]:
     return numbers
 
 
-def table_facts(sources: SourceTotals, clips: ClipColumns, n_skipped_names: int) -> dict[str, Any]:
-    """Returns the fields of the summary that are computed from `sources` and `clips`."""
+def table_facts(
+    sources: SourceTotals,
+    clips: ClipColumns,
+    n_skipped_names: int,
+    recipe: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Returns the fields of the summary that are computed from `sources` and `clips`.
+
+    The field `fit`, about the trainers of `recipe`, is absent if the recipe names none.
+    """
+    train_for = (recipe or {}).get("train_for") or ()
     return {
         "counts": {
             "sources": sources.n_sources,
@@ -270,7 +282,13 @@ def table_facts(sources: SourceTotals, clips: ClipColumns, n_skipped_names: int)
         "video_s": round(sources.video_s, 3),
         "source_bytes": sources.n_bytes,
         "kept_s": kept_seconds(clips),
+        **({"fit": fit_of_each(train_for, lambda: _kept_forms(clips))} if train_for else {}),
     }
+
+
+def _kept_forms(clips: ClipColumns) -> Iterator[pa.Table]:
+    for block in clips.blocks(("decision", *FIT_COLUMNS)):
+        yield block.filter(pc.equal(block["decision"], "kept"))
 
 
 def kept_with_audio(clips: ClipColumns) -> int:
@@ -387,8 +405,13 @@ def _added(before: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, A
             if rule.get(name) is not None or earlier.get(name) is not None
         }
         rules[rule["rule"]] = {**rule, **sums}
+    fit = {}
+    if "fit" in summary:
+        fits = added(before.get("fit", ()), summary["fit"], is_first=not old["kept"])
+        fit = {"fit": fits}
     return {
         **summary,
+        **fit,
         "counts": {
             **new,
             **counts,

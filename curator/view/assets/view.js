@@ -548,6 +548,7 @@ async function start() {
   const overview = await ask("api/overview");
   Object.assign(state, { uri: overview.uri, rules: overview.rules, marked: new Set() });
   showSnapshot(overview);
+  $("fit").textContent = overview.fit.join("; ");
   // A run may have ended meanwhile.
   window.addEventListener("focus", () => quiet(ask("api/overview").then(showSnapshot)));
   const fill = (name, options) => $("filters").elements[name].append(...options.map(([value, words]) => element("option", { value }, words)));

@@ -1,0 +1,194 @@
+"""`curate fit`: what trainers do with the clips of OUT."""
+
+import argparse
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from curator.commands.arguments import SNAPSHOT, Result, always, command, option
+from curator.errors import RecipeError, UsageError, ambiguous_id, raised_as, unknown_key
+from curator.number_text import amount
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from curator.trainers.trainer_files import Trainer
+
+
+@command(
+    "say what trainers do with the clips: drop, cut off, retime, crop",
+    option("[OUT]", "folder or s3://bucket/prefix of a run"),
+    option(
+        "--for TRAINER",
+        "name of a trainer, which --list shows, or the path of a trainer's file of your own; may "
+        "be repeated, for a table with a column each",
+        action="append",
+        default=[],
+        dest="trainers",
+    ),
+    option(
+        "--set PARAMETER=VALUE",
+        "value of a parameter, such as frames=49, for all trainers that have it (default: the "
+        "trainer's own default)",
+        action="append",
+        default=[],
+        dest="values",
+    ),
+    option("--where SQL", "only clips that meet a condition, as in WHERE; needs DuckDB"),
+    option("--split", "only this split (default: both)", choices=("train", "val")),
+    option(
+        "--explain CLIP",
+        "all that the trainers do with one clip, with remedies: its id or key, or an unambiguous "
+        "beginning",
+    ),
+    option("--list", "list the trainers with their parameters and defaults"),
+    SNAPSHOT,
+    description="Applies the rules of trainers, which were read from their code, to the numbers of "
+    "the kept clips: frames, rate, size, sound, caption. Reads tables only, and decodes nothing.",
+    only_prints=always,
+)
+def fit(options: argparse.Namespace) -> Result:
+    from curator.trainers.clip_fit import fit_clips
+    from curator.trainers.fit_words import table_lines, warning_lines
+
+    if options.list:
+        return _listed()
+    if options.out is None or not options.trainers:
+        raise UsageError(
+            "curate fit needs OUT and --for TRAINER, such as `curate fit out --for wan-diffsynth`; "
+            "--list shows the trainers"
+        )
+    trainers = _trainers(options.trainers, options.values)
+    clips = _clips(options)
+    if options.explain is not None:
+        return _explained(trainers, clips, options.explain)
+    fits = [fit_clips(trainer, [clips]) for trainer in trainers]
+    print(f"{options.out}: {amount(fits[0]['clips'], 'clip')}, {fits[0]['footage_s']:.1f} s")
+    print(*table_lines(fits), sep="\n")
+    for facts in fits:
+        for warning in warning_lines(facts, shlex.quote(options.out)):
+            print(warning)
+    return Result(fits)
+
+
+def _trainers(names: Sequence[str], settings: Sequence[str]) -> "list[Trainer]":
+    from curator.strict_yaml import StrictYamlError, load_yaml
+    from curator.trainers.trainer_files import load_trainer
+
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {setting!r}; expected PARAMETER=VALUE such as frames=49")
+        with raised_as(UsageError, StrictYamlError, of=f"--set {setting}: "):
+            values[key] = load_yaml(text)
+    with raised_as(UsageError, RecipeError):
+        plain = [load_trainer(name) for name in dict.fromkeys(names)]
+        known = {key for trainer in plain for key in trainer.values}
+        for key in values:
+            if key not in known:
+                raise RecipeError(f"--set {key}: {unknown_key(key, sorted(known), 'parameter')}")
+        return [
+            load_trainer(one.name, {k: v for k, v in values.items() if k in one.values})
+            for one in plain
+        ]
+
+
+def _clips(options: argparse.Namespace) -> "pa.Table":
+    import pyarrow.compute as pc
+
+    from curator.storage import open_store
+    from curator.tables.kept_clips import selected_clips
+
+    clips = selected_clips(open_store(options.out), options.where, snapshot=options.snapshot)
+    if options.split is not None:
+        is_val = pc.match_substring_regex(clips["shard"], "(^|/)val-[^/]*$")
+        clips = clips.filter(is_val if options.split == "val" else pc.invert(is_val))
+    if not clips.num_rows:
+        narrowed = options.where is not None or options.split is not None
+        why = "no kept clip meets --where and --split" if narrowed else "no clip is kept"
+        raise UsageError(f"{options.out}: {why}")
+    return clips
+
+
+def _explained(trainers: "Sequence[Trainer]", clips: "pa.Table", named: str) -> Result:
+    from curator.trainers.clip_fit import COLUMNS, caption_of, fit_form, forms_of
+    from curator.trainers.fit_words import clip_lines
+
+    at = _place_of(clips, named)
+    row = clips.slice(at, 1)
+    form, _, caption = next(iter(forms_of(row)))
+    facts, lines = [], []
+    for trainer in trainers:
+        fitted = fit_form(trainer, form)
+        used = caption_of(trainer, fitted, form, caption)
+        lines += list(clip_lines(trainer, form, fitted, used))
+        indices = [] if fitted.reason else [one.tolist() for one in fitted.reading.indices()]
+        facts.append(
+            {
+                "trainer": trainer.name,
+                "parameters": trainer.values,
+                "reason": fitted.reason,
+                "frames": indices,
+                "times_s": [[round(i / float(form.fps), 6) for i in one] for one in indices],
+                "is_drawn": fitted.reading.is_drawn,
+                "seen_share": fitted.seen_share,
+                "readable_share": fitted.readable_share,
+                "speed": fitted.speed,
+                "picture": None if fitted.picture is None else asdict(fitted.picture),
+                "caption": {**asdict(used), "cut": used.cut},
+                "sound": fitted.sound,
+            }
+        )
+    values = {name: row[name][0].as_py() for name in ("clip_id", "key", *COLUMNS)}
+    print(
+        f"clip {values['clip_id']}: {amount(form.n_frames, 'frame')} at {form.fps} frames/s, "
+        f"{form.width}x{form.height}, {'with' if form.has_sound else 'without'} sound"
+    )
+    print(*lines, sep="\n")
+    return Result({"clip": values, "fits": facts, "text": "\n".join(lines)})
+
+
+def _place_of(clips: "pa.Table", named: str) -> int:
+    """Returns the row of a clip by its id or key, or an unambiguous beginning of one."""
+    names = list(zip(clips["clip_id"].to_pylist(), clips["key"].to_pylist(), strict=True))
+    exact = [at for at, both in enumerate(names) if named in both]
+    found = exact or [
+        at for at, both in enumerate(names) if named and any(str(n).startswith(named) for n in both)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(ambiguous_id(named, [names[at][0] for at in found]))
+    raise UsageError(
+        f"--explain {named}: no kept clip has this id or key; `curate explain OUT` lists clips"
+    )
+
+
+def _listed() -> Result:
+    from curator.trainers.trainer_files import load_trainer, trainer_names
+
+    facts: list[Mapping[str, Any]] = []
+    for name in trainer_names():
+        trainer = load_trainer(name)
+        rules = trainer.rules
+        print(f"{name}: {rules.about} ({rules.project} {rules.version})")
+        print(*_listed_lines(trainer), sep="\n")
+        facts.append(
+            {
+                "name": name, "about": rules.about, "project": rules.project,
+                "version": rules.version, "layout": rules.layout, "command": rules.command,
+                "read": dict(rules.read), "notes": rules.notes, "parameters": trainer.values,
+            }
+        )  # fmt: skip
+    return Result(facts)
+
+
+def _listed_lines(trainer: "Trainer") -> Iterator[str]:
+    rules = trainer.rules
+    values = ", ".join(trainer.defaults)
+    texts = [f"reads: {rules.layout}", f"parameters: {values}" if values else "", rules.notes]
+    for text in filter(None, texts):
+        yield from textwrap.wrap(text, 100, initial_indent="    ", subsequent_indent="    ")

@@ -1,0 +1,1 @@
+"""What trainers do with a clip: a YAML file per trainer, and the engine that applies its rules."""

@@ -1,0 +1,75 @@
+"""The caption as a trainer uses it: the rule `caption` of a trainer's file.
+
+Trainers cut captions after a number of tokens. The tokenizers are not installed, so that a count is
+an estimate between two bounds that hold for the tokenizers of these trainers: a word without spaces
+has at least one token, and a byte of UTF-8 at most one.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from curator.trainers.frame_rules import Rule
+
+CHARACTERS_PER_TOKEN = 4.0
+"""Of English, for tokenizers of models such as T5, Gemma and Qwen; source: their vendors' rule of
+thumb. Each other character counts as a token."""
+
+
+class CaptionRule(Rule):
+    """What a trainer makes of a caption."""
+
+    tokens: int | None = None
+    """Most tokens; null if the file's author found no limit."""
+    tokenizer: str = "unknown"
+    form: Literal["as_is", "strip", "sentence"] = "as_is"
+    """`sentence`: without blanks and stops at the end, plus one stop."""
+    suffix: str = ""
+    """Text that the trainer appends; may name {seconds}, {fps}, {width} and {height}."""
+    empty: Literal["used", "dropped", "file_name", "nan"] = "used"
+    """What an empty caption becomes; `nan`: the text "nan" if the list of clips is CSV."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionFit:
+    """A caption as used.
+
+    Attributes:
+        text: Caption with what the trainer adds, before any cut; None if the caption is empty and
+            the trainer then drops the clip.
+        tokens: Estimate of the number of tokens.
+        at_least: Lower bound of that number; `at_most` is an upper bound.
+        limit: Most tokens that the trainer keeps; None for no known limit.
+    """
+
+    text: str | None
+    tokens: int
+    at_least: int
+    at_most: int
+    limit: int | None
+
+    @property
+    def cut(self) -> Literal["no", "unlikely", "likely", "yes"]:
+        """Whether the trainer cuts the caption: certain where a bound decides."""
+        if self.limit is None or self.at_most <= self.limit:
+            return "no"
+        if self.at_least > self.limit:
+            return "yes"
+        return "likely" if self.tokens > self.limit else "unlikely"
+
+
+def fit_caption(
+    rule: CaptionRule, caption: str, *, seconds: float, fps: float, width: int, height: int
+) -> CaptionFit:
+    """Returns the caption as a trainer uses it; the numbers are those of a sample."""
+    text = caption if rule.form == "as_is" else caption.strip()
+    if rule.form == "sentence":
+        text = f"{text.rstrip('.')}."
+    if rule.suffix:
+        text += rule.suffix.format(seconds=seconds, fps=fps, width=width, height=height)
+    n_words, n_bytes = len(text.split()), len(text.encode(errors="surrogatepass"))
+    n_latin = len(text.encode("ascii", "ignore"))
+    guess = max(n_words, round(n_latin / CHARACTERS_PER_TOKEN) + len(text) - n_latin)
+    is_dropped = rule.empty == "dropped" and not caption.strip()
+    return CaptionFit(
+        None if is_dropped else text, min(guess, n_bytes + 2), n_words, n_bytes + 2, rule.tokens
+    )

@@ -1,0 +1,255 @@
+"""The size at which a trainer shows a clip: the rule `size` of a trainer's file.
+
+Rounding follows each trainer. Sides are width, height.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, floor, log, sqrt
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, Field
+
+from curator.buckets import MAX_ENLARGED
+from curator.trainers.frame_rules import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFit:
+    """How a trainer fits pictures to its size.
+
+    Attributes:
+        width: Width that the trainer shows, in pixels; `height` is its height.
+        scale: Factor of the picture's scaling; above 1, the picture is enlarged.
+        cropped_share: Share of the picture's area that is cropped away.
+        stretch: Ratio of the scales of width and height; 1 unless the picture is distorted.
+    """
+
+    width: int
+    height: int
+    scale: float
+    cropped_share: float
+    stretch: float = 1.0
+
+    @property
+    def is_enlarged(self) -> bool:
+        """Whether the picture is enlarged by more than `cut.enlarge: never` allows."""
+        return self.scale > MAX_ENLARGED
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Frames and sides of a bucket, such as 960x544x49."""
+
+    width: int
+    height: int
+    frames: int
+
+
+def _buckets(value: object) -> object:
+    """Reads `960x544x49`: width, height, frames."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return value
+    buckets = []
+    for text in value:
+        sides = str(text).split("x")
+        if len(sides) != 3 or not all(side.isdigit() and int(side) > 0 for side in sides):
+            raise ValueError(f"bucket {text!r}; expected WIDTHxHEIGHTxFRAMES such as 960x544x49")
+        buckets.append(Bucket(*map(int, sides)))
+    return tuple(buckets)
+
+
+def _text(value: object) -> object:
+    return str(value) if isinstance(value, int) else value
+
+
+def _numbers(value: object) -> object:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+class SizeRule(Rule):
+    """How a trainer chooses a size, and fits pictures to it."""
+
+    policy: Literal[
+        "own", "unknown", "fixed", "area", "thresholds", "area_buckets", "aspect_buckets",
+        "buckets", "aspect_table", "budget_buckets", "budget",
+    ]  # fmt: skip
+    """`own`: as the clip is; `unknown`: not described here; `fixed`: `width` x `height`; `area`:
+    at most `max_pixels`, sides on `multiple`; the others choose among sizes by the aspect."""
+    width: int | None = None
+    height: int | None = None
+    multiple: int = 1
+    max_pixels: int | None = None
+    fit: Literal["cover", "stretch"] = "cover"
+    """`cover`: scaled until both sides cover the size, and cropped around the centre."""
+    resolution: Annotated[str | None, BeforeValidator(_text)] = None
+    """Of `thresholds`: the table to use."""
+    tables: Mapping[str, tuple[tuple[float, int, int], ...]] = {}
+    """Of `thresholds`: aspects below which a size applies, with the size, in ascending order."""
+    resolutions: Annotated[tuple[float, ...], BeforeValidator(_numbers)] = ()
+    """Of `aspect_buckets`: sides of a square with the area of a size; each makes a sample."""
+    min_aspect: float = 0.5
+    max_aspect: float = 2.0
+    n_aspects: int = 7
+    by_aspect: bool = True
+    """Of `aspect_buckets`: whether there are others than square sizes."""
+    buckets: Annotated[tuple[Bucket, ...], BeforeValidator(_buckets)] = ()
+    """Of `buckets`: sizes with frames, such as 960x544x49; without any, `width` and `height`."""
+    frames_first: bool = False
+    """Of `buckets`: whether the longest bucket is chosen before the nearest aspect."""
+    table: Mapping[str, tuple[int, int]] = {}
+    """Of `aspect_table`: aspects, height by width, with height and width at a side of 512."""
+    side: int = Field(512, ge=16)
+    aspects: tuple[tuple[int, int], ...] = ()
+    """Of `budget_buckets`: aspects as pairs of whole numbers."""
+
+    def bucket(self, n_frames: int, width: int, height: int) -> Bucket | None:
+        """Returns the bucket of a clip; None if the clip is shorter than all."""
+        fitting = [bucket for bucket in self.buckets if bucket.frames <= n_frames]
+        if self.frames_first:
+            longest = max((b.frames for b in fitting), default=None)
+            if longest is None:
+                nearest = min(self.buckets, key=lambda b: abs(b.frames - n_frames))
+                longest = nearest.frames
+            fitting = [bucket for bucket in self.buckets if bucket.frames == longest]
+            return min(fitting, key=lambda b: abs(b.width / b.height - width / height))
+        aspect = log(width / height)
+        return min(
+            fitting,
+            key=lambda b: (abs(aspect - log(b.width / b.height)), -b.frames, -b.width * b.height),
+            default=None,
+        )
+
+    def fitted(self, n_frames: int, width: int, height: int) -> PictureFit | None:
+        """Returns how a clip is fitted; None if the rule does not know."""
+        size = self._size(n_frames, width, height)
+        if size is None:
+            return None
+        across, down = size[0] / width, size[1] / height
+        if self.fit == "stretch":
+            return PictureFit(*size, max(across, down), 0.0, across / down)
+        scale = max(across, down)
+        shown = size[0] * size[1] / (scale * width * scale * height)
+        return PictureFit(*size, scale, max(0.0, 1 - shown))
+
+    def _size(self, n_frames: int, width: int, height: int) -> tuple[int, int] | None:
+        if self.policy == "unknown":
+            return None
+        is_fixed = not self.buckets and self.policy != "area_buckets"
+        if is_fixed and self.width is not None and self.height is not None:
+            return self.width, self.height
+        if self.policy in ("own", "fixed"):
+            return width // self.multiple * self.multiple, height // self.multiple * self.multiple
+        if self.policy == "buckets":
+            bucket = self.bucket(n_frames, width, height)
+            return None if bucket is None else (bucket.width, bucket.height)
+        return _CHOSEN[self.policy](self, width, height)
+
+
+def _area(rule: SizeRule, width: int, height: int) -> tuple[int, int]:
+    if rule.max_pixels is not None and width * height > rule.max_pixels:
+        scale = (width * height / rule.max_pixels) ** 0.5
+        height, width = int(height / scale), int(width / scale)
+    return width // rule.multiple * rule.multiple, height // rule.multiple * rule.multiple
+
+
+def _threshold(rule: SizeRule, width: int, height: int) -> tuple[int, int] | None:
+    rows = rule.tables.get(rule.resolution or "", ())
+    return next((row[1:] for row in rows if width / height < row[0]), None)
+
+
+def _area_bucket(rule: SizeRule, width: int, height: int) -> tuple[int, int]:
+    assert rule.width is not None
+    assert rule.height is not None
+    sizes = _area_sizes(rule.width * rule.height, rule.multiple)
+    errors = np.abs(np.array([w / h for w, h in sizes]) - width / height)
+    return sizes[int(errors.argmin())]
+
+
+@lru_cache
+def _area_sizes(area: int, step: int) -> list[tuple[int, int]]:
+    side = int(sqrt(area))
+    sizes: set[tuple[int, int]] = set()
+    for short in range(side // 2 // step * step, side + step, step):
+        long = area // short // step * step
+        sizes |= {(short, long), (long, short)}
+    return sorted(sizes)
+
+
+def _aspect_bucket(rule: SizeRule, width: int, height: int) -> tuple[int, int]:
+    aspects = [1.0]
+    if rule.by_aspect:
+        spaced = np.geomspace(rule.min_aspect, rule.max_aspect, num=rule.n_aspects)
+        aspects = sorted({round(float(aspect), 3) for aspect in spaced})
+    nearest = int(np.argmin(np.abs(np.log(width / height) - np.log(aspects))))
+    area = round(max(rule.resolutions), 3) ** 2
+    wide = sqrt(area * aspects[nearest])
+    return _to_multiple(wide, rule.multiple), _to_multiple(area / wide, rule.multiple)
+
+
+def _to_multiple(side: float, multiple: int) -> int:
+    return round(side / multiple) * multiple
+
+
+def _aspect_row(rule: SizeRule, width: int, height: int) -> tuple[int, int]:
+    if min(width, height) >= rule.side:
+        # The reader shrinks frames first, which rounds the longer side.
+        if height < width:
+            width, height = int(rule.side * width / height), rule.side
+        else:
+            width, height = rule.side, int(rule.side * height / width)
+    row = rule.table[min(rule.table, key=lambda aspect: abs(float(aspect) - height / width))]
+    high, wide = (int(side / 512 * rule.side / rule.multiple) * rule.multiple for side in row)
+    return wide, high
+
+
+def _budget_bucket(rule: SizeRule, width: int, height: int) -> tuple[int, int]:
+    sizes = _budget_sizes(rule.aspects, rule.max_pixels or 0, rule.multiple)
+    return min(sizes, key=lambda size: abs(size[0] / size[1] - width / height))
+
+
+@lru_cache
+def _budget_sizes(
+    aspects: tuple[tuple[int, int], ...], max_pixels: int, step: int
+) -> list[tuple[int, int]]:
+    sizes = set()
+    for across, down in aspects:
+        aspect = across / down
+        high = _to_multiple(int(sqrt(max_pixels / aspect)), step)
+        wide = _to_multiple(int(high * aspect), step)
+        while wide * high > max_pixels:
+            wide, high = (wide - step, high) if wide >= high else (wide, high - step)
+        if wide >= step and high >= step:
+            sizes.add((wide, high))
+    return sorted(sizes, key=lambda size: size[0] / size[1])
+
+
+def _budget(rule: SizeRule, width: int, height: int) -> tuple[int, int]:
+    most, step = rule.side * rule.side, rule.multiple
+    target = min(width * height, most)
+    scale = (target / (width * height)) ** 0.5
+    across, down = width * scale / step, height * scale / step
+    sizes = [
+        (wide * step, high * step)
+        for wide in (floor(across), ceil(across))
+        for high in (floor(down), ceil(down))
+        if wide and high and wide * high * step * step <= most
+    ] or [(max(step, floor(across) * step), max(step, floor(down) * step))]
+    return min(sizes, key=lambda size: abs(size[0] * size[1] - target))
+
+
+_CHOSEN = {
+    "area": _area,
+    "thresholds": _threshold,
+    "area_buckets": _area_bucket,
+    "aspect_buckets": _aspect_bucket,
+    "aspect_table": _aspect_row,
+    "budget_buckets": _budget_bucket,
+    "budget": _budget,
+}
