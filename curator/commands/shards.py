@@ -233,6 +233,11 @@ def _add_formats(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> N
         "export only this bucket, such as 720p_16-9_121f; may be repeated (default: all)",
         action="append",
     ),
+    option(
+        "--where CONDITION",
+        "export only clips that satisfy a SQL condition over columns of the table `clips`, such as "
+        '"motion > 0.3 and n_faces = 0"; needs the extra sql (default: all)',
+    ),
     SHARDS_AT_ONCE,
     SNAPSHOT,
     _find_formats_late,
@@ -251,6 +256,7 @@ def export(options: argparse.Namespace) -> Result:
             options.format,
             splits=("train", "val") if options.split is None else (options.split,),
             buckets=options.bucket,
+            where=options.where,
             workers=options.workers,
             snapshot=options.snapshot,
             options={k.removeprefix(_OF_FORMAT): v for k, v in given if k.startswith(_OF_FORMAT)},
@@ -267,6 +273,7 @@ def _exported_lines(exported: "Exported", destination: str, format: str) -> Iter
         f"{destination}: {amount(exported.n_clips, 'clip')} as {format}; "
         f"{amount(exported.n_objects, 'object')} written ({exported.n_bytes / 1e6:.1f} MB), "
         f"{exported.n_reused} existed already"
+        + (f", {exported.n_linked} linked or copied by the server" if exported.n_linked else "")
     )
     if exported.records is not None:
         yield f"{exported.records}: {exported.n_records}"
@@ -283,6 +290,7 @@ def _exported_lines(exported: "Exported", destination: str, format: str) -> Iter
             "place for such members; read them from the tars"
         )
     for n, noun, words in (
+        (exported.n_unselected, "clip", "left out because they do not meet --where"),
         (exported.n_short, "clip", "left out for too few frames"),
         (exported.n_without_text, "clip", "with an empty caption"),
         (

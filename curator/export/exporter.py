@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from curator.export.job import Job, ShardClip
 
 FORMATS: Mapping[str, str] = {
+    "folder": "curator.export.trainer_folder:TrainerFolder",
     "cosmos": "curator.export.video_folders:Cosmos",
     "opensora": "curator.export.video_folders:OpenSora",
     "cogvideo": "curator.export.video_folders:CogVideo",
@@ -60,7 +61,18 @@ class RelativePaths(ExporterOptions):
     """Option of formats that name files in a table."""
 
     relative: bool = False
-    """name files relative to DEST (default: in full, as loaders open them)"""
+    """name files relative to the file that names them (default: in full, as loaders open them)"""
+
+
+class ReusedVideos(ExporterOptions):
+    """Option of formats that write MP4s as files."""
+
+    reuse: str | None = None
+    """DEST of an earlier export with MP4s: hard links to them, copies by the server on S3"""
+
+
+class VideoOptions(LeastFrames, ReusedVideos):
+    """Options of formats with a folder of MP4s."""
 
 
 OptionsT = TypeVar("OptionsT", bound=ExporterOptions)
@@ -127,15 +139,23 @@ class VideoExporter(Exporter[OptionsT, list[RowT]]):
 
     Attributes:
         videos: Folder of the MP4s.
+        record: Folder of the records of written MP4s; None for a format without records.
     """
 
     videos: ClassVar[str] = "{split}/videos"
+    record: ClassVar[str | None] = None
+
+    def begin(self, job: "Job") -> None:
+        """Refuses MP4s of an earlier export that this export could not take."""
+        if job.earlier is not None:
+            job.earlier.check_kind(job.store)
 
     def shard(self, job: "Job", shard: Shard) -> list[RowT]:
         """Writes the MP4s of a shard; returns their rows."""
         folder = self.videos.format(split=shard.split)
         least = self.options.min_frames if isinstance(self.options, LeastFrames) else None
-        clips = job.videos(shard, folder, min_frames=least)
+        record = self.record.format(split=shard.split) if self.record is not None else None
+        clips = job.videos(shard, folder, min_frames=least, record=record)
         rows = [row for clip in clips for row in self.rows(job, clip, f"{folder}/{clip.key}.mp4")]
         if self.records is not None:
             job.exported.add(records=len(rows))

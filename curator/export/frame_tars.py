@@ -61,7 +61,7 @@ class FrameTars(Exporter[FramesOptions, None]):
         key = f"{shard.split}/{shard.name.removesuffix('.tar')}-{fingerprint[:8]}.tar"
         if job.place.size(key) is not None:
             # The name identifies input and settings, and objects appear only when complete.
-            job.place.reuse(key, clips=int(shard.facts.get("samples") or 0))
+            job.place.reuse(key, clips=job.n_clips(shard))
             return
         end = bytes(2 * BLOCK)
         with job.place.create(key) as output:

@@ -7,18 +7,28 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from curator.errors import CuratorError, ShardError, StorageError, UsageError, raised_as
-from curator.export.exporter import FORMATS, Exporter, ExporterOptions, checked_options, load_format
+from curator.export.destination import Destination, EarlierVideos
+from curator.export.exporter import (
+    FORMATS,
+    Exporter,
+    ExporterOptions,
+    ReusedVideos,
+    checked_options,
+    load_format,
+)
 from curator.fingerprints import fingerprint
 from curator.stages.caption.measured_caption import MEASURED_MODEL
-from curator.stages.shard.shard_index import sample_row
+from curator.stages.shard.shard_index import rows_by_tar, sample_row
 from curator.stages.shard.tar_reader import (
     MAX_TEXT_BYTES,
     SPLITS,
@@ -29,8 +39,8 @@ from curator.stages.shard.tar_reader import (
     open_shards,
 )
 from curator.storage import Store, open_store
-from curator.tables.fenced_store import Digest
-from curator.tables.out_layout import is_unfinished
+from curator.tables.checksums import read_rows
+from curator.tables.kept_clips import selected_clips
 
 MAX_WORKERS = 16
 logger = logging.getLogger(__name__)
@@ -74,8 +84,10 @@ class Exported:
     """Written."""
     n_reused: int = 0
     """Objects that already existed with the same bytes."""
+    n_linked: int = 0
+    """Written as hard links, or copied by the server, without a transfer."""
     n_bytes: int = 0
-    """Written."""
+    """Written, without those of `n_linked`."""
     n_without_text: int = 0
     """Clips whose caption is empty."""
     n_measured: int = 0
@@ -83,6 +95,8 @@ class Exported:
     n_records: int = 0
     n_short: int = 0
     """Clips that were left out because they have too few frames."""
+    n_unselected: int = 0
+    """Clips of the chosen splits and buckets that do not meet the condition of the export."""
     n_left_out: int = 0
     """Preference pairs left out because the written clip lacks some of their frames."""
     n_others: int = 0
@@ -104,66 +118,6 @@ class Exported:
                 setattr(self, f"n_{name}", getattr(self, f"n_{name}") + n)
 
 
-class Destination:
-    """The destination of an export.
-
-    Every existing object is complete, because objects appear only when fully written. Size and
-    SHA-256 show whether an existing object has the right bytes.
-
-    Args:
-        folders: Prefixes of the keys. Existing objects there are listed once, which takes about 200
-            bytes of memory for each.
-    """
-
-    def __init__(self, store: Store, exported: Exported, folders: Iterable[str]) -> None:
-        self._store, self._exported = store, exported
-        listed = (info for folder in folders for info in store.list(folder))
-        self._there = {info.key: info.bytes for info in listed}
-        # Temporary objects of killed exports.
-        store.clean_temporary({"", *(key.rpartition("/")[0] for key in self._there)}, is_unfinished)
-        self._mine: set[str] = set()
-
-    def exists_as(self, key: str, n_bytes: int, sha256: str) -> bool:
-        """Returns whether the object exists with these bytes, and counts it if so."""
-        if self._there.get(key) != n_bytes:
-            return False
-        # An unreadable object is written again.
-        with suppress(StorageError, OSError):
-            if Digest.of_object(self._store, key).sha256 == sha256:
-                self.reuse(key)
-                return True
-        return False
-
-    def size(self, key: str) -> int | None:
-        """Returns the size of an object that existed at the beginning, or None."""
-        return self._there.get(key)
-
-    def reuse(self, *keys: str, clips: int = 0) -> None:
-        """Counts existing objects, and the clips in them, as part of this export."""
-        self._mine.update(keys)
-        self._exported.add(reused=len(keys), clips=clips)
-
-    def put(self, key: str, data: bytes) -> None:
-        """Writes an object, unless it exists with these bytes."""
-        if key in self._there and self.exists_as(key, len(data), hashlib.sha256(data).hexdigest()):
-            return
-        self._mine.add(key)
-        self._store.write(key, data)
-        self._exported.add(objects=1, bytes=len(data))
-
-    @contextmanager
-    def create(self, key: str) -> Iterator[BinaryIO]:
-        """Opens a stream to an object, which appears when the block ends without error."""
-        self._mine.add(key)
-        with self._store.create(key) as output:
-            yield output
-        self._exported.add(objects=1)
-
-    def others(self, suffixes: tuple[str, ...]) -> list[str]:
-        """Returns objects that existed at the beginning and do not belong to this export."""
-        return sorted(k for k in self._there if k not in self._mine and k.endswith(suffixes))
-
-
 @dataclass(kw_only=True)
 class Job:
     """The working context of an exporter."""
@@ -177,9 +131,14 @@ class Job:
     n_workers: int
     """Shards in progress at once."""
     progress: Callable[[Exported], None]
+    selected: Mapping[str, frozenset[str]] | None = None
+    """Keys of the clips to export, by name of their tar; None for all."""
 
     def __post_init__(self) -> None:
-        self.place = Destination(self.store, self.exported, self.exporter.folders(self.splits))
+        options, folders = self.exporter.options, self.exporter.folders(self.splits)
+        reuse = options.reuse if isinstance(options, ReusedVideos) else None
+        self.earlier = EarlierVideos(reuse) if reuse is not None else None
+        self.place = Destination(self.store, self.exported, folders, self.earlier)
 
     def run(self) -> None:
         """Does the export."""
@@ -205,6 +164,7 @@ class Job:
         wants_mp4: Callable[[ShardClip, str], bool] | bool = False,
         *,
         min_frames: int | None = None,
+        by_metadata: bool = False,
     ) -> Iterator[ShardClip]:
         """Yields the clips of a shard, and counts each when the next is requested.
 
@@ -213,15 +173,27 @@ class Job:
             wants_mp4: Whether to read MP4s. A function decides for each clip; it gets the clip
                 without its MP4, and the SHA-256 of the MP4.
             min_frames: Shorter clips are counted and left out.
+            by_metadata: Whether to read only the requested MP4s from the tar, and all else from the
+                object with its metadata, if it exists. Such clips have no `members`.
         """
+        keys = None if self.selected is None else self.selected[shard.name]
 
         def is_long(clip: ShardClip) -> bool:
             return min_frames is None or clip.fields["n_frames"] >= min_frames
 
         def wants(clip: ShardClip, sha256: str) -> bool:
-            return is_long(clip) and (wants_mp4(clip, sha256) if callable(wants_mp4) else wants_mp4)
+            if (keys is not None and clip.key not in keys) or not is_long(clip):
+                return False
+            return wants_mp4(clip, sha256) if callable(wants_mp4) else wants_mp4
 
-        for clip in read_clips(self.shards, shard, wants_mp4=wants):
+        described = self._described(shard) if by_metadata else None
+        if described is None:
+            read = read_clips(self.shards, shard, wants_mp4=wants)
+        else:
+            read = with_mp4s(self.shards, described, wants_mp4=wants)
+        for clip in read:
+            if keys is not None and clip.key not in keys:
+                continue
             if not is_long(clip):
                 self.exported.add(short=1)
                 continue
@@ -234,20 +206,35 @@ class Job:
             self.progress(self.exported)
 
     def videos(
-        self, shard: Shard, folder: str, *, min_frames: int | None = None
+        self,
+        shard: Shard,
+        folder: str,
+        *,
+        min_frames: int | None = None,
+        record: str | None = None,
     ) -> Iterator[ShardClip]:
         """Yields the clips of a shard as `clips` does, and writes MP4s as `<folder>/<key>.mp4`.
 
-        MP4s that exist already are neither read nor written.
+        MP4s that exist already are neither read nor written. `record` is the folder of a record,
+        by which the next export knows what exists without reading it.
         """
+        store, tar, sha256s = self.shards.store, self.shards.key(shard.name), dict[str, str]()
 
         def is_new(clip: ShardClip, sha256: str) -> bool:
-            return not self.place.exists_as(f"{folder}/{clip.key}.mp4", clip.mp4_bytes, sha256)
+            key = f"{folder}/{clip.key}.mp4"
+            sha256s[key] = sha256
+            is_there = self.place.exists_as(key, clip.mp4_bytes, sha256)
+            return not (is_there or self.place.take(key, clip, store, tar, sha256))
 
-        for clip in self.clips(shard, is_new, min_frames=min_frames):
+        name = f"{record}/{shard.name.removesuffix('.tar').replace('/', '_')}.json"
+        if record is not None:
+            self.place.read_record(name)
+        for clip in self.clips(shard, is_new, min_frames=min_frames, by_metadata=True):
             if clip.mp4 is not None:
                 self.place.put(f"{folder}/{clip.key}.mp4", clip.mp4)
             yield clip
+        if record is not None:
+            self.place.put_record(name, sha256s)
 
     def base(self, *, relative: bool) -> str:
         """Returns the prefix of paths in tables: empty, or the address of the destination."""
@@ -257,9 +244,65 @@ class Job:
         """Hashes the inputs of a shard's object: the tar's name and size, and `settings`.
 
         The name has a hash of the samples. `settings` are the options that change the object's
-        bytes, and the format's version.
+        bytes, and the format's version. A selection of all clips is none.
         """
-        return fingerprint(shard.name, self.shards.sizes[shard.name], *settings)
+        some = self._selected_part(shard)
+        own = [] if some is None else [sorted(some)]
+        return fingerprint(shard.name, self.shards.sizes[shard.name], *settings, *own)
+
+    def n_clips(self, shard: Shard) -> int:
+        """Returns the number of clips of a shard that the export selects."""
+        some = self._selected_part(shard)
+        return int(shard.facts.get("samples") or 0) if some is None else len(some)
+
+    def _selected_part(self, shard: Shard) -> frozenset[str] | None:
+        some = None if self.selected is None else self.selected[shard.name]
+        return None if some is None or len(some) == shard.facts.get("samples") else some
+
+    def _described(self, shard: Shard) -> list[ShardClip] | None:
+        """Returns the clips of a shard by its metadata, which the manifest's hash proves.
+
+        Returns None if the indexes lack it; then the tar tells.
+        """
+        shards, places = self.shards, self._places.get(shard.name)
+        if places is None or shards.sizes.get(shard.meta_name) is None:
+            return None
+        data = shards.store.read(shards.key(shard.meta_name))
+        lines = data.split(b"\n")[:-1]
+        is_own = hashlib.sha256(data).hexdigest() == shard.facts.get("meta_sha256")
+        if not is_own or len(lines) != places.num_rows:
+            return None
+        columns = (places[name].to_pylist() for name in ("offset", "bytes"))
+        rows = zip(map(orjson.loads, lines), *columns, strict=True)
+        clips = [
+            ShardClip(
+                key=str(fields["key"]),
+                shard=shard,
+                fields=fields,
+                text=str(fields["caption"]),
+                mp4_offset=offset,
+                mp4_bytes=n_bytes,
+            )
+            for fields, offset, n_bytes in rows
+        ]
+        return clips if all(clip.key.isalnum() for clip in clips) else None
+
+    @cached_property
+    def _places(self) -> Mapping[str, pa.Table]:
+        """Offset and bytes of MP4s, by name of their tar; empty without a table of samples."""
+        shards = self.shards
+        if shards.manifest is None or not shards.store.exists(shards.dataset):
+            return {}
+        columns = ["shard", "offset", "bytes"]
+        with suppress(ShardError, StorageError, OSError, pa.ArrowException):
+            return rows_by_tar(
+                read_rows(shards.store, shards.dataset, lambda file: file.read(columns))
+            )
+        return {}
+
+    def read(self, shard: Shard) -> Iterator[ShardClip]:
+        """Yields all clips of a shard without MP4s, and counts nothing."""
+        return read_clips(self.shards, shard, wants_mp4=lambda clip, sha256: False)
 
     def _exported(self, shard: Shard) -> object:
         try:
@@ -298,6 +341,7 @@ def export(
     *,
     splits: Sequence[str] = SPLITS,
     buckets: Sequence[str] | None = None,
+    where: str | None = None,
     workers: int | None = None,
     snapshot: int | None = None,
     options: Mapping[str, object] | None = None,
@@ -314,6 +358,7 @@ def export(
         format: One of `FORMATS`, `package.module:Class`, or an entry point of `curate.exporters`.
         splits: `train`, `val`.
         buckets: None for all.
+        where: SQL condition over columns of the table `clips`; None for all clips.
         workers: Shards in progress at once; None for one per core, at most 16.
         snapshot: Number of the snapshot to export; None for the newest.
         options: Options of the format.
@@ -342,13 +387,18 @@ def export(
             )
         store = open_store(f"{store.uri}/{shards.prefix}".rstrip("/"))
     chosen = chosen_shards(shards, splits, buckets)
-    if exporter.indexes_tars and len(chosen) < len(shards.shards):
+    if exporter.indexes_tars and (where is not None or len(chosen) < len(shards.shards)):
         # Indexes of some shards would hide the others.
         raise UsageError(
-            f"the format {format} indexes all shards; leave out --split and --bucket. "
-            "Each bucket has a .nv-meta of its own, and each split a wids index"
+            f"the format {format} indexes all clips of all shards; leave out --split, --bucket and "
+            "--where. Each bucket has a .nv-meta of its own, and each split a wids index"
         )
+    selected, n_unselected = None, 0
+    if where is not None:
+        selected, n_unselected = selected_keys(shards, chosen, where)
+        chosen = [shard for shard in chosen if shard.name in selected]
     exported = Exported(
+        n_unselected=n_unselected,
         manifest_problem=shards.problem,
         left_members=()
         if exporter.indexes_tars or exporter.has_members
@@ -365,8 +415,33 @@ def export(
         exported=exported,
         n_workers=workers or min(MAX_WORKERS, os.cpu_count() or 1),
         progress=progress,
+        selected=selected,
     ).run()
     return exported
+
+
+def selected_keys(
+    shards: ShardSet, chosen: Sequence[Shard], where: str
+) -> tuple[dict[str, frozenset[str]], int]:
+    """Returns keys of the clips that meet a condition, by name of their tar, and how many do not.
+
+    Raises:
+        UsageError: No clip of the chosen shards meets the condition, or it is wrong.
+    """
+    if shards.manifest is None:
+        raise UsageError(f"--where needs {shards.uri('manifest.json')}, but {shards.problem}")
+    rows = selected_clips(shards.store, where, snapshot=shards.snapshot).select(["shard", "key"])
+    keys: dict[str, set[str]] = {}
+    for tar, key in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        keys.setdefault(tar, set()).add(key)
+    names = {shard.name: frozenset(keys.get(shards.key(shard.name), ())) for shard in chosen}
+    n_clips = sum(int(shard.facts["samples"]) for shard in chosen)
+    selected = {name: own for name, own in names.items() if own}
+    if not selected:
+        raise UsageError(
+            f"--where {where!r}: none of {n_clips} clips of the chosen splits and buckets meets it"
+        )
+    return selected, n_clips - sum(map(len, selected.values()))
 
 
 def chosen_shards(
@@ -423,6 +498,27 @@ def read_clips(
     except (ShardError, orjson.JSONDecodeError, UnicodeDecodeError, KeyError) as error:
         remedy = f"`curate verify {shards.store.uri}` says what is wrong"
         raise ShardError(f"{shards.uri(shard.name)}: {error}; {remedy}") from error
+
+
+def with_mp4s(
+    shards: ShardSet,
+    clips: Iterable[ShardClip],
+    *,
+    wants_mp4: Callable[[ShardClip, str], bool],
+) -> Iterator[ShardClip]:
+    """Yields clips, and reads the requested MP4s; raises as `read_clips` does."""
+    for clip in clips:
+        sha256 = str(clip.fields["mp4_sha256"])
+        if wants_mp4(clip, sha256):
+            start, end = clip.mp4_offset, clip.mp4_offset + clip.mp4_bytes
+            clip.mp4 = shards.store.read_range(shards.key(clip.shard.name), start, end)
+            digest = hashlib.sha256(clip.mp4).hexdigest()
+            if digest != sha256:
+                raise ShardError(
+                    f"{shards.uri(clip.shard.name)}: {clip.key}.mp4 has sha256 {digest}; expected "
+                    f"{sha256}; `curate verify {shards.store.uri}` says what is wrong"
+                )
+        yield clip
 
 
 def _take(

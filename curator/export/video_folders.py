@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curator.errors import UsageError
-from curator.export.exporter import LeastFrames, RelativePaths, VideoExporter
+from curator.export.exporter import RelativePaths, VideoExporter, VideoOptions
 from curator.export.job import Job, ShardClip
 
 OPENSORA_SCHEMA = pa.schema(
@@ -30,7 +30,7 @@ PANDAS_NULLS = frozenset(
 """Fields of a CSV that pandas reads as missing. Source: documentation of `read_csv`."""
 
 
-class Cosmos(VideoExporter[LeastFrames, object]):
+class Cosmos(VideoExporter[VideoOptions, object]):
     """Writes `<split>/videos/<key>.mp4` and `<split>/metas/<key>.txt`, the prompt.
 
     Loaders draw the first frame from [0, frames - N), which is empty for a clip of exactly N
@@ -38,8 +38,11 @@ class Cosmos(VideoExporter[LeastFrames, object]):
     clip, and loop forever if all clips are too short. Predict2's script makes the text embeddings.
     """
 
-    about = "<split>/videos/*.mp4 and <split>/metas/*.txt: post-training of Cosmos-Predict2, 2.5"
-    options_type = LeastFrames
+    about = (
+        "<split>/videos/*.mp4 and <split>/metas/*.txt: Cosmos-Predict2 and 2.5, which are closed; "
+        "folder is for Cosmos 3"
+    )
+    options_type = VideoOptions
     suffixes = (".mp4", ".txt")
 
     def rows(self, job: Job, clip: ShardClip, path: str) -> Iterable[object]:
@@ -48,7 +51,7 @@ class Cosmos(VideoExporter[LeastFrames, object]):
         return ()
 
 
-class CogVideo(VideoExporter[LeastFrames, tuple[str, str]]):
+class CogVideo(VideoExporter[VideoOptions, tuple[str, str]]):
     """Writes `<split>/videos/<key>.mp4`, `<split>/labels/<key>.txt`, and two lists of a split.
 
     The loader for SAT walks a folder, finds a caption by replacing each `videos` in the path by
@@ -59,14 +62,15 @@ class CogVideo(VideoExporter[LeastFrames, tuple[str, str]]):
 
     about = (
         "<split>/videos/*.mp4, <split>/labels/*.txt, and lists of both, videos.txt and "
-        "prompts.txt: fine-tuning of CogVideo, finetrainers"
+        "prompts.txt: CogVideo and finetrainers, which are inactive"
     )
-    options_type = LeastFrames
+    options_type = VideoOptions
     records = "captions"
     suffixes = (".mp4", ".txt")
 
     def begin(self, job: Job) -> None:
         """Refuses a destination whose path would be changed when captions are looked up."""
+        super().begin(job)
         if "videos" in job.store.uri or ".mp4" in job.store.uri:
             raise UsageError(
                 f"{job.store.uri}: CogVideo finds captions by writing 'labels' for each 'videos' "
@@ -93,7 +97,7 @@ class CogVideo(VideoExporter[LeastFrames, tuple[str, str]]):
                 prompts.write("".join(f"{line}\n" for _, line in pairs).encode())
 
 
-class OpenSoraOptions(LeastFrames, RelativePaths):
+class OpenSoraOptions(VideoOptions, RelativePaths):
     """Options of the format."""
 
 
@@ -107,7 +111,7 @@ class OpenSora(VideoExporter[OpenSoraOptions, dict[str, Any]]):
 
     about = (
         "<split>.csv and <split>.parquet with path, text, num_frames, height, width, "
-        "aspect_ratio, resolution, fps, and videos/<split>/*.mp4"
+        "aspect_ratio, resolution, fps, and videos/<split>/*.mp4: Open-Sora, which is inactive"
     )
     options_type = OpenSoraOptions
     videos = "videos/{split}"

@@ -147,6 +147,23 @@ class Store(ABC):
         """Copies an object to another key; S3 copies on the server."""
         self.write(target, self.read(source))
 
+    def copy_from(self, other: "Store", source: str, target: str) -> bool:
+        """Makes an object of another store's object without a transfer, if this store can.
+
+        A folder makes a hard link, and S3 copies on the server. Returns False if nothing was made.
+        """
+        return False
+
+    def copy_range(
+        self, other: "Store", source: str, span: tuple[int, int], target: str, sha256: str
+    ) -> bool:
+        """Makes an object of the bytes `span` of another store's object without a transfer.
+
+        S3 copies on the server, and compares the bytes with `sha256`, in hex. Returns False if the
+        store cannot do either, or the bytes differ; then nothing was made.
+        """
+        return False
+
     @abstractmethod
     def delete(self, keys: Iterable[str]) -> None:
         """Removes objects; ignores keys that do not exist."""

@@ -164,6 +164,28 @@ class LocalStore(Store):
                 file.sync()
                 file.rename(path)
 
+    def copy_from(self, other: Store, source: str, target: str) -> bool:
+        """Makes a hard link to a file of another folder in the same file system."""
+        if not isinstance(other, LocalStore):
+            return False
+        path, temporary = self._path(target), f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+        folder = os.path.dirname(path)
+        with _explained("write", path):
+            os.makedirs(folder, exist_ok=True)
+            link = os.path.join(folder, temporary)
+            try:
+                os.link(other._path(source), link)
+                os.replace(link, path)
+            except OSError as error:
+                if error.errno in _NO_LINKS or error.errno == errno.EXDEV:
+                    return False
+                raise
+            finally:
+                # Renaming does nothing where both names are links to one file.
+                with suppress(FileNotFoundError):
+                    os.unlink(link)
+        return True
+
     def delete(self, keys: Iterable[str]) -> None:
         """Removes files; keeps folders, because another writer may be about to use them."""
         for key in keys:

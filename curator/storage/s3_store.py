@@ -21,6 +21,7 @@ from curator.storage.base import (
     Entry,
     IsOwn,
     ObjectInfo,
+    Store,
     checked_key,
 )
 from curator.storage.bucket_store import SINGLE_REQUEST_BYTES, BucketStore
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 
 PART_BYTES = 16 << 20
 """Size of a part of a multipart upload, which is the memory that `create` takes."""
+
+COPIED_RANGE_BYTES = 256 << 10
+"""Least bytes of `copy_range`: a reader that skips fewer bytes of an object fetches them anyway."""
+_without_ranges: set[tuple[object, str, str]] = set()
+"""Clients and buckets without copies of ranges: of an object, or of any, with an empty key."""
 
 _DELETE_BATCH = 1000
 _BUFFER_BYTES = 256 << 10
@@ -187,6 +193,61 @@ class S3Store(BucketStore):
                 Key=self._full(checked_key(target)),
                 CopySource={"Bucket": self.bucket, "Key": self._full(checked_key(source))},
             )
+
+    def copy_from(self, other: Store, source: str, target: str) -> bool:
+        """Copies an object of another bucket or prefix on the server."""
+        if not isinstance(other, S3Store):
+            return False
+        with self._explained("write", target):
+            client().copy_object(CopySource=other._place(source), **self._place(target))
+        return True
+
+    def copy_range(
+        self, other: Store, source: str, span: tuple[int, int], target: str, sha256: str
+    ) -> bool:
+        """Copies bytes on the server by a multipart upload of one part, which may have any size.
+
+        The source must be an object of more than 5 MiB. The server returns the SHA-256 of a part if
+        it supports `ChecksumAlgorithm`.
+        """
+        start, end = span
+        if not isinstance(other, S3Store) or end - start < COPIED_RANGE_BYTES:
+            return False
+        server = (client(), self.bucket, "")
+        of_source = (client(), self.bucket, other._uri(source))
+        if {server, of_source} & _without_ranges:
+            return False
+        place, upload = self._place(target), None
+        try:
+            begun = client().create_multipart_upload(**place, ChecksumAlgorithm="SHA256")
+            upload = place | {"UploadId": begun["UploadId"]}
+            part = client().upload_part_copy(
+                **upload,
+                PartNumber=1,
+                CopySource=other._place(source),
+                CopySourceRange=f"bytes={start}-{end - 1}",
+            )["CopyPartResult"]
+            found = base64.b64decode(part.get("ChecksumSHA256", "")).hex()
+            if found == sha256:
+                facts = {name: part[name] for name in ("ETag", "ChecksumSHA256")}
+                parts = {"Parts": [facts | {"PartNumber": 1}]}
+                client().complete_multipart_upload(**upload, MultipartUpload=parts)
+                return True
+            if not found:
+                _without_ranges.add(server)
+        except S3Errors as error:
+            code = code_of(error)
+            if code not in _NO_CONDITIONS:
+                raise self._failure("write", target, error) from error
+            # S3 refuses a range of an object of at most 5 MiB as an invalid request.
+            _without_ranges.add(of_source if code.startswith("Invalid") else server)
+        if upload is not None:
+            with suppress(*S3Errors):
+                client().abort_multipart_upload(**upload)
+        return False
+
+    def _place(self, key: str) -> dict[str, str]:
+        return {"Bucket": self.bucket, "Key": self._full(checked_key(key))}
 
     def delete(self, keys: Iterable[str]) -> None:
         """Removes objects, a thousand per request if the server supports batches."""

@@ -86,6 +86,12 @@ def file_version(info: os.stat_result) -> str:
     return f"{info.st_size}-{info.st_mtime_ns}-{info.st_ctime_ns}-{info.st_ino}"
 
 
+def content_version(version: str) -> str:
+    """Returns the version of an object without the part that a further hard link changes."""
+    parts = version.split("-")
+    return "-".join((*parts[:2], parts[3])) if len(parts) == 4 else version
+
+
 def object_version(stored: ObjectInfo) -> str:
     """Returns the version of an object: `size-ETag`."""
     return f"{stored.bytes}-{stored.version}"

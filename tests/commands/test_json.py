@@ -77,6 +77,7 @@ RESULTS: dict[str, list[tuple[str, int, str]]] = {
     "report": [("report nothing", EXIT_USAGE, "error")],
     "export": [
         ("export out parquet --format parquet", EXIT_OK, "n_clips"),
+        ("export out folder --format folder --where n_frames>1", EXIT_OK, "n_unselected"),
         ("export out DEST --format parkett", EXIT_USAGE, "error"),
     ],
     "snapshots": [("snapshots out", EXIT_OK, "")],

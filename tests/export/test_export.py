@@ -380,7 +380,8 @@ def test_a_damaged_shard_ends_the_export_and_leaves_no_half_object(
     changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
     for damaged in (data[: len(data) // 2], *([changed] if form == "cosmos" else [])):
         tar.write_bytes(damaged)
-        to = tmp_path / "to"
+        # A clip that an earlier command wrote is not read again.
+        to = tmp_path / f"to-{len(damaged)}"
         error = curate("export", out, to, "--format", form, code=EXIT_BROKEN_OFF)
         assert f"curate verify {out}" in error
         assert "has sha256" in error or damaged is not changed
@@ -392,7 +393,7 @@ def test_the_command_says_what_it_did(out: Path, tmp_path: Path, curate: Curate)
     assert "8 clips as cosmos; 16 objects written" in curate(*command, "cosmos")
     for arguments, words in (
         (["cosmos", "--bucket", "none"], "no bucket 'none'"),
-        (["wids", "--split", "val"], "indexes all shards"),
+        (["wids", "--split", "val"], "indexes all clips of all shards"),
         (["mds", "--size", "8x8"], "no option 'size'; those that have it: frames"),
         (["frames", "--size", "0x3"], "frames: size.0: expected a number greater"),
     ):

@@ -42,6 +42,7 @@ ARGUMENTS = {
     "fit": "{out} --for ltx2",
     "fit --snapshot": "{out} --for ltx2 --snapshot 1",
     "export": "{out} {new} --format cosmos",
+    "export --where": "{out} {new} --format folder --where true",
     "export --snapshot": "{out} {new} --format cosmos --snapshot 1",
     "snapshots": "{out}",
     "clean": "{out}",

@@ -137,14 +137,19 @@ class EarlierShards:
 
     def rows(self) -> dict[str, pa.Table]:
         """Returns the rows of each tar, by its name relative to `shards/`."""
-        coded = self.dataset["shard"].dictionary_encode().combine_chunks()
-        runs = pc.run_end_encode(coded.indices)
-        names = coded.dictionary.take(runs.values).to_pylist()
-        ends = runs.run_ends.to_pylist()
-        return {
-            name: self.dataset.slice(start, end - start)
-            for name, start, end in zip(names, [0, *ends], ends, strict=False)
-        }
+        return rows_by_tar(self.dataset)
+
+
+def rows_by_tar(dataset: pa.Table) -> dict[str, pa.Table]:
+    """Returns rows of `dataset.parquet` by the name of their tar; they are in order of the tars."""
+    coded = dataset["shard"].dictionary_encode().combine_chunks()
+    runs = pc.run_end_encode(coded.indices)
+    names = coded.dictionary.take(runs.values).to_pylist()
+    ends = runs.run_ends.to_pylist()
+    return {
+        name: dataset.slice(start, end - start)
+        for name, start, end in zip(names, [0, *ends], ends, strict=False)
+    }
 
 
 def index_bytes(offsets: Sequence[int]) -> bytes:
