@@ -36,7 +36,7 @@ class BucketClasses(Protocol):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Least frames, less one."""
+        """Least numbers of frames."""
 
     @property
     def by_content_type(self) -> bool:
@@ -83,7 +83,7 @@ def bucket_of(
     `aspects_strict`, also returns None if no aspect class is near.
     """
     resolutions = [size for size in config.resolutions if size <= min(width, height)]
-    lengths = [length for length in config.lengths if length + 1 <= n_frames]
+    lengths = [length for length in config.lengths if length <= n_frames]
     if not resolutions or not lengths:
         return None
     if config.aspects_strict and aspect_loss(width, height, config) > config.aspects_tolerance:

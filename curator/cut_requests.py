@@ -1,5 +1,6 @@
 """Requests to write clips: the frames, frame rate and crop of a clip, and its final length."""
 
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
@@ -34,11 +35,28 @@ def frame_plan(request: CutRequest) -> NDArray[np.int64]:
         return np.arange(n_source)
     ticks = float(1 / (request.fps * request.time_base))
     span = request.end_pts - int(request.frame_pts[0])
-    n_frames = max(1, round(span / ticks))
+    n_frames = request.n_written or max(1, round(span / ticks))
     times = request.frame_pts[0] + (np.arange(n_frames) + 0.25) * ticks
     plan = np.searchsorted(request.frame_pts, times, side="right") - 1
     within: NDArray[np.int64] = np.clip(plan, 0, n_source - 1)
     return within
+
+
+def windowed(request: CutRequest, *, fps: Fraction, n_frames: int) -> CutRequest:
+    """Returns the request to write a span as exactly `n_frames` at the rate `fps`.
+
+    If the span has as many frames at this rate, they are written one by one, and may be copied.
+    """
+    is_same = fps == request.fps and n_frames == len(request.frame_pts) and not request.is_vfr
+    return replace(
+        request, fps=fps, is_resampled=not is_same, n_written=n_frames, min_frames=n_frames
+    )
+
+
+def usual_rate(track: SourceFrames, start: int, end: int) -> Fraction:
+    """Returns the rate with which frames `[start, end)` of a variable rate are written."""
+    end_pts = track.pts_of_end(end)
+    return min(nominal_fps(track.frame_pts[start:end], end_pts, track.time_base), MAX_VARIABLE_FPS)
 
 
 def crop_within(track: Track, span: Span) -> Crop | None:
@@ -57,10 +75,9 @@ def cut_request(
     """
     frame_pts = track.frame_pts[span.start_frame : span.end_frame]
     end_pts = track.pts_of_end(span.end_frame)
-    is_vfr = track.is_vfr and varies(frame_pts, track.time_base)
-    fps = track.fps
-    if track.is_vfr:
-        fps = min(nominal_fps(frame_pts, end_pts, track.time_base), MAX_VARIABLE_FPS)
+    may_vary = track.is_vfr
+    is_vfr = may_vary and varies(frame_pts, track.time_base)
+    fps = usual_rate(track, span.start_frame, span.end_frame) if may_vary else track.fps
     return CutRequest(
         clip_id=name,
         start_pts=int(frame_pts[0]),
@@ -108,6 +125,6 @@ def least_frames(
     `fps` is a fraction, as in the column `fps_fraction`.
     """
     bucket = bucket_of(width, height, n_frames, shard)
-    in_bucket = bucket.min_frames + 1 if bucket is not None else 1
+    in_bucket = bucket.min_frames if bucket is not None else 1
     long_enough = ceil(Fraction(fps) * Fraction(min_s) - Fraction(1, 1000))
     return min(max(in_bucket, long_enough), n_frames)

@@ -66,7 +66,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
     """Returns the stages of this package, configured from the recipe."""
     semantics = semantics_of(recipe)
     cut = CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
-    n_frames = max(recipe.cut.length_frames or 0, min(recipe.shard.lengths) + 1)
+    n_frames = max(recipe.cut.length_frames or 0, min(recipe.shard.lengths))
     shortest = ShortestClip(seconds=recipe.propose.min_s, n_frames=n_frames)
     is_growing = recipe.run.mode == "growing"
     measures, stored = measures_of(recipe), stored_measures_of(recipe)
@@ -406,6 +406,7 @@ def filter_needs(recipe: Recipe) -> FilterNeeds:
     return FilterNeeds(
         min_s=recipe.propose.min_s,
         max_s=recipe.propose.max_s,
+        kept_ends=frozenset(w.size for w in recipe.propose.windows if w.remainder == "keep"),
         min_frames=recipe.cut.length_frames,
         classes=recipe.shard,
         semantic=recipe.semantic,

@@ -203,6 +203,20 @@ class Recipe(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        """Refuses a rate or length of all clips if windows have their own."""
+        for name in ("fps", "length_frames"):
+            value = getattr(self.cut, name)
+            if self.propose.windows and value is not None:
+                windows = ", ".join(map(str, self.propose.windows))
+                raise ValueError(
+                    f"cut.{name} is {value}, and propose.windows is [{windows}], which sets the "
+                    f"frames and the rate of clips; set cut.{name} to null, or propose.windows to "
+                    "[]"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _tone_maps_what_is_kept(self) -> Self:
         """Refuses tone mapping if a rule rejects all HDR clips."""
         if self.cut.hdr == "tonemap":

@@ -44,8 +44,8 @@ def decide(
     measures: Measures = BUILT_IN,
 ) -> FilteredClips:
     """Resolves rules over all candidates, and judges them."""
-    bounds = resolve(rules, corpus_of(clips, min_s=min_s), measures=measures)
-    return judge_table(clips, bounds, needs(shard, min_s=min_s, max_s=max_s, semantic=semantic))
+    of = needs(shard, min_s=min_s, max_s=max_s, semantic=semantic)
+    return judge_table(clips, resolve(rules, corpus_of(clips, of), measures=measures), of)
 
 
 def run_stage(

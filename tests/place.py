@@ -21,8 +21,10 @@ from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import StorageError
 from curator.stages.commit import stage as commit_stage
 
-SMALL = ("shard.resolutions=[120]", "filters.short_side_px.min=100")
-"""Settings with which small films are kept."""
+SMALL = (
+    "shard.resolutions=[120]", "filters.short_side_px.min=100", "shard.lengths=[17,33,49,121]",
+)  # fmt: skip
+"""Settings with which small films are kept, in few buckets."""
 SHORT = (
     *SMALL, "propose.min_s=1", "dedup.enabled=false", "filters.motion.min=0.0001",
     "filters.sharpness.min=0.0001",

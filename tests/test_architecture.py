@@ -13,7 +13,7 @@ LAYERS = (
         "errors",
         "frame_size",
         "strict_yaml",
-        "frame_size",
+        "frame_rate",
         "installation",
         "json_bounds",
         "fingerprints",

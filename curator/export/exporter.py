@@ -54,7 +54,7 @@ class LeastFrames(ExporterOptions):
 
     min_frames: int | None = Field(None, ge=1)
     """only clips of N frames or more (default: all); for cosmos one more than the trainer's
-    num_frames"""
+    num_frames, because Cosmos-Predict skips a clip of exactly num_frames"""
 
 
 class RelativePaths(ExporterOptions):

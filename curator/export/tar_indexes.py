@@ -15,6 +15,7 @@ import orjson
 from curator.errors import ShardError, raised_as
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
+from curator.records.clips import WINDOWED
 from curator.stages.shard.dataset_card import CARD, dataset_card
 from curator.stages.shard.shard_index import DescribedTar, energon_files, index_bytes, wids_file
 from curator.stages.shard.tar_reader import SPLITS, Shard, TarReader, declared_families
@@ -155,6 +156,7 @@ def _card(job: Job, shards: Sequence[Shard], folder: str) -> bytes:
         with_embedding="npy" in first,
         with_id="id" in first,
         with_annotation="annotation" in metadata,
+        with_windows=WINDOWED[0] in metadata,
         declared=declared_families(job.shards.manifest),
         scores=metadata.get("scores", {}),
     )

@@ -5,6 +5,7 @@ Columns that several tables share are declared once, in parts that records are m
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, TypeVar, cast, dataclass_transform
 
 from curator.records.columns import Int32, WordedEnum, columns_of, field_names
@@ -24,6 +25,10 @@ class Reason(WordedEnum):
     MARKED_DROP = "marked_drop", "somebody marked it so by hand"
     TOO_SHORT = "too_short"
     TOO_LONG = "too_long"
+    SHORTER_THAN_WINDOW = (
+        "shorter_than_window",
+        "the end of a take, with fewer frames than a window",
+    )
     HIGH_DYNAMIC_RANGE = "high_dynamic_range"
     CONTENT_TYPE_UNWANTED = "content_type_unwanted"
     NOT_MEASURED = "not_measured", "a rule asks for a score that the clip has not"
@@ -40,7 +45,7 @@ class Reason(WordedEnum):
     REMOVED_BEFORE = "removed_before", "a copy of footage that `curate remove` took out"
     SMALLER_THAN_SIZE = "smaller_than_size", "smaller than cut.size, and cut.enlarge is never"
     CROPPED_TOO_MUCH = "cropped_too_much", "cut.size crops more of it than cut.most_cropped"
-    SLOWER_THAN_FPS = "slower_than_fps", "cut.fps repeats more of its frames than cut.most_repeated"
+    SLOWER_THAN_FPS = "slower_than_fps", "its rate repeats more frames than cut.most_repeated"
     NO_BUCKET = "no_bucket", "smaller or shorter than every bucket"
     NO_ASPECT_CLASS = "no_aspect_class", "near no aspect class"
     NOT_SELECTED = "not_selected"
@@ -67,8 +72,8 @@ OF_FORM = {
     Reason.CROPPED_TOO_MUCH: ("cut.most_cropped", "cropped_share"),
     Reason.SLOWER_THAN_FPS: ("cut.most_repeated", "repeated_share"),
 }
-"""Reasons against clips that `cut.size` or `cut.fps` would change too much, each with the key of
-the recipe that allows it, and the column of `Fitted`."""
+"""Reasons against clips that `cut.size`, `cut.fps` or a window's rate would change too much, each
+with the key of the recipe that allows it, and a column of `FITTED`."""
 OVERRIDDEN = frozenset({
     Reason.DUPLICATE, Reason.DIVIDED, Reason.SEMANTIC_DUPLICATE, Reason.NOT_SELECTED,
 })  # fmt: skip
@@ -106,6 +111,20 @@ class Span:
     def n_frames(self) -> int:
         """Number of source frames."""
         return self.end_frame - self.start_frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window(Span):
+    """A span that is written as a window of `propose.windows`, or as the end of a take.
+
+    `size` is the window of the recipe: frames, and frames per second or None for the source's own
+    rate. The clip has `n_written` frames at the rate `fps`: fewer than the window at the end of a
+    take.
+    """
+
+    size: tuple[int, Fraction | None]
+    n_written: int
+    fps: Fraction
 
 
 _Part = TypeVar("_Part")
@@ -168,20 +187,39 @@ class Size:
 
 
 @_part
-class Fitted:
-    """How `cut.size` and `cut.fps` change a clip; None if the recipe does not set them."""
+class Resized:
+    """How `cut.size` changes a clip; None if the recipe does not set it."""
 
     scale_factor: float | None
     """Factor by which the picture is scaled; above 1, it is enlarged."""
     cropped_share: float | None
     """Share of the picture that scaling to a size crops away."""
+
+
+@_part
+class Retimed:
+    """How `cut.fps`, or the rate of a window, changes a clip; None if the recipe sets no rate."""
+
     rate_factor: float | None
     """Written frame rate, divided by the source's."""
     repeated_share: float | None
     """Share of the frames, at least, that repeat the frame before."""
 
 
-FITTED = field_names(Fitted)
+FITTED = (*field_names(Resized), *field_names(Retimed))
+
+
+@_part
+class Windowed:
+    """The window of `propose.windows` of which a clip is made; None for other clips."""
+
+    window_frames: Int32 | None
+    """Frames of the window. The clip has as many, or fewer at the end of a take (`n_frames`)."""
+    window_fps: float | None
+    """Frame rate of the window; None for the source's own rate."""
+
+
+WINDOWED = field_names(Windowed)
 
 
 @_part
@@ -277,7 +315,7 @@ class Coding:
 
 
 @dataclass(slots=True, kw_only=True)
-class Candidate(Named, Extent, Rate, Size, Borders, Scored, Tagged):
+class Candidate(Named, Extent, Rate, Size, Borders, Scored, Tagged, Retimed, Windowed):
     """A clip before any decision: a row of `candidates/clips`.
 
     `n_frames`, `written_fps`, `width` and `height` are those that it would be written with.
@@ -290,7 +328,7 @@ class Candidate(Named, Extent, Rate, Size, Borders, Scored, Tagged):
 @_part
 class Clip(
     Named, Extent, Rate, Size, Borders, Scored, Decided, Tagged, Later, File, Stamped, Coding,
-    Fitted,
+    Resized, Retimed, Windowed,
 ):  # fmt: skip
     """A row of `clips`, as `tables.clip_rows` holds it.
 

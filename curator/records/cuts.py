@@ -105,6 +105,8 @@ class CutRequest:
     """Width and height of the span's frames, if sizes change within the source; else None."""
     is_resampled: bool = False
     """Whether `fps` is another rate than the source's, so that frames are repeated or left out."""
+    n_written: int | None = None
+    """Frames to write at a rate that needs a plan; None for as many as the span is long."""
     size: tuple[int, int] | None = None
     """Width and height to write, even; None for the picture's own."""
     source_bits_per_pixel: float | None = None

@@ -167,7 +167,9 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
         Reason.NO_ASPECT_CLASS, *COMPARED, Reason.NOT_SELECTED, *AFTER_SELECTION,
     )  # fmt: skip
     marked = [str(Reason.MARKED_DROP)] if Reason.MARKED_DROP in given else []
-    order = [*marked, str(Reason.TOO_SHORT)]
+    windows = ((summary.get("recipe") or {}).get("propose") or {}).get("windows")
+    lengths = [Reason.TOO_SHORT, Reason.SHORTER_THAN_WINDOW][: 2 if windows else 1]
+    order = [*marked, *map(str, lengths)]
     for rule in applied_rules(summary):
         if rule["severity"] == "reject":
             order += [str(reason) for reason, _, _ in reasons_of(rule)]
@@ -259,8 +261,8 @@ _FORMS = {
     "enlarged": "pictures scaled up to cut.size",
     "shrunk": "pictures scaled down to cut.size",
     "cropped": "to the shape of cut.size",
-    "retimed": "from another rate to cut.fps",
-    "repeated": "with frames repeated for cut.fps",
+    "retimed": "from another frame rate",
+    "repeated": "with frames repeated for their rate",
 }
 """Meaning of each count of kept clips in `by_form`."""
 

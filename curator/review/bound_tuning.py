@@ -15,6 +15,7 @@ from curator.errors import UsageError, unknown_key
 from curator.measures.clip_semantics import check_content
 from curator.measures.score_list import SUITABILITY
 from curator.number_text import amount, compared, score
+from curator.pipeline import filter_needs
 from curator.recipe import Recipe, with_changes
 from curator.report.histogram import histogram
 from curator.report.page_templates import render
@@ -152,7 +153,7 @@ def _changed_bounds(
     whole = candidates.slice(0, finished.without_remainders().clips.num_rows)
 
     def resolved(recipe: Recipe) -> dict[str, Bounds]:
-        corpus = corpus_of(whole, min_s=recipe.propose.min_s)
+        corpus = corpus_of(whole, filter_needs(recipe))
         bounds = resolve(recipe.filters.root, corpus, measures=finished.measures)
         return {bound.rule: bound for bound in bounds}
 

@@ -153,7 +153,10 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
 
 
 def _form_words(clip: ClipRow) -> Iterator[str]:
-    """Yields how `cut.size` and `cut.fps` change the clip."""
+    """Yields of which window the clip is, and how its size and rate change it."""
+    if clip.window_frames is not None:
+        rate = "the source's rate" if clip.window_fps is None else f"{clip.window_fps:.4g}/s"
+        yield f"window of {clip.window_frames} frames at {rate}"
     if clip.scale_factor is not None:
         yield f"scaled by {score(clip.scale_factor)}, {clip.cropped_share or 0.0:.0%} cropped"
     if clip.rate_factor is not None:
@@ -186,7 +189,10 @@ def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
     originals = taken(clips, pc.indices_nonzero(pc.equal(clips["clip_id"], of)).to_pylist())
     if clip.reason in (Reason.DUPLICATE, Reason.DIVIDED):
         what = "duplicate of" if clip.reason == Reason.DUPLICATE else "shares footage with"
-        yield f"{what} {of}, which shows {clip.reason_score:.0%} of it"
+        share = (clip.duplicate_overlap_s or 0.0) / max(clip.end_s - clip.start_s, 1e-9)
+        is_alone = clip.reason == Reason.DIVIDED or share > (clip.reason_score or 0.0) - 0.05
+        who = "which shows" if is_alone else "which, with other clips that stay, shows"
+        yield f"{what} {of}, {who} {clip.reason_score:.0%} of it"
     else:
         yield f"like {of}: similarity {clip.duplicate_similarity:.3f}"
     if clip.duplicate_offset_s is not None:

@@ -112,7 +112,7 @@ class Finished:
             stored = SortedRows(schema, CLIP_ORDER, self.memory_budget_bytes)
             for name in self.stored_objects("clips"):
                 if name.rpartition("/")[2].startswith(of_parts) == is_last:
-                    stored.add(read_parquet(self.store, name))
+                    stored.add(widened(read_parquet(self.store, name), schema))
             yield from stored.blocks()
 
     def without_remainders(self) -> "Finished":

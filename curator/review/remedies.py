@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from curator.errors import RecipeError
 from curator.number_text import plain
+from curator.pipeline import filter_needs
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import OF_FORM, Reason
 from curator.review.changed_decisions import decide_again, is_refused_hdr
@@ -75,7 +76,7 @@ def judged_rules(
 ) -> Iterator[JudgedRule]:
     """Applies the rules of a recipe to a candidate by its number; flags judge no absent score."""
     whole = candidates.slice(0, finished.without_remainders().clips.num_rows)
-    corpus = corpus_of(whole, min_s=recipe.propose.min_s)
+    corpus = corpus_of(whole, filter_needs(recipe))
     frozen = finished.frozen() if recipe is finished.recipe else None
     rules = recipe.filters.root
     row = candidates.slice(number, 1)
@@ -233,6 +234,8 @@ def _ways(
     match reason:
         case Reason.TOO_SHORT:
             yield _shorter(clip, recipe, float(candidate["seconds"][0].as_py()))
+        case Reason.SHORTER_THAN_WINDOW:
+            yield {"propose.windows": _keeping_ends(clip, recipe)}
         case Reason.TOO_LONG:
             yield {"propose.max_s": rounded(clip.end_s - clip.start_s, down=False)}
         case Reason.HIGH_DYNAMIC_RANGE:
@@ -331,15 +334,25 @@ def _shorter(clip: ClipRow, recipe: Recipe, seconds: float) -> Settings:
     return settings
 
 
+def _keeping_ends(clip: ClipRow, recipe: Recipe) -> str:
+    """Returns the windows, with ends of takes kept as shorter clips for the size of a clip."""
+    windows = [
+        window.model_dump(mode="json", exclude_defaults=True)
+        | ({"remainder": "keep"} if window.size == (clip.window_frames, clip.window_fps) else {})
+        for window in recipe.propose.windows
+    ]
+    return json.dumps(windows)
+
+
 def _bucket(clip: ClipRow, recipe: Recipe) -> Iterator[Settings]:
-    """Yields settings that give a clip a bucket, unless it has fewer than two frames."""
+    """Yields settings that give a clip with a picture a bucket."""
     shard, settings, side = recipe.shard, dict[str, str](), min(clip.width, clip.height)
-    if clip.n_frames < 2 or side < 1:
+    if clip.n_frames < 1 or side < 1:
         return
     if side < min(shard.resolutions):
         settings["shard.resolutions"] = json.dumps([side, *shard.resolutions])
-    if clip.n_frames <= min(shard.lengths):
-        settings["shard.lengths"] = json.dumps([clip.n_frames - 1, *shard.lengths])
+    if clip.n_frames < min(shard.lengths):
+        settings["shard.lengths"] = json.dumps([clip.n_frames, *shard.lengths])
     if settings:
         yield settings
 
@@ -378,7 +391,7 @@ def rounded(value: float, *, down: bool) -> str:
 
 
 _WHY_NONE: Mapping[str, str] = {
-    Reason.NO_BUCKET: "a bucket needs two frames or more",
+    Reason.NO_BUCKET: "a bucket needs a picture, and this clip has none",
     Reason.REMOVED_BEFORE: "it is a copy of removed footage; only another OUT can have it",
     Reason.REMOVED: "`curate remove` took it out",
     Reason.SOURCE_CHANGED: "its source has other bytes now; the next run analyzes them",

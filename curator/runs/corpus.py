@@ -45,7 +45,8 @@ from curator.tables.schemas import SHOTS_SCHEMA, candidates_schema, embeddings_s
 
 logger = logging.getLogger(__name__)
 
-CLIP_ORDER = ("source_id", "start_pts", "end_pts")
+CLIP_ORDER = ("source_id", "start_pts", "end_pts", "clip_id")
+"""Windows of two sizes may have one span."""
 SHOT_ORDER = ("source_id", "shot")
 _N_HELD = 8
 """Number of tables that share the memory: candidates, kept clips, rejected clips, shots, vectors of

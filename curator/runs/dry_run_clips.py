@@ -53,7 +53,7 @@ def clip_lines(
         if (rule.score or name) in clips.column_names
     }
     needs = filter_needs(recipe)
-    bounds = resolve(rules, corpus_of(clips, min_s=needs.min_s), measures=measures_of(recipe))
+    bounds = resolve(rules, corpus_of(clips, needs), measures=measures_of(recipe))
     decided = judge_table(clips, bounds, needs).clips
     kept = decided.filter(pc.equal(decided["decision"], "kept"))
     written = _written(store, previous, graph["cut"].fingerprint({}))
@@ -137,5 +137,6 @@ def _may_be_copied(
     mask = pc.and_(mask, pc.and_(pc.invert(clips["is_vfr"]), pc.is_null(clips["crop_x"])))
     for name, same in (("scale_factor", 1.0), ("cropped_share", 0.0), ("rate_factor", 1.0)):
         if name in clips.column_names:
-            mask = pc.and_(mask, pc.equal(clips[name], same))
+            # Null where the recipe sets no size or rate.
+            mask = pc.and_(mask, pc.fill_null(pc.equal(clips[name], same), True))
     return mask

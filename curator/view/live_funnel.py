@@ -178,7 +178,7 @@ class LiveFunnel:
         return np.bincount(codes, minlength=n).tolist(), seconds.tolist()
 
     def _resolved(self, rules: Mapping[str, Rule], needs: FilterNeeds) -> list[Bounds]:
-        corpus = corpus_of(self.candidates, min_s=needs.min_s)
+        corpus = corpus_of(self.candidates, needs)
         return resolve(rules, corpus, self.finished.frozen(), measures=self.finished.measures)
 
     def _hits_of(self, bound: Bounds) -> list[_Hit]:

@@ -45,6 +45,8 @@ CASES: dict[str, dict[str, Any]] = {
     "few frames": {"n_frames": 10},
     "small, few frames": {"width": 100, "height": 80, "n_frames": 10},
     "one frame": {"n_frames": 1},
+    "end of a take": {"n_frames": 50, "window_frames": 81, "window_fps": 16.0},
+    "no picture": {"width": 1, "height": 0},
     "wide": {"width": 2400, "height": 240},
     "not measured": {"motion": None},
     "soft": {"sharpness": 0.1},
@@ -67,6 +69,7 @@ DUPLICATES = [
     ("two originals", "good 3", 0.95), ("still copy", "good 4", 0.9),
 ]  # fmt: skip
 RECIPE = {
+    "propose": {"windows": ["81@16", "33"]},
     "analyze": {"clip": "openai-vit-b-32"},
     "filters": {
         "hdr": {"max": 0},
@@ -189,7 +192,7 @@ def test_every_remedy_keeps_its_clip(corpus: Corpus, finished: Finished) -> None
     assert {now[clip] for clip in of if of[clip] in CASES} >= {
         "high_dynamic_range", "motion_too_low", "no_bucket", "no_aspect_class", "not_measured",
         "sharpness_too_low", "too_short", "too_long", "duplicate", "content_type_unwanted",
-        "marked_drop",
+        "marked_drop", "shorter_than_window",
     }  # fmt: skip
     assert "not_selected" in now.values()
     without = set()
@@ -208,7 +211,7 @@ def test_every_remedy_keeps_its_clip(corpus: Corpus, finished: Finished) -> None
             recipe = with_changes(finished.recipe, changes)
             then = corpus.reasons(recipe, marked(corpus, words))
             assert then[clip_id] is None, (of[clip_id], lines, then[clip_id])
-    assert without == {"one frame"}
+    assert without == {"no picture"}
     assert n_remedies >= 24
 
 
@@ -219,11 +222,13 @@ def test_hidden_reasons_are_found(corpus: Corpus, finished: Finished) -> None:
         ("hdr", ["filters.hdr.max=1", "cut.hdr=tonemap"]),
         ("still copy", ["filters.motion.min=0.1", "dedup.min_share="]),
         ("dropped, still", [f"{of['dropped, still']} --keep"]),
+        ("one frame", ["shard.lengths=[1,"]),
+        ("end of a take", ['"fps": "16", "remainder": "keep"}, {"frames": 33}]']),
     ):
         text = " ".join(remedies(explain(finished, of[name]))[0])
         assert all(option in text for option in options), text
-    text = explain(finished, of["one frame"])
-    assert "no setting of the recipe ends no_bucket: a bucket needs two frames or more" in text
+    text = explain(finished, of["no picture"])
+    assert "no setting of the recipe ends no_bucket: a bucket needs a picture" in text
 
 
 @pytest.mark.parametrize(

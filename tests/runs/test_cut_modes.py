@@ -22,7 +22,7 @@ from curator.stages.propose.clip_spans import clip_id
 
 N = 100
 GOP = 6
-FEW, MANY = "shard.lengths=[17,33]", "shard.lengths=[17,33,49]"
+FEW, MANY = "shard.lengths=[17,33]", "shard.lengths=[17,33,50]"
 """Buckets that a clip of 50 frames stays in without its first four, and those it does not."""
 FORM = ("cut.size=bucket", "cut.fps=15", "cut.length_frames=18", "cut.audio=aac",
         "shard.lengths=[17]")  # fmt: skip

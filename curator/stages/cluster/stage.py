@@ -20,6 +20,7 @@ from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Left, Work
 from curator.stages.cluster.config import ClusterConfig
 from curator.tables.clip_rank import PREFERENCES, criterion, rank_order
+from curator.tables.window_spans import WindowSpans
 from curator.vectors.k_means import clusters
 
 Floats = NDArray[np.float32]
@@ -132,7 +133,9 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         if config.similarity is not None:
             is_marked = corpus.marked("keep", corpus["clip_id"])[rows].astype(np.float64)
             order = rank_order([is_marked, *(criterion(corpus, n)[rows] for n in PREFERENCES)])
-            of = semantic_duplicates(vectors_ND, cluster, order, config.similarity)
+            windows = WindowSpans.of(corpus)
+            windows = None if windows is None else windows.at(rows)
+            of = semantic_duplicates(vectors_ND, cluster, order, config.similarity, windows)
         yield self._decided(rows, ids, cluster, of, vectors_ND)
 
     def _words(self, vectors_ND: Floats, centroids_KD: Floats) -> list[dict[str, object]]:
@@ -170,29 +173,38 @@ class ClusterStage(CorpusStage[ClusterConfig]):
 
 
 def semantic_duplicates(
-    vectors_ND: Floats, cluster: Numbers, order: Numbers, similarity: float
+    vectors_ND: Floats,
+    cluster: Numbers,
+    order: Numbers,
+    similarity: float,
+    windows: WindowSpans | None = None,
 ) -> Numbers:
     """Returns by clip the most similar clip that replaces it, int64 [N]; itself if it stays.
 
-    Only clips of the same cluster are compared. If their cosine is at least `similarity`, the worse
-    clip is dropped. Vectors are L2-normalised; `order` has the clips from best to worst.
+    Only clips of the same cluster are compared, and no two windows of one take or of two sizes. If
+    their cosine is at least `similarity`, the worse clip is dropped. Vectors are L2-normalised;
+    `order` has the clips from best to worst.
     """
     of = np.arange(len(order))
     rank = np.argsort(order)
     by_cluster = np.lexsort((rank, cluster))
     starts = np.flatnonzero(np.append(True, np.diff(cluster[by_cluster]) > 0))
     for members in np.split(by_cluster, starts[1:]):
-        _within(vectors_ND, members, similarity - _SLACK, of)
+        _within(vectors_ND, members, similarity - _SLACK, of, windows)
     return of
 
 
-def _within(vectors_ND: Floats, members: Numbers, least: float, of: Numbers) -> None:
+def _within(
+    vectors_ND: Floats, members: Numbers, least: float, of: Numbers, windows: WindowSpans | None
+) -> None:
     """Visits the clips of a cluster from best to worst; only clips that stay drop others."""
     retained = members[:0]
     for start in range(0, len(members), _BLOCK):
         block = members[start : start + _BLOCK]
         others = np.concatenate([retained, block])
         cosines = vectors_ND[block] @ vectors_ND[others].T
+        if windows is not None:
+            cosines[windows.are_views(block[:, None], others[None])] = -1.0
         is_retained = np.ones(len(others), np.bool_)
         for row, clip in enumerate(block.tolist()):
             at = len(retained) + row

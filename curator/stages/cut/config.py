@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
+from curator.frame_rate import as_words, parsed_rate
 from curator.frame_size import parsed_size
 from curator.stage import StageConfig, setting
 
@@ -92,32 +93,18 @@ class CutConfig(StageConfig):
     @field_validator("fps", mode="before")
     @classmethod
     def _as_words(cls, fps: object) -> object:
-        return str(fps) if isinstance(fps, int | float) and not isinstance(fps, bool) else fps
+        return as_words(fps)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.fps is not None:
-            try:
-                # `Fraction` also takes digits of other scripts, and `_`.
-                is_plain = self.fps.isascii() and "_" not in self.fps
-                rate = Fraction(self.fps if is_plain else "")
-            except (ValueError, ZeroDivisionError) as error:
-                raise ValueError(
-                    f"fps {self.fps!r}; expected frames per second, such as 24 or 30000/1001"
-                ) from error
-            if not 1 <= rate <= 240:
-                raise ValueError(f"fps {self.fps}; expected 1 to 240")
+            parsed_rate(self.fps)
         return self
 
     @property
     def rate(self) -> Fraction | None:
         """`fps` as a number; decimals such as 29.97 become broadcast fractions."""
-        if self.fps is None:
-            return None
-        rate = Fraction(self.fps)
-        ntsc = Fraction(round(rate * Fraction(1001, 1000)) * 1000, 1001)
-        is_ntsc = rate.denominator != 1 and abs(rate - ntsc) < Fraction(1, 100)
-        return ntsc if is_ntsc else rate
+        return None if self.fps is None else parsed_rate(self.fps)
 
     @property
     def has_form(self) -> bool:

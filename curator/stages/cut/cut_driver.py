@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ WRITTEN_SCHEMA = pa.schema(
     ]
 )
 """Row of a written clip: its facts and location, and `HOW_SCHEMA` if this run wrote the clip."""
-_FORM = ("width", "height", "n_frames", "fps_fraction")
+_FORM = ("width", "height", "n_frames", "fps_fraction", "window_frames")
 _ROWS_AT_ONCE = 65_536
 
 
@@ -326,11 +327,16 @@ class Cutting:
             # With `cut.size`, the row already has the size to write.
             size=None if self._config.size is None else (clip.width, clip.height),
             frames=order.of(clip) if order is not None else None,
+            window=None
+            if clip.window_frames is None
+            else (clip.n_frames, Fraction(clip.fps_fraction)),
         )
 
-    def _least(self, width: int, height: int, n_frames: int, fps: str) -> int:
-        """Returns the minimum number of frames of a copy; `cut.length_frames` if it is set."""
-        least = self._config.length_frames
+    def _least(
+        self, width: int, height: int, n_frames: int, fps: str, window_frames: int | None
+    ) -> int:
+        """Returns the minimum number of frames of a copy: all frames of a window."""
+        least = self._config.length_frames if window_frames is None else n_frames
         return least or least_frames(
             width, height, n_frames, fps, min_s=self.min_s, shard=self.buckets
         )

@@ -59,9 +59,9 @@ def _first_frames(request: CutRequest, n_frames: int) -> CutRequest:
 def as_written(clips: "pa.Table", cut: CutConfig, shard: BucketClasses) -> "pa.Table":
     """Returns candidates with the size, frame rate and number of frames of the written clips.
 
-    Adds the columns of `Fitted`, by which clips that `cut.enlarge`, `cut.most_cropped` or
+    Adds the columns `FITTED`, by which clips that `cut.enlarge`, `cut.most_cropped` or
     `cut.most_repeated` forbids are rejected. Buckets depend on the written form; scores, which the
-    rules judge, stay those of the source.
+    rules judge, stay those of the source. Windows have their rate and frames already.
     """
     if not cut.has_form:
         return clips

@@ -4,12 +4,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
 import av
 
-from curator.cut_requests import cut_request
+from curator.cut_requests import cut_request, windowed
 from curator.media.clip_frames import FrameChoice, FrameSampler
 from curator.media.encode import refuse_without
 from curator.records.clips import Span, Written
@@ -51,6 +52,7 @@ class ClipToCut:
         crop: The picture without its black borders, as proposed; None keeps the whole picture.
         size: Width and height to write; None keeps those of the picture.
         frames: Chooses the frames that another stage needs; None for no frames.
+        window: Frames to write, and their rate; None for a clip that is no window.
     """
 
     source: SourceRef
@@ -61,6 +63,7 @@ class ClipToCut:
     crop: Crop | None = None
     size: tuple[int, int] | None = None
     frames: FrameChoice | None = None
+    window: tuple[int, Fraction] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +255,9 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         request = cut_request(
             unit.track, clip.clip_id, clip.span, crop=clip.crop, min_frames=clip.min_frames
         )
+        if clip.window is not None:
+            n_frames, fps = clip.window
+            return formed(windowed(request, fps=fps, n_frames=n_frames), size=clip.size)
         cut = self.config.cut
         return formed(request, size=clip.size, fps=cut.rate, n_frames=cut.length_frames)
 

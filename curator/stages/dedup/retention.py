@@ -139,6 +139,11 @@ class Division:
     largest: Shown | None  # the clip that retains the most of this clip
     is_whole: bool  # whether one piece is the clip, but for a few frames: the clip itself stays
 
+    @property
+    def shared_share(self) -> float:
+        """Share of the clip that other clips retain, if it has no pieces."""
+        return self.shared_s / max(self.shared_s + self.lost_s, 1e-9)
+
 
 class ShownParts:
     """The clips that show parts of each clip, from rows of `PAIRS_SCHEMA`.
@@ -193,10 +198,14 @@ def divisions(
     shown: ShownParts,
     clip_s: NDArray[np.float64],
     shortest_s: NDArray[np.float64],
+    is_window: NDArray[np.bool_],
     *,
     max_lost: float,
 ) -> dict[int, Division]:
     """Divides dropped clips, and clips that stay if the division loses little.
+
+    No part of a window is a clip, because it would be shorter. So a window that stays is dropped if
+    the clips that show parts of it show nearly all of it together.
 
     Args:
         staying: Numbers of clips that stay, from best to worst.
@@ -204,6 +213,7 @@ def divisions(
         shown: The clips that show parts of them.
         clip_s: float64 [N], lengths of clips.
         shortest_s: float64 [N], shortest piece of each clip that becomes a clip.
+        is_window: bool [N], clips of which no part becomes a clip.
         max_lost: Largest share of a clip that may be lost if a clip that stays is divided.
     """
     retained: dict[int, list[Piece]] = {}
@@ -217,8 +227,10 @@ def divisions(
                 if (part.other in retained or part.other == ELSEWHERE)
                 and (not may_stay or part.is_whole(own_s))
             ]
-            one = _division(counting, retained, own_s, float(shortest_s[clip]))
-            is_worth_it = one.shared_s >= shortest_s[clip] and one.lost_s <= max_lost * own_s
+            least_s = own_s - _WHOLE_SLACK_S if is_window[clip] else float(shortest_s[clip])
+            one = _division(counting, retained, own_s, least_s)
+            is_enough = bool(is_window[clip]) or one.shared_s >= least_s
+            is_worth_it = is_enough and one.lost_s <= max_lost * own_s
             if may_stay and not is_worth_it:
                 retained[clip] = [(0.0, own_s)]
             else:

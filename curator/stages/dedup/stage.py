@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from curator.fingerprints import fingerprint
 from curator.matching.verify_pair import ALL_EDITS
+from curator.number_text import amount
 from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Remainders, Work
 from curator.stages.dedup.config import DedupConfig
@@ -26,6 +27,7 @@ from curator.stages.dedup.retention import (
 )
 from curator.tables.clip_rank import criterion, rank_order
 from curator.tables.parts import with_column
+from curator.tables.window_spans import WindowSpans
 
 PAIRS = "alike"  # family: verified pairs
 MATCHING = 2  # version of the search: raise it when the same clips give other pairs
@@ -68,7 +70,9 @@ class DedupStage(CorpusStage[DedupConfig]):
         lengths = self._shortest.seconds, self._shortest.n_frames
         return {"dedup": super().settings(), "shortest": lengths}
 
-    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | Remainders]:
+    def decide(
+        self, corpus: Corpus, work: Work, /
+    ) -> Iterator[Decisions | Left | Remainders | str]:
         """Rejects clips with footage of other places, then clips with a better duplicate."""
         if not corpus.num_rows:
             return
@@ -77,8 +81,14 @@ class DedupStage(CorpusStage[DedupConfig]):
         if not is_on and not places:
             return
         ids = corpus["clip_id"].combine_chunks()
-        stored, is_new = self._pairs(corpus, ids, places, work)
+        windows = WindowSpans.of(corpus)
+        stored, is_new = self._pairs(corpus, ids, windows, places, work)
         pairs = _NumberedPairs(stored.pairs, ids)
+        is_window = np.zeros(len(ids), np.bool_)
+        if windows is not None:
+            pairs, is_window = pairs.without_views(windows), windows.size > 0
+            if is_on:
+                yield from _without_vectors(corpus, ids.filter(pa.array(is_window)))
         is_left, is_removed = np.ones(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
         rejected, partly = [], set[int]()
         for decisions in self._elsewhere(pairs, stored.places, places):
@@ -91,12 +101,15 @@ class DedupStage(CorpusStage[DedupConfig]):
         ranked = _ranked(corpus, self.config)
         rejected.append(self._among(ranked, pairs, is_left))
         is_left[rejected[-1].rows] = False
-        by_row = self._divisions(corpus, ranked, pairs, is_left, is_removed, partly)
+        by_row = self._divisions(corpus, ranked, pairs, is_left, is_removed, partly, is_window)
+        divided = {clip: d for clip, d in by_row.items() if is_left[clip] and not d.is_whole}
         # The clips that duplicate them went too, and retain none of their footage.
         staying = [clip for clip, division in by_row.items() if division.is_whole]
         by_row = {c: division for c, division in by_row.items() if not division.is_whole}
         rejected = [_without(decisions, staying) for decisions in rejected]
-        rejected.append(self._divided(pairs, {c: d for c, d in by_row.items() if is_left[c]}))
+        for kind, reason in ((~is_window, Reason.DIVIDED), (is_window, Reason.DUPLICATE)):
+            some = {clip: division for clip, division in divided.items() if kind[clip]}
+            rejected.append(self._divided(pairs, some, reason))
         yield from (_with_details(decisions, by_row) for decisions in rejected)
         pieces = [(clip, *piece) for clip, division in by_row.items() for piece in division.pieces]
         if pieces:
@@ -106,7 +119,12 @@ class DedupStage(CorpusStage[DedupConfig]):
             yield Left(PAIRS, stored.table())
 
     def _pairs(
-        self, corpus: Corpus, ids: pa.Array, places: Sequence[Elsewhere], work: Work
+        self,
+        corpus: Corpus,
+        ids: pa.Array,
+        windows: WindowSpans | None,
+        places: Sequence[Elsewhere],
+        work: Work,
     ) -> tuple[NearDuplicatePairs, bool]:
         """Returns all pairs, and whether they differ from the stored pairs."""
         config = self.config
@@ -117,7 +135,7 @@ class DedupStage(CorpusStage[DedupConfig]):
             return stored, False
         # Pairs of clips that a rule rejects now stay stored: a later recipe may keep these clips.
         compared = pa.concat_arrays([stored.compared, new])
-        find = partial(find_pairs, corpus.footage(), compared, new, known_places=stored.places)
+        find = partial(find_pairs, corpus.footage(), known_places=stored.places)
         removed, others = (
             [place for place in places if (place.reason == Reason.REMOVED_BEFORE) == is_removed]
             for is_removed in (True, False)
@@ -126,6 +144,8 @@ class DedupStage(CorpusStage[DedupConfig]):
         if removed:
             pairs.append(
                 find(
+                    compared,
+                    new,
                     removed,
                     work,
                     similarity=REMOVED_COSINE,
@@ -134,11 +154,14 @@ class DedupStage(CorpusStage[DedupConfig]):
                     edits=ALL_EDITS,
                 )
             )
-        if config.enabled:
+        for own, some, n_windows in _by_size(ids, windows, compared, new) if config.enabled else ():
+            neighbours = config.neighbours * n_windows
             pairs.append(
-                find(others, work, similarity=config.similarity, neighbours=config.neighbours)
+                find(own, some, others, work, similarity=config.similarity, neighbours=neighbours)
             )
-        return stored.with_new(compared, keys, chain.from_iterable(pairs)), True
+        # Clips of an unknown size are compared with a place once per size.
+        found = {(p.clip_id, p.other, p.place): p for p in chain.from_iterable(pairs)}
+        return stored.with_new(compared, keys, found.values()), True
 
     def _elsewhere(
         self, pairs: "_NumberedPairs", keys: Sequence[str], places: Sequence[Elsewhere]
@@ -189,6 +212,7 @@ class DedupStage(CorpusStage[DedupConfig]):
         is_left: NDArray[np.bool_],
         is_removed: NDArray[np.bool_],
         partly: Collection[int],
+        is_window: NDArray[np.bool_],
     ) -> dict[int, Division]:
         """Divides rejected clips, and clips that stay if they share a part with a better clip.
 
@@ -213,16 +237,24 @@ class DedupStage(CorpusStage[DedupConfig]):
         ]
         staying = [clip for clip in order if is_left[clip]]
         max_lost = 1 - self.config.min_share
-        return divisions(staying, going, shown, clip_s, shortest_s, max_lost=max_lost)
+        return divisions(staying, going, shown, clip_s, shortest_s, is_window, max_lost=max_lost)
 
-    def _divided(self, pairs: "_NumberedPairs", by_row: dict[int, Division]) -> Decisions:
-        """Rejects divided clips; each row names the clip that retains the most of it."""
+    def _divided(
+        self, pairs: "_NumberedPairs", by_row: dict[int, Division], reason: Reason
+    ) -> Decisions:
+        """Rejects clips of which clips that stay show parts; names the one that shows the most.
+
+        A window has no parts of its own. Its share is that of all clips together.
+        """
         rows = np.array(sorted(by_row), np.int64)
         largest = [part for row in rows.tolist() if (part := by_row[row].largest) is not None]
         of = [pairs.ids[part.other].as_py() if part.other >= 0 else None for part in largest]
         at = np.array([part.pair for part in largest], np.int64)
         own = _seen_from(pairs.table.take(pa.array(at)), pairs.first[at] == rows)
-        return self._rejected(rows, own, of, Reason.DIVIDED)
+        if reason == Reason.DUPLICATE:
+            shares = pa.array([by_row[row].shared_share for row in rows.tolist()], pa.float32())
+            own = with_column(own, "share", shares)
+        return self._rejected(rows, own, of, reason)
 
     def _rejected(
         self,
@@ -287,6 +319,43 @@ class _NumberedPairs:
             pc.index_in(table[name], value_set=ids).fill_null(-1).to_numpy().astype(np.int64)
             for name in ("clip_id", "other")
         )
+
+    def without_views(self, windows: WindowSpans) -> "_NumberedPairs":
+        """Returns the pairs without those of two windows that show the same on purpose."""
+        is_own = (self.place == -1) & (self.first >= 0) & (self.second >= 0)
+        is_view = is_own & windows.are_views(self.first, self.second)
+        return _NumberedPairs(self.table.filter(pa.array(~is_view)), self.ids)
+
+
+def _without_vectors(corpus: Corpus, windows: pa.Array) -> Iterator[str]:
+    """Yields a warning about windows between two pictures with vectors."""
+    n = int(np.sum(~corpus.vectors("embeddings").known(windows)))
+    # Where none has one, the recipe computes no vectors.
+    if 0 < n < len(windows):
+        yield (
+            f"{amount(n, 'window')} without a picture vector, so dedup does not find copies of "
+            "their footage: windows are shorter than analyze.scene_every_s; --set "
+            "analyze.scene_every_s=0.5 gives each half second a vector"
+        )
+
+
+def _by_size(
+    ids: pa.Array, windows: WindowSpans | None, compared: pa.Array, new: pa.Array
+) -> Iterator[tuple[pa.Array, pa.Array, int]]:
+    """Yields the clips to compare with each other, the new ones, and how many show each frame.
+
+    Only windows of one size are compared. Others would hide copies among the nearest neighbours.
+    Clips of `compared` that are not in the corpus have an unknown size.
+    """
+    if windows is None:
+        yield compared, new, 1
+        return
+    for size in np.unique(windows.size).tolist():
+        others = ids.filter(pa.array(windows.size != size))
+        own, some = (
+            names.filter(pc.invert(pc.is_in(names, value_set=others))) for names in (compared, new)
+        )
+        yield own, some, windows.at(np.flatnonzero(windows.size == size)).n_overlapping()
 
 
 def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:

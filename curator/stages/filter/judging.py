@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses, aspect_loss, bucket_of
 from curator.measures.clip_semantics import SemanticConfig
-from curator.records.clips import OF_FORM, Reason
+from curator.records.clips import OF_FORM, WINDOWED, Reason
 from curator.stages.filter.config import Rule
 from curator.stages.filter.rules import Bounds, Values
 from curator.storage.metadata_columns import is_metadata
@@ -32,6 +32,7 @@ DECIDED = ("reason", "reason_score", "reason_threshold", "reasons", "bucket", "t
 
 MARK_RULE = "run.marks"
 LENGTH_RULE = "propose.min_s"
+WINDOW_RULE = "propose.windows"
 STANDING_RULE = "propose.max_s"
 CONTENT_RULE = "semantic.reject"
 BUCKET_RULE = "shard.bucket"
@@ -42,7 +43,9 @@ BUCKET_RULE = "shard.bucket"
 class FilterNeeds:
     """Settings of other recipe sections that decisions depend on."""
 
-    min_s: float  # shortest clip
+    min_s: float  # shortest clip that is no window
+    # Sizes of windows, as in the columns `WINDOWED`, of which a shorter end of a take is kept.
+    kept_ends: frozenset[tuple[int, float | None]] = frozenset()
     # A clip of more than twice this length is a still picture, and is rejected. None for no limit,
     # and for candidates without a stored length.
     max_s: float | None
@@ -129,9 +132,9 @@ def reason_of(clips: pa.Table, bound: Bounds) -> str | None:
     return next((str(check.reason) for check in rule_checks(clips, bound) if check.hit[0]), None)
 
 
-def corpus_of(clips: JudgedColumns, *, min_s: float) -> Callable[[str], Values]:
+def corpus_of(clips: JudgedColumns, needs: FilterNeeds) -> Callable[[str], Values]:
     """Returns a function for `resolve`: a score's finite values, of clips that are long enough."""
-    long_enough = ~_too_short(clips, min_s)
+    long_enough = ~np.logical_or(*_too_short(clips, needs))
 
     def corpus(score: str) -> Values:
         values = score_values(clips, score)
@@ -183,7 +186,7 @@ def checks_around(
     if has_none is None:
         has_none = _buckets(clips, needs.classes)[0] < 0
     seconds = _floats(clips["seconds"])
-    hit, threshold = _too_short(clips, needs.min_s), np.full(clips.num_rows, needs.min_s)
+    (hit, is_end), threshold = _too_short(clips, needs), np.full(clips.num_rows, needs.min_s)
     if needs.min_frames is not None:
         lacks = _floats(clips["n_frames"]) < needs.min_frames
         threshold = np.where(
@@ -191,9 +194,13 @@ def checks_around(
         )
         hit |= lacks
     first = [ReasonCheck(LENGTH_RULE, Reason.TOO_SHORT, hit, seconds, threshold)]
+    if is_end.any():
+        n_frames, least = (_floats(clips[name]) for name in ("n_frames", "window_frames"))
+        why = Reason.SHORTER_THAN_WINDOW
+        first.append(ReasonCheck(WINDOW_RULE, why, is_end, n_frames, least))
     if needs.max_s is not None:
         # Only a still picture is so long: nothing can split it.
-        hit = seconds > 2 * needs.max_s
+        hit = (seconds > 2 * needs.max_s) & ~_is_window(clips)
         if hit.any():
             first.append(ReasonCheck(STANDING_RULE, Reason.TOO_LONG, hit, seconds, needs.max_s))
     last = [_content_check(clips, needs.semantic)] if needs.semantic.reject else []
@@ -220,9 +227,24 @@ def _floats(column: pa.ChunkedArray) -> Values:
     return np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)
 
 
-def _too_short(clips: JudgedColumns, min_s: float) -> Mask:
-    short: Mask = _floats(clips["seconds"]) < min_s - 1e-6
-    return short
+def _is_window(clips: JudgedColumns) -> Mask:
+    """Returns the mask of clips with all frames of their window, bool [N]."""
+    if "window_frames" not in clips.column_names:
+        return np.zeros(clips.num_rows, np.bool_)
+    is_whole: Mask = _floats(clips["n_frames"]) >= _floats(clips["window_frames"])
+    return is_whole
+
+
+def _too_short(clips: JudgedColumns, needs: FilterNeeds) -> tuple[Mask, Mask]:
+    """Returns the masks of clips below `min_s`, and of ends of takes that are not kept."""
+    short: Mask = _floats(clips["seconds"]) < needs.min_s - 1e-6
+    if "window_frames" not in clips.column_names:
+        return short, np.zeros(clips.num_rows, np.bool_)
+    frames, fps = (_floats(clips[name]) for name in WINDOWED)
+    is_end: Mask = _floats(clips["n_frames"]) < frames
+    for size, rate in needs.kept_ends:
+        is_end &= ~((frames == size) & (np.isnan(fps) if rate is None else fps == rate))
+    return short & ~is_end & ~_is_window(clips), is_end
 
 
 def rule_checks(clips: JudgedColumns, bound: Bounds) -> Iterator[ReasonCheck]:
@@ -282,7 +304,7 @@ def _content_check(clips: pa.Table, semantic: SemanticConfig) -> ReasonCheck:
 
 
 def _form_checks(clips: pa.Table, needs: FilterNeeds) -> Iterator[ReasonCheck]:
-    """Yields checks of how the form that the recipe sets changes clips; see `Fitted`."""
+    """Yields checks of how the form that the recipe sets changes clips; see `FITTED`."""
     bounds = (needs.most_enlarged, needs.most_cropped, needs.most_repeated)
     for (reason, (key, column)), most in zip(OF_FORM.items(), bounds, strict=True):
         if most is not None and column in clips.column_names:
@@ -307,7 +329,7 @@ def _buckets(clips: pa.Table, shard: BucketClasses) -> tuple[NDArray[np.int64], 
     """Returns the number of each clip's bucket, int64 [N], -1 for none, and the buckets' names."""
     sizes = [np.asarray(clips[name].to_numpy(), np.int64) for name in ("width", "height")]
     n_frames = np.asarray(clips["n_frames"].to_numpy(), np.int64)
-    length_class = np.searchsorted(np.sort([n + 1 for n in shard.lengths]), n_frames, "right")
+    length_class = np.searchsorted(np.sort(shard.lengths), n_frames, "right")
     types, type_codes = _content_codes(clips) if shard.by_content_type else ([], 0 * n_frames)
     kinds, first, inverse = np.unique(
         np.stack([*sizes, length_class, type_codes], axis=1),
@@ -343,7 +365,7 @@ def _content_codes(clips: pa.Table) -> tuple[list[str | None], NDArray[np.int64]
 def _bucket_checks(clips: pa.Table, hit: Mask, shard: BucketClasses) -> list[ReasonCheck]:
     sizes = np.stack([np.asarray(clips[n].to_numpy(), np.int64) for n in ("width", "height")])
     side, n_frames = np.minimum(*sizes), _floats(clips["n_frames"])
-    smallest, fewest = float(min(shard.resolutions)), float(min(shard.lengths) + 1)
+    smallest, fewest = float(min(shard.resolutions)), float(min(shard.lengths))
     is_small = side < smallest
     shapes: list[ReasonCheck] = []
     if shard.aspects_strict:
@@ -446,7 +468,16 @@ def total_counts(parts: Iterable[Sequence[RuleCount]], bounds: Sequence[Bounds])
 def _in_order(counts: Mapping[str, RuleCount], bounds: Sequence[Bounds]) -> list[RuleCount]:
     rules = (bound.rule for bound in bounds)
     form = (key for key, _ in OF_FORM.values())
-    order = (MARK_RULE, LENGTH_RULE, STANDING_RULE, *rules, CONTENT_RULE, *form, BUCKET_RULE)
+    order = (
+        MARK_RULE,
+        LENGTH_RULE,
+        WINDOW_RULE,
+        STANDING_RULE,
+        *rules,
+        CONTENT_RULE,
+        *form,
+        BUCKET_RULE,
+    )
     return [counts[name] for name in order if name in counts]
 
 

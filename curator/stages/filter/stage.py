@@ -29,7 +29,7 @@ class FilterStage(CorpusStage[FilterConfig]):
     """Decides about all candidates of a run at once, because a bound by quantile needs all."""
 
     name = "filter"
-    version = 2
+    version = 3
     reads = ("candidates",)
     config_type = FilterConfig
 
@@ -45,6 +45,7 @@ class FilterStage(CorpusStage[FilterConfig]):
         return {
             "rules": self.config.model_dump(mode="json"),
             "lengths": (needs.min_s, needs.max_s, needs.min_frames),
+            "kept_ends": sorted(needs.kept_ends, key=str),
             "form": (needs.most_enlarged, needs.most_cropped, needs.most_repeated),
             "classes": class_settings(needs.classes),
             "semantic": needs.semantic.model_dump(mode="json"),
@@ -70,7 +71,7 @@ class FilterStage(CorpusStage[FilterConfig]):
     def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | str]:
         """Decides about candidates; bounds by quantile of earlier generations stay in force."""
         frozen = {rule: (low, high) for rule, (low, high) in (corpus.earlier(BOUNDS) or {}).items()}
-        values = corpus_of(corpus, min_s=self._needs.min_s)
+        values = corpus_of(corpus, self._needs)
         bounds = resolve(self.config.root, values, frozen, measures=self._measures)
         cpu_only = {bound.rule: bound.score for bound in bounds if bound.spec.cpu_only}
         absent: Counter[str] = Counter()

@@ -6,15 +6,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.cut_requests import crop_within, cut_request, target_n_frames
+from curator.cut_requests import (
+    crop_within,
+    cut_request,
+    frame_plan,
+    target_n_frames,
+    windowed,
+)
 from curator.measures.camera import camera_tags
 from curator.measures.clip_semantics import content_of
 from curator.measures.clip_view import ClipView, How
 from curator.measures.score_list import BUILT_IN, Measures
 from curator.media.decode import upright_size
 from curator.models.embedding_heads import Heads
-from curator.records.clips import Candidate, Span
-from curator.records.cuts import crop_columns
+from curator.records.clips import WINDOWED, Candidate, Retimed, Span, Window
+from curator.records.columns import field_names
+from curator.records.cuts import CutRequest, crop_columns
 from curator.records.tracks import Track
 from curator.stages.propose.clip_spans import clip_id
 from curator.tables.schemas import LUMA_HZ
@@ -38,7 +45,13 @@ def candidate_of(
     start_pts = int(track.frame_pts[span.start_frame])
     end_pts = track.pts_of_end(span.end_frame)
     crop = crop_within(track, span) if crop_borders else None
-    request = cut_request(track, clip_id(track.source_id, start_pts, end_pts), span, crop=crop)
+    size = span.size if isinstance(span, Window) else None
+    name = clip_id(track.source_id, start_pts, end_pts, size)
+    request = cut_request(track, name, span, crop=crop)
+    window: dict[str, Any] = dict.fromkeys((*WINDOWED, *field_names(Retimed)))
+    if isinstance(span, Window):
+        window |= _in_window(span, request)
+        request = windowed(request, fps=span.fps, n_frames=span.n_written)
     own = track.size_at(span.start_frame) if crop is None else (crop.width, crop.height)
     width, height = upright_size(*own, 0, request.pixel_aspect)
     scores = measures.score_clip(track, span, aggregates, heads)
@@ -69,7 +82,20 @@ def candidate_of(
         tags=camera_tags(view),
         seconds=view.seconds,
         **crop_columns(crop),
+        **window,
     )
+
+
+def _in_window(span: Window, own: CutRequest) -> dict[str, Any]:
+    """Returns the columns of `Windowed`, and those of `Retimed` if the window sets a rate."""
+    frames, fps = span.size
+    columns = dict(zip(WINDOWED, (frames, None if fps is None else float(fps)), strict=True))
+    if fps is None:
+        return columns
+    n_frames = span.n_written
+    plan = frame_plan(windowed(own, fps=span.fps, n_frames=n_frames))
+    repeated_share = 1 - len(np.unique(plan)) / n_frames
+    return columns | {"rate_factor": float(fps / own.fps), "repeated_share": repeated_share}
 
 
 def footage_row(view: ClipView) -> dict[str, Any]:

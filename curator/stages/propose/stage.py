@@ -72,7 +72,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """
 
     name = "propose"
-    version = 10
+    version = 11
     phase = Phase.MEASURE
     scope = Scope.SOURCE
     reads = ("tracks",)

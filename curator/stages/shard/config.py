@@ -55,9 +55,13 @@ class ShardConfig(StageConfig):
     """largest share of the picture that a crop to the nearest aspect class may lose"""
     by_content_type: bool = False
     """make one bucket per content type; the bucket's name ends with the type"""
-    # Causal tokenizers need 4k+1 frames; cosmos-predict2.5 needs one frame more than it requests.
-    lengths: tuple[int, ...] = setting((17, 33, 49, 121), min_length=1, unit="frames")
-    """classes of minimum length; a clip in class N has N+1 frames or more"""
+    # Frames that trainers of video models ask for: 4k+1 for most tokenizers, 8k+1 for LTX-2 (33,
+    # 49, 81, 121, 129), 17 and 49 for CogVideoX, 61 and 93 for Cosmos, 81 for Wan, 129 for Hunyuan.
+    lengths: tuple[int, ...] = setting(
+        (17, 33, 49, 61, 81, 93, 121, 129), min_length=1, unit="frames"
+    )
+    """classes of length; a clip is in the largest class that it reaches: class N has clips of N
+    frames or more"""
 
     @field_validator("split_by")
     @classmethod

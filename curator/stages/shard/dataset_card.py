@@ -19,7 +19,7 @@ import yaml
 
 from curator.family import Family
 from curator.measures.score_list import SCORES
-from curator.records.clips import FITTED
+from curator.records.clips import FITTED, WINDOWED
 from curator.stages.shard.tar_reader import COLUMNS, Declared, Split
 
 CARD = "README.md"
@@ -57,6 +57,7 @@ def dataset_card(
     with_embedding: bool = False,
     with_id: bool = False,
     with_annotation: bool = False,
+    with_windows: bool = False,
     declared: Declared = MappingProxyType({}),
     scores: Iterable[str] = (),
 ) -> bytes:
@@ -68,6 +69,7 @@ def dataset_card(
         with_id: Whether samples have the member `id`.
         with_annotation: Whether the JSON has a model's annotation of each window. The card types
             no `structured`, `answers` or `extra`, because their fields vary.
+        with_windows: Whether the JSON has the columns of windows.
         declared: Declarations of families, by member, or by name for families of columns.
         scores: Names of further scores in the JSON, such as those of custom measures.
     """
@@ -75,6 +77,7 @@ def dataset_card(
     members = [family for family in families if family.member]
     columns = [f.content.feature("")["struct"] for f in families if not f.member]
     typed = [*_json_fields(scores), *(_annotation_fields() if with_annotation else ())]
+    typed += map(_plain, WINDOWED, ("int64", "float64")) if with_windows else ()
     typed += [_struct(COLUMNS, *chain.from_iterable(columns))] if columns else []
     features = [_plain("mp4", "video"), _plain("txt", "string"), {"name": "json", "struct": typed}]
     features += [{"name": f.member, **f.content.feature(f.ending)} for f in members]

@@ -24,7 +24,7 @@ from curator.executor.unit_worker import PlainWorker
 from curator.executor.worker import Step
 from curator.models.scene_network import SCENE_MODEL
 from curator.models.transnet import transnet_model_name
-from curator.records.clips import FITTED, Clip, Reason
+from curator.records.clips import FITTED, WINDOWED, Clip, Reason
 from curator.records.cuts import CROP_COLUMNS
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.reusable_shards import ReusableShards
@@ -234,6 +234,8 @@ def sample_metadata(
     fps, columns = Fraction(clip.fps_fraction), clip.declared()
     # Clips without marks have no fields of marks, so a mark replaces only the tar of its clip.
     columns = {n: v for n, v in columns.items() if n not in MARK_COLUMNS or v is not None}
+    # Only windows have fields of windows, so that other samples, and their tars, stay as they are.
+    window = {name: getattr(clip, name) for name in WINDOWED}
     crop = {name.removeprefix("crop_"): getattr(clip, name) for name in CROP_COLUMNS}
     return {
         **{name: getattr(clip, name) for name in _SAME},
@@ -248,6 +250,7 @@ def sample_metadata(
         "split": split,
         "tags": list(clip.tags or ()),
         **{name: _rounded(getattr(clip, name)) for name in FITTED},
+        **(window if window["window_frames"] is not None else {}),
         "crop": None if clip.crop_x is None else crop,
         "scores": {n: _rounded(score) for n, score in clip.scores.items() if n != "fps"},
         "caption": clip.caption or "",

@@ -20,6 +20,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.records.clips import WINDOWED
 from curator.stages.shard.dataset_card import CARD, dataset_card
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_plan import ShardPlan
@@ -288,6 +289,7 @@ def members_of(sample: Sample) -> dict[str, bool]:
         "with_embedding": sample.embedding is not None,
         "with_id": sample.has_id,
         "with_annotation": "annotation" in sample.metadata,
+        "with_windows": WINDOWED[0] in sample.metadata,
     }
 
 

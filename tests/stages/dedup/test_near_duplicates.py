@@ -96,12 +96,12 @@ def test_a_new_clip_is_compared_with_clips_that_a_rule_rejects_now(
     monkeypatch.setattr(dedup_stage, "find_pairs", find_pairs)
     stage = DedupStage(config)
     now = pa.array(["stays", "new"])
-    pairs, is_new = stage._pairs(corpus, now, [], CorpusWork("dedup"))
+    pairs, is_new = stage._pairs(corpus, now, None, [], CorpusWork("dedup"))
     assert (asked["own"], asked["new"]) == (["stays", "rejected", "new"], ["new"])
     assert is_new
     again = MagicMock(read=lambda _: pairs.table(), elsewhere=list)
     whole = pa.array(["stays", "rejected", "new"])
-    found, is_new = stage._pairs(again, whole, [], CorpusWork("dedup"))
+    found, is_new = stage._pairs(again, whole, None, [], CorpusWork("dedup"))
     assert not is_new
     assert found.pairs["other"].to_pylist() == ["rejected"]
 

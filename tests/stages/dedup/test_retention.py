@@ -136,7 +136,8 @@ def found(
     numbers = range(len(names))
     divided = divisions(
         [n for n in numbers if names[n] not in going], [n for n in numbers if names[n] in going],
-        ShownParts(table, first, second), lengths, np.full(len(names), LEAST_S), max_lost=0.2,
+        ShownParts(table, first, second), lengths, np.full(len(names), LEAST_S),
+        np.zeros(len(names), np.bool_), max_lost=0.2,
     )  # fmt: skip
     return {names[n]: one for n, one in divided.items()}
 

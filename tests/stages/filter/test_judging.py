@@ -1,6 +1,7 @@
 """Judging a table of clips: the same as judging one by one, and what each rule is counted for."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from curator.measures.clip_semantics import SemanticConfig
 from curator.measures.score_list import SCORES
 from curator.records.clips import Reason
 from curator.stages.filter.config import FilterConfig
-from curator.stages.filter.judging import FilteredClips, judge_table
+from curator.stages.filter.judging import FilteredClips, corpus_of, judge_table
 from curator.stages.filter.rules import resolve
 from curator.stages.shard.config import ShardConfig
 from curator.tables.schemas import candidates_schema
@@ -89,7 +90,7 @@ def test_a_table_is_judged_as_its_clips_are_one_by_one() -> None:
             assert row["reason_threshold"] == verdicts[0].threshold
         own = clips["tags"][number].as_py()
         assert row["tags"] == own + flags(clip, bounds)
-        assert row["bucket"] == "720p_16-9_121f"
+        assert row["bucket"] == "720p_16-9_129f"
 
 
 def test_rules_ask_for_what_they_name_and_what_they_take_is_counted() -> None:
@@ -162,14 +163,14 @@ def test_every_clip_has_a_bucket_or_a_reason() -> None:
         [], ["no_aspect_class"], ["no_bucket", "no_aspect_class"], ["no_bucket"], [], [],
     ]  # fmt: skip
     assert [row["bucket"] for row in rows] == [
-        "720p_16-9_121f_sea", None, None, None, "720p_16-9_121f_unknown", "720p_9-16_121f_sea",
+        "720p_16-9_129f_sea", None, None, None, "720p_16-9_129f_unknown", "720p_9-16_129f_sea",
     ]  # fmt: skip
     assert rows[1]["reason_score"] == pytest.approx(0.256, abs=0.001)
     assert rows[1]["reason_threshold"] == 0.1
-    assert (rows[2]["reason_score"], rows[2]["reason_threshold"]) == (10, 18)
+    assert (rows[2]["reason_score"], rows[2]["reason_threshold"]) == (10, 17)
     assert counts(result)["shard.bucket"] == (3, 3, 3)
     lenient = decided(clips, {}).clips.to_pylist()
-    assert [row["bucket"] for row in lenient[:2]] == ["720p_16-9_121f"] * 2
+    assert [row["bucket"] for row in lenient[:2]] == ["720p_16-9_129f"] * 2
 
 
 def test_a_flag_keeps_the_clip_and_names_what_it_misses() -> None:
@@ -230,3 +231,26 @@ def test_order_and_division_of_the_table_change_nothing() -> None:
     result = decided(mixed, rules)
     assert {row["clip_id"]: row for row in result.clips.to_pylist()} == expected
     assert {row["reason"] for row in expected.values()} >= {None, str(Reason.NO_BUCKET)}
+
+
+def test_windows_have_no_least_length_and_their_ends_are_kept_by_size() -> None:
+    """Pins min_s and max_s against windows and ends, and the corpus of quantiles."""
+    clips = clips_with(
+        6, window_frames=[81, 81, 81, 81, None, 81],
+        window_fps=[16.0, 16.0, None, 16.0, None, 16.0],
+        n_frames=[81, 40, 40, 30, 150, 81], seconds=[1.0, 2.5, 2.5, 1.0, 1.0, 200.0],
+        motion=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+    )  # fmt: skip
+    every = needs(ShardConfig(), max_s=60.0)
+    some = replace(every, kept_ends=frozenset({(81, 16.0)}))
+    end = ["shorter_than_window"]
+    for of, expected, corpus in (
+        (every, [[], end, end, end, ["too_short"], []], [1.0, 6.0]),
+        (some, [[], [], end, ["too_short"], ["too_short"], []], [1.0, 2.0, 6.0]),
+    ):
+        result = judge_table(clips, [], of)
+        assert result.clips["reasons"].to_pylist() == expected
+        assert corpus_of(clips, of)("motion").tolist() == corpus
+        assert counts(result)["propose.windows"][0] == sum(row == end for row in expected)
+    row = judge_table(clips, [], every).clips.to_pylist()[1]
+    assert (row["reason_score"], row["reason_threshold"]) == (40, 81)

@@ -48,7 +48,7 @@ def test_a_kept_clip_has_span_timing_size_scores_and_bucket() -> None:
         "start_s": 1.0, "end_s": 6.0, "start_pts": 30 * 512, "end_pts": 180 * 512,
         "time_base": "1/15360", "n_frames": 150, "written_fps": 30.0, "fps_fraction": "30",
         "is_vfr": False, "width": 1280, "height": 720, "decision": "kept", "reasons": [],
-        "bucket": "720p_16-9_121f",
+        "bucket": "720p_16-9_129f",
     }  # fmt: skip
     assert {name: row[name] for name in expected} == expected
     assert row["reason"] is row["reason_score"] is row["reason_threshold"] is None
@@ -96,7 +96,7 @@ def test_seconds_count_from_the_first_frame_at_the_nominal_rate() -> None:
     ("track", "score", "threshold"),
     [
         (made_track(300, width=320, height=180), 180.0, 240.0),
-        (made_track(300, time_base=Fraction(1, 1024)), 10.0, 18.0),
+        (made_track(300, time_base=Fraction(1, 1024)), 10.0, 17.0),
         (made_track(300, width=1, height=1), 0.0, 240.0),
     ],
 )
@@ -104,7 +104,7 @@ def test_a_clip_for_no_bucket_says_what_it_lacks(
     track: Track, score: float, threshold: float
 ) -> None:
     """Pins size before length as the cause, and that one pixel, which has no even size, is one."""
-    row = row_of(track, 30, 40 if threshold == 18 else 180)
+    row = row_of(track, 30, 40 if threshold == 17 else 180)
     assert row["reasons"] == ["no_bucket"]
     assert (row["reason_score"], row["reason_threshold"]) == (score, threshold)
     assert row["bucket"] is None

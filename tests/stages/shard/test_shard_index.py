@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from curator.buckets import Bucket
+from curator.records.clips import WINDOWED
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.dataset_card import dataset_card
 from curator.stages.shard.sample import Sample
@@ -218,3 +219,10 @@ def test_a_card_types_the_members_that_samples_have(more: tuple[str, ...]) -> No
     assert features["mp4"]["dtype"] == "video"
     (config,) = read["configs"]
     assert config["data_files"] == [{"split": "train", "path": tars["train"]}]
+    # Samples of windows have fields that no other samples have.
+    fields = {field["name"] for field in features["json"]["struct"]}
+    assert not fields.intersection(WINDOWED)
+    windows = dataset_card(tars, with_windows=True).decode().split("---\n")[1]  # type: ignore[arg-type]
+    typed = yaml.safe_load(windows)["dataset_info"]["features"][2]["struct"]
+    types = {field["name"]: field.get("dtype") for field in typed}
+    assert [types[name] for name in WINDOWED] == ["int64", "float64"]

@@ -31,10 +31,13 @@ CAPTIONS = ("A shot.", 'Größe: 日本語, 🎬, "quoted"\n', "")
 @pytest.mark.parametrize(
     ("width", "height", "n_frames", "name"),
     [
-        (1280, 720, 122, "720p_16-9_121f"),
-        (1280, 720, 121, "720p_16-9_49f"),
-        (1280, 720, 50, "720p_16-9_49f"),
-        (1280, 720, 49, "720p_16-9_33f"),
+        (1280, 720, 121, "720p_16-9_121f"),
+        (1280, 720, 120, "720p_16-9_93f"),
+        (1280, 720, 60, "720p_16-9_49f"),
+        (1280, 720, 49, "720p_16-9_49f"),
+        (1280, 720, 48, "720p_16-9_33f"),
+        (1280, 720, 1000, "720p_16-9_129f"),
+        (1280, 720, 17, "720p_16-9_17f"),
         (1280, 720, 18, "720p_16-9_17f"),
         (1280, 718, 18, "480p_16-9_17f"),
         (720, 1280, 18, "720p_9-16_17f"),
@@ -46,14 +49,14 @@ CAPTIONS = ("A shot.", 'Größe: 日本語, 🎬, "quoted"\n', "")
         (2560, 1080, 18, "1080p_16-9_17f"),
         (550, 480, 18, "480p_1-1_17f"),
         (560, 480, 18, "480p_4-3_17f"),
-        (1280, 720, 17, None),
+        (1280, 720, 16, None),
         (424, 238, 500, None),
     ],
 )
 def test_buckets_are_the_largest_class_reached_and_the_nearest_shape(
     width: int, height: int, n_frames: int, name: str | None
 ) -> None:
-    """Pins N+1 frames for class N, shorter sides, nearness by ratio, and classes in any order."""
+    """Pins N frames for class N, shorter sides, nearness by ratio, and classes in any order."""
     bucket = bucket_of(width, height, n_frames, CONFIG)
     assert (bucket.name if bucket is not None else None) == name
     mixed = ShardConfig(resolutions=CONFIG.resolutions[::-1], lengths=CONFIG.lengths[::-1])

@@ -1,0 +1,116 @@
+"""Windows that show the same on purpose are no duplicates; windows of a copy are, per size."""
+
+from dataclasses import replace
+from unittest.mock import MagicMock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from judged import run_stage
+from made_clips import clip_rows
+from made_out import SAME
+
+from curator.executor.corpus_work import CorpusWork
+from curator.matching.verify_pair import Match
+from curator.stages.cluster.stage import semantic_duplicates
+from curator.stages.dedup import stage as dedup_stage
+from curator.stages.dedup.config import DedupConfig
+from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
+from curator.stages.dedup.retention import ShortestClip
+from curator.stages.dedup.stage import DedupStage, search_settings
+from curator.tables.clip_rows import ClipRows
+from curator.tables.clip_vectors import vectors_table
+from curator.tables.window_spans import WindowSpans
+
+WINDOWS = {
+    "a0": ("film", 0, 81, 16.0), "a1": ("film", 127, 81, 16.0), "a2": ("film", 64, 81, 16.0),
+    "A0": ("film", 0, 121, 24.0), "A1": ("film", 126, 121, 24.0),
+    "b0": ("late", 63, 81, 16.0), "c0": ("copy", 0, 81, 16.0), "C0": ("copy", 0, 121, 24.0),
+}  # fmt: skip
+"""By name: source, first frame of 25/s, frames and rate of the window."""
+NAMES = list(WINDOWS)
+
+
+def rows(*names: str) -> ClipRows:
+    def row(number: int, name: str) -> dict[str, object]:
+        source, start, frames, fps = WINDOWS[name]
+        end = start + round(frames * 25 / fps)
+        return {
+            "clip_id": name, "source_id": source, "decision": "kept", "reasons": [],
+            "start_frame": start, "end_frame": end, "start_s": start / 25, "end_s": end / 25,
+            "width": 1000 - number, "height": 100, "n_frames": frames, "written_fps": fps,
+            "window_frames": frames, "window_fps": fps, "bits_per_pixel": 0.1,
+        }  # fmt: skip
+
+    return clip_rows(row(number, name) for number, name in enumerate(names))
+
+
+def match(offset_s: float, length_s: float) -> Match:
+    """The other clip shows this one from `offset_s` of the other on; both have one length."""
+    overlap_s = length_s - abs(offset_s)
+    share = overlap_s / length_s
+    return replace(SAME, offset_s=offset_s, overlap_s=overlap_s, share_a=share, share_b=share)
+
+
+def reasons(clips: ClipRows, *pairs: tuple[str, str, float]) -> dict[str, tuple[str, float]]:
+    """The reason and its score of each clip that goes, from pairs: clip, other clip, offset."""
+    ids = pa.array(clips.values("clip_id"))
+    none = NearDuplicatePairs.of(None, search_settings(DedupConfig()))
+    stored = none.with_new(
+        ids, [], [Pair(clip_id=a, other=b, match=match(offset, 5.08)) for a, b, offset in pairs]
+    ).table()
+    stage = DedupStage(DedupConfig(), ShortestClip(seconds=2.0, n_frames=17))
+    vectors = vectors_table([(name, np.eye(1, 8, dtype=np.float32)[0]) for name in ids.to_pylist()])
+    run_stage(stage, clips, vectors, tables=MagicMock(read=lambda _: stored))
+    return {c.clip_id: (c.reason, round(c.reason_score, 2)) for c in clips if c.reason}  # type: ignore[misc, arg-type]
+
+
+def test_windows_of_one_take_and_of_two_sizes_stay_and_those_of_a_copy_go() -> None:
+    """Pins that the same pairs between two sources drop every window of the copy, by size."""
+    own = [("a0", "A0", 0.0), ("a0", "a2", -2.56), ("a2", "a1", -2.52), ("a1", "A1", 0.0)]
+    assert reasons(rows("a0", "a1", "a2", "A0", "A1"), *own) == {}
+    copies = [("c0", "a0", 0.0), ("c0", "A0", 0.0), ("C0", "A0", 0.0), ("C0", "a0", 0.0)]
+    gone = reasons(rows("a0", "A0", "c0", "C0"), *copies)
+    assert gone == {"c0": ("duplicate", 1.0), "C0": ("duplicate", 1.0)}
+
+
+def test_a_window_that_two_others_show_together_goes_and_leaves_no_part() -> None:
+    """Pins that no remainder, which would be shorter than a window, becomes a clip."""
+    clips = rows("a0", "a1", "b0")
+    pairs = [("b0", "a0", 2.52), ("b0", "a1", -2.56)]
+    assert reasons(clips, *pairs) == {"b0": ("duplicate", 1.0)}
+    assert [c.duplicate_of for c in clips if c.reason] == ["a0"]
+    # With half of it alone, all of it stays, and so does the other window.
+    assert reasons(rows("a0", "b0"), pairs[0]) == {}
+
+
+def test_only_windows_of_one_size_are_searched_for_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins that overlapping windows, which are alike, do not hide a copy among the neighbours."""
+    asked: list[tuple[set[str], int]] = []
+
+    def find_pairs(
+        _: object, own: pa.Array, *__: object, neighbours: int, **___: object
+    ) -> list[Pair]:
+        asked.append((set(own.to_pylist()), neighbours))
+        return []
+
+    monkeypatch.setattr(dedup_stage, "find_pairs", find_pairs)
+    table = pa.concat_tables(rows(*NAMES).blocks())
+    corpus = MagicMock(read=lambda _: None, column_names=table.column_names, num_rows=len(NAMES))
+    ids = table["clip_id"].combine_chunks()
+    stage = DedupStage(DedupConfig(neighbours=10))
+    stage._pairs(corpus, ids, WindowSpans.of(table), [], CorpusWork("dedup"))
+    assert asked == [({"a0", "a1", "a2", "b0", "c0"}, 10), ({"A0", "A1", "C0"}, 10)]
+    every = WindowSpans(
+        size=np.ones(8, np.int64), source=np.zeros(8, np.int64),
+        start_frame=np.arange(8) * 20, end_frame=np.arange(8) * 20 + 81,
+    )  # fmt: skip
+    assert every.n_overlapping() == 4
+
+
+def test_like_windows_of_one_take_are_no_semantic_duplicates() -> None:
+    table = pa.concat_tables(rows("a0", "a2", "A0", "c0", "C0").blocks())
+    vectors = np.ones((5, 4), np.float32) / 2
+    cluster, order = np.zeros(5, np.int64), np.arange(5)
+    of = semantic_duplicates(vectors, cluster, order, 0.9, WindowSpans.of(table))
+    assert of.tolist() == [0, 1, 2, 0, 2]
