@@ -28,7 +28,7 @@ from samples import framed
 
 from curator.cut_requests import crop_within, cut_request
 from curator.errors import CuratorError
-from curator.loading.window_decoder import ClipWindow, FrameWindow, decode_window
+from curator.loading.window_decoder import ClipWindow, decode_window, drawn
 from curator.stages.cut.config import CutConfig
 from curator.stages.propose.clip_spans import propose_clips
 from curator.stages.propose.config import ProposeConfig
@@ -43,13 +43,17 @@ SIZES = ((1280, 720), (448, 256))
 
 def window_ms(mp4: bytes, n_frames: int, size: tuple[int, int]) -> float:
     """Returns the mean CPU time of a random window, in ms."""
-    window = FrameWindow(frames=FRAMES, stride=1, place="random", decoder_threads=1)
     into = torch.empty((3, FRAMES, *size[::-1]), dtype=torch.uint8)
     begun_s = time.process_time()
     for number in range(N_WINDOWS):
-        start = window.start(n_frames, str(number), seed=0, round_=0)
+        start = drawn(f"window {number}") % (n_frames - FRAMES + 1)
         clip = ClipWindow(
-            mp4=mp4, start=start, rate=Fraction(FPS), window=window, scaled=True, name="clip"
+            mp4=mp4,
+            wanted=np.arange(start, start + FRAMES),
+            rate=Fraction(FPS),
+            decoder_threads=1,
+            scaled=True,
+            name="clip",
         )
         decode_window(clip, into)
     return (time.process_time() - begun_s) / N_WINDOWS * 1000

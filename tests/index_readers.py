@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import yaml
 
-from curator.loading.shard_reader import read_buckets
+from curator.loading.shard_reader import read_output
 
 
 def check_readers(out: Path) -> set[str]:
@@ -31,9 +31,8 @@ def check_readers(out: Path) -> set[str]:
             named.add(entry["name"])
         listed = json.loads(manifest.read_text())["shards"]
         for split in {entry["split"] for entry in listed}:
-            for bucket in read_buckets(str(out), split)[1].values():
-                for shard in bucket.shards:
-                    assert len(keys_of(shards / shard.name)) == shard.n_samples, "loader"
+            for shard in read_output(str(out), split).shards:
+                assert len(keys_of(shards / shard.name)) == shard.n_samples, "loader"
     for index in shards.glob("wids-*.json"):
         for entry in json.loads(index.read_text())["shardlist"]:
             tar = shards / entry["url"]

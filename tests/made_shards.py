@@ -135,7 +135,8 @@ def write_shards(
         listed.append({"name": name, "bucket": bucket, "split": split, "samples": len(clips)})
         for clip in clips:
             row = {"clip_id": clip.key, "bucket": bucket, "split": split, "height": clip.height}
-            rows.append(row | {"width": clip.width, "num_frames": clip.n_frames})
+            row |= {"width": clip.width, "num_frames": clip.n_frames}
+            rows.append(row | {"shard": name, "fps": float(clip.fps)})
         if manifest:
             (root / f"{name}.idx").write_bytes(struct.pack(f"<{len(offsets)}Q", *offsets))
     if manifest:

@@ -1,7 +1,7 @@
 """A DataLoader for `ClipDataset`, which forms its own batches and counts its own epochs."""
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +38,7 @@ class ClipLoader(DataLoader[Batch]):
     Args:
         dataset: The clips.
         num_workers: Processes that decode; 0 decodes in this process. A state that was saved within
-            an epoch must be loaded with the same number.
+            an epoch continues with the same batches only with the same number.
         **options: Other options of DataLoader (`prefetch_factor`, `pin_memory`, `timeout`, …).
 
     Raises:
@@ -88,8 +88,8 @@ class ClipLoader(DataLoader[Batch]):
         """Returns the position of the dataset."""
         return self._clips.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues with the batch after a saved state."""
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Continues with the batch after a saved state, as `ClipDataset.load_state_dict`."""
         self._clips.load_state_dict(state)
 
 

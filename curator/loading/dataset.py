@@ -9,18 +9,17 @@
 Shape letters: B samples, C channels (red, green, blue), T frames, H, W height and width.
 """
 
-import hashlib
 import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict
+from fractions import Fraction
 from functools import partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
-import orjson
+import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -28,7 +27,16 @@ from curator.buckets import MAX_ENLARGED, cover_factor
 from curator.errors import ShardError, UsageError, unknown_key
 from curator.frame_size import parsed_size
 from curator.loading import device_windows as device
-from curator.loading.batch_plan import BucketPlan, Plan, Setting, listed, normalized
+from curator.loading.batch_plan import (
+    BatchClass,
+    Corpus,
+    Geometry,
+    Plan,
+    PlannedBatch,
+    Schedule,
+    listed,
+    normalized,
+)
 from curator.loading.batch_values import (
     as_unit,
     caption_embeddings,
@@ -38,7 +46,17 @@ from curator.loading.batch_values import (
     rate_of,
     repeated,
 )
-from curator.loading.shard_reader import LoadedBucket, LocalShard, SampleReader, read_buckets
+from curator.loading.caption_choice import DROPPED, Caption, CaptionChoice
+from curator.loading.clip_selection import (
+    ChosenBucket,
+    Excluded,
+    OutputChoice,
+    per_output,
+    rate_in_table,
+    select_clips,
+)
+from curator.loading.loader_state import Position, loaded, saved
+from curator.loading.shard_reader import LocalShard, SampleReader
 from curator.loading.window_decoder import ClipWindow, FrameWindow, decode_window
 
 Batch = dict[str, Any]
@@ -48,27 +66,47 @@ logger = logging.getLogger(__name__)
 TEXT_VECTOR = "text.npy"
 """Member of a sample that holds the embedding of its caption."""
 ALL_BUCKETS = "*"
-"""Name of the plan whose batches have clips of all buckets."""
+"""Name of the class whose batches have clips of all buckets; for options, all other buckets."""
 MIXED_TARS = 8
 """Tars from which a worker reads in turn, so that its batches have clips of several buckets."""
 SHUFFLED_SAMPLES = 64
 """Default window of the shuffle. It is small because `curate run` mixes the corpus in each tar."""
+MAX_FPS = 1000
+"""Highest `fps`, which cameras do not exceed."""
+SAME_RATE = 1.01
+"""Ratio of frame rates up to which clips have one speed, such as 30 and 29.97."""
 
 
 class ClipDataset(IterableDataset[Batch]):
     """Yields batches of frame windows and captions, in an order fixed by seed and epoch.
 
     Args:
-        out: Output root of `curate run`, or its folder `shards`: a path or s3://bucket/prefix.
+        out: Output root of `curate run`, or its folder `shards`: a path or s3://bucket/prefix. A
+            list reads several outputs as one dataset; of clips with the same id in several outputs,
+            the first one is read.
+        shares: Share of each output in the samples of an epoch; None reads all samples of all.
+        where: Reads clips that meet this condition: SQL after WHERE over the columns of the table
+            `clips`, such as `motion < 1 and duration_s > 2`. A list has one condition, or None, for
+            each output. It needs the extra `sql`.
+        view: Reads the clips of this view, a name of `curate views`; a list has one for each.
         split: `train` or `val`.
         buckets: Names of the buckets to read, or each bucket's share of the batches by name; None
             reads all buckets. Without shares, all ranks and workers together read each sample once
-            an epoch. Shares do not change the number of batches: a bucket with a larger share
-            repeats samples, and a bucket with a smaller share continues in the next epoch.
-        batch_size: Samples per batch; None yields single samples. With `size`, and without shares,
-            clips of all buckets fill a batch together. Otherwise a batch is from one bucket.
-        frames: T, the number of frames in a window.
+            an epoch.
+        repeat: With shares of outputs or buckets, False reads no sample twice in an epoch: an epoch
+            ends when the scarcest output or bucket does, and the next epochs read the other
+            samples. True makes an epoch as long as one without shares, and repeats samples.
+        batch_size: Samples per batch; None yields single samples. With `size`, and without shares
+            of buckets, clips of all buckets fill a batch together. Otherwise a batch is from one
+            bucket. A mapping has a number by bucket, by parts of buckets' names such as `121f` or
+            `720p_16-9`, of which the longest name decides, and by `*` for all other buckets.
+        max_pixels: Instead of `batch_size`: batches of each bucket are as large as this number of
+            pixels allows (frames x height x width x samples).
+        frames: T, the number of frames in a window; or a mapping, as for `batch_size`.
         stride: A window takes every `stride`-th frame of the clip.
+        fps: Frames/s of windows, whatever the rate of the clip: a window has the frames that are
+            shown at t, t + 1/fps, …, as clips that `cut.fps` writes. Clips that are too short for a
+            window are left out and counted. None takes frames by number, so that speeds mix.
         window: `random` draws the start from seed, round and clip; `first` takes the clip's start.
         size: Width and height in px, both even: `(1280, 720)`, `"1280x720"`, `"720p"`, or `256`
             for a square. Frames are scaled to cover the size, then cropped around the centre. None
@@ -78,6 +116,10 @@ class ClipDataset(IterableDataset[Batch]):
         values: `uint8` for [0, 255], or `unit` for float32 [-1, 1]. Workers pass four times as many
             bytes with `unit`; `as_unit` converts on the trainer's device instead.
         embedding: Reads the clip's embedding (`npy`) into `embedding`.
+        captions: Share of each length of captions, such as `{"short": 0.1, "long": 0.9}`: the
+            caption is that of the annotation's window that holds most of the drawn frames. The draw
+            depends on seed, epoch and clip. None gives the sample's `txt`.
+        caption_dropout: Share of samples whose caption is the empty text.
         caption_embedding: Reads the caption's embedding (`text.npy`) into `caption_embedding`.
         members: Names of families to read, such as latents that annotators stored in the samples.
             A batch has each family's values under its name. Values belong to the whole clip, so
@@ -105,9 +147,11 @@ class ClipDataset(IterableDataset[Batch]):
         gpu: Number of the GPU that decodes; None for torch's current GPU.
         allow_incomplete: Reads tars without `manifest.json`, which may be only part of a run.
         snapshot: Number of a snapshot, from `curate snapshots`; None for the newest. A dataset
-            keeps the snapshot that it opened, even if a run commits a newer one.
+            keeps the snapshot that it opened, even if a run commits a newer one. A list has one for
+            each output.
 
     Attributes:
+        excluded: Number of samples of the split that are not read, by `clip_selection.Excluded`.
         gpu: Number of the GPU that decodes; None for the CPU.
         not_on_gpu: Number of clips that the CPU decoded despite `decode="gpu"`, by
             `media.nvdec.Refusal`. It covers the batches that were passed to `advance`.
@@ -121,18 +165,26 @@ class ClipDataset(IterableDataset[Batch]):
 
     def __init__(
         self,
-        out: str,
+        out: str | Sequence[str],
         *,
+        shares: Sequence[float] | None = None,
+        where: str | Sequence[str | None] | None = None,
+        view: str | Sequence[str | None] | None = None,
         split: str = "train",
         buckets: Sequence[str] | Mapping[str, float] | None = None,
-        batch_size: int | None = None,
-        frames: int = 17,
+        repeat: bool = False,
+        batch_size: int | Mapping[str, int] | None = None,
+        max_pixels: int | None = None,
+        frames: int | Mapping[str, int] = 17,
         stride: int = 1,
+        fps: float | str | Fraction | None = None,
         window: Literal["first", "random"] = "random",
         size: tuple[int, int] | int | str | None = None,
         multiple: int = 2,
         values: Literal["uint8", "unit"] = "uint8",
         embedding: bool = False,
+        captions: Mapping[str, float] | None = None,
+        caption_dropout: float = 0.0,
         caption_embedding: bool = False,
         members: Sequence[str] = (),
         whole_clip_values: bool = False,
@@ -146,11 +198,9 @@ class ClipDataset(IterableDataset[Batch]):
         decode: Literal["cpu", "gpu"] = "cpu",
         gpu: int | None = None,
         allow_incomplete: bool = False,
-        snapshot: int | None = None,
+        snapshot: int | Sequence[int | None] | None = None,
     ) -> None:
         super().__init__()
-        if batch_size is not None and batch_size < 1:
-            raise UsageError(f"batch_size {batch_size!r}; expected a whole number from 1, or None")
         if shuffle < 0:
             raise UsageError(f"shuffle {shuffle!r}; expected a number of samples from 0")
         if values not in ("uint8", "unit"):
@@ -159,16 +209,27 @@ class ClipDataset(IterableDataset[Batch]):
             raise UsageError(f"decode {decode!r}; expected 'cpu' or 'gpu'")
         if gpu is not None and decode == "cpu":
             raise UsageError(f"gpu {gpu!r} with decode='cpu'; give decode='gpu', or leave gpu out")
-        self.batch_size = batch_size
-        self._window = FrameWindow(
-            frames=frames, stride=stride, place=window, decoder_threads=decoder_threads
-        )
         if multiple < 1:
             raise UsageError(f"multiple {multiple!r}; expected a number of px from 1")
+        if max_pixels is not None and batch_size is not None:
+            raise UsageError("max_pixels with batch_size; give one of them")
+        if captions is not None and caption_embedding:
+            raise UsageError(
+                "captions with caption_embedding: stored embeddings are of the samples' `txt`; "
+                "leave one of them out"
+            )
+        self.yields_samples = batch_size is None and max_pixels is None
+        """Whether the dataset yields single samples, and no batches."""
         try:
             self._size = None if size is None else parsed_size(size)
         except ValueError as error:
             raise UsageError(str(error)) from error
+        rate = _rate(fps)
+        make = partial(
+            FrameWindow, stride=stride, fps=rate, place=window, decoder_threads=decoder_threads
+        )
+        self._windows = {name: make(frames=n) for name, n in _by_name("frames", frames).items()}
+        self._captions = CaptionChoice.of(captions, caption_dropout, seed=seed)
         self._unit = values == "unit"
         self._embedding = embedding
         self._caption_embedding = caption_embedding
@@ -176,85 +237,202 @@ class ClipDataset(IterableDataset[Batch]):
         self._engines = None if self.gpu is None else partial(device.engines_of, self.gpu)
         self._on_device: device.DeviceDecoder | None = None
         self.not_on_gpu: Counter[str] = Counter()
-        self._store, loaded, families = read_buckets(
-            out, split, allow_incomplete=allow_incomplete, snapshot=snapshot
-        )
+        self.video = video
+        self._seed = seed
+        self._outs = [out] if isinstance(out, str) else list(out)
+        if not self._outs:
+            raise UsageError("the list of outputs is empty; name one or more")
+        of_each = [
+            per_output(name, value, len(self._outs))
+            for name, value in (("snapshot", snapshot), ("where", where), ("view", view))
+        ]
+        selection = select_clips(
+            [
+                OutputChoice(
+                    out=place, split=split, snapshot=number, where=condition, view=chosen,
+                    allow_incomplete=allow_incomplete,
+                )
+                for place, number, condition, chosen in zip(self._outs, *of_each, strict=True)
+            ],
+            _names(buckets),
+            (lambda name: self._window_of(name).span) if rate is not None and video else None,
+        )  # fmt: skip
+        self.excluded = selection.excluded
+        self._shards = selection.shards
+        if n_short := self.excluded.get(Excluded.TOO_SHORT):
+            logger.warning(
+                "fps=%s: %d clips are too short for their windows and are left out (reason %s in "
+                "`excluded`); lower frames or fps to read them", fps, n_short, Excluded.TOO_SHORT,
+            )  # fmt: skip
+        families = selection.families
         for name in members:
             if name not in families:
                 raise UsageError(unknown_key(name, families, "family with a member in the samples"))
         self._families = [families[name] for name in members]
-        self.video = video
-        weights = _chosen(buckets, loaded)
         self._of_frames = [f for f in self._families if f.may_have_frames]
         if whole_clip_values or not video:
             self._of_frames = []
-        for name in weights:
-            self._check_whole(loaded[name].most_frames, f"clips of bucket {name!r} have up to")
-        self.sizes = {name: self._size_of(name, loaded[name], multiple) for name in weights}
+        found = selection.buckets
+        _check_names("frames", frames, selection.known)
+        _check_names("batch_size", batch_size, selection.known)
+        for name, bucket in found.items():
+            self._check_whole(name, bucket.most_frames, f"clips of bucket {name!r} have up to")
+        self.sizes = {name: self._size_of(name, found[name], multiple) for name in found}
         """Width and height of each bucket's frames."""
-        self._warn_of_enlarging({name: loaded[name] for name in weights})
+        self._warn_of_enlarging(found)
+        self.batch_sizes = {
+            name: self._batch_size_of(name, batch_size, max_pixels) for name in found
+        }
+        """Samples per batch of each bucket."""
+        weights = _weights(buckets, found)
+        if weights is not None and shares is not None:
+            raise UsageError("shares of outputs with shares of buckets; give one of them")
+        if repeat and weights is None and shares is None:
+            raise UsageError(
+                "repeat=True without shares; an epoch has each sample once, so leave "
+                "it out, or give shares or buckets={...}"
+            )
+        of_class = self._classes(found, mixed=self._size is not None and weights is None)
+        self._warn_of_rates(of_class, found)
         rank, world_size = _ranks(rank, world_size)
-        setting = Setting(
-            seed=seed,
-            batch_size=batch_size or 1,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            rank=rank,
-            world_size=world_size,
-        )
-        # Frames of one size fill batches together; a bucket with a share has its own batches.
-        is_mixed = self._size is not None and len(weights) > 1 and None in weights.values()
-        plans = {ALL_BUCKETS: list(weights)} if is_mixed else {name: [name] for name in weights}
-        self._shards = [[s for n in names for s in loaded[n].shards] for names in plans.values()]
-        """Tars of each plan, in the order of its samples."""
-        self._bucket_of = {s.name: name for name in weights for s in loaded[name].shards}
-        """Bucket of each tar, by the tar's name."""
-        self._plan = Plan(
-            [
-                BucketPlan(
+        self._rank = rank
+        class_of = {name: i for i, names in enumerate(of_class.values()) for name in names}
+        corpus = Corpus(
+            sizes=np.array([shard.n_samples for shard in self._shards], np.int64),
+            classes=np.array([class_of[s.shard.bucket] for s in self._shards], np.int64),
+            outputs=np.array([s.output if shares else 0 for s in self._shards], np.int64),
+            batch_classes=tuple(
+                BatchClass(
                     name=name,
-                    sizes=tuple(s.n_samples for s in shards),
-                    weight=weights.get(name),
-                    streams=MIXED_TARS if is_mixed else 1,
+                    share=None if weights is None else weights[name],
+                    streams=MIXED_TARS if len(names) > 1 or len(self._outs) > 1 else 1,
                 )
-                for name, shards in zip(plans, self._shards, strict=True)
-            ],
-            setting,
+                for name, names in of_class.items()
+            ),
+            shares=_output_shares(shares, self._outs),
+            repeat=repeat,
+            seed=seed,
+            shuffle=shuffle,
         )
-        if unread := self._plan.unread:
-            total = sum(bucket.n_samples for bucket in self._plan.buckets)
-            logger.warning(
-                "drop_last: an epoch reads %d of %d clips; %d are never read, because their "
-                "buckets have less than a batch of %d for each of %d ranks (%s); size=(width, "
-                "height) scales all clips to one size, so that they fill batches together",
-                self.steps * setting.batch_size * world_size, total, sum(unread.values()),
-                setting.batch_size, world_size, listed(unread),
-            )  # fmt: skip
-        if not self.steps:
-            logger.warning("rank %d of %d has no samples", rank, world_size)
-        names = [(shard.name, shard.n_samples) for shards in self._shards for shard in shards]
+        sizes = tuple(self.batch_sizes[names[0]] for names in of_class.values())
+        self._plan = Plan(corpus, Geometry(world_size, 1, sizes, drop_last))
+        self._ends = np.cumsum(corpus.sizes)
+        self._schedule: tuple[Any, Schedule] | None = None
+        kinds = {len(names) for names in of_class.values()}
         self._made_with = {
             "split": split,
-            "buckets": weights,
-            **{name: value for name, value in asdict(setting).items() if name != "rank"},
-            "shards": hashlib.sha256(orjson.dumps(names)).hexdigest()[:16],
-            "batches": "all buckets" if is_mixed else "one bucket each",
+            "buckets": weights or sorted(found),
+            "shares": corpus.shares and list(corpus.shares),
+            "repeat": repeat,
+            "seed": seed,
+            "shuffle": shuffle,
+            "clips": selection.fingerprint,
+            "batches": "one bucket each"
+            if kinds == {1}
+            else "all buckets"
+            if len(of_class) == 1
+            else list(of_class.values()),
         }
-        """Settings that give a position its meaning; `load_state_dict` compares them."""
+        """Settings that decide which samples an epoch has; `load_state_dict` compares them."""
         self.set_epoch(0)
+        if drop_last and not self.steps:
+            n_clips = sum(len(p) for ps in self._plan.epoch(0, self._plan.geometry) for p in ps)
+            raise UsageError(
+                f"an epoch has {n_clips} clips and no bucket of them fills a batch for each of "
+                f"{world_size} ranks; lower batch_size, set drop_last=False, give size=(width, "
+                "height), or repeat=True"
+            )
+        self._warn_of_unread(world_size)
+        if not self.steps:
+            logger.warning("rank %d of %d has no samples", rank, world_size)
 
     @property
     def steps(self) -> int:
-        """Number of batches of an epoch on this rank, over all its workers."""
-        return self._plan.steps
+        """Number of batches of the whole current epoch on this rank, over all its workers.
 
-    def _size_of(self, name: str, bucket: LoadedBucket, multiple: int) -> tuple[int, int]:
-        if self.video and bucket.n_frames < self._window.span:
-            own = self._window
+        With shares of outputs, `drop_last` and batches of one bucket, epochs may differ by some.
+        """
+        return self._scheduled(Position(self._start.epoch), 1).n_batches(self._rank)
+
+    def _window_of(self, bucket: str) -> FrameWindow:
+        return self._windows[_most_specific("frames", self._windows, bucket)]
+
+    def _batch_size_of(
+        self, name: str, sizes: int | Mapping[str, int] | None, max_pixels: int | None
+    ) -> int:
+        if max_pixels is None:
+            given = {ALL_BUCKETS: 1} if sizes is None else _by_name("batch_size", sizes)
+            return given[_most_specific("batch_size", given, name)]
+        width, height = self.sizes[name]
+        frames = self._window_of(name).frames
+        if (size := max_pixels // (frames * height * width)) < 1:
             raise UsageError(
-                f"{own.frames} frames at stride {own.stride} need a clip of {own.span} frames, and "
+                f"max_pixels {max_pixels}; a window of bucket {name!r} alone has {frames} x "
+                f"{height} x {width} = {frames * height * width} pixels; give at least these, "
+                "lower frames, or leave the bucket out (buckets=[...])"
+            )
+        return size
+
+    def _classes(self, buckets: Mapping[str, object], *, mixed: bool) -> dict[str, list[str]]:
+        """Returns the buckets whose clips share batches, by the name of the class.
+
+        Frames of one size fill batches together; a bucket with a share has its own batches.
+        """
+        if not mixed:
+            return {name: [name] for name in buckets}
+        classes: dict[tuple[int, int], list[str]] = {}
+        for name in buckets:
+            key = (self._window_of(name).frames if self.video else 0, self.batch_sizes[name])
+            classes.setdefault(key, []).append(name)
+        if len(classes) == 1 and len(buckets) > 1:
+            return {ALL_BUCKETS: list(buckets)}
+        return {f"{names[0]}{'…' * (len(names) > 1)}": names for names in classes.values()}
+
+    def _warn_of_unread(self, world_size: int) -> None:
+        """Warns of clips that an epoch, or all epochs, leave out."""
+        corpus, unread = self._plan.corpus, self._plan.unread
+        n_read = self._scheduled(self._start, 1).n_samples
+        if unread:
+            logger.warning(
+                "drop_last: an epoch reads %d of %d clips; %d are never read, because their "
+                "buckets have less than a batch for each of %d ranks (%s); size=(width, height) "
+                "scales all clips to one size, so that they fill batches together",
+                n_read, corpus.n_samples, sum(unread.values()), world_size, listed(unread),
+            )  # fmt: skip
+        if self._plan.has_shares and not corpus.repeat and n_read < corpus.n_samples:
+            logger.warning(
+                "shares: an epoch reads %d of %d clips, because it ends with the scarcest output "
+                "or bucket; later epochs read the other clips. repeat=True reads an epoch of %d "
+                "and repeats clips", n_read, corpus.n_samples, corpus.n_samples,
+            )  # fmt: skip
+
+    def _warn_of_rates(
+        self, classes: Mapping[str, Sequence[str]], buckets: Mapping[str, ChosenBucket]
+    ) -> None:
+        """Warns of batches with clips of several speeds."""
+        if not self.video:
+            return
+        mixed = {}
+        for name, names in classes.items():
+            window = self._window_of(names[0])
+            low = min(buckets[bucket].rates[0] for bucket in names)
+            high = max(buckets[bucket].rates[1] for bucket in names)
+            if window.fps is None and window.frames > 1 and high > low * SAME_RATE:
+                mixed[name] = f"{low:.4g} to {high:.4g} frames/s"
+        if mixed:
+            logger.warning(
+                "batches mix clips of several frame rates, so the same number of frames lasts "
+                "unequally long (%s); fps=... takes frames by time", listed(mixed),
+            )  # fmt: skip
+
+    def _size_of(self, name: str, bucket: ChosenBucket, multiple: int) -> tuple[int, int]:
+        own = self._window_of(name)
+        if self.video and own.fps is None and bucket.n_frames < (span := own.span(Fraction(1))):
+            raise UsageError(
+                f"{own.frames} frames at stride {own.stride} need a clip of {span} frames, and "
                 f"the shortest clip of bucket {name!r} has {bucket.n_frames}; lower frames or "
-                "stride, or leave the bucket out (buckets=[...])"
+                "stride, leave the bucket out (buckets=[...]), or give fps, which leaves out clips "
+                "that are too short"
             )
         width, height = (side // multiple * multiple for side in (bucket.width, bucket.height))
         if self._size is None and not (width and height):
@@ -265,7 +443,7 @@ class ClipDataset(IterableDataset[Batch]):
             )
         return self._size or (width, height)
 
-    def _warn_of_enlarging(self, buckets: Mapping[str, LoadedBucket]) -> None:
+    def _warn_of_enlarging(self, buckets: Mapping[str, ChosenBucket]) -> None:
         """Warns of buckets with clips that are smaller than `size`."""
         size = self._size
         if size is None or not self.video:
@@ -282,31 +460,33 @@ class ClipDataset(IterableDataset[Batch]):
                 *size, len(small), len(buckets), listed(small),
             )  # fmt: skip
 
-    def _check_whole(self, n_frames: int, owner: str) -> None:
+    def _check_whole(self, bucket: str, n_frames: int, owner: str) -> None:
         """Refuses a window of a clip together with values of the whole clip.
 
         `owner` begins a clause that `n_frames` frames end. Values along frames have no declared
         relation to frames of the clip, so the loader cannot cut them like the window.
         """
-        own = self._window
-        if not self._of_frames or (own.stride == 1 and own.frames == n_frames):
+        own = self._window_of(bucket)
+        is_plain = own.stride == 1 and own.fps is None
+        if not self._of_frames or (is_plain and own.frames == n_frames):
             return
         family = self._of_frames[0]
+        pace = f"stride {own.stride}" if own.fps is None else f"{own.fps} frames/s"
         axes = getattr(family.content, "axes", None)
         form = f"axes ({', '.join(map(str, axes))})" if axes else f"bytes in {family.member!r}"
         raise UsageError(
             f"members={[family.name]!r} are values of the whole clip, and windows are not the "
-            f"whole clip: {owner} {n_frames} frames, and a window has {own.frames} at stride "
-            f"{own.stride}. The family declares {form}, and not which of its values belong to "
-            f"which frames, so batches would pair frames with values of other frames. Draw whole "
-            f"clips (frames={n_frames}, stride=1, one length of clips), leave the member out or "
-            "decode no video (video=False), or give whole_clip_values=True and cut the values "
-            "yourself; docs/extending.md says how a family declares values without frames"
+            f"whole clip: {owner} {n_frames} frames, and a window has {own.frames} at {pace}. The "
+            f"family declares {form}, and not which of its values belong to which frames, so "
+            f"batches would pair frames with values of other frames. Draw whole clips (frames="
+            f"{n_frames}, stride=1, no fps, one length of clips), leave the member out or decode "
+            "no video (video=False), or give whole_clip_values=True and cut the values yourself; "
+            "docs/extending.md says how a family declares values without frames"
         )
 
     def set_epoch(self, epoch: int) -> None:
         """Moves to the start of an epoch. `ClipLoader` moves to the next epoch by itself."""
-        self._start = self._now = _Position(epoch)
+        self._start = self._now = Position(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position of this process, to save with the model.
@@ -315,36 +495,44 @@ class ClipDataset(IterableDataset[Batch]):
         that was passed to `advance`; batches that workers prefetched do not count. In a worker, for
         torchdata's StatefulDataLoader, the position follows the last batch that the worker made.
         """
-        return {"version": 1, **self._now._asdict(), "made_with": dict(self._made_with)}
+        geometry = self._plan.geometry._replace(workers=self._now.workers or 1)
+        return saved(self._now, geometry, self._rank, self._made_with)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continues with the batch after a saved state.
 
-        The state of any rank fits all ranks if `drop_last` is set.
+        With the same ranks, workers and batch sizes, the same batches follow. With others, the
+        samples of the epoch that were not read follow, each once, in another order. All ranks must
+        load the same state: that of any rank if `drop_last` was set, and otherwise a list with the
+        states of all ranks. A state of torchdata's StatefulDataLoader is taken too, for a loader
+        with another number of workers.
 
         Raises:
             UsageError: The state was saved with other shards or arguments.
         """
-        saved = state.get("made_with", {})
-        for name, value in self._made_with.items():
-            was = saved.get(name)
-            if was != value:
-                raise UsageError(
-                    f"the state was saved with {name}={was!r} and this dataset has "
-                    f"{value!r}, so the position names other samples here. Use the saved value, or "
-                    f"begin an epoch with set_epoch({int(state.get('epoch', 0)) + 1})"
-                )
-        self._start = self._now = _Position(*(state[name] for name in _Position._fields))
+        self._start = self._now = loaded(state, self._plan.geometry, self._rank, self._made_with)
 
     def advance(self, batch: Batch) -> None:
         """Records for `state_dict` that a batch was used. `ClipLoader` calls this method itself."""
         at = batch["position"]
-        self._now = _Position(at["epoch"], at["step"] + 1, at["workers"])
+        begun = self._begun(at["workers"])
+        history = begun.history if begun.epoch == at["epoch"] else ()
+        self._now = Position(at["epoch"], at["step"] + 1, at["workers"], None, history)
         self.not_on_gpu.update(batch.get("not_on_gpu", {}))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the GPU's engines, which belong to one process."""
-        return self.__dict__ | {"_on_device": None}
+        """Leaves out the GPU's engines, which belong to one process, and what is computed anew."""
+        return self.__dict__ | {"_on_device": None, "_schedule": None}
+
+    def _begun(self, workers: int) -> Position:
+        """Returns the position from which a loader with this number of workers begins."""
+        return self._start.begun(self._plan.geometry._replace(workers=workers))
+
+    def _scheduled(self, begun: Position, workers: int) -> Schedule:
+        key = (begun.epoch, begun.history, workers)
+        if self._schedule is None or self._schedule[0] != key:
+            self._schedule = key, self._plan.schedule(begun.epoch, begun.history, workers)
+        return self._schedule[1]
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the remaining batches of the epoch; a worker yields only its own batches.
@@ -353,9 +541,12 @@ class ClipDataset(IterableDataset[Batch]):
 
         - `video`: RGB, uint8 [B, 3, T, H, W] in [0, 255], or float32 in [-1, 1]; see `values`
         - `caption`: `Repeated` of strings
-        - `fps`: float32 [B], frames/s of the window: the clip's rate divided by the stride
+        - `caption_kind`: for each sample `short`, `medium`, `long`, `text` for the sample's `txt`,
+          or `dropped` for the empty text of `caption_dropout`
+        - `fps`: float32 [B], frames/s of the window: `fps`, or the clip's rate over the stride
         - `start_frame`: int64 [B], index of the window's first frame in the clip
         - `key`: clip ids; `json`: parsed JSON of each sample; `bucket`: name of each one's bucket
+        - `output`: for several outputs, the address of each sample's output
         - each name in `members`: a tensor [B, …], or a list if shapes differ or values lack
         - `embedding`: if requested, `Repeated` of float32 [U, D]
         - `caption_embedding`: if requested, `Repeated` of a list: float32 [D], or float16
@@ -368,42 +559,38 @@ class ClipDataset(IterableDataset[Batch]):
         """
         info = get_worker_info()
         own, workers = (info.id, info.num_workers) if info is not None else (0, 1)
-        start = self._start
+        start = self._begun(workers)
         worker, first_step = start.first(own, workers)
+        planned = self._scheduled(start, workers).batches(self._rank, worker, first_step)
         with closing(self._reader()) as reader:
-            planned = self._planned(start.epoch, worker, workers, first_step)
             for each in reader.ahead(planned, self._places):
-                batch = self._batch(reader, each)
+                batch = self._batch(reader, each, start.epoch)
                 at = {"epoch": start.epoch, "step": each.step, "workers": workers}
                 own_part = None if info is None else worker
-                self._now = _Position(start.epoch, each.step + workers, workers, own_part)
+                self._now = Position(
+                    start.epoch, each.step + workers, workers, own_part, start.history
+                )
                 yield batch | {"position": at}
         self.set_epoch(start.epoch + 1)
 
-    def _planned(
-        self, epoch: int, worker: int, workers: int, first_step: int
-    ) -> Iterator["_Planned"]:
-        """Yields the plans of a worker's batches of an epoch, beginning at `first_step`."""
-        lanes = self._plan.lanes(worker, workers)
-        sequence = self._plan.sequence(epoch, worker, lanes)
-        turn = first_step // workers
-        given = Counter(sequence[:turn].tolist())
-        for step, i in enumerate(sequence[turn:].tolist()):
-            round_, samples = self._plan.batch(i, lanes[i], epoch * lanes[i].quota + given[i])
-            given[i] += 1
-            yield _Planned(first_step + step * workers, i, round_, samples)
+    def _places(self, planned: PlannedBatch) -> list[tuple[LocalShard, int]]:
+        return [self._shards[tar].place(number) for tar, number in self._numbers(planned)]
 
-    def _places(self, planned: "_Planned") -> Iterator[tuple[LocalShard, int]]:
-        shards = self._shards[planned.i]
-        return ((shards[tar], number) for tar, number in planned.samples)
+    def _numbers(self, planned: PlannedBatch) -> list[tuple[int, int]]:
+        """Returns the tar of each sample, and its number among the tar's samples to read."""
+        samples = planned.samples % self._ends[-1]
+        tars = np.searchsorted(self._ends, samples, side="right")
+        begins = self._ends[tars] - self._plan.corpus.sizes[tars]
+        return list(zip(tars.tolist(), (samples - begins).tolist(), strict=True))
 
     def batch_at(self, epoch: int, step: int) -> Batch:
         """Returns the batch of a step, as if this rank had one worker."""
         with closing(self._reader()) as reader:
-            plans = islice(self._planned(epoch, 0, 1, step), 1)
+            schedule = self._scheduled(Position(epoch), 1)
+            plans = islice(schedule.batches(self._rank, 0, step), 1)
             (planned,) = reader.ahead(plans, self._places)
             at = {"epoch": epoch, "step": step, "workers": 1}
-            return self._batch(reader, planned) | {"position": at}
+            return self._batch(reader, planned, epoch) | {"position": at}
 
     def _reader(self) -> SampleReader:
         members = ["json", "txt", *(["mp4"] if self.video else [])]
@@ -411,50 +598,66 @@ class ClipDataset(IterableDataset[Batch]):
         optional = [family.member for family in self._families]
         if self._caption_embedding:
             optional.append(TEXT_VECTOR)
-        return SampleReader(self._store, members, optional)
+        return SampleReader(members, optional)
 
-    def _batch(self, reader: SampleReader, planned: "_Planned") -> Batch:
-        read = [reader.read(*place) for place in self._places(planned)]
-        facts = [facts_of(sample) for sample in read]
-        buckets = [self._bucket_of[sample["__url__"]] for sample in read]
-        batch = self._frames(buckets[0], read, facts, planned) if self.video else {}
+    def _batch(self, reader: SampleReader, planned: PlannedBatch, epoch: int) -> Batch:
+        samples = []
+        copies = (planned.samples // self._ends[-1]).tolist()
+        for (tar, number), copy in zip(self._numbers(planned), copies, strict=True):
+            chosen = self._shards[tar]
+            shard, place = chosen.place(number)
+            read = reader.read(shard, place)
+            # A sample that is repeated within an epoch has another window.
+            round_ = f"{epoch}+{copy}" if copy else str(epoch)
+            samples.append(_Sample(shard, self._outs[chosen.output], read, facts_of(read), round_))
+        clips = [self._clip(sample) for sample in samples] if self.video else None
+        batch = {} if clips is None else self._frames(samples, clips)
+        captions = [
+            self._caption(sample, None if clips is None else clips[b])
+            for b, sample in enumerate(samples)
+        ]
         batch |= {
-            "caption": repeated([sample["txt"].decode() for sample in read]),
-            "key": [sample["__key__"] for sample in read],
-            "json": facts,
-            "bucket": buckets,
+            "caption": repeated([caption.text for caption in captions]),
+            "caption_kind": [caption.kind for caption in captions],
+            "key": [sample.key for sample in samples],
+            "json": [sample.fact for sample in samples],
+            "bucket": [sample.shard.bucket for sample in samples],
         }
+        if len(self._outs) > 1:
+            batch["output"] = [sample.out for sample in samples]
         if self._embedding:
-            batch["embedding"] = embeddings([sample["npy"] for sample in read])
+            batch["embedding"] = embeddings([sample.read["npy"] for sample in samples])
         if self._caption_embedding:
-            batch["caption_embedding"] = caption_embeddings([self._text_vector(s) for s in read])
+            vectors = [
+                None if caption.kind == DROPPED else self._text_vector(sample)
+                for sample, caption in zip(samples, captions, strict=True)
+            ]
+            batch["caption_embedding"] = caption_embeddings(vectors)
         for family in self._families:
-            stored = [sample.get(family.member) for sample in read]
+            stored = [sample.read.get(family.member) for sample in samples]
             batch[family.name] = member_values(family, stored)
         names = [family.name for family in self._families]
-        return batch if self.batch_size is not None else next(singles_of(batch, names))
+        return next(singles_of(batch, names)) if self.yields_samples else batch
 
-    def _frames(
-        self,
-        name: str,
-        read: Sequence[Mapping[str, Any]],
-        facts: Sequence[Mapping[str, Any]],
-        planned: "_Planned",
-    ) -> Batch:
-        """Decodes the windows of a batch, whose frames have the size of bucket `name`."""
-        T = self._window.frames  # noqa: N806 - shape letter
+    def _caption(self, sample: "_Sample", clip: ClipWindow | None) -> Caption:
+        frames = None if clip is None else (clip.start, int(clip.wanted[-1]))
+        text, name = sample.read["txt"].decode(), f"{sample.round_} {sample.key}"
+        return self._captions.caption(sample.fact, text, frames, name)
+
+    def _frames(self, samples: Sequence["_Sample"], clips: Sequence[ClipWindow]) -> Batch:
+        """Decodes the windows of a batch."""
+        bucket = samples[0].shard.bucket
+        window = self._window_of(bucket)
         on_device = self._device_decoder()
-        starts, refused = [], Counter[str]()
+        refused = Counter[str]()
         results: list[torch.Tensor] = []
         with on_device.queued(results) if on_device is not None else nullcontext():
             video_BCTHW = torch.empty(  # noqa: N806
-                (len(planned.samples), 3, T, *self.sizes[name][::-1]),
+                (len(samples), 3, window.frames, *self.sizes[bucket][::-1]),
                 dtype=torch.uint8,
                 device="cpu" if on_device is None else on_device.device,
             )
-            for sample, fact, video in zip(read, facts, video_BCTHW, strict=True):
-                clip = self._clip(sample, fact, planned.round_)
-                starts.append(clip.start)
+            for clip, video in zip(clips, video_BCTHW, strict=True):
                 if on_device is None:
                     decode_window(clip, video)
                 elif refusal := on_device.decode_or_copy(clip, video):
@@ -462,20 +665,20 @@ class ClipDataset(IterableDataset[Batch]):
             results.append(as_unit(video_BCTHW) if self._unit else video_BCTHW)
         batch: Batch = {
             "video": results[0],
-            "fps": torch.tensor([fact["fps"] / self._window.stride for fact in facts]),
-            "start_frame": torch.tensor(starts),
+            "fps": torch.tensor([window.rate(sample.fact["fps"]) for sample in samples]),
+            "start_frame": torch.tensor([clip.start for clip in clips]),
         }
         if on_device is not None:
             batch["not_on_gpu"] = dict(refused)
         return batch
 
-    def _text_vector(self, sample: Mapping[str, Any]) -> bytes | None:
+    def _text_vector(self, sample: "_Sample") -> bytes | None:
         """Returns the stored embedding of a sample's caption; None for an empty caption."""
-        stored: bytes | None = sample.get(TEXT_VECTOR)
-        if stored is None and sample["txt"].strip():
+        stored: bytes | None = sample.read.get(TEXT_VECTOR)
+        if stored is None and sample.read["txt"].strip():
             raise ShardError(
-                f"clip {sample['__key__']} of {self._store.uri}/{sample['__url__']} has a caption "
-                f"and no {TEXT_VECTOR!r}; `curate recaption` with caption.embedding adds it"
+                f"{sample.name} has a caption and no {TEXT_VECTOR!r}; `curate recaption` with "
+                "caption.embedding adds it"
             )
         return stored
 
@@ -486,79 +689,146 @@ class ClipDataset(IterableDataset[Batch]):
             self._on_device = device.DeviceDecoder(self._engines())
         return self._on_device
 
-    def _clip(self, sample: Mapping[str, Any], fact: Mapping[str, Any], round_: int) -> ClipWindow:
-        key, n_frames = sample["__key__"], int(fact["n_frames"])
-        name = f"clip {key} of {self._store.uri}/{sample['__url__']}"
-        if n_frames < self._window.span:
+    def _clip(self, sample: "_Sample") -> ClipWindow:
+        name, fact, bucket = sample.name, sample.fact, sample.shard.bucket
+        window, n_frames = self._window_of(bucket), int(fact["n_frames"])
+        offsets = window.offsets(rate_in_table(fact["fps"]))
+        n_starts = n_frames - int(offsets[-1])
+        if n_starts < 1:
             raise ShardError(
                 f"{name} has {n_frames} frames in its JSON, fewer than its bucket's shortest clip "
                 "in the table; `curate verify` lists all damage"
             )
-        start = self._window.start(n_frames, key, seed=self._plan.setting.seed, round_=round_)
-        end = start + self._window.span
-        self._check_whole(n_frames, f"the window of {name} is frames {start} to {end} of")
+        start = window.start(n_starts, sample.key, seed=self._seed, round_=sample.round_)
+        end = start + int(offsets[-1]) + 1
+        self._check_whole(bucket, n_frames, f"the window of {name} is frames {start} to {end} of")
         return ClipWindow(
-            mp4=sample["mp4"],
-            start=start,
+            mp4=sample.read["mp4"],
+            wanted=start + offsets,
             rate=rate_of(fact),
-            window=self._window,
+            decoder_threads=window.decoder_threads,
             scaled=self._size is not None,
             name=name,
         )
 
 
-class _Planned(NamedTuple):
-    """The plan of one batch: its step on the rank, and the round of its `BucketPlan`."""
+class _Sample(NamedTuple):
+    """A sample that was read: its members and JSON, and the round that decides its draws."""
 
-    step: int
-    i: int
-    """Index of the `BucketPlan`."""
-    round_: int
-    samples: list[tuple[int, int]]
-    """Index of the tar in the plan, and index of the sample in the tar."""
+    shard: LocalShard
+    out: str
+    read: Mapping[str, Any]
+    fact: Mapping[str, Any]
+    round_: str
+
+    @property
+    def key(self) -> str:
+        key: str = self.read["__key__"]
+        return key
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return f"clip {self.key} of {self.shard.store.uri}/{self.shard.name}"
 
 
-class _Position(NamedTuple):
-    """A position in the batches of a rank.
+def _by_name(option: str, value: int | Mapping[str, int]) -> dict[str, int]:
+    """Returns the values of an option by names of buckets, or of their parts.
 
-    Attributes:
-        step: Step of the next batch of the rank or, if `worker` is set, of that worker.
-        workers: Number of workers that made the earlier batches; None before the first batch.
-        worker: The worker that has this position; None for the rank.
+    Raises:
+        UsageError: A value is not a whole number from 1.
     """
-
-    epoch: int
-    step: int = 0
-    workers: int | None = None
-    worker: int | None = None
-
-    def first(self, number: int, workers: int) -> tuple[int, int]:
-        """Returns the lane that a worker reads from this position on, and its first step.
-
-        A DataLoader takes its first batch from worker 0, so worker 0 gets the lane of that batch.
-        """
-        if self.step and workers != self.workers:
-            raise UsageError(
-                f"the state was saved in step {self.step} of epoch {self.epoch} with num_workers="
-                f"{self.workers} (0 counts as 1), and this is {workers}: each worker has its own "
-                f"samples. Use the same, or begin an epoch with set_epoch({self.epoch + 1})"
-            )
-        if self.worker is not None:
-            return self.worker, self.step
-        return (self.step + number) % workers, self.step + number
+    values = dict(value) if isinstance(value, Mapping) else {ALL_BUCKETS: value}
+    for name, each in values.items():
+        if not isinstance(each, int) or each < 1:
+            of = f" of {name!r}" if isinstance(value, Mapping) else ""
+            none = ", or None" if option == "batch_size" and not of else ""
+            raise UsageError(f"{option} {each!r}{of}; expected a whole number from 1{none}")
+    return values
 
 
-def _chosen(
-    buckets: Sequence[str] | Mapping[str, float] | None, loaded: Mapping[str, LoadedBucket]
-) -> dict[str, float | None]:
-    """Returns the buckets to read with their weights, sorted by name."""
-    names = list(loaded if buckets is None else [buckets] if isinstance(buckets, str) else buckets)
+def _fits(name: str, bucket: str) -> bool:
+    """Returns whether a name has only parts of a bucket's name; `*` is all buckets."""
+    return name in (ALL_BUCKETS, bucket) or set(name.split("_")) <= set(bucket.split("_"))
+
+
+def _most_specific(option: str, names: Mapping[str, object], bucket: str) -> str:
+    """Returns the name with the most parts of a bucket's name.
+
+    Raises:
+        UsageError: No name fits, or two fit equally well.
+    """
+    n_parts = {
+        name: 0 if name == ALL_BUCKETS else 99 if name == bucket else name.count("_") + 1
+        for name in names
+        if _fits(name, bucket)
+    }
+    best = [name for name, n in n_parts.items() if n == max(n_parts.values())]
+    if len(best) != 1:
+        fault = "has none" if not best else f"has two, {best[0]!r} and {best[1]!r},"
+        raise UsageError(
+            f"{option} {fault} for bucket {bucket!r}; name the bucket, or a part of its name, or "
+            f"give {ALL_BUCKETS!r} for all others"
+        )
+    return best[0]
+
+
+def _check_names(option: str, value: object, buckets: Sequence[str]) -> None:
+    """Refuses names of an option that fit no bucket."""
+    for name in value if isinstance(value, Mapping) else ():
+        if not any(_fits(name, bucket) for bucket in buckets):
+            parts = [part for bucket in buckets for part in bucket.split("_")]
+            raise UsageError(unknown_key(name, [*buckets, *dict.fromkeys(parts)], option))
+
+
+def _rate(fps: float | str | Fraction | None) -> Fraction | None:
+    if fps is None:
+        return None
+    try:
+        rate = Fraction(str(fps))
+    except (ValueError, ZeroDivisionError):
+        rate = Fraction(0)
+    if not 0 < rate <= MAX_FPS:
+        raise UsageError(
+            f"fps {fps!r}; expected frames per second above 0, up to {MAX_FPS}, such as 16 or "
+            "'30000/1001'"
+        )
+    return rate
+
+
+def _output_shares(shares: Sequence[float] | None, outs: Sequence[str]) -> tuple[float, ...] | None:
+    if shares is None:
+        return None
+    if len(shares) != len(outs):
+        raise UsageError(
+            f"shares has {len(shares)} values for {len(outs)} outputs; expected one for each"
+        )
+    weights = normalized({str(i): share for i, share in enumerate(shares)}, "output")
+    return tuple(weights.values())
+
+
+def _names(buckets: Sequence[str] | Mapping[str, float] | None) -> list[str] | None:
+    if buckets is None:
+        return None
+    names = [buckets] if isinstance(buckets, str) else list(buckets)
     if not names:
         raise UsageError("buckets is empty; name one or more, or leave it out to read all")
-    for name in names:
-        if name not in loaded:
-            raise UsageError(unknown_key(name, loaded, "bucket"))
-    weights = normalized(buckets) if isinstance(buckets, Mapping) else dict.fromkeys(names)
+    return names
+
+
+def _weights(
+    buckets: Sequence[str] | Mapping[str, float] | None, found: Mapping[str, object]
+) -> dict[str, float] | None:
+    """Returns the share of each bucket, sorted by name; None without shares."""
+    if not isinstance(buckets, Mapping):
+        return None
+    weights = normalized(buckets)
+    for name in weights:
+        if name not in found:
+            raise UsageError(
+                f"bucket {name!r} has a weight, and none of its clips are left to read; leave it "
+                "out, or loosen where, view or frames"
+            )
     return {name: weights[name] for name in sorted(weights)}
 
 
@@ -579,7 +849,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 def singles_of(batch: Batch, members: Sequence[str] = ()) -> Iterator[Batch]:
     """Yields the samples of a batch, without dimension B; `members` are names of families."""
     for b in range(len(batch["key"])):
-        names = ("video", "key", "json", "bucket", *members)
+        names = ("video", "caption_kind", "key", "json", "bucket", "output", *members)
         single = {name: batch[name][b] for name in names if name in batch}
         single |= {name: batch[name][b].item() for name in ("fps", "start_frame") if name in batch}
         for name in ("caption", "embedding", "caption_embedding"):

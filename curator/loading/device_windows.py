@@ -28,6 +28,7 @@ from itertools import chain, islice
 from typing import Any
 
 import av.error
+import numpy as np
 import torch
 from av.container import InputContainer
 from av.video.stream import VideoStream
@@ -170,8 +171,9 @@ class DeviceDecoder:
             shown_size(form.height, form.width, into_CTHW.shape[-2:], clip)
             with self._nvdec.decoding(form, stream, clip.name) as engine:
                 numbered = _numbered(container, stream, engine, clip)
-                wanted = (frame for frame in numbered if frame[0] in clip.wanted)
-                n_wanted = len(clip.wanted)
+                different = set(clip.wanted.tolist())
+                wanted = (frame for frame in numbered if frame[0] in different)
+                n_wanted = len(different)
                 batches = self._nvdec.copied(islice(wanted, n_wanted), min(CHUNK, n_wanted))
                 _fill(batches, clip, form, into_CTHW)
                 # The next clip must not get the remaining frames.
@@ -238,7 +240,7 @@ def _fill(
     height, width = shown_size(form.height, form.width, size, clip)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
     method = "area" if height < form.height else "bicubic"
-    done = 0
+    done, wanted = 0, clip.wanted
     for numbers, planes in batches:
         # FFmpeg's fast conversion is for 8 bits only; otherwise it scales chroma up.
         if (height, width) == (form.height, form.width) and form.bits == 8:
@@ -246,8 +248,13 @@ def _fill(
         else:
             rgb_BHWC = DeviceScaler(width, height, method=method).rgb_BHWC(planes, form)
         cropped_BHWC = rgb_BHWC[:, top : top + size[0], left : left + size[1]]
-        into_CTHW[:, done : done + len(numbers)] = cropped_BHWC.permute(3, 0, 1, 2)
-        done += len(numbers)
-    if done < len(clip.wanted):
-        detail = f"{clip.name}: {done} of {len(clip.wanted)} frames from {clip.start}"
+        end = int(np.searchsorted(wanted, numbers[-1], side="right"))
+        if end - done != len(numbers):
+            # The window has a frame several times.
+            places = np.searchsorted(numbers, wanted[done:end])
+            cropped_BHWC = cropped_BHWC[torch.from_numpy(places).to(cropped_BHWC.device)]
+        into_CTHW[:, done:end] = cropped_BHWC.permute(3, 0, 1, 2)
+        done = end
+    if done < len(wanted):
+        detail = f"{clip.name}: {done} of {len(wanted)} frames from {clip.start}"
         raise NotOnDeviceError(Refusal.FRAMES_DIFFER, detail)

@@ -36,9 +36,9 @@ def ray_clips(
         cpus: Cores that Ray reserves for a task; give the `decoder_threads` of the dataset.
 
     Returns:
-        Rows with `video` (uint8 or float32 [3, T, H, W]), `caption`, `fps`, `start_frame`, `key`,
-        `bucket`, `json` (a string) and `step`. Embeddings, and the dataset's `members`, are left
-        out. Iteration starts the reading.
+        Rows with `video` (uint8 or float32 [3, T, H, W]), `caption`, `caption_kind`, `fps`,
+        `start_frame`, `key`, `bucket`, `json` (a string) and `step`. Embeddings, and the dataset's
+        `members`, are left out. Iteration starts the reading.
 
     Raises:
         UsageError: Ray Data is not installed, Ray was not started, or `dataset` decodes on a GPU
@@ -116,8 +116,8 @@ def _started_ray() -> Any:  # noqa: ANN401
 
 def _rows(dataset: ClipDataset, epoch: int, step: int) -> Iterator[dict[str, Any]]:
     batch = dataset.batch_at(epoch, step)
-    for single in [batch] if dataset.batch_size is None else singles_of(batch):
-        names = ("caption", "fps", "start_frame", "key", "bucket")
+    for single in [batch] if dataset.yields_samples else singles_of(batch):
+        names = ("caption", "caption_kind", "fps", "start_frame", "key", "bucket")
         yield {
             "video": single["video"].numpy(),
             **{name: single[name] for name in names},

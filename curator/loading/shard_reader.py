@@ -9,7 +9,7 @@ import hashlib
 import io
 import logging
 import tarfile
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import orjson
+import pyarrow as pa
+from numpy.typing import NDArray
 from webdataset.tariterators import group_by_keys, tar_file_iterator
 
 from curator.errors import ShardError, UsageError
@@ -30,6 +32,8 @@ FOLDER = "shards/"
 MANIFEST, NEXT_MANIFEST = "manifest.json", "manifest.next.json"
 TABLE = "dataset.parquet"
 SPLITS = ("train", "val")
+FACTS = ("clip_id", "num_frames", "height", "width", "fps")
+"""Columns of the table that the loader reads for each sample."""
 
 AHEAD_BYTES, AHEAD_SAMPLES = 64 << 20, 32
 """Bounds of prefetching from object stores; at least one batch is fetched ahead."""
@@ -47,36 +51,44 @@ class LocalShard:
     """One tar.
 
     Attributes:
+        store: Store of the shards.
         name: Path relative to the folder of the shards.
         offsets: First byte of each sample and the end of the last; None to read `.tar.idx`.
     """
 
+    store: Store
     name: str
+    bucket: str
     n_samples: int
     offsets: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedBucket:
-    """The shards of a bucket and split, with the least height, width and frame count of clips.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedOutput:
+    """The shards of a split, sorted by bucket and name, and facts about their samples.
 
-    `most_frames` is the largest frame count.
+    Attributes:
+        store: Store of the shards.
+        clips: A row for each sample, in the order of `shards` and of the samples in a tar, with
+            `height`, `width`, `num_frames`, `fps` and `clip_id`.
+        families: Families with members, by name.
     """
 
+    store: Store
     shards: tuple[LocalShard, ...]
-    height: int
-    width: int
-    n_frames: int
-    most_frames: int
+    clips: pa.Table
+    families: Mapping[str, Family]
+
+    @property
+    def shard_of(self) -> NDArray[np.int64]:
+        """Index of the shard of each sample."""
+        return np.repeat(np.arange(len(self.shards)), [s.n_samples for s in self.shards])
 
 
-def read_buckets(
+def read_output(
     out: str, split: str, *, allow_incomplete: bool = False, snapshot: int | None = None
-) -> tuple[Store, dict[str, LoadedBucket], dict[str, Family]]:
-    """Finds the buckets of a split, sorted by name; arguments are those of `ClipDataset`.
-
-    Returns:
-        The store of the shards, the buckets by name, and the families with members by name.
+) -> LoadedOutput:
+    """Finds the shards of a split; arguments are those of `ClipDataset`.
 
     Raises:
         UsageError: The split is unknown or empty, or the manifest or the snapshot is missing.
@@ -85,7 +97,6 @@ def read_buckets(
     """
     if split not in SPLITS:
         raise UsageError(f"split {split!r}; expected one of {', '.join(SPLITS)}")
-    families: dict[str, Family] = {}
     for root in (f"{out.rstrip('/')}/{FOLDER.rstrip('/')}", out):
         store = open_store(root)
         if snapshot is not None:
@@ -93,10 +104,10 @@ def read_buckets(
 
             of_out = open_store(out)
             names = read_snapshot(of_out, snapshot)[INDEXES]
-            buckets, families = _from_manifest(of_out, names["manifest"], names["dataset"], split)
+            loaded = _from_manifest(store, of_out, names["manifest"], names["dataset"], split)
             break
         if store.exists(MANIFEST):
-            buckets, families = _from_manifest(store, _newest_manifest(store), TABLE, split)
+            loaded = _from_manifest(store, store, _newest_manifest(store), TABLE, split)
             break
         if tars := [item.key for item in store.list() if item.key.endswith(".tar")]:
             if not allow_incomplete:
@@ -105,20 +116,20 @@ def read_buckets(
                     "writes at its end, so some shards may be missing. Run `curate run` again, or "
                     f"copy {MANIFEST} and {TABLE} too; allow_incomplete=True reads these tars"
                 )
-            buckets = _from_tars(store, tars, split)
+            loaded = _from_tars(store, tars, split)
             break
     else:
         raise UsageError(
             f"no {MANIFEST} and no tars under {out!r} or its folder {FOLDER!r}; expected the "
             "output of `curate run`"
         )
-    if not buckets:
+    if not loaded.shards:
         raise UsageError(
             f"{store.uri} has no samples of the split {split!r}; choose the other split, or run "
             "`curate run` with another `shard.val_share`. If the run kept no clip, `curate explain "
             "OUT` says why"
         )
-    return store, dict(sorted(buckets.items())), families
+    return loaded
 
 
 def _newest_manifest(store: Store) -> str:
@@ -132,42 +143,40 @@ def _newest_manifest(store: Store) -> str:
     return MANIFEST
 
 
-def _from_manifest(
-    store: Store, name: str, table: str, split: str
-) -> tuple[dict[str, LoadedBucket], dict[str, Family]]:
+def _from_manifest(store: Store, indexes: Store, name: str, table: str, split: str) -> LoadedOutput:
+    """Reads the manifest `name` and the table `table` of the store `indexes`."""
     from curator.tables.checksums import opened_json
 
-    shards: defaultdict[str, list[LocalShard]] = defaultdict(list)
+    shards: list[LocalShard] = []
     try:
-        manifest = opened_json(store.read(name), name)
+        manifest = opened_json(indexes.read(name), name)
         version = manifest["version"]
         for row in manifest["shards"]:
-            shard = LocalShard(name=str(row["name"]), n_samples=int(row["samples"]))
+            bucket, n_samples = str(row["bucket"]), int(row["samples"])
+            shard = LocalShard(store, str(row["name"]), bucket, n_samples)
             if row["split"] == split:
-                shards[str(row["bucket"])].append(shard)
+                shards.append(shard)
         declared = [Family.from_json(value) for value in manifest.get("members", {}).values()]
     except (ValueError, KeyError, TypeError, AttributeError, FamilyError) as error:
         raise ShardError(
-            f"{store.uri}/{name} is not a manifest of shards ({error!r}); `curate run` writes "
+            f"{indexes.uri}/{name} is not a manifest of shards ({error!r}); `curate run` writes "
             "it again"
         ) from error
     if version != 1:
         raise ShardError(
-            f"{store.uri}/{name} has version {version!r}, expected 1; install a newer curate"
+            f"{indexes.uri}/{name} has version {version!r}, expected 1; install a newer curate"
         )
-    extents = _extents_of_table(store, table, split) if shards else {}
-    if missing := shards.keys() - extents.keys():
-        raise ShardError(
-            f"{store.uri}/{table} has no rows of {min(missing)!r} in {split!r}, which {name} "
-            "lists; `curate verify` lists all damage"
-        )
-    return _buckets(shards, extents), {family.name: family for family in declared}
+    shards.sort(key=attrgetter("bucket", "name"))
+    return LoadedOutput(
+        store=store,
+        shards=tuple(shards),
+        clips=_clips_of(shards, indexes, table),
+        families={family.name: family for family in declared},
+    )
 
 
-def _extents_of_table(store: Store, name: str, split: str) -> dict[str, Sequence[int]]:
-    """Returns the least height, width and frame count, and the largest frame count, by bucket."""
-    import pyarrow.compute as pc
-
+def _clips_of(shards: Sequence[LocalShard], store: Store, name: str) -> pa.Table:
+    """Returns the rows of the table of clips in the order of the shards."""
     from curator.tables.checksums import read_rows
 
     if not store.exists(name):
@@ -175,25 +184,28 @@ def _extents_of_table(store: Store, name: str, split: str) -> dict[str, Sequence
             f"{store.uri} has {MANIFEST} and no {TABLE} with the sizes of the clips; copy the "
             "table too, or remove the manifest and give allow_incomplete=True"
         )
-    sizes = ["height", "width", "num_frames"]
-    table = read_rows(store, name, lambda file: file.read(["bucket", "split", *sizes]))
-    table = table.filter(pc.equal(table["split"], split))
-    extents = [*((size, "min") for size in sizes), ("num_frames", "max")]
-    rows = table.group_by("bucket").aggregate(extents).to_pylist()
-    return {row["bucket"]: [row["_".join(extent)] for extent in extents] for row in rows}
+    # The rows of a tar are in its order.
+    rows = read_rows(store, name, lambda file: file.read(["shard", *FACTS]))
+    wanted = pa.array([shard.name for shard in shards], pa.string())
+    places = rows["shard"].combine_chunks().dictionary_encode()
+    index = {tar: i for i, tar in enumerate(wanted.to_pylist())}
+    of_tar = np.array([index.get(tar, -1) for tar in places.dictionary.to_pylist()], np.int64)
+    shard_of = of_tar[places.indices.to_numpy()] if len(of_tar) else of_tar
+    counts = np.bincount(shard_of[shard_of >= 0], minlength=len(shards))
+    for shard, n_rows in zip(shards, counts.tolist(), strict=True):
+        if shard.n_samples != n_rows:
+            raise ShardError(
+                f"{store.uri}/{name} has {amount(n_rows, 'row')} of {shard.name!r}, which has "
+                f"{amount(shard.n_samples, 'sample')} in {MANIFEST}; `curate verify` lists all "
+                "damage"
+            )
+    order = np.argsort(shard_of, kind="stable")[int((shard_of < 0).sum()) :]
+    rows = rows.select(list(FACTS))
+    is_sorted = len(order) == len(rows) and bool((np.diff(order) == 1).all())
+    return rows if is_sorted else rows.take(pa.array(order))
 
 
-def _buckets(
-    shards: Mapping[str, Sequence[LocalShard]], extents: Mapping[str, Sequence[int]]
-) -> dict[str, LoadedBucket]:
-    by_name = attrgetter("name")
-    return {
-        bucket: LoadedBucket(tuple(sorted(rows, key=by_name)), *extents[bucket])
-        for bucket, rows in shards.items()
-    }
-
-
-def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, LoadedBucket]:
+def _from_tars(store: Store, names: Sequence[str], split: str) -> LoadedOutput:
     """Reads the headers and JSON of a split's tars; a name without `val-` means `train`."""
     (other,) = (name for name in SPLITS if name != split)
     is_val = split == "val"
@@ -202,26 +214,20 @@ def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, Load
         "%s has no %s: reading the headers of %d tars (skipping %d of %r)",
         store.uri, MANIFEST, len(wanted), len(names) - len(wanted), other,
     )  # fmt: skip
-    shards: defaultdict[str, list[LocalShard]] = defaultdict(list)
-    sizes: defaultdict[str, list[Sequence[int]]] = defaultdict(list)
-    for name in wanted:
-        bucket = name.rpartition("/")[0] or "."
+    shards: list[LocalShard] = []
+    facts: list[dict[str, Any]] = []
+    for bucket, name in sorted((name.rpartition("/")[0] or ".", name) for name in wanted):
         offsets, of_tar = _scanned(store, name)
-        shards[bucket].append(LocalShard(name, len(offsets) - 1, offsets))
-        sizes[bucket].append(of_tar)
-    return _buckets(shards, {bucket: _extents(of_all) for bucket, of_all in sizes.items()})
+        shards.append(LocalShard(store, name, bucket, len(of_tar), offsets))
+        facts += of_tar
+    clips = pa.table({column: [fact[column] for fact in facts] for column in FACTS})
+    return LoadedOutput(store=store, shards=tuple(shards), clips=clips, families={})
 
 
-def _extents(sizes: Iterable[Sequence[int]]) -> list[int]:
-    """Returns the least height, width and frame count, and the largest frame count."""
-    heights, widths, n_frames, *_ = columns = list(zip(*sizes, strict=True))
-    return [min(heights), min(widths), min(n_frames), max(columns[-1])]
-
-
-def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], Sequence[int]]:
-    """Returns the offsets of a tar, and the extents of its clips, as `_extents`."""
+def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], list[dict[str, Any]]]:
+    """Returns the offsets of a tar, and facts about each of its clips."""
     offsets: list[int] = []
-    facts: list[tuple[int, int, int]] = []
+    facts: list[dict[str, Any]] = []
     key, end = None, 0
     try:
         with store.open(name) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
@@ -232,7 +238,8 @@ def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], Sequence[int]]:
                 end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
                 if member.name == f"{key}.json":
                     held = orjson.loads(tar.extractfile(member).read())  # type: ignore[union-attr]
-                    facts.append((held["height"], held["width"], held["n_frames"]))
+                    values = (key, held["n_frames"], held["height"], held["width"], held["fps"])
+                    facts.append(dict(zip(FACTS, values, strict=True)))
     except (tarfile.TarError, ValueError, KeyError) as error:
         raise ShardError(
             f"{store.uri}/{name} is not a tar of `curate run` ({error!r}); copy it again, or "
@@ -243,24 +250,22 @@ def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], Sequence[int]]:
             f"{store.uri}/{name} has {len(offsets)} samples, {len(facts)} of them with JSON; "
             "expected at least one sample, and JSON in each"
         )
-    return (*offsets, end), _extents(facts)
+    return (*offsets, end), facts
 
 
 class SampleReader:
     """Reads samples by index. Each process needs its own reader, which cannot be pickled.
 
     Args:
-        store: Store of the shards.
         suffixes: Members that each sample must have, such as `mp4`.
         optional: Members to read if a sample has them.
     """
 
-    def __init__(self, store: Store, suffixes: Sequence[str], optional: Sequence[str] = ()) -> None:
-        self._store = store
+    def __init__(self, suffixes: Sequence[str], optional: Sequence[str] = ()) -> None:
         self._suffixes = frozenset(suffixes)
         self._kept = self._suffixes.union(optional)
         self._pool: ThreadPoolExecutor | None = None
-        self._under_way: dict[tuple[str, int], Future[bytes]] = {}
+        self._under_way: dict[tuple[str, str, int], Future[bytes]] = {}
         self._n_bytes = 0
 
     def ahead(
@@ -271,29 +276,29 @@ class SampleReader:
         `places` returns the tar, and the index in it, of each sample of a group. Local folders are
         not prefetched, because the operating system reads ahead.
         """
-        if self._store.is_local:
-            yield from groups
-            return
         waiting: deque[Group] = deque()
         for group in groups:
             for shard, number in places(group):
                 self._begin(shard, number)
             waiting.append(group)
-            while len(waiting) > 1 and (
-                self._n_bytes >= AHEAD_BYTES or len(self._under_way) >= AHEAD_SAMPLES
-            ):
+            while waiting and self._fetches_enough(len(waiting)):
                 yield waiting.popleft()
         while waiting:
             yield waiting.popleft()
 
+    def _fetches_enough(self, n_groups: int) -> bool:
+        is_full = self._n_bytes >= AHEAD_BYTES or len(self._under_way) >= AHEAD_SAMPLES
+        return not self._under_way or (is_full and n_groups > 1)
+
     def _begin(self, shard: LocalShard, number: int) -> None:
-        if (shard.name, number) in self._under_way:
+        place = (shard.store.uri, shard.name, number)
+        if shard.store.is_local or place in self._under_way:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_FETCHES, thread_name_prefix="clips-ahead")
         first, end = self._span(shard, number)
-        fetch = self._pool.submit(self._store.read_range, shard.name, first, end)
-        self._under_way[shard.name, number] = fetch
+        fetch = self._pool.submit(shard.store.read_range, shard.name, first, end)
+        self._under_way[place] = fetch
         self._n_bytes += end - first
 
     def read(self, shard: LocalShard, number: int) -> Mapping[str, Any]:
@@ -304,13 +309,13 @@ class SampleReader:
             StorageError: Reading failed.
         """
         first, end = self._span(shard, number)
-        begun = self._under_way.pop((shard.name, number), None)
+        begun = self._under_way.pop((shard.store.uri, shard.name, number), None)
         if begun is not None:
             self._n_bytes -= end - first
             data = begun.result()
         else:
-            data = self._store.read_range(shard.name, first, end)
-        where = f"sample {number} of {self._store.uri}/{shard.name}"
+            data = shard.store.read_range(shard.name, first, end)
+        where = f"sample {number} of {shard.store.uri}/{shard.name}"
         try:
             samples = list(group_by_keys(self._named(data, shard.name)))
         except (tarfile.TarError, ValueError) as error:
@@ -332,7 +337,7 @@ class SampleReader:
     def _span(self, shard: LocalShard, number: int) -> tuple[int, int]:
         offsets: Sequence[int] | None = shard.offsets
         if offsets is None:
-            offsets = _index(self._store, shard.name, shard.n_samples)
+            offsets = _index(shard.store, shard.name, shard.n_samples)
         return int(offsets[number]), int(offsets[number + 1])
 
     def close(self) -> None:

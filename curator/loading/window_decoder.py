@@ -5,6 +5,7 @@ Shape letters: C channels (red, green, blue), T frames, H, W height and width.
 
 import hashlib
 import io
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,6 +20,7 @@ import torch
 from av.container import InputContainer
 from av.packet import Packet
 from av.video.reformatter import Interpolation
+from numpy.typing import NDArray
 
 from curator.errors import ShardError, SourceError, UsageError
 from curator.media.container import open_container, video_stream
@@ -33,12 +35,16 @@ class FrameWindow:
     """Which frames of a clip to decode.
 
     Attributes:
-        stride: The window takes every `stride`-th frame.
+        stride: The window takes every `stride`-th frame, if it has no `fps`.
+        fps: Frames/s of the window, whatever the rate of the clip. Frame k of the window is the one
+            that is shown a quarter into the window's k-th interval, as in clips that `cut.fps`
+            writes, so a frame of a slower clip may come twice. None counts frames of the clip.
         place: `first` begins at the clip's start; `random` draws the start from seed, round, key.
     """
 
     frames: int
     stride: int
+    fps: Fraction | None
     place: Literal["first", "random"]
     decoder_threads: int
 
@@ -50,19 +56,39 @@ class FrameWindow:
                 raise UsageError(f"{name} {value!r}; expected a whole number from 1")
         if self.place not in ("first", "random"):
             raise UsageError(f"window {self.place!r}; expected 'first' or 'random'")
+        if self.fps is not None and self.stride != 1:
+            raise UsageError(
+                f"fps {self.fps} with stride {self.stride}: fps takes frames by time, and stride "
+                "by number; give one of them"
+            )
 
-    @property
-    def span(self) -> int:
-        """Number of clip frames that the window covers, including those between its frames."""
-        return (self.frames - 1) * self.stride + 1
+    def offsets(self, rate: Fraction) -> NDArray[np.int64]:
+        """Returns the frames to decode of a clip with `rate` frames/s, counted from the start."""
+        numbers = np.arange(self.frames)
+        if self.fps is None:
+            return numbers * self.stride
+        ratio = rate / self.fps
+        found: NDArray[np.int64] = (4 * numbers + 1) * ratio.numerator // (4 * ratio.denominator)
+        return found
 
-    def start(self, n_frames: int, key: str, *, seed: int, round_: int) -> int:
-        """Returns the index of the window's first frame; all processes draw the same index."""
+    def span(self, rate: Fraction) -> int:
+        """Number of frames that the window covers of a clip with `rate` frames/s."""
+        return int(self.offsets(rate)[-1]) + 1
+
+    def rate(self, clip_rate: float) -> float:
+        """Returns frames/s of a window of a clip."""
+        return clip_rate / self.stride if self.fps is None else float(self.fps)
+
+    def start(self, n_starts: int, key: str, *, seed: int, round_: str) -> int:
+        """Returns which of the possible starts a window has; all processes draw the same."""
         if self.place == "first":
             return 0
-        name = f"window {seed} {round_} {key}".encode()
-        drawn = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
-        return drawn % (n_frames - self.span + 1)
+        return drawn(f"window {seed} {round_} {key}") % n_starts
+
+
+def drawn(name: str) -> int:
+    """Returns a random number below 2^64 that depends on a text only."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +96,7 @@ class ClipWindow:
     """A window of one clip.
 
     Attributes:
-        start: Index of the first frame.
+        wanted: Indices of the frames to decode, ascending; a frame may come several times.
         rate: Exact frames/s; a container's average is wrong if the last frame lasts longer.
         scaled: Whether frames are scaled to cover the requested size; else they are only cropped,
             and must be at least that large.
@@ -78,20 +104,20 @@ class ClipWindow:
     """
 
     mp4: bytes
-    start: int
+    wanted: NDArray[np.int64]
     rate: Fraction
-    window: FrameWindow
+    decoder_threads: int
     scaled: bool
     name: str
 
     @property
-    def wanted(self) -> range:
-        """Indices of the frames to decode."""
-        return range(self.start, self.start + self.window.span, self.window.stride)
+    def start(self) -> int:
+        """Index of the first frame."""
+        return int(self.wanted[0])
 
 
 def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N803
-    """Decodes frames `start`, `start + stride`, … of a clip into a tensor, uint8 [3, T, H, W].
+    """Decodes the wanted frames of a clip into a tensor, uint8 [3, T, H, W].
 
     Frames are cropped around the centre. Their timestamps give their indices, because clips have a
     constant rate and begin at time 0; from the key frame before `start` on, no index may be
@@ -101,26 +127,29 @@ def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N
     Raises:
         ShardError: A frame is missing, does not decode, or is too small.
     """
-    window, name = clip.window, clip.name
-    wanted = clip.wanted
+    name, threads = clip.name, clip.decoder_threads
+    wanted = clip.wanted.tolist()
     n_decoded = 0
     try:
         with open_container(io.BytesIO(clip.mp4), name, n_bytes=len(clip.mp4)) as container:
             stream = video_stream(container, name)
-            stream.thread_type = "AUTO" if window.decoder_threads > 1 else "NONE"
-            stream.codec_context.thread_count = window.decoder_threads
+            stream.thread_type = "AUTO" if threads > 1 else "NONE"
+            stream.codec_context.thread_count = threads
             for number, picture in _numbered(container, stream, clip):
-                if number in wanted:
-                    into_CTHW[:, n_decoded] = _rgb(picture, into_CTHW.shape[-2:], clip)
-                    n_decoded += 1
-                    if n_decoded == len(wanted):
-                        return
+                if number < wanted[n_decoded]:
+                    continue
+                end = bisect_right(wanted, number, lo=n_decoded)
+                shown = _rgb(picture, into_CTHW.shape[-2:], clip)
+                into_CTHW[:, n_decoded:end] = shown[:, None]
+                n_decoded = end
+                if n_decoded == len(wanted):
+                    return
     except (av.error.FFmpegError, SourceError) as error:
         fault = f"{name} does not decode ({error})"
         raise ShardError(f"{fault}; `curate verify` lists all damage") from error
     raise ShardError(
-        f"{name} has {n_decoded} of the {len(wanted)} frames from {clip.start} at stride "
-        f"{window.stride}; `curate verify` lists all damage"
+        f"{name} has {n_decoded} of the {len(wanted)} frames from {clip.start} to "
+        f"{wanted[-1]}; `curate verify` lists all damage"
     )
 
 

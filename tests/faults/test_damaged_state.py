@@ -15,7 +15,7 @@ from damages import DAMAGES, damage, objects, shards
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_USAGE
 from curator.errors import DamagedError, ShardError
-from curator.loading.shard_reader import read_buckets
+from curator.loading.shard_reader import read_output
 
 TOGETHER = (
     ("scan/", "candidates/clips/", "alike/", "report/", "config.json"),
@@ -120,7 +120,7 @@ def test_other_commands_say_what_is_damaged_in_one_line(
 def test_the_loader_names_a_damaged_index(place: Captioned, name: str) -> None:
     damage(place.out / name, "halved")
     with pytest.raises((ShardError, DamagedError), match="writes it again"):
-        read_buckets(str(place.out), "train")
+        read_output(str(place.out), "train")
 
 
 def test_damage_that_nobody_can_repair_is_one_line(

@@ -21,7 +21,7 @@ from curator import read_clips
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
 from curator.errors import StorageError
-from curator.loading.shard_reader import read_buckets
+from curator.loading.shard_reader import read_output
 from curator.storage.local_store import LocalStore
 from curator.tables.lease_holder import this_process
 from curator.tables.out_layout import LEASE, PROGRESS
@@ -391,8 +391,7 @@ def test_readers_read_only_the_parts_that_the_summary_names(
             shutil.rmtree(to)
             for table in ("clips", "sources", "shots", "embeddings"):
                 (out / table / "part-00001-0123456789ab.parquet").write_bytes(b"x")
-        buckets = read_buckets(str(out), "train")[1].values()
-        n_samples = sum(shard.n_samples for bucket in buckets for shard in bucket.shards)
+        n_samples = sum(shard.n_samples for shard in read_output(str(out), "train").shards)
         said = [n_samples, read_clips(str(out)).to_arrow().num_rows]
         for command in commands:
             said += [main(command), capsys.readouterr().out]

@@ -272,7 +272,7 @@ def test_weights_are_shares_of_batches_of_workers_without_clips_too(tmp_path: Pa
     ]
     out = str(write_shards(tmp_path / "out", tars))
     for workers in (0, 2):
-        dataset = ClipDataset(out, batch_size=2, frames=1, buckets={A: 1, B: 3})
+        dataset = ClipDataset(out, batch_size=2, frames=1, buckets={A: 1, B: 3}, repeat=True)
         assert dataset.steps == 24
         kinds: Counter[str] = Counter()
         clips: Counter[str] = Counter()
@@ -293,7 +293,9 @@ def test_weights_are_shares_of_batches_of_workers_without_clips_too(tmp_path: Pa
         (B, "train", made_clips(tmp_path, 2, first=100)),
     ]
     out = str(write_shards(tmp_path / "out", tars))
-    dataset = ClipDataset(out, batch_size=2, frames=1, buckets={A: 1, B: 1}, drop_last=True)
+    dataset = ClipDataset(
+        out, batch_size=2, frames=1, buckets={A: 1, B: 1}, drop_last=True, repeat=True
+    )
     made = Counter(
         (batch["position"]["step"] % 3, batch["bucket"][0])
         for _ in range(3)
@@ -413,7 +415,7 @@ def test_persistent_workers_both_kinds_of_values_and_a_size_that_crops_the_centr
     assert torch.equal(*videos)
     video = videos[0][0, :, 0].permute(1, 2, 0).numpy().astype(int)
     with_own = ClipDataset(out, buckets=[A], frames=1, window="first", shuffle=0)
-    mp4 = SampleReader(dataset._store, ["mp4"]).read(with_own._shards[0][0], 0)["mp4"]
+    mp4 = SampleReader(["mp4"]).read(with_own._shards[0].shard, 0)["mp4"]
     whole = shrunk(all_frames(mp4)[0], 32, 49)[:, 8:40]
     assert np.abs(video - whole).mean() < 4
     assert np.abs(video - whole[:, ::-1]).mean() > 20
@@ -548,10 +550,9 @@ def test_arguments_that_do_not_fit_are_refused(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch_size": 3}, "saved with batch_size=2 and this dataset has 3.*set_epoch\\(1\\)"),
-        ({"seed": 1}, "saved with seed=0 and this dataset has 1"),
+        ({"seed": 1}, "saved with seed=0 and this dataset has 1.*set_epoch\\(1\\)"),
         ({"buckets": [A]}, "saved with buckets="),
-        ({"rank": 0, "world_size": 2}, "saved with world_size=1 and this dataset has 2"),
+        ({"buckets": {A: 1, B: 1}}, "saved with buckets="),
     ],
 )
 def test_a_state_of_other_samples_is_refused(out: str, options: dict[str, Any], words: str) -> None:
@@ -564,19 +565,6 @@ def test_a_state_of_other_samples_is_refused(out: str, options: dict[str, Any], 
     for name in ("batch_size", "shuffle", "persistent_workers"):
         with pytest.raises(UsageError, match=f"ClipLoader takes no '{name}'"):
             ClipLoader(dataset, **{name: True})
-
-
-def test_a_state_within_an_epoch_needs_its_number_of_workers(out: str) -> None:
-    """Pins the message; at the start of an epoch any number will do."""
-    loader = ClipLoader(ClipDataset(out, batch_size=2, frames=2), num_workers=2)
-    next(iter(loader))
-    state = loader.state_dict()
-    other = ClipLoader(ClipDataset(out, batch_size=2, frames=2), num_workers=0)
-    other.load_state_dict(state)
-    with pytest.raises(UsageError, match=r"num_workers=2 .0 counts as 1., and this is 1"):
-        next(iter(other))
-    other.load_state_dict(state | {"step": 0, "epoch": 1, "workers": None})
-    assert len(list(other)) == 9
 
 
 def moved(data: bytes) -> bytes:

@@ -1,11 +1,12 @@
 """Samples by number, from tars at hand and from far away."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
 
 from curator.loading import shard_reader as shards
-from curator.loading.shard_reader import SampleReader, read_buckets
+from curator.loading.shard_reader import LocalShard, SampleReader, read_output
 from curator.storage.local_store import LocalStore
 from tests.made_shards import made_clips, write_shards
 
@@ -34,17 +35,21 @@ class FarStore(LocalStore):
         return super().read_range(key, start, end)
 
 
+def far_shards(out: str) -> list[LocalShard]:
+    store = FarStore(f"{out}/shards")
+    return [replace(shard, store=store) for shard in read_output(out, "train").shards]
+
+
 @pytest.mark.parametrize(("size", "most"), [(1, 4), (3, 6), (5, 10)])
 def test_clips_far_away_are_fetched_before_they_are_asked_for(
     out: str, monkeypatch: pytest.MonkeyPatch, size: int, most: int
 ) -> None:
     """Pins one request for a clip, that the next group is under way, and where fetching stops."""
     monkeypatch.setattr(shards, "AHEAD_SAMPLES", 4)
-    _, buckets, _ = read_buckets(out, "train")
-    places = [(shard, n) for shard in buckets[A].shards for n in range(shard.n_samples)]
+    places = [(shard, n) for shard in far_shards(out) for n in range(shard.n_samples)]
     groups = [places[i : i + size] for i in range(0, len(places), size)]
     FarStore.asked.clear()
-    reader = SampleReader(FarStore(f"{out}/shards"), ["mp4"])
+    reader = SampleReader(["mp4"])
     under_way, keys = [], []
     for group in reader.ahead(groups, list):
         under_way.append(len(reader._under_way))
@@ -58,9 +63,8 @@ def test_clips_far_away_are_fetched_before_they_are_asked_for(
 def test_no_more_bytes_than_wanted_are_held(out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins the bound on bytes, and that a failed fetch is an error where the clip is read."""
     monkeypatch.setattr(shards, "AHEAD_BYTES", 1)
-    _, buckets, _ = read_buckets(out, "train")
-    shard = buckets[A].shards[0]
-    reader = SampleReader(FarStore(f"{out}/shards"), ["mp4"])
+    shard = far_shards(out)[0]
+    reader = SampleReader(["mp4"])
     groups = reader.ahead([[(shard, n)] for n in range(shard.n_samples)], list)
     next(groups)
     assert len(reader._under_way) == 2
@@ -75,10 +79,9 @@ def test_the_reader_gives_samples_as_webdataset_does(out: str) -> None:
     """Pins that what is found by index is what webdataset finds by reading on."""
     import webdataset
 
-    store, buckets, _ = read_buckets(out, "train")
-    shard = buckets[A].shards[1]
-    reader = SampleReader(store, ["json", "mp4", "txt"])
-    path = f"{store.uri}/{shard.name}"
+    shard = read_output(out, "train").shards[1]
+    reader = SampleReader(["json", "mp4", "txt"])
+    path = f"{shard.store.uri}/{shard.name}"
     plain = list(webdataset.WebDataset(path, shardshuffle=False))
     assert len(plain) == shard.n_samples == 5
     for number in (4, 0, 2):

@@ -21,7 +21,7 @@ from samples import analyzed
 
 from curator.errors import CutError, DeviceLostError, DeviceMemoryError
 from curator.loading.device_windows import DeviceDecoder
-from curator.loading.window_decoder import ClipWindow, FrameWindow, decode_window
+from curator.loading.window_decoder import ClipWindow, decode_window
 from curator.media import nvdec as engines
 from curator.media.encode import refuse_without
 from curator.media.nvdec import Nvdec
@@ -177,9 +177,9 @@ def test_a_stream_that_changes_its_size_is_the_cpus(
 
 
 def window(mp4: bytes) -> ClipWindow:
-    chosen = FrameWindow(frames=12, stride=1, place="first", decoder_threads=1)
+    wanted = np.arange(3, 15)
     return ClipWindow(
-        mp4=mp4, start=3, rate=Fraction(FPS), window=chosen, scaled=False, name="clip 7"
+        mp4=mp4, wanted=wanted, rate=Fraction(FPS), decoder_threads=1, scaled=False, name="clip 7"
     )
 
 

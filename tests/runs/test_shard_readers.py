@@ -1,5 +1,6 @@
 """Trainers' own loaders read every sample of a run, from a folder and from S3, unprepared."""
 
+import ast
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ import pytest
 import webdataset
 import yaml
 from place import SMALL, sets, write_films
+from small_output import SmallOutput
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
@@ -149,6 +151,57 @@ def test_energon_from_one_bucket(finished: Finished) -> None:
     (found,) = by_energon((str(finished.out / "shards" / bucket), 0))
     for split, samples in finished.samples.items():
         assert found[split] == {key: value for key, value in samples.items() if key in inside}
+
+
+BLEND = """
+import sys
+from collections import Counter
+from energon_reader import Raw
+from megatron.energon import WorkerConfig, get_loader, get_train_dataset
+
+found = Counter(), Counter()
+for sample in get_loader(get_train_dataset(
+    sys.argv[1], worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0), batch_size=None,
+    shuffle_buffer_size=10, max_samples_per_sequence=10, task_encoder=Raw(),
+    virtual_epoch_length=int(sys.argv[2]) or 0, repeat=bool(int(sys.argv[2])),
+)):
+    found[0][sample["__subflavors__"]["output"]] += 1
+    found[1][sample["__key__"]] += 1
+print([dict(counter) for counter in found])
+"""
+
+
+@pytest.mark.long
+def test_energon_blends_outputs_by_the_metadataset_of_the_documentation(tmp_path: Path) -> None:
+    """Pins the text of docs/train.md: weights of samples, and passes with `blend_epochized`."""
+    pytest.importorskip("megatron.energon")
+    for name, numbers in (("films", {1, 2, 3}), ("stock", {4, 5})):
+        SmallOutput(tmp_path / name, numbers).run(numbers)
+    page = (Path(__file__).parents[2] / "docs/train.md").read_text()
+    text = page.split("# mix.yaml", 1)[1].split("\n", 1)[1].split("```")[0].split("  val:")[0]
+    (tmp_path / "mix.yaml").write_text(text)
+    passes = text.replace("blend:", "blend_epochized:")
+    passes = passes.replace("weight: 0.7", "repetitions: 1").replace(
+        "weight: 0.3", "repetitions: 2"
+    )
+    (tmp_path / "passes.yaml").write_text(passes)
+    found = []
+    for name, length in (("mix", 1000), ("passes", 0)):
+        done = subprocess.run(
+            [sys.executable, "-c", BLEND, str(tmp_path / f"{name}.yaml"), str(length)],
+            env=os.environ | {"PYTHONPATH": str(READER.parent)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found.append(ast.literal_eval(done.stdout.splitlines()[-1]))
+    (shares, keys), (passed, times) = found
+    assert sum(shares.values()) == 1000
+    assert abs(shares["films"] - 700) < 60
+    assert len(keys) == 15
+    assert passed == {"films": 9, "stock": 12}
+    assert sorted(times.values()) == [1] * 9 + [2] * 6
 
 
 @pytest.fixture(params=["moto", pytest.param("real", marks=pytest.mark.needs_s3)])
