@@ -30,7 +30,7 @@ from curator.commands.fitting import fit
 from curator.commands.inspection import explain, learn, mark, report, search, tune, view
 from curator.commands.plan_and_status import plan, status
 from curator.commands.run import demo, recaption, run
-from curator.commands.shards import export, verify
+from curator.commands.shards import export, verify, views
 from curator.commands.snapshots import clean, remove, snapshots
 from curator.commands.standard_streams import (
     Output,
@@ -57,7 +57,7 @@ from curator.executor.termination import (
 GROUPS = {
     "curate": (run, plan, status, recaption, demo),
     "judge": (explain, tune, view, mark, learn, search, report),
-    "use": (fit, export, verify),
+    "use": (fit, export, views, verify),
     "keep": (snapshots, clean, remove),
     "check and look up": (doctor, recipes, scores, models, graph),
 }

@@ -14,6 +14,7 @@ import orjson
 
 from curator.measures.score_list import SCORES
 from curator.media.encode import EncodeSettings, encode_mp4
+from curator.stages.shard.reader_indexes import member_columns, members_file
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_index import (
     DATASET_SCHEMA,
@@ -24,7 +25,7 @@ from curator.stages.shard.shard_index import (
     sample_row,
 )
 from curator.stages.shard.shard_plan import ShardPlan, write_shard
-from curator.stages.shard.tar_reader import Split, index_name, meta_name
+from curator.stages.shard.tar_reader import Split, index_name, members_name, meta_name
 from curator.storage import Store, open_store
 from curator.tables.clip_locations import Location
 from curator.tables.out_layout import DATASET
@@ -121,11 +122,15 @@ def make_shards(
         for number, start in enumerate(range(0, len(group), per_shard)):
             own = group[start : start + per_shard]
             tar, places = _written(store, bucket, split, number, own)
-            tars.append(tar)
+            of_tar = []
             for clip, place in zip(own, places, strict=True):
                 fields = orjson.loads(replace(clip, changes={}).json())
                 row = sample_row(tar.name, clip.key, fields, clip.caption)
-                rows.append(row | {"offset": place, "bytes": len(clip.mp4)})
+                of_tar.append(row | {"bytes": len(clip.mp4)} | place)
+            members = members_file(rows_to_table(of_tar, DATASET_SCHEMA), tar.bytes)
+            store.write(f"shards/{members_name(tar.name)}", members)
+            tars.append(replace(tar, members_sha256=hashlib.sha256(members).hexdigest()))
+            rows += of_tar
     files = described_files(
         tars, to_parquet(rows_to_table(rows, DATASET_SCHEMA), DATASET), declared={}, seed=0,
         fingerprint="0" * 16, made_by="curate", scores=(),
@@ -158,8 +163,8 @@ def make_shards(
 
 def _written(
     store: Store, bucket: str, split: Split, number: int, clips: Sequence[MadeClip]
-) -> tuple[DescribedTar, Sequence[int]]:
-    """Writes a tar, its index and its metadata; returns its facts, and where each MP4 begins."""
+) -> tuple[DescribedTar, list[dict[str, Any]]]:
+    """Writes a tar, its index and its metadata; returns its facts, and the place of each sample."""
     samples = []
     for number_in_tar, clip in enumerate(clips):
         sample = Sample(
@@ -184,4 +189,5 @@ def _written(
     )  # fmt: skip
     for name, own in ((tar.name, data), (index_name(tar.name), idx), (meta_name(tar.name), meta)):
         store.write(f"shards/{name}", own)
-    return tar, plan.layout.mp4_starts
+    places = zip(plan.layout.mp4_starts, samples, strict=True)
+    return tar, [{"offset": start, **member_columns(s.members())} for start, s in places]

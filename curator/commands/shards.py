@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from curator.commands.arguments import (
     EXIT_FAILED,
     EXIT_OK,
+    OUT,
     SHARDS,
     SHARDS_AT_ONCE,
     SNAPSHOT,
@@ -23,6 +24,7 @@ from curator.number_text import amount
 
 if TYPE_CHECKING:
     from curator.export import Exported
+    from curator.tables.view_store import View
     from curator.verify import ProvenRemoved, Verified
     from curator.verify.defects import Defect
     from curator.verify.findings import Outcome
@@ -309,3 +311,87 @@ def _exported_lines(exported: "Exported", destination: str, format: str) -> Iter
     ):
         if n:
             yield f"{amount(n, noun)} {words}"
+
+
+@command(
+    "make, list or delete views: indexes over some samples of the tars",
+    OUT,
+    option("[NAME]", "name of the view to make; without a name, all views are listed"),
+    option(
+        "--where CONDITION",
+        'SQL condition over columns of the table `clips`, such as "motion > 0.3" (default: all '
+        "clips)",
+    ),
+    option("--split SPLIT", "only clips of train, or of val", choices=("train", "val")),
+    option(
+        "--bucket BUCKET", "only clips of this bucket; may be repeated", action="append", default=[]
+    ),
+    option("--marks MARK", "only clips that are marked keep or drop by hand, or have this label"),
+    SNAPSHOT,
+    option("--replace", "make the view anew if one of this name exists"),
+    option("--remove NAME", "delete a view; tars and clips stay"),
+    description="A view is a choice of samples under a name, with indexes over the existing tars "
+    "for ClipDataset, webshart, SimpleTuner, diffusion-pipe, Megatron-Energon and wids. Views copy "
+    "no clips. A view reads one snapshot, which `curate clean` keeps for it, and `curate remove` "
+    "reaches every view.",
+)
+def views(options: argparse.Namespace) -> Result:
+    from curator.errors import UsageError
+    from curator.export.output_views import Choice, make_view
+    from curator.runs.lease import held
+    from curator.storage import open_store
+    from curator.tables.output_format import read_current_summary
+    from curator.tables.removal_records import read_removals
+    from curator.tables.view_store import check_view_name, delete_view, read_views, view_objects
+
+    store = open_store(options.out)
+    read_current_summary(store)
+    choice = Choice(
+        where=options.where, split=options.split, buckets=options.bucket, marks=options.marks
+    )
+    is_choice = choice != Choice(buckets=[]) or options.snapshot is not None or options.replace
+    if options.name is None and is_choice:
+        raise UsageError("the options choose the clips of a view; expected its NAME with them")
+    if options.name is not None and options.remove is not None:
+        raise UsageError("--remove deletes a view, and NAME makes one; expected one of them")
+    if options.remove is not None:
+        check_view_name(options.remove)
+        with held(store, "views"):
+            n_objects = delete_view(store, options.remove)
+        if not n_objects:
+            raise UsageError(
+                f"{store.uri} has no view {options.remove!r}; there are: "
+                f"{', '.join(view_objects(store)) or 'none'}"
+            )
+        print(f"removed the view {options.remove}: {amount(n_objects, 'object')}")
+        return Result({"removed": options.remove, "n_objects": n_objects})
+    if options.name is None:
+        found = read_views(store)
+        for view in found:
+            print(_view_line(view))
+        return Result([_view_facts(view) for view in found])
+    check_view_name(options.name)
+    # A removal that is under way, or was killed, makes all views again at its end.
+    read_removals(store).require_finished(store.uri)
+    with held(store, "views") as lease:
+        if options.name in view_objects(store) and not options.replace:
+            raise UsageError(
+                f"{store.uri} has a view {options.name!r} already; choose another name, or make it "
+                "anew with --replace: a trainer that reads the view then loses its files"
+            )
+        view = make_view(store, options.name, choice, snapshot=options.snapshot, check=lease.check)
+    print(_view_line(view), f"files: {store.uri}/views/{view.name}", sep="\n")
+    return Result(_view_facts(view))
+
+
+def _view_line(view: "View") -> str:
+    counts, words = view.counts, view.words
+    return (
+        f"{view.name}: {amount(counts['clips'], 'clip')} ({counts['seconds'] / 3600:.2f} h) in "
+        f"{amount(len(view.tars), 'tar')} of snapshot {view.snapshot}"
+        + (f", by {words}" if words else "")
+    )
+
+
+def _view_facts(view: "View") -> dict[str, Any]:
+    return {name: value for name, value in asdict(view).items() if name != "files"}

@@ -150,8 +150,9 @@ def _age(text: str) -> timedelta:
     ),
     WOULD_REMOVE,
     description="Removes snapshots of OUT, and the objects that no other snapshot names: tars, "
-    "tables, stored candidates. The newest snapshot always stays. A trainer or a reader that still "
-    "uses a removed snapshot loses its files.",
+    "tables, stored candidates. The newest snapshot always stays. So do a snapshot that a view "
+    "names and all newer ones. A trainer or a reader that still uses a removed snapshot loses its "
+    "files.",
 )
 def clean(options: argparse.Namespace) -> Result:
     from curator.runs.lease import held
@@ -181,6 +182,11 @@ def clean(options: argparse.Namespace) -> Result:
         f"snapshots {done}: {numbers}; objects: {cleaned.n_objects}, "
         f"{cleaned.n_bytes / 1e9:.3f} GB; kept: {', '.join(map(str, cleaned.kept))}"
     )
+    if cleaned.for_views:
+        print(
+            f"kept because a view reads an older snapshot: {', '.join(cleaned.for_views)}; `curate "
+            f"views {store.uri} --remove NAME` deletes a view, `--replace` makes it of the newest"
+        )
     return Result({"dry_run": options.dry_run, **asdict(cleaned)})
 
 

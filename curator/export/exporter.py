@@ -37,6 +37,7 @@ FORMATS: Mapping[str, str] = {
     "frames": "curator.export.frame_tars:FrameTars",
     "energon": "curator.export.tar_indexes:Energon",
     "wids": "curator.export.tar_indexes:Wids",
+    "webshart": "curator.export.tar_indexes:Webshart",
     "conversations": "curator.export.post_training:Conversations",
     "preferences": "curator.export.post_training:Preferences",
 }

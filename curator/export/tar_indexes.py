@@ -1,4 +1,4 @@
-"""Indexes of tars for Megatron-Energon and wids, where a run wrote none or they were lost.
+"""Indexes of tars for readers in place, where a run wrote none or they were lost.
 
 A run writes the same bytes, so a manifest that names the indexes stays valid. The export also
 writes missing dataset cards: without a card, Hugging Face `datasets` selects files by suffix and
@@ -7,41 +7,81 @@ mistakes `.tar.idx` for a tar. Existing cards are kept, because people edit them
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from curator.errors import ShardError, raised_as
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.records.clips import WINDOWED
 from curator.stages.shard.dataset_card import CARD, dataset_card
-from curator.stages.shard.shard_index import DescribedTar, energon_files, index_bytes, wids_file
-from curator.stages.shard.tar_reader import SPLITS, Shard, TarReader, declared_families
+from curator.stages.shard.reader_indexes import (
+    CAPTIONS,
+    caption_lines,
+    captions_file,
+    member_columns,
+    members_file,
+)
+from curator.stages.shard.shard_index import (
+    DATASET_SCHEMA,
+    DescribedTar,
+    energon_files,
+    index_bytes,
+    of_training,
+    sample_row,
+    wids_file,
+)
+from curator.stages.shard.tar_reader import (
+    SPLITS,
+    Member,
+    Shard,
+    TarReader,
+    declared_families,
+    members_name,
+)
+from curator.tables.parts import rows_to_table
 
 
-class TarIndexes(Exporter[ExporterOptions, DescribedTar]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTar:
+    """A tar with its rows of `dataset.parquet`, which are made of its samples."""
+
+    described: DescribedTar
+    rows: pa.Table
+
+
+class TarIndexes(Exporter[ExporterOptions, ReadTar]):
     """Common base of the formats that index tars."""
 
     indexes_tars = True
 
     def __init__(self, options: ExporterOptions) -> None:
         super().__init__(options)
-        self._tars: list[DescribedTar] = []
+        self._tars: list[ReadTar] = []
 
-    def split(self, job: Job, split: str, results: Iterator[DescribedTar]) -> None:
-        """Stores the facts of the tars, sorted by name."""
-        self._tars = sorted([*self._tars, *results], key=lambda tar: tar.name)
+    def split(self, job: Job, split: str, results: Iterator[ReadTar]) -> None:
+        """Stores the tars, sorted by name."""
+        self._tars = sorted([*self._tars, *results], key=lambda tar: tar.described.name)
+
+    def inside(self, folder: str) -> tuple[list[DescribedTar], pa.Table]:
+        """Returns the tars in a folder, and their rows."""
+        own = [tar for tar in self._tars if tar.described.name.startswith(folder)]
+        rows = [DATASET_SCHEMA.empty_table(), *(tar.rows for tar in own)]
+        return [tar.described for tar in own], pa.concat_tables(rows)
 
 
 class Energon(TarIndexes):
     """Writes `<tar>.idx` for each tar, and `.nv-meta/*` for all of them and for each bucket."""
 
     about = "indexes for Megatron-Energon: .tar.idx beside the tars, .nv-meta"
+    version = 2
     folder = ""
 
-    def shard(self, job: Job, shard: Shard) -> DescribedTar:
+    def shard(self, job: Job, shard: Shard) -> ReadTar:
         """Writes a tar's index."""
         tar, offsets = _read_tar(job, shard)
         job.place.put(shard.idx_name, index_bytes(offsets))
@@ -50,9 +90,30 @@ class Energon(TarIndexes):
     def finish(self, job: Job) -> None:
         """Writes the files that name all tars."""
         for folder in _folders(job):
-            inside = [tar for tar in self._tars if tar.name.startswith(folder)]
-            for name, data in energon_files(inside, folder):
+            for name, data in energon_files(*self.inside(folder), prefix=folder):
                 _put_index(job, f"{folder}.nv-meta/{name}", data)
+        _put_cards(job)
+
+
+class Webshart(TarIndexes):
+    """Writes an index of the MP4s beside each tar, and the captions of each bucket."""
+
+    about = (
+        "indexes for webshart and SimpleTuner (.json beside the tars), diffusion-pipe's captions"
+    )
+    folder = ""
+
+    def shard(self, job: Job, shard: Shard) -> ReadTar:
+        """Writes a tar's index."""
+        tar, _ = _read_tar(job, shard)
+        job.place.put(members_name(shard.name), members_file(tar.rows, tar.described.bytes))
+        return tar
+
+    def finish(self, job: Job) -> None:
+        """Writes the captions of the clips for training."""
+        for folder in _folders(job)[1:]:
+            lines = caption_lines(of_training(self.inside(folder)[1]))
+            _put_index(job, f"{folder}{CAPTIONS}", captions_file(lines))
         _put_cards(job)
 
 
@@ -62,26 +123,28 @@ class Wids(TarIndexes):
     about = "wids-train.json and wids-val.json"
     folder = "wids-"
 
-    def shard(self, job: Job, shard: Shard) -> DescribedTar:
+    def shard(self, job: Job, shard: Shard) -> ReadTar:
         """Reads the facts of a tar, with its MD5."""
         return _read_tar(job, shard, with_md5=True)[0]
 
     def finish(self, job: Job) -> None:
         """Writes the two indexes."""
         for split in SPLITS:
-            of_split = [tar for tar in self._tars if tar.split == split]
+            tars = (tar.described for tar in self._tars)
+            of_split = [tar for tar in tars if tar.split == split]
             _put_index(job, f"wids-{split}.json", wids_file(of_split))
         _put_cards(job)
 
 
-def _read_tar(job: Job, shard: Shard, *, with_md5: bool = False) -> tuple[DescribedTar, list[int]]:
-    """Finds the samples of a tar by its headers; reads all bytes only for the MD5.
+def _read_tar(job: Job, shard: Shard, *, with_md5: bool = False) -> tuple[ReadTar, list[int]]:
+    """Reads a tar without its MP4s; reads all bytes only for the MD5.
 
-    Returns the facts of the tar and its offsets: the first header of each sample, then the end of
-    the last sample. The MD5 is empty if not requested.
+    Returns the tar and its offsets: the first header of each sample, then the end of the last
+    sample. The MD5 is empty if not requested.
     """
     digest = hashlib.md5(usedforsecurity=False)
     n_bytes = job.shards.sizes[shard.name]
+    offsets, rows = [], []
     with job.shards.store.open(job.shards.key(shard.name)) as stream:
 
         def read(n: int) -> bytes:
@@ -90,9 +153,13 @@ def _read_tar(job: Job, shard: Shard, *, with_md5: bool = False) -> tuple[Descri
             return data
 
         reader = TarReader(read, n_bytes, seek=None if with_md5 else stream.seek)
-        with raised_as(ShardError, ShardError, of=f"{job.shards.uri(shard.name)}: "):
-            samples = groupby(reader, key=lambda member: member.key)
-            offsets = [next(members).offset for _, members in samples]
+        with raised_as(
+            ShardError, ShardError, KeyError, ValueError, of=f"{job.shards.uri(shard.name)}: "
+        ):
+            for key, members in groupby(reader, key=lambda member: member.key):
+                begin, row = _row(shard, key, members, reader)
+                offsets.append(begin)
+                rows.append(row)
         while with_md5 and read(1 << 20):
             pass
     if not offsets:
@@ -107,7 +174,23 @@ def _read_tar(job: Job, shard: Shard, *, with_md5: bool = False) -> tuple[Descri
         bytes=n_bytes,
         md5=md5,
     )
-    return tar, [*offsets, reader.end]
+    return ReadTar(described=tar, rows=rows_to_table(rows, DATASET_SCHEMA)), [*offsets, reader.end]
+
+
+def _row(
+    shard: Shard, key: str, members: Iterator[Member], reader: TarReader
+) -> tuple[int, dict[str, Any]]:
+    """Reads JSON and caption of a sample; returns its first header and its row."""
+    found: dict[str, Member] = {}
+    texts = {"json": b"{}", "txt": b""}
+    for member in members:
+        found[member.suffix] = member
+        if member.suffix in texts:
+            texts[member.suffix] = reader.read(member)
+    row = sample_row(shard.name, key, orjson.loads(texts["json"]), texts["txt"].decode())
+    row |= {"offset": found["mp4"].data_offset, "bytes": found["mp4"].bytes}
+    row |= member_columns((suffix, member.bytes) for suffix, member in found.items())
+    return min(member.offset for member in found.values()), row
 
 
 def _folders(job: Job) -> list[str]:

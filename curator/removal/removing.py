@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from curator.errors import DamagedError, ShardError, StorageError, UsageError
+from curator.export.output_views import remake_views
 from curator.removal.removal_selection import By, RemovalSelection, select
 from curator.removal.snapshot_rewriting import RewrittenSnapshot, SnapshotRewriting
 from curator.removal.state_scrubbing import StateScrubbing
@@ -30,12 +31,14 @@ from curator.tables.checksums import (
 from curator.tables.fenced_store import FencedStore
 from curator.tables.footage_store import FootageStore, write_removed_footage
 from curator.tables.lasting_objects import lost_objects, repair_lasting
+from curator.tables.named_ids import without_ids
 from curator.tables.out_layout import (
     INDEX,
     LAYOUT,
     NEXT_MANIFEST,
     OWN_FOLDERS,
     SHARDS,
+    VIEWS,
     FolderLifetime,
     is_own,
 )
@@ -73,6 +76,8 @@ from curator.verify.removed_check import found_in
 logger = logging.getLogger(__name__)
 
 _REPLACED = (
+    # Views first: their links to tars are found while the tars exist.
+    VIEWS,
     *(name for name, life in LAYOUT.items() if life in (FolderLifetime.TABLE, FolderLifetime.KEPT)),
     SHARDS,
     "alike",
@@ -95,8 +100,6 @@ _RESTORE = (
     "--give-up-lost` removes the snapshots that need it, and finishes (with --dry-run, it only "
     "lists these snapshots)"
 )
-_OF_ENERGON = (".nv-meta/index.sqlite", ".nv-meta/index.uuid")
-"""Files that Megatron-Energon derives from the names and keys of tars, and can derive again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +319,8 @@ def finish_removal(
     for number in sorted(summaries):
         summaries[number] = renew_links(store, summaries[number])
     named = {snapshot_name(number) for number in summaries} | {*map(record_copy, records.values())}
+    progress("views")
+    named |= remake_views(store, lambda text: without_ids(text, removals.ids), check)
     if newest is not None:
         newest = replace(newest, summary=summaries[max(summaries)])
         check()
@@ -391,10 +396,10 @@ def _publish(store: Store, newest: RewrittenSnapshot) -> None:
 
 
 def _unnamed(store: Store, named: set[str]) -> list[str]:
-    """Returns objects that no snapshot names, and files that Megatron-Energon made of tars."""
+    """Returns objects that no snapshot names."""
     return [
         info.key
         for folder in _REPLACED
         for info in store.list(f"{folder}/")
-        if info.key not in named and (is_own(info.key) or info.key.endswith(_OF_ENERGON))
+        if info.key not in named and is_own(info.key)
     ]

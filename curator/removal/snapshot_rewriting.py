@@ -19,13 +19,18 @@ from curator.removal.tar_rewriting import RewrittenTar, TarRewriting, Values
 from curator.runs.elsewhere import fewer
 from curator.stages.cluster.stage import CENTROIDS
 from curator.stages.commit.commit_run import table_facts
-from curator.stages.shard.shard_index import DATASET_SCHEMA, described_files, described_tars
+from curator.stages.shard.shard_index import (
+    DATASET_SCHEMA,
+    current_rows,
+    described_files,
+    described_tars,
+)
 from curator.stages.shard.tar_reader import declared_families
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
 from curator.tables.clip_rows import ClipRows
 from curator.tables.long_columns import sorted_rows
-from curator.tables.named_ids import naming_rows, value_without_ids, without_named
+from curator.tables.named_ids import naming_rows, value_without_ids
 from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
 from curator.tables.parts import as_runs_write, parquet_by_content, with_column, write_table_part
 from curator.tables.removal_records import CAPTION_COLUMNS, Removals
@@ -177,9 +182,10 @@ class SnapshotRewriting:
         self, summary: Mapping[str, Any], dataset: pa.Table, tars: Tars, scores: Iterable[str]
     ) -> dict[str, bytes]:
         manifest = read_json(self._store, summary[INDEXES]["manifest"])
-        dataset = dataset.filter(pa.array(~self._removals.rows(dataset)))
-        dataset = _moved(without_named(dataset, self._removals), tars, prefix=f"{SHARDS}/")
-        dataset = sorted_rows(dataset, "shard").cast(DATASET_SCHEMA)
+        old = pa.array([name.removeprefix(f"{SHARDS}/") for name in tars], pa.string())
+        dataset = dataset.filter(pc.invert(pc.is_in(dataset["shard"], value_set=old)))
+        new = [tar.rows for tar in tars.values() if tar is not None]
+        dataset = sorted_rows(pa.concat_tables([current_rows(dataset), *new]), "shard")
         described = described_tars(manifest, dataset, summary["shards"])
         left = [tar for name, tar in described.items() if f"{SHARDS}/{name}" not in tars]
         left += [tar.described for tar in tars.values() if tar is not None]
@@ -223,7 +229,7 @@ class SnapshotRewriting:
         table = read_parquet(self._store, part)
         left = scrubbed(table, self._removals)
         if table_name == "clips":
-            moved = _moved(table if left is None else left, tars, prefix="")
+            moved = _moved(table if left is None else left, tars)
             left = moved if moved is not table else None
         number = int(part.rpartition("/")[2].split("-")[1])
         self._parts[part] = part if left is None else self._write(part, number, left)
@@ -238,33 +244,22 @@ class SnapshotRewriting:
 _COUNTED = ("clip_id", "source_id", "source_uri", "start_s", "end_s", "fps", "decision")
 
 
-def _moved(table: pa.Table, tars: Tars, *, prefix: str) -> pa.Table:
-    """Returns rows that point to the samples in the new tars.
-
-    Rows need the columns `shard` and `clip_id`; `prefix` and `shard` together are a key of `tars`.
-    """
+def _moved(table: pa.Table, tars: Tars) -> pa.Table:
+    """Returns rows of `clips` that point to the samples in the new tars."""
     places = {
-        f"{old}\t{key}": (f"{SHARDS}/{new.described.name}".removeprefix(prefix), start)
+        f"{old}\t{key}": (f"{SHARDS}/{new.described.name}", start)
         for old, new in tars.items()
         if new is not None
-        for key, start in new.mp4_starts.items()
+        for key, start in zip(*map(new.rows.column, ("clip_id", "offset")), strict=True)
     }
-    shards = pc.binary_join_element_wise(prefix, table["shard"], "")
-    keys = pc.binary_join_element_wise(shards, table["clip_id"], "\t")
+    keys = pc.binary_join_element_wise(table["shard"], table["clip_id"], "\t")
     positions = pc.index_in(keys, value_set=pa.array(list(places), pa.string()))
     if positions.null_count == len(positions):
         return table
     names = pa.array([name for name, _ in places.values()], pa.string()).take(positions)
     starts = pa.array([start for _, start in places.values()], pa.int64()).take(positions)
-    paths = pc.binary_join_element_wise(names, table["clip_id"], "#")
-    columns = {
-        "shard": names,
-        "mp4_offset": starts,
-        "offset": starts,
-        "path": pc.binary_join_element_wise(paths, "mp4", "."),
-    }
-    for name in columns.keys() & set(table.column_names):
-        new = pc.coalesce(columns[name].cast(table[name].type), table[name])
+    for name, values in {"shard": names, "mp4_offset": starts}.items():
+        new = pc.coalesce(values.cast(table[name].type), table[name])
         table = with_column(table, name, new)
     return table
 

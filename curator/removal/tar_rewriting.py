@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 
 from curator.errors import ShardError
 from curator.family import FamilyVersion
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_driver import shard_facts
-from curator.stages.shard.shard_index import DescribedTar
+from curator.stages.shard.shard_index import DescribedTar, dataset_table
 from curator.stages.shard.shard_plan import place_of, plan_shard
 from curator.stages.shard.stage import ShardUnit, TarWriter
 from curator.stages.shard.tar_reader import Member, Split, TarReader
@@ -37,12 +38,12 @@ class RewrittenTar:
     Attributes:
         described: Its entry for the files that describe all shards.
         summary: Its entry in the summary.
-        mp4_starts: Byte offset of each sample's MP4, by key.
+        rows: Its rows of `dataset.parquet`.
     """
 
     described: DescribedTar
     summary: dict[str, Any]
-    mp4_starts: Mapping[str, int]
+    rows: pa.Table
 
 
 class TarRewriting:
@@ -86,9 +87,7 @@ class TarRewriting:
         return RewrittenTar(
             described=described,
             summary=shard_facts(plan) | {"versions": {n: there[n].version for n in plan.objects}},
-            mp4_starts=dict(
-                zip((sample.key for sample in samples), plan.layout.mp4_starts, strict=True)
-            ),
+            rows=dataset_table(plan),
         )
 
     def _place(self, name: str) -> tuple[str, Split, int]:

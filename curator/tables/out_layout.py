@@ -28,6 +28,10 @@ PLAN, PROGRESS = "plan.json", "progress.json"
 SHARDS, SNAPSHOTS = "shards", "snapshots"
 REMOVED, LEARNED, MARKS = "removed", "learned", "marks"
 """Folders of removal records, of the model of `curate learn`, and of marks by hand."""
+VIEWS = "views"
+"""Folder with a folder for each view: a choice of a snapshot's samples, with indexes of them."""
+VIEW_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""Names of views."""
 COPIES = "copies"
 """Folder with copies of marks, of the model of `curate learn`, and of footage of removals."""
 LEARNED_MODEL = f"{LEARNED}/suitability.json"
@@ -77,7 +81,7 @@ _FOLDERS = {
     FolderLifetime.CACHE: ("hashes", "tracks", "vectors", "replies", FAMILIES),
     FolderLifetime.FIXED: (INDEX, "report"),
     FolderLifetime.KEPT: (SNAPSHOTS,),
-    FolderLifetime.RECORD: (REMOVED, MARKS, LEARNED, COPIES),
+    FolderLifetime.RECORD: (REMOVED, MARKS, LEARNED, COPIES, VIEWS),
 }  # fmt: skip
 LAYOUT = {name: life for life, names in _FOLDERS.items() for name in names}
 """All folders of an output root, with the lifetime of their objects."""
@@ -85,7 +89,7 @@ OWN_FOLDERS = frozenset(LAYOUT)
 _CLEARED = tuple(map(FolderLifetime, ("table", "named", "fingerprinted", "run")))
 _NO_PARTS = {
     *TABLES, "candidates", "tracks", "vectors", "report", SHARDS, SNAPSHOTS, REMOVED, MARKS,
-    LEARNED, COPIES,
+    LEARNED, COPIES, VIEWS,
 }  # fmt: skip
 _STAGES = tuple(name for name in LAYOUT if name not in _NO_PARTS)
 """Folders of parts; the name of a part has two hashes."""
@@ -95,6 +99,13 @@ _FEW_OBJECTS = 10_000
 _TWO_HASHES = r"[0-9a-f]{16}-[0-9a-f]{16}"
 _TEMPORARY = r"\.tmp-(?:check-)?[0-9a-f]{16}"
 _BUCKET = r"\d+p_\d+-\d+_\d+f(?:_[^/]+)?"
+_ENERGON = r"\.nv-meta/(?:\.info\.json|split\.yaml|dataset\.yaml|index\.sqlite|index\.uuid)"
+_OF_VIEW = (
+    r"view\.json|dataset\.parquet|wids-(?:train|val)\.json|energon/"
+    + _ENERGON
+    + r"|(?:webshart|diffusion-pipe)/(?:train|val)/[^/]+/"
+    r"(?:captions\.json|(?:train|val)-\d{6,}-[0-9a-f]{8}\.(?:json|tar))"
+)
 
 
 def _any_of(*patterns: str) -> re.Pattern[str]:
@@ -114,7 +125,7 @@ _HASHED = _any_of(
     rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
     r"vectors/(?:cells-[0-9a-f]{16}\.npz|segment-[0-9a-f]{16}\.bin)",
     rf"(?:{SNAPSHOTS}/)?(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",
-    rf"{SHARDS}/[^/]+/(?:train|val)-\d{{6,}}-[0-9a-f]{{8}}\.(?:tar(?:\.idx)?|meta\.jsonl)",
+    rf"{SHARDS}/[^/]+/(?:train|val)-\d{{6,}}-[0-9a-f]{{8}}\.(?:tar(?:\.idx)?|meta\.jsonl|json)",
     rf"(?:(?:{'|'.join(sorted(OWN_FOLDERS))})/(?:[^/]+/)*)?{_TEMPORARY}",
 )
 _FIXED = _any_of(
@@ -124,7 +135,8 @@ _FIXED = _any_of(
     r"vectors/footage\.json",
     rf"{SHARDS}/(?:dataset\.parquet|manifest(?:\.next)?\.json|wids-(?:train|val)\.json)",
     rf"{SHARDS}/(?:{_BUCKET}/)?"
-    r"(?:README\.md|\.nv-meta/(?:\.info\.json|split\.yaml|dataset\.yaml))",
+    rf"(?:README\.md|captions\.json|{_ENERGON})",
+    rf"{VIEWS}/{VIEW_NAME}/(?:{_OF_VIEW})",
 )
 
 

@@ -53,6 +53,7 @@ from curator.tables.out_layout import (
     remove,
 )
 from curator.tables.parts import SUMMARY
+from curator.tables.view_store import read_views
 
 logger = logging.getLogger(__name__)
 
@@ -489,12 +490,16 @@ def _content(summary: Mapping[str, Any]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What `clean` removes: snapshots, newest first, and the objects that only they name."""
+    """What `clean` removes: snapshots, newest first, and the objects that only they name.
+
+    `for_views` has the views for which snapshots stay that would go else.
+    """
 
     kept: list[int]
     removed: list[int]
     n_objects: int
     n_bytes: int
+    for_views: list[str]
 
 
 def clean(
@@ -507,19 +512,23 @@ def clean(
 ) -> Cleaned:
     """Removes snapshots, and objects that only they name; with `dry_run`, only counts them.
 
-    The newest `keep` snapshots stay, at least one, and so do snapshots younger than `older_than`.
-    `check` is called before the first removal, and raises if this process may not remove objects.
-    Raises `UsageError` if a snapshot that stays cannot be read, because its objects are unknown,
-    and as `require_snapshots`.
+    The newest `keep` snapshots stay, at least one, and so do snapshots younger than `older_than`,
+    and all from the oldest on that a view names. `check` is called before the first removal, and
+    raises if this process may not remove objects. Raises `UsageError` if a snapshot that stays or
+    the facts of a view cannot be read, because their objects are unknown, and as
+    `require_snapshots`.
     """
     require_snapshots(store)
     newest = None if older_than is None else datetime.now(UTC) - older_than
+    views = {view.name: view.snapshot for view in read_views(store)}
+    oldest = min(views.values(), default=None)
     kept: dict[int, set[str]] = {}
     removed: list[int] = []
+    for_views: set[str] = set()
     for number, summary in listed_snapshots(store):
-        stays = len(kept) < keep
+        stays, is_viewed = len(kept) < keep, oldest is not None and number >= oldest
         if isinstance(summary, DamagedError):
-            if stays or newest is not None:
+            if stays or is_viewed or newest is not None:
                 raise UsageError(
                     f"{store.uri}/{summary.name} is lost ({summary.why}), so what it names is "
                     "unknown: restore it from a copy of OUT; or keep fewer snapshots (--keep N, "
@@ -528,6 +537,9 @@ def clean(
             removed.append(number)
         elif stays or (newest is not None and datetime.fromisoformat(summary[MADE]) >= newest):
             kept[number] = named_objects(summary)
+        elif is_viewed:
+            kept[number] = named_objects(summary)
+            for_views.update(name for name, own in views.items() if own <= number)
         else:
             removed.append(number)
     named = set().union(map(snapshot_name, kept), *kept.values())
@@ -551,4 +563,10 @@ def clean(
             head[EARLIER] = sorted(set().union(*kept.values()) - kept[max(kept)])
             fenced.write(SUMMARY, sealed_json(head, to_json, SUMMARY))
         remove(store, old.keys() - set(map(snapshot_name, removed)))
-    return Cleaned(kept=[*kept], removed=removed, n_objects=len(old), n_bytes=sum(old.values()))
+    return Cleaned(
+        kept=[*kept],
+        removed=removed,
+        n_objects=len(old),
+        n_bytes=sum(old.values()),
+        for_views=sorted(for_views),
+    )

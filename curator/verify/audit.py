@@ -21,7 +21,16 @@ import numpy as np
 
 from curator.errors import CuratorError, UsageError
 from curator.number_text import amount
-from curator.stages.shard.tar_reader import DATASET, FOLDER, MANIFEST, SPLITS, Shard, ShardSet
+from curator.stages.shard.reader_indexes import CAPTIONS
+from curator.stages.shard.tar_reader import (
+    DATASET,
+    FOLDER,
+    MANIFEST,
+    SPLITS,
+    Shard,
+    ShardSet,
+    tar_of,
+)
 from curator.storage import Store, open_store
 from curator.storage.file_walk import is_hidden
 from curator.tables.out_layout import (
@@ -37,7 +46,16 @@ from curator.tables.out_layout import (
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import own_part, with_fixed_paths
 from curator.verify.commit_state import open_root
-from curator.verify.findings import FINISH, RERUN, RESTORE, Finding, FindingCode, Findings, Outcome
+from curator.verify.findings import (
+    FINISH,
+    RERUN,
+    RESTORE,
+    WEBSHART,
+    Finding,
+    FindingCode,
+    Findings,
+    Outcome,
+)
 from curator.verify.index_check import (
     COUNTS_FILE,
     ENERGON,
@@ -54,6 +72,7 @@ from curator.verify.object_check import CheckedObjects, Expected, check_chain, c
 from curator.verify.root_state import Root, head_of_root, is_gone, parts_of
 from curator.verify.source_presence import remedies_of_tars, remedy_of_results
 from curator.verify.tar_check import SuffixRules, TarCheck, TarFacts
+from curator.verify.view_check import check_views
 
 FramesToDecode = int | Literal["all", "none"]
 MAX_WORKERS = 16
@@ -194,7 +213,7 @@ class _Audit:
             present, of_shards = self._check_named(sets, summary, pool, findings)
             tars = self._check_tars(sets, present, of_shards, pool, findings)
             if shards.prefix:
-                of_set = {shards.key(n) for s in present for n in (s.name, s.idx_name, s.meta_name)}
+                of_set = {shards.key(n) for s in present for n in (s.name, *s.beside)}
                 checked = frozenset(of_set) | of_shards
                 n_chained, wrong = check_chain(
                     root, self.objects, checked, pool, findings, only=snapshot
@@ -214,6 +233,8 @@ class _Audit:
         if summary is not None and not wrong & parts_of(summary):
             _of_one_set(partial(check_clips, summary), views, findings)
         if snapshot is None:
+            if shards.prefix:
+                check_views(root, findings)
             _check_extra_parts(root, findings)
             _check_leftovers(root, findings)
             _check_unnamed(root, sets, findings)
@@ -250,8 +271,7 @@ class _Audit:
             for shard in shard_set.shards:
                 named[shard.name] = [Expected()]
                 if shard_set.manifest is not None:
-                    named[shard.idx_name] = [Expected(sha256=shard.facts.get("idx_sha256"))]
-                    named[shard.meta_name] = [Expected(sha256=shard.facts.get("meta_sha256"))]
+                    named |= {n: [Expected(sha256=sha)] for n, sha in shard.beside.items()}
         if shards.manifest is None:
             for entry in (summary or {}).get("shards") or ():
                 if isinstance(entry, dict) and isinstance(entry.get("name"), str):
@@ -496,7 +516,7 @@ def _check_unnamed(root: Root, sets: Sequence[ShardSet], findings: Findings) -> 
         for folder in {"", *(f"{shard.bucket}/" for shard in of_set.shards)}:
             named |= {f"{folder}{ENERGON}/{file}" for file in (*ENERGON_FILES, *ENERGON_OWN)}
         for shard in of_set.shards:
-            named |= {shard.name, shard.idx_name, shard.meta_name}
+            named |= {shard.name, *shard.beside}
     for name in sorted(shards.sizes.keys() - named):
         key = f"{FOLDER}{name}"
         if key not in root.named and not is_gone(shards.store, shards.key(name)):
@@ -565,18 +585,18 @@ def _advise(root: Root, findings: Findings) -> None:
     """Says for each damaged object whether the sources exist that a rerun needs."""
     shards = f"{root.store.uri}/{SHARDS}/"
 
-    def tar_of(finding: Finding) -> str | None:
+    def damaged_tar(finding: Finding) -> str | None:
         name = finding.path.partition("#")[0].removeprefix(shards)
         if finding.remedy != RESTORE or name == finding.path.partition("#")[0]:
             return None
-        return f"{name.removesuffix('.idx').removesuffix('.meta.jsonl').removesuffix('.tar')}.tar"
+        return tar_of(name)
 
     def is_result(finding: Finding) -> bool:
         folder, _, name = finding.path.removeprefix(f"{root.store.uri}/").partition("/")
         return finding.remedy == RERUN and bool(name) and folder != SHARDS
 
     tables = (root.summary or {}).get("tables", {})
-    tars = {tar for finding in findings.stored() if (tar := tar_of(finding)) is not None}
+    tars = {tar for finding in findings.stored() if (tar := damaged_tar(finding)) is not None}
     remedies = remedies_of_tars(root.store, tables.get("clips", ()), tars) if tars else {}
     of_results = RERUN
     if any(map(is_result, findings.stored())):
@@ -595,11 +615,22 @@ def _advise(root: Root, findings: Findings) -> None:
             return None
         if is_result(finding):
             return replace(finding, remedy=of_results)
-        tar = tar_of(finding)
+        tar = damaged_tar(finding)
         if tar is None:
             return finding
-        if finding.path.endswith(".tar.idx"):
-            return replace(finding, remedy=FindingCode.INDEX.remedy)
+        if (remedy := _export_of(finding.path)) is not None:
+            return replace(finding, remedy=remedy)
         return replace(finding, remedy=remedies[tar])
 
     findings.revise(revised)
+
+
+def _export_of(path: str) -> str | None:
+    """Returns the export that makes an index of the shards again; None for other objects."""
+    folder, _, name = path.rpartition("/")
+    if name.endswith(".tar.idx") or folder.endswith(f"/{ENERGON}"):
+        return FindingCode.ENERGON.remedy
+    if name in map(wids_name, SPLITS):
+        return FindingCode.WIDS.remedy
+    is_of_tar = name.endswith(".json") and tar_of(name) != name
+    return WEBSHART if is_of_tar or name == CAPTIONS else None

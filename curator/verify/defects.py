@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from curator.stages.shard.tar_reader import tar_of
 from curator.verify.findings import MAX_STORED, Finding, FindingCode
 
 _OF_SAMPLES = frozenset(
@@ -48,7 +49,7 @@ def defects(findings: Sequence[Finding]) -> list[Defect]:
     by_object: defaultdict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
         path = finding.path.partition("#")[0]
-        tar = f"{path.removesuffix('.idx').removesuffix('.meta.jsonl').removesuffix('.tar')}.tar"
+        tar = tar_of(path)
         by_object[tar if tar in tars else path].append(finding)
     return [
         Defect(

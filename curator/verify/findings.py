@@ -47,6 +47,11 @@ _SOURCE_GONE = (
     "`curate run` keeps its clips"
 )
 _EXPORT = "`curate export OUT OUT --format {}` rewrites it"
+WEBSHART = _EXPORT.format("webshart")
+_VIEW_AGAIN = (
+    "make the view again with its own options, which `curate views OUT` lists: `curate views OUT "
+    "NAME --replace ...`; or delete it: `curate views OUT --remove NAME`"
+)
 _PACK_AGAIN = (
     "keep these shards, and pack the clips again: `curate run SOURCE... OUT2` with the same recipe "
     "into another output root"
@@ -122,6 +127,8 @@ class FindingCode(StrEnum):
     """`dataset.parquet` has other rows than the tars."""
     CLIPS = "clips", RERUN
     """The table `clips` has other rows than the tars."""
+    VIEW = "view", _VIEW_AGAIN
+    """A view is damaged, or names other samples than its snapshot."""
     SPLIT = "split", _PACK_AGAIN
     """A source has clips in both splits."""
     REMOVED = "removed", _FINISH

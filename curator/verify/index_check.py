@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from curator.errors import CuratorError, raised_as
 from curator.family import FamilyVersion
+from curator.stages.shard.reader_indexes import sample_span
 from curator.stages.shard.shard_index import DATASET_SCHEMA, sample_row
 from curator.stages.shard.tar_reader import (
     DATASET,
@@ -293,6 +294,10 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
             for name, expected in _of_sample(shards, tar, at).items():
                 if name in row and not _is_same(row[name], expected):
                     table.differs(path, f"{name} {row[name]!r}", repr(expected))
+        if row.get("members") is not None:
+            end = tar.offsets[at + 1] if at + 1 < len(tar.offsets) else tar.end
+            if (span := sample_span(row)) != (wanted := (int(tar.offsets[at]), int(end))):
+                table.differs(path, f"members from {span[0]} to {span[1]}", f"{wanted}")
 
     columns = [name for name in DATASET_SCHEMA.names if name != "path"]
     if table.rows(shards.dataset, columns, check):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import CuratorError, DamagedError, ErrorCode, SourceError, StorageError
-from curator.stages.shard.tar_reader import ShardSet, index_name, meta_name
+from curator.stages.shard.tar_reader import Shard, ShardSet
 from curator.storage import HashingReader, Store, open_source
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.fenced_store import Digest
@@ -203,8 +203,8 @@ def _of_tars(store: Store, snapshot: Mapping[str, Any], remedy: str) -> dict[str
         for facts in read_json(store, snapshot[INDEXES]["manifest"])["shards"]:
             name = f"{SHARDS}/{facts['name']}"
             objects[name] = Expected(n_bytes=facts["bytes"], sha256=facts["sha256"], remedy=remedy)
-            objects[index_name(name)] = Expected(sha256=facts["idx_sha256"], remedy=remedy)
-            objects[meta_name(name)] = Expected(sha256=facts["meta_sha256"], remedy=remedy)
+            beside = Shard(name=name, facts=facts).beside
+            objects |= {n: Expected(sha256=s, remedy=remedy) for n, s in beside.items()}
     except (StorageError, KeyError, TypeError):
         # The check of the manifest as an object shows its damage.
         return {}

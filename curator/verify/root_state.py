@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from curator.errors import CuratorError
-from curator.stages.shard.tar_reader import index_name, meta_name
+from curator.stages.shard.tar_reader import BESIDE
 from curator.storage import Store
 from curator.tables.checksums import opened_json, read_json
 from curator.tables.fenced_store import Digest
@@ -206,7 +206,7 @@ class Root:
             try:
                 manifest = read_json(self.store, snapshot[INDEXES]["manifest"])
                 for tar in (f"{SHARDS}/{facts['name']}" for facts in manifest["shards"]):
-                    names |= {tar, index_name(tar), meta_name(tar)}
+                    names |= {tar, *(name(tar) for name in BESIDE.values())}
             except (CuratorError, KeyError, TypeError):
                 why = why or f"the manifest of snapshot {number} cannot be read"
         return frozenset(names), why

@@ -437,8 +437,11 @@ def _is_same(line: bytes, json: bytes) -> bool:
 
 def row_digest(row: Mapping[str, Any]) -> int:
     """Returns a 64-bit hash of a sample's row in `dataset.parquet`, never 0."""
-    # Tables may hold floats in single precision, and other paths of MP4s.
-    values = (row.get(name) for name in DATASET_SCHEMA.names if name != "path")
+    # Tables may hold floats in single precision, other paths of MP4s, and no members.
+    values = (row.get(name) for name in DATASET_SCHEMA.names if name not in _UNHASHED)
     rounded = [f"{value:.6g}" if isinstance(value, float) else value for value in values]
     data = orjson.dumps(rounded, default=str)
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
+
+
+_UNHASHED = ("path", "members", "member_bytes")

@@ -80,6 +80,11 @@ RESULTS: dict[str, list[tuple[str, int, str]]] = {
         ("export out folder --format folder --where n_frames>1", EXIT_OK, "n_unselected"),
         ("export out DEST --format parkett", EXIT_USAGE, "error"),
     ],
+    "views": [
+        ("views out first --split train", EXIT_OK, "counts"), ("views out", EXIT_OK, ""),
+        ("views out first", EXIT_USAGE, "error"), ("views out --remove first", EXIT_OK, "removed"),
+        ("views out --split val", EXIT_USAGE, "error"),
+    ],
     "snapshots": [("snapshots out", EXIT_OK, "")],
     "clean": [("clean out --keep 9", EXIT_OK, "removed")],
     "remove": [

@@ -28,7 +28,16 @@ from curator.export.frame_tars import fitted
 from curator.storage import open_store
 from curator.verify import verify
 
-FOLDER_FORMATS = ("cosmos", "opensora", "cogvideo", "parquet", "frames", "energon", "wids")
+FOLDER_FORMATS = (
+    "cosmos",
+    "opensora",
+    "cogvideo",
+    "parquet",
+    "frames",
+    "energon",
+    "wids",
+    "webshart",
+)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jsonl_export.py"
 SAME_ANYWHERE: dict[str, dict[str, object]] = {
     "opensora": {"relative": True},
@@ -319,15 +328,19 @@ def test_split_and_bucket_choose_clips(out: Path, tmp_path: Path, clips: list[Ma
 def test_indexes_are_those_that_were_written_with_the_shards(out: Path, tmp_path: Path) -> None:
     """Pins that indexes made from the tars alone equal those of the run, and replace lost ones."""
     before = files(out / "shards")
-    for form in ("energon", "wids"):
+    for form in ("energon", "wids", "webshart"):
         exported(out, tmp_path / "apart", form)
     made = files(tmp_path / "apart")
     assert made == {name: before[name] for name in made}
-    assert {n for n in before if ".nv-meta" in n or n.endswith(".idx") or "wids" in n} == set(made)
+    assert before.keys() - made.keys() == {
+        name
+        for name in before
+        if name.endswith((".tar", ".meta.jsonl", "README.md", ".parquet", "manifest.json"))
+    }
     for name in made:
         (out / "shards" / name).unlink()
     assert not verify(str(out), frames="none").is_well
-    for form in ("energon", "wids"):
+    for form in ("energon", "wids", "webshart"):
         exported(out, out, form)
     assert files(out / "shards") == before
     assert verify(str(out), frames="none").findings == []
@@ -345,7 +358,7 @@ def test_an_index_that_the_manifest_names_and_a_card_that_stands_are_left(out: P
     facts = {"bytes": path.stat().st_size, "sha256": sha256}
     manifest["files"][".nv-meta/dataset.yaml"] = facts
     (out / "shards" / "manifest.json").write_text(json.dumps(manifest))
-    for form in ("energon", "wids"):
+    for form in ("energon", "wids", "webshart"):
         exported(out, out, form)
     assert path.read_bytes().startswith(b"__module__: mine")
     assert card.read_text().endswith("Ours.\n")

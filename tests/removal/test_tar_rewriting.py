@@ -35,7 +35,10 @@ def sample(number: int, *, rich: bool) -> Sample:
     npy = vector_of(caption)
     return Sample(
         key=f"{number:024x}",
-        metadata={**facts, "clip_id": f"{number:024x}", "source_id": f"{number % 2:032x}"},
+        metadata={
+            **facts, "width": 64, "height": 36, "fps": 30.0, "clip_id": f"{number:024x}",
+            "source_id": f"{number % 2:032x}",
+        },
         caption=caption,
         mp4_bytes=len(mp4),
         mp4_sha256=sha256,
@@ -81,7 +84,7 @@ def test_the_bytes_and_the_name_are_those_of_a_run(rich: bool, tmp_path: Path) -
         assert new is not None
         assert f"shards/{new.described.name}" == expected.name
         assert store.read(expected.name) == tar_bytes(expected)
-        assert list(new.mp4_starts.values()) == list(expected.layout.mp4_starts)
+        assert new.rows["offset"].to_pylist() == list(expected.layout.mp4_starts)
         assert new.described.samples == 3
         assert new.described.members["with_id"] is rich
         assert set(new.summary["versions"]) == {

@@ -14,7 +14,7 @@ from curator.errors import DamagedError
 from curator.stages.shard.config import SPLIT_SETTINGS, ShardConfig
 from curator.stages.shard.shard_index import DATASET, DescribedTar, known_tars
 from curator.stages.shard.shard_plan import place_of
-from curator.stages.shard.tar_reader import Split, index_name, meta_name
+from curator.stages.shard.tar_reader import BESIDE, Split
 from curator.storage import Store
 from curator.tables.checksums import find_json, read_parquet, those
 from curator.tables.fenced_store import Digest
@@ -122,5 +122,5 @@ class ReusableShards:
     def _hashes(self) -> Iterator[tuple[str, str]]:
         for name, tar in self.tars.items():
             yield name, tar.sha256
-            yield index_name(name), tar.idx_sha256
-            yield meta_name(name), tar.meta_sha256
+            for field, beside in BESIDE.items():
+                yield beside(name), getattr(tar, field)

@@ -113,10 +113,12 @@ class Sharding:
         units = []
         for plan in plans:
             missing, stored = plan.missing(sizes), reusable.get(plan.name)
-            if not missing and stored is not None and stored.bytes == plan.layout.n_bytes:
+            if stored is not None and stored.bytes != plan.layout.n_bytes:
+                stored = None
+            if not missing and stored is not None and stored.members_sha256:
                 tars[plan.name] = replace(stored, **DescribedTar.planned(plan))
             else:
-                units.append(ShardUnit(plan=plan, missing=missing))
+                units.append(ShardUnit(plan=plan, missing=missing, known=stored))
         self.n_written = sum(unit.plan.name in unit.missing for unit in units)
         tars |= {f"{SHARDS}/{tar.name}": tar for tar in self._run(units)}
         if any(sample.stored for plan in plans for sample in plan.samples):

@@ -1,10 +1,11 @@
 """Makes the indexes of the tars, for each kind of reader.
 
-Next to each tar are `.tar.idx` (Megatron-Energon) and `.meta.jsonl`. Under `shards/` are
-`wids-<split>.json` (wids), `dataset.parquet` (the table of clips that Open-Sora's loaders read) and
-`manifest.json`, which names all other files and is written last. `shards/` and the folder of each
-bucket have `.nv-meta/*` (Megatron-Energon) and `README.md` (Hugging Face `datasets`). Names in an
-index are relative to its folder, so that the folder can be moved.
+Next to each tar are `.tar.idx` (Megatron-Energon), `.meta.jsonl` and `.json` (webshart). Under
+`shards/` are `wids-<split>.json` (wids), `dataset.parquet` (the table of clips that Open-Sora's
+loaders read) and `manifest.json`, which names all other files and is written last. `shards/` and
+the folder of each bucket have `.nv-meta/*` (Megatron-Energon) and `README.md` (Hugging Face
+`datasets`); the folder of a bucket also has `captions.json` (diffusion-pipe). Names in an index
+are relative to its folder, so that the folder can be moved.
 """
 
 import json
@@ -19,9 +20,17 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from curator.records.clips import WINDOWED
 from curator.stages.shard.dataset_card import CARD, dataset_card
+from curator.stages.shard.reader_indexes import (
+    CAPTIONS,
+    caption_lines,
+    captions_file,
+    energon_database,
+    member_columns,
+)
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_plan import ShardPlan
 from curator.stages.shard.tar_reader import COLUMNS, SPLITS, Declared, Split, declared_families
@@ -48,10 +57,14 @@ DATASET_SCHEMA = columns_schema(
     ("resolution", pa.int64()),
     ("fps duration", pa.float64()),
     ("source_id source_uri sha256", pa.string()),
+    ("members", pa.string()),
+    ("member_bytes", pa.list_(pa.int64())),
 )
 """One row per sample, in the order of the tars. `path` is `<tar>#<key>.mp4`. `offset`, `bytes` and
 `sha256` describe the MP4 in the tar. `aspect_ratio` is height / width, `resolution` is height *
-width in pixels, `duration` is in seconds."""
+width in pixels, `duration` is in seconds. `members` has the suffixes of the sample's members,
+separated by spaces, in the order of the tar, and `member_bytes` their sizes; both are null in
+outputs of older versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +89,8 @@ class DescribedTar:
     md5: str = ""
     idx_sha256: str = ""
     meta_sha256: str = ""
+    members_sha256: str = ""
+    """Empty for a tar of an older version, next to which lies no index for webshart."""
 
     @classmethod
     def of(cls, plan: ShardPlan, **facts: Any) -> "DescribedTar":  # noqa: ANN401
@@ -97,13 +112,16 @@ class DescribedTar:
 
     def entry(self) -> dict[str, Any]:
         """Returns the tar's entry in the manifest."""
-        return {name: getattr(self, name) for name in _ENTRY}
+        entry = {name: getattr(self, name) for name in (*_ENTRY, *_LATER)}
+        return {name: value for name, value in entry.items() if value or name not in _LATER}
 
 
 _ENTRY = (
     "name", "bucket", "split", "samples", "frames", "bytes", "sha256", "md5", "idx_sha256",
     "meta_sha256",
 )  # fmt: skip
+_LATER = ("members_sha256",)
+"""Fields that manifests of older versions lack."""
 Shards = Sequence[tuple[ShardPlan, DescribedTar]]
 
 
@@ -132,17 +150,13 @@ class EarlierShards:
         return cls(
             facts=entries,
             tars=list(described_tars(manifest, dataset, entries).values()),
-            dataset=dataset,
+            dataset=current_rows(dataset),
             declared=declared_families(manifest),
         )
 
-    def rows(self) -> dict[str, pa.Table]:
-        """Returns the rows of each tar, by its name relative to `shards/`."""
-        return rows_by_tar(self.dataset)
-
 
 def rows_by_tar(dataset: pa.Table) -> dict[str, pa.Table]:
-    """Returns rows of `dataset.parquet` by the name of their tar; they are in order of the tars."""
+    """Returns the rows of each tar, by its name relative to `shards/`; they are in its order."""
     coded = dataset["shard"].dictionary_encode().combine_chunks()
     runs = pc.run_end_encode(coded.indices)
     names = coded.dictionary.take(runs.values).to_pylist()
@@ -179,7 +193,7 @@ def set_files(
     of columns by name.
     """
     plans = {tar.name: plan for plan, tar in shards}
-    rows = before.rows() if before is not None else {}
+    rows = rows_by_tar(before.dataset) if before is not None else {}
     tars = [*(before.tars if before is not None else ()), *(tar for _, tar in shards)]
     tars.sort(key=lambda tar: tar.name)
     tables = (rows[t.name] if t.name in rows else dataset_table(plans[t.name]) for t in tars)
@@ -214,7 +228,7 @@ def described_files(
     `dataset` has the bytes of `dataset.parquet`. `declared` has declarations of families, by member
     or name. `scores` are the names of the scores in the JSON of samples.
     """
-    files = {DATASET: dataset, **dict(_files(tars, declared, scores))}
+    files = {DATASET: dataset, **dict(_files(tars, dataset, declared, scores))}
     by_place: dict[str, dict[str, Any]] = {}
     for name, value in sorted(declared.items()):
         by_place.setdefault(MEMBERS if value["member"] else COLUMNS, {})[name] = value
@@ -253,7 +267,9 @@ def known_tars(manifest: Mapping[str, Any]) -> dict[str, DescribedTar]:
     if manifest.get("version") != MANIFEST_VERSION:
         return {}
     return {
-        entry["name"]: DescribedTar(**{name: entry[name] for name in _ENTRY})
+        entry["name"]: DescribedTar(
+            **{name: entry[name] for name in (*_ENTRY, *_LATER) if name in entry}
+        )
         for entry in manifest["shards"]
         if all(name in entry for name in _ENTRY)
     }
@@ -314,6 +330,25 @@ def members_table(plans: Iterable[ShardPlan]) -> Iterator[pa.Table]:
         )
 
 
+def _bucket_captions(dataset: bytes) -> dict[str, bytes]:
+    """Returns `captions.json` of each bucket with clips for training; reads rows in batches."""
+    lines: defaultdict[str, list[bytes]] = defaultdict(list)
+    columns = ["bucket", "split", "clip_id", "text"]
+    for batch in pq.ParquetFile(pa.BufferReader(dataset)).iter_batches(columns=columns):
+        rows = of_training(pa.Table.from_batches([batch]))
+        for bucket in rows["bucket"].unique().to_pylist():
+            lines[bucket] += caption_lines(rows.filter(pc.equal(rows["bucket"], bucket)))
+    return {bucket: captions_file(own) for bucket, own in lines.items()}
+
+
+def current_rows(dataset: pa.Table) -> pa.Table:
+    """Returns rows of `dataset.parquet` with all columns, null where an older version lacks one."""
+    for column in DATASET_SCHEMA:
+        if column.name not in dataset.column_names:
+            dataset = dataset.append_column(column, pa.nulls(dataset.num_rows, column.type))
+    return dataset.select(DATASET_SCHEMA.names).cast(DATASET_SCHEMA)
+
+
 def dataset_table(plan: ShardPlan) -> pa.Table:
     """Returns the rows of a tar in `dataset.parquet`."""
     shard = plan.name.removeprefix(f"{SHARDS}/")
@@ -321,7 +356,8 @@ def dataset_table(plan: ShardPlan) -> pa.Table:
     for sample, offset in zip(plan.samples, plan.layout.mp4_starts, strict=True):
         json_text, text, _ = sample.texts()
         row = sample_row(shard, sample.key, orjson.loads(json_text), text.decode())
-        rows.append(row | {"offset": offset, "bytes": sample.mp4_bytes})
+        place = {"offset": offset, "bytes": sample.mp4_bytes}
+        rows.append(row | place | member_columns(sample.members()))
     return rows_to_table(rows, DATASET_SCHEMA)
 
 
@@ -353,18 +389,31 @@ def sample_row(shard: str, key: str, fields: Mapping[str, Any], text: str) -> di
 
 
 def _files(
-    tars: Sequence[DescribedTar], declared: Declared, scores: Iterable[str]
+    tars: Sequence[DescribedTar], dataset: bytes, declared: Declared, scores: Iterable[str]
 ) -> Iterator[tuple[str, bytes]]:
+    # Without captions, which are most of a row.
+    there = pq.read_schema(pa.BufferReader(dataset)).names
+    columns = [name for name in there if name not in ("text", "path", "source_uri", "sha256")]
+    rows = pq.read_table(pa.BufferReader(dataset), columns=columns)
+    captions = _bucket_captions(dataset)
     for split in SPLITS:
         yield f"wids-{split}.json", wids_file(tar for tar in tars if tar.split == split)
     for folder in ["", *sorted({tar.bucket for tar in tars})]:
         inside = [tar for tar in tars if folder in ("", tar.bucket)]
+        own = rows.filter(pc.equal(rows["bucket"], folder)) if folder else rows
         prefix = f"{folder}/" if folder else ""
-        for name, data in energon_files(inside, prefix):
+        for name, data in energon_files(inside, own, prefix=prefix):
             yield f"{prefix}.nv-meta/{name}", data
+        if folder:
+            yield f"{prefix}{CAPTIONS}", captions.get(folder, captions_file(()))
         first: Mapping[str, Any] = inside[0].members if inside else {}
         names = by_split(inside, prefix)
         yield f"{prefix}{CARD}", dataset_card(names, declared=declared, scores=scores, **first)
+
+
+def of_training(rows: pa.Table) -> pa.Table:
+    """Returns the rows of `train`: who trains on a folder must not train on clips of `val`."""
+    return rows.filter(pc.equal(rows["split"], "train"))
 
 
 def by_split(tars: Iterable[DescribedTar], prefix: str) -> dict[Split, list[str]]:
@@ -375,27 +424,38 @@ def by_split(tars: Iterable[DescribedTar], prefix: str) -> dict[Split, list[str]
     return names
 
 
-def wids_file(tars: Iterable[DescribedTar]) -> bytes:
-    """Returns the wids index of one split's tars, with addresses relative to the index."""
+def wids_file(tars: Iterable[DescribedTar], **further: object) -> bytes:
+    """Returns the wids index of one split's tars, with addresses relative to the index.
+
+    wids ignores `further` fields, and gives them to programs as `ShardListDataset.spec`.
+    """
     fields = {"url": "name", "md5sum": "md5", "nsamples": "samples", "filesize": "bytes"}
     listed = [{field: getattr(tar, name) for field, name in fields.items()} for tar in tars]
-    return _json({"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": listed})
+    index = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": listed}
+    # Of many numbers, indented JSON takes a second.
+    return orjson.dumps(index | further) + b"\n" if further else _json(index)
 
 
-def energon_files(tars: Sequence[DescribedTar], prefix: str) -> Iterator[tuple[str, bytes]]:
+def energon_files(
+    tars: Sequence[DescribedTar], rows: pa.Table, *, prefix: str, exclude: Sequence[str] = ()
+) -> Iterator[tuple[str, bytes]]:
     """Yields the name and contents of each file in a folder `.nv-meta`.
 
-    `tars` are all tars below the parent folder of `.nv-meta`. `prefix` is the path of this parent
-    folder under `shards/`, with a final slash, or empty; names in the files are relative to it.
+    `tars` are all tars below the parent folder of `.nv-meta`, and `rows` their rows of
+    `dataset.parquet`. `prefix` is the path of this parent folder under `shards/`, with a final
+    slash, or empty; names in the files are relative to it. `exclude` has the samples that readers
+    skip, as `<tar>/<key>`.
     """
     counts = {tar.name.removeprefix(prefix): tar.samples for tar in tars}
     # A library's YAML writer takes seconds for many tars, and their names need no quotes.
     lines = ["split_parts:"]
     for split, names in by_split(tars, prefix).items():
         lines += [f"  {split}:" if names else f"  {split}: []", *(f"  - {name}" for name in names)]
-    yield "split.yaml", "\n".join([*lines, "exclude: []", ""]).encode()
+    lines += ["exclude:" if exclude else "exclude: []", *(f"- {name}" for name in exclude)]
+    yield "split.yaml", "\n".join([*lines, ""]).encode()
     # `CrudeWebdataset` passes all members unchanged: the trainer makes its samples from them.
     yield "dataset.yaml", b"__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+    yield from energon_database(rows, [tar.name for tar in tars]).items()
     # The counts come after the splits: until then, a commit keeps counts of old and new tars.
     yield ".info.json", _json({"energon_version": ENERGON_VERSION, "shard_counts": counts})
 

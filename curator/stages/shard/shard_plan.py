@@ -21,7 +21,7 @@ from typing import cast
 from curator.buckets import Bucket
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample, padded
-from curator.stages.shard.tar_reader import BLOCK, Split, index_name, meta_name
+from curator.stages.shard.tar_reader import BESIDE, BLOCK, Split, index_name, meta_name
 from curator.tables.out_layout import SHARDS
 from curator.tables.sample_members import StoredMember
 
@@ -61,9 +61,9 @@ class ShardPlan:
     samples: tuple[Sample, ...]
 
     @property
-    def objects(self) -> tuple[str, str, str]:
-        """Names of the tar, of its index and of its metadata."""
-        return self.name, index_name(self.name), meta_name(self.name)
+    def objects(self) -> tuple[str, ...]:
+        """Names of the tar and of the objects next to it."""
+        return self.name, *(name(self.name) for name in BESIDE.values())
 
     @cached_property
     def totals(self) -> tuple[int, float]:
@@ -88,10 +88,16 @@ class ShardPlan:
 
     def missing(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """Returns the names of its objects that are missing from `sizes` or have another size."""
-        meta_bytes = sum(sample.json_bytes + 1 for sample in self.samples)
-        wanted = (self.layout.n_bytes, 8 * (len(self.samples) + 1), meta_bytes)
-        pairs = zip(self.objects, wanted, strict=True)
-        return frozenset(name for name, size in pairs if sizes.get(name) != size)
+        known = {
+            self.name: self.layout.n_bytes,
+            index_name(self.name): 8 * (len(self.samples) + 1),
+            meta_name(self.name): sum(sample.json_bytes + 1 for sample in self.samples),
+        }
+        return frozenset(
+            name
+            for name in self.objects
+            if name not in sizes or sizes[name] != known.get(name, sizes[name])
+        )
 
 
 def plan_shards(

@@ -2,14 +2,22 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from curator.errors import DamagedError, ShardError
 from curator.stage import OFF, Phase, Resources, Scope, Stage, Wait
 from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.reader_indexes import members_file
 from curator.stages.shard.sample import Sample
-from curator.stages.shard.shard_index import DescribedTar, index_bytes, meta_lines
+from curator.stages.shard.shard_index import (
+    DescribedTar,
+    dataset_table,
+    index_bytes,
+    meta_lines,
+)
 from curator.stages.shard.shard_plan import SHARD_VERSION, ShardPlan, write_shard
+from curator.stages.shard.tar_reader import BESIDE
 from curator.storage import Store
 from curator.tables.clip_locations import located_bytes
 from curator.tables.sample_members import StoredMember
@@ -23,11 +31,13 @@ class ShardUnit:
 
     plan: ShardPlan
     missing: frozenset[str]
-    """Names of the objects to write, out of the tar, its index and its metadata."""
+    """Names of the objects to write, out of the tar and the objects next to it."""
+    known: DescribedTar | None = None
+    """Facts about the tar if it is there and its bytes are known, so that it need not be read."""
 
 
 class TarWriter:
-    """Writes tars, indexes and metadata under an output root."""
+    """Writes tars and the objects next to them under an output root."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -40,12 +50,22 @@ class TarWriter:
             ShardError: A clip in an existing tar has changed.
         """
         plan = unit.plan
-        tar, index, meta = plan.objects
-        described = {index: index_bytes(plan.layout.offsets), meta: meta_lines(plan)}
-        # Index and metadata come before the tar: no reader finds a tar without its index.
-        for name, data in described.items():
-            if name in unit.missing:
+        tar = plan.name
+        contents = {
+            "idx_sha256": index_bytes(plan.layout.offsets),
+            "meta_sha256": meta_lines(plan),
+            "members_sha256": members_file(dataset_table(plan), plan.layout.n_bytes),
+        }
+        # Indexes and metadata come before the tar: no reader finds a tar without its index.
+        for field, data in contents.items():
+            name = BESIDE[field](tar)
+            if name in unit.missing or not self._store.holds(self._store.find(name), data):
                 self._store.write(name, data)
+        hashes: dict[str, Any] = {
+            field: hashlib.sha256(data).hexdigest() for field, data in contents.items()
+        }
+        if unit.known is not None and tar not in unit.missing:
+            return replace(unit.known, **DescribedTar.planned(plan), **hashes)
         sha256, md5, n_bytes = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
 
         def count(data: bytes) -> None:
@@ -71,8 +91,7 @@ class TarWriter:
             bytes=n_bytes,
             sha256=sha256.hexdigest(),
             md5=md5.hexdigest(),
-            idx_sha256=hashlib.sha256(described[index]).hexdigest(),
-            meta_sha256=hashlib.sha256(described[meta]).hexdigest(),
+            **hashes,
         )
 
     def _read_member(self, member: StoredMember) -> bytes:
@@ -99,7 +118,7 @@ class TarWriter:
 
 
 class ShardStage(Stage[ShardConfig, ShardUnit, DescribedTar]):
-    """Assembles tars from cut clips, each with its index and metadata.
+    """Assembles tars from cut clips, each with its indexes and metadata.
 
     Args:
         tars: Writes the tars; None if the stage is only described.

@@ -3,6 +3,7 @@
 All input is untrusted: a damaged object raises a `ShardError`, never another exception.
 """
 
+import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -42,6 +43,26 @@ def index_name(tar: str) -> str:
 def meta_name(tar: str) -> str:
     """Returns the name of a tar's metadata."""
     return f"{tar.removesuffix('.tar')}.meta.jsonl"
+
+
+def members_name(tar: str) -> str:
+    """Returns the name of a tar's index for webshart, which replaces the suffix of the tar."""
+    return f"{tar.removesuffix('.tar')}.json"
+
+
+BESIDE: Mapping[str, Callable[[str], str]] = {
+    "idx_sha256": index_name,
+    "meta_sha256": meta_name,
+    "members_sha256": members_name,
+}
+"""The objects next to a tar: the manifest's field with the SHA-256, and how the tar names it."""
+_OF_TAR = re.compile(r"(.*?)(?:\.tar\.idx|\.meta\.jsonl|(?<=-[0-9a-f]{8})\.json|\.tar)")
+
+
+def tar_of(name: str) -> str:
+    """Returns the name of the tar that an object is, or lies next to; else the name itself."""
+    match = _OF_TAR.fullmatch(name)
+    return f"{match[1]}.tar" if match is not None else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +128,17 @@ class Shard:
     def meta_name(self) -> str:
         """Name of the object with the JSON of the samples, one line each."""
         return meta_name(self.name)
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """SHA-256 of each object next to the tar, by name; None where the manifest has none.
+
+        Tars of an older version have no index for webshart, and their manifest names none.
+        """
+        named = {field: name(self.name) for field, name in BESIDE.items()}
+        if not self.facts.get("members_sha256"):
+            del named["members_sha256"]
+        return {name: self.facts.get(field) for field, name in named.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
