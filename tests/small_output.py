@@ -140,7 +140,7 @@ class SmallOutput:
             vectors_table(list(zip(table["clip_id"].to_pylist(), vectors, strict=True)))
         )
         facts = {
-            "recipe": {**_RECIPE.model_dump(mode="json"), "number": recipe},
+            "recipe": _RECIPE.model_dump(mode="json") | ({"number": recipe} if recipe else {}),
             "fingerprints": {
                 "scan": "0", "tracks": TRACK_STAMP, "candidates": candidates.fingerprint,
             },

@@ -43,6 +43,15 @@ if TYPE_CHECKING:
         "all that the trainers do with one clip, with remedies: its id or key, or an unambiguous "
         "beginning",
     ),
+    option(
+        "--solve",
+        "find the recipe under which the trainers see most of the footage of OUT, and print it "
+        "with the shares that they see now and then",
+    ),
+    option(
+        "--size SIZE",
+        "with --solve: width and height of all clips, such as 832x480 (default: the recipe's size)",
+    ),
     option("--list", "list the trainers with their parameters and defaults"),
     SNAPSHOT,
     description="Applies the rules of trainers, which were read from their code, to the numbers of "
@@ -61,6 +70,12 @@ def fit(options: argparse.Namespace) -> Result:
             "--list shows the trainers"
         )
     trainers = _trainers(options.trainers, options.values)
+    if options.solve:
+        from curator.commands.fit_solving import solve
+
+        return solve(options, trainers)
+    if options.size is not None:
+        raise UsageError("--size needs --solve; for a trainer's own size, use --set width=WIDTH")
     clips = _clips(options)
     if options.explain is not None:
         return _explained(trainers, clips, options.explain)

@@ -71,6 +71,7 @@ RESULTS: dict[str, list[tuple[str, int, str]]] = {
     "fit": [
         ("fit --list", EXIT_OK, ""), ("fit out --for ltx2", EXIT_OK, ""),
         ("fit out --for ltx2 --explain {clip}", EXIT_OK, "fits"),
+        ("fit out --for ltx2 --solve", EXIT_OK, "trainers"),
         ("fit out --for ltx", EXIT_USAGE, "error"),
     ],
     "verify": [("verify out --frames none", EXIT_OK, "is_well")],

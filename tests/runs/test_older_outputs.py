@@ -41,6 +41,7 @@ ARGUMENTS = {
     "report": "{out}",
     "fit": "{out} --for ltx2",
     "fit --snapshot": "{out} --for ltx2 --snapshot 1",
+    "fit --solve": "{out} --for ltx2 --solve",
     "export": "{out} {new} --format cosmos",
     "export --where": "{out} {new} --format folder --where true",
     "export --snapshot": "{out} {new} --format cosmos --snapshot 1",
