@@ -256,6 +256,7 @@ def test_windows_by_time_are_those_of_the_pipeline(tmp_path: Path) -> None:
         for name, value in {
             "frame_pts": pts, "end_pts": round(90 * 90_000 / float(rate)), "is_vfr": False,
             "time_base": Fraction(1, 90_000), "fps": Fraction(fps), "is_resampled": True,
+            "n_written": None,
         }.items():  # fmt: skip
             try:
                 object.__setattr__(request, name, value)

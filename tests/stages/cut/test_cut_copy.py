@@ -294,9 +294,10 @@ def test_the_fewest_frames_keep_bucket_and_length() -> None:
     def least(min_s: float, n_frames: int, fps: str = "30") -> int:
         return least_frames(1280, 720, n_frames, fps, min_s=min_s, shard=shard)
 
-    assert least(2.0, 130) == 122
-    assert least(2.0, 121) == 60
-    assert least(1.0, 121) == 50
+    assert least(2.0, 130) == 129
+    assert least(2.0, 121) == 121
+    assert least(2.0, 60) == 60
+    assert least(1.0, 60) == 49
     assert least(2.0, 60, "30000/1001") == 60
     assert least(3.0, 60, "30000/1001") == 60
 
