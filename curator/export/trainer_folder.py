@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -26,8 +27,14 @@ from curator.errors import UsageError, unknown_key
 from curator.export.exporter import RelativePaths, VideoExporter, VideoOptions
 from curator.export.job import Job, ShardClip
 from curator.stages.shard.tar_reader import Shard
+from curator.trainers.clip_fit import ClipForm
+from curator.trainers.filled_config import config_file
+from curator.trainers.trainer_files import trainer_names
 
 VIDEOS = "videos"
+CONFIGS = "trainers"
+"""Folder of configurations of trainers. Those that walk through all folders know videos by their
+suffix."""
 LINES, LIST, OBJECT = ("", "\n", "\n"), ("[\n", ",\n", "\n]\n"), ("{\n", ",\n", "\n}\n")
 """Text before, between and after the entries of an index."""
 Row = dict[str, Any]
@@ -64,36 +71,42 @@ class FolderFacts:
     """Facts about the clips of a split, for files that configure a trainer."""
 
     n_clips: int = 0
-    n_with_audio: int = 0
     n_without_text: int = 0
-    frames: Counter[int] = field(default_factory=Counter)
-    fps: Counter[str] = field(default_factory=Counter)
-    """By exact rate, such as `30000/1001`."""
-    sizes: Counter[str] = field(default_factory=Counter)
-    """By size, such as `1280x720`."""
+    forms: dict[ClipForm, tuple[int, float]] = field(default_factory=dict)
+    """Number of clips, and their seconds in the sources, by form."""
     buckets: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: Row) -> None:
         """Counts a clip."""
         self.n_clips += 1
-        self.n_with_audio += row["has_audio"]
         self.n_without_text += not row["text"].strip()
-        self.frames[row["num_frames"]] += 1
-        self.fps[row["fps_fraction"]] += 1
-        self.sizes[f"{row['width']}x{row['height']}"] += 1
         self.buckets[row["bucket"]] += 1
+        form = ClipForm(
+            n_frames=row["num_frames"], fps=Fraction(row["fps_fraction"]), width=row["width"],
+            height=row["height"], has_sound=row["has_audio"],
+        )  # fmt: skip
+        n, seconds = self.forms.get(form, (0, 0.0))
+        end_s = float(row.get("source_end_s") or row["duration"])
+        self.forms[form] = n + 1, seconds + end_s - float(row.get("source_start_s") or 0)
+
+    def count(self, value: Callable[[ClipForm], str]) -> dict[str, int]:
+        """Returns the number of clips by a value of their form."""
+        counts: Counter[str] = Counter()
+        for form, (n, _) in self.forms.items():
+            counts[value(form)] += n
+        return dict(sorted(counts.items()))
 
 
 def _facts_text(facts: FolderFacts) -> str:
     described = {
         "clips": facts.n_clips,
-        "with_audio": facts.n_with_audio,
+        "with_audio": sum(n for form, (n, _) in facts.forms.items() if form.has_sound),
         "with_empty_caption": facts.n_without_text,
-        "least_frames": min(facts.frames, default=None),
-        "most_frames": max(facts.frames, default=None),
-        **{
-            name: dict(sorted(getattr(facts, name).items())) for name in ("fps", "sizes", "buckets")
-        },
+        "least_frames": min((form.n_frames for form in facts.forms), default=None),
+        "most_frames": max((form.n_frames for form in facts.forms), default=None),
+        "fps": facts.count(lambda form: str(form.fps)),
+        "sizes": facts.count(lambda form: f"{form.width}x{form.height}"),
+        "buckets": dict(sorted(facts.buckets.items())),
     }
     return json.dumps(described, indent=2) + "\n"
 
@@ -171,7 +184,8 @@ INDEXES = (
 COLUMNS = Index(name="columns.jsonl", entry=lambda row: _json(row["columns"]), framing=LINES)
 _OF_INDEXES = (
     "key", "text", "name", "file_path", "path", "address", "offset", "bytes", "width", "height",
-    "num_frames", "fps", "fps_fraction", "duration", "has_audio", "bucket",
+    "num_frames", "fps", "fps_fraction", "duration", "has_audio", "bucket", "source_start_s",
+    "source_end_s",
 )  # fmt: skip
 
 
@@ -265,6 +279,22 @@ class TrainerFolder(VideoExporter[FolderOptions, Row]):
                     output.write(index.framing[2].encode())
         for name, text in TEXT_FILES.items():
             job.place.put(f"{split}/{name}", text(facts).encode())
+        if facts.forms:
+            for name, config in self._configs(job, split, facts):
+                # A folder may have a name that is no UTF-8.
+                job.place.put(f"{split}/{CONFIGS}/{name}", config.encode(errors="surrogateescape"))
+
+    def _configs(self, job: Job, split: str, facts: FolderFacts) -> Iterator[tuple[str, str]]:
+        """Yields names and texts of the configurations whose trainers can read the folder."""
+        has_no_paths = self.options.in_place and self.options.reuse is None
+        root = ".." if self.options.relative else job.store.uri
+        folder = "." if self.options.relative else f"{root}/{split}"
+        places = {"root": root, "folder": folder, "videos": f"{folder}/{VIDEOS}", "split": split}
+        for name in () if has_no_paths else trainer_names():
+            filled = config_file(name, facts.forms, places)
+            # An export in place has no folder of videos, but indexes.
+            if filled and not (self.options.in_place and places["videos"] in filled[1]):
+                yield filled
 
     def _indexes(self) -> Iterator[Index]:
         """Yields the indexes that can name the clips: paths, or files in the same folder."""

@@ -101,22 +101,25 @@ def fit_form(trainer: Trainer, form: ClipForm) -> ClipFit:
         reason, has, needs = Drop.TOO_SMALL, side, rules.frames.min_side_px
     wants_sound = rules.sound.use == "trained"
     rate = reading.source_rate(fps)
-    speed = None
-    if rules.rate.conditioned:
-        speed = 1.0
-    elif rate is not None and rules.rate.model_fps is not None:
-        speed = rules.rate.model_fps / rate
     return ClipFit(
         reason=reason,
         has=has,
         needs=needs,
         reading=reading,
         picture=rules.size.fitted(form.n_frames, form.width, form.height),
-        speed=speed,
+        speed=speed_of(trainer, reading, fps),
         shown_fps=rate or fps,
         sample_s=max((each.count for each in reading.samples), default=0) / (rate or fps),
         sound="ignored" if rules.sound.use == "ignored" else _sound(wants_sound, form.has_sound),
     )
+
+
+def speed_of(trainer: Trainer, reading: Reading, fps: float) -> float | None:
+    """Returns the speed at which the model sees a clip, as `ClipFit.speed`."""
+    rule, rate = trainer.rules.rate, reading.source_rate(fps)
+    if rule.conditioned:
+        return 1.0
+    return None if rate is None or rule.model_fps is None else rule.model_fps / rate
 
 
 def _sound(is_trained: bool, has_sound: bool) -> Literal["used", "missing", "ignored"]:
@@ -153,36 +156,43 @@ def forms_of(clips: pa.Table) -> Iterable[tuple[ClipForm, float, str | None]]:
 
 def fit_clips(trainer: Trainer, tables: Iterable[pa.Table]) -> Facts:
     """Returns what a trainer does with clips, in tables that have `COLUMNS`."""
+    return fit_counted(trainer, ((*clip, 1) for table in tables for clip in forms_of(table)))
+
+
+def fit_counted(
+    trainer: Trainer, clips: Iterable[tuple[ClipForm, float, str | None, int]]
+) -> Facts:
+    """Returns what a trainer does with clips: form, seconds together, caption, and their number."""
     fits: dict[ClipForm, ClipFit] = {}
     dropped: Counter[str] = Counter()
     sums = dict.fromkeys(_COUNTS, 0) | dict.fromkeys(_SECONDS, 0.0)
-    for form, clip_s, caption in (clip for table in tables for clip in forms_of(table)):
+    for form, clip_s, caption, n in clips:
         fit = fits.get(form)
         if fit is None:
             fit = fits[form] = fit_form(trainer, form)
-        sums["clips"] += 1
+        sums["clips"] += n
         sums["footage_s"] += clip_s
         used = caption_of(trainer, fit, form, caption)
         reason = fit.reason or (Drop.NO_CAPTION if used.text is None else None)
         if reason is not None:
-            dropped[reason.value] += 1
+            dropped[reason.value] += n
             continue
-        sums["read"] += 1
+        sums["read"] += n
         sums["read_s"] += clip_s
         sums["seen_s"] += clip_s * fit.seen_share
         sums["readable_s"] += clip_s * fit.readable_share
         if fit.is_cut_at_tail:
-            sums["cut_at_tail"] += 1
+            sums["cut_at_tail"] += n
             sums["tail_s"] += clip_s * (1 - fit.reading.end / form.n_frames)
         if fit.picture is not None:
-            sums["enlarged"] += fit.picture.is_enlarged
+            sums["enlarged"] += n * fit.picture.is_enlarged
             sums["cropped_s"] += clip_s * fit.picture.cropped_share
-        sums["drawn"] += fit.reading.is_drawn
-        sums["retimed"] += fit.is_retimed
-        sums["without_sound"] += fit.sound == "missing"
-        sums["without_caption"] += not (caption or "").strip()
-        sums["captions_cut"] += used.cut == "yes"
-        sums["captions_likely_cut"] += used.cut == "likely"
+        sums["drawn"] += n * fit.reading.is_drawn
+        sums["retimed"] += n * fit.is_retimed
+        sums["without_sound"] += n * (fit.sound == "missing")
+        sums["without_caption"] += n * (not (caption or "").strip())
+        sums["captions_cut"] += n * (used.cut == "yes")
+        sums["captions_likely_cut"] += n * (used.cut == "likely")
     return {
         "trainer": trainer.name,
         "label": trainer.label,

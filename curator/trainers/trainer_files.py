@@ -42,6 +42,32 @@ class Parameter(BaseModel):
     option: str = Field(description="the trainer's own name of the setting, such as --num_frames")
 
 
+class ConfigFile(BaseModel):
+    """A file that makes the trainer read an exported folder; `filled_config` fills it in."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    suffix: Literal[".toml", ".yaml", ".json", ".sh"]
+    text: str
+    """May name parameters, `names`, `$folder` (of the split), `$videos`, `$root`, `$split`,
+    `$trainer`, `$about` and `$buckets` (WxHxF;...). A line that names an unset parameter is left
+    out. Places and texts stand in double quotes, in `.sh` in single ones."""
+    names: Mapping[str, str] = {}
+    """Further values, which variants change."""
+    up_to: int | None = Field(None, gt=1)
+    """Most frames of a sample, for which the model is made; null if `frames` stays."""
+    most: int = Field(1, ge=1, le=4)
+    """Most values of `frames`; above 1, it is a list."""
+    grid: tuple[int, int] | None = None
+    """(m, r), where the model requires m·n + r frames and the rules do not round."""
+    choose: Mapping[str, Literal["rates"] | tuple[Any, ...]] = {}
+    """Values of other parameters to try; `rates`: null, and the rates of the clips."""
+    then: Mapping[str, tuple[Any, ...]] = {}
+    """Values to try with the chosen numbers of frames."""
+    multiple: int | None = Field(None, ge=1)
+    """Divisor of sides, where `width` and `height` follow the clips' aspect."""
+
+
 class TrainerFile(BaseModel):
     """The contents of a file, with the values of the parameters in the rules."""
 
@@ -60,6 +86,7 @@ class TrainerFile(BaseModel):
     size: SizeRule
     caption: CaptionRule
     sound: SoundRule
+    config: ConfigFile | None = None
 
 
 class Trainer:

@@ -23,6 +23,7 @@ from curator.export import destination as destination_module
 from curator.storage import open_store, s3_store
 from curator.storage.s3_client import client
 from curator.tables.fenced_store import Digest
+from curator.trainers.trainer_files import load_trainer, trainer_names
 
 CAPTIONS = ["", 'a "square"\nand a second line', "\u2028 ünïcode", " ", "null"]
 FILES_OF_LTX2 = {
@@ -30,6 +31,7 @@ FILES_OF_LTX2 = {
     "audio_mask",
 }  # fmt: skip
 """Columns that its `process_dataset.py` opens as files."""
+N_CONFIGS = sum(load_trainer(name).rules.config is not None for name in trainer_names())
 OPENED_BY_NO_READER = {".txt", ".npz", ".json", ".parquet", ".bak", ".db", ".mp4"}
 """Suffixes in `videos/` that diffusion-pipe does not open, and the videos themselves."""
 
@@ -66,7 +68,11 @@ def test_each_index_is_what_its_reader_takes(
     """Pins every file of a split; the rules of the readers are named at each."""
     to = tmp_path / "to"
     done = folder(out, to)
-    assert (done.n_clips, done.n_objects, done.n_without_text) == (8, 8 * 2 + 2 * 7, 2)
+    assert (done.n_clips, done.n_objects, done.n_without_text) == (
+        8,
+        8 * 2 + 2 * (7 + N_CONFIGS),
+        2,
+    )
     for split in ("train", "val"):
         own = {clip.key: clip for clip in clips if clip.split == split}
         root, videos = to / split, to / split / "videos"
@@ -194,7 +200,7 @@ def test_an_export_again_reads_no_mp4(
     of_object = Digest.of_object
     monkeypatch.setattr(destination_module.Digest, "of_object", classmethod(reads))
     again = folder(out, to)
-    assert (read, again.n_reused, again.n_objects) == ([], 18, 12)
+    assert (read, again.n_reused, again.n_objects) == ([], 18 + 2 * N_CONFIGS, 12)
     changed = next(to.rglob("*.mp4"))
     changed.write_bytes(bytes(changed.stat().st_size))
     assert folder(out, to).n_objects == 13
@@ -216,14 +222,17 @@ def test_another_export_links_to_the_mp4s_of_an_earlier_one(
     assert done.n_linked == len(clips) - 1
     plain = tmp_path / "plain"
     folder(out, plain)
-    assert {n: d for n, d in files(tmp_path / "b").items() if "metadata" not in n} == {
-        n: d for n, d in files(plain).items() if "metadata" not in n
-    }
+
+    def without_paths(root: Path) -> dict[str, bytes]:
+        names = ("metadata", "trainers/")
+        return {n: d for n, d in files(root).items() if not any(name in n for name in names)}
+
+    assert without_paths(tmp_path / "b") == without_paths(plain)
     for path in (tmp_path / "b").rglob("*.mp4"):
         earlier = tmp_path / "a" / path.relative_to(tmp_path / "b")
         assert os.path.samefile(path, earlier) == (path.name != wrong.name)
     again = folder(out, tmp_path / "b", reuse=str(tmp_path / "a"))
-    assert (again.n_linked, again.n_reused) == (0, 18)
+    assert (again.n_linked, again.n_reused) == (0, 18 + 2 * N_CONFIGS)
     with pytest.raises(UsageError, match="no MP4s there"):
         folder(out, tmp_path / "c", reuse=str(tmp_path / "nowhere"))
 
@@ -238,7 +247,8 @@ def test_indexes_in_place_name_mp4s_that_exist(
     assert (done.n_clips, done.n_linked) == (8, 0)
     assert {Path(name).name for name in files(tmp_path / "b")} == {
         "metadata.jsonl", "metadata.json", "video_dataset_file.jsonl", "videos2caption.json",
-        "facts.json",
+        "facts.json", "cosmos3.sh", "fastvideo.sh", "ltx2.sh", "ltx2-diffsynth.sh",
+        "videox-fun.sh", "wan-diffsynth.sh",
     }  # fmt: skip
     root = tmp_path / "b" / "train"
     for row in lines(root / "metadata.jsonl"):
@@ -386,7 +396,7 @@ def test_s3_copies_clips_out_of_tars_by_itself(
         make_shards(place, clips)
     folder(tmp_path / "out", tmp_path / "to", relative=True)
     whole = files(tmp_path / "to")
-    n_facts = sum(name.endswith("facts.json") for name in whole)
+    n_small = sum(name.endswith("facts.json") or "/trainers/" in name for name in whole)
 
     def at(name: str) -> dict[str, bytes]:
         store = open_store(f"s3://{s3_bucket}/{name}")
@@ -399,7 +409,7 @@ def test_s3_copies_clips_out_of_tars_by_itself(
     assert at("read") == at("copied") == whole
     assert (
         folder(remote, f"s3://{s3_bucket}/copied", relative=True).n_reused
-        == 2 * len(clips) + n_facts
+        == 2 * len(clips) + n_small
     )
     # An earlier export is copied whole, or named by its addresses.
     copied.clear()
@@ -470,7 +480,7 @@ def test_an_export_again_on_s3_receives_no_clip(
         return get(**call)
 
     monkeypatch.setattr(service, "get_object", gets)
-    assert folder(remote, to).n_reused == 3 * 2 + 1
+    assert folder(remote, to).n_reused == 3 * 2 + 1 + N_CONFIGS
     read = {key for key in got if key.startswith("to/")}
     assert read
     assert all("/.exported/" in key for key in read)
