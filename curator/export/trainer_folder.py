@@ -26,6 +26,7 @@ from pydantic import BeforeValidator
 from curator.errors import UsageError, unknown_key
 from curator.export.exporter import RelativePaths, VideoExporter, VideoOptions
 from curator.export.job import Job, ShardClip
+from curator.records.clips import WITH_SOUND
 from curator.stages.shard.tar_reader import Shard
 from curator.trainers.clip_fit import ClipForm
 from curator.trainers.filled_config import config_file
@@ -238,7 +239,7 @@ class TrainerFolder(VideoExporter[FolderOptions, Row]):
         """Returns all values of a clip by name; those of its JSON under dotted names."""
         row = {name: value for name, value in _flat(clip.fields) if name not in ("key", "path")}
         row |= clip.row() | {"key": clip.key, "address": job.shards.uri(clip.shard.name)}
-        row["has_audio"] = clip.fields.get("audio", "none") != "none"
+        row["has_audio"] = clip.fields.get("audio") in WITH_SOUND
         del row["path"], row["clip_id"]
         if not self.options.in_place:
             row["name"] = f"{clip.key}.mp4"

@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.errors import UsageError
-from curator.records.clips import WINDOWED, Reason
+from curator.records.clips import WINDOWED, WITH_SOUND, Reason
 from curator.stages.propose.candidate_store import stored_candidates
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.output_format import existing
-from curator.trainers.clip_fit import SOUNDS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -163,7 +162,7 @@ def written_clips(clips: pa.Table) -> Clips:
     """Returns the kept clips of an output, with their places in their sources."""
     source = clips["source_id"].combine_chunks().dictionary_encode().indices.to_numpy()
     texts = clips["audio"].to_pylist()
-    sound = np.array([text in SOUNDS for text in texts], np.int64)
+    sound = np.array([text in WITH_SOUND for text in texts], np.int64)
     sizes = [_ints(clips[name]) for name in ("width", "height")]
     kinds, kind = np.unique(np.stack([*sizes, sound], axis=1), axis=0, return_inverse=True)
     return Clips(

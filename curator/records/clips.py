@@ -14,6 +14,8 @@ Transition = Literal["cut", "gradual", "none"]
 CutMode = Literal["copy", "encode"]
 AudioMode = Literal["dropped", "none", "copy", "aac"]
 """Audio of a clip: dropped by the recipe, absent from this span of the source, or written."""
+WITH_SOUND: tuple[AudioMode, ...] = ("copy", "aac")
+"""Modes of clips whose MP4 has sound."""
 
 
 class Reason(WordedEnum):

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from curator.errors import RecipeError
+from curator.records.clips import WITH_SOUND
 from curator.trainers.caption_rules import CaptionFit, fit_caption
 from curator.trainers.frame_rules import Drop, Reading
 from curator.trainers.size_rules import PictureFit
@@ -23,8 +24,6 @@ COLUMNS = (
     "n_frames", "fps_fraction", "width", "height", "audio", "start_s", "end_s", "caption",
 )  # fmt: skip
 """Columns of `clips` that the engine reads."""
-SOUNDS = ("copy", "aac")
-"""Values of the column `audio` of clips with sound."""
 Facts = dict[str, Any]
 """What a trainer does with clips in sum: its name, label and parameters, and numbers that add up
 over parts of the clips."""
@@ -149,7 +148,7 @@ def forms_of(clips: pa.Table) -> Iterable[tuple[ClipForm, float, str | None]]:
                 n_frames, fps, width, height, audio = numbers
                 form = forms[numbers] = ClipForm(
                     n_frames=n_frames, fps=Fraction(fps), width=width, height=height,
-                    has_sound=audio in SOUNDS,
+                    has_sound=audio in WITH_SOUND,
                 )  # fmt: skip
             yield form, end_s - start_s, caption
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from curator.storage.s3_client import client
 from curator.tables.fenced_store import Digest
 from curator.trainers.trainer_files import load_trainer, trainer_names
 
+AUDIO = ("copy", "dropped", "aac", "none")
 CAPTIONS = ["", 'a "square"\nand a second line', "\u2028 ünïcode", " ", "null"]
 FILES_OF_LTX2 = {
     "audio", "media_path", "ref_media_path", "reference_video", "reference_audio", "video_mask",
@@ -39,10 +41,10 @@ OPENED_BY_NO_READER = {".txt", ".npz", ".json", ".parquet", ".bak", ".db", ".mp4
 @pytest.fixture
 def clips(clips: list[MadeClip]) -> list[MadeClip]:
     texts = [*CAPTIONS, *(clip.caption for clip in clips[len(CAPTIONS) :])]
-    changes = {"audio": "copy", "scores": {"motion": 0.5}, "meta": {"place": "Rome"}}
+    changes = {"scores": {"motion": 0.5}, "meta": {"place": "Rome"}}
     return [
-        replace(clip, caption=text, changes=changes)
-        for clip, text in zip(clips, texts, strict=True)
+        replace(clip, caption=text, changes={"audio": audio, **changes})
+        for clip, text, audio in zip(clips, texts, cycle(AUDIO), strict=False)
     ]
 
 
@@ -97,7 +99,8 @@ def test_each_index_is_what_its_reader_takes(
                 "prompt": clip.caption, "caption": clip.caption, "text": clip.caption,
                 "type": "video", "width": WIDTH, "height": HEIGHT, "num_frames": clip.n_frames,
                 "fps": float(FPS), "duration": round(float(clip.n_frames / FPS), 6),
-                "has_audio": True, "bucket": clip.bucket, "key": clip.key,
+                "has_audio": clip.changes["audio"] in ("copy", "aac"), "bucket": clip.bucket,
+                "key": clip.key,
             }  # fmt: skip
             assert not FILES_OF_LTX2 & row.keys()
         # Cosmos 3: paths below the JSONL's folder, the last frame of a window is in it.
@@ -135,7 +138,7 @@ def test_each_index_is_what_its_reader_takes(
         n_frames = [clip.n_frames for clip in own.values()]
         assert (facts["least_frames"], facts["most_frames"]) == (min(n_frames), max(n_frames))
         assert facts["fps"] == {str(FPS): len(own)}
-        assert facts["with_audio"] == len(own)
+        assert facts["with_audio"] == sum(row["has_audio"] for row in rows)
         assert facts["sizes"] == {f"{WIDTH}x{HEIGHT}": len(own)}
         assert facts["with_empty_caption"] == sum(not c.caption.strip() for c in own.values())
         assert sum(facts["buckets"].values()) == facts["clips"] == len(own)
@@ -168,7 +171,7 @@ def test_columns_have_names_of_choice(out: Path, tmp_path: Path, clips: list[Mad
         assert Path(row["video"]).read_bytes() == clip.mp4
         assert row == {
             "video": row["video"], "prompt": clip.caption, "n": clip.n_frames, "m": 0.5,
-            "at": "Rome", "a": "copy",
+            "at": "Rome", "a": clip.changes["audio"],
         }  # fmt: skip
     for wrong, words in (
         ("m=scores.motoin", "--columns m=scores.motoin: unknown value 'scores.motoin'; did you "
