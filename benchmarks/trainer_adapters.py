@@ -94,7 +94,10 @@ def shortened(message: str, job: Job) -> str:
 def observed(
     clip: CountedClip, frames: Frames, *, caption: str | None, sound: bool | None, **more: Foreign
 ) -> Row:
-    """Reads the counters of the frames that a loader returns for a clip."""
+    """Reads the counters of the frames that a loader returns for a clip.
+
+    A sample without a frame is a clip that is not kept: the training ends with it.
+    """
     numbers: list[int | None] = []
     size = crop = None
     for frame in frames:
@@ -103,6 +106,8 @@ def observed(
         if crop is None and number is not None:
             size = (frame.shape[1], frame.shape[0])
             crop = crop_of(clip, size, box)
+    if not numbers:
+        return skipped(clip, "a sample without a frame, with which the training ends")
     return {
         "clip": clip.clip,
         "kept": True,
@@ -314,7 +319,8 @@ def diffusion_pipe(job: Job) -> Iterator[Row]:
     read._metadata_map_fn = recording
     read.cache_metadata(regenerate_cache=True)
     prepare = base.PreprocessMediaFile(
-        {}, support_video=True, support_audio=s.get("audio", False), framerate=s["framerate"],
+        s.get("config", {}), support_video=True, support_audio=s.get("audio", False),
+        framerate=s["framerate"],
         audio_sample_rate=44100 if s.get("audio", False) else None, round_height=s["round"],
         round_width=s["round"], round_frames=s["round_frames"],
     )  # fmt: skip
@@ -388,7 +394,11 @@ class _ComfyVideo:
 
 
 def musubi(job: Job) -> Iterator[Row]:
-    """musubi-tuner: a dataset by its blueprint, and the items that would be given to the VAE."""
+    """musubi-tuner: a dataset by its blueprint, and the items that would be given to the VAE.
+
+    Some settings make several items of a clip: their frames are joined, the shortest and earliest
+    item first.
+    """
     stub("musubi_tuner.utils.safetensors_utils", "musubi_tuner.utils.model_utils")
     config: Any = module("musubi_tuner.dataset.config_utils", job.checkout / "src")
     s = job.settings
@@ -415,15 +425,20 @@ def musubi(job: Job) -> Iterator[Row]:
     )
     group = config.generate_dataset_group_by_blueprint(plan.dataset_group)
     clips_by_stem = {clip.clip: clip for clip in job.clips}
+    items: dict[str, list[Row]] = {}
     for dataset in group.datasets:
         for key, batch in dataset.retrieve_latent_cache_batches(1):
             for item in batch:
                 # The key of an item is the file, its first frame and its number of frames.
-                clip = clips_by_stem.pop(Path(item.item_key).stem.rsplit("_", 1)[0])
+                clip = clips_by_stem[Path(item.item_key).stem.rsplit("_", 1)[0]]
                 row = observed(
                     clip, pictures(item.content, "THWC"), caption=item.caption, sound=None
                 )
-                yield row | {"bucket": list(key)}
+                items.setdefault(clip.clip, []).append(row | {"bucket": list(key)})
+    for stem, rows in items.items():
+        rows.sort(key=lambda row: (len(row["frames"]), row["frames"]))
+        del clips_by_stem[stem]
+        yield rows[0] | {"frames": [number for row in rows for number in row["frames"]]}
     for clip in clips_by_stem.values():
         yield skipped(clip, job.reason(clip))
 

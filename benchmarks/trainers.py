@@ -4,7 +4,8 @@
     trainers.py observe CLIPS OBSERVED --checkouts DIR    what loaders do: OBSERVED/NAME.jsonl
     trainers.py table OBSERVED CLIPS                      the numbers of results/trainers.md
     trainers.py rules OBSERVED CLIPS                      what was seen, by rate, size, caption
-    trainers.py compare OBSERVED/NAME.jsonl FIT.jsonl     both, clip by clip
+    trainers.py fit CLIPS FITS                            what `curate fit` says: FITS/NAME.jsonl
+    trainers.py compare OBSERVED FITS                     both, clip by clip: files or folders
 
 A line of such a file is `{"clip", "kept", "frames", "size", "caption", "sound"}`: the name of the
 clip, whether the trainer keeps it, the numbers of the frames that it reads in order, width and
@@ -26,10 +27,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from counted_clips import SIZES, CountedClip, make, plan, read_plan
+
+from curator.trainers.clip_fit import ClipForm, caption_of, fit_form
+from curator.trainers.trainer_files import Trainer, load_trainer
 
 HERE = Path(__file__).parent
 Setting: TypeAlias = Any
@@ -65,7 +70,7 @@ def _diffsynth(**settings: Setting) -> Loader:
 
 
 def _pipe(**settings: Setting) -> Loader:
-    common = {"dataset": _PIPE_BUCKETS, "round_to_multiple": 32, "round": 16, "round_frames": 4}
+    common = {"dataset": _PIPE_BUCKETS, "round_to_multiple": 16, "round": 16, "round_frames": 4}
     return Loader(
         project="diffusion-pipe", called="DirectoryDataset, ARBucketDataset, PreprocessMediaFile",
         adapter="diffusion_pipe", checkout="diffusion-pipe", settings=common | settings,
@@ -83,7 +88,29 @@ def _musubi(architecture: str, *, source_fps: bool = False, **dataset: Setting) 
     )  # fmt: skip
 
 
-_LTX_STUBS = ["ltx_core.model", "ltx_trainer.model_loader", "pillow_heif"]
+def _ltx2(buckets: Setting) -> Loader:
+    return Loader(
+        project="LTX-2 trainer", called="MediaDataset, CaptionsDataset", adapter="ltx2",
+        checkout="LTX-2",
+        settings={"buckets": buckets, "audio": True,
+                  "stubs": ["ltx_core.model", "ltx_trainer.model_loader", "pillow_heif"]},
+    )  # fmt: skip
+
+
+def _videox(**settings: Setting) -> Loader:
+    return Loader(
+        project="VideoX-Fun", called="ImageVideoDataset.get_batch, collate_fn of wan2.1/train.py",
+        adapter="videox_fun", checkout="VideoX-Fun", settings=settings,
+    )  # fmt: skip
+
+
+def _fastvideo(**config: Setting) -> Loader:
+    return Loader(
+        project="FastVideo",
+        called="build_dataset, PreprocessingDataValidator, VideoTransformStage",
+        adapter="fastvideo", package="fastvideo",
+        settings={"config": {"video_length_tolerance_range": 5} | config},
+    )  # fmt: skip
 
 
 def _automodel(processor: str, **config: Setting) -> Loader:
@@ -127,6 +154,22 @@ _COSMOS_STUBS = [
     "cosmos_framework.utils.flags",
 ]  # fmt: skip
 
+
+def _simpletuner(side: int, multiple: int) -> Loader:
+    return Loader(
+        project="SimpleTuner",
+        called="_process_for_bucket, TrainingSample, prepare_video_latents, PromptHandler",
+        adapter="simpletuner", checkout="SimpleTuner",
+        settings={
+            "side": multiple,
+            "stubs": ["simpletuner.helpers.models", "simpletuner.simpletuner_sdk", "diffusers"],
+            "dataset": {"dataset_type": "video", "resolution": side * side / 1e6,
+                        "resolution_type": "area", "crop": False,
+                        "video": {"num_frames": 81, "min_frames": 81}},
+        },
+    )  # fmt: skip
+
+
 LOADERS: dict[str, Loader] = {
     "diffsynth-wan": _diffsynth(num_frames=81),
     "diffsynth-wan-sized": _diffsynth(num_frames=49, height=240, width=416),
@@ -139,6 +182,7 @@ LOADERS: dict[str, Loader] = {
     ),
     "diffusion-pipe-wan": _pipe(framerate=16),
     "diffusion-pipe-hunyuan": _pipe(framerate=24),
+    "diffusion-pipe-ltx2": _pipe(framerate=24, round=32, round_frames=8),
     "musubi-wan": _musubi("wan", target_frames=[81], frame_extraction="head"),
     "musubi-wan-source-fps": _musubi(
         "wan", source_fps=True, target_frames=[81], frame_extraction="head"
@@ -146,24 +190,9 @@ LOADERS: dict[str, Loader] = {
     "musubi-hunyuan-source-fps": _musubi(
         "hv", source_fps=True, frame_extraction="full", max_frames=129
     ),
-    "ltx2": Loader(
-        project="LTX-2 trainer", called="MediaDataset, CaptionsDataset", adapter="ltx2",
-        checkout="LTX-2",
-        settings={"buckets": [[121, 256, 448], [49, 256, 256], [49, 448, 256]], "audio": True,
-                  "stubs": _LTX_STUBS},
-    ),
-    "videox-fun-wan": Loader(
-        project="VideoX-Fun", called="ImageVideoDataset.get_batch, collate_fn of wan2.1/train.py",
-        adapter="videox_fun", checkout="VideoX-Fun",
-        settings={"size": 256, "stride": 2, "frames": 81},
-    ),
-    "fastvideo-wan": Loader(
-        project="FastVideo",
-        called="build_dataset, PreprocessingDataValidator, VideoTransformStage",
-        adapter="fastvideo", package="fastvideo",
-        settings={"config": {"max_height": 256, "max_width": 448, "num_frames": 77,
-                             "train_fps": 16, "video_length_tolerance_range": 5}},
-    ),
+    "ltx2": _ltx2([[121, 256, 448], [49, 256, 256], [49, 448, 256]]),
+    "videox-fun-wan": _videox(size=256, stride=2, frames=81),
+    "fastvideo-wan": _fastvideo(max_height=256, max_width=448, num_frames=77, train_fps=16),
     "automodel-wan": _automodel("wan", mode="video", target_frames=81),
     "automodel-hunyuan": _automodel("hunyuan", mode="video", target_frames=121),
     "automodel-default": _automodel("wan", mode="video", num_frames=10),
@@ -174,17 +203,38 @@ LOADERS: dict[str, Loader] = {
     ),
     "cosmos-93": _cosmos(num_video_frames=93),
     "cosmos-native": _cosmos(num_video_frames=-1),
-    "simpletuner-wan": Loader(
-        project="SimpleTuner",
-        called="_process_for_bucket, TrainingSample, prepare_video_latents, PromptHandler",
-        adapter="simpletuner", checkout="SimpleTuner",
-        settings={
-            "side": 64,
-            "stubs": ["simpletuner.helpers.models", "simpletuner.simpletuner_sdk", "diffusers"],
-            "dataset": {"dataset_type": "video", "resolution": 256 * 256 / 1e6,
-                        "resolution_type": "area", "crop": False,
-                        "video": {"num_frames": 81, "min_frames": 81}},
-        },
+    "simpletuner-wan": _simpletuner(256, 64),
+    "simpletuner-wan-480": _simpletuner(480, 32),
+    # Other settings of the same loaders.
+    "diffsynth-wan-area": _diffsynth(num_frames=33, max_pixels=128 * 128),
+    "diffsynth-ltx2-25": _diffsynth(
+        num_frames=97, factor=8, side=32, max_pixels=160 * 160, frame_rate=25, fix_frame_rate=True
+    ),
+    "diffusion-pipe-middle": _pipe(framerate=16, config={"video_clip_mode": "single_middle"}),
+    "musubi-wan-chunk": _musubi("wan", target_frames=[25, 45], frame_extraction="chunk"),
+    "musubi-wan-slide": _musubi(
+        "wan", source_fps=True, target_frames=[34], frame_extraction="slide", frame_stride=10
+    ),
+    "musubi-wan-uniform": _musubi(
+        "wan", target_frames=[17], frame_extraction="uniform", frame_sample=3
+    ),
+    "musubi-hunyuan-uniform": _musubi(
+        "hv", source_fps=True, target_frames=[17], frame_extraction="uniform"
+    ),
+    "ltx2-one": _ltx2([[89, 128, 192]]),
+    "videox-fun-wan-3": _videox(size=128, stride=3, frames=49),
+    "fastvideo-24": _fastvideo(max_height=128, max_width=96, num_frames=49, train_fps=24),
+    "automodel-ltx2": _automodel("ltx2", mode="video", target_frames=81),
+    "ai-toolkit-consecutive-24": _ai_toolkit(
+        num_frames=33, fps=24, resolution=128, shrink_video_to_frames=False
+    ),
+    "cosmos-first-30": _cosmos(
+        num_video_frames=93, temporal_interval_mode="max_30fps", frame_selection_mode="first",
+        conditioning_fps=-1,
+    ),
+    "cosmos-random": _cosmos(
+        num_video_frames=61, temporal_interval_mode="force_one", frame_selection_mode="random",
+        min_short_edge=200,
     ),
     "energon": Loader(
         project="Megatron-Energon",
@@ -196,6 +246,77 @@ LOADERS: dict[str, Loader] = {
         package="webshart", settings={},
     ),
 }  # fmt: skip
+
+RATE_OF_CLIP = "rate of the clip"
+"""Stands for the rate of each clip, with which musubi-tuner's user writes a dataset per rate."""
+_MUSUBI_SIZE = {"width": 256, "height": 256}
+_PIPE_FIT = {"frames": [1, 33, 81], "resolutions": [128]}
+_COSMOS_FIT = {"interval": "entire_chunk", "place": "center", "told_fps": 24}
+
+FITS: dict[str, tuple[str, dict[str, Any]]] = {
+    "diffsynth-wan": ("wan-diffsynth", {"frames": 81}),
+    "diffsynth-wan-sized": ("wan-diffsynth", {"frames": 49, "width": 416, "height": 240}),
+    "diffsynth-ltx2": ("ltx2-diffsynth", {"frames": 121, "width": 384, "height": 256}),
+    "diffsynth-h3": ("h3-diffsynth", {"width": 416, "height": 240}),
+    "diffusion-pipe-wan": ("diffusion-pipe", _PIPE_FIT),
+    "diffusion-pipe-hunyuan": ("diffusion-pipe-hunyuan", _PIPE_FIT),
+    "diffusion-pipe-ltx2": ("diffusion-pipe-ltx2", _PIPE_FIT),
+    "musubi-wan": ("musubi", {"frames": 81} | _MUSUBI_SIZE),
+    "musubi-wan-source-fps": (
+        "musubi", {"frames": 81, "source_fps": RATE_OF_CLIP} | _MUSUBI_SIZE,
+    ),
+    "musubi-hunyuan-source-fps": (
+        "musubi-hunyuan",
+        {"extraction": "full", "frames": 129, "source_fps": RATE_OF_CLIP} | _MUSUBI_SIZE,
+    ),
+    "ltx2": ("ltx2", {"buckets": ["448x256x121", "256x256x49", "256x448x49"]}),
+    "videox-fun-wan": ("videox-fun", {"side": 256}),
+    "fastvideo-wan": ("fastvideo", {"width": 448, "height": 256}),
+    "automodel-wan": ("automodel", {"frames": 81, "max_pixels": 256 * 256}),
+    "automodel-hunyuan": ("automodel-hunyuan", {"frames": 121, "max_pixels": 256 * 256}),
+    "automodel-default": ("automodel", {"frames": 10, "max_pixels": 256 * 256}),
+    "ai-toolkit": ("ai-toolkit", {"frames": 41, "fps": 16, "side": 256}),
+    "ai-toolkit-auto": ("ai-toolkit-auto", {"fps": 16, "side": 256}),
+    "ai-toolkit-consecutive": ("ai-toolkit-consecutive", {"frames": 41, "fps": 16, "side": 256}),
+    "cosmos-93": ("cosmos3", {"frames": 93} | _COSMOS_FIT),
+    "cosmos-native": ("cosmos3", _COSMOS_FIT),
+    "simpletuner-wan": ("simpletuner", {"frames": 81, "side": 256, "multiple": 64}),
+    "simpletuner-wan-480": ("simpletuner", {"frames": 81}),
+    "diffsynth-wan-area": ("wan-diffsynth", {"frames": 33, "max_pixels": 128 * 128}),
+    "diffsynth-ltx2-25": (
+        "ltx2-diffsynth", {"frames": 97, "fps": 25, "max_pixels": 160 * 160},
+    ),
+    "diffusion-pipe-middle": ("diffusion-pipe", _PIPE_FIT | {"place": "middle"}),
+    "musubi-wan-chunk": ("musubi", {"frames": [25, 45], "extraction": "chunk"} | _MUSUBI_SIZE),
+    "musubi-wan-slide": (
+        "musubi",
+        {"frames": 34, "extraction": "slide", "slide": 10, "source_fps": RATE_OF_CLIP}
+        | _MUSUBI_SIZE,
+    ),
+    "musubi-wan-uniform": (
+        "musubi", {"frames": 17, "extraction": "uniform", "samples": 3} | _MUSUBI_SIZE,
+    ),
+    "musubi-hunyuan-uniform": (
+        "musubi-hunyuan",
+        {"frames": 17, "extraction": "uniform", "source_fps": RATE_OF_CLIP} | _MUSUBI_SIZE,
+    ),
+    "ltx2-one": ("ltx2", {"frames": 89, "width": 192, "height": 128}),
+    "videox-fun-wan-3": ("videox-fun", {"frames": 49, "stride": 3, "side": 128}),
+    "fastvideo-24": ("fastvideo", {"frames": 49, "fps": 24, "width": 96, "height": 128}),
+    "automodel-ltx2": ("automodel-ltx2", {"frames": 81, "max_pixels": 256 * 256}),
+    "ai-toolkit-consecutive-24": (
+        "ai-toolkit-consecutive", {"frames": 33, "fps": 24, "side": 128},
+    ),
+    "cosmos-first-30": ("cosmos3", {"frames": 93}),
+    "cosmos-random": (
+        "cosmos3",
+        {"frames": 61, "interval": "force_one", "place": "random", "min_side_px": 200,
+         "told_fps": 24},
+    ),
+    "energon": ("energon", {}),
+    "webshart": ("energon", {}),
+}  # fmt: skip
+"""Trainers of `curate fit`, with the parameters that stand for the settings of `LOADERS`."""
 
 
 def write_clips(folder: Path, count: int, seed: int) -> None:
@@ -255,19 +376,95 @@ def read_rows(path: Path) -> dict[str, dict[str, Any]]:
     return {row["clip"]: row for row in (json.loads(line) for line in lines if line)}
 
 
+def fit(name: str, clips: Sequence[CountedClip]) -> Iterator[dict[str, Any]]:
+    """Yields what `curate fit` says about each clip of a constant rate; `cut` writes no others."""
+    trainer_name, values = FITS[name]
+    trainers: dict[str, Trainer] = {}
+    for clip in clips:
+        if clip.rate is None:
+            continue
+        rate = round(float(Fraction(clip.rate)), 3)
+        if clip.rate not in trainers:
+            given = {key: rate if value == RATE_OF_CLIP else value for key, value in values.items()}
+            trainers[clip.rate] = load_trainer(trainer_name, given)
+        yield _fit_row(trainers[clip.rate], clip)
+
+
+def write_fits(clips: Path, folder: Path) -> None:
+    """Writes what `curate fit` says, a file per loader."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = read_plan(clips)
+    for name in FITS:
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in fit(name, made))
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def _fit_row(trainer: Trainer, clip: CountedClip) -> dict[str, Any]:
+    form = ClipForm(
+        n_frames=clip.frames, fps=Fraction(clip.rate or 0), width=clip.width, height=clip.height,
+        has_sound=clip.sound != "none",
+    )  # fmt: skip
+    found = fit_form(trainer, form)
+    text = caption_of(trainer, found, form, clip.caption).text
+    is_named = trainer.rules.caption.empty == "file_name" and not clip.caption.strip()
+    row = {"clip": clip.clip, "kept": found.reason is None and text is not None}
+    frames = []
+    if row["kept"]:
+        # Of a sample that is drawn, the least start; observations draw the least values.
+        for each in found.reading.samples:
+            starts = each.starts[:1] if each.is_drawn else each.starts
+            for start in starts:
+                frames += found.reading.sample(each, start).tolist()
+    picture = found.picture
+    return row | {
+        "frames": frames,
+        "size": None if picture is None else [picture.width, picture.height],
+        "caption": clip.clip if is_named else text,
+        "sound": {"used": True, "missing": False, "ignored": None}[found.sound],
+        "error": found.reason,
+    }
+
+
+def compare_all(observed: Path, fits: Path) -> Iterator[dict[str, Any]]:
+    """Yields the comparison of each loader that has been observed."""
+    for name in FITS:
+        if (observed / f"{name}.jsonl").exists():
+            found = compare(observed / f"{name}.jsonl", fits / f"{name}.jsonl", shown=3)
+            yield {"loader": name} | found
+
+
+def agreement_table(found: Sequence[dict[str, Any]]) -> str:
+    """Returns comparisons as Markdown."""
+    shares = ("decisions", "frames", "clips_with_same_frames", "size", "caption", "sound")
+    lines = [
+        f"| loader | clips | {' | '.join(share.replace('_', ' ') for share in shares)} |",
+        "|---" * (2 + len(shares)) + "|",
+    ]
+    for one in found:
+        cells = ("" if one[share] is None else _percent(one[share]) for share in shares)
+        lines.append(f"| `{one['loader']}` | {one['clips']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _percent(part: float) -> str:
+    """Returns a share; 100% only if nothing is missing."""
+    return "100%" if part == 1 else f"{min(part, 0.999):.1%}"
+
+
 def compare(observed: Path, fit: Path, *, shown: int = 10) -> dict[str, Any]:
     """Compares a loader with `curate fit`.
 
     Returns:
         Numbers of clips, share with the same decision, share of frames that are equal, share of
-        clips with the same size, caption and sound; the first disagreements.
+        clips with the same frames, size, caption and sound, or None if one of both says nothing;
+        the first disagreements.
     """
     ours, theirs = read_rows(fit), read_rows(observed)
     clips = [clip for clip in theirs if clip in ours]
     both = [clip for clip in clips if theirs[clip]["kept"] and ours[clip]["kept"]]
-    equal = total = 0
+    equal = total = same_frames = 0
     wrong: list[dict[str, Any]] = []
-    shares: dict[str, float] = {}
+    shares: dict[str, float | None] = {}
     for clip in clips:
         if theirs[clip]["kept"] != ours[clip]["kept"]:
             wrong.append(_difference(clip, "kept", theirs, ours))
@@ -276,6 +473,7 @@ def compare(observed: Path, fit: Path, *, shown: int = 10) -> dict[str, Any]:
         read, told = theirs[clip]["frames"], ours[clip]["frames"]
         total += max(len(read), len(told))
         equal += sum(a == b for a, b in zip(read, told, strict=False))
+        same_frames += read == told
         if read != told:
             wrong.append(_difference(clip, "frames", theirs, ours))
     for key in ("size", "caption", "sound"):
@@ -283,12 +481,13 @@ def compare(observed: Path, fit: Path, *, shown: int = 10) -> dict[str, Any]:
         differ = [
             _difference(c, key, theirs, ours) for c in known if theirs[c][key] != ours[c][key]
         ]
-        shares[key] = _share(len(known) - len(differ), len(known))
+        shares[key] = _share(len(known) - len(differ), len(known)) if known else None
         wrong += differ
     return {
         "clips": len(clips), "only_observed": len(theirs) - len(clips),
         "only_fit": len(ours) - len(clips), "decisions": _share(same, len(clips)),
-        "frames": _share(equal, total), **shares, "disagreements": len(wrong),
+        "frames": _share(equal, total), "clips_with_same_frames": _share(same_frames, len(both)),
+        **shares, "disagreements": len(wrong),
         "first": wrong[:shown],
     }  # fmt: skip
 
@@ -432,6 +631,9 @@ def main() -> None:
     observing.add_argument("--part", type=int, default=0, help="which of them: 0 to EVERY - 1")
     observing.add_argument("--shortest", type=int, default=0, help="frames of the shortest clip")
     observing.add_argument("--longest", type=int, default=1 << 30, help="of the longest clip")
+    fitting = commands.add_parser("fit")
+    fitting.add_argument("clips", type=Path)
+    fitting.add_argument("fits", type=Path)
     comparing = commands.add_parser("compare")
     comparing.add_argument("observed", type=Path)
     comparing.add_argument("fit", type=Path)
@@ -444,6 +646,12 @@ def main() -> None:
     given = parser.parse_args()
     if given.command == "make":
         write_clips(given.clips, given.count, given.seed)
+    elif given.command == "fit":
+        write_fits(given.clips, given.fits)
+    elif given.command == "compare" and given.observed.is_dir():
+        found = list(compare_all(given.observed, given.fit))
+        print(agreement_table(found))
+        print(*(json.dumps(one, ensure_ascii=False) for one in found), sep="\n")
     elif given.command == "compare":
         print(json.dumps(compare(given.observed, given.fit), ensure_ascii=False, indent=1))
     elif given.command == "rules":

@@ -81,7 +81,24 @@ def test_comparison_names_each_kind_of_disagreement(tmp_path: Path) -> None:
     assert (found["clips"], found["only_observed"], found["only_fit"]) == (3, 1, 1)
     assert found["decisions"] == pytest.approx(2 / 3)
     assert found["frames"] == 3 / 4
-    assert (found["size"], found["caption"], found["sound"]) == (1, 1 / 2, 1)
+    assert (found["size"], found["caption"], found["sound"]) == (1, 1 / 2, None)
     assert [(d["clip"], d["key"]) for d in found["first"]] == [
         ("b", "kept"), ("c", "frames"), ("c", "caption")
     ]  # fmt: skip
+
+
+def test_each_loader_has_a_trainer_and_fit_speaks_of_each_clip_of_a_constant_rate() -> None:
+    trainers = importlib.import_module("trainers")
+    clips = importlib.import_module("counted_clips").plan()[::20]
+    assert set(trainers.FITS) == set(trainers.LOADERS)
+    constant = [clip.clip for clip in clips if clip.rate is not None]
+    for name in trainers.FITS:
+        assert [row["clip"] for row in trainers.fit(name, clips)] == constant
+    row = next(row for row in trainers.fit("musubi-wan", clips) if row["kept"])
+    assert row["frames"] == list(range(81))
+
+
+def test_sample_without_a_frame_is_not_kept() -> None:
+    adapters = importlib.import_module("trainer_adapters")
+    clip = importlib.import_module("counted_clips").plan()[0]
+    assert not adapters.observed(clip, [], caption="a", sound=None)["kept"]

@@ -21,8 +21,10 @@ class CaptionRule(Rule):
     tokens: int | None = None
     """Most tokens; null if the file's author found no limit."""
     tokenizer: str = "unknown"
-    form: Literal["as_is", "strip", "sentence"] = "as_is"
-    """`sentence`: without blanks and stops at the end, plus one stop."""
+    form: Literal["as_is", "strip", "sentence", "tags", "lines"] = "as_is"
+    """`sentence`: without blanks and stops at the end, plus one stop; `tags`: a blank is inserted
+    behind each comma, and [name] and [trigger] are removed; `lines`: each line that is not empty
+    is a caption, of which one is drawn. The first one is given, and the longest one is counted."""
     suffix: str = ""
     """Text that the trainer appends; may name {seconds}, {fps}, {width} and {height}."""
     empty: Literal["used", "dropped", "file_name", "nan"] = "used"
@@ -61,15 +63,26 @@ def fit_caption(
     rule: CaptionRule, caption: str, *, seconds: float, fps: float, width: int, height: int
 ) -> CaptionFit:
     """Returns the caption as a trainer uses it; the numbers are those of a sample."""
-    text = caption if rule.form == "as_is" else caption.strip()
-    if rule.form == "sentence":
-        text = f"{text.rstrip('.')}."
+    text = counted = _formed(caption, rule.form)
+    if rule.form == "lines" and "\n" in caption:
+        lines = [line for line in caption.split("\n") if line]
+        text, counted = next(iter(lines), ""), max(lines, key=len, default="")
     if rule.suffix:
-        text += rule.suffix.format(seconds=seconds, fps=fps, width=width, height=height)
-    n_words, n_bytes = len(text.split()), len(text.encode(errors="surrogatepass"))
-    n_latin = len(text.encode("ascii", "ignore"))
-    guess = max(n_words, round(n_latin / CHARACTERS_PER_TOKEN) + len(text) - n_latin)
+        suffix = rule.suffix.format(seconds=seconds, fps=fps, width=width, height=height)
+        text, counted = text + suffix, counted + suffix
+    n_words, n_bytes = len(counted.split()), len(counted.encode(errors="surrogatepass"))
+    n_latin = len(counted.encode("ascii", "ignore"))
+    guess = max(n_words, round(n_latin / CHARACTERS_PER_TOKEN) + len(counted) - n_latin)
     is_dropped = rule.empty == "dropped" and not caption.strip()
     return CaptionFit(
         None if is_dropped else text, min(guess, n_bytes + 2), n_words, n_bytes + 2, rule.tokens
     )
+
+
+def _formed(caption: str, form: str) -> str:
+    if form == "tags":
+        return caption.replace(",", ", ").replace("[name]", "").replace("[trigger]", "")
+    if form in ("as_is", "lines"):
+        return caption
+    text = caption.strip()
+    return f"{text.rstrip('.')}." if form == "sentence" else text

@@ -52,8 +52,8 @@ class ClipFit:
         has: What the clip has, in frames or seconds, where `needs` is what the trainer needs.
         reading: The frames that are read.
         picture: Size, scale and crop; None if they are unknown.
-        speed: Speed at which the model sees the clip; 1 if the trainer tells it the rate, None if
-            the model's rate is unknown or a sample has one frame.
+        speed: Speed at which the model sees the clip; 1 if the trainer tells it the clip's rate,
+            None if the model's rate is unknown or a sample has one frame.
         shown_fps: Frames per second of the clip that a sample has.
         sample_s: Seconds of the longest sample, at that rate.
         sound: Whether sound is used, missing where it is trained, or ignored.
@@ -116,9 +116,10 @@ def fit_form(trainer: Trainer, form: ClipForm) -> ClipFit:
 def speed_of(trainer: Trainer, reading: Reading, fps: float) -> float | None:
     """Returns the speed at which the model sees a clip, as `ClipFit.speed`."""
     rule, rate = trainer.rules.rate, reading.source_rate(fps)
-    if rule.conditioned:
+    if rule.conditioned and rule.told_fps is None:
         return 1.0
-    return None if rate is None or rule.model_fps is None else rule.model_fps / rate
+    model_fps = rule.told_fps or rule.model_fps
+    return None if rate is None or model_fps is None else model_fps / rate
 
 
 def _sound(is_trained: bool, has_sound: bool) -> Literal["used", "missing", "ignored"]:
@@ -130,8 +131,10 @@ def _sound(is_trained: bool, has_sound: bool) -> Literal["used", "missing", "ign
 def caption_of(trainer: Trainer, fit: ClipFit, form: ClipForm, caption: str | None) -> CaptionFit:
     """Returns a clip's caption as a trainer uses it."""
     shown = form if fit.picture is None else fit.picture
+    fps = trainer.rules.rate.told_fps or fit.shown_fps
+    longest = max((each.count for each in fit.reading.samples), default=0)
     return fit_caption(
-        trainer.rules.caption, caption or "", seconds=fit.sample_s, fps=fit.shown_fps,
+        trainer.rules.caption, caption or "", seconds=longest / fps, fps=fps,
         width=shown.width, height=shown.height,
     )  # fmt: skip
 

@@ -56,6 +56,8 @@ class RateRule(Rule):
     """Rate at which the model shows its frames; null if none is known."""
     conditioned: bool = False
     """Whether the trainer tells the model the rate of each clip."""
+    told_fps: float | None = Field(None, gt=0)
+    """Of `conditioned`: the rate that the trainer tells for all clips, instead of their own."""
 
 
 def _list(value: object) -> object:
@@ -69,24 +71,25 @@ class FrameRule(Rule):
     """Numbers of frames of a sample; null for all frames, or for those of the size's buckets."""
     choose: Literal["longest", "each"] = "longest"
     """Whether a clip gives a sample of the longest length that fits, or one of each length."""
-    place: Literal["first", "head", "middle", "center", "random", "chunk", "slide", "uniform"] = (
-        "first"
-    )
-    """Place of samples: `middle` places the sample as read, `center` its length before the grid."""
+    place: Literal[
+        "first", "head", "middle", "center", "random", "chunk", "slide", "uniform", "full"
+    ] = "first"
+    """Place of samples: `middle` places the sample as read, `center` its length before the grid;
+    `full` reads the whole clip, up to the largest length."""
     random_starts: Literal["all", "all_but_last", "all_but_last_unless_one"] = "all"
     """Of `random`: starts that the trainer can draw."""
     slide: int = Field(1, ge=1)
     """Of `slide`: distance of two samples."""
     samples: int = Field(1, ge=1)
     """Of `uniform`: number of samples."""
-    stride: int | Literal["force_one", "max_30fps", "entire_chunk"] = 1
+    stride: int | Literal["force_one", "max_30fps", "entire_chunk", "at_rate"] = 1
     """A sample takes each `stride`-th frame. `max_30fps`: int(rate / 30); `entire_chunk`: frames
-    of the clip // length."""
+    of the clip // length; `at_rate`: round(rate / `fps` of the rule `rate`)."""
     counts_whole_strides: bool = False
     """Whether a clip has frames // stride samples, though one more may fit."""
-    short: Literal["drop", "grid", "all", "repeat"] = "drop"
-    """Clips below all lengths: dropped, read to the last length on the grid, read whole, or
-    continued with their last frame."""
+    short: Literal["drop", "grid", "all", "repeat", "stretch"] = "drop"
+    """Clips below all lengths: dropped, read to the last length on the grid, read whole, continued
+    with their last frame, or spread over the longest length."""
     grid: tuple[int, int] | None = None
     """(m, r): numbers of frames are m·n + r."""
     grid_of: Literal["short", "read", "lengths", "clip", "only"] = "read"
@@ -227,10 +230,12 @@ def read_clip(
         lengths: Lengths of the buckets of a size rule, instead of the rule's own.
     """
     lengths = rule.lengths if lengths is None else lengths
+    if rule.place == "full" and lengths is not None:
+        lengths = (max(lengths),)
     if rule.grid_of in ("lengths", "clip") and lengths is not None:
         lengths = tuple(sorted({rule.on_grid(length) for length in lengths}))
     timeline = _timeline(rate, rule, n_frames, fps, lengths)
-    stride = _stride(rule, timeline.length, fps, lengths)
+    stride = _stride(rate, rule, timeline.length, fps, lengths)
     available = _available(rule, timeline.length, stride)
     if rule.grid_of == "clip":
         available = rule.on_grid(available)
@@ -238,6 +243,11 @@ def read_clip(
     if refused is not None:
         return Reading(n_frames, timeline, (), *refused)
     chosen = _chosen(rule, available, lengths)
+    if not chosen and rule.short == "stretch" and lengths is not None:
+        length = max(lengths)
+        return Reading(
+            n_frames, spread(n_frames, length, rate.rounding), (Samples(length, range(1)),)
+        )
     if not chosen:
         needs = min((n for n in lengths or () if n > rule.never_one), default=1)
         return Reading(n_frames, timeline, (), Drop.TOO_SHORT, available, needs)
@@ -264,13 +274,18 @@ def _timeline(
         return resampled(n_frames, fps, rate.fps, rate.method)
     if rate.source_fps is None:
         return own(n_frames)
-    is_head = rule.place == "head" and lengths is not None
+    is_head = rule.place == "head" or (rule.place == "uniform" and rule.samples == 1)
+    is_head = is_head and lengths is not None
     return skipped(n_frames, rate.source_fps, rate.fps, max(lengths or (1,)) if is_head else None)
 
 
-def _stride(rule: FrameRule, n: int, fps: float, lengths: tuple[int, ...] | None) -> int:
+def _stride(
+    rate: RateRule, rule: FrameRule, n: int, fps: float, lengths: tuple[int, ...] | None
+) -> int:
     if isinstance(rule.stride, int):
         return rule.stride
+    if rule.stride == "at_rate":
+        return max(1, round(fps / (rate.fps or fps)))
     if lengths is None or rule.stride == "force_one":
         return 1
     if rule.stride == "max_30fps":
@@ -279,7 +294,7 @@ def _stride(rule: FrameRule, n: int, fps: float, lengths: tuple[int, ...] | None
 
 
 def _available(rule: FrameRule, n: int, stride: int) -> int:
-    if not isinstance(rule.stride, int):
+    if not isinstance(rule.stride, int) and not rule.counts_whole_strides:
         # Such readers compare a length with the frames, not with strides.
         return n
     return n // stride if rule.counts_whole_strides else (n + stride - 1) // stride
@@ -324,7 +339,7 @@ def _chosen(rule: FrameRule, available: int, lengths: tuple[int, ...] | None) ->
         fitting = [1] if available == 1 else [length for length in fitting if length > 1]
     if fitting:
         return fitting if rule.choose == "each" else fitting[-1:]
-    if rule.short == "grid":
+    if rule.short == "grid" or rule.place == "full":
         return [rule.on_grid(available)]
     if rule.short == "all":
         return [available]

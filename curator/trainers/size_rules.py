@@ -78,13 +78,18 @@ class SizeRule(Rule):
 
     policy: Literal[
         "own", "unknown", "fixed", "area", "thresholds", "area_buckets", "aspect_buckets",
-        "buckets", "aspect_table", "budget_buckets", "budget",
+        "buckets", "aspect_table", "budget_buckets", "budget", "rounded_aspect",
     ]  # fmt: skip
     """`own`: as the clip is; `unknown`: not described here; `fixed`: `width` x `height`; `area`:
-    at most `max_pixels`, sides on `multiple`; the others choose among sizes by the aspect."""
+    at most `max_pixels`, sides on `multiple`; `rounded_aspect`: the area of a square of `side`;
+    the others choose among sizes by the aspect."""
     width: int | None = None
     height: int | None = None
     multiple: int = 1
+    no_upscale: bool = False
+    """Of `area_buckets`: whether clips up to the area keep their own size, on `multiple`."""
+    then_multiple: int | None = None
+    """Of `aspect_buckets`: to which the sides of a size are rounded once more."""
     max_pixels: int | None = None
     fit: Literal["cover", "stretch"] = "cover"
     """`cover`: scaled until both sides cover the size, and cropped around the centre."""
@@ -167,6 +172,8 @@ def _threshold(rule: SizeRule, width: int, height: int) -> tuple[int, int] | Non
 def _area_bucket(rule: SizeRule, width: int, height: int) -> tuple[int, int]:
     assert rule.width is not None
     assert rule.height is not None
+    if rule.no_upscale and width * height <= rule.width * rule.height:
+        return width // rule.multiple * rule.multiple, height // rule.multiple * rule.multiple
     sizes = _area_sizes(rule.width * rule.height, rule.multiple)
     errors = np.abs(np.array([w / h for w, h in sizes]) - width / height)
     return sizes[int(errors.argmin())]
@@ -190,7 +197,9 @@ def _aspect_bucket(rule: SizeRule, width: int, height: int) -> tuple[int, int]:
     nearest = int(np.argmin(np.abs(np.log(width / height) - np.log(aspects))))
     area = round(max(rule.resolutions), 3) ** 2
     wide = sqrt(area * aspects[nearest])
-    return _to_multiple(wide, rule.multiple), _to_multiple(area / wide, rule.multiple)
+    sides = (_to_multiple(side, rule.multiple) for side in (wide, area / wide))
+    across, down = (_to_multiple(side, rule.then_multiple or rule.multiple) for side in sides)
+    return across, down
 
 
 def _to_multiple(side: float, multiple: int) -> int:
@@ -230,6 +239,25 @@ def _budget_sizes(
     return sorted(sizes, key=lambda size: size[0] / size[1])
 
 
+_SQUARE_SIDES = {0.25: 512, 0.5: 768, 1.0: 1024, 2.0: 1536, 4.0: 2048}
+"""SimpleTuner's sides of square clips, by megapixels that are at most .05 away."""
+
+
+def _rounded_aspect(rule: SizeRule, width: int, height: int) -> tuple[int, int]:
+    step, megapixels = rule.multiple, rule.side * rule.side / 1e6
+
+    def at_step(side: float) -> int:
+        return max(step, _to_multiple(side, step))
+
+    edge, aspect = at_step(int(sqrt(megapixels * 1e6))), round(width / height, 2)
+    across, down = at_step(edge * sqrt(aspect)), at_step(edge / sqrt(aspect))
+    if round(across / down, 2) != 1.0:
+        return across, down
+    near = (side for key, side in _SQUARE_SIDES.items() if abs(megapixels - key) < 0.05)
+    square = at_step(next(near, sqrt(megapixels * 1e6)))
+    return square, square
+
+
 def _budget(rule: SizeRule, width: int, height: int) -> tuple[int, int]:
     most, step = rule.side * rule.side, rule.multiple
     target = min(width * height, most)
@@ -252,4 +280,5 @@ _CHOSEN = {
     "aspect_table": _aspect_row,
     "budget_buckets": _budget_bucket,
     "budget": _budget,
+    "rounded_aspect": _rounded_aspect,
 }

@@ -103,7 +103,7 @@ class Trainer:
         self.name = name
         self.rules = rules
         self.values = dict(values)
-        defaults = {key: one.default for key, one in rules.parameters.items()}
+        defaults = {k: _filled(one.default, values, name) for k, one in rules.parameters.items()}
         self.changed = {key: value for key, value in values.items() if value != defaults[key]}
         self._readings: dict[tuple[int, float, tuple[int, ...] | None], Reading] = {}
 

@@ -19,7 +19,7 @@ from curator.trainers.trainer_files import FOLDER, load_trainer, trainer_names
 NTSC = 30000 / 1001
 
 
-def frames(name: str, n: int, fps: float, **values: Any) -> list[list[int]] | Drop | None:  # noqa: ANN401
+def frames(name: str, n: int, fps: float, /, **values: Any) -> list[list[int]] | Drop | None:  # noqa: ANN401
     """The frames of each sample, or why there is none."""
     reading = load_trainer(name, values).read(n, fps, 960, 540)
     return reading.reason or [sample.tolist() for sample in reading.indices()]
@@ -50,6 +50,14 @@ def test_diffsynth_resamples_for_ltx2_by_ffmpegs_hundredths() -> None:
     assert read[:5] == [0, 1, 2, 4, 5]
     # FFmpeg prints 29.97 for 30000/1001: 112 / 24 * 29.97 is 139.86.
     assert frames("ltx2-diffsynth", 150, NTSC)[0][112] == 140  # type: ignore[index]
+
+
+def test_diffsynth_reads_17n_and_5_frames_for_h3() -> None:
+    assert frames("h3-diffsynth", 200, 24.0) == whole(124)
+    assert frames("h3-diffsynth", 38, 24.0) == whole(22)
+    assert frames("h3-diffsynth", 4, 24.0) == whole(1)
+    # One frame at 30 is .03 s, in which there is no frame at 24.
+    assert frames("h3-diffsynth", 1, 30.0) is Drop.TOO_SHORT
 
 
 @pytest.mark.parametrize("n", [60, 61, 62, 64, 65, 1830, 1831])
@@ -125,6 +133,13 @@ def test_musubi_takes_chunks_slides_and_spread_windows() -> None:
     assert [sample[0] for sample in slid or []] == [0, 10, 20, 30]  # type: ignore[index]
     spread = frames("musubi", 60, 30.0, frames=25, extraction="uniform", samples=3)
     assert [sample[0] for sample in spread or []] == [0, 17, 35]  # type: ignore[index]
+    # One uniform sample is read as `head`, which stops too early at a rate below the model's.
+    one = {"frames": 25, "source_fps": 16.0, "extraction": "uniform"}
+    assert frames("musubi-hunyuan", 400, 16.0, **one) is Drop.TOO_SHORT
+    full = {"frames": [25, 129], "extraction": "full"}
+    assert frames("musubi-hunyuan", 400, 30.0, **full) == whole(129)
+    assert frames("musubi-hunyuan", 36, 30.0, **full) == whole(33)
+    assert frames("musubi-hunyuan", 4, 30.0, **full) == whole(1)
     # 97 are 4n + 1, and two sections of 9 * 4 frames; of at most 129 frames, three sections.
     assert frames("musubi-framepack", 36, 30.0) is Drop.TOO_SHORT
     assert frames("musubi-framepack", 100, 30.0) == whole(73)
@@ -137,6 +152,9 @@ def test_musubi_sizes_are_buckets_of_one_area() -> None:
     assert size("musubi", 720, 1280) == (544, 960)
     # 522240 // 720 is 725, and 720 on the grid.
     assert size("musubi", 500, 500) == (720, 720)
+    # 500x500 is below the area of 960x544, 1000x700 above.
+    assert size("musubi", 500, 500, no_upscale=True) == (496, 496)
+    assert size("musubi", 1000, 700, no_upscale=True) == size("musubi", 1000, 700)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +184,10 @@ def test_diffusion_pipe_sizes_are_seven_aspects_of_one_area() -> None:
     assert size("diffusion-pipe", 1280, 720) == (640, 400)
     assert size("diffusion-pipe", 1280, 640) == (720, 368)
     assert size("diffusion-pipe", 1280, 720, by_aspect=False) == (512, 512)
+    # Buckets are multiples of 16, of which LTX-2 takes multiples of 32: 400 / 32 is 12.5.
+    assert size("diffusion-pipe-ltx2", 1280, 720) == (640, 384)
+    # LTX-Video has buckets of multiples of 32: 406.4 / 32 is 12.7.
+    assert size("diffusion-pipe-ltx", 1280, 720) == (640, 416)
 
 
 def test_ltx2_takes_the_nearest_aspect_before_the_longest_bucket() -> None:
@@ -215,11 +237,34 @@ def test_ai_toolkit_spreads_frames_or_takes_whole_clips() -> None:
     assert len(frames("ai-toolkit-auto", 31, 30.0)[0]) == 21  # type: ignore[index]
 
 
+def test_ai_toolkit_reads_consecutive_frames_where_there_are_enough() -> None:
+    # round(30 / 16) is 2. Of 10 frames, five samples of 2 fit: 9 frames, from 0 or 1.
+    few = {"frames": 5, "fps": 16}
+    expected = [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+    assert frames("ai-toolkit-consecutive", 10, 30.0, **few) == expected
+    # 9 // 2 is 4, though five frames fit: they are spread. 7 / 4 is 1.75.
+    assert frames("ai-toolkit-consecutive", 9, 30.0, **few) == [[0, 2, 4, 6, 8]]
+    assert frames("ai-toolkit-consecutive", 8, 30.0, **few) == [[0, 2, 4, 5, 7]]
+    assert frames("ai-toolkit-consecutive", 3, 12.5, **few) == [[0, 0, 1, 2, 2]]
+    # round(12.5 / 16) is 1.
+    assert frames("ai-toolkit-consecutive", 6, 12.5, **few) == [list(range(5)), list(range(1, 6))]
+
+
 def test_simpletuner_puts_clips_on_a_grid_of_eight_before_it_counts_them() -> None:
     # 125 becomes 121 in the configuration and in the clip.
     assert frames("simpletuner", 120, 16.0, frames=125) is Drop.TOO_SHORT
     assert frames("simpletuner", 128, 16.0, frames=125) == whole(121)
     assert frames("simpletuner", 140, 16.0, frames=125, max_frames=130) is Drop.TOO_LONG
+
+
+def test_simpletuner_sizes_have_the_area_of_a_square_and_the_rounded_aspect() -> None:
+    # 256 * sqrt(1.33) is 295.2, 4.6 times 64; 256 / sqrt(1.33) is 222.0, 3.5 times 64 less a bit.
+    assert size("simpletuner", 640, 480, side=256, multiple=64) == (320, 192)
+    # 480 * sqrt(1.78) is 640.4, 480 / sqrt(1.78) is 359.8, 11.2 times 32.
+    assert size("simpletuner", 1280, 720) == (640, 352)
+    # .2304 megapixels count as .25, for which squares have 512.
+    assert size("simpletuner", 500, 500) == (512, 512)
+    assert size("simpletuner", 500, 500, side=256) == (256, 256)
 
 
 def test_others() -> None:
@@ -315,8 +360,26 @@ def test_captions_as_trainers_use_them() -> None:
         "A cat. The video is 5.0 seconds long and is of 30 FPS. "
         "This video is of 192x320 resolution."
     )
-    trainer = load_trainer("fastvideo")
-    assert caption_of(trainer, fit_form(trainer, clip), clip, " ").text is None
+    # The recipe's -1 is the clip's rate; the dataset's default of 24 is told whatever the rate is.
+    trainer = load_trainer("cosmos3", {"frames": 93, "told_fps": 24})
+    fit = fit_form(trainer, clip)
+    assert "3.9 seconds long and is of 24 FPS" in str(caption_of(trainer, fit, clip, "A cat").text)
+    assert fit.speed == pytest.approx(24 / 30)
+    for name, caption, expected in (
+        ("cogvideo", " ", None),
+        # The export writes a blank, and the trainer filters only the empty text.
+        ("fastvideo", "", ""),
+        ("ai-toolkit", "a, b,c [trigger]", "a,  b, c "),
+        ("simpletuner", "\n a\n\nA longer line. \n", " a"),
+        ("simpletuner", "\n", ""),
+        ("simpletuner", " a ", " a "),
+    ):
+        trainer = load_trainer(name)
+        assert caption_of(trainer, fit_form(trainer, clip), clip, caption).text == expected
+    # The longest of the captions of a clip is counted.
+    assert caption_of(trainer, fit, clip, "a\n" + "b " * 600).cut == "yes"
+    whole_text = load_trainer("simpletuner", {"caption": "as_is"})
+    assert caption_of(whole_text, fit, clip, "a\nb").text == "a\nb"
 
 
 def test_sound_is_missing_only_where_it_is_trained() -> None:
@@ -360,3 +423,11 @@ def test_a_file_of_ones_own_is_a_trainer(tmp_path: Path) -> None:
 def test_wrong_names_and_values_are_named(name: str, values: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message.replace("[", r"\[")):
         load_trainer(name, values)
+
+
+def test_a_label_names_only_parameters_that_were_given() -> None:
+    # min_frames defaults to $frames.
+    assert load_trainer("simpletuner").label == "simpletuner"
+    assert load_trainer("simpletuner", {"frames": 41}).label == "simpletuner frames=41"
+    few = load_trainer("simpletuner", {"min_frames": 41})
+    assert few.label == "simpletuner min_frames=41"
