@@ -84,7 +84,7 @@ def unlike_vectors(n: int, seed: int = 0) -> np.ndarray:
 
 
 SAME = Match(
-    offset_s=0.0, speed=1.0, overlap_s=5.0, share_a=1.0, share_b=1.0, mirrored=False,
+    offset_s=0.0, speed=1.0, start_s=0.0, overlap_s=5.0, share_a=1.0, share_b=1.0, mirrored=False,
     similarity=0.95, n_inliers=50,
 )  # fmt: skip
 """The same footage from beginning to end."""

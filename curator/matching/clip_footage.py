@@ -3,8 +3,10 @@
 Shape letters: P pictures, V picture vectors, D dimensions, F frames, K keypoints.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +79,47 @@ class ClipFootage:
         """Returns the keypoints of the picture with this index."""
         kept = self.pictures[picture]
         return kept if isinstance(kept, Keypoints) else keypoints_of(kept)
+
+
+def joined(windows: Sequence[tuple[ClipFootage, float]]) -> ClipFootage:
+    """Returns the footage of a take from its windows, and their begins in the take in seconds.
+
+    Windows may overlap. The first window is the begin of the take.
+    """
+    if len(windows) == 1:
+        return windows[0][0]
+    first = windows[0][0]
+    pictures: dict[float, bytes | Keypoints] = {}
+    vectors: dict[float, Floats] = {}
+    luma: dict[float, tuple[float, float]] = {}
+    for clip, begin_s in windows:
+        pictures |= zip(_moved(clip.picture_s, begin_s), clip.pictures, strict=True)
+        vectors |= zip(_moved(clip.vector_s, begin_s), clip.vectors_VD, strict=True)
+        frame_s = _moved(np.arange(len(clip.luma_F)) / clip.fps, begin_s)
+        luma |= zip(frame_s, zip(clip.luma_F, clip.luma_spread_F, strict=True), strict=True)
+    frame_s = sorted(luma)
+    grid_s = np.arange(round(max(b + c.duration_s for c, b in windows) * first.fps)) / first.fps
+    lumas = np.array([luma[second] for second in frame_s], np.float32).T
+    luma_F, luma_spread_F = (np.interp(grid_s, frame_s, of).astype(np.float32) for of in lumas)
+    picture_s, vector_s = sorted(pictures), sorted(vectors)
+    return ClipFootage(
+        clip_id=first.clip_id,
+        fps=first.fps,
+        picture_s=np.array(picture_s, np.float32),
+        pictures=tuple(pictures[second] for second in picture_s),
+        vector_s=np.array(vector_s, np.float32),
+        vectors_VD=np.array([vectors[s] for s in vector_s], np.float32).reshape(len(vector_s), -1)
+        if vector_s
+        else first.vectors_VD,
+        luma_F=luma_F,
+        luma_spread_F=luma_spread_F,
+    )
+
+
+def _moved(seconds: NDArray[Any], begin_s: float) -> list[float]:
+    """Returns times in a take; those of one frame in two windows are equal."""
+    moved: list[float] = np.round(seconds + begin_s, 3).tolist()
+    return moved
 
 
 @lru_cache(maxsize=_KEPT_IN_CACHE)

@@ -30,6 +30,7 @@ class Match:
 
     offset_s: float  # time in b of a's first frame, in seconds of b; negative if b begins later
     speed: float  # seconds of b per second of a; 0.8 if b plays 1.25 times as fast
+    start_s: float  # begin of the shared footage in a
     overlap_s: float  # length of the shared footage, in seconds of a
     share_a: float  # share of a that b shows, 0 to 1
     share_b: float  # share of b that a shows, 0 to 1
@@ -361,6 +362,7 @@ def _match(a: ClipFootage, b: ClipFootage, candidate: Evidence) -> Match:
     return Match(
         offset_s=guess.offset_s,
         speed=guess.speed,
+        start_s=start_s,
         overlap_s=overlap_s,
         share_a=min(1.0, overlap_s / a.duration_s),
         share_b=min(1.0, overlap_s * guess.speed / b.duration_s),

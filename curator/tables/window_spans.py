@@ -1,4 +1,4 @@
-"""Tells which clips show the same footage on purpose: windows that overlap, or of other sizes.
+"""Tells which clips show the same footage on purpose, and which windows are of one take.
 
 Shape letters: N clips.
 """
@@ -14,16 +14,19 @@ from numpy.typing import NDArray
 from curator.records.clips import WINDOWED
 
 Numbers = NDArray[np.int64]
+_LONGEST_S = 60.0  # of a take that is compared as one, as `propose.max_s` of ordinary clips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSpans:
-    """Sizes of windows and places in the source, int64 [N] each; size 0 is no window."""
+    """Sizes of windows and places in the source, [N] each; size 0 is no window."""
 
     size: Numbers
     source: Numbers
+    shot: Numbers
     start_frame: Numbers
     end_frame: Numbers
+    start_s: NDArray[np.float64]
 
     @classmethod
     def of(cls, clips: Any) -> Self | None:  # noqa: ANN401 - a table or a corpus
@@ -35,19 +38,16 @@ class WindowSpans:
             return None
         _, size = np.unique(np.stack([frames, fps]), axis=1, return_inverse=True)
         source = clips["source_id"].combine_chunks().dictionary_encode().indices
-        ends = (clips[name].to_numpy().astype(np.int64) for name in ("start_frame", "end_frame"))
-        start_frame, end_frame = ends
+        places = (_filled(clips[name]) for name in ("shot", "start_frame", "end_frame"))
+        shot, start_frame, end_frame = (place.astype(np.int64) for place in places)
         return cls(
             size=np.where(frames > 0, size.reshape(-1) + 1, 0),
             source=source.to_numpy(zero_copy_only=False).astype(np.int64),
+            shot=shot,
             start_frame=start_frame,
             end_frame=end_frame,
+            start_s=_filled(clips["start_s"]),
         )
-
-    def at(self, rows: Numbers) -> "WindowSpans":
-        """Returns the spans of some clips."""
-        names = ("size", "source", "start_frame", "end_frame")
-        return WindowSpans(**{name: getattr(self, name)[rows] for name in names})
 
     def are_views(self, first: Numbers, second: Numbers) -> NDArray[np.bool_]:
         """Returns whether two clips, by number, are two windows of one take, or of two sizes."""
@@ -57,13 +57,28 @@ class WindowSpans:
         views: NDArray[np.bool_] = is_overlap | (self.size[first] != self.size[second])
         return views
 
-    def n_overlapping(self) -> int:
-        """Returns how many windows usually show the same frame of their source."""
-        by_place = np.lexsort((self.start_frame, self.source))
-        source = self.source[by_place] << 40
-        starts = source + self.start_frame[by_place]
-        n = np.searchsorted(starts, source + self.end_frame[by_place]) - np.arange(len(source))
-        return max(1, round(float(n.mean())))
+    def takes(self) -> Numbers:
+        """Returns a number for each clip: the same for windows of one size that follow each other.
+
+        Windows of a shot follow each other without a gap. A take is at most `_LONGEST_S` long, but
+        for its last window. A clip that is no window is a take.
+        """
+        order = np.lexsort((self.start_frame, self.shot, self.source, self.size))
+        size, source, shot, start, end, start_s = (
+            column[order]
+            for column in (self.size, self.source, self.shot, self.start_frame, self.end_frame,
+                           self.start_s)
+        )  # fmt: skip
+        is_first = np.ones(len(order), np.bool_)
+        is_first[1:] = (size[1:] == 0) | (start[1:] > end[:-1])
+        for column in (size, source, shot):
+            is_first[1:] |= column[1:] != column[:-1]
+        begin_s = start_s[is_first][np.cumsum(is_first) - 1]
+        piece = ((start_s - begin_s) // _LONGEST_S).astype(np.int64)
+        is_first[1:] |= piece[1:] != piece[:-1]
+        takes = np.empty(len(order), np.int64)
+        takes[order] = np.cumsum(is_first)
+        return takes
 
 
 def _filled(column: pa.ChunkedArray) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.stage import Work
-from curator.vectors.cells import CellSearch, CellSegment, is_first, read_cells
+from curator.vectors.cells import CellSearch, CellSegment, CellVectors, is_first, read_cells
 from curator.vectors.k_means import FLAT_CENTROIDS, CentroidIndex
 from curator.vectors.vector_index import VectorIndex
 
@@ -76,6 +76,9 @@ class NeighbourSearch:
     since: int = 0  # only vectors with at least this number look for neighbours
     asking: NDArray[np.bool_] | None = None  # owners that look for neighbours; None for all
     allowed: NDArray[np.bool_] | None = None  # owners that may be neighbours; None for all
+    # int64 [O], the owner that stands for each owner and its group, which count as one; None for
+    # no groups. `asking` and `allowed` have one value for all owners of a group.
+    group_of: NDArray[np.int64] | None = None
     probes: int = PROBES  # cells that a vector visits
 
     def owners(self, work: Work) -> NDArray[np.int64]:
@@ -108,6 +111,7 @@ class NeighbourSearch:
             since=self.since,
             asking=self.asking,
             allowed=self.allowed,
+            group_of=self.group_of,
             probes=self.probes,
         )
 
@@ -128,10 +132,18 @@ def _neighbours(
     since: int,
     asking: NDArray[np.bool_] | None,
     allowed: NDArray[np.bool_] | None,
+    group_of: NDArray[np.int64] | None,
     probes: int,
 ) -> VectorPairs:
     """Returns the pairs of a unit; `centroids` has `n_groups` groups, then the cells."""
-    vectors = segments[unit.segment].rows(unit.begin, unit.end)
+
+    def grouped(vectors: CellVectors) -> CellVectors:
+        return vectors if group_of is None else vectors._replace(owners=group_of[vectors.owners])
+
+    def read(cells: Sequence[int]) -> Iterator[CellVectors]:
+        return map(grouped, read_cells(segments, cells))
+
+    vectors = grouped(segments[unit.segment].rows(unit.begin, unit.end))
     if since:
         vectors = vectors.at(vectors.numbers >= since)
     if asking is not None:
@@ -141,7 +153,7 @@ def _neighbours(
     cells = index.nearest(vectors.codes, probes)
     # Hits in the nearest cell raise the bar for the other cells, so these have fewer hits.
     for some in (cells[:, :1], cells[:, 1:]):
-        search.visit(some, partial(read_cells, segments))
+        search.visit(some, read)
         hits = search.best()
     numbers = np.stack([vectors.numbers[hits.queries], hits.numbers], axis=1)
     owners = np.stack([vectors.owners[hits.queries], hits.owners], axis=1)

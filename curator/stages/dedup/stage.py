@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from curator.fingerprints import fingerprint
 from curator.matching.verify_pair import ALL_EDITS
-from curator.number_text import amount
 from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Remainders, Work
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair, find_pairs
+from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair, Takes, find_pairs
 from curator.stages.dedup.retention import (
     NO_LENGTH,
     Division,
@@ -30,7 +29,7 @@ from curator.tables.parts import with_column
 from curator.tables.window_spans import WindowSpans
 
 PAIRS = "alike"  # family: verified pairs
-MATCHING = 2  # version of the search: raise it when the same clips give other pairs
+MATCHING = 3  # version of the search: raise it when the same clips give other pairs
 # Removed footage is searched by these, whatever the recipe says: benchmarks/results/removed.md.
 REMOVED_COSINE, _REMOVED_NEIGHBOURS = 0.45, 16
 # benchmarks/results/duplicates.md: 5% of the offsets of crops have errors of 0.3 s.
@@ -52,7 +51,7 @@ class DedupStage(CorpusStage[DedupConfig]):
     """
 
     name = "dedup"
-    version = 4
+    version = 5
     reads = ("clips", "candidates")
     writes = ("clips", PAIRS)
     config_type = DedupConfig
@@ -87,8 +86,6 @@ class DedupStage(CorpusStage[DedupConfig]):
         is_window = np.zeros(len(ids), np.bool_)
         if windows is not None:
             pairs, is_window = pairs.without_views(windows), windows.size > 0
-            if is_on:
-                yield from _without_vectors(corpus, ids.filter(pa.array(is_window)))
         is_left, is_removed = np.ones(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
         rejected, partly = [], set[int]()
         for decisions in self._elsewhere(pairs, stored.places, places):
@@ -98,7 +95,7 @@ class DedupStage(CorpusStage[DedupConfig]):
                 share = decisions.columns["reason_score"].to_numpy()
                 partly.update(decisions.rows[share < np.float32(self.config.min_share)].tolist())
             rejected.append(decisions)
-        ranked = _ranked(corpus, self.config)
+        ranked = _ranked(corpus, self.config, windows)
         rejected.append(self._among(ranked, pairs, is_left))
         is_left[rejected[-1].rows] = False
         by_row = self._divisions(corpus, ranked, pairs, is_left, is_removed, partly, is_window)
@@ -154,10 +151,18 @@ class DedupStage(CorpusStage[DedupConfig]):
                     edits=ALL_EDITS,
                 )
             )
-        for own, some, n_windows in _by_size(ids, windows, compared, new) if config.enabled else ():
-            neighbours = config.neighbours * n_windows
+        takes = None if windows is None else _takes(corpus, ids, windows)
+        for own, some in _by_size(ids, windows, compared, new) if config.enabled else ():
             pairs.append(
-                find(own, some, others, work, similarity=config.similarity, neighbours=neighbours)
+                find(
+                    own,
+                    some,
+                    others,
+                    work,
+                    similarity=config.similarity,
+                    neighbours=config.neighbours,
+                    takes=takes,
+                )
             )
         # Clips of an unknown size are compared with a place once per size.
         found = {(p.clip_id, p.other, p.place): p for p in chain.from_iterable(pairs)}
@@ -327,35 +332,30 @@ class _NumberedPairs:
         return _NumberedPairs(self.table.filter(pa.array(~is_view)), self.ids)
 
 
-def _without_vectors(corpus: Corpus, windows: pa.Array) -> Iterator[str]:
-    """Yields a warning about windows between two pictures with vectors."""
-    n = int(np.sum(~corpus.vectors("embeddings").known(windows)))
-    # Where none has one, the recipe computes no vectors.
-    if 0 < n < len(windows):
-        yield (
-            f"{amount(n, 'window')} without a picture vector, so dedup does not find copies of "
-            "their footage: windows are shorter than analyze.scene_every_s; --set "
-            "analyze.scene_every_s=0.5 gives each half second a vector"
-        )
+def _takes(corpus: Corpus, ids: pa.Array, windows: WindowSpans) -> Takes:
+    is_described = corpus.vectors("embeddings").known(ids)
+    if not is_described.any():  # the recipe computes no vectors
+        is_described = np.ones(len(ids), np.bool_)
+    return Takes(ids, windows.takes(), windows.start_s, is_described)
 
 
 def _by_size(
     ids: pa.Array, windows: WindowSpans | None, compared: pa.Array, new: pa.Array
-) -> Iterator[tuple[pa.Array, pa.Array, int]]:
-    """Yields the clips to compare with each other, the new ones, and how many show each frame.
+) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """Yields the clips to compare with each other, and the new ones.
 
     Only windows of one size are compared. Others would hide copies among the nearest neighbours.
     Clips of `compared` that are not in the corpus have an unknown size.
     """
     if windows is None:
-        yield compared, new, 1
+        yield compared, new
         return
     for size in np.unique(windows.size).tolist():
         others = ids.filter(pa.array(windows.size != size))
         own, some = (
             names.filter(pc.invert(pc.is_in(names, value_set=others))) for names in (compared, new)
         )
-        yield own, some, windows.at(np.flatnonzero(windows.size == size)).n_overlapping()
+        yield own, some
 
 
 def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:
@@ -374,11 +374,21 @@ def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:
     })  # fmt: skip
 
 
-def _ranked(corpus: Corpus, config: DedupConfig) -> Ranked:
+def _ranked(corpus: Corpus, config: DedupConfig, windows: WindowSpans | None) -> Ranked:
+    """Ranks clips; windows have the rank of their take.
+
+    Ranks of single windows would alternate between two copies of a take. Of both, windows would
+    stay that others show by halves.
+    """
     # A clip marked `keep` ranks above all others with the same footage.
     is_marked = corpus.marked("keep", corpus["clip_id"]).astype(np.float64)
+    order = rank_order([is_marked, *(criterion(corpus, name) for name in config.prefer)])
+    if windows is not None:
+        take, rank = windows.takes(), np.argsort(order)
+        mean_rank = np.bincount(take, rank) / np.maximum(np.bincount(take), 1)
+        order = np.lexsort((rank, take, mean_rank[take], -is_marked))
     return Ranked(
-        order=rank_order([is_marked, *(criterion(corpus, name) for name in config.prefer)]),
+        order=order,
         pixels=criterion(corpus, "pixels").astype(np.int64),
         n_frames=criterion(corpus, "length").astype(np.int64),
     )

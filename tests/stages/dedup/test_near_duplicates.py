@@ -1,5 +1,6 @@
 """Stored pairs: what was compared is not compared again, wherever its other clip is."""
 
+from dataclasses import replace
 from functools import partial
 from unittest.mock import MagicMock
 
@@ -11,20 +12,20 @@ from numpy.typing import NDArray
 
 from curator.executor.corpus_work import CorpusWork
 from curator.matching import picture_vectors
-from curator.matching.clip_footage import ClipFootage
+from curator.matching.clip_footage import ClipFootage, joined
 from curator.matching.verify_pair import Match
 from curator.records.clips import Reason
 from curator.stage import Elsewhere
 from curator.stages.dedup import near_duplicates
 from curator.stages.dedup import stage as dedup_stage
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair, find_pairs
+from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair, Takes, find_pairs
 from curator.stages.dedup.stage import DedupStage, search_settings
 from curator.tables.footage_store import FootageInMemory
 from tests.made_out import SAME
 
 MATCH = Match(
-    offset_s=1.5, speed=1.0, overlap_s=3.0, share_a=0.75, share_b=1.0, mirrored=True,
+    offset_s=1.5, speed=1.0, start_s=0.0, overlap_s=3.0, share_a=0.75, share_b=1.0, mirrored=True,
     similarity=0.9, n_inliers=40,
 )  # fmt: skip
 
@@ -162,3 +163,93 @@ def test_a_clip_without_a_vector_is_compared_by_its_pictures(
     assert n_embedded == [1]
     (long,) = picture_vectors.with_vectors([made("long", [], n_pictures=5)])
     assert long.vector_s.tolist() == [0, 2, 4]
+
+
+def test_windows_are_compared_as_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins that windows without a vector are found, and that windows of a take hide no copy."""
+    compared = []
+
+    def verified(a: ClipFootage, b: ClipFootage, *_: object) -> Match:
+        compared.append((a.duration_s, b.duration_s))
+        return replace(SAME, offset_s=-0.5, start_s=0.5, overlap_s=7.5)
+
+    monkeypatch.setattr(near_duplicates, "verify_pair", verified)
+    near = {"a": [1.0, 0.1], "b": [1.0, 0.3]}
+    # Each second window has a vector, and the windows of a film are nearer than those of its copy.
+    own = [
+        made(f"{film}{n}", [[v / np.hypot(*near[film]) for v in near[film]]] * (n % 2))
+        for film in "ab"
+        for n in range(4)
+    ]
+    names = ids(*(clip.clip_id for clip in own))
+    windows = Takes(
+        names, np.repeat([0, 1], 4), np.tile(np.arange(4) * 2.0, 2), np.tile([False, True], 4)
+    )
+    assert len(windows.undescribed) == 0
+    search = partial(
+        find_pairs, FootageInMemory("own", own), names, places=[], work=CorpusWork("dedup"),
+        known_places=(), similarity=0.5, neighbours=1, takes=windows,
+    )  # fmt: skip
+    found = {(p.clip_id, p.other): p.match for p in search(names)}
+    assert compared == [(8.0, 8.0)]
+    assert {pair: (m.offset_s, m.start_s, m.overlap_s) for pair, m in found.items()} == {
+        (f"a{n}", f"b{n}"): (-0.5, 0.5, 1.5) for n in range(4)
+    } | {(f"a{n + 1}", f"b{n}"): (1.5, 0.0, 0.5) for n in range(3)}
+    assert found["a0", "b0"].share_a == found["a0", "b0"].share_b == 0.75
+    # Of a take that was compared before, only the new window is.
+    again = {(p.clip_id, p.other) for p in search(ids("b0"))}
+    assert again == {("a0", "b0"), ("a1", "b0")}
+
+
+def test_a_take_without_a_vector_is_compared_by_its_pictures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pins that pictures get vectors only where no window of the take has one."""
+    vector = np.eye(1, 1280, dtype=np.float32)
+    n_embedded = []
+
+    def embed(pictures: list[object]) -> NDArray[np.float32]:
+        n_embedded.append(len(pictures))
+        return np.repeat(vector, len(pictures), axis=0)
+
+    network = MagicMock(return_value=MagicMock(embed=embed))
+    monkeypatch.setattr(picture_vectors, "SceneNetwork", network)
+    monkeypatch.setattr(near_duplicates, "verify_pair", lambda *_: SAME)
+    own = [made("a0", vector.tolist()), made("a1", []), made("b0", []), made("b1", [])]
+    names = ids("a0", "a1", "b0", "b1")
+    is_described = np.array([True, False, False, False])
+    windows = Takes(names, np.array([0, 0, 1, 1]), np.array([0.0, 2.0, 0.0, 2.0]), is_described)
+    assert windows.undescribed.to_pylist() == ["b0", "b1"]
+    pairs = find_pairs(
+        FootageInMemory("own", own), names, names, [], CorpusWork("dedup"), known_places=(),
+        similarity=0.5, neighbours=1, takes=windows,
+    )  # fmt: skip
+    assert {(pair.clip_id, pair.other) for pair in pairs} == {("a0", "b0"), ("a1", "b1")}
+    assert n_embedded == [1, 1]
+
+
+def test_footage_of_windows_that_overlap_is_that_of_their_take() -> None:
+    """Pins pictures, vectors and luma, which two windows have twice."""
+    at_s = np.arange(0, 8, 2, dtype=np.float32)
+    take = replace(
+        made("take", [[float(n), 1.0] for n in range(4)], 8), vector_s=at_s,
+        luma_F=np.linspace(0, 1, 200, dtype=np.float32), luma_spread_F=np.ones(200, np.float32),
+    )  # fmt: skip
+
+    def window(begin_s: float, end_s: float) -> tuple[ClipFootage, float]:
+        is_shown, has_vector = (
+            (begin_s <= times) & (times < end_s) for times in (take.picture_s, take.vector_s)
+        )
+        frames = slice(round(begin_s * 25), round(end_s * 25))
+        clip = replace(
+            take, picture_s=take.picture_s[is_shown] - np.float32(begin_s),
+            pictures=take.pictures[: is_shown.sum()], luma_F=take.luma_F[frames],
+            vector_s=take.vector_s[has_vector] - np.float32(begin_s),
+            vectors_VD=take.vectors_VD[has_vector], luma_spread_F=take.luma_spread_F[frames],
+        )  # fmt: skip
+        return clip, begin_s
+
+    whole = joined([window(0, 3), window(2, 5), window(5, 5.8), window(5.8, 8)])
+    for name in ("picture_s", "vector_s", "vectors_VD", "luma_F", "luma_spread_F"):
+        np.testing.assert_allclose(getattr(whole, name), getattr(take, name), atol=1e-6)
+    assert whole.pictures == take.pictures

@@ -115,7 +115,7 @@ def pair(
     offset_s = (of_a[0] - of_b[0]) * speed
     overlap_s = min(of_a[1], of_b[1]) - max(of_a[0], of_b[0]) - lacks_s
     match = Match(
-        offset_s=offset_s, speed=speed, overlap_s=overlap_s,
+        offset_s=offset_s, speed=speed, start_s=max(0.0, -offset_s / speed), overlap_s=overlap_s,
         share_a=overlap_s / (of_a[1] - of_a[0]), share_b=overlap_s / (of_b[1] - of_b[0]),
         mirrored=False, similarity=0.9, n_inliers=40,
     )  # fmt: skip

@@ -29,6 +29,10 @@ WINDOWS = {
 }  # fmt: skip
 """By name: source, first frame of 25/s, frames and rate of the window."""
 NAMES = list(WINDOWS)
+WINDOWS |= {
+    "e0": ("e", 0, 81, 16.0), "e1": ("e", 127, 81, 16.0), "e2": ("e", 254, 81, 16.0),
+    "f0": ("f", 63, 81, 16.0), "f1": ("f", 190, 81, 16.0), "f2": ("f", 317, 81, 16.0),
+}  # fmt: skip
 
 
 def rows(*names: str) -> ClipRows:
@@ -101,11 +105,30 @@ def test_only_windows_of_one_size_are_searched_for_copies(monkeypatch: pytest.Mo
     stage = DedupStage(DedupConfig(neighbours=10))
     stage._pairs(corpus, ids, WindowSpans.of(table), [], CorpusWork("dedup"))
     assert asked == [({"a0", "a1", "a2", "b0", "c0"}, 10), ({"A0", "A1", "C0"}, 10)]
-    every = WindowSpans(
-        size=np.ones(8, np.int64), source=np.zeros(8, np.int64),
-        start_frame=np.arange(8) * 20, end_frame=np.arange(8) * 20 + 81,
+
+
+def test_windows_of_the_better_take_stay_together() -> None:
+    """Pins that windows of two takes of about the same quality do not stay in turns."""
+    clips = rows("f0", "e0", "e1", "f1", "f2", "e2")
+    pairs = [
+        (a, b, (WINDOWS[a][1] - WINDOWS[b][1]) / 25)
+        for a, b in [("e0", "f0"), ("e1", "f0"), ("e1", "f1"), ("e2", "f1"), ("e2", "f2")]
+    ]
+    assert reasons(clips, *pairs).keys() == {"e1", "e2"}
+
+
+def test_windows_of_a_shot_without_a_gap_are_one_take_of_a_minute() -> None:
+    """Pins what is compared as one: by shot, source and size, up to a frame that no window has."""
+    starts = [*range(0, 2000, 50), 2100, 2150, 2180, 2230, 0, 0]
+    spans = WindowSpans(
+        size=np.array([1] * 44 + [2, 0]), source=np.zeros(46, np.int64),
+        shot=np.array([0] * 43 + [1, 0, 0]), start_frame=np.array(starts),
+        end_frame=np.array(starts) + 50, start_s=np.array(starts) / 25,
     )  # fmt: skip
-    assert every.n_overlapping() == 4
+    takes = spans.takes().tolist()
+    runs = [takes[:30], takes[30:40], takes[40:43], *([take] for take in takes[43:])]
+    assert [len(set(run)) for run in runs] == [1] * 6
+    assert len({run[0] for run in runs}) == 6
 
 
 def test_like_windows_of_one_take_are_no_semantic_duplicates() -> None:
