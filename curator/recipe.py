@@ -216,6 +216,11 @@ class Recipe(BaseModel):
                 )
         return self
 
+    @field_validator("train_for")
+    @classmethod
+    def _distinct_trainers(cls, trainers: tuple[TrainFor, ...]) -> tuple[TrainFor, ...]:
+        return tuple(one for n, one in enumerate(trainers) if one not in trainers[:n])
+
     @model_validator(mode="after")
     def _tone_maps_what_is_kept(self) -> Self:
         """Refuses tone mapping if a rule rejects all HDR clips."""

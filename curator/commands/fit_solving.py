@@ -53,7 +53,6 @@ def solve(options: argparse.Namespace, trainers: "Sequence[Trainer]") -> Result:
             sized["cut.size"] = list(parsed_size(options.size))
         except ValueError as error:
             raise UsageError(f"--size: {error}") from error
-    # Sound is settled first: some trainers drop clips without it.
     wants_sound = any(t.rules.sound.use == "trained" for t in trainers)
     if wants_sound and used.cut.audio == "drop" and takes.kinds[:, 2].any():
         sized["cut.audio"] = "copy"
@@ -224,9 +223,13 @@ def recipe_text(base: str, changes: Mapping[str, Any]) -> str:
     """Returns a recipe in YAML."""
     import yaml
 
-    # One section at a time: YAML would put a recipe of one key into braces.
+    # One section at a time, scalars in blocks: YAML would put a recipe of one key into braces.
     parts = [
-        yaml.safe_dump({key: value}, sort_keys=False, default_flow_style=None).strip()
+        yaml.safe_dump(
+            {key: value},
+            sort_keys=False,
+            default_flow_style=None if isinstance(value, Mapping | list) else False,
+        ).strip()
         for key, value in changes.items()
     ]
     return "\n".join([f"base: {base}", *parts])

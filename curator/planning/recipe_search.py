@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from curator.frame_rate import parsed_rate
+from curator.frame_rate import LEAST_FPS, MOST_FPS, parsed_rate
 from curator.planning.divided_takes import Division, divided
 from curator.planning.seen_footage import Seen, Watcher, sample_lengths, seen
 from curator.planning.usable_takes import Takes
@@ -169,7 +169,11 @@ class _Search:
             rule, stride = watcher.trainer.rules.rate, watcher.trainer.rules.frames.stride
             # Of every second frame, a model sees its rate at twice that rate.
             strided = (rule.model_fps or 0) * stride if isinstance(stride, int) else None
-            rates |= {f"{fps:g}": None for fps in (rule.model_fps, rule.fps, strided) if fps}
+            rates |= {
+                f"{fps:g}": None
+                for fps in (rule.model_fps, rule.fps, strided)
+                if fps and LEAST_FPS <= fps <= MOST_FPS
+            }
         return [*rates, None]
 
     def _max_lengths(self) -> list[float]:

@@ -52,9 +52,7 @@ class Watcher:
         self.trainer = trainer
         self._forms: dict[tuple[int, float, tuple[int, int, int]], _Form] = {}
         rules = trainer.rules
-        drops = rules.sound.drops and rules.sound.use == "trained"
         self._by_size = rules.size.policy == "buckets" or rules.frames.min_side_px > 0
-        self._by_sound = drops
         self.lengths = sample_lengths(trainer)
         self._longest = max(self.lengths, default=1)
 
@@ -83,14 +81,13 @@ class Watcher:
         return form
 
     def kinds(self, kinds: Ints) -> list[tuple[int, int, int]]:
-        """Returns the kinds of clips, equal where the trainer does not tell them apart."""
-        return [
-            (
-                width if self._by_size else 1024, height if self._by_size else 576,
-                sound if self._by_sound else 1,
-            )
-            for width, height, sound in kinds.tolist()
-        ]  # fmt: skip
+        """Returns the kinds of clips, equal where the trainer does not tell them apart.
+
+        No trainer drops clips without sound.
+        """
+        if not self._by_size:
+            return [(1024, 576, 1)] * len(kinds)
+        return [(width, height, 1) for width, height, _ in kinds.tolist()]
 
 
 def sample_lengths(trainer: Trainer) -> list[int]:

@@ -3,7 +3,7 @@
 Shape letters: N clips.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -48,6 +48,10 @@ class WindowSpans:
             end_frame=end_frame,
             start_s=_filled(clips["start_s"]),
         )
+
+    def at(self, rows: Numbers) -> Self:
+        """Returns the spans of some clips, by number."""
+        return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     def are_views(self, first: Numbers, second: Numbers) -> NDArray[np.bool_]:
         """Returns whether two clips, by number, are two windows of one take, or of two sizes."""

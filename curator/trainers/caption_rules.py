@@ -5,8 +5,11 @@ an estimate between two bounds that hold for the tokenizers of these trainers: a
 has at least one token, and a byte of UTF-8 at most one.
 """
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
 
 from curator.trainers.frame_rules import Rule
 
@@ -15,20 +18,34 @@ CHARACTERS_PER_TOKEN = 4.0
 thumb. Each other character counts as a token."""
 
 
+_NUMBER = re.compile(r"\{(seconds|fps|width|height)(:\.[0-9]f)?\}")
+
+
 class CaptionRule(Rule):
     """What a trainer makes of a caption."""
 
-    tokens: int | None = None
+    tokens: Annotated[int, Field(strict=True, ge=1)] | None = None
     """Most tokens; null if the file's author found no limit."""
     tokenizer: str = "unknown"
     form: Literal["as_is", "strip", "sentence", "tags", "lines"] = "as_is"
     """`sentence`: without blanks and stops at the end, plus one stop; `tags`: a blank is inserted
     behind each comma, and [name] and [trigger] are removed; `lines`: each line that is not empty
     is a caption, of which one is drawn. The first one is given, and the longest one is counted."""
-    suffix: str = ""
+    suffix: str = Field("", max_length=1000)
     """Text that the trainer appends; may name {seconds}, {fps}, {width} and {height}."""
     empty: Literal["used", "dropped", "file_name", "nan"] = "used"
     """What an empty caption becomes; `nan`: the text "nan" if the list of clips is CSV."""
+
+    @field_validator("suffix")
+    @classmethod
+    def _names_numbers(cls, suffix: str) -> str:
+        # The file may be a stranger's: other formats reach attributes, or make gigabytes.
+        if set("{}") & set(_NUMBER.sub("", suffix)):
+            raise ValueError(
+                "expected text with {seconds}, {fps}, {width} or {height}, or with decimals such "
+                "as {fps:.2f}, and no other braces"
+            )
+        return suffix
 
 
 @dataclass(frozen=True, slots=True)

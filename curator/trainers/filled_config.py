@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from curator.number_text import amount
 from curator.trainers.clip_fit import ClipForm, fit_counted, speed_of
 from curator.trainers.fit_words import REASONS, seen_line
-from curator.trainers.frame_rules import Drop
+from curator.trainers.frame_rules import MAX_FRAMES, Drop
 from curator.trainers.trainer_files import ConfigFile, Trainer, load_trainer
 
 MORE = 1.02
 """Factor by which a further choice must see more, so that trifles do not complicate a file."""
 NEAR_ASPECT = 0.05
 """Difference of aspects up to which the trainer's own size stays."""
-_ANY_LENGTH = 1 << 20
+_ANY_LENGTH = MAX_FRAMES
 _MOST_FORMS, _MOST_LENGTHS, _MOST_RATES = 400, 40, 4
 """Bounds of a search, which then takes about a second."""
 _LOSSES = {

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from math import floor
 from typing import Any
 
 from curator.number_text import amount, count, length, share
@@ -91,6 +92,9 @@ def warning_lines(facts: Facts, out: str) -> Iterator[str]:
         yield f"warning: {label} never sees more than half of the footage; {fit} says why"
     if facts["without_sound"] and facts["without_sound"] == facts["read"]:
         yield f"warning: {label} trains on sound, and no clip has sound; --audio keep writes it"
+    if facts["retimed"]:
+        clips = amount(facts["retimed"], "clip")
+        yield f"warning: {label} shows {clips} at another speed; {fit} counts"
     if facts["enlarged"]:
         yield f"warning: {label} enlarges {amount(facts['enlarged'], 'clip')}; {fit} counts"
 
@@ -104,7 +108,7 @@ def clip_lines(
     reason = fit.reason or (Drop.NO_CAPTION if caption.text is None else None)
     if reason is not None:
         yield f"  dropped: {_dropped_words(reason, fit)}; {rules.frames.dropped}"
-        yield from (f"    {remedy}" for remedy in _remedies(trainer, reason, fit))
+        yield from (f"    {remedy}" for remedy in _remedies(trainer, reason, form, fit))
         return
     seconds = form.n_frames / float(form.fps)
     yield "  kept"
@@ -139,15 +143,21 @@ def _dropped_words(reason: Drop, fit: ClipFit) -> str:
     return f"{has} {unit}; the most is {needs}"
 
 
-def _remedies(trainer: Trainer, reason: Drop, fit: ClipFit) -> Iterator[str]:
+def _remedies(trainer: Trainer, reason: Drop, form: ClipForm, fit: ClipFit) -> Iterator[str]:
     options = {name: one.option for name, one in trainer.rules.parameters.items()}
     lengths = next((n for n in ("buckets", "frames") if trainer.values.get(n) is not None), None)
     if reason in (Drop.TOO_SHORT, Drop.NO_FRAME_TO_SPARE):
         if lengths is not None:
             yield f"in the trainer: lower {options[lengths]}; try it with --set {lengths}=..."
-        yield f"in the recipe: {_window(trainer)}, or a higher propose.min_s"
+        yield (
+            f"in the recipe: {_window(trainer)}; without windows, a higher propose.min_s leaves "
+            "such clips out"
+        )
     elif reason is Drop.TOO_LONG:
-        yield f"in the recipe: propose.max_s below {fit.needs:.6g}" if fit.needs else "shorten it"
+        if fit.has and fit.needs:
+            # Both are frames as the trainer counts them, or seconds.
+            most_s = floor(1000 * form.n_frames / float(form.fps) * fit.needs / fit.has) / 1000
+            yield f"in the recipe: propose.max_s of at most {most_s:g}, or windows of at most that"
     elif reason is Drop.OFF_GRID:
         yield f"in the recipe: {_window(trainer)}; or truncate clips in your dataset"
     elif reason is Drop.NO_CAPTION:
@@ -207,7 +217,7 @@ def _speed_remedy(trainer: Trainer, form: ClipForm, speed: float) -> str:
     if trainer.rules.rate.policy == "spread":
         return f"{_window(trainer)} in the recipe, because the trainer reads the whole clip"
     fps = float(form.fps)
-    words = f"cut.fps={fps * speed:.6g} in the recipe"
+    words = f"cut.fps={fps * speed:.6g} in the recipe (with windows, their fps instead)"
     source = trainer.rules.parameters.get("source_fps")
     if source is None:
         return words

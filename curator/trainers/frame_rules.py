@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from curator.trainers.timelines import (
     Method,
@@ -32,6 +32,15 @@ class Drop(StrEnum):
     TOO_SMALL = "too_small"
 
 
+MAX_FRAMES = 100_000
+"""Most frames of a sample: an hour at 24 frames/s, and seconds of work for some rules."""
+Number = Annotated[int, Field(strict=True, ge=1, le=MAX_FRAMES)]
+Side = Annotated[int, Field(strict=True, ge=1, le=16384)]
+"""Side of a picture in pixels."""
+Fps = Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 class Rule(BaseModel):
     """A rule of a trainer's file."""
 
@@ -43,21 +52,28 @@ class RateRule(Rule):
 
     policy: Literal["own", "resample", "spread"]
     """`own`: frames as they are; `resample`: at `fps`; `spread`: from the first to the last."""
-    fps: float | None = Field(None, gt=0)
+    fps: Fps | None = None
     """Rate to which the trainer resamples."""
     method: Method | None = None
-    source_fps: float | None = Field(None, gt=0)
+    source_fps: Fps | None = None
     """Of `skip`: the rate that the user states for all clips; null reads frames as they are."""
     rounding: SpreadRounding = "floor"
     """Of `spread`."""
     stretch: bool = False
     """Of `spread`: whether frames of shorter clips repeat; else all frames are read."""
-    model_fps: float | None = Field(None, gt=0)
+    model_fps: Fps | None = None
     """Rate at which the model shows its frames; null if none is known."""
     conditioned: bool = False
     """Whether the trainer tells the model the rate of each clip."""
     told_fps: float | None = Field(None, gt=0)
     """Of `conditioned`: the rate that the trainer tells for all clips, instead of their own."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        """Refuses a rule that would read frames as they are without saying so."""
+        if self.policy == "resample" and (self.method is None or self.fps is None):
+            raise ValueError("policy is resample; expected fps and method, too")
+        return self
 
 
 def _list(value: object) -> object:
@@ -67,7 +83,9 @@ def _list(value: object) -> object:
 class FrameRule(Rule):
     """How many frames a trainer reads, where, and which clips it does not read."""
 
-    lengths: Annotated[tuple[int, ...], BeforeValidator(_list)] | None = None
+    lengths: Annotated[tuple[Number, ...], Field(min_length=1), BeforeValidator(_list)] | None = (
+        None
+    )
     """Numbers of frames of a sample; null for all frames, or for those of the size's buckets."""
     choose: Literal["longest", "each"] = "longest"
     """Whether a clip gives a sample of the longest length that fits, or one of each length."""
@@ -78,11 +96,11 @@ class FrameRule(Rule):
     `full` reads the whole clip, up to the largest length."""
     random_starts: Literal["all", "all_but_last", "all_but_last_unless_one"] = "all"
     """Of `random`: starts that the trainer can draw."""
-    slide: int = Field(1, ge=1)
+    slide: Number = 1
     """Of `slide`: distance of two samples."""
-    samples: int = Field(1, ge=1)
+    samples: Number = 1
     """Of `uniform`: number of samples."""
-    stride: int | Literal["force_one", "max_30fps", "entire_chunk", "at_rate"] = 1
+    stride: Number | Literal["force_one", "max_30fps", "entire_chunk", "at_rate"] = 1
     """A sample takes each `stride`-th frame. `max_30fps`: int(rate / 30); `entire_chunk`: frames
     of the clip // length; `at_rate`: round(rate / `fps` of the rule `rate`)."""
     counts_whole_strides: bool = False
@@ -90,17 +108,17 @@ class FrameRule(Rule):
     short: Literal["drop", "grid", "all", "repeat", "stretch"] = "drop"
     """Clips below all lengths: dropped, read to the last length on the grid, read whole, continued
     with their last frame, or spread over the longest length."""
-    grid: tuple[int, int] | None = None
+    grid: tuple[Number, Annotated[int, Field(strict=True, ge=0)]] | None = None
     """(m, r): numbers of frames are m·n + r."""
     grid_of: Literal["short", "read", "lengths", "clip", "only"] = "read"
     """What is truncated to the grid: short clips, frames of a sample, lengths, or the clip before
     anything else. `only`: clips that are not on the grid are dropped."""
-    min_frames: int | None = None
-    max_frames: int | None = None
-    max_seconds: float | None = None
-    max_lengths: float | None = None
+    min_frames: Number | None = None
+    max_frames: Number | None = None
+    max_seconds: Positive | None = None
+    max_lengths: Positive | None = None
     """Most seconds of a clip, as a multiple of the sample's seconds at the model's rate."""
-    min_side_px: int = 0
+    min_side_px: int = Field(0, ge=0)
     never_one: bool = False
     """Whether a length of 1 is only for images."""
     dropped: str

@@ -3,17 +3,19 @@
 Rounding follows each trainer. Sides are width, height.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, floor, log, sqrt
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from curator.buckets import MAX_ENLARGED
-from curator.trainers.frame_rules import Rule
+from curator.errors import unknown_key
+from curator.trainers.frame_rules import Rule, Side
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,9 @@ class Bucket:
     frames: int
 
 
+_NUMBER = re.compile("[1-9][0-9]{0,4}")
+
+
 def _buckets(value: object) -> object:
     """Reads `960x544x49`: width, height, frames."""
     if value is None:
@@ -59,7 +64,7 @@ def _buckets(value: object) -> object:
     buckets = []
     for text in value:
         sides = str(text).split("x")
-        if len(sides) != 3 or not all(side.isdigit() and int(side) > 0 for side in sides):
+        if len(sides) != 3 or not all(map(_NUMBER.fullmatch, sides)):
             raise ValueError(f"bucket {text!r}; expected WIDTHxHEIGHTxFRAMES such as 960x544x49")
         buckets.append(Bucket(*map(int, sides)))
     return tuple(buckets)
@@ -83,36 +88,54 @@ class SizeRule(Rule):
     """`own`: as the clip is; `unknown`: not described here; `fixed`: `width` x `height`; `area`:
     at most `max_pixels`, sides on `multiple`; `rounded_aspect`: the area of a square of `side`;
     the others choose among sizes by the aspect."""
-    width: int | None = None
-    height: int | None = None
-    multiple: int = 1
+    width: Side | None = None
+    height: Side | None = None
+    multiple: Annotated[int, Field(strict=True, ge=1, le=1024)] = 1
     no_upscale: bool = False
     """Of `area_buckets`: whether clips up to the area keep their own size, on `multiple`."""
-    then_multiple: int | None = None
+    then_multiple: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
     """Of `aspect_buckets`: to which the sides of a size are rounded once more."""
-    max_pixels: int | None = None
+    max_pixels: Annotated[int, Field(strict=True, ge=256, le=16384**2)] | None = None
     fit: Literal["cover", "stretch"] = "cover"
     """`cover`: scaled until both sides cover the size, and cropped around the centre."""
     resolution: Annotated[str | None, BeforeValidator(_text)] = None
     """Of `thresholds`: the table to use."""
-    tables: Mapping[str, tuple[tuple[float, int, int], ...]] = {}
+    tables: Mapping[str, tuple[tuple[Annotated[float, Field(gt=0)], Side, Side], ...]] = {}
     """Of `thresholds`: aspects below which a size applies, with the size, in ascending order."""
-    resolutions: Annotated[tuple[float, ...], BeforeValidator(_numbers)] = ()
+    resolutions: Annotated[
+        tuple[Annotated[float, Field(ge=16, le=16384)], ...], BeforeValidator(_numbers)
+    ] = ()
     """Of `aspect_buckets`: sides of a square with the area of a size; each makes a sample."""
-    min_aspect: float = 0.5
-    max_aspect: float = 2.0
-    n_aspects: int = 7
+    min_aspect: float = Field(0.5, ge=0.01, le=100)
+    max_aspect: float = Field(2.0, ge=0.01, le=100)
+    n_aspects: Annotated[int, Field(strict=True, ge=1, le=1000)] = 7
     by_aspect: bool = True
     """Of `aspect_buckets`: whether there are others than square sizes."""
     buckets: Annotated[tuple[Bucket, ...], BeforeValidator(_buckets)] = ()
     """Of `buckets`: sizes with frames, such as 960x544x49; without any, `width` and `height`."""
     frames_first: bool = False
     """Of `buckets`: whether the longest bucket is chosen before the nearest aspect."""
-    table: Mapping[str, tuple[int, int]] = {}
+    table: Mapping[str, tuple[Side, Side]] = {}
     """Of `aspect_table`: aspects, height by width, with height and width at a side of 512."""
-    side: int = Field(512, ge=16)
-    aspects: tuple[tuple[int, int], ...] = ()
+    side: Annotated[int, Field(strict=True, ge=16, le=16384)] = 512
+    aspects: tuple[tuple[Side, Side], ...] = ()
     """Of `budget_buckets`: aspects as pairs of whole numbers."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        """Refuses a policy without the values that it needs."""
+        has_size = self.width is not None and self.height is not None
+        if self.policy in _CHOSEN and self.policy != "area_buckets" and has_size:
+            return self
+        if self.policy == "buckets" and not (self.buckets or has_size):
+            raise ValueError("policy is buckets; expected buckets, or width and height")
+        for name in _NEEDS.get(self.policy, ()):
+            if getattr(self, name) in (None, (), {}):
+                raise ValueError(f"{name} is empty; the policy {self.policy} needs it")
+        if self.policy == "thresholds" and self.resolution not in self.tables:
+            names = list(self.tables)
+            raise ValueError(unknown_key(str(self.resolution), names, "resolution"))
+        return self
 
     def bucket(self, n_frames: int, width: int, height: int) -> Bucket | None:
         """Returns the bucket of a clip; None if the clip is shorter than all."""
@@ -136,6 +159,8 @@ class SizeRule(Rule):
         size = self._size(n_frames, width, height)
         if size is None:
             return None
+        # A clip or limit below one step would leave no picture.
+        size = max(size[0], self.multiple), max(size[1], self.multiple)
         across, down = size[0] / width, size[1] / height
         if self.fit == "stretch":
             return PictureFit(*size, max(across, down), 0.0, across / down)
@@ -183,10 +208,10 @@ def _area_bucket(rule: SizeRule, width: int, height: int) -> tuple[int, int]:
 def _area_sizes(area: int, step: int) -> list[tuple[int, int]]:
     side = int(sqrt(area))
     sizes: set[tuple[int, int]] = set()
-    for short in range(side // 2 // step * step, side + step, step):
+    for short in range(max(step, side // 2 // step * step), side + step, step):
         long = area // short // step * step
         sizes |= {(short, long), (long, short)}
-    return sorted(sizes)
+    return sorted(size for size in sizes if min(size)) or [(step, step)]
 
 
 def _aspect_bucket(rule: SizeRule, width: int, height: int) -> tuple[int, int]:
@@ -236,7 +261,7 @@ def _budget_sizes(
             wide, high = (wide - step, high) if wide >= high else (wide, high - step)
         if wide >= step and high >= step:
             sizes.add((wide, high))
-    return sorted(sizes, key=lambda size: size[0] / size[1])
+    return sorted(sizes or {(step, step)}, key=lambda size: size[0] / size[1])
 
 
 _SQUARE_SIDES = {0.25: 512, 0.5: 768, 1.0: 1024, 2.0: 1536, 4.0: 2048}
@@ -272,6 +297,14 @@ def _budget(rule: SizeRule, width: int, height: int) -> tuple[int, int]:
     return min(sizes, key=lambda size: abs(size[0] * size[1] - target))
 
 
+_NEEDS = {
+    "area_buckets": ("width", "height"),
+    "thresholds": ("tables", "resolution"),
+    "aspect_buckets": ("resolutions",),
+    "aspect_table": ("table",),
+    "budget_buckets": ("max_pixels", "aspects"),
+}
+"""Values without which a policy has no sizes."""
 _CHOSEN = {
     "area": _area,
     "thresholds": _threshold,

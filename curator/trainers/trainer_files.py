@@ -17,7 +17,7 @@ from curator.strict_yaml import read_yaml, yaml_names
 from curator.trainers.caption_rules import CaptionRule
 from curator.trainers.frame_rules import FrameRule, RateRule, Reading, Rule, read_clip
 from curator.trainers.size_rules import SizeRule
-from curator.value_errors import explain
+from curator.value_errors import explain, value_words
 
 FOLDER = Path(__file__).parent
 _RULES = ("rate", "frames", "size", "caption", "sound")
@@ -103,8 +103,12 @@ class Trainer:
         self.name = name
         self.rules = rules
         self.values = dict(values)
-        defaults = {k: _filled(one.default, values, name) for k, one in rules.parameters.items()}
-        self.changed = {key: value for key, value in values.items() if value != defaults[key]}
+        # A parameter that follows another one is not changed.
+        self.changed = {
+            key: value
+            for key, value in values.items()
+            if value != _filled(rules.parameters[key].default, values, name)
+        }
         self._readings: dict[tuple[int, float, tuple[int, ...] | None], Reading] = {}
 
     @cached_property
@@ -178,16 +182,22 @@ def load_trainer(name: str, values: Mapping[str, Any] | None = None) -> Trainer:
     if variant is not None:
         data = _merged(data, contents["variants"][variant])
     given = dict(values or {})
+    named = data.get("parameters") or {}
+    if not isinstance(named, dict):
+        raise RecipeError(
+            f"trainer {name}: parameters is {value_words(named)}; expected names and defaults such "
+            "as frames: {default: 49, option: num_frames}"
+        )
     defaults = {
-        key: one.get("default") if isinstance(one, dict) else None
-        for key, one in (data.get("parameters") or {}).items()
+        key: one.get("default") if isinstance(one, dict) else None for key, one in named.items()
     }
     for key in given:
         if key not in defaults:
             raise RecipeError(f"{name}: {unknown_key(key, list(defaults), 'parameter')}")
     filled = defaults | given
-    # A parameter may default to another one.
-    filled = {key: _filled(value, filled, name) for key, value in filled.items()}
+    # A parameter may default to another one, and this to a third.
+    for _ in defaults:
+        filled = {key: _filled(value, filled, name) for key, value in filled.items()}
     for rule in _RULES:
         if rule in data:
             data[rule] = _filled(data[rule], filled, name)

@@ -325,3 +325,16 @@ def test_recipes_keep_what_they_set() -> None:
         "propose.windows": ["81@16"], "cut.fps": None, "cut.length_frames": None,
     }  # fmt: skip
     assert isinstance(with_changes(recipe, changes), Recipe)
+
+
+def test_a_printed_recipe_may_remove_a_section() -> None:
+    changes = {"filters": None, "models": "weights", "dedup": {"enabled": False}}
+    text = recipe_text("quickstart", changes)
+    assert load_yaml(text) == {"base": "quickstart"} | changes
+
+
+@pytest.mark.parametrize("fps", [0.5, 500])
+def test_a_rate_that_no_window_can_have_is_not_tried(fps: float) -> None:
+    trainer = load_trainer("musubi", {"fps": fps})
+    outcome = solved(takes_of((10.0, 24.0)), [trainer], load_recipe("quickstart"))
+    assert outcome.well == [0.0]

@@ -130,13 +130,14 @@ def facts_of(name: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
 def test_a_run_warns_where_training_would_go_wrong() -> None:
     ltx2 = facts_of(
         "ltx2", clips=4, read=4, footage_s=10.0, seen_s=4.9, readable_s=4.9, without_sound=4,
-        enlarged=1,
+        enlarged=1, retimed=2,
     )  # fmt: skip
     seen, *warnings = fit_lines({"fit": [ltx2]}, "out")
     assert seen == "ltx2 sees 49% of the footage and 100% of the clips"
     assert [warning.partition("; ")[0] for warning in warnings] == [
         "warning: ltx2 never sees more than half of the footage",
         "warning: ltx2 trains on sound, and no clip has sound",
+        "warning: ltx2 shows 2 clips at another speed",
         "warning: ltx2 enlarges 1 clip",
     ]
     drawn = facts_of("x", clips=1, read=1, footage_s=9.0, seen_s=3.0, readable_s=9.0, drawn=1)
@@ -180,3 +181,9 @@ def table_of_page() -> str:
 
 if __name__ == "__main__":
     print(table_of_page())
+
+
+def test_train_for_has_each_trainer_once() -> None:
+    other = {"trainer": "ltx2", "frames": 97}
+    recipe = load_recipe({"train_for": ["ltx2", other, {"trainer": "ltx2"}, other]})
+    assert recipe.model_dump(mode="json")["train_for"] == [{"trainer": "ltx2"}, other]

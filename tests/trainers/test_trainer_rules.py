@@ -299,7 +299,8 @@ def test_speed_is_the_models_rate_over_the_rate_that_is_read() -> None:
 )
 def test_the_window_of_a_remedy_is_read_whole_and_at_the_models_speed(name: str) -> None:
     trainer = load_trainer(name)
-    words = next(iter(fit_words._remedies(trainer, Drop.OFF_GRID, fit_form(trainer, form(9, 9)))))
+    short = form(9, 9)
+    words = next(fit_words._remedies(trainer, Drop.OFF_GRID, short, fit_form(trainer, short)))
     found = re.search(r"frames: (\d+), fps: (\d+)", words)
     assert found is not None
     fit = fit_form(trainer, form(int(found[1]), int(found[2])))
@@ -425,9 +426,104 @@ def test_wrong_names_and_values_are_named(name: str, values: dict[str, Any], mes
         load_trainer(name, values)
 
 
-def test_a_label_names_only_parameters_that_were_given() -> None:
-    # min_frames defaults to $frames.
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("wan-diffsynth", {"frames": 0}, "the parameter frames: expected a number greater than"),
+        ("musubi", {"frames": True}, "expected a whole number; got true"),
+        ("ai-toolkit", {"frames": 10**6}, "less than or equal to 100000; got 1000000"),
+        ("fastvideo", {"frames": []}, "the parameter frames: expected at least one entry"),
+        ("fastvideo", {"fps": float("inf")}, "the parameter fps: expected"),
+        ("musubi", {"grid": [0, 1]}, "grid.0: expected a number greater than"),
+        ("videox-fun", {"stride": 0}, "the parameter stride: expected"),
+        ("cogvideo", {"height": 0}, "the parameter height: expected a number greater than"),
+        ("musubi", {"width": None}, "size: width is empty; the policy area_buckets needs it"),
+        ("finetrainers", {"width": None}, "expected buckets, or width and height"),
+        ("musubi", {"width": 10**12}, "the parameter width: expected a number less than"),
+        ("automodel", {"max_pixels": None}, "size: max_pixels is empty"),
+        ("wan-diffsynth", {"max_pixels": -1}, "the parameter max_pixels: expected"),
+        ("diffusion-pipe", {"resolutions": []}, "size: resolutions is empty"),
+        ("diffusion-pipe", {"resolutions": float("nan")}, "the parameter resolutions: expected"),
+        ("diffusion-pipe", {"min_aspect": 0}, "the parameter min_aspect: expected"),
+        ("diffusion-pipe", {"n_aspects": 10**12}, "the parameter n_aspects: expected"),
+        ("cosmos3", {"resolution": 99}, "size: unknown resolution '99'; known: 256, 480"),
+        ("ltx2", {"buckets": "²x2x2"}, "expected WIDTHxHEIGHTxFRAMES"),
+    ],
+)  # fmt: skip
+def test_values_that_no_trainer_can_have_are_refused_by_name(
+    name: str, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load_trainer(name, values)
+
+
+def _own(folder: Path, changes: str, at: str) -> str:
+    text = (FOLDER / "cogvideo.yaml").read_text(encoding="utf-8")
+    path = folder / "mine.yaml"
+    path.write_text(
+        re.sub(rf"(?m)^{at}:.*\n(  .*\n)*", f"{at}: {changes}\n", text), encoding="utf-8"
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("at", "changes", "message"),
+    [
+        ("parameters", "[1]", r"parameters is \[1\]; expected names and defaults such as"),
+        ("parameters", "text", "parameters is 'text'; expected names and defaults"),
+        ("caption", '{suffix: "{0.__class__}"}', "caption.suffix: expected text with {seconds}"),
+        ("caption", '{suffix: "{seconds:9999999999}"}', "caption.suffix: expected text with"),
+        ("caption", '{suffix: "{unknown}"}', "caption.suffix: expected text with"),
+        ("rate", "{policy: resample, fps: 16}", "policy is resample; expected fps and"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_applied_is_refused(
+    tmp_path: Path, at: str, changes: str, message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load_trainer(_own(tmp_path, changes, at))
+
+
+def test_a_parameter_may_default_to_one_that_defaults_to_a_third(tmp_path: Path) -> None:
+    parameters = (
+        "{frames: {default: $width, option: a}, width: {default: $height, option: b}, "
+        "height: {default: 49, option: c}}"
+    )
+    path = _own(tmp_path, parameters, "parameters")
+    assert load_trainer(path).values == {"frames": 49, "width": 49, "height": 49}
+
+
+def test_a_limit_below_one_step_leaves_one_step() -> None:
+    assert size("wan-diffsynth", 64, 9, max_pixels=256) == (32, 16)
+    rules = load_trainer("musubi", {"width": 16, "height": 16}).rules
+    picture = rules.size.fitted(25, 64, 9)
+    assert picture is not None
+    assert (picture.width, picture.height) == (16, 16)
+
+
+def test_a_parameter_that_follows_another_one_is_not_changed() -> None:
     assert load_trainer("simpletuner").label == "simpletuner"
-    assert load_trainer("simpletuner", {"frames": 41}).label == "simpletuner frames=41"
-    few = load_trainer("simpletuner", {"min_frames": 41})
-    assert few.label == "simpletuner min_frames=41"
+    assert load_trainer("simpletuner", {"frames": 49}).label == "simpletuner frames=49"
+    one = load_trainer("simpletuner", {"frames": 49, "min_frames": 17})
+    assert one.label == "simpletuner frames=49 min_frames=17"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "fps", "most_s"),
+    [("simpletuner", {"max_frames": 100}, 25, 4.011), ("cosmos3", {}, 30, 61.0)],
+)
+def test_the_remedy_for_a_long_clip_makes_the_trainer_read_it(
+    name: str, values: dict[str, Any], fps: int, most_s: float
+) -> None:
+    trainer = load_trainer(name, values)
+
+    def lines(seconds: float) -> str:
+        form = ClipForm(
+            n_frames=round(seconds * fps), fps=Fraction(fps), width=960, height=540, has_sound=True
+        )
+        fit = fit_form(trainer, form)
+        caption = caption_of(trainer, fit, form, "words")
+        return "\n".join(fit_words.clip_lines(trainer, form, fit, caption))
+
+    assert f"propose.max_s of at most {most_s:g}," in lines(70)
+    assert "kept" in lines(most_s)
