@@ -6,6 +6,8 @@ and overlapping ends; then the likeliest of all pairs; then equal parts. Both ju
 and no clip is shorter than `--solve` would make it.
 
 `outputs` solves for each trainer alone, cuts all windows in a run over a copy of OUT, and compares.
+With `--each`, a run per trainer cuts its recipe over a copy; "within" is what the trainer sees of
+the footage that OUT keeps, without other copies of repeated shots.
 
     python benchmarks/solve.py corpora [--first N] [--corpora N]
     python benchmarks/solve.py outputs SOURCES OUT WORK
@@ -16,23 +18,25 @@ import shutil
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import CURATE, arguments, tell
+from measure import CURATE, arguments, sets, tell
 from numpy.typing import NDArray
 
+from curator.commands.fit_solving import recipe_text
 from curator.planning.divided_takes import Division, divided
 from curator.planning.recipe_search import shortest_s, solved
 from curator.planning.seen_footage import Watcher, seen, seen_spans
-from curator.planning.usable_takes import Takes, written_clips
+from curator.planning.usable_takes import Takes, _spans, written_clips
 from curator.recipe import Recipe, load_recipe
 from curator.stages.propose.config import WindowConfig
 from curator.storage import open_store
 from curator.tables.kept_clips import selected_clips
+from curator.tables.snapshot_store import find_summary
 from curator.trainers.trainer_files import load_trainer
 
 TRAINERS = (
@@ -47,6 +51,7 @@ TEN = (
 RATES = (12.5, 15.0, 24000 / 1001, 24.0, 25.0, 30000 / 1001, 30.0, 50.0, 60.0)
 SIZES = ((1920, 1080), (1280, 720), (1080, 1920), (854, 480), (640, 480), (3840, 2160))
 TAKES, MOST_FRAMES, CELL_S, PAIRS = 30, 160, 0.1, 20
+FINE_S = 0.02
 # Encoding takes most of a run, and pictures do not matter here. No clip is lost to its size.
 FAST = (
     "cut.preset=ultrafast", "cut.verify_share=0", "caption.enabled=false", "cut.size=426x240",
@@ -232,6 +237,58 @@ def _run_windows(
     subprocess.run([*command, *sets], check=True, stdout=subprocess.DEVNULL)
 
 
+def over_each(sources: str, out: Path, work: Path, names: Sequence[str]) -> None:
+    """Prints a row for each trainer: shares before, as predicted, and after a run of its recipe."""
+    work.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for name in names:
+        of = _json("fit", str(out), "--for", name, "--solve")
+        (trainer,), total = of["trainers"], of["footage_s"]
+        row: dict[str, Any] = {
+            "trainer": name, "before": trainer["before"]["well_share"],
+            "predicted": trainer["after"]["well_share"], "changes": of["changes"],
+        }  # fmt: skip
+        if of["changes"]:
+            recipe, copy = work / f"{name}.yaml", work / "one"
+            recipe.write_text(recipe_text(of["base"], of["changes"]))
+            shutil.copytree(out, copy)
+            words = ["run", sources, str(copy), "--recipe", str(recipe), "--max-failed", "1"]
+            with (work / f"{name}.log").open("w") as log:
+                subprocess.run([*CURATE, *words, *sets(*FAST)], check=True, stdout=log, stderr=log)
+            row |= {key: s / total for key, s in _seen_within(copy, out, name).items()}
+            shutil.rmtree(copy)
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    tell({"rows": rows})
+
+
+def _seen_within(run: Path, out: Path, name: str) -> dict[str, float]:
+    """Returns seconds that a trainer sees well, in all and within the usable takes of `out`."""
+    usable: dict[str, list[tuple[float, float]]] = {}
+    store = open_store(str(out))
+    spans = _spans(store, find_summary(store) or {})
+    for source, *span in zip(
+        *(spans[key].to_pylist() for key in ("source_id", "start_s", "end_s")), strict=True
+    ):
+        usable.setdefault(source, []).append((span[0], span[1]))
+    clips = selected_clips(open_store(str(run)), None)
+    sources = clips["source_id"].to_pylist()
+    places, starts, ends, well, _full = seen_spans(
+        Watcher(load_trainer(name)), written_clips(clips)
+    )
+    every = within = 0.0
+    for source in set(sources):
+        seen_cells, kept_cells = np.zeros((2, round(3600 / FINE_S)), bool)
+        for start, end in usable.get(source, []):
+            kept_cells[round(start / FINE_S) : round(end / FINE_S)] = True
+        for place, start, end, is_well in zip(places, starts, ends, well, strict=True):
+            if is_well and sources[place] == source:
+                seen_cells[round(start / FINE_S) : round(end / FINE_S)] = True
+        every += float(seen_cells.sum()) * FINE_S
+        within += float((seen_cells & kept_cells).sum()) * FINE_S
+    return {"after": every, "within": within}
+
+
 def _size(window: str | dict[str, Any]) -> tuple[int, float | None]:
     return WindowConfig.model_validate(window).size
 
@@ -267,8 +324,12 @@ def main() -> None:
     for name in ("sources", "out", "work"):
         outputs.add_argument(name)
     outputs.add_argument("--predict", action="store_true", help="run nothing, and only predict")
+    outputs.add_argument("--each", action="store_true", help="a run per trainer")
+    outputs.add_argument("--trainers", nargs="*", default=TEN)
     options = parser.parse_args()
-    if options.what == "corpora":
+    if options.what == "outputs" and options.each:
+        over_each(options.sources, Path(options.out), Path(options.work), options.trainers)
+    elif options.what == "corpora":
         over_corpora(options.first, options.corpora)
     else:
         sources = None if options.predict else options.sources

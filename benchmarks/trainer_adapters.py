@@ -281,7 +281,7 @@ def diffsynth(job: Job) -> Iterator[Row]:
 def diffusion_pipe(job: Job) -> Iterator[Row]:
     """diffusion-pipe: `DirectoryDataset`, its buckets, and `PreprocessMediaFile`.
 
-    ComfyUI, which is a submodule, decodes there. `_ComfyVideo` stands for its `VideoFromFile`.
+    ComfyUI, which is a submodule, decodes there. `ComfyVideo` stands for its `VideoFromFile`.
     """
     stub("deepspeed", "peft", "diffusers", "accelerate", "comfy", "comfy_api", "torchaudio")
     data: Any = module("utils.dataset", job.checkout)
@@ -289,7 +289,7 @@ def diffusion_pipe(job: Job) -> Iterator[Row]:
     ranks: Any = sys.modules["deepspeed.comm.comm"]
     data.dist.get_rank = ranks.get_rank = lambda: 0
     for part in (data, base):
-        part.InputImpl = types.SimpleNamespace(VideoFromFile=_ComfyVideo)
+        part.InputImpl = types.SimpleNamespace(VideoFromFile=ComfyVideo)
     data.NUM_PROC = None
     said = job.messages
     data.logger = types.SimpleNamespace(warning=said.append, info=said.append)
@@ -352,7 +352,7 @@ def diffusion_pipe(job: Job) -> Iterator[Row]:
         yield skipped(clip, shortened(reasons.get(clip.clip, job.reason(clip)), job))
 
 
-class _ComfyVideo:
+class ComfyVideo:
     """Frames, count and average rate of a file, by PyAV as in ComfyUI's reader."""
 
     def __init__(self, file: str) -> None:
@@ -482,7 +482,7 @@ def ltx2(job: Job) -> Iterator[Row]:
         yield skipped(clip, job.reason(clip))
 
 
-class _LeastDraws:
+class LeastDraws:
     """Stands for `random` in a loader: each draw is the least value, and its range is kept."""
 
     def __init__(self) -> None:
@@ -521,7 +521,7 @@ def videox_fun(job: Job) -> Iterator[Row]:
         [{"file_path": c.file, "text": c.caption, "type": "video", "width": c.width,
           "height": c.height} for c in job.clips],
     )  # fmt: skip
-    draws = data.random = _LeastDraws()
+    draws = data.random = LeastDraws()
     dataset = data.ImageVideoDataset(
         str(index), str(job.work), video_sample_size=s["size"], video_sample_stride=s["stride"],
         video_sample_n_frames=s["frames"], image_sample_size=s["size"], enable_bucket=True,
@@ -553,7 +553,7 @@ def videox_fun(job: Job) -> Iterator[Row]:
 
 def fastvideo(job: Job) -> Iterator[Row]:
     """FastVideo: the validator and `build_dataset`, then `VideoTransformStage`."""
-    _fastvideo_stubs()
+    fastvideo_stubs()
     parts: Any = module("fastvideo.workflow.preprocess.components")
     stages: Any = importlib.import_module("fastvideo.pipelines.preprocess.preprocess_stages")
     configs: Any = importlib.import_module("fastvideo.configs.configs")
@@ -607,7 +607,7 @@ def _rate(clip: CountedClip) -> float:
     return float(Fraction(clip.rate)) if clip.rate else round(clip.frames / clip.duration_s, 3)
 
 
-def _fastvideo_stubs() -> None:
+def fastvideo_stubs() -> None:
     """Lets parts of FastVideo be imported without its engine, which wants CUDA."""
     found = importlib.util.find_spec("fastvideo")
     if found is None or found.origin is None:
@@ -695,7 +695,7 @@ def ai_toolkit(job: Job) -> Iterator[Row]:
     model.is_audio_model = False
     model.vae = argparse.Namespace(config=argparse.Namespace(scale_factor_temporal=s["temporal"]))
     model.unet = argparse.Namespace(config=argparse.Namespace())
-    draws = mixins.random = _LeastDraws()
+    draws = mixins.random = LeastDraws()
     dataset = data.AiToolkitDataset(config.DatasetConfig(**raw), batch_size=1, sd=model)
     dataset._get_replacement_index = _no_replacement
     clips = {clip.file: clip for clip in job.clips}
@@ -732,7 +732,7 @@ def cosmos(job: Job) -> Iterator[Row]:
         info=lambda text, **_: said.append(text), warning=lambda text, **_: said.append(text)
     )
     data.INTERNAL, data.boto3 = False, MagicMock()
-    data.random = _LeastDraws()
+    data.random = LeastDraws()
     s = job.settings
     job.link(job.work)
     index = job.lines(

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     option(
         "--for TRAINER",
         "name of a trainer, which --list shows, or the path of a trainer's file of your own; may "
-        "be repeated, for a table with a column each",
+        "be repeated, for a table with a column each (default: those that train_for of OUT's "
+        "recipe names, with its parameters)",
         action="append",
         default=[],
         dest="trainers",
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     option(
         "--set PARAMETER=VALUE",
         "value of a parameter, such as frames=49, for all trainers that have it (default: the "
-        "trainer's own default)",
+        "recipe's train_for without --for, else the trainer's own default)",
         action="append",
         default=[],
         dest="values",
@@ -64,12 +65,15 @@ def fit(options: argparse.Namespace) -> Result:
 
     if options.list:
         return _listed()
-    if options.out is None or not options.trainers:
+    if options.out is None:
         raise UsageError(
-            "curate fit needs OUT and --for TRAINER, such as `curate fit out --for wan-diffsynth`; "
-            "--list shows the trainers"
+            "curate fit needs OUT, such as `curate fit out --for wan-diffsynth`; --list shows the "
+            "trainers"
         )
-    trainers = _trainers(options.trainers, options.values)
+    named: list[tuple[str, Mapping[str, Any]]] = [
+        (name, {}) for name in dict.fromkeys(options.trainers)
+    ]
+    trainers = _trainers(named or _named_by_recipe(options), options.values)
     if options.solve:
         from curator.commands.fit_solving import solve
 
@@ -88,7 +92,27 @@ def fit(options: argparse.Namespace) -> Result:
     return Result(fits)
 
 
-def _trainers(names: Sequence[str], settings: Sequence[str]) -> "list[Trainer]":
+def _named_by_recipe(options: argparse.Namespace) -> list[tuple[str, Mapping[str, Any]]]:
+    """Returns the trainers that the recipe of OUT names, with their parameters."""
+    from curator.recipe import recipe_used
+    from curator.storage import open_store
+    from curator.tables.snapshot_store import find_summary, read_snapshot
+
+    store, number = open_store(options.out), options.snapshot
+    summary = find_summary(store) if number is None else read_snapshot(store, number)
+    entries = recipe_used(summary, store.uri).train_for if summary else ()
+    if not entries:
+        raise UsageError(
+            f"{options.out} has no recipe that names trainers in train_for; give --for TRAINER, "
+            f"such as `curate fit {shlex.quote(options.out)} --for wan-diffsynth`; `curate fit "
+            "--list` shows the trainers"
+        )
+    return [(entry.trainer, entry.model_extra or {}) for entry in entries]
+
+
+def _trainers(
+    named: Sequence[tuple[str, Mapping[str, Any]]], settings: Sequence[str]
+) -> "list[Trainer]":
     from curator.strict_yaml import StrictYamlError, load_yaml
     from curator.trainers.trainer_files import load_trainer
 
@@ -100,14 +124,14 @@ def _trainers(names: Sequence[str], settings: Sequence[str]) -> "list[Trainer]":
         with raised_as(UsageError, StrictYamlError, of=f"--set {setting}: "):
             values[key] = load_yaml(text)
     with raised_as(UsageError, RecipeError):
-        plain = [load_trainer(name) for name in dict.fromkeys(names)]
+        plain = [load_trainer(name, own) for name, own in named]
         known = {key for trainer in plain for key in trainer.values}
         for key in values:
             if key not in known:
                 raise RecipeError(f"--set {key}: {unknown_key(key, sorted(known), 'parameter')}")
         return [
-            load_trainer(one.name, {k: v for k, v in values.items() if k in one.values})
-            for one in plain
+            load_trainer(name, {**own, **{k: v for k, v in values.items() if k in one.values}})
+            for one, (name, own) in zip(plain, named, strict=True)
         ]
 
 

@@ -83,11 +83,12 @@ class Watcher:
     def kinds(self, kinds: Ints) -> list[tuple[int, int, int]]:
         """Returns the kinds of clips, equal where the trainer does not tell them apart.
 
-        No trainer drops clips without sound.
+        No trainer drops a clip for its sound.
         """
-        if not self._by_size:
-            return [(1024, 576, 1)] * len(kinds)
-        return [(width, height, 1) for width, height, _ in kinds.tolist()]
+        return [
+            (width if self._by_size else 1024, height if self._by_size else 576, 1)
+            for width, height, _sound in kinds.tolist()
+        ]
 
 
 def sample_lengths(trainer: Trainer) -> list[int]:

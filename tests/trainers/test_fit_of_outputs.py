@@ -68,8 +68,9 @@ def test_explain_says_all_about_one_clip(out: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "curate fit needs OUT and --for TRAINER"),
-        (["--for", "ltx2"], "curate fit needs OUT and --for TRAINER"),
+        ([], "curate fit needs OUT"),
+        (["--for", "ltx2"], "curate fit needs OUT"),
+        (["{out}"], "has no recipe that names trainers in train_for; give --for TRAINER"),
         (["{out}", "--for", "ltx"], "unknown trainer 'ltx'; did you mean 'ltx2'?"),
         (["{out}", "--for", "ltx2", "--set", "fps=3"], "unknown parameter 'fps'"),
         (["{out}", "--for", "ltx2", "--set", "frames"], "expected PARAMETER=VALUE"),
@@ -106,6 +107,9 @@ def test_a_summary_has_what_trainers_see_also_after_a_removal(
     words = [str(output.out), "--for", "wan-diffsynth", "--for", "ltx2", "--set", "frames=9"]
     _, ltx2 = document(capsys, *words)
     assert both[1] == ltx2
+    # Without --for, the trainers of the recipe with its parameters; --set goes before these.
+    assert document(capsys, str(output.out)) == both
+    assert document(capsys, str(output.out), "--set", "frames=5")[1]["parameters"]["frames"] == 5
     assert [facts["clips"] for facts in both] == [2 * CLIPS, 2 * CLIPS]
     assert "wan-diffsynth sees" in (output.out / "report/index.html").read_text()
     output.remove(1)
