@@ -342,7 +342,7 @@ def views(options: argparse.Namespace) -> Result:
     from curator.storage import open_store
     from curator.tables.output_format import read_current_summary
     from curator.tables.removal_records import read_removals
-    from curator.tables.view_store import check_view_name, delete_view, read_views, view_objects
+    from curator.tables.view_store import check_view_name, delete_view, read_views, view_names
 
     store = open_store(options.out)
     read_current_summary(store)
@@ -361,7 +361,7 @@ def views(options: argparse.Namespace) -> Result:
         if not n_objects:
             raise UsageError(
                 f"{store.uri} has no view {options.remove!r}; there are: "
-                f"{', '.join(view_objects(store)) or 'none'}"
+                f"{', '.join(view_names(store)) or 'none'}"
             )
         print(f"removed the view {options.remove}: {amount(n_objects, 'object')}")
         return Result({"removed": options.remove, "n_objects": n_objects})
@@ -374,7 +374,7 @@ def views(options: argparse.Namespace) -> Result:
     # A removal that is under way, or was killed, makes all views again at its end.
     read_removals(store).require_finished(store.uri)
     with held(store, "views") as lease:
-        if options.name in view_objects(store) and not options.replace:
+        if options.name in view_names(store) and not options.replace:
             raise UsageError(
                 f"{store.uri} has a view {options.name!r} already; choose another name, or make it "
                 "anew with --replace: a trainer that reads the view then loses its files"

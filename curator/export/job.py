@@ -41,6 +41,7 @@ from curator.stages.shard.tar_reader import (
 from curator.storage import Store, open_store
 from curator.tables.checksums import read_rows
 from curator.tables.kept_clips import selected_clips
+from curator.tables.out_layout import OWN_FOLDERS
 
 MAX_WORKERS = 16
 logger = logging.getLogger(__name__)
@@ -377,6 +378,13 @@ def export(
     exporter = exporter_type(checked_options(format, options or {}))
     shards = open_shards(out, snapshot)
     store = open_store(destination)
+    top = store.uri.removeprefix(f"{shards.store.uri}/").partition("/")[0]
+    is_within = top != store.uri and (top in OWN_FOLDERS or not shards.prefix)
+    if is_within and not exporter.indexes_tars:
+        raise UsageError(
+            f"{store.uri} is in a folder of OUT, whose readers would take the export for samples; "
+            "choose another destination"
+        )
     if store.uri == shards.store.uri:
         if not exporter.indexes_tars:
             raise UsageError(f"{store.uri} is OUT itself; choose another destination")

@@ -107,6 +107,8 @@ def make_view(
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     check()
+    # Until all files are those of this choice, no reader finds a view.
+    store.delete([view_key(name, VIEW)])
     view, named = write_view(store, facts, rows, samples)
     store.delete(set(view_objects(store)[name]) - named)
     return view
@@ -136,7 +138,8 @@ def _chosen(store: Store, rows: pa.Table, choice: Choice, number: int) -> pa.Tab
         there = rows["bucket"].unique().to_pylist()
         if unknown := sorted(set(choice.buckets).difference(there)):
             raise UsageError(
-                f"no samples in the bucket {unknown[0]!r}; expected of: {', '.join(sorted(there))}"
+                f"no samples in the bucket {unknown[0]!r}; expected of: "
+                f"{', '.join(sorted(there)) or 'none'}"
             )
         rows = _among(rows, "bucket", choice.buckets)
     if choice.marks is not None:
@@ -254,8 +257,9 @@ def remake_views(
 ) -> set[str]:
     """Writes each view again from its snapshot, for `curate remove`, which changed the snapshot.
 
-    A view that cannot be read, or whose snapshot is gone, is dropped with a warning: its objects
-    are not among those that the function returns. `scrubbed` takes removed ids out of a condition.
+    A view that cannot be read, or whose snapshot or clips are all gone, is dropped with a warning:
+    its objects are not among those that the function returns. `scrubbed` takes removed ids out of a
+    condition.
 
     Returns:
         The names of the objects of all views.
@@ -279,6 +283,9 @@ def remake_views(
         facts = {field: getattr(view, field) for field in _CHOSEN}
         where = None if view.where is None else scrubbed(view.where)
         rows = _among(samples.rows, "clip_id", keys)
+        if not rows.num_rows:
+            logger.warning("the view %s is deleted, because all of its clips are removed", name)
+            continue
         named |= write_view(store, {**facts, "where": where}, rows, samples)[1]
     return named
 

@@ -529,7 +529,7 @@ def normalized(weights: Mapping[str, float], kind: str = "bucket") -> dict[str, 
         UsageError: A weight is not a positive number.
     """
     for name, weight in weights.items():
-        if not (0 < weight < float("inf")):
+        if not isinstance(weight, int | float) or not (0 < weight < float("inf")):
             raise UsageError(
                 f"weight {weight!r} of {kind} {name!r}; expected a number above 0 (leave the "
                 f"{kind} out to read none of it)"

@@ -48,11 +48,14 @@ class CaptionChoice:
         Raises:
             UsageError: A share or length does not exist.
         """
-        if not 0 <= dropout <= 1:
+        if not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
             raise UsageError(f"caption_dropout {dropout!r}; expected a share from 0 to 1")
         if shares is not None:
-            if not shares:
-                raise UsageError("captions is empty; give shares of short, medium and long")
+            if not shares or not isinstance(shares, Mapping):
+                raise UsageError(
+                    f"captions {shares!r}; expected shares of short, medium and long, such as "
+                    "{'short': 0.1, 'long': 0.9}"
+                )
             for name in shares:
                 if name not in LENGTHS:
                     raise UsageError(unknown_key(name, LENGTHS, "length of captions"))
@@ -115,5 +118,7 @@ def captions_of(fact: Mapping[str, Any], frames: tuple[int, int] | None) -> dict
         begin, end = window["start_frame"], window["end_frame"]
         return min(end, frames[1] + 1) - max(begin, frames[0]), begin - end
 
-    best: Mapping[str, Any] = max(windows, key=closeness, default={})
+    # A window that holds none of the frames describes others.
+    near = [window for window in windows if closeness(window)[0] > 0]
+    best: Mapping[str, Any] = max(near, key=closeness, default={})
     return {length: best[length] for length in LENGTHS if best.get(length)}

@@ -7,25 +7,26 @@ earlier output has the same clip. `Selection.excluded` counts them by reason.
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.errors import UsageError, unknown_key
+from curator.errors import DamagedError, UsageError, unknown_key
 from curator.family import Family
-from curator.loading.shard_reader import TABLE, LoadedOutput, LocalShard, read_output
+from curator.loading.shard_reader import LoadedOutput, LocalShard, read_output
 from curator.number_text import amount
 from curator.storage import open_store
 
-VIEWS, VIEW = "views/", "view.json"
-"""Folder of views, and the file that is written last into a view's folder."""
+if TYPE_CHECKING:
+    from curator.tables.view_store import View
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +134,7 @@ def spans_by_rate(rates: NDArray[np.float64], span: Callable[[Fraction], int]) -
     return spans
 
 
-def rate_in_table(fps: float) -> Fraction:
+def rate_in_table(fps: float | Fraction) -> Fraction:
     """Returns the exact rate that a table's or sample's `fps` rounds."""
     return Fraction(fps).limit_denominator(1_000_000)
 
@@ -244,20 +245,9 @@ def _ids_where(choice: OutputChoice) -> pa.Array:
 
 def _of_view(choice: OutputChoice) -> OutputChoice:
     """Returns a choice with the snapshot of its view, which a run does not change."""
-    from curator.tables.checksums import read_json
-
     if choice.view is None:
         return choice
-    store, facts = open_store(choice.out), f"{VIEWS}{choice.view}/{VIEW}"
-    names = [item.key.split("/")[1] for item in store.list(VIEWS) if item.key.endswith(f"/{VIEW}")]
-    if choice.view not in names:
-        where = f"{store.uri}/{VIEWS}"
-        raise UsageError(
-            f"{unknown_key(choice.view, names, 'view')}: `curate views` writes views to {where}"
-            if names
-            else f"view {choice.view!r}, but {where} has no view; `curate views` writes views there"
-        )
-    number = int(read_json(store, facts)["snapshot"])
+    number = _view_of(choice).snapshot
     if choice.snapshot not in (None, number):
         raise UsageError(
             f"snapshot {choice.snapshot} with view {choice.view!r}, whose samples are of snapshot "
@@ -266,12 +256,41 @@ def _of_view(choice: OutputChoice) -> OutputChoice:
     return replace(choice, snapshot=number)
 
 
-def _view_ids(choice: OutputChoice) -> pa.Array:
-    from curator.tables.checksums import read_rows
+def _view_of(choice: OutputChoice) -> "View":
+    from curator.tables.out_layout import VIEWS
+    from curator.tables.view_store import read_view, view_names
 
-    name = f"{VIEWS}{choice.view}/{TABLE}"
-    ids = read_rows(open_store(choice.out), name, lambda file: file.read(["clip_id"]))["clip_id"]
-    return ids.combine_chunks()
+    store, name = open_store(choice.out), str(choice.view)
+    if name in (names := view_names(store)):
+        with _remade(choice):
+            return read_view(store, name)
+    where = f"{store.uri}/{VIEWS}/"
+    raise UsageError(
+        f"{unknown_key(name, names, 'view')}: `curate views` writes views to {where}"
+        if names
+        else f"view {name!r}, but {where} has no view; `curate views` writes views there. Name OUT "
+        "of a run, and not its folder shards"
+    )
+
+
+@contextmanager
+def _remade(choice: OutputChoice) -> Iterator[None]:
+    """Words damage of a view, which no run repairs."""
+    try:
+        yield
+    except DamagedError as error:
+        raise UsageError(
+            f"view {choice.view!r}: {error.root}/{error.name} is damaged or is being replaced "
+            f"({error.why}); make the view again: `curate views {choice.out} {choice.view} "
+            "--replace` with its options"
+        ) from error
+
+
+def _view_ids(choice: OutputChoice) -> pa.Array:
+    from curator.tables.view_store import view_ids
+
+    with _remade(choice):
+        return view_ids(open_store(choice.out), _view_of(choice)).combine_chunks()
 
 
 def _exclude_duplicates(

@@ -165,7 +165,7 @@ class ClipDataset(IterableDataset[Batch]):
 
     def __init__(
         self,
-        out: str | Sequence[str],
+        out: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         shares: Sequence[float] | None = None,
         where: str | Sequence[str | None] | None = None,
@@ -211,6 +211,8 @@ class ClipDataset(IterableDataset[Batch]):
             raise UsageError(f"gpu {gpu!r} with decode='cpu'; give decode='gpu', or leave gpu out")
         if multiple < 1:
             raise UsageError(f"multiple {multiple!r}; expected a number of px from 1")
+        if max_pixels is not None and not (isinstance(max_pixels, int) and max_pixels > 0):
+            raise UsageError(f"max_pixels {max_pixels!r}; expected a whole number from 1")
         if max_pixels is not None and batch_size is not None:
             raise UsageError("max_pixels with batch_size; give one of them")
         if captions is not None and caption_embedding:
@@ -239,7 +241,8 @@ class ClipDataset(IterableDataset[Batch]):
         self.not_on_gpu: Counter[str] = Counter()
         self.video = video
         self._seed = seed
-        self._outs = [out] if isinstance(out, str) else list(out)
+        outs = [out] if isinstance(out, str | os.PathLike) else out
+        self._outs = [os.fspath(each) for each in outs]
         if not self._outs:
             raise UsageError("the list of outputs is empty; name one or more")
         of_each = [
@@ -785,7 +788,8 @@ def _rate(fps: float | str | Fraction | None) -> Fraction | None:
     if fps is None:
         return None
     try:
-        rate = Fraction(str(fps))
+        # As rates in the table, so that 24000 / 1001 is exact as a float, too.
+        rate = rate_in_table(Fraction(str(fps)))
     except (ValueError, ZeroDivisionError):
         rate = Fraction(0)
     if not 0 < rate <= MAX_FPS:
@@ -799,10 +803,9 @@ def _rate(fps: float | str | Fraction | None) -> Fraction | None:
 def _output_shares(shares: Sequence[float] | None, outs: Sequence[str]) -> tuple[float, ...] | None:
     if shares is None:
         return None
-    if len(shares) != len(outs):
-        raise UsageError(
-            f"shares has {len(shares)} values for {len(outs)} outputs; expected one for each"
-        )
+    if not isinstance(shares, Sequence) or len(shares) != len(outs):
+        n = f"has {len(shares)} values" if isinstance(shares, Sequence) else f"is {shares!r}"
+        raise UsageError(f"shares {n} for {len(outs)} outputs; expected a list with one for each")
     weights = normalized({str(i): share for i, share in enumerate(shares)}, "output")
     return tuple(weights.values())
 

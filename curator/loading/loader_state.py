@@ -110,6 +110,7 @@ def loaded(
         if found.rank in by_rank and found != by_rank[found.rank]:
             raise UsageError(f"two states are of rank {found.rank}; expected one of each rank")
         by_rank[found.rank] = found
+    by_rank = _in_one_stretch(by_rank)
     first = next(iter(by_rank.values()), None)
     if first is None:
         raise UsageError("the list of states is empty; give one state, or those of all ranks")
@@ -136,11 +137,34 @@ class _Saved(NamedTuple):
     position: Position
 
 
+def _in_one_stretch(by_rank: Mapping[int, _Saved]) -> dict[int, _Saved]:
+    """Returns states of which each is in the last stretch of all.
+
+    A rank without a batch since the last change still has the position before it.
+    """
+    epoch = min((each.position.epoch for each in by_rank.values()), default=0)
+    of_epoch = [each.position for each in by_rank.values() if each.position.epoch == epoch]
+    history = max((position.history for position in of_epoch), key=len, default=())
+
+    def begun(rank: int, each: _Saved) -> _Saved:
+        own = each.position
+        if (own.epoch, own.history) != (epoch, history[:-1]) or rank >= len(history[-1].batches):
+            return each
+        was = history[-1]
+        if (own.workers, own.step) != (was.geometry.workers, was.batches[rank]):
+            return each
+        return each._replace(position=Position(epoch, history=history))
+
+    return {rank: begun(rank, each) if history else each for rank, each in by_rank.items()}
+
+
 def _moved(by_rank: Mapping[int, _Saved]) -> Position:
     """Returns the position of a loader with another geometry than the saved one."""
     positions = {rank: each.position for rank, each in by_rank.items()}
     epoch = min(position.epoch for position in positions.values())
-    own = next(each for each in by_rank.values() if each.position.epoch == epoch)
+    # A rank without batches does not know the number of workers.
+    of_epoch = (each for each in by_rank.values() if each.position.epoch == epoch)
+    own = max(of_epoch, key=lambda each: each.position.step)
     position = own.position
     if position.worker is not None:
         raise UsageError(
@@ -238,6 +262,12 @@ def _check(state: Mapping[str, Any], made_with: Mapping[str, Any]) -> None:
         )
     for name, value in made_with.items():
         was = state["made_with"].get(name)
+        if was != value and name == "clips":
+            raise UsageError(
+                "the state was saved with other clips: another snapshot, where, view, buckets, "
+                "frames, fps or list of outputs, or a removal since then. Use the saved ones (a "
+                f"snapshot of before a rerun: snapshot=...), {remedy}"
+            )
         if was != value:
             raise UsageError(
                 f"the state was saved with {name}={was!r} and this dataset has {value!r}, so the "

@@ -64,12 +64,12 @@ class FrameWindow:
 
     def offsets(self, rate: Fraction) -> NDArray[np.int64]:
         """Returns the frames to decode of a clip with `rate` frames/s, counted from the start."""
-        numbers = np.arange(self.frames)
         if self.fps is None:
-            return numbers * self.stride
+            return np.arange(self.frames) * self.stride
         ratio = rate / self.fps
-        found: NDArray[np.int64] = (4 * numbers + 1) * ratio.numerator // (4 * ratio.denominator)
-        return found
+        # Products of rates such as 23.976023976 exceed 64 bits.
+        above, below = ratio.numerator, 4 * ratio.denominator
+        return np.array([(4 * k + 1) * above // below for k in range(self.frames)], np.int64)
 
     def span(self, rate: Fraction) -> int:
         """Number of frames that the window covers of a clip with `rate` frames/s."""

@@ -13,9 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import pyarrow as pa
+
 from curator.errors import DamagedError, UsageError
 from curator.storage import Store
-from curator.tables.checksums import read_json, sealed_json, to_json
+from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
+from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import VIEW_NAME, VIEWS, is_own
 
 VIEW, ROWS = "view.json", "dataset.parquet"
@@ -84,6 +87,12 @@ def view_objects(store: Store) -> dict[str, list[str]]:
     return views
 
 
+def view_names(store: Store) -> list[str]:
+    """Returns the names of all whole views, sorted; a killed `curate views` leaves no whole one."""
+    objects = view_objects(store).items()
+    return sorted(name for name, keys in objects if view_key(name, VIEW) in keys)
+
+
 def read_view(store: Store, name: str) -> View:
     """Reads `view.json` of a view; raises `DamagedError` if it is damaged, or no view is there."""
     key = view_key(name, VIEW)
@@ -101,10 +110,7 @@ def read_views(store: Store) -> list[View]:
         UsageError: A `view.json` is damaged, so that the snapshot that the view needs is unknown.
     """
     views = []
-    for name, keys in sorted(view_objects(store).items()):
-        if view_key(name, VIEW) not in keys:
-            # It was not written to its end, so no reader uses it.
-            continue
+    for name in view_names(store):
         try:
             views.append(read_view(store, name))
         except DamagedError as error:
@@ -114,6 +120,17 @@ def read_views(store: Store) -> list[View]:
                 "view"
             ) from error
     return views
+
+
+def view_ids(store: Store, view: View) -> pa.ChunkedArray:
+    """Returns the ids of a view's clips; raises `DamagedError` for other rows than it was made of.
+
+    A `curate views --replace` or `curate remove` that goes on, or was killed, leaves such rows.
+    """
+    key = view_key(view.name, ROWS)
+    if Digest.of_object(store, key).as_dict() != view.files[ROWS]:
+        raise DamagedError(store.uri, key, f"not the rows that {VIEW} names")
+    return read_parquet(store, key, ["clip_id"])["clip_id"]
 
 
 def delete_view(store: Store, name: str) -> int:

@@ -40,9 +40,11 @@ def check_views(root: Root, findings: Findings) -> None:
             if _has_all_files(root, view, findings):
                 _check_rows(root, view, str(snapshot[INDEXES]["dataset"]), findings)
         except StorageError as error:
+            # No run writes a view again, so the remedy of a `DamagedError` is none.
+            why = error.why if isinstance(error, DamagedError) else str(error)
             is_refused = refuses(error)
             code = FindingCode.UNREADABLE if is_refused else FindingCode.VIEW
-            findings.add(code, where, str(error), "a readable view")
+            findings.add(code, where, why, "a readable view")
 
 
 def _has_all_files(root: Root, view: View, findings: Findings) -> bool:

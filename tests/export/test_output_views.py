@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from small_output import SmallOutput, clip_id
 
+from curator.cli import main
 from curator.errors import UsageError
 from curator.export.output_views import Choice, make_view
 from curator.stages.shard.reader_indexes import MemberPlaces
 from curator.storage import open_store
+from curator.storage.local_store import LocalStore
 from curator.tables.view_store import delete_view, read_views
 from curator.verify import verify, verify_removed
 from curator.verify.findings import FindingCode
@@ -190,6 +192,46 @@ def test_a_damaged_view_is_found_and_not_trusted(output: SmallOutput) -> None:
     # A view that cannot be made again may name what is removed.
     output.remove(2)
     assert not list(store.list("views/"))
+
+
+def test_a_view_is_gone_with_its_last_clip(output: SmallOutput) -> None:
+    """A view without clips would keep its snapshot from `clean`, and readers refuse it."""
+    store = open_store(str(output.out))
+    make_view(store, "one", Choice(where=OF_ONE))
+    make_view(store, "all", Choice())
+    output.remove(1)
+    assert [view.name for view in read_views(store)] == ["all"]
+    assert not list(store.list("views/one/"))
+    assert verify(str(output.out), frames="none").is_well
+
+
+def test_a_killed_replacement_leaves_no_view(
+    output: SmallOutput, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the facts of the old view would stand beside files of the new one."""
+    store, out = open_store(str(output.out)), str(output.out)
+    make_view(store, "some", Choice(where=OF_ONE))
+    write, written = LocalStore.write, list[str]()
+
+    def killed(self: LocalStore, key: str, data: bytes) -> None:
+        if key.startswith("views/"):
+            if len(written) == 2:
+                raise KeyboardInterrupt
+            written.append(key)
+        write(self, key, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make_view(store, "some", Choice())
+    assert len(written) == 2
+    assert not read_views(store)
+    assert [f.code for f in verify(out, frames="none").findings] == [FindingCode.VIEW]
+    # It is no view, so a further one of this name replaces none.
+    assert main(["views", out, "some"]) == 0
+    assert "some: " in capsys.readouterr().out
+    check_readers(output.out, "some", by_table(output.out / "views" / "some"))
+    assert verify(out, frames="none").is_well
 
 
 def test_a_view_without_samples_is_refused(output: SmallOutput) -> None:

@@ -160,6 +160,17 @@ def test_a_split_without_clips_has_valid_indexes(out: Path, tmp_path: Path) -> N
     assert [p.stat().st_size for p in (tmp_path / "to").rglob("*.jsonl")] == [0] * 4
 
 
+def test_a_destination_among_the_shards_is_refused(out: Path) -> None:
+    """Readers of the shards would take the folder for samples, and `verify` warns of each file."""
+    for to in ("shards", "shards/sft", "views/sft"):
+        with pytest.raises(UsageError, match=f"{to} is in a folder of OUT.* choose another dest"):
+            folder(out, out / to)
+    with pytest.raises(UsageError, match="/sft is in a folder of OUT"):
+        folder(out / "shards", out / "shards" / "sft")
+    assert not (out / "shards" / "train").exists()
+    assert folder(out, out / "sft").n_clips
+
+
 def test_columns_have_names_of_choice(out: Path, tmp_path: Path, clips: list[MadeClip]) -> None:
     columns = "video=path,prompt=text, n = num_frames,m=scores.motion,at=meta.place,a=audio"
     folder(out, tmp_path / "to", columns=columns)

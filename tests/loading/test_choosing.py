@@ -1,6 +1,7 @@
 """What a dataset reads: outputs, shares, conditions, views, frames by time, captions, shapes."""
 
 import logging
+import shutil
 from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -8,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from fake_nvdec import Decoder, fake_module
 from small_output import SmallOutput, clip_id
 
 from curator.errors import ShardError, UsageError
+from curator.export.output_views import Choice, make_view
 from curator.loading import ClipDataset, ClipLoader
 from curator.loading import device_windows as device
+from curator.loading.caption_choice import captions_of
+from curator.loading.window_decoder import FrameWindow
 from curator.media.nvdec import Nvdec
+from curator.storage import open_store
 from tests.made_shards import MadeClip, clip_bytes, made_clips, number_in, write_shards
 
 A, B = "48p_3-2_17f", "48p_1-1_33f"
@@ -119,16 +122,11 @@ def test_conditions_and_views_choose_clips(tmp_path: Path) -> None:
     assert both.steps == 3
     each = ClipDataset(outs, where=["uri = '/films/1.mp4'", None], **options)
     assert set(keys(each)) == {clip_id(n, c) for n in (1, 4, 5) for c in range(3)}
-    # A view lists rows of the table of the shards.
-    table = pq.read_table(f"{outs[0]}/shards/dataset.parquet")
     chosen = [clip_id(1, 0), clip_id(1, 2), clip_id(3, 1)]
-    view = Path(outs[0], "views/sunny")
-    view.mkdir(parents=True)
-    of_view = table.filter(pc.is_in(table["clip_id"], value_set=pa.array(chosen)))
-    pq.write_table(of_view, view / "dataset.parquet")
     with pytest.raises(UsageError, match="has no view; `curate views` writes"):
         ClipDataset(outs[0], view="sunny", **options)
-    (view / "view.json").write_text('{"snapshot": 1}')
+    of_chosen = Choice(where=f"clip_id IN ({', '.join(map(repr, chosen))})")
+    make_view(open_store(outs[0]), "sunny", of_chosen)
     dataset = ClipDataset(outs[0], view="sunny", **options)
     assert set(keys(dataset)) == set(chosen)
     assert dataset.excluded == {"view": 6}
@@ -155,10 +153,30 @@ def test_conditions_and_views_choose_clips(tmp_path: Path) -> None:
     ]:
         with pytest.raises(UsageError, match=words):
             ClipDataset(outs[0], **(options | wrong))
+    with pytest.raises(UsageError, match=r"has no view; .* Name OUT of a run, and not its folder"):
+        ClipDataset(f"{outs[0]}/shards", view="sunny", **options)
     with pytest.raises(UsageError, match="has no view; `curate views` writes"):
         ClipDataset(outs[1], view="sunny", **options)
     with pytest.raises(UsageError, match="name OUT of a run and not its folder shards"):
         ClipDataset(f"{outs[0]}/shards", where="width > 1")
+
+
+def test_a_view_that_is_not_whole_is_not_read(tmp_path: Path) -> None:
+    """Pins that neither damage nor another choice's rows decide which clips are read."""
+    small = SmallOutput(tmp_path / "o", {1, 2})
+    small.run({1, 2})
+    out, store = str(small.out), open_store(str(small.out))
+    for name, source in (("one", 1), ("two", 2)):
+        ids = ", ".join(repr(clip_id(source, n)) for n in range(3))
+        make_view(store, name, Choice(where=f"clip_id IN ({ids})"))
+    one, two = (small.out / "views" / name for name in ("one", "two"))
+    shutil.copy(two / "dataset.parquet", one / "dataset.parquet")
+    again = "make the view again: `curate views .* one --replace`"
+    with pytest.raises(UsageError, match=f"not the rows that view.json names.*{again}"):
+        ClipDataset(out, view="one", video=False)
+    (one / "view.json").write_text("{}")
+    with pytest.raises(UsageError, match=f"not the facts of a view.*{again}"):
+        ClipDataset(out, view="one", video=False)
 
 
 RATES = [Fraction(25, 2), Fraction(16), Fraction(30000, 1001), Fraction(60), Fraction(120)]
@@ -222,6 +240,23 @@ def test_a_rate_gives_the_frames_of_the_time_rule(
     assert len(starts) > 8
     fixed = ClipDataset(rates, batch_size=5, window="first", **options)
     assert next(iter(fixed))["start_frame"].sum() == int(Fraction(120, 64))
+
+
+def test_rates_as_floats_and_paths_give_the_same_frames(rates: str) -> None:
+    """Pins fractions of floats: their products exceed 64 bits, or wrap around silently."""
+    frames = []
+    for fps in ("24000/1001", 24000 / 1001, "23.976023976024", 23.976023976):
+        (batch,) = ClipDataset(Path(rates), batch_size=5, fps=fps, frames=40, window="first")
+        frames.append({key: batch["video"][b] for b, key in enumerate(batch["key"])})
+    assert len(frames[0]) == 5
+    for other in frames[1:]:
+        assert all((frames[0][key] == other[key]).all() for key in frames[0])
+    window = FrameWindow(
+        frames=2000, stride=1, fps=Fraction("23.97602397602397"), place="first", decoder_threads=1
+    )
+    shown = window.offsets(Fraction(30000, 1001))
+    assert (np.diff(shown) > 0).all()
+    assert abs(shown[-1] - 1999.25 * 1.25) < 1
 
 
 def test_speeds_that_mix_are_named(rates: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -408,7 +443,13 @@ def test_frames_and_batch_sizes_are_by_bucket(two: list[str]) -> None:
         ({"max_pixels": 1, "batch_size": 1}, "max_pixels with batch_size; give one"),
         ({"captions": {"tiny": 1}}, "unknown length of captions 'tiny'"),
         ({"captions": {"short": 0}}, "weight 0 of length 'short'"),
-        ({"captions": {}}, "captions is empty"),
+        ({"captions": {}}, "captions {}; expected shares of short, medium and long"),
+        ({"captions": ["short"]}, r"captions \['short'\]; expected shares of short"),
+        ({"captions": {"short": "1"}}, "weight '1' of length 'short'; expected a number"),
+        ({"caption_dropout": "0.1"}, "caption_dropout '0.1'; expected a share from 0 to 1"),
+        ({"max_pixels": 1e7, "batch_size": None}, "max_pixels 10000000.0; expected a whole number"),
+        ({"shares": 0.5}, "shares is 0.5 for 2 outputs; expected a list with one for each"),
+        ({"shares": ["a", 1]}, "weight 'a' of output '0'; expected a number above 0"),
         ({"caption_dropout": 1.5}, "caption_dropout 1.5; expected a share from 0 to 1"),
         ({"captions": {"long": 1}, "caption_embedding": True}, "captions with caption_embedding"),
     ],
@@ -430,3 +471,17 @@ def test_a_table_that_lacks_rows_of_a_tar_is_named(tmp_path: Path) -> None:
     pq.write_table(pq.read_table(table).slice(1), table)
     with pytest.raises(ShardError, match=r"has 3 rows of '.*tar', which has 4 samples in manifest"):
         ClipDataset(str(out))
+
+
+def test_frames_that_no_window_of_the_annotation_holds_have_no_length() -> None:
+    """Pins the borders of windows, which are half-open: an end is no frame of the window."""
+    windows = [
+        {"start_frame": 0, "end_frame": 10, "short": "first"},
+        {"start_frame": 20, "end_frame": 30, "short": "second"},
+    ]
+    fact = {"annotation": {"windows": windows}}
+    for frames, found in [
+        ((0, 9), "first"), ((9, 19), "first"), ((10, 19), None), ((19, 20), "second"),
+        ((29, 40), "second"), ((30, 40), None), ((5, 25), "second"), ((4, 25), "first"),
+    ]:  # fmt: skip
+        assert captions_of(fact, frames).get("short") == found, frames

@@ -167,3 +167,39 @@ def test_a_rank_that_has_ended_the_epoch_moves_with_the_others(tmp_path: Path) -
     dataset.load_state_dict(states)
     seen += [key for batch in dataset for key in batch["key"]]
     assert sorted(seen) == [f"{i:08x}" for i in range(9)]
+
+
+def test_a_rank_without_a_batch_moves_with_the_others(out: str) -> None:
+    """Pins the end of an epoch, where a stretch has a batch for one of two ranks only."""
+    first = dataset_of(out, batch_size=1, size=64, world_size=1, rank=0)
+    seen = [key for batch in islice(first, 50) for key in (first.advance(batch) or batch["key"])]
+    states: Any = [first.state_dict()]
+    for is_first in (True, False):
+        ranks = [dataset_of(out, size=64, world_size=2, rank=rank) for rank in range(2)]
+        for dataset in ranks:
+            dataset.load_state_dict(states)
+        if is_first:
+            assert [len(list(dataset)) for dataset in ranks] == [0, 1]
+            for dataset in ranks:
+                dataset.load_state_dict(states)
+        seen += [key for dataset in ranks for batch in dataset for key in batch["key"]]
+        # Both ranks are asked at the step at which one has a batch, and neither is at its end.
+        moved = []
+        for dataset in ranks:
+            dataset.load_state_dict(states)
+            for batch in islice(DataLoader(dataset, batch_size=None, num_workers=1), 1):
+                dataset.advance(batch)
+            moved.append(dataset.state_dict())
+        states = json.loads(json.dumps(moved))
+    assert sorted(seen) == KEYS
+    last = dataset_of(out, batch_size=3, size=64, rank=0, world_size=1)
+    last.load_state_dict(states)
+    assert not list(last)
+
+
+def test_a_state_of_other_clips_says_what_may_differ(out: str) -> None:
+    """Pins the remedy: a hash of the clips is no value that somebody can use again."""
+    state = dataset_of(out).state_dict()
+    state["made_with"]["clips"] = "0"
+    with pytest.raises(UsageError, match=r"saved with other clips: another snapshot, where, view"):
+        dataset_of(out).load_state_dict(state)

@@ -25,7 +25,7 @@ FOREIGN = [
     "cuts/final.mp4", "embeddings/e.npy", "frames/0001.png", "frames/deep/0002.png",
     "replies/letter.json", "report/notes.txt", "scan/page-1.pdf", "segments/1.mp4",
     "shards/mine/train.tar", "shards/mine/README.md", "shards/notes.txt",
-    "shards/120p_16-9_17f/.nv-meta/index.sqlite", "shots/1.mov", "sources/film.mp4",
+    "shots/1.mov", "sources/film.mp4",
     "values/a.npy", "tracks/song.wav", "tracks/0123456789abcdef-x.parquet",
 ]  # fmt: skip
 """Where the commit removes objects; some are named nearly as it names its own."""
