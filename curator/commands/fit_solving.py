@@ -259,7 +259,7 @@ def _lines(out: str, trainers: "Sequence[Trainer]", facts: Mapping[str, Any]) ->
     elif any(f["after"]["seen_s"] for f in facts["trainers"]):
         yield f"\n{recipe_text(facts['base'], facts['changes'])}\n"
         yield (
-            "Write these lines to a file such as solved.yaml, and run it into a new folder: about "
+            "Write these lines to a file such as solved.yaml, and run it: about "
             f"{amount(facts['clips'], 'clip')}"
         )
     if facts["samples_per_s"] is not None:

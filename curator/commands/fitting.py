@@ -4,6 +4,7 @@ import argparse
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from curator.trainers.trainer_files import Trainer
+
+_OF_VAL = "(^|/)val-[^/]*$"
+"""Matches the names of tars of the split `val`."""
 
 
 @command(
@@ -31,8 +35,8 @@ if TYPE_CHECKING:
     ),
     option(
         "--set PARAMETER=VALUE",
-        "value of a parameter, such as frames=49, for all trainers that have it (default: the "
-        "recipe's train_for without --for, else the trainer's own default)",
+        "value of a parameter, such as frames=49 for all trainers that have it, or ltx2.frames=97 "
+        "for one (default: that of the recipe's train_for, else the trainer's own)",
         action="append",
         default=[],
         dest="values",
@@ -60,7 +64,7 @@ if TYPE_CHECKING:
     only_prints=always,
 )
 def fit(options: argparse.Namespace) -> Result:
-    from curator.trainers.clip_fit import fit_clips
+    from curator.trainers.clip_fit import fit_windows
     from curator.trainers.fit_words import table_lines, warning_lines
 
     if options.list:
@@ -70,10 +74,7 @@ def fit(options: argparse.Namespace) -> Result:
             "curate fit needs OUT, such as `curate fit out --for wan-diffsynth`; --list shows the "
             "trainers"
         )
-    named: list[tuple[str, Mapping[str, Any]]] = [
-        (name, {}) for name in dict.fromkeys(options.trainers)
-    ]
-    trainers = _trainers(named or _named_by_recipe(options), options.values)
+    trainers = _trainers(_named(options), options.values)
     if options.solve:
         from curator.commands.fit_solving import solve
 
@@ -83,13 +84,42 @@ def fit(options: argparse.Namespace) -> Result:
     clips = _clips(options)
     if options.explain is not None:
         return _explained(trainers, clips, options.explain)
-    fits = [fit_clips(trainer, [clips]) for trainer in trainers]
-    print(f"{options.out}: {amount(fits[0]['clips'], 'clip')}, {fits[0]['footage_s']:.1f} s")
+    fits = [fit_windows(trainer, [clips]) for trainer in trainers]
+    print(f"{options.out}: {_kept_words(clips)}")
     print(*table_lines(fits), sep="\n")
     for facts in fits:
-        for warning in warning_lines(facts, shlex.quote(options.out)):
+        for warning in warning_lines(facts, None):
             print(warning)
     return Result(fits)
+
+
+def _kept_words(clips: "pa.Table") -> str:
+    import pyarrow.compute as pc
+
+    n_val = pc.sum(pc.match_substring_regex(clips["shard"], _OF_VAL)).as_py()
+    seconds = pc.sum(pc.subtract(clips["end_s"], clips["start_s"])).as_py()
+    return (
+        f"{amount(clips.num_rows, 'kept clip')} ({clips.num_rows - n_val} train, {n_val} val), "
+        f"{seconds:.1f} s"
+    )
+
+
+def _named(options: argparse.Namespace) -> list[tuple[str, Mapping[str, Any]]]:
+    """Returns the trainers to apply; those that the recipe of OUT names have its parameters."""
+    of_recipe: list[tuple[str, Mapping[str, Any]]] = []
+    # A recipe that this version cannot read does not matter to trainers that are named.
+    with suppress(UsageError) if options.trainers else nullcontext():
+        of_recipe = _named_by_recipe(options)
+    named: list[tuple[str, Mapping[str, Any]]] = []
+    for name in dict.fromkeys(options.trainers):
+        named += [entry for entry in of_recipe if entry[0] == name] or [(name, {})]
+    if not (named or of_recipe):
+        raise UsageError(
+            f"{options.out} has no recipe that names trainers in train_for; give --for TRAINER, "
+            f"such as `curate fit {shlex.quote(options.out)} --for wan-diffsynth`; `curate fit "
+            "--list` shows the trainers"
+        )
+    return named or of_recipe
 
 
 def _named_by_recipe(options: argparse.Namespace) -> list[tuple[str, Mapping[str, Any]]]:
@@ -101,12 +131,6 @@ def _named_by_recipe(options: argparse.Namespace) -> list[tuple[str, Mapping[str
     store, number = open_store(options.out), options.snapshot
     summary = find_summary(store) if number is None else read_snapshot(store, number)
     entries = recipe_used(summary, store.uri).train_for if summary else ()
-    if not entries:
-        raise UsageError(
-            f"{options.out} has no recipe that names trainers in train_for; give --for TRAINER, "
-            f"such as `curate fit {shlex.quote(options.out)} --for wan-diffsynth`; `curate fit "
-            "--list` shows the trainers"
-        )
     return [(entry.trainer, entry.model_extra or {}) for entry in entries]
 
 
@@ -126,13 +150,24 @@ def _trainers(
     with raised_as(UsageError, RecipeError):
         plain = [load_trainer(name, own) for name, own in named]
         known = {key for trainer in plain for key in trainer.values}
+        known |= {f"{trainer.name}.{key}" for trainer in plain for key in trainer.values}
         for key in values:
             if key not in known:
                 raise RecipeError(f"--set {key}: {unknown_key(key, sorted(known), 'parameter')}")
         return [
-            load_trainer(name, {**own, **{k: v for k, v in values.items() if k in one.values}})
+            load_trainer(name, {**own, **_values_of(one, values)})
             for one, (name, own) in zip(plain, named, strict=True)
         ]
+
+
+def _values_of(trainer: "Trainer", values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a trainer's parameters; `ltx2.frames` is of this trainer alone."""
+    return {
+        key: values[name]
+        for key in trainer.values
+        for name in (key, f"{trainer.name}.{key}")
+        if name in values
+    }
 
 
 def _clips(options: argparse.Namespace) -> "pa.Table":
@@ -143,7 +178,7 @@ def _clips(options: argparse.Namespace) -> "pa.Table":
 
     clips = selected_clips(open_store(options.out), options.where, snapshot=options.snapshot)
     if options.split is not None:
-        is_val = pc.match_substring_regex(clips["shard"], "(^|/)val-[^/]*$")
+        is_val = pc.match_substring_regex(clips["shard"], _OF_VAL)
         clips = clips.filter(is_val if options.split == "val" else pc.invert(is_val))
     if not clips.num_rows:
         narrowed = options.where is not None or options.split is not None
@@ -202,7 +237,8 @@ def _place_of(clips: "pa.Table", named: str) -> int:
     if found:
         raise UsageError(ambiguous_id(named, [names[at][0] for at in found]))
     raise UsageError(
-        f"--explain {named}: no kept clip has this id or key; `curate explain OUT` lists clips"
+        f"--explain {named}: no kept clip has this id or key; `curate explain OUT {named}` says "
+        "why if the run rejected it, and `curate explain OUT` lists the clips"
     )
 
 

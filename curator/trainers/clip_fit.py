@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from curator.errors import RecipeError
-from curator.records.clips import WITH_SOUND
+from curator.records.clips import WINDOWED, WITH_SOUND
 from curator.trainers.caption_rules import CaptionFit, fit_caption
 from curator.trainers.frame_rules import Drop, Reading
 from curator.trainers.size_rules import PictureFit
@@ -161,6 +161,42 @@ def fit_clips(trainer: Trainer, tables: Iterable[pa.Table]) -> Facts:
     return fit_counted(trainer, ((*clip, 1) for table in tables for clip in forms_of(table)))
 
 
+def fit_windows(trainer: Trainer, tables: Iterable[pa.Table]) -> Facts:
+    """Returns what a trainer does with clips; of windows of several sizes, only with its own.
+
+    Such windows show the same footage, each size for another trainer. A trainer's own are those of
+    which it sees at least half, at the right speed. If this is so for none or for all, all count.
+    """
+    by_size: dict[tuple[Any, ...], Facts] = {}
+    for table in tables:
+        for size, part in _by_window(table):
+            facts = fit_clips(trainer, [part])
+            before = by_size.get(size)
+            by_size[size] = facts if before is None else added([before], [facts], is_first=False)[0]
+    own = {
+        size: facts
+        for size, facts in by_size.items()
+        if 2 * facts["seen_s"] >= facts["footage_s"] and 2 * facts["retimed"] <= facts["read"]
+    }
+    chosen = list((own or by_size).values()) or [fit_clips(trainer, [])]
+    total = chosen[0]
+    for facts in chosen[1:]:
+        total = added([total], [facts], is_first=False)[0]
+    n_clips = sum(facts["clips"] for facts in by_size.values())
+    return {**total, "other_windows": n_clips - total["clips"]}
+
+
+def _by_window(clips: pa.Table) -> Iterable[tuple[tuple[Any, ...], pa.Table]]:
+    """Yields the clips of each size of windows, and those that are no windows."""
+    if WINDOWED[0] not in clips.column_names:
+        yield (None, None), clips
+        return
+    pairs = zip(*(clips[name].to_pylist() for name in WINDOWED), strict=True)
+    sizes = list(pairs)
+    for size in dict.fromkeys(sizes):
+        yield size, clips.filter(pa.array([one == size for one in sizes]))
+
+
 def fit_counted(
     trainer: Trainer, clips: Iterable[tuple[ClipForm, float, str | None, int]]
 ) -> Facts:
@@ -218,13 +254,13 @@ def fit_of_each(
             # A file of the user's own may be gone when an output is rewritten.
             logger.warning("train_for: %s; the summary omits this trainer", error)
             continue
-        fits.append(fit_clips(trainer, tables()))
+        fits.append(fit_windows(trainer, tables()))
     return fits
 
 
 _COUNTS = (
     "clips", "read", "drawn", "cut_at_tail", "retimed", "enlarged", "captions_cut",
-    "captions_likely_cut", "without_caption", "without_sound",
+    "captions_likely_cut", "without_caption", "without_sound", "other_windows",
 )  # fmt: skip
 _SECONDS = ("footage_s", "read_s", "seen_s", "readable_s", "tail_s", "cropped_s")
 

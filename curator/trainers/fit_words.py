@@ -31,6 +31,7 @@ _ROWS = (
     ("probably cut", "captions_likely_cut"),
     ("without a caption", "without_caption"),
     ("without sound", "without_sound"),
+    ("windows of other sizes", "other_windows"),
 )
 
 
@@ -78,25 +79,37 @@ def seen_line(facts: Facts) -> str:
         drawn = f" per epoch ({share(facts['readable_s'], facts['footage_s'])} can be drawn)"
     return (
         f"{facts['label']} sees {share(facts['seen_s'], facts['footage_s'])} of the footage{drawn} "
-        f"and {share(facts['read'], facts['clips'])} of the clips"
+        f"and {share(facts['read'], facts['clips'])} of the clips{_others(facts)}"
     )
 
 
-def warning_lines(facts: Facts, out: str) -> Iterator[str]:
-    """Yields what a person should know before training; `out` is the output's name in commands."""
+def _others(facts: Facts) -> str:
+    """Returns words about windows of other sizes, which show the same footage."""
+    n = facts["other_windows"]
+    return f", without {amount(n, 'window')} of other sizes" if n else ""
+
+
+def warning_lines(facts: Facts, out: str | None) -> Iterator[str]:
+    """Yields what a person should know before training.
+
+    `out` is the output's name in commands; None below the table of `curate fit`.
+    """
     if not facts["clips"]:
         return
     label, settings = facts["label"], "".join(f" --set {shlex.quote(s)}" for s in facts["settings"])
-    fit = f"`curate fit {out} --for {facts['trainer']}{settings}`"
+    fit = f"`curate fit {out} --for {facts['trainer']}{settings}` "
+    says_why, counts = f"{fit}says why", f"{fit}counts"
+    if out is None:
+        says_why = counts = "--explain CLIP says what would change it"
     if facts["readable_s"] < LEAST_SEEN * facts["footage_s"]:
-        yield f"warning: {label} never sees more than half of the footage; {fit} says why"
+        yield f"warning: {label} never sees more than half of the footage; {says_why}"
     if facts["without_sound"] and facts["without_sound"] == facts["read"]:
         yield f"warning: {label} trains on sound, and no clip has sound; --audio keep writes it"
     if facts["retimed"]:
         clips = amount(facts["retimed"], "clip")
-        yield f"warning: {label} shows {clips} at another speed; {fit} counts"
+        yield f"warning: {label} shows {clips} at another speed; {counts}"
     if facts["enlarged"]:
-        yield f"warning: {label} enlarges {amount(facts['enlarged'], 'clip')}; {fit} counts"
+        yield f"warning: {label} enlarges {amount(facts['enlarged'], 'clip')}; {counts}"
 
 
 def clip_lines(

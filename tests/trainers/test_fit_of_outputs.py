@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import small_output
 from small_output import CLIPS, SmallOutput, clip_id
@@ -11,7 +12,7 @@ from small_output import CLIPS, SmallOutput, clip_id
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.recipe import Recipe, load_recipe
-from curator.trainers.clip_fit import added
+from curator.trainers.clip_fit import added, fit_windows
 from curator.trainers.fit_words import fit_lines
 from curator.trainers.trainer_files import load_trainer, trainer_names
 
@@ -109,6 +110,10 @@ def test_a_summary_has_what_trainers_see_also_after_a_removal(
     assert both[1] == ltx2
     # Without --for, the trainers of the recipe with its parameters; --set goes before these.
     assert document(capsys, str(output.out)) == both
+    assert document(capsys, str(output.out), "--for", "ltx2") == [both[1]]
+    own = ("--set", "ltx2.frames=17", "--set", "wan-diffsynth.frames=33")
+    named = [facts["parameters"]["frames"] for facts in document(capsys, str(output.out), *own)]
+    assert named == [33, 17]
     assert document(capsys, str(output.out), "--set", "frames=5")[1]["parameters"]["frames"] == 5
     assert [facts["clips"] for facts in both] == [2 * CLIPS, 2 * CLIPS]
     assert "wan-diffsynth sees" in (output.out / "report/index.html").read_text()
@@ -124,8 +129,8 @@ def test_a_recipe_without_trainers_has_no_such_facts(out: str) -> None:
 def facts_of(name: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
     names = (
         "clips", "read", "drawn", "cut_at_tail", "retimed", "enlarged", "captions_cut",
-        "captions_likely_cut", "without_caption", "without_sound", "footage_s", "read_s",
-        "seen_s", "readable_s", "tail_s", "cropped_s",
+        "captions_likely_cut", "without_caption", "without_sound", "other_windows", "footage_s",
+        "read_s", "seen_s", "readable_s", "tail_s", "cropped_s",
     )  # fmt: skip
     own = {"trainer": name, "label": name, "settings": [], "parameters": {}, "dropped": {}}
     return {**dict.fromkeys(names, 0), **own, **more}
@@ -148,6 +153,37 @@ def test_a_run_warns_where_training_would_go_wrong() -> None:
     assert fit_lines({"fit": [drawn]}, "out") == [
         "x sees 33% of the footage per epoch (100% can be drawn) and 100% of the clips"
     ]
+
+
+def test_a_trainer_has_windows_of_its_own_sizes() -> None:
+    """Pins that windows of another size, which show the same footage, do not count as lost."""
+
+    def clips(*sizes: tuple[int, int]) -> pa.Table:
+        frames, rates = zip(*sizes, strict=True)
+        n = len(sizes)
+        seconds = [own / rate for own, rate in sizes]
+        return pa.table(
+            {
+                "n_frames": frames, "fps_fraction": [str(rate) for rate in rates],
+                "width": [832] * n, "height": [480] * n, "audio": ["aac"] * n,
+                "start_s": [0.0] * n, "end_s": seconds, "caption": ["words"] * n,
+                "window_frames": frames, "window_fps": rates,
+            }
+        )  # fmt: skip
+
+    wan, ltx2 = load_trainer("wan-diffsynth"), load_trainer("ltx2", {"frames": 121})
+    tables = [clips((81, 16), (121, 24), (81, 16)), clips((121, 24))]
+    for trainer, seconds in ((wan, 2 * 81 / 16), (ltx2, 2 * 121 / 24)):
+        facts = fit_windows(trainer, tables)
+        assert (facts["clips"], facts["read"], facts["other_windows"]) == (2, 2, 2)
+        assert facts["seen_s"] == facts["footage_s"] == pytest.approx(seconds, abs=0.001)
+        assert facts["retimed"] == 0
+        line, *_ = fit_lines({"fit": [facts]}, "out")
+        assert line.endswith("of the clips, without 2 windows of other sizes")
+    # A trainer without windows of its own sees all sizes, as badly as it does.
+    facts = fit_windows(load_trainer("ltx2", {"frames": 257}), tables)
+    assert (facts["clips"], facts["read"], facts["other_windows"]) == (4, 0, 0)
+    assert fit_windows(wan, [])["clips"] == 0
 
 
 def test_facts_of_generations_add_up() -> None:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import curator
 from curator.buckets import MAX_ENLARGED
 from curator.errors import StorageError
-from curator.records.clips import FITTED
+from curator.records.clips import FITTED, WINDOWED
 from curator.report import PREVIEWS, render_report, shown_clips, trace_json
 from curator.report.default_words import KEPT_WITH_AUDIO
 from curator.storage import Store
@@ -287,7 +287,7 @@ def table_facts(
 
 
 def _kept_forms(clips: ClipColumns) -> Iterator[pa.Table]:
-    for block in clips.blocks(("decision", *FIT_COLUMNS)):
+    for block in clips.blocks(("decision", *FIT_COLUMNS, *WINDOWED)):
         yield block.filter(pc.equal(block["decision"], "kept"))
 
 
