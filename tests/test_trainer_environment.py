@@ -19,7 +19,9 @@ from curator.installation import install_extra
 ROOT = Path(curator.__file__).parent
 ABSENT = {"ray", "faiss", "rapidocr", "cv2", "pydantic"}
 """What a trainer does without, as modules."""
-OF_EXTRAS = {"ray": "loading-ray", "PyNvVideoCodec": "gpu", "obstore": "cloud"}
+OF_EXTRAS = {
+    "ray": "loading-ray", "PyNvVideoCodec": "gpu", "obstore": "cloud", "duckdb": "sql",
+}  # fmt: skip
 """Modules that the loader imports where they are asked for, and the extras that install them."""
 BY_NAME = ("curator.storage.s3_client", "curator.storage.cloud_service")
 """Modules that the loader imports by the scheme of an address."""
@@ -168,7 +170,10 @@ def test_the_loader_loads_where_nothing_else_is_installed(tmp_path: Path) -> Non
 
 
 def test_every_other_extra_brings_all_that_a_run_needs() -> None:
-    """Pins that `.[clip]` alone installs Ray and the rest, and no name is left to an index."""
+    """Pins that `.[clip]` alone installs Ray and the rest, and no name is left to an index.
+
+    The loader uses DuckDB too, so `sql` is for trainers and runs alike.
+    """
     lines = requires("curate-video") or []
     assert not any("curate-video" in line for line in lines)
     by_extra = {

@@ -378,8 +378,9 @@ def export(
     exporter = exporter_type(checked_options(format, options or {}))
     shards = open_shards(out, snapshot)
     store = open_store(destination)
-    top = store.uri.removeprefix(f"{shards.store.uri}/").partition("/")[0]
-    is_within = top != store.uri and (top in OWN_FOLDERS or not shards.prefix)
+    root = f"{shards.store.uri}/"
+    top = store.uri.removeprefix(root).partition("/")[0]
+    is_within = store.uri.startswith(root) and (top in OWN_FOLDERS or not shards.prefix)
     if is_within and not exporter.indexes_tars:
         raise UsageError(
             f"{store.uri} is in a folder of OUT, whose readers would take the export for samples; "

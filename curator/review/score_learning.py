@@ -359,7 +359,7 @@ def learn_suitability(
     marked = MarkedScores(
         names=tuple(columns),
         n_scores=n_scores,
-        ranks_NC=np.stack(ranked, axis=1),
+        ranks_NC=np.stack(ranked, axis=1) if ranked else np.zeros((n_all, 0)),
         is_kept=np.array([marks[name] == "keep" for name in own["clip_id"]], np.bool_),
         recordings=np.unique(np.array(own["source_id"]), return_inverse=True)[1],
     )
