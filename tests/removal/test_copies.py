@@ -75,6 +75,7 @@ def test_copies_of_removed_footage_are_excluded_before_they_are_cut(copies: Capt
     assert main(["verify", str(out), "--removed"]) == EXIT_OK
 
 
+@pytest.mark.long
 def test_without_hashes_of_frames_mp4s_are_compared(
     copies: Captioned, capsys: pytest.CaptureFixture[str]
 ) -> None:

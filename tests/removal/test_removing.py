@@ -509,6 +509,7 @@ def test_damaged_state_is_removed_and_stops_no_removal(place: Captioned) -> None
     check_all(out)
 
 
+@pytest.mark.long
 def test_a_removal_from_s3(
     place: Captioned,
     s3_bucket: str,

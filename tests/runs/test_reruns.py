@@ -125,6 +125,7 @@ def assert_no_more_than_whole(place: Rerun) -> None:
         expected[tar] = shard["sha256"]
         expected[f"{tar}.idx"] = shard["idx_sha256"]
         expected[tar.replace(".tar", ".meta.jsonl")] = shard["meta_sha256"]
+        expected[tar.replace(".tar", ".json")] = shard["members_sha256"]
     objects = place.files("shards")
     del objects["shards/manifest.json"]
     assert objects == {f"shards/{name}": digest for name, digest in expected.items()}
