@@ -130,6 +130,7 @@ def test_a_listing_is_what_two_answers_say(proxy: FaultProxy, runs: Runs) -> Non
     assert proxy.counts["flip"] > 5
 
 
+@pytest.mark.long
 def test_shards_are_the_same_over_a_network_that_fails(proxy: FaultProxy, runs: Runs) -> None:
     proxy.share = 0.08
     code, said = runs.run(f"s3://{runs.bucket}/faults")

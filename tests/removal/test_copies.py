@@ -93,6 +93,7 @@ def test_without_hashes_of_frames_mp4s_are_compared(
     assert main(["verify", str(out), "--removed"]) == EXIT_OK
 
 
+@pytest.mark.long
 def test_finish_takes_out_all_that_verify_finds(
     copies: Captioned, monkeypatch: pytest.MonkeyPatch
 ) -> None:

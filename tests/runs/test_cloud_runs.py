@@ -5,6 +5,7 @@ import io
 import tarfile
 from pathlib import Path
 
+import pytest
 from place import QVGA, sets, write_films
 
 from curator.cli import main
@@ -31,6 +32,7 @@ def videos(out: str) -> set[tuple[str, str]]:
     return found
 
 
+@pytest.mark.long
 def test_clips_are_those_of_a_folder(gs_bucket: str, az_container: str, tmp_path: Path) -> None:
     """Sources and OUT are in the same bucket, and a second run changes nothing."""
     film = write_films(tmp_path / "in", (50,), **QVGA) / "0.mp4"

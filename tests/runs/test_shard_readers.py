@@ -211,6 +211,7 @@ def bucket(request: pytest.FixtureRequest) -> str:
     return bucket
 
 
+@pytest.mark.long
 def test_all_of_them_from_s3(
     finished: Finished, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

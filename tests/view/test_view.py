@@ -431,7 +431,8 @@ def test_the_page_shows_what_the_trainers_of_the_recipe_see(
     run: ViewedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run.overview()["fit"] == []
-    facts = {"label": "a", "drawn": 0, "seen_s": 1.0, "footage_s": 4.0, "read": 1, "clips": 2}
+    facts = {"label": "a", "drawn": 0, "seen_s": 1.0, "footage_s": 4.0, "read": 1, "clips": 2,
+             "other_windows": 0}  # fmt: skip
     monkeypatch.setitem(run.finished.summary, "fit", [facts])
     assert run.overview()["fit"] == ["a sees 25% of the footage and 50% of the clips"]
 

@@ -34,6 +34,7 @@ _SQLITE_VERSION = struct.pack(">I", 3_040_000)
 _TABLES = """
 PRAGMA page_size = 4096;
 PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
 CREATE TABLE samples (
     tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL, sample_index INTEGER NOT NULL,
     byte_offset INTEGER, byte_size INTEGER
