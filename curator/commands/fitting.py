@@ -27,7 +27,7 @@ _OF_VAL = "(^|/)val-[^/]*$"
     option(
         "--for TRAINER",
         "name of a trainer, which --list shows, or the path of a trainer's file of your own; may "
-        "be repeated, for a table with a column each (default: those that train_for of OUT's "
+        "be repeated, for a table with a column each (default: those in train_for of OUT's "
         "recipe names, with its parameters)",
         action="append",
         default=[],

@@ -370,7 +370,7 @@ class ClipDataset(IterableDataset[Batch]):
         frames = self._window_of(name).frames
         if (size := max_pixels // (frames * height * width)) < 1:
             raise UsageError(
-                f"max_pixels {max_pixels}; a window of bucket {name!r} alone has {frames} x "
+                f"max_pixels {max_pixels}; a window of bucket {name!r} has {frames} x "
                 f"{height} x {width} = {frames * height * width} pixels; give at least these, "
                 "lower frames, or leave the bucket out (buckets=[...])"
             )
@@ -507,7 +507,7 @@ class ClipDataset(IterableDataset[Batch]):
         With the same ranks, workers and batch sizes, the same batches follow. With others, the
         samples of the epoch that were not read follow, each once, in another order. All ranks must
         load the same state: that of any rank if `drop_last` was set, and otherwise a list with the
-        states of all ranks. A state of torchdata's StatefulDataLoader is taken too, for a loader
+        states of all ranks. A state of torchdata's StatefulDataLoader is accepted too, for a loader
         with another number of workers.
 
         Raises:

@@ -38,8 +38,8 @@ def selected_clips(store: Store, condition: str | None, *, snapshot: int | None 
     summary = find_summary(store) if snapshot is None else read_snapshot(store, snapshot)
     if summary is None:
         raise UsageError(
-            f"{store.uri} has no finished run: a condition needs the table `clips` of one, so name "
-            "OUT of a run and not its folder shards"
+            f"{store.uri} has no finished run, of which the table `clips` is needed; name OUT of a "
+            "run, not its folder shards"
         )
     clips = kept_clips(store, summary)
     if condition is None:

@@ -157,7 +157,7 @@ def test_conditions_and_views_choose_clips(tmp_path: Path) -> None:
         ClipDataset(f"{outs[0]}/shards", view="sunny", **options)
     with pytest.raises(UsageError, match="has no view; `curate views` writes"):
         ClipDataset(outs[1], view="sunny", **options)
-    with pytest.raises(UsageError, match="name OUT of a run and not its folder shards"):
+    with pytest.raises(UsageError, match="name OUT of a run, not its folder shards"):
         ClipDataset(f"{outs[0]}/shards", where="width > 1")
 
 

@@ -34,7 +34,7 @@ class WindowConfig(StageConfig):
             return value
         if (named := _SHORT.fullmatch(str(value).strip())) is None:
             raise ValueError(
-                f"{value!r}; expected frames and rate such as 81@16, frames alone such as 81 for "
+                f"{value!r}; expected frames and rate such as 81@16, or frames such as 81 for "
                 "the source's rate, or {frames: 81, fps: 16}"
             )
         return {"frames": int(named[1]), "fps": named[2]}
