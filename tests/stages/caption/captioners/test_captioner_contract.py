@@ -130,7 +130,8 @@ def test_a_service_gets_no_more_requests_than_in_flight() -> None:
     asked = [(task, marked_frames(1)) for task in tasks]
     failures = Counter(one.failure for one in annotations_of(runner_of(Slow, 0.5), asked))
     assert running["most"] == 2
-    assert 4 <= failures[None] <= 8
+    # Two at a time start at 0, 0.2 and 0.4 s; on a busy machine fewer do.
+    assert 1 <= failures[None] <= 8
     assert failures[None] + failures[Unanswered.OVER_BUDGET] == 12
 
 
