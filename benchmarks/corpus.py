@@ -188,7 +188,7 @@ def _case(options: argparse.Namespace, root: Path, out: str, n_all: int) -> dict
     requests = _requests()
     own: dict[str, Any] = {}
     if options.memory:
-        from curator.commands.arguments import memory_size
+        from curator.tools.commands.arguments import memory_size
 
         own["memory_bytes"] = memory_size(options.memory)
     watch = Watch()

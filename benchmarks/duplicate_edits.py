@@ -22,9 +22,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.footage.scenes import photograph
 from curator.matching.clip_footage import ClipFootage
 from curator.models.scene_network import SceneNetwork, scene_picture
+from curator.tools.footage.scenes import photograph
 
 Picture = NDArray[np.uint8]
 PICTURE_PX, LUMA_PX, CODEC_PX = 480, 160, 320

@@ -67,12 +67,12 @@ class Part:
 
 def probe(part: Part) -> None:
     """Notes packages, driver libraries, engines and decoders that are present and start."""
-    from curator.doctor.probe_process import QUESTIONS
     from curator.executor.host_resources import available_gpus
     from curator.media.encode import nvenc_problem
+    from curator.tools.doctor.probe_process import QUESTIONS
 
     for question in QUESTIONS:
-        command = [sys.executable, "-m", "curator.doctor.probe_process", question]
+        command = [sys.executable, "-m", "curator.tools.doctor.probe_process", question]
         try:
             answer = subprocess.run(
                 command, capture_output=True, text=True, timeout=60, check=False

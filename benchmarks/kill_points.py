@@ -45,7 +45,12 @@ from curator.storage.local_store import LocalStore
 from curator.tables.out_layout import LEASE
 
 COMPARED = ("shards/", "sources/", "clips/", "shots/", "embeddings/")
-PRELOADED = ["curator.cli", "curator.runs.curation", "curator.runs.recaptioning", "curator.verify"]
+PRELOADED = [
+    "curator.cli",
+    "curator.runs.curation",
+    "curator.runs.recaptioning",
+    "curator.tools.verify",
+]
 ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "az": "AZURE_STORAGE_ENDPOINT"}
 State = Mapping[str, bytes]
 """Objects by key."""

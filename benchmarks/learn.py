@@ -22,8 +22,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curator.measures.score_list import SCORES
-from curator.review.finished_run import open_finished
-from curator.review.score_learning import (
+from curator.tools.review.finished_run import open_finished
+from curator.tools.review.score_learning import (
     LEAST_LIKELY,
     MarkedScores,
     RankGrid,

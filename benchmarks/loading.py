@@ -42,8 +42,8 @@ from made_shards import MadeClip, write_shards
 from measure import arguments, spread, tell
 from torch import nn
 
-from curator.footage.scenes import View, render_shot
 from curator.loading import ClipDataset, ClipLoader, as_unit, ray_clips
+from curator.tools.footage.scenes import View, render_shot
 
 FRAMES, SIZE, BATCH = 17, 96, 4
 COPIES, CLIP_FRAMES, WARM_UP = 8, 91, 4

@@ -26,13 +26,13 @@ from curator.errors import UsageError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.recipe import with_changes
-from curator.review.bound_tuning import full_key, tune
-from curator.review.changed_decisions import NOT_PROPOSED, after_selection, first_reasons
-from curator.review.clip_explanation import explain
-from curator.review.finished_run import Finished, open_finished
 from curator.runs.curation import Run
 from curator.runs.one_pass import Pass
 from curator.storage import open_store
+from curator.tools.review.bound_tuning import full_key, tune
+from curator.tools.review.changed_decisions import NOT_PROPOSED, after_selection, first_reasons
+from curator.tools.review.clip_explanation import explain
+from curator.tools.review.finished_run import Finished, open_finished
 
 TUNED: tuple[list[str], ...] = (
     [], ["filters.motion.min=0.02"], ["filters.motion.min=0", "dedup.min_share=0.6"],

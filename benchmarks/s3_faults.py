@@ -41,11 +41,11 @@ from film_makers import write_video
 from film_shots import moving_texture
 from measure import CURATE, hashes, sets, tell
 
-from curator.footage.scenes import Picture
 from curator.storage import Store, open_store
 from curator.storage.s3_client import client
 from curator.tables.checksums import read_parquet
 from curator.tables.snapshot_store import named_objects, read_snapshot, snapshot_numbers
+from curator.tools.footage.scenes import Picture
 
 SETTINGS = (
     "filters.short_side_px.min=60", "shard.resolutions=[64, 120, 480]", "propose.min_s=0.5",

@@ -39,15 +39,15 @@ from curator.matching.verify_pair import verify_pair
 from curator.measures.score_list import BUILT_IN
 from curator.models.scene_network import SCENE_DIM
 from curator.recipe import Recipe
-from curator.retrieval.clip_search import ClipSearch, FoundClip
-from curator.retrieval.query_media import video_spans
-from curator.review.finished_run import Finished
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.storage import Store, open_store
 from curator.tables.footage_index import FootageIndex
 from curator.tables.footage_store import FootageStore, footage_object
 from curator.tables.parts import rows_to_table, to_parquet
 from curator.tables.schemas import FOOTAGE_SCHEMA, clips_schema
+from curator.tools.retrieval.clip_search import ClipSearch, FoundClip
+from curator.tools.retrieval.query_media import video_spans
+from curator.tools.review.finished_run import Finished
 
 KINDS, PICTURES, BLOCK, PART_CLIPS = 1000, 3, 5_000, 50_000
 CLIP_S, BEGIN_S, PART_S = 6.0, 1.3, 3.0

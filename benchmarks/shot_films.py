@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 from shot_distractors import disturb, outline_of
 from shot_transitions import HEIGHT, WIDTH, Clip, Rng, draw_kind, noise_map, transition
 
-from curator.footage.scenes import View, render_shot
 from curator.media.encode import with_steady_bytes
 from curator.models.transnet import HEIGHT as TINY_HEIGHT
 from curator.models.transnet import WIDTH as TINY_WIDTH
 from curator.models.transnet import tiny_scaler
+from curator.tools.footage.scenes import View, render_shot
 
 HANDLE = 62
 """Frames of a take before and after its shot, used for transitions."""

@@ -21,7 +21,7 @@ from measure import MIB, Cost, arguments, commit, in_checkout, spread, tell
 MAKE_DEMO = """
 import sys
 from pathlib import Path
-from curator.footage.demo_films import make_demo
+from curator.tools.footage.demo_films import make_demo
 make_demo(Path(sys.argv[1]))
 """
 Costs = list[Cost]

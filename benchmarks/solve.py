@@ -27,16 +27,16 @@ import numpy as np
 from measure import CURATE, arguments, sets, tell
 from numpy.typing import NDArray
 
-from curator.commands.fit_solving import recipe_text
-from curator.planning.divided_takes import Division, divided
-from curator.planning.recipe_search import shortest_s, solved
-from curator.planning.seen_footage import Watcher, seen, seen_spans
-from curator.planning.usable_takes import Takes, _spans, written_clips
 from curator.recipe import Recipe, load_recipe
 from curator.stages.propose.config import WindowConfig
 from curator.storage import open_store
 from curator.tables.kept_clips import selected_clips
 from curator.tables.snapshot_store import find_summary
+from curator.tools.commands.fit_solving import recipe_text
+from curator.tools.planning.divided_takes import Division, divided
+from curator.tools.planning.recipe_search import shortest_s, solved
+from curator.tools.planning.seen_footage import Watcher, seen, seen_spans
+from curator.tools.planning.usable_takes import Takes, _spans, written_clips
 from curator.trainers.trainer_files import load_trainer
 
 TRAINERS = (

@@ -47,13 +47,13 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from curator.executor.corpus_work import CorpusWork
-from curator.review.finished_run import open_finished
 from curator.storage import open_store
 from curator.tables.checksums import read_parquet
 from curator.tables.footage_index import FootageIndex
 from curator.tables.footage_store import footage_object
 from curator.tables.parts import rows_to_table, to_parquet
 from curator.tables.schemas import FOOTAGE_SCHEMA
+from curator.tools.review.finished_run import open_finished
 
 RECORDINGS = 16
 SERVE = [sys.executable, "-c", "from curator.cli import command; command()", "view"]

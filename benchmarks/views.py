@@ -378,8 +378,8 @@ def _compare(
 
 def speed(options: argparse.Namespace) -> None:
     """Times `make_view` in this process, and the commit's indexes."""
+    from curator.dataset.reader_indexes import caption_lines, captions_file, energon_database
     from curator.export.output_views import Choice, SnapshotSamples, make_view
-    from curator.stages.shard.reader_indexes import caption_lines, captions_file, energon_database
     from curator.storage import open_store
     from curator.tables.view_store import delete_view
 

@@ -30,7 +30,6 @@ from numbered_films import number_of, numbered_film, shown_by_ffmpeg, windows_of
 from samples import made_track
 
 from curator.cut_requests import cut_request, frame_plan, windowed
-from curator.footage.demo_films import make_demo
 from curator.measures.clip_view import duration_s
 from curator.records.clips import Shot, Transition, Window
 from curator.records.tracks import Track
@@ -38,6 +37,7 @@ from curator.stages.cut.config import CutConfig
 from curator.stages.propose.clip_spans import propose_clips
 from curator.stages.propose.config import ProposeConfig, WindowConfig
 from curator.storage import open_store
+from curator.tools.footage.demo_films import make_demo
 
 RATES = ("25/2", "24", "25", "30000/1001", "30", "50", "60", "vfr")
 WINDOWS = ("81@16", "121@24", "17@30", "33")

@@ -21,13 +21,13 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.number_text import amount, clock, length, moment
 from curator.recipe import Overrides
-from curator.retrieval.clip_search import ClipSearch
-from curator.retrieval.clip_search import FoundClip as FoundClip
-from curator.review.finished_run import Finished, open_finished
 from curator.runs.lease import held
 from curator.runs.start import check_run, start_run
 from curator.tables.disk_table import taken
 from curator.tables.snapshot_store import NUMBER
+from curator.tools.retrieval.clip_search import ClipSearch
+from curator.tools.retrieval.clip_search import FoundClip as FoundClip
+from curator.tools.review.finished_run import Finished, open_finished
 
 Place = str | os.PathLike[str]
 """A path, or `s3://bucket/prefix`."""
@@ -201,7 +201,7 @@ def search(
     """Finds the clips that are nearest to a query, the nearest first, as `curate search` does.
 
     Pass exactly one of `clip`, `picture`, `video` and `text`. For many queries, open an output once
-    with `curator.retrieval.clip_search.ClipSearch`.
+    with `curator.tools.retrieval.clip_search.ClipSearch`.
 
     Args:
         out: Folder or `s3://bucket/prefix` of the run; it is not changed.

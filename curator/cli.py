@@ -10,34 +10,6 @@ from contextlib import redirect_stdout, suppress
 from typing import NoReturn
 
 from curator import __version__
-from curator.commands.arguments import (
-    EXIT_BROKEN_OFF,
-    EXIT_FAILED,
-    EXIT_NOT_READ,
-    EXIT_SIGNALLED,
-    EXIT_USAGE,
-    CommandParser,
-    ExamplesHelp,
-    Result,
-    as_json,
-    check_buckets,
-    check_shorthands,
-    wrapped,
-)
-from curator.commands.catalogues import doctor, graph, models, recipes, scores
-from curator.commands.exit_codes import exit_codes_help
-from curator.commands.fitting import fit
-from curator.commands.inspection import explain, learn, mark, report, search, tune, view
-from curator.commands.plan_and_status import plan, status
-from curator.commands.run import demo, recaption, run
-from curator.commands.shards import export, verify, views
-from curator.commands.snapshots import clean, remove, snapshots
-from curator.commands.standard_streams import (
-    Output,
-    OutputLostError,
-    guarded_streams,
-    reserve_descriptors,
-)
 from curator.errors import (
     CuratorError,
     DamagedError,
@@ -52,6 +24,34 @@ from curator.executor.termination import (
     begin_ending,
     end_process,
     ends_when_asked,
+)
+from curator.tools.commands.arguments import (
+    EXIT_BROKEN_OFF,
+    EXIT_FAILED,
+    EXIT_NOT_READ,
+    EXIT_SIGNALLED,
+    EXIT_USAGE,
+    CommandParser,
+    ExamplesHelp,
+    Result,
+    as_json,
+    check_buckets,
+    check_shorthands,
+    wrapped,
+)
+from curator.tools.commands.catalogues import doctor, graph, models, recipes, scores
+from curator.tools.commands.exit_codes import exit_codes_help
+from curator.tools.commands.fitting import fit
+from curator.tools.commands.inspection import explain, learn, mark, report, search, tune, view
+from curator.tools.commands.plan_and_status import plan, status
+from curator.tools.commands.run import demo, recaption, run
+from curator.tools.commands.shards import export, verify, views
+from curator.tools.commands.snapshots import clean, remove, snapshots
+from curator.tools.commands.standard_streams import (
+    Output,
+    OutputLostError,
+    guarded_streams,
+    reserve_descriptors,
 )
 
 GROUPS = {

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from curator.buckets import MAX_ENLARGED
+from curator.dataset.shard_index import DATASET_SCHEMA
 from curator.errors import ModelError, RecipeError, unknown_key
 from curator.extensions import Extension, Kind, load_extension
 from curator.family import Scope
@@ -54,7 +55,6 @@ from curator.stages.filter.stage import FilterStage
 from curator.stages.propose.stage import ProposeStage
 from curator.stages.scan.stage import ScanStage
 from curator.stages.select.stage import SelectStage
-from curator.stages.shard.shard_index import DATASET_SCHEMA
 from curator.stages.shard.stage import ShardStage
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.mark_table import MARK_COLUMNS

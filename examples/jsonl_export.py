@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import orjson
 from pydantic import Field
 
+from curator.dataset.tar_reader import Shard
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
-from curator.stages.shard.tar_reader import Shard
 
 
 class JsonLinesOptions(ExporterOptions):

@@ -14,11 +14,11 @@ from place import Place, sets
 from served import FakeServer, without_keys
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.executor.engine import Engine
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.windows import windows_of
 from curator.storage import LocalStore
+from curator.tools.commands.arguments import EXIT_OK
 
 FILMS = {
     "1.mp4": ("plain", 110), "2.mkv": ("plain", 80), "3.mp4": ("rotated", 70),

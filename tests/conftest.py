@@ -31,10 +31,10 @@ from curator.storage.object_service import service_named
 use_own_token()
 
 
-_HEAVY = ("removal", "runs", "executor", "examples", "faults", "models", "loading", "infra")
+_HEAVY = ("tools/removal", "runs", "executor", "examples", "faults", "models", "loading", "infra")
 """Folders whose files take longest. They come first, so that no process ends with a long file."""
 _TOGETHER = (
-    "tests/removal/", "tests/runs/test_captions_run", "tests/runs/test_captions_killed",
+    "tests/tools/removal/", "tests/runs/test_captions_run", "tests/runs/test_captions_killed",
     "tests/runs/test_recaptioning",
 )  # fmt: skip
 """Beginnings of files that share a finished run: one process of those of xdist has them all."""
@@ -47,8 +47,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     gc.freeze()
     tests = Path(__file__).parent
-    places = {name: place for place, name in enumerate(_HEAVY)}
-    items.sort(key=lambda item: places.get(item.path.relative_to(tests).parts[0], len(_HEAVY)))
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.relative_to(tests).as_posix()
+        return next((n for n, name in enumerate(_HEAVY) if path.startswith(name)), len(_HEAVY))
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -23,8 +23,8 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 from film_shots import moving_texture
 
-from curator.footage.scenes import Picture
 from curator.media.encode import with_steady_bytes
+from curator.tools.footage.scenes import Picture
 
 FORMATS = {
     ".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm", ".ts": "mpegts",

@@ -6,8 +6,8 @@ from functools import lru_cache
 import cv2
 import numpy as np
 
-from curator.footage import scenes
-from curator.footage.scenes import Picture, ShotSpec, View, render_shot
+from curator.tools.footage import scenes
+from curator.tools.footage.scenes import Picture, ShotSpec, View, render_shot
 
 PHOTOGRAPHS = {
     "astronaut": "astronaut.png", "brick": "brick.png", "camera": "camera.png",
@@ -19,7 +19,7 @@ PHOTOGRAPHS = {
 
 
 def photograph(name: str) -> Picture:
-    """Reads one photograph, a key of `PHOTOGRAPHS`; see `curator.footage.scenes.photograph`."""
+    """Reads one photograph, a key of `PHOTOGRAPHS`; see `scenes.photograph`."""
     return scenes.photograph(PHOTOGRAPHS[name])
 
 

@@ -11,7 +11,7 @@ from film_shots import moving_texture
 from marks import FILM_COLUMNS, FILM_FRAME_BITS, FILM_ROWS
 from overlays import Inset, emblem, lettering, subtitled, with_inset, with_mark
 
-from curator.footage.scenes import Picture
+from curator.tools.footage.scenes import Picture
 
 Form = Literal["plain", "rotated", "bordered", "overlaid"]
 WIDTH_PX, HEIGHT_PX = 160, 120

@@ -27,11 +27,11 @@ from curator.executor.progress import Progress
 from curator.models.scene_network import SCENE_DIM, SCENE_MODEL
 from curator.recipe import Recipe, load_recipe, with_changes
 from curator.records.sources import SourceRef
+from curator.runs import commit_run as commit
 from curator.runs import curation
 from curator.stage import Elsewhere, Footage
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.families import families_of, tracks_fingerprint
-from curator.stages.commit import commit_run as commit
 from curator.stages.cut import cut_driver
 from curator.stages.dedup import stage as dedup_stage
 from curator.stages.dedup.near_duplicates import Pair

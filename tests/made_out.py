@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pyarrow as pa
 
+from curator.dataset.shard_index import set_files
 from curator.executor.corpus_work import CorpusWork
 from curator.matching.verify_pair import Match
 from curator.measures.score_list import SCORES
@@ -16,14 +17,13 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.records.clips import FITTED, WINDOWED
 from curator.records.cuts import CROP_COLUMNS
+from curator.runs.commit_run import Commit, alone, commit_run, kept_by_source
 from curator.runs.corpus import SHOT_ORDER, DecidedClips
-from curator.stages.commit.commit_run import Commit, alone, commit_run, kept_by_source
 from curator.stages.cut.output_form import as_written
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
 from curator.stages.dedup.stage import PAIRS, search_settings
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit, ProposeStage
-from curator.stages.shard.shard_index import set_files
 from curator.storage import Store
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.corpus_tables import CorpusTables

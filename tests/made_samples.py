@@ -12,11 +12,9 @@ import av
 import numpy as np
 import orjson
 
-from curator.measures.score_list import SCORES
-from curator.media.encode import EncodeSettings, encode_mp4
-from curator.stages.shard.reader_indexes import member_columns, members_file
-from curator.stages.shard.sample import Sample
-from curator.stages.shard.shard_index import (
+from curator.dataset.reader_indexes import member_columns, members_file
+from curator.dataset.sample import Sample
+from curator.dataset.shard_index import (
     DATASET_SCHEMA,
     DescribedTar,
     described_files,
@@ -24,8 +22,10 @@ from curator.stages.shard.shard_index import (
     meta_lines,
     sample_row,
 )
-from curator.stages.shard.shard_plan import ShardPlan, write_shard
-from curator.stages.shard.tar_reader import Split, index_name, members_name, meta_name
+from curator.dataset.shard_plan import ShardPlan, write_shard
+from curator.dataset.tar_reader import Split, index_name, members_name, meta_name
+from curator.measures.score_list import SCORES
+from curator.media.encode import EncodeSettings, encode_mp4
 from curator.storage import Store, open_store
 from curator.tables.clip_locations import Location
 from curator.tables.out_layout import DATASET

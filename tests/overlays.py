@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from curator.footage.scenes import Picture
+from curator.tools.footage.scenes import Picture
 
 Patch = NDArray[np.uint8]
 """uint8 RGBA, height x width x 4."""

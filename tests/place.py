@@ -17,9 +17,9 @@ from film_shots import moving_texture
 from newest import earlier_objects
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import StorageError
-from curator.stages.commit import stage as commit_stage
+from curator.runs import one_pass
+from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 
 SMALL = (
     "shard.resolutions=[120]", "filters.short_side_px.min=100", "shard.lengths=[17,33,49,121]",
@@ -114,5 +114,5 @@ class Place:
             raise StorageError("full")
 
         with monkeypatch.context() as context:
-            context.setattr(commit_stage, "commit_run", fail)
+            context.setattr(one_pass, "commit_run", fail)
             assert self.code(*more) == EXIT_BROKEN_OFF

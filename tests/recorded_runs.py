@@ -12,9 +12,9 @@ from captioned import work_here
 from place import QVGA, Place, write_films
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.storage.local_store import LocalStore
 from curator.tables.out_layout import LEASE, PROGRESS
+from curator.tools.commands.arguments import EXIT_OK
 
 SETTINGS = (
     "shard.resolutions=[64, 120]", "filters.short_side_px.min=60", "propose.min_s=0.5",

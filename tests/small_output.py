@@ -23,18 +23,12 @@ from made_samples import FPS, HEIGHT, WIDTH, made_mp4
 from curator.executor.engine import Engine
 from curator.measures.score_list import SCORES
 from curator.recipe import Recipe
-from curator.removal.removing import (
-    begin_removal,
-    finish_removal,
-    plan_removal,
-    repair_before,
-)
+from curator.runs.commit_run import Commit, alone, commit_run, kept_by_source
 from curator.runs.corpus import SHOT_ORDER
 from curator.runs.dropped_clips import DropCheck
 from curator.runs.elsewhere import exclude_removed_sources
 from curator.runs.generations import last_sources
 from curator.runs.repair import ALL, repair_objects, with_repair
-from curator.stages.commit.commit_run import Commit, alone, commit_run, kept_by_source
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.shard_driver import Sharding
@@ -51,6 +45,12 @@ from curator.tables.removal_records import finished_removals, read_removals
 from curator.tables.schemas import SCAN_SCHEMA, SHOTS_SCHEMA, clips_schema
 from curator.tables.snapshot_store import clean
 from curator.tables.source_table import SourceTable
+from curator.tools.removal.removing import (
+    begin_removal,
+    finish_removal,
+    plan_removal,
+    repair_before,
+)
 
 CLIPS = 3
 """Clips of a source."""

@@ -18,7 +18,7 @@ from curator.recipe import Recipe, load_recipe, recipe_names
 from curator.records.cuts import NotCopied
 from curator.records.sources import Note
 from curator.strict_yaml import load_yaml
-from curator.verify.findings import FindingCode
+from curator.tools.verify.findings import FindingCode
 from tests.made_shards import made_clips, write_shards
 
 ROOT = Path(__file__).parents[1]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.installation import install_extra
 from curator.storage.object_service import service_named
+from curator.tools.commands.arguments import EXIT_OK
 
 RUN = ("run", "{film}", "{out}")
 CASES = {
@@ -42,7 +42,7 @@ def test_a_command_names_the_extra_that_is_missing(
 ) -> None:
     package, words = CASES[extra]
     # What another test imported has the package already.
-    holders = (f"{package}.", "curator.footage.")
+    holders = (f"{package}.", "curator.tools.footage.")
     for name in [name for name in sys.modules if f"{name}.".startswith(holders)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)

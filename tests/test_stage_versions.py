@@ -21,6 +21,8 @@ from overlays import lettering, subtitled
 from stage_digests import check_digest, digest_of
 
 from curator.buckets import Bucket
+from curator.dataset.sample import Sample
+from curator.dataset.shard_plan import plan_shards, write_shard
 from curator.executor.corpus_work import CorpusWork
 from curator.executor.unit_worker import UnitWorker
 from curator.measures.score_list import SCORES
@@ -47,8 +49,6 @@ from curator.stages.scan.stage import ScanStage
 from curator.stages.select.config import SelectConfig
 from curator.stages.select.stage import SelectStage
 from curator.stages.shard.config import ShardConfig
-from curator.stages.shard.sample import Sample
-from curator.stages.shard.shard_plan import plan_shards, write_shard
 from curator.stages.shard.stage import ShardStage
 from curator.storage.source_reader import stat_source
 from curator.tables.clip_locations import Location

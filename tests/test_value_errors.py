@@ -11,9 +11,9 @@ from pydantic import BaseModel, RootModel, ValidationError
 from curator.errors import ModelError, RecipeError
 from curator.models.catalogue import ModelEntry, load_catalogue
 from curator.models.embedding_heads import Prompts
-from curator.planning.planner import MachineKind
 from curator.recipe import Recipe, load_recipe
 from curator.stages.caption.dialogs.prompt_files import Prompt
+from curator.tools.planning.planner import MachineKind
 from curator.value_errors import explain, model_of
 
 WRONG: tuple[object, ...] = (

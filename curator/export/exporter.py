@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from curator.dataset.tar_reader import Shard
 from curator.errors import RecipeError, UsageError, raised_as
 from curator.extensions import Extension, Kind, load_extension
-from curator.stages.shard.tar_reader import Shard
 from curator.value_errors import explain
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
+from curator.dataset.shard_plan import tar_header
+from curator.dataset.tar_reader import BLOCK, Shard
 from curator.errors import ShardError, SourceError
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job, ShardClip
 from curator.frame_size import parsed_sides
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
-from curator.stages.shard.shard_plan import tar_header
-from curator.stages.shard.tar_reader import BLOCK, Shard
 
 MAX_PIXELS = 1 << 27
 

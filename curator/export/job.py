@@ -16,6 +16,16 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from curator.dataset.shard_index import rows_by_tar, sample_row
+from curator.dataset.tar_reader import (
+    MAX_TEXT_BYTES,
+    SPLITS,
+    Member,
+    Shard,
+    ShardSet,
+    TarReader,
+    open_shards,
+)
 from curator.errors import CuratorError, ShardError, StorageError, UsageError, raised_as
 from curator.export.destination import Destination, EarlierVideos
 from curator.export.exporter import (
@@ -28,16 +38,6 @@ from curator.export.exporter import (
 )
 from curator.fingerprints import fingerprint
 from curator.stages.caption.measured_caption import MEASURED_MODEL
-from curator.stages.shard.shard_index import rows_by_tar, sample_row
-from curator.stages.shard.tar_reader import (
-    MAX_TEXT_BYTES,
-    SPLITS,
-    Member,
-    Shard,
-    ShardSet,
-    TarReader,
-    open_shards,
-)
 from curator.storage import Store, open_store
 from curator.tables.checksums import read_rows
 from curator.tables.kept_clips import selected_clips

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from curator.dataset.tar_reader import Shard
 from curator.errors import StorageError, UsageError
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.installation import install_extra
-from curator.stages.shard.tar_reader import Shard
 from curator.storage.scratch import ScratchFolder
 
 SIZE_LIMIT_BYTES = 1 << 26

@@ -24,9 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curator.errors import DamagedError, UsageError
-from curator.stages.shard.reader_indexes import CAPTIONS, caption_lines, captions_file, members_file
-from curator.stages.shard.shard_index import (
+from curator.dataset.reader_indexes import CAPTIONS, caption_lines, captions_file, members_file
+from curator.dataset.shard_index import (
     DATASET_SCHEMA,
     DescribedTar,
     current_rows,
@@ -35,7 +34,8 @@ from curator.stages.shard.shard_index import (
     rows_by_tar,
     wids_file,
 )
-from curator.stages.shard.tar_reader import SPLITS, members_name
+from curator.dataset.tar_reader import SPLITS, members_name
+from curator.errors import DamagedError, UsageError
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.fenced_store import Digest

@@ -8,12 +8,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curator.dataset.shard_index import DATASET_SCHEMA
+from curator.dataset.tar_reader import COLUMNS, Shard, declared_families
 from curator.errors import StorageError
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job, ShardClip
 from curator.family import Family
-from curator.stages.shard.shard_index import DATASET_SCHEMA
-from curator.stages.shard.tar_reader import COLUMNS, Shard, declared_families
 from curator.tables.schemas import family_fields
 
 STAMP = b"curate.export"

@@ -18,6 +18,7 @@ import orjson
 import pyarrow as pa
 from pydantic import Field
 
+from curator.dataset.tar_reader import SPLITS, Shard, ShardSet
 from curator.errors import CutError, RecipeError, ShardError, UsageError, raised_as
 from curator.export.exporter import Exporter, OptionsT, RelativePaths, VideoExporter
 from curator.export.job import Job, ShardClip
@@ -33,7 +34,6 @@ from curator.stages.caption.caption_records import (
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.answers import answer_text
 from curator.stages.caption.dialogs.window_dialog import Asker
-from curator.stages.shard.tar_reader import SPLITS, Shard, ShardSet
 from curator.tables.checksums import read_parquet
 from curator.tables.disk_table import taken
 from curator.tables.output_format import read_summary

@@ -14,19 +14,15 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from curator.errors import ShardError, raised_as
-from curator.export.exporter import Exporter, ExporterOptions
-from curator.export.job import Job
-from curator.records.clips import WINDOWED
-from curator.stages.shard.dataset_card import CARD, dataset_card
-from curator.stages.shard.reader_indexes import (
+from curator.dataset.dataset_card import CARD, dataset_card
+from curator.dataset.reader_indexes import (
     CAPTIONS,
     caption_lines,
     captions_file,
     member_columns,
     members_file,
 )
-from curator.stages.shard.shard_index import (
+from curator.dataset.shard_index import (
     DATASET_SCHEMA,
     DescribedTar,
     energon_files,
@@ -35,7 +31,7 @@ from curator.stages.shard.shard_index import (
     sample_row,
     wids_file,
 )
-from curator.stages.shard.tar_reader import (
+from curator.dataset.tar_reader import (
     SPLITS,
     Member,
     Shard,
@@ -43,6 +39,10 @@ from curator.stages.shard.tar_reader import (
     declared_families,
     members_name,
 )
+from curator.errors import ShardError, raised_as
+from curator.export.exporter import Exporter, ExporterOptions
+from curator.export.job import Job
+from curator.records.clips import WINDOWED
 from curator.tables.parts import rows_to_table
 
 

@@ -23,11 +23,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+from curator.dataset.tar_reader import Shard
 from curator.errors import UsageError, unknown_key
 from curator.export.exporter import RelativePaths, VideoExporter, VideoOptions
 from curator.export.job import Job, ShardClip
 from curator.records.clips import WITH_SOUND
-from curator.stages.shard.tar_reader import Shard
 from curator.trainers.clip_fit import ClipForm
 from curator.trainers.filled_config import config_file
 from curator.trainers.trainer_files import trainer_names

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.dataset.tar_reader import declared_families
 from curator.errors import DamagedError, ShardError
 from curator.records.clips import Clip
 from curator.runs.run_context import RunContext
 from curator.scheduler import Scheduler
 from curator.stage import CLIP_EMBEDDING, EMBEDDING, SHORT_CAPTION, AnyAnnotator, ClipFacts
 from curator.stages.shard.reusable_shards import ReusableShards
-from curator.stages.shard.tar_reader import declared_families
 from curator.storage import Store
 from curator.tables.checksums import find_json
 from curator.tables.clip_locations import Location

@@ -20,6 +20,7 @@ from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
+from curator.runs.commit_run import alone
 from curator.runs.dropped_clips import DropCheck
 from curator.runs.elsewhere import check_recognition, exclude_removed_sources
 from curator.runs.generations import CARRIED, Generations, carry, last_sources, why_stale
@@ -30,7 +31,6 @@ from curator.runs.repair import repair_objects
 from curator.runs.run_context import RunContext, RunLog
 from curator.scheduler import RowScheduler, UnitRunner
 from curator.stages.analyze.identity_driver import Identifying
-from curator.stages.commit.commit_run import alone
 from curator.stages.scan.source_listing import ListedSources, list_sources
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store

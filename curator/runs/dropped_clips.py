@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.dataset.shard_index import DATASET
 from curator.errors import NothingReadableError, StorageError, UsageError
 from curator.number_text import amount, length
 from curator.records.clips import Reason
-from curator.stages.shard.shard_index import DATASET
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRows

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curator.dataset.shard_index import EarlierShards
+from curator.dataset.tar_reader import Split
 from curator.executor.corpus_work import CorpusWork
 from curator.executor.host_resources import device_of
 from curator.fingerprints import fingerprint
@@ -25,6 +27,7 @@ from curator.recipe import measures_of
 from curator.records.clips import Clip
 from curator.records.sources import SourceRef
 from curator.runs.annotating import annotate, stored_values
+from curator.runs.commit_run import Commit, Rows, clip_outcomes, commit_run, kept_by_source
 from curator.runs.corpus import RULES, ClipCorpus
 from curator.runs.dropped_clips import DropCheck
 from curator.runs.elsewhere import elsewhere_of, reject_removed
@@ -32,10 +35,9 @@ from curator.runs.generations import GENERATION, STAMP
 from curator.runs.marked_clips import SUMMARY_KEY, MarkedClips
 from curator.runs.measuring import Ahead, measure, remainders
 from curator.runs.run_context import RunContext
-from curator.stage import AnyCorpusStage, AnyStage, Phase
+from curator.stage import AnyCorpusStage, AnyGraphStage, AnyStage, Phase
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
-from curator.stages.commit.commit_run import Commit, Rows, clip_outcomes, kept_by_source
 from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written
 from curator.stages.propose.candidate_store import Candidates
@@ -43,9 +45,7 @@ from curator.stages.propose.stage import ProposedUnit
 from curator.stages.shard.config import BY_SOURCE
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.shard_driver import Sharding, sources_alone
-from curator.stages.shard.shard_index import EarlierShards
 from curator.stages.shard.split_groups import SplitGroups, shared_footage, split_sources
-from curator.stages.shard.tar_reader import Split
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.clip_locations import Location
@@ -441,7 +441,7 @@ class Pass:
             fixed=fixed,
         )
 
-    def _commit(self, stage: Any) -> None:  # noqa: ANN401 - a stage with `process`
+    def _commit(self, *_: AnyGraphStage) -> None:
         run, scope, log, corpus = self._run, self._scope, self._log, self._corpus
         at, sharding = scope.snapshot, self._sharding
         n_kept = kept_by_source(corpus.clips)
@@ -455,7 +455,7 @@ class Pass:
             facts.pop(SUMMARY_KEY, None)
             facts |= self._marks.facts(corpus.clips, run.store)
             facts |= {"recipe": self._recipe.model_dump(mode="json"), "shards": sharding.summary}
-            summary: dict[str, Any] = stage.process(
+            summary: dict[str, Any] = commit_run(
                 Commit(
                     store=run.fenced,
                     previous=scope.previous,

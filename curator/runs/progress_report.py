@@ -17,7 +17,7 @@ from curator.executor.progress import Expected, Progress
 from curator.executor.termination import arrived_signal
 from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
-from curator.stages.commit.commit_run import alone
+from curator.runs.commit_run import alone
 from curator.storage import Store
 from curator.tables.lease_holder import read_holder, utc_now
 from curator.tables.out_layout import LEASE, PLAN, PROGRESS

@@ -22,6 +22,7 @@ from curator.executor.progress import Expected, Progress
 from curator.extensions import named
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, measures_of, recipe_used, with_changes
+from curator.runs.commit_run import alone, kept_by_source
 from curator.runs.corpus import ClipCorpus
 from curator.runs.elsewhere import fewer
 from curator.runs.marked_clips import MarkedClips
@@ -31,7 +32,6 @@ from curator.runs.repair import repair_objects
 from curator.runs.run_context import RunContext, RunLog
 from curator.stage import CLIP_EMBEDDING, EMBEDDING
 from curator.stages.caption.captioners.captioner_contract import captioner_extensions
-from curator.stages.commit.commit_run import alone, kept_by_source
 from curator.stages.cut.cut_driver import cut_facts
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.shard.reusable_shards import ReusableShards

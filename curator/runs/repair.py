@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from curator.errors import DamagedError, StorageError
-from curator.stages.commit.commit_run import alone
+from curator.runs.commit_run import alone
 from curator.storage import Store
 from curator.tables.checksums import TRIES, is_damaged, sealed_json, those, to_json
 from curator.tables.fenced_store import Digest, FencedStore

@@ -44,7 +44,7 @@ from curator.tables.clip_rank import LEAST
 from curator.tables.out_layout import CONFIG, OWN_FOLDERS, foreign_objects, has_results
 from curator.tables.parts import SUMMARY
 from curator.tables.removal_records import read_removals
-from curator.telemetry.spans import exported_spans
+from curator.tools.telemetry.spans import exported_spans
 
 logger = logging.getLogger(__name__)
 

@@ -32,7 +32,13 @@ from curator.tables.long_columns import joined_chunks, take_rows
 from curator.tables.out_layout import FAMILIES, VALUES
 from curator.tables.parts import Parts, columns_schema, rows_to_table
 from curator.tables.removal_records import Removals
-from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA, VALUE, MemberColumn, StoredMember
+from curator.tables.sample_members import (
+    MEMBERS,
+    MEMBERS_SCHEMA,
+    VALUE,
+    MemberColumn,
+    StoredMember,
+)
 from curator.tables.schemas import family_fields
 
 _OF_CLIP = columns_schema(("key clip_id source_id", pa.string()))

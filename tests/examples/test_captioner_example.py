@@ -10,8 +10,8 @@ from films import write_film
 from served import FakeServer
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.stages.caption.captioners.captioner_contract import captioner_extensions
+from curator.tools.commands.arguments import EXIT_OK
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAME = "captioner:MeanColour"

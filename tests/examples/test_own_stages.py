@@ -9,7 +9,7 @@ import pytest
 from place import QVGA, SHORT, Place, write_films
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK
+from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

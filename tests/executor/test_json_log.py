@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_USAGE
 from curator.executor.json_log import JsonFormatter
 from curator.executor.progress import Progress
+from curator.tools.commands.arguments import EXIT_USAGE
 
 
 def test_progress_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:

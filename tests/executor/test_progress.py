@@ -15,7 +15,7 @@ import pytest
 
 from curator.executor import progress as module
 from curator.executor.progress import Expected, Progress
-from curator.report.funnel import format_funnel
+from curator.tools.report.funnel import format_funnel
 
 
 class Clock:

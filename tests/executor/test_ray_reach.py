@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from command_line import Curate
 
-from curator.commands.arguments import EXIT_TERMINATED, EXIT_USAGE
-from curator.doctor.examination import cluster_row
 from curator.errors import UsageError
 from curator.executor import ray_reach
 from curator.executor.ray_reach import check_reachable
+from curator.tools.commands.arguments import EXIT_TERMINATED, EXIT_USAGE
+from curator.tools.doctor.examination import cluster_row
 
 
 @pytest.fixture

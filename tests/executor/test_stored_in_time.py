@@ -15,12 +15,12 @@ from film_shots import moving_texture
 from simulated_workers import Simulated, pool
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.executor.engine import Engine
 from curator.executor.fleet import Fleet, FleetCounts
 from curator.executor.timeline import Timeline
 from curator.executor.unit_worker import UnitResult, UnitWorker, stage_step
 from curator.stage import Scope, Stage, StageConfig
+from curator.tools.commands.arguments import EXIT_OK
 
 N_SOURCES = 8
 SETTINGS = ["--set", "shard.resolutions=[120]", "--set", "filters.short_side_px.min=100"]

@@ -13,10 +13,10 @@ from film_makers import text_file, write_video
 from film_shots import moving_texture
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.executor import fleet, ray_backend
 from curator.executor.ray_cluster import use_own_token
 from curator.storage import open_store
+from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 
 
 @pytest.fixture

@@ -20,13 +20,13 @@ from command_line import Curate
 from made_samples import FPS, HEIGHT, WIDTH, MadeClip, make_shards
 from PIL import Image
 
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_USAGE
 from curator.errors import UsageError
 from curator.export import FORMATS, Exported, export
 from curator.export.exporter import load_format
 from curator.export.frame_tars import fitted
 from curator.storage import open_store
-from curator.verify import verify
+from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_USAGE
+from curator.tools.verify import verify
 
 FOLDER_FORMATS = (
     "cosmos",

@@ -14,7 +14,6 @@ from PIL import Image
 from test_export import exported, files
 from tiny_vlm import tiny_folder
 
-from curator.commands.arguments import EXIT_USAGE
 from curator.recipe import load_recipe
 from curator.stages.caption.caption_records import Task, Window
 from curator.stages.caption.config import CaptionConfig
@@ -22,6 +21,7 @@ from curator.stages.caption.dialogs.window_dialog import Asker
 from curator.storage import open_store
 from curator.tables.parts import rows_to_table, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
+from curator.tools.commands.arguments import EXIT_USAGE
 
 SETTINGS = (
     "caption.captioner=openai",

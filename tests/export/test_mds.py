@@ -10,9 +10,9 @@ from command_line import Curate
 from made_samples import FPS, MadeClip
 from test_export import files
 
-from curator.commands.arguments import EXIT_USAGE
 from curator.export import export
 from curator.installation import install_extra
+from curator.tools.commands.arguments import EXIT_USAGE
 
 ELSEWHERE = "MosaicML's package needs an environment of its own: `make test-mds` runs this test"
 

@@ -13,14 +13,14 @@ import pytest
 from small_output import SmallOutput, clip_id
 
 from curator.cli import main
+from curator.dataset.reader_indexes import MemberPlaces
 from curator.errors import UsageError
 from curator.export.output_views import Choice, make_view
-from curator.stages.shard.reader_indexes import MemberPlaces
 from curator.storage import open_store
 from curator.storage.local_store import LocalStore
 from curator.tables.view_store import delete_view, read_views
-from curator.verify import verify, verify_removed
-from curator.verify.findings import FindingCode
+from curator.tools.verify import verify, verify_removed
+from curator.tools.verify.findings import FindingCode
 
 OF_ONE = "source_uri LIKE '%/1.mp4'"
 

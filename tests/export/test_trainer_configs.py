@@ -17,9 +17,9 @@ import yaml
 from small_output import SmallOutput
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.export import export
 from curator.strict_yaml import load_yaml
+from curator.tools.commands.arguments import EXIT_OK
 from curator.trainers.clip_fit import ClipForm, fit_clips
 from curator.trainers.filled_config import config_file
 from curator.trainers.fit_words import seen_line

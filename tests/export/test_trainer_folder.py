@@ -17,13 +17,13 @@ from command_line import Curate
 from made_samples import FPS, HEIGHT, WIDTH, MadeClip, make_shards
 from small_output import SmallOutput, source_id
 
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_USAGE
 from curator.errors import ShardError, UsageError
 from curator.export import Exported, export
 from curator.export import destination as destination_module
 from curator.storage import open_store, s3_store
 from curator.storage.s3_client import client
 from curator.tables.fenced_store import Digest
+from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_USAGE
 from curator.trainers.trainer_files import load_trainer, trainer_names
 
 AUDIO = ("copy", "dropped", "aac", "none")

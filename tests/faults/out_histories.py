@@ -27,7 +27,7 @@ from curator.storage.local_store import LocalStore
 from curator.tables.checksums import find_json, read_json, read_parquet
 from curator.tables.out_layout import has_fixed_path
 from curator.tables.snapshot_store import named_objects
-from curator.verify import verify
+from curator.tools.verify import verify
 
 WARNED = "leave the shards"
 """Words of the warning of clips that leave."""

@@ -7,7 +7,7 @@ import pytest
 from captioned import FILMS, Captioned, film_of
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK
+from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK
 
 DOWN = {"status": 500}
 ALL_DOWN = {name[0]: DOWN for name in FILMS}

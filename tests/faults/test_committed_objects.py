@@ -18,17 +18,16 @@ from captioned import Captioned, work_here
 from damages import DAMAGES, damage, objects, shards
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import DamagedError
-from curator.runs import lease
-from curator.stages.commit import stage
+from curator.runs import lease, one_pass
 from curator.storage import open_store
 from curator.storage.local_store import LocalStore
 from curator.tables.checksums import is_damaged, read_footer, read_parquet, sealed_json, to_json
 from curator.tables.lease_holder import this_process
 from curator.tables.out_layout import LEASE
 from curator.tables.snapshot_store import HEAD, OBJECTS, read_snapshot
-from curator.verify import Verified, verify
+from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
+from curator.tools.verify import Verified, verify
 
 CACHES = ("tracks/", "scan/", "replies/", "report/", "hashes/", "index/", "families/")
 """Folders of what no snapshot names."""
@@ -264,13 +263,13 @@ class Stopped:
 
         for name in ("create", "write_new", "replace", "delete"):
             before(name)
-        commit = stage.commit_run
+        commit = one_pass.commit_run
 
         def commit_run(run: Any) -> Any:  # noqa: ANN401
             self.commits = True
             return commit(run)
 
-        patch.setattr(stage, "commit_run", commit_run)
+        patch.setattr(one_pass, "commit_run", commit_run)
         patch.setattr(lease, "_CONFIRMED_S", 0.0)
         work_here(patch)
 

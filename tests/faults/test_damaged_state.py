@@ -13,9 +13,9 @@ from captioned import Captioned
 from damages import DAMAGES, damage, objects, shards
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_USAGE
 from curator.errors import DamagedError, ShardError
 from curator.loading.shard_reader import read_output
+from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_USAGE
 
 TOGETHER = (
     ("scan/", "candidates/clips/", "alike/", "report/", "config.json"),

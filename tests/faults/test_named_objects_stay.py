@@ -15,13 +15,13 @@ from faults.out_histories import existing_snapshots, explore, named_by, objects
 from small_output import SmallOutput, source_id
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.errors import UsageError
-from curator.removal.removing import begin_removal, plan_removal
 from curator.storage import ObjectInfo, open_store
 from curator.storage.local_store import LocalStore
 from curator.tables.snapshot_store import read_snapshot
-from curator.verify import verify
+from curator.tools.commands.arguments import EXIT_OK
+from curator.tools.removal.removing import begin_removal, plan_removal
+from curator.tools.verify import verify
 
 
 @pytest.fixture

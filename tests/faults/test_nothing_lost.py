@@ -21,8 +21,8 @@ from film_shots import moving_texture
 
 import curator
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.storage import file_walk
+from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 
 SETTINGS = (
     "shard.resolutions=[64, 120]", "filters.short_side_px.min=60", "propose.min_s=0.5",

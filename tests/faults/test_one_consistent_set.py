@@ -15,7 +15,7 @@ from index_readers import check_readers
 from recorded_runs import Journal, replay
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from curator.tools.commands.arguments import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 
 
 @pytest.mark.parametrize("name", ["first run", "growth", "changed recipe", "recaption"])

@@ -12,10 +12,10 @@ from film_shots import moving_texture
 from place import Place
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_FAILED
 from curator.storage import content_id
 from curator.storage.content_id import WHOLE_BYTES
-from curator.verify import verify
+from curator.tools.commands.arguments import EXIT_FAILED
+from curator.tools.verify import verify
 
 
 class Replaced(Place):

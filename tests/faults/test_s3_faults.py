@@ -21,12 +21,12 @@ from newest import earlier_objects
 from place import QVGA, sets, write_films
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
 from curator.errors import StorageError
 from curator.storage import local_store, open_store, scratch
 from curator.storage.object_service import service_named
 from curator.storage.s3_client import client
 from curator.storage.scratch import unnamed_file
+from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -19,14 +19,14 @@ from recorded_runs import Journal, finished, replay
 
 from curator import read_clips
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.errors import StorageError
 from curator.loading.shard_reader import read_output
 from curator.storage.local_store import LocalStore
 from curator.tables.lease_holder import this_process
 from curator.tables.out_layout import LEASE, PROGRESS
-from curator.verify import Verified, audit, verify
-from curator.verify.findings import Finding
+from curator.tools.commands.arguments import EXIT_OK
+from curator.tools.verify import Verified, audit, verify
+from curator.tools.verify.findings import Finding
 
 ORPHAN = "shards/64p_4-3_17f/train-000007-0123abcd.tar"
 """A name of a tar that no snapshot names."""

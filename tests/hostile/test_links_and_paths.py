@@ -12,13 +12,13 @@ from film_makers import write_video
 from film_shots import moving_texture
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.errors import UsageError
 from curator.stages.caption.sidecar_table import count_problems, sidecars_table
 from curator.stages.scan.source_listing import list_sources
 from curator.storage import s3_client
 from curator.storage.sidecar_files import Sidecar, SidecarCode, SidecarProblem, read_sidecars
 from curator.storage.source_manifests import manifest_rows
+from curator.tools.commands.arguments import EXIT_OK
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from curator.footage.scenes import photograph
 from curator.matching.clip_footage import Keypoints, keypoints_of
 from curator.matching.geometry import MIN_INLIERS, agreement
+from curator.tools.footage.scenes import photograph
 
 
 def keypoints(picture: NDArray[np.uint8]) -> Keypoints:

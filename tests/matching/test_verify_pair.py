@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from curator.footage.scenes import photograph
 from curator.matching.clip_footage import ClipFootage
 from curator.matching.edited_footage import without_bars
 from curator.matching.verify_pair import ALL_EDITS, verify_pair
+from curator.tools.footage.scenes import photograph
 
 Picture = NDArray[np.uint8]
 FPS = 25

@@ -9,7 +9,6 @@ from film_shots import texture
 from numpy.typing import NDArray
 from overlays import drawn, emblem, lettering
 
-from curator.footage.scenes import Picture
 from curator.measures.drawn_marks import EDGE_BYTES, EDGE_SIDE, edge_map, edges_of, straight_lines
 from curator.measures.look_maps import MOVED_SIDE
 from curator.measures.motion import DenseFlow
@@ -17,6 +16,7 @@ from curator.measures.overlay_text import may_have_text, place_values, slides
 from curator.measures.score_list import BUILT_IN, SCORES
 from curator.records.clips import Span
 from curator.records.tracks import Track
+from curator.tools.footage.scenes import Picture
 from tests.samples import made_track
 
 Line = tuple[float, ...]

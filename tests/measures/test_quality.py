@@ -12,11 +12,11 @@ from film_shots import pan, photograph, texture
 from numpy.typing import NDArray
 from samples import analyzed
 
-from curator.footage.scenes import render_shot
 from curator.measures.noise import full_frame_noise
 from curator.measures.picture_quality import change_signals, sharpness, stripes
 from curator.measures.sample_signals import SIGNALS, native_signals, picture_signals
 from curator.stages.analyze.config import AnalyzeConfig
+from curator.tools.footage.scenes import render_shot
 
 Luma = NDArray[np.uint8]
 

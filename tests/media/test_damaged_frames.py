@@ -15,7 +15,6 @@ from film_makers import write_video
 from film_shots import moving_texture
 from samples import analyzed
 
-from curator.footage.scenes import Picture
 from curator.media.container import open_container, video_stream
 from curator.media.damaged_frames import DamagedFrames
 from curator.media.decode import FrameReader
@@ -25,6 +24,7 @@ from curator.records.sources import Note
 from curator.records.tracks import DAMAGED
 from curator.stages.propose.clip_spans import propose_clips
 from curator.stages.propose.config import ProposeConfig
+from curator.tools.footage.scenes import Picture
 
 N, GOP = 45, 15
 OPTIONS = {

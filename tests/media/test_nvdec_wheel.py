@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from fake_nvdec import fake_module
 
-from curator.doctor.probe_process import LIBRARIES, NVDEC_FORMATS
 from curator.media.nvdec import Nvdec
 from curator.media.nvdec_check import CODEC, FIRST_CODEC
+from curator.tools.doctor.probe_process import LIBRARIES, NVDEC_FORMATS
 
 HAS_WHEEL = sys.platform == "linux" and platform.machine() == "x86_64"
 """Where the extra `test` installs the package."""

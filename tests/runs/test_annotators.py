@@ -23,16 +23,16 @@ from tiny_text import DIM, write_catalogue
 
 from curator import read_clips
 from curator.cli import main
-from curator.commands.arguments import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from curator.errors import RecipeError
 from curator.loading import ClipDataset, ClipLoader
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
+from curator.runs import commit_run
 from curator.stages.caption import caption_annotators
-from curator.stages.commit import commit_run
 from curator.stages.shard.shard_driver import Sharding
 from curator.storage import Store
 from curator.tables.out_layout import MANIFEST, NEXT_MANIFEST
+from curator.tools.commands.arguments import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mean_latents.py"
 LIGHT = EXAMPLE.with_name("light_columns.py")

@@ -9,7 +9,7 @@ from films import SAID, write_film
 from served import FakeServer
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
+from curator.tools.commands.arguments import EXIT_OK
 
 
 class Overlaid(Captioned):

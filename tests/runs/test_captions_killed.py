@@ -17,7 +17,7 @@ from captioned import Captioned, assert_described
 from served import FakeServer
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
+from curator.tools.commands.arguments import EXIT_OK
 
 
 def _wait(until: str, condition: Callable[[], bool], within_s: float = 300) -> None:

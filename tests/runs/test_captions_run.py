@@ -12,9 +12,9 @@ from captioned import Captioned, assert_described, film_of
 from tiny_vlm import tiny_folder
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.sample_frames import SampleFramesStage
 from curator.stages.cut.stage import CutStage, LookStage
+from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 
 UNCUT = ("shards", "replies")
 QUESTION = 'caption.questions={is_odd: "Is it odd?"}'

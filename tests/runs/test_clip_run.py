@@ -16,9 +16,9 @@ from place import QVGA, Place, sets, write_films
 from tiny_clip import tiny_folder
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.models.clip_model import embed_texts
 from curator.models.weight_store import ModelStore
+from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 
 CLIP = ("analyze.clip=test-tiny", "semantic.aesthetic=test-head")
 

@@ -9,8 +9,8 @@ import pytest
 from place import QVGA, sets, write_films
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.storage import open_store
+from curator.tools.commands.arguments import EXIT_OK
 
 SETTINGS = (
     "shard.resolutions=[64, 120]", "filters.short_side_px.min=60", "propose.min_s=0.5",

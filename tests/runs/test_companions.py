@@ -7,7 +7,7 @@ import pytest
 from command_line import Curate
 from film_makers import one_frame
 
-from curator.commands.exit_codes import ExitCode
+from curator.tools.commands.exit_codes import ExitCode
 
 COMPANIONS = {
     "BDMV/INDEX.BDM": b"INDX0100", "BDMV/CLIPINF/00000.CPI": b"HDMV0100", "a.MPL": b"MPLS0100",

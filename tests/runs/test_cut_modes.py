@@ -16,9 +16,9 @@ from film_shots import moving_texture
 from place import QVGA, SHORT, Place
 
 from curator.records.clips import FITTED
-from curator.report.funnel import format_funnel
 from curator.stages.cut.stage import CutStage
 from curator.stages.propose.clip_spans import clip_id
+from curator.tools.report.funnel import format_funnel
 
 N = 100
 GOP = 6

@@ -15,7 +15,7 @@ from films import FPS, write_film
 from place import SMALL, Place
 from served import FakeServer
 
-from curator.commands.arguments import EXIT_BROKEN_OFF
+from curator.tools.commands.arguments import EXIT_BROKEN_OFF
 
 EVENTS = [
     {"time_s": 2.0, "label": "near_collision", "about": "a van cuts in"},

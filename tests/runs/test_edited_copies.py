@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from place import Place
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.recipe import recipe_names
-from curator.review.bound_tuning import tune
-from curator.review.changed_decisions import NOT_PROPOSED
-from curator.review.finished_run import open_finished
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.split_groups import drawn_split
+from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.tools.review.bound_tuning import tune
+from curator.tools.review.changed_decisions import NOT_PROPOSED
+from curator.tools.review.finished_run import open_finished
 
 Picture = NDArray[np.uint8]
 Edit = Callable[[Picture], Picture]

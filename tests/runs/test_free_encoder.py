@@ -6,9 +6,9 @@ import pytest
 from place import QVGA, SHORT, Place, write_films
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.loading import ClipDataset
 from curator.media.encode import vp9_crf
+from curator.tools.commands.arguments import EXIT_OK
 
 
 class Vp9(Place):

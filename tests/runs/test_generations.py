@@ -16,13 +16,9 @@ import pytest
 from place import SMALL, write_films
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.recipe import Recipe, load_recipe
-from curator.review.bound_tuning import tune
-from curator.review.clip_explanation import explain
-from curator.review.finished_run import open_finished
 from curator.run_config import RunConfig
 from curator.runs.curation import Run
 from curator.runs.generations import Generations, numbered
@@ -31,6 +27,10 @@ from curator.runs.run_context import RunLog
 from curator.storage import open_store
 from curator.tables.checksums import read_parquet
 from curator.tables.snapshot_store import archived, read_snapshot, snapshot_numbers
+from curator.tools.commands.arguments import EXIT_OK
+from curator.tools.review.bound_tuning import tune
+from curator.tools.review.clip_explanation import explain
+from curator.tools.review.finished_run import open_finished
 
 N = 4000
 N_SOURCES = N // made_corpus.PER_SOURCE

@@ -17,7 +17,6 @@ import pytest
 from place import Place, sets, write_films
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE
 from curator.errors import LeaseLostError, StorageError, UnconditionalStoreError, UsageError
 from curator.executor import cpu_accounting as heartbeat_module
 from curator.executor.cpu_accounting import Heartbeat
@@ -27,6 +26,7 @@ from curator.storage.local_store import LocalStore
 from curator.tables import lease_holder
 from curator.tables.lease_holder import Holder, read_holder, this_process
 from curator.tables.out_layout import LEASE
+from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE
 
 RENEW_S, EXPIRES_S = 0.3, 1.5
 RUN_RENEW_S, RUN_EXPIRES_S = 0.5, 5.0
@@ -49,15 +49,15 @@ COMMAND = f"""
 import os, sys, time
 from curator.cli import main
 from curator.runs import lease
-from curator.stages.commit import stage
+from curator.runs import one_pass
 lease.RENEW_S, lease.EXPIRES_S = {RUN_RENEW_S}, {RUN_EXPIRES_S}
-commit_run = stage.commit_run
+commit_run = one_pass.commit_run
 def waiting(run):
     open(sys.argv[1] + ".reached", "x").close()
     while not os.path.exists(sys.argv[1]):
         time.sleep(0.01)
     return commit_run(run)
-stage.commit_run = waiting
+one_pass.commit_run = waiting
 sys.exit(main(sys.argv[2:]))
 """
 """Runs, and waits before the commit until a file is there."""

@@ -13,11 +13,11 @@ import pytest
 from place import Place
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
-from curator.review.bound_tuning import tune
-from curator.review.finished_run import open_finished
 from curator.storage import open_store
 from curator.tables.mark_table import read_marks
+from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.tools.review.bound_tuning import tune
+from curator.tools.review.finished_run import open_finished
 
 N, N_SOURCES = 1000, 20
 EXAMPLES = Path(__file__).parents[2] / "examples"

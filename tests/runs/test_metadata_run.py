@@ -13,14 +13,14 @@ import webdataset
 from place import Place, write_films
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
-from curator.review.bound_tuning import tune
-from curator.review.changed_decisions import first_reasons
-from curator.review.clip_explanation import explain
-from curator.review.finished_run import open_finished
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.split_groups import drawn_split
-from tests.review.test_remedies import remedies
+from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.tools.review.bound_tuning import tune
+from curator.tools.review.changed_decisions import first_reasons
+from curator.tools.review.clip_explanation import explain
+from curator.tools.review.finished_run import open_finished
+from tests.tools.review.test_remedies import remedies
 
 HEADER = "uri,Rating,License,share,is ok,\n"
 ROWS = "0.mp4,4,cc0,0.5,true,x\n1.mp4,2,cc-by,1,false,x\n2.mp4,,,,,x\n"

@@ -10,13 +10,13 @@ from small_output import SmallOutput
 
 import curator
 from curator.cli import COMMANDS, main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.errors import UsageError
 from curator.loading import ClipDataset
 from curator.runs.elsewhere import other_output
 from curator.storage import open_store
 from curator.tables.checksums import sealed_json, to_json
 from curator.tables.snapshot_store import FORMAT
+from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 
 ARGUMENTS = {
     "run": "{source} {out}",

@@ -10,12 +10,12 @@ from film_makers import text_file
 
 import curator
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.errors import UsageError
 from curator.recipe import Recipe
 from curator.runs.output_recipe import CONSEQUENCES, recipe_changes, recipe_for
 from curator.storage import open_store
 from curator.tables.checksums import sealed_json, to_json
+from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 
 OWN = "about: mine\nfilters: {motion: {min: 0.4}}\nrun: {mode: growing}\n"
 

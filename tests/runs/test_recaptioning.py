@@ -10,10 +10,10 @@ import pytest
 from captioned import Captioned, assert_described, film_of
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.executor.timeline import Timeline
 from curator.runs.recaptioning import EXPECTED
 from curator.stages.cut.stage import CutStage
+from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from film_makers import text_file
 from place import Place, sets, write_films
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_FAILED, EXIT_OK
 from curator.errors import ErrorCode, SourceError
 from curator.executor.engine import Engine
 from curator.executor.timeline import Timeline
@@ -30,6 +29,7 @@ from curator.storage import open_store
 from curator.storage.local_store import LocalStore
 from curator.tables import track_parts
 from curator.tables.output_format import read_summary
+from curator.tools.commands.arguments import EXIT_FAILED, EXIT_OK
 
 TABLES = ("sources", "shots", "clips", "embeddings")
 

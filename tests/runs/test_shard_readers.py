@@ -22,8 +22,8 @@ from place import SMALL, sets, write_films
 from small_output import SmallOutput
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.storage import open_store
+from curator.tools.commands.arguments import EXIT_OK
 
 SETTINGS = sets((
     *SMALL, "dedup.enabled=false", "shard.val_share=0.4", "shard.max_bytes=100000",

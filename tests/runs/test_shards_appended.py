@@ -17,9 +17,9 @@ import pytest
 from place import SMALL, sets, write_films
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
 from curator.stages.shard.stage import TarWriter
 from curator.storage import Store, open_store
+from curator.tools.commands.arguments import EXIT_OK
 
 SETTINGS = sets((*SMALL, "dedup.enabled=false", "shard.val_share=0"))
 MANIFEST = "shards/manifest.json"

@@ -7,9 +7,9 @@ import pytest
 from small_output import SmallOutput
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_USAGE
 from curator.errors import UsageError
 from curator.runs.start import check_places
+from curator.tools.commands.arguments import EXIT_USAGE
 
 
 def checked(source: str, out: str) -> None:

@@ -16,8 +16,8 @@ from film_makers import MAKERS
 from place import Place
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK
-from curator.footage.demo_films import make_demo
+from curator.tools.commands.arguments import EXIT_OK
+from curator.tools.footage.demo_films import make_demo
 
 FAILS = {
     "audio_only.mp4": "no_video_stream",

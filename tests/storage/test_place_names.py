@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from curator.cli import main
-from curator.commands.exit_codes import ExitCode
 from curator.errors import UsageError
 from curator.storage import open_store
 from curator.storage.place_names import local_path
+from curator.tools.commands.exit_codes import ExitCode
 
 
 @pytest.mark.parametrize(

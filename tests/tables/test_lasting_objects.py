@@ -23,8 +23,8 @@ from curator.tables.lasting_objects import (
 )
 from curator.tables.out_layout import LEARNED_MODEL, is_own
 from curator.tables.removal_records import Removals
-from curator.verify.findings import FindingCode, Findings
-from curator.verify.lasting_check import check_lasting
+from curator.tools.verify.findings import FindingCode, Findings
+from curator.tools.verify.lasting_check import check_lasting
 
 NAME = "marks/0123456789abcdef.parquet"
 KEYS = (NAME, copy_name(NAME), receipt_name(NAME))

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from curator.errors import UsageError
-from curator.removal.state_scrubbing import StateScrubbing
-from curator.review.clip_marking import changed_mark
 from curator.storage import open_store
 from curator.tables.checksums import sealed_parquet
 from curator.tables.mark_table import Mark, MarkWriter, mark_objects, read_marks, utc_now
@@ -21,6 +19,8 @@ from curator.tables.removal_records import (
     read_removals,
     removal_hash,
 )
+from curator.tools.removal.state_scrubbing import StateScrubbing
+from curator.tools.review.clip_marking import changed_mark
 
 
 def mark(clip_id: str = "a", **content: Any) -> Mark:  # noqa: ANN401 - fields of a mark

@@ -12,11 +12,11 @@ from film_makers import write_video
 from film_shots import moving_texture
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.storage import ObjectInfo, open_store
 from curator.storage.local_store import LocalStore
 from curator.tables import out_layout
 from curator.tables.out_layout import is_own, listed
+from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 
 SETTINGS = ["--set", "shard.resolutions=[120]", "--set", "filters.short_side_px.min=100"]
 FOREIGN = [

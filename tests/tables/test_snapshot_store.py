@@ -17,10 +17,10 @@ from film_shots import moving_texture
 
 import curator
 from curator.cli import main
-from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from curator.storage import Store, open_store
 from curator.storage.local_store import LocalStore
 from curator.tables.snapshot_store import named_objects, read_snapshot, snapshot_numbers
+from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE
 
 SETTINGS = (
     "shard.resolutions=[64, 120]", "filters.short_side_px.min=60", "propose.min_s=0.5",

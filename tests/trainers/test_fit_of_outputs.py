@@ -10,8 +10,8 @@ import small_output
 from small_output import CLIPS, SmallOutput, clip_id
 
 from curator.cli import main
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.recipe import Recipe, load_recipe
+from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.trainers.clip_fit import added, fit_windows
 from curator.trainers.fit_words import fit_lines
 from curator.trainers.trainer_files import load_trainer, trainer_names

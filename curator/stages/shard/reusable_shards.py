@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from curator.dataset.shard_index import DATASET, DescribedTar, known_tars
+from curator.dataset.shard_plan import place_of
+from curator.dataset.tar_reader import BESIDE, Split
 from curator.errors import DamagedError
 from curator.stages.shard.config import SPLIT_SETTINGS, ShardConfig
-from curator.stages.shard.shard_index import DATASET, DescribedTar, known_tars
-from curator.stages.shard.shard_plan import place_of
-from curator.stages.shard.tar_reader import BESIDE, Split
 from curator.storage import Store
 from curator.tables.checksums import find_json, read_parquet, those
 from curator.tables.fenced_store import Digest

@@ -19,6 +19,16 @@ import pyarrow.compute as pc
 
 import curator
 from curator.buckets import Bucket, bucket_of
+from curator.dataset.sample import Sample
+from curator.dataset.shard_index import (
+    DescribedTar,
+    EarlierShards,
+    members_of,
+    members_table,
+    set_files,
+)
+from curator.dataset.shard_plan import ShardPlan, plan_shards
+from curator.dataset.tar_reader import Split
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import PlainWorker
 from curator.executor.worker import Step
@@ -28,18 +38,8 @@ from curator.records.clips import FITTED, WINDOWED, Clip, Reason
 from curator.records.cuts import CROP_COLUMNS
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.reusable_shards import ReusableShards
-from curator.stages.shard.sample import Sample
-from curator.stages.shard.shard_index import (
-    DescribedTar,
-    EarlierShards,
-    members_of,
-    members_table,
-    set_files,
-)
-from curator.stages.shard.shard_plan import ShardPlan, plan_shards
 from curator.stages.shard.split_groups import SplitGroups, split_sources
 from curator.stages.shard.stage import ShardStage, ShardUnit, TarWriter
-from curator.stages.shard.tar_reader import Split
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRow, ClipRows, reject

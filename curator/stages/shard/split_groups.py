@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.dataset.tar_reader import Split
 from curator.number_text import amount, percent
 from curator.stages.shard.config import ShardConfig
-from curator.stages.shard.tar_reader import Split
 
 Sides = Mapping[str, Split]
 """The split of each source, by source id."""

@@ -5,19 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from curator.errors import DamagedError, ShardError
-from curator.stage import OFF, Phase, Resources, Scope, Stage, Wait
-from curator.stages.shard.config import ShardConfig
-from curator.stages.shard.reader_indexes import members_file
-from curator.stages.shard.sample import Sample
-from curator.stages.shard.shard_index import (
+from curator.dataset.reader_indexes import members_file
+from curator.dataset.sample import Sample
+from curator.dataset.shard_index import (
     DescribedTar,
     dataset_table,
     index_bytes,
     meta_lines,
 )
-from curator.stages.shard.shard_plan import SHARD_VERSION, ShardPlan, write_shard
-from curator.stages.shard.tar_reader import BESIDE
+from curator.dataset.shard_plan import SHARD_VERSION, ShardPlan, write_shard
+from curator.dataset.tar_reader import BESIDE
+from curator.errors import DamagedError, ShardError
+from curator.stage import OFF, Phase, Resources, Scope, Stage, Wait
+from curator.stages.shard.config import ShardConfig
 from curator.storage import Store
 from curator.tables.clip_locations import located_bytes
 from curator.tables.sample_members import StoredMember

@@ -13,7 +13,6 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.worker import Step
 from curator.records.sources import Failure, Note, SourceRef
-from curator.report.funnel import format_funnel
 from curator.stage import Resources
 from curator.stages.analyze import gpu_engines
 from curator.stages.analyze.analysis_driver import Analyzing
@@ -22,6 +21,7 @@ from curator.stages.analyze.gpu_engines import CODECS, DEPTHS, GpuFacts
 from curator.stages.analyze.stage import AnalyzeStage
 from curator.storage import open_store
 from curator.tables.track_items import SourceItem
+from curator.tools.report.funnel import format_funnel
 
 NEXT = Step(make=dict, resources=Resources())
 

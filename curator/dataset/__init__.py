@@ -1,0 +1,1 @@
+"""The format of a finished run: samples, tars, indexes, snapshots and views."""

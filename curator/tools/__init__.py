@@ -1,0 +1,1 @@
+"""What a person calls: commands, and the tools behind them."""
