@@ -152,8 +152,8 @@ def _requests() -> Counter[str]:
 
 def _empty_large_candidates(out: str) -> None:
     """Empties objects of pictures and vectors once they are written: a run does not read them."""
-    from curator.stages.propose.candidate_store import Candidates
     from curator.storage.local_store import LocalStore
+    from curator.tables.candidate_store import Candidates
 
     write = LocalStore.write
 

@@ -376,8 +376,8 @@ def _tracks(_begin: Begin, paths: list[str], device: str, flow: str) -> Iterator
 
 def _compared(path: str, host: Any, device: Any) -> Found:  # noqa: ANN401
     """Returns the differences between two tracks of one source."""
+    from curator.measures.rules import resolve
     from curator.recipe import load_recipe
-    from curator.stages.filter.rules import resolve
     from curator.stages.propose.candidate_row import candidate_of
     from curator.stages.propose.clip_spans import propose_clips
     from curator.stages.propose.shot_boundaries import find_shots

@@ -39,6 +39,7 @@ from curator.matching.verify_pair import verify_pair
 from curator.measures.score_list import BUILT_IN
 from curator.models.scene_network import SCENE_DIM
 from curator.recipe import Recipe
+from curator.runs.query_media import video_spans
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.storage import Store, open_store
 from curator.tables.footage_index import FootageIndex
@@ -46,7 +47,6 @@ from curator.tables.footage_store import FootageStore, footage_object
 from curator.tables.parts import rows_to_table, to_parquet
 from curator.tables.schemas import FOOTAGE_SCHEMA, clips_schema
 from curator.tools.retrieval.clip_search import ClipSearch, FoundClip
-from curator.tools.retrieval.query_media import video_spans
 from curator.tools.review.finished_run import Finished
 
 KINDS, PICTURES, BLOCK, PART_CLIPS = 1000, 3, 5_000, 50_000

@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from curator.errors import CuratorError, DeviceLostError, UsageError, in_one_line
 from curator.executor.cpu_accounting import CpuClock
 from curator.executor.unit_worker import UnitResult, UnitWorker
-from curator.executor.worker import MAX_ATTEMPTS, pack
+from curator.executor.worker import MAX_ATTEMPTS
 from curator.family import Row, Value
 from curator.media.clip_frames import Wanted
 from curator.media.device_errors import device_error
+from curator.packing import pack
 from curator.records.cuts import SampledFrames
 from curator.sample_frames import ClipToSample
 from curator.stage import (

@@ -21,6 +21,7 @@ from curator.extensions import Extension, Kind, load_extension
 from curator.family import Scope
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
+from curator.measures.judging import FilterNeeds
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, StageEntry, measures_of, semantics_of, stored_measures_of
 from curator.records.clips import FACT_COLUMNS
@@ -50,7 +51,6 @@ from curator.stages.commit.stage import CommitStage
 from curator.stages.cut.stage import CutStage, CutStageConfig
 from curator.stages.dedup.retention import ShortestClip
 from curator.stages.dedup.stage import DedupStage
-from curator.stages.filter.judging import FilterNeeds
 from curator.stages.filter.stage import FilterStage
 from curator.stages.propose.stage import ProposeStage
 from curator.stages.scan.stage import ScanStage

@@ -26,6 +26,7 @@ from pydantic import (
 from curator.errors import RecipeError, UsageError, raised_as
 from curator.measures.clip_semantics import SemanticConfig, Semantics
 from curator.measures.learned_score import LearnedScore, SuitabilityConfig
+from curator.measures.rule_config import Rule
 from curator.measures.score_list import SCORES, Measures, ScoreConfig
 from curator.models.weight_store import ModelStore
 from curator.run_config import RunConfig
@@ -34,8 +35,9 @@ from curator.stages.caption.config import CaptionConfig
 from curator.stages.cluster.config import MAX_GROWING_CLUSTERS, ClusterConfig
 from curator.stages.cut.config import CutConfig
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.filter.config import FilterConfig, Rule
-from curator.stages.propose.config import ProposeConfig
+from curator.stages.filter.config import FilterConfig
+from curator.stages.propose.config import ProposeConfig as ProposeConfig
+from curator.stages.propose.config import WindowConfig as WindowConfig
 from curator.stages.scan.config import ScanConfig
 from curator.stages.select.config import SelectConfig
 from curator.stages.shard.config import ShardConfig

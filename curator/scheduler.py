@@ -28,8 +28,9 @@ from curator.executor.engine import Check, Engine
 from curator.executor.fleet import Fleet
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
-from curator.executor.worker import Batch, Chain, Step, UnitThread, pack
+from curator.executor.worker import Batch, Chain, Step, UnitThread
 from curator.number_text import amount
+from curator.packing import pack
 from curator.records.sources import FULL_HD
 from curator.sample_frames import SampleFramesStage
 from curator.stage import AnyAnnotator, AnyStage, ClipFacts, Resources

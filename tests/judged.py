@@ -8,12 +8,12 @@ import pyarrow as pa
 from curator.buckets import BucketClasses
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.clip_semantics import SemanticConfig
+from curator.measures.judging import FilteredClips, FilterNeeds, corpus_of, judge_table
+from curator.measures.rule_config import Rule
+from curator.measures.rules import resolve
 from curator.measures.score_list import BUILT_IN, Measures
 from curator.runs.corpus import DecidedClips
 from curator.stage import AnyCorpusStage
-from curator.stages.filter.config import Rule
-from curator.stages.filter.judging import FilteredClips, FilterNeeds, corpus_of, judge_table
-from curator.stages.filter.rules import resolve
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.corpus_tables import CorpusTables

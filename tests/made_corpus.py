@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from made_out import SAME, candidates_table, store_pairs, thumbnail, unlike_vectors
 
+from curator.dataset.tar_writer import TarWriter
 from curator.executor.engine import FACTS, Engine
 from curator.executor.progress import Progress
 from curator.models.scene_network import SCENE_DIM, SCENE_MODEL
@@ -35,13 +36,12 @@ from curator.stages.analyze.families import families_of, tracks_fingerprint
 from curator.stages.cut import cut_driver
 from curator.stages.dedup import stage as dedup_stage
 from curator.stages.dedup.near_duplicates import Pair
-from curator.stages.propose.candidate_store import Candidates
-from curator.stages.propose.stage import ProposedUnit, ProposeStage
+from curator.stages.propose.stage import ProposeStage
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.source_listing import ListedSource
 from curator.stages.scan.stage import ScanStage
-from curator.stages.shard.stage import TarWriter
 from curator.storage import open_store
+from curator.tables.candidate_store import Candidates, ProposedUnit
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_vectors import as_matrix, vectors_table
 from curator.tables.parts import Parts, rows_to_table

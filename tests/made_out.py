@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pyarrow as pa
 
+from curator.dataset.output_form import as_written
 from curator.dataset.shard_index import set_files
 from curator.executor.corpus_work import CorpusWork
 from curator.matching.verify_pair import Match
@@ -19,12 +20,11 @@ from curator.records.clips import FITTED, WINDOWED
 from curator.records.cuts import CROP_COLUMNS
 from curator.runs.commit_run import Commit, alone, commit_run, kept_by_source
 from curator.runs.corpus import SHOT_ORDER, DecidedClips
-from curator.stages.cut.output_form import as_written
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
 from curator.stages.dedup.stage import PAIRS, search_settings
-from curator.stages.propose.candidate_store import Candidates
-from curator.stages.propose.stage import ProposedUnit, ProposeStage
+from curator.stages.propose.stage import ProposeStage
 from curator.storage import Store
+from curator.tables.candidate_store import Candidates, ProposedUnit
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from curator.measures.rules import Bounds
 from curator.measures.score_list import BUILT_IN
 from curator.records.clips import Reason
-from curator.stages.filter.rules import Bounds
 
 
 @dataclass(frozen=True, kw_only=True)

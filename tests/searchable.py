@@ -16,9 +16,8 @@ from curator.models.scene_network import SCENE_DIM, SCENE_MODEL
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.runs.corpus import DecidedClips
-from curator.stages.propose.candidate_store import Candidates
-from curator.stages.propose.stage import ProposedUnit
 from curator.storage import open_store
+from curator.tables.candidate_store import Candidates, ProposedUnit
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import FOOTAGE_SCHEMA, LUMA_HZ, PICTURES_SCHEMA, SHOTS_SCHEMA

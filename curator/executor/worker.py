@@ -6,7 +6,7 @@ as pickled bytes of a few KB; frames never do.
 
 import logging
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -118,27 +118,6 @@ def split(unit: Any) -> list[Any]:  # noqa: ANN401
         if isinstance(unit[0], Divisible):
             return [[item] for item in unit[0].divided()]
     return [unit]
-
-
-def pack(
-    items: Iterable[ItemT],
-    *,
-    max_items: int,
-    weight: Callable[[ItemT], float] = lambda _: 0.0,
-    max_weight: float = 0.0,
-) -> Iterator[list[ItemT]]:
-    """Groups neighbours into units of at most `max_items` and `max_weight`, or one heavier item."""
-    group: list[ItemT] = []
-    total = 0.0
-    for item in items:
-        heavy = weight(item)
-        if group and (len(group) >= max_items or total + heavy > max_weight):
-            yield group
-            group, total = [], 0.0
-        group.append(item)
-        total += heavy
-    if group:
-        yield group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

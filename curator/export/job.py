@@ -37,7 +37,7 @@ from curator.export.exporter import (
     load_format,
 )
 from curator.fingerprints import fingerprint
-from curator.stages.caption.measured_caption import MEASURED_MODEL
+from curator.records.clips import MEASURED_MODEL
 from curator.storage import Store, open_store
 from curator.tables.checksums import read_rows
 from curator.tables.kept_clips import selected_clips

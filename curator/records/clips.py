@@ -82,6 +82,8 @@ OVERRIDDEN = frozenset({
 """Reasons behind the rules that do not reject a clip that is marked `keep` by hand."""
 BY_HAND = "by hand"
 """`caption_model` of a caption that a person wrote in a mark."""
+MEASURED_MODEL = "curate/measured-1"
+"""`caption_model` of a caption that is composed from measurements."""
 REMAINDER = "remainder"
 """Tag of a clip cut from a rejected clip: the part that no other clip shows."""
 

@@ -32,7 +32,7 @@ from curator.stage import (
     Remainders,
     Work,
 )
-from curator.stages.propose.stage import ProposedUnit
+from curator.tables.candidate_store import ProposedUnit
 from curator.tables.clip_rows import ClipRows, ClipStore, fields_of
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.corpus_tables import CorpusTables

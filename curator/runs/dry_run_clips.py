@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.dataset.output_form import as_written
 from curator.errors import ModelError
+from curator.measures.judging import corpus_of, judge_table
+from curator.measures.rules import resolve
 from curator.number_text import amount
 from curator.pipeline import filter_needs, graph_of
 from curator.recipe import Recipe, measures_of
-from curator.stages.cut.output_form import as_written
-from curator.stages.filter.judging import corpus_of, judge_table
-from curator.stages.filter.rules import resolve
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.output_format import existing

@@ -21,10 +21,9 @@ from curator.recipe import Recipe
 from curator.records.clips import Reason
 from curator.stage import Elsewhere
 from curator.stages.analyze.sampling_grid import steps_of
-from curator.stages.propose.candidate_store import stored_candidates
-from curator.stages.propose.stage import ProposedUnit
 from curator.storage import Store, check_listable, open_store
 from curator.storage.object_service import scheme_of
+from curator.tables.candidate_store import ProposedUnit, stored_candidates
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRows, reject
 from curator.tables.footage_store import FootageStore, read_removed_footage

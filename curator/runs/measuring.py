@@ -22,9 +22,9 @@ from curator.runs.elsewhere import EXCLUDED_CLIPS, without_removed
 from curator.runs.run_context import RunContext, RunLog
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.config import ANALYZED_IN
-from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.clip_spans import ClipPart
-from curator.stages.propose.stage import KeepProposed, ProposedUnit
+from curator.stages.propose.stage import KeepProposed
+from curator.tables.candidate_store import Candidates, ProposedUnit
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curator.dataset.output_form import as_written
 from curator.dataset.shard_index import EarlierShards
 from curator.dataset.tar_reader import Split
 from curator.executor.corpus_work import CorpusWork
@@ -39,14 +40,12 @@ from curator.stage import AnyCorpusStage, AnyGraphStage, AnyStage, Phase
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
 from curator.stages.cut.cut_driver import Cutting
-from curator.stages.cut.output_form import as_written
-from curator.stages.propose.candidate_store import Candidates
-from curator.stages.propose.stage import ProposedUnit
 from curator.stages.shard.config import BY_SOURCE
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.shard_driver import Sharding, sources_alone
 from curator.stages.shard.split_groups import SplitGroups, shared_footage, split_sources
 from curator.storage import Store
+from curator.tables.candidate_store import Candidates, ProposedUnit
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.clip_locations import Location
 from curator.tables.clip_vectors import StoredVectors, Vectors

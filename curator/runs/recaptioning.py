@@ -33,9 +33,9 @@ from curator.runs.run_context import RunContext, RunLog
 from curator.stage import CLIP_EMBEDDING, EMBEDDING
 from curator.stages.caption.captioners.captioner_contract import captioner_extensions
 from curator.stages.cut.cut_driver import cut_facts
-from curator.stages.propose.candidate_store import Candidates
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
+from curator.tables.candidate_store import Candidates
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.out_layout import SHARDS, TABLES, VALUES

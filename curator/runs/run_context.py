@@ -21,8 +21,8 @@ from curator.runs.generations import judged_by
 from curator.runs.marked_clips import honoured_marks
 from curator.stages.analyze.gpu_engines import GpuProbe
 from curator.stages.caption.captioners.captioner_contract import captioner_extensions
-from curator.stages.propose.candidate_store import Candidates
 from curator.storage import Store
+from curator.tables.candidate_store import Candidates
 from curator.tables.fenced_store import FencedStore
 from curator.tables.mark_table import Mark
 from curator.tables.removal_records import Removals

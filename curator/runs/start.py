@@ -34,14 +34,13 @@ from curator.runs.progress_report import reported
 from curator.runs.repair import ALL, with_repair
 from curator.runs.run_context import RunLog
 from curator.stages.analyze.gpu_engines import device_here
-from curator.stages.caption.reply_store import REPLIES
 from curator.stages.scan.source_listing import ListedSource, list_sources
 from curator.storage import Store, open_store
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import is_pattern
 from curator.storage.object_service import scheme_of
 from curator.tables.clip_rank import LEAST
-from curator.tables.out_layout import CONFIG, OWN_FOLDERS, foreign_objects, has_results
+from curator.tables.out_layout import CONFIG, OWN_FOLDERS, REPLIES, foreign_objects, has_results
 from curator.tables.parts import SUMMARY
 from curator.tables.removal_records import read_removals
 from curator.tools.telemetry.spans import exported_spans

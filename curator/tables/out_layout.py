@@ -37,6 +37,8 @@ COPIES = "copies"
 LEARNED_MODEL = f"{LEARNED}/suitability.json"
 VALUES, FAMILIES = "values", "families"
 """Folders of values of families: until a commit, and permanently."""
+FRAME_PARTS, REPLIES = "frames", "replies"
+"""Folders of frames for captions until a commit, and of replies of captioners."""
 INDEX = "index"
 """Folder with the keys of parts, one object per folder of parts."""
 MANIFEST, DATASET = f"{SHARDS}/manifest.json", f"{SHARDS}/dataset.parquet"
@@ -77,8 +79,8 @@ _FOLDERS = {
     FolderLifetime.TABLE: TABLES,
     FolderLifetime.NAMED: ("candidates", "alike", SHARDS),
     FolderLifetime.FINGERPRINTED: ("scan",),
-    FolderLifetime.RUN: ("segments", "cuts", "frames", VALUES),
-    FolderLifetime.CACHE: ("hashes", "tracks", "vectors", "replies", FAMILIES),
+    FolderLifetime.RUN: ("segments", "cuts", FRAME_PARTS, VALUES),
+    FolderLifetime.CACHE: ("hashes", "tracks", "vectors", REPLIES, FAMILIES),
     FolderLifetime.FIXED: (INDEX, "report"),
     FolderLifetime.KEPT: (SNAPSHOTS,),
     FolderLifetime.RECORD: (REMOVED, MARKS, LEARNED, COPIES, VIEWS),

@@ -21,7 +21,8 @@ from curator.executor.fleet import (
 )
 from curator.executor.timeline import Timeline
 from curator.executor.unit_worker import UnitResult
-from curator.executor.worker import MAX_ATTEMPTS, Step, call_chain, pack, pack_chain, split
+from curator.executor.worker import MAX_ATTEMPTS, Step, call_chain, pack_chain, split
+from curator.packing import pack
 from curator.records.sources import SourceRef
 from curator.stage import Resources
 from curator.tables.track_parts import AnalyzedUnit, StoredTrack

@@ -11,6 +11,8 @@ from samples import framed, made_track
 from sound import Sound, tone, write_film
 
 from curator.errors import RecipeError, UsageError
+from curator.measures.rule_config import FilterConfig
+from curator.measures.rules import resolve
 from curator.measures.score_list import BUILT_IN, ScoreConfig
 from curator.recipe import describe, load_recipe
 from curator.records.clips import Reason, Span
@@ -19,8 +21,6 @@ from curator.records.tracks import Track
 from curator.runs.start import check_measured
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of
-from curator.stages.filter.config import FilterConfig
-from curator.stages.filter.rules import resolve
 from curator.tables.track_table import table_to_tracks, tracks_to_table
 
 

@@ -11,10 +11,10 @@ from samples import made_signals, made_track
 from curator.measures.camera import SHAKY, SIGNALS, camera_jitter, camera_signals, camera_tags
 from curator.measures.clip_view import ClipView
 from curator.measures.motion import DenseFlow, fit_camera, fitted_flow, place_texture
+from curator.measures.rule_config import Rule
+from curator.measures.rules import resolve
 from curator.measures.score_list import BUILT_IN, SCORES
 from curator.records.clips import Reason, Span
-from curator.stages.filter.config import Rule
-from curator.stages.filter.rules import resolve
 
 H, W = 180, 320
 PAIR_S = 0.1

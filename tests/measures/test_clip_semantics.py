@@ -14,13 +14,13 @@ from curator.errors import ModelError, UsageError
 from curator.measures.clip_semantics import NEEDS, SemanticConfig, Semantics, content_of
 from curator.measures.clip_view import ClipView
 from curator.measures.consistency import lowest_similarity
+from curator.measures.rule_config import FilterConfig
 from curator.measures.score_list import BUILT_IN, SCORES
 from curator.models import embedding_heads as prompts
 from curator.models.embedding_heads import Heads, LinearHead, ZeroShot, load_prompts
 from curator.models.weight_store import ModelStore
 from curator.records.clips import Reason, Span
 from curator.records.tracks import Track
-from curator.stages.filter.config import FilterConfig
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.shard.config import ShardConfig
 from curator.tables.clip_rows import candidates_table

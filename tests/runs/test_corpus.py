@@ -13,6 +13,7 @@ from made_out import candidates_table
 
 from curator.errors import CuratorError
 from curator.executor.corpus_work import CorpusWork
+from curator.measures.rule_config import FilterConfig
 from curator.runs.corpus import CLIP_ORDER, ClipCorpus, DecidedClips
 from curator.stage import (
     AnyCorpusStage,
@@ -26,7 +27,6 @@ from curator.stage import (
     Work,
 )
 from curator.stage import Corpus as CorpusOfStage
-from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.stage import FilterStage
 from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store

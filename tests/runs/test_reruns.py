@@ -23,10 +23,10 @@ from curator.errors import ErrorCode, SourceError
 from curator.executor.engine import Engine
 from curator.executor.timeline import Timeline
 from curator.runs import dry_run
-from curator.stages.propose import candidate_store as candidates
 from curator.stages.scan import probe as scan
 from curator.storage import open_store
 from curator.storage.local_store import LocalStore
+from curator.tables import candidate_store as candidates
 from curator.tables import track_parts
 from curator.tables.output_format import read_summary
 from curator.tools.commands.arguments import EXIT_FAILED, EXIT_OK

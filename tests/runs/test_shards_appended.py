@@ -17,7 +17,7 @@ import pytest
 from place import SMALL, sets, write_films
 
 from curator.cli import main
-from curator.stages.shard.stage import TarWriter
+from curator.dataset.tar_writer import TarWriter
 from curator.storage import Store, open_store
 from curator.tools.commands.arguments import EXIT_OK
 
@@ -147,7 +147,7 @@ def test_what_is_lost_beside_a_tar_is_written_again(finished: Path, place: Path)
 DYING = """
 import os, signal, sys
 from curator.cli import main
-from curator.stages.shard import stage as sharding
+from curator.dataset import tar_writer as sharding
 from curator.storage import s3_store as s3
 
 dies_at, calls = int(sys.argv[1]), []

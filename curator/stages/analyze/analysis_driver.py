@@ -21,9 +21,10 @@ from typing import Any
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
-from curator.executor.worker import Step, pack
+from curator.executor.worker import Step
 from curator.media.nvdec_check import nvdec_refusal
 from curator.media.source_segments import WholeReason
+from curator.packing import pack
 from curator.records.sources import SourceRef, work_weight
 from curator.records.tracks import Track
 from curator.scheduler import UnitRunner

@@ -17,11 +17,11 @@ from curator.errors import CuratorError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import stage_step
-from curator.executor.worker import pack
 from curator.fingerprints import fingerprint
 from curator.media.clip_frames import FrameOrder
 from curator.models.text_reader import READ_MODEL, merged
 from curator.number_text import amount
+from curator.packing import pack
 from curator.records.clips import BY_HAND, Clip
 from curator.records.cuts import StoredFrames, TextLine
 from curator.records.sources import FULL_HD

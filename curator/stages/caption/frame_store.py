@@ -22,9 +22,9 @@ from curator.stages.caption.windows import Moment, WindowFrames
 from curator.storage import Store
 from curator.tables.checksums import read_rows
 from curator.tables.clip_locations import Location, located_bytes
+from curator.tables.out_layout import FRAME_PARTS
 from curator.tables.parts import Parts, columns_schema, rows_to_table
 
-FRAMES = "frames"
 FRAMES_SCHEMA = columns_schema(
     ("clip_id", pa.string()),
     ("n_frames", pa.int32()),
@@ -63,7 +63,7 @@ class FrameParts:
     """
 
     def __init__(self, store: Store, config: CaptionConfig, pixels: str = "") -> None:
-        self._parts = Parts(store, FRAMES, frames_fingerprint(config))
+        self._parts = Parts(store, FRAME_PARTS, frames_fingerprint(config))
         self._config, self._pixels = config, pixels
         # A cache for several threads: windows of one clip follow each other.
         self._lock = threading.Lock()

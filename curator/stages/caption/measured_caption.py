@@ -1,10 +1,8 @@
 """Composes captions from measurements, without a vision-language model."""
 
-from curator.records.clips import Clip
+from curator.records.clips import MEASURED_MODEL, Clip
 from curator.stages.caption.config import CaptionConfig
 from curator.tables.clip_rows import ClipRows
-
-MEASURED_MODEL = "curate/measured-1"
 
 
 def measured_captions(clips: ClipRows, config: CaptionConfig) -> None:

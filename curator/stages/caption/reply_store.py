@@ -25,10 +25,10 @@ from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
+from curator.tables.out_layout import REPLIES
 from curator.tables.parts import columns_schema, to_parquet
 from curator.tables.spill_file import Keyed
 
-REPLIES = "replies"
 PACK_FROM = 512
 """Parts with fewer replies are merged, because many parts would slow the next start."""
 STORE_S = 1.0

@@ -31,9 +31,10 @@ from curator.stages.caption.captioners.dialog_runner import (
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, ModelConfig
 from curator.stages.caption.dialogs.prompt_files import Prompt, give_prompts
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
-from curator.stages.caption.frame_store import FRAMES, FrameParts
-from curator.stages.caption.reply_store import REPLIES, Replies
+from curator.stages.caption.frame_store import FrameParts
+from curator.stages.caption.reply_store import Replies
 from curator.storage import Store
+from curator.tables.out_layout import FRAME_PARTS, REPLIES
 
 ModelT = TypeVar("ModelT", bound=ModelConfig)
 PROCESS_BYTES = 512 << 20
@@ -102,7 +103,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     version = ANNOTATE_VERSION
     phase = Phase.WRITE
     scope = Scope.CLIP
-    reads = ("clips", FRAMES, "sidecars")
+    reads = ("clips", FRAME_PARTS, "sidecars")
     writes = ("annotations", REPLIES)
     by_content = frozenset(reads)
     config_type = CaptionConfig

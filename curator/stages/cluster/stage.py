@@ -20,15 +20,14 @@ from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Left, Work
 from curator.stages.cluster.config import ClusterConfig
 from curator.tables.clip_rank import PREFERENCES, criterion, rank_order
+from curator.tables.snapshot_store import CENTROIDS, CLUSTERS
 from curator.tables.window_spans import WindowSpans
 from curator.vectors.k_means import clusters
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
-CLUSTERS = "clusters"  # family: number, count of clips, words and nearest clips of each cluster
 N_GALLERIES, N_NEAREST = 20, 8  # number of clusters with a list of clips; length of each list
 N_WORDED = 5_000  # clusters that get words: a snapshot stores at most 8 MiB per stage
-CENTROIDS = "centroids"  # family of growing outputs: centroids of clusters, float16 in base64
 _BLOCK = 1024
 _SLACK = 1e-6  # difference of a float32 product of vectors between machines
 

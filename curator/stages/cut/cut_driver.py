@@ -18,8 +18,9 @@ from curator.executor.engine import Engine
 from curator.executor.fleet import Fleet
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
-from curator.executor.worker import Step, pack
+from curator.executor.worker import Step
 from curator.media.clip_frames import ClipSample, FrameOrder
+from curator.packing import pack
 from curator.records.clips import Borders, Reason, Span
 from curator.records.cuts import CROP_COLUMNS, Crop, StoredFrames
 from curator.records.sources import FULL_HD, Failure, SourceRef

@@ -11,6 +11,7 @@ from typing import Any
 import av
 
 from curator.cut_requests import cut_request, windowed
+from curator.dataset.output_form import formed
 from curator.media.clip_frames import FrameChoice, FrameSampler
 from curator.media.encode import refuse_without
 from curator.records.clips import Span, Written
@@ -31,7 +32,6 @@ from curator.stage import (
 )
 from curator.stages.cut.clip_cutter import ClipCutter, MakeSampler
 from curator.stages.cut.config import CutConfig
-from curator.stages.cut.output_form import formed
 from curator.storage import open_blocks, open_source
 
 

@@ -6,11 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from curator.buckets import class_settings
-from curator.measures.score_list import BUILT_IN, Measures
-from curator.number_text import amount
-from curator.stage import BY_ORDER, Corpus, CorpusStage, Decisions, Left, Wait, Work
-from curator.stages.filter.config import FilterConfig
-from curator.stages.filter.judging import (
+from curator.measures.judging import (
     DECIDED,
     FilterNeeds,
     RuleCount,
@@ -18,7 +14,11 @@ from curator.stages.filter.judging import (
     judge_table,
     total_counts,
 )
-from curator.stages.filter.rules import Bounds, Sides, resolve
+from curator.measures.rules import Bounds, Sides, resolve
+from curator.measures.score_list import BUILT_IN, Measures
+from curator.number_text import amount
+from curator.stage import BY_ORDER, Corpus, CorpusStage, Decisions, Left, Wait, Work
+from curator.stages.filter.config import FilterConfig
 from curator.tables.mark_table import VERDICTS
 
 BOUNDS, RULES = "bounds", "rules"  # families: bounds by quantile; applied rules

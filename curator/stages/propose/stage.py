@@ -21,31 +21,13 @@ from curator.stages.propose.candidate_row import candidate_of, footage_row, pict
 from curator.stages.propose.clip_spans import ClipPart, propose_clips
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.shot_boundaries import find_shots
+from curator.tables.candidate_store import ProposedUnit
 from curator.tables.clip_rows import candidates_table
 from curator.tables.clip_vectors import vectors_table
 from curator.tables.parts import rows_to_table
-from curator.tables.schemas import FOOTAGE_SCHEMA, PICTURES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
+from curator.tables.schemas import FOOTAGE_SCHEMA, PICTURES_SCHEMA, SHOTS_SCHEMA
 from curator.tables.source_table import MEASURED_SCHEMA
 from curator.tables.track_items import TrackItem
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProposedUnit:
-    """Tables of shots, candidate clips and measured facts of some sources."""
-
-    # By source id, the part of `tracks` with the frames of the source. Empty if the unit was read
-    # from the store: `sources` has the column `track_part` then.
-    track_parts: Mapping[str, str] = field(default_factory=dict)
-    # Columns of `sources`. Rows without a `source_id` are failures, which the next run tries again.
-    sources: pa.Table
-    shots: pa.Table  # rows of `SHOTS_SCHEMA`
-    clips: pa.Table  # rows of `candidates_schema`
-    vectors: pa.Table  # rows of `embeddings_schema`
-    # Vectors of the CLIP model; no rows without a CLIP model.
-    clip_vectors: pa.Table = field(default_factory=lambda: embeddings_schema(1).empty_table())
-    footage: pa.Table  # rows of `FOOTAGE_SCHEMA`
-    pictures: pa.Table  # rows of `PICTURES_SCHEMA`
-
 
 Rows = list[dict[str, Any]]
 Vectors = list[tuple[str, NDArray[np.float32]]]  # pairs of clip id and vector, float32 [D]

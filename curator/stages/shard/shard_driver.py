@@ -23,12 +23,12 @@ from curator.dataset.sample import Sample
 from curator.dataset.shard_index import (
     DescribedTar,
     EarlierShards,
-    members_of,
     members_table,
     set_files,
 )
 from curator.dataset.shard_plan import ShardPlan, plan_shards
 from curator.dataset.tar_reader import Split
+from curator.dataset.tar_writer import ShardUnit, TarWriter, shard_facts
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import PlainWorker
 from curator.executor.worker import Step
@@ -39,7 +39,7 @@ from curator.records.cuts import CROP_COLUMNS
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.split_groups import SplitGroups, split_sources
-from curator.stages.shard.stage import ShardStage, ShardUnit, TarWriter
+from curator.stages.shard.stage import ShardStage
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRow, ClipRows, reject
@@ -286,16 +286,3 @@ def place_samples(plans: Sequence[ShardPlan], clips: ClipRows) -> None:
     rows = pc.index_in(keys, value_set=ids).to_numpy(zero_copy_only=False)
     placed = {"shard": names.take(pa.array(codes)), "key": keys, "mp4_offset": pa.array(offsets)}
     clips.scatter(rows, pa.table(placed))
-
-
-def shard_facts(plan: ShardPlan) -> dict[str, Any]:
-    """Returns facts about a shard for the summary."""
-    return {
-        "name": plan.name,
-        "bucket": plan.bucket,
-        "split": plan.split,
-        "n_samples": len(plan.samples),
-        "n_frames": plan.totals[0],
-        "bytes": plan.layout.n_bytes,
-        "members": members_of(plan.samples[0]),
-    }

@@ -12,8 +12,7 @@ from curator.number_text import amount, length, share
 from curator.tools.commands.arguments import Result
 
 if TYPE_CHECKING:
-    from curator.recipe import Recipe
-    from curator.stages.propose.config import WindowConfig
+    from curator.recipe import Recipe, WindowConfig
     from curator.tools.planning.recipe_search import Outcome
     from curator.tools.planning.seen_footage import Seen
     from curator.tools.planning.usable_takes import Takes

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.buckets import MAX_ENLARGED, aspect_loss, cover_factor, covered_size
-from curator.recipe import Recipe
-from curator.stages.propose.config import WindowConfig
+from curator.recipe import Recipe, WindowConfig
 from curator.tools.planning.usable_takes import Clips, Floats, Ints, Takes
 
 

@@ -25,10 +25,10 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records.sources import FULL_HD
 from curator.runs.curation import Run
-from curator.stages.propose.stage import ProposedUnit
 from curator.storage import open_store
 from curator.storage.range_reader import BLOCK_BYTES
 from curator.strict_yaml import StrictYamlError, load_yaml
+from curator.tables.candidate_store import ProposedUnit
 from curator.tables.checksums import read_parquet
 from curator.tables.snapshot_store import FORMAT
 from curator.tables.track_parts import AnalyzedUnit

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from curator.frame_rate import LEAST_FPS, MOST_FPS, parsed_rate
-from curator.recipe import Recipe
-from curator.stages.propose.config import WindowConfig
+from curator.recipe import Recipe, WindowConfig
 from curator.tools.planning.divided_takes import Division, divided
 from curator.tools.planning.seen_footage import Seen, Watcher, sample_lengths, seen
 from curator.tools.planning.usable_takes import Takes

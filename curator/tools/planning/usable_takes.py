@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.records.clips import WINDOWED, WITH_SOUND, Reason
-from curator.stages.propose.candidate_store import stored_candidates
 from curator.storage import Store
+from curator.tables.candidate_store import stored_candidates
 from curator.tables.checksums import read_parquet
 from curator.tables.output_format import existing
 

@@ -19,12 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curator.stages.cluster.stage import CENTROIDS, CLUSTERS
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import as_matrix
 from curator.tables.removal_records import Removals
-from curator.tables.snapshot_store import JUDGED
+from curator.tables.snapshot_store import CENTROIDS, CLUSTERS, JUDGED
 
 _COLUMNS = ("clip_id", "source_id", "source_uri", "start_s", "end_s", "fps", "cluster")
 

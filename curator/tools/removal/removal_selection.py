@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 
 from curator.errors import UsageError, ambiguous_id
 from curator.records.clips import Reason
-from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
-from curator.stages.propose.candidate_store import read_all_pictures
 from curator.storage import Store
 from curator.storage.base import has_scheme
+from curator.tables.candidate_store import FOLDER as CANDIDATES
+from curator.tables.candidate_store import read_all_pictures
 from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.frame_hashes import (
     NO_HASHES,

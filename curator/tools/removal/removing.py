@@ -15,8 +15,8 @@ from curator.errors import DamagedError, ShardError, StorageError, UsageError
 from curator.export.output_views import remake_views
 from curator.runs.commit_run import write_fixed_paths
 from curator.runs.repair import restored
-from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store
+from curator.tables.candidate_store import read_pictures, stored_candidates
 from curator.tables.checksums import (
     is_damaged,
     read_json,

@@ -22,7 +22,6 @@ from curator.dataset.tar_reader import declared_families
 from curator.family import FamilyVersion
 from curator.runs.commit_run import table_facts
 from curator.runs.elsewhere import fewer
-from curator.stages.cluster.stage import CENTROIDS
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
 from curator.tables.clip_rows import ClipRows
@@ -35,6 +34,7 @@ from curator.tables.sample_members import MEMBERS
 from curator.tables.schemas import clips_schema, further_fields, scores_in
 from curator.tables.snapshot_store import (
     CANDIDATES,
+    CENTROIDS,
     EARLIER,
     INDEXES,
     JUDGED,

@@ -12,11 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curator.stages.caption.frame_store import FRAMES as FRAME_PARTS
-from curator.stages.caption.reply_store import REPLIES
-from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
-from curator.stages.propose.candidate_store import ROWS_PER_GROUP
 from curator.storage import Store
+from curator.tables.candidate_store import FOLDER as CANDIDATES
+from curator.tables.candidate_store import ROWS_PER_GROUP
 from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.corpus_tables import FOLDER as ALIKE
 from curator.tables.family_store import row_keys
@@ -24,7 +22,7 @@ from curator.tables.footage_index import FOLDER as VECTORS
 from curator.tables.long_columns import joined_chunks
 from curator.tables.mark_table import mark_objects, take_out_removed
 from curator.tables.named_ids import without_named
-from curator.tables.out_layout import FAMILIES, VALUES, is_own
+from curator.tables.out_layout import FAMILIES, FRAME_PARTS, REPLIES, VALUES, is_own
 from curator.tables.parts import FAILED, KEYS, Parts, to_parquet, with_column
 from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.sample_members import VALUE

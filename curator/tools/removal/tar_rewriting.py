@@ -14,10 +14,9 @@ from curator.dataset.sample import Sample
 from curator.dataset.shard_index import DescribedTar, dataset_table
 from curator.dataset.shard_plan import place_of, plan_shard
 from curator.dataset.tar_reader import Member, Split, TarReader
+from curator.dataset.tar_writer import ShardUnit, TarWriter, shard_facts
 from curator.errors import ShardError
 from curator.family import FamilyVersion
-from curator.stages.shard.shard_driver import shard_facts
-from curator.stages.shard.stage import ShardUnit, TarWriter
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.named_ids import names_any, value_without_ids, without_ids

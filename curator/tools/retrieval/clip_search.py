@@ -18,12 +18,12 @@ from curator.errors import UsageError
 from curator.executor.corpus_work import CorpusWork
 from curator.matching.clip_footage import ClipFootage
 from curator.matching.verify_pair import verify_pair
+from curator.runs.query_media import picture_vector, text_vector, video_spans
 from curator.tables.clip_locations import KeyRows
 from curator.tables.clip_vectors import StoredVectors, as_matrix
 from curator.tables.disk_table import taken
 from curator.tables.footage_index import FootageIndex
 from curator.tables.sql_condition import matching_clips
-from curator.tools.retrieval.query_media import picture_vector, text_vector, video_spans
 from curator.tools.review.clip_explanation import find_clip
 from curator.tools.review.finished_run import Finished, open_finished
 from curator.vectors.vector_index import SEARCH_PROBES, VectorIndex

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError, unknown_key
 from curator.measures.clip_semantics import check_content
+from curator.measures.judging import corpus_of, score_values
+from curator.measures.rule_config import Rule
+from curator.measures.rules import Bounds, resolve
 from curator.measures.score_list import SUITABILITY
 from curator.number_text import amount, compared, score
 from curator.pipeline import filter_needs
 from curator.recipe import Recipe, with_changes
-from curator.stages.filter.config import Rule
-from curator.stages.filter.judging import corpus_of, score_values
-from curator.stages.filter.rules import Bounds, resolve
 from curator.storage import Store
 from curator.tables.clip_rows import ClipRows
 from curator.tables.disk_table import taken

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curator.dataset.output_form import as_written
 from curator.executor.corpus_work import CorpusWork
+from curator.measures.judging import score_values
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.records.clips import COMPARED, REMAINDER, Reason
 from curator.runs.corpus import DecidedClips
-from curator.stages.cut.output_form import as_written
-from curator.stages.filter.judging import score_values
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
 from curator.tools.report.funnel import AFTER_SELECTION

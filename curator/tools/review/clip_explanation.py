@@ -6,13 +6,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.dataset.output_form import as_written
 from curator.errors import UsageError, ambiguous_id
+from curator.measures.judging import checks_around
 from curator.number_text import amount, moment, plain, score
 from curator.pipeline import filter_needs
 from curator.records.clips import COMPARED, REMAINDER, Reason
 from curator.runs.marked_clips import has_effect
-from curator.stages.cut.output_form import as_written
-from curator.stages.filter.judging import checks_around
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
 from curator.tables.long_columns import take_values

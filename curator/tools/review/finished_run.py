@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.executor.host_resources import default_memory_bytes
+from curator.measures.rules import Sides
 from curator.measures.score_list import Measures
 from curator.recipe import Recipe, measures_of, recipe_used, stored_measures_of
 from curator.records.clips import REMAINDER, Reason
@@ -20,14 +21,13 @@ from curator.runs.corpus import CLIP_ORDER, memory_budget_of
 from curator.runs.elsewhere import elsewhere_of
 from curator.runs.marked_clips import honoured_marks
 from curator.stage import Elsewhere
-from curator.stages.filter.rules import Sides
-from curator.stages.propose.candidate_store import (
+from curator.storage import Store, open_store
+from curator.storage.metadata_columns import is_metadata
+from curator.tables.candidate_store import (
     read_pictures,
     remainders_fingerprint,
     stored_candidates,
 )
-from curator.storage import Store, open_store
-from curator.storage.metadata_columns import is_metadata
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.corpus_tables import CorpusTables

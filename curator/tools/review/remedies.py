@@ -18,15 +18,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.errors import RecipeError
+from curator.measures.judging import corpus_of, reason_of, score_values
+from curator.measures.rule_config import Rule
+from curator.measures.rules import Bounds, resolve
 from curator.number_text import plain
 from curator.pipeline import filter_needs
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import OF_FORM, Reason
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs
 from curator.stages.dedup.stage import PAIRS, search_settings
-from curator.stages.filter.config import Rule
-from curator.stages.filter.judging import corpus_of, reason_of, score_values
-from curator.stages.filter.rules import Bounds, resolve
 from curator.tables.clip_rows import ClipRow
 from curator.tables.mark_table import Mark
 from curator.tools.review.changed_decisions import decide_again, is_refused_hdr

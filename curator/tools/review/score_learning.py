@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.installation import install_extra
+from curator.measures.judging import score_values
 from curator.measures.learned_score import LearnedScore
 from curator.measures.score_list import SUITABILITY
 from curator.number_text import amount
 from curator.recipe import measures_of, stored_measures_of, with_changes
-from curator.stages.filter.judging import score_values
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.disk_table import in_blocks
 from curator.tables.long_columns import take_rows, take_values

@@ -12,12 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.pipeline import filter_needs
-from curator.recipe import Recipe, with_changes
-from curator.records.clips import OVERRIDDEN, Reason
-from curator.stages.cut.output_form import as_written
-from curator.stages.filter.config import Rule
-from curator.stages.filter.judging import (
+from curator.dataset.output_form import as_written
+from curator.measures.judging import (
     CONTENT_RULE,
     FilterNeeds,
     Mask,
@@ -26,7 +22,11 @@ from curator.stages.filter.judging import (
     rule_checks,
     score_values,
 )
-from curator.stages.filter.rules import Bounds, resolve
+from curator.measures.rule_config import Rule
+from curator.measures.rules import Bounds, resolve
+from curator.pipeline import filter_needs
+from curator.recipe import Recipe, with_changes
+from curator.records.clips import OVERRIDDEN, Reason
 from curator.storage.metadata_columns import is_metadata
 from curator.tools.report.histogram import BINS, Axis, axis_of
 from curator.tools.review.bound_tuning import check_measured, full_key

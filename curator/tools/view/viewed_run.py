@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from curator.errors import UsageError
-from curator.stages.filter.judging import Mask
-from curator.stages.propose.candidate_store import read_all_pictures
+from curator.measures.judging import Mask
+from curator.tables.candidate_store import read_all_pictures
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import KeyRows
 from curator.tables.clip_rows import ClipRow, ClipRows

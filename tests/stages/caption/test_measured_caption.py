@@ -4,8 +4,9 @@ import pytest
 from pydantic import ValidationError
 
 from curator.measures.score_list import SCORES
+from curator.records.clips import MEASURED_MODEL
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.measured_caption import MEASURED_MODEL, measured_caption
+from curator.stages.caption.measured_caption import measured_caption
 from tests.made_clips import clip_rows
 
 

@@ -8,10 +8,10 @@ from judged import decide
 from samples import made_track
 
 from curator.cut_requests import cut_request, target_n_frames
+from curator.measures.rule_config import FilterConfig
 from curator.measures.score_list import SCORES
 from curator.records.clips import Reason, Span
 from curator.records.tracks import Track
-from curator.stages.filter.config import FilterConfig
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.propose.clip_spans import clip_id
 from curator.stages.propose.config import ProposeConfig

@@ -20,12 +20,13 @@ from curator.cli import main
 from curator.errors import UsageError
 from curator.matching.clip_footage import ClipFootage
 from curator.matching.verify_pair import Match, verify_pair
+from curator.runs import query_stage
+from curator.runs.query_media import picture_vector, video_spans
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.tools.footage.scenes import Picture
-from curator.tools.retrieval import clip_search, query_stage
+from curator.tools.retrieval import clip_search
 from curator.tools.retrieval.clip_search import ClipSearch, SharedFootage, joined_spans
-from curator.tools.retrieval.query_media import picture_vector, video_spans
 
 N = 30
 REJECTED, LIKE, SHOWN, FILMED = 5, (7, 8), 11, 13

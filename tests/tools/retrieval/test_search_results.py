@@ -12,8 +12,9 @@ from searchable import searchable_out, unit_vectors
 import curator
 from curator.cli import main
 from curator.models.catalogue import ModelEntry
+from curator.runs import query_media
 from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
-from curator.tools.retrieval import query_media, search_results
+from curator.tools.retrieval import search_results
 from curator.tools.retrieval.clip_search import ClipSearch, SharedFootage
 from curator.tools.retrieval.search_results import as_table, render_search, shared_words
 from tests.tiny_clip import TINY

@@ -20,12 +20,12 @@ from made_out import (
     unlike_vectors,
 )
 
+from curator.dataset.output_form import as_written
 from curator.executor.corpus_work import CorpusWork
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import Reason
 from curator.runs.corpus import DecidedClips
-from curator.stages.cut.output_form import as_written
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
 from curator.stages.dedup.stage import PAIRS, search_settings
 from curator.storage import Store, open_store

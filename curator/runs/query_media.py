@@ -18,6 +18,7 @@ from curator.recipe import Recipe
 from curator.records.clips import Span
 from curator.records.sources import Failure
 from curator.records.tracks import Track
+from curator.runs.query_stage import QueryFile, QueryStage
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.propose.candidate_row import footage_row, pictures_row
 from curator.stages.propose.config import ProposeConfig
@@ -25,7 +26,6 @@ from curator.stages.propose.shot_boundaries import find_shots
 from curator.storage import stat_source
 from curator.storage.base import has_scheme
 from curator.tables.footage_store import as_footage
-from curator.tools.retrieval.query_stage import QueryFile, QueryStage
 
 SPAN_S = 60.0
 """Maximum length of a part of a video; each part is compared with clips by itself."""

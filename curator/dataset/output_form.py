@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,29 @@ from numpy.typing import NDArray
 from curator.buckets import BucketClasses, cover_factor, covered_size
 from curator.cut_requests import frame_plan
 from curator.records.cuts import CutRequest
-from curator.stages.cut.config import CutConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class FormSettings(Protocol):
+    """The settings of `cut` on which the form of written clips depends."""
+
+    @property
+    def size(self) -> tuple[int, int] | Literal["bucket"] | None:
+        """Width and height of all clips, or the largest bucket that each covers."""
+
+    @property
+    def rate(self) -> Fraction | None:
+        """Frames per second of all clips; None for the source's rate."""
+
+    @property
+    def length_frames(self) -> int | None:
+        """Frames of all clips; None for all frames."""
+
+    @property
+    def has_form(self) -> bool:
+        """Whether size, rate or length are set."""
 
 
 def formed(
@@ -56,7 +75,7 @@ def _first_frames(request: CutRequest, n_frames: int) -> CutRequest:
     )
 
 
-def as_written(clips: "pa.Table", cut: CutConfig, shard: BucketClasses) -> "pa.Table":
+def as_written(clips: "pa.Table", cut: FormSettings, shard: BucketClasses) -> "pa.Table":
     """Returns candidates with the size, frame rate and number of frames of the written clips.
 
     Adds the columns `FITTED`, by which clips that `cut.enlarge`, `cut.most_cropped` or

@@ -14,10 +14,10 @@ from curator.errors import unknown_key
 from curator.measures.audio import SCORES as AUDIO_SCORES
 from curator.measures.clip_semantics import NEEDS
 from curator.measures.clip_view import ClipView
+from curator.measures.rule_config import FilterConfig
+from curator.measures.rules import Bounds, quantile_bound, resolve
 from curator.measures.score_list import BUILT_IN, SCORES
 from curator.records.clips import Reason, Span
-from curator.stages.filter.config import FilterConfig
-from curator.stages.filter.rules import Bounds, quantile_bound, resolve
 from curator.stages.filter.stage import FilterStage
 from curator.stages.shard.config import ShardConfig
 

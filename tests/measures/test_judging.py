@@ -11,11 +11,11 @@ from judged import decide, needs
 from one_by_one import flags, judge
 
 from curator.measures.clip_semantics import SemanticConfig
+from curator.measures.judging import FilteredClips, corpus_of, judge_table
+from curator.measures.rule_config import FilterConfig
+from curator.measures.rules import resolve
 from curator.measures.score_list import SCORES
 from curator.records.clips import Reason
-from curator.stages.filter.config import FilterConfig
-from curator.stages.filter.judging import FilteredClips, corpus_of, judge_table
-from curator.stages.filter.rules import resolve
 from curator.stages.shard.config import ShardConfig
 from curator.tables.schemas import candidates_schema
 

@@ -10,11 +10,10 @@ import pyarrow.compute as pc
 import pytest
 from made_out import candidates_table
 
-from curator.stages.propose import candidate_store
-from curator.stages.propose.candidate_store import Candidates
-from curator.stages.propose.stage import ProposedUnit
 from curator.storage import open_store
 from curator.storage.local_store import LocalStore
+from curator.tables import candidate_store
+from curator.tables.candidate_store import Candidates, ProposedUnit
 from curator.tables.clip_vectors import vectors_table
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import FOOTAGE_SCHEMA, PICTURES_SCHEMA, SHOTS_SCHEMA

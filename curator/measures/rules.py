@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.measure_contract import ScoreSpec
+from curator.measures.rule_config import Rule, Severity, Unmeasured, Value
 from curator.measures.score_list import BUILT_IN, Measures
-from curator.stages.filter.config import Rule, Severity, Unmeasured, Value
 
 Values = NDArray[np.float64]
 Sides = tuple[float | None, float | None]  # lower and upper bound of a rule; None for no bound

@@ -21,6 +21,7 @@ from samples import framed, made_track
 
 from curator.buckets import MAX_ENLARGED, Bucket, bucket_of, cover_factor, covered_size
 from curator.cut_requests import cut_request, frame_plan
+from curator.dataset.output_form import as_written, formed
 from curator.errors import (
     CutError,
     DeviceLostError,
@@ -32,6 +33,7 @@ from curator.errors import (
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.frame_size import parsed_size
+from curator.measures.judging import _most_repeated
 from curator.measures.score_list import SCORES
 from curator.media import encode as encoding
 from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
@@ -42,9 +44,7 @@ from curator.records.cuts import CutClip, CutRequest, NotCopied
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_encoded
 from curator.stages.cut.cut_driver import Cutting
-from curator.stages.cut.output_form import as_written, formed
 from curator.stages.cut.stage import MAX_CUT_BYTES, CutStage, CutStageConfig, LookStage
-from curator.stages.filter.judging import _most_repeated
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store

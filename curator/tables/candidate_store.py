@@ -24,16 +24,15 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import DamagedError
-from curator.executor.worker import pack
 from curator.fingerprints import fingerprint
-from curator.stages.propose.stage import ProposedUnit
+from curator.packing import pack
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import like_vectors
@@ -41,7 +40,12 @@ from curator.tables.footage_store import FootageStore, read_groups
 from curator.tables.long_columns import joined_chunks, sorted_rows, take_values
 from curator.tables.out_layout import find_unlisted
 from curator.tables.parts import to_parquet, with_column
-from curator.tables.schemas import FOOTAGE_SCHEMA, PICTURES_SCHEMA, SOURCES_SCHEMA
+from curator.tables.schemas import (
+    FOOTAGE_SCHEMA,
+    PICTURES_SCHEMA,
+    SOURCES_SCHEMA,
+    embeddings_schema,
+)
 from curator.tables.snapshot_store import CANDIDATES
 from curator.tables.track_items import FRAMES
 from curator.tables.track_parts import TRACKS
@@ -67,6 +71,24 @@ _READ_BY_ID = {"footage": FOOTAGE_SCHEMA, "pictures": PICTURES_SCHEMA}
 _PLACE = ("source_id", "track_part", "track_bytes")
 _BYTES = b"curate.bytes"
 """Metadata of `sources`: bytes in memory of all tables of the part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedUnit:
+    """Tables of shots, candidate clips and measured facts of some sources."""
+
+    # By source id, the part of `tracks` with the frames of the source. Empty if the unit was read
+    # from the store: `sources` has the column `track_part` then.
+    track_parts: Mapping[str, str] = field(default_factory=dict)
+    # Columns of `sources`. Rows without a `source_id` are failures, which the next run tries again.
+    sources: pa.Table
+    shots: pa.Table  # rows of `SHOTS_SCHEMA`
+    clips: pa.Table  # rows of `candidates_schema`
+    vectors: pa.Table  # rows of `embeddings_schema`
+    # Vectors of the CLIP model; no rows without a CLIP model.
+    clip_vectors: pa.Table = field(default_factory=lambda: embeddings_schema(1).empty_table())
+    footage: pa.Table  # rows of `FOOTAGE_SCHEMA`
+    pictures: pa.Table  # rows of `PICTURES_SCHEMA`
 
 
 class Candidates:

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses, aspect_loss, bucket_of
 from curator.measures.clip_semantics import SemanticConfig
+from curator.measures.rule_config import Rule
+from curator.measures.rules import Bounds, Values
 from curator.records.clips import OF_FORM, WINDOWED, Reason
-from curator.stages.filter.config import Rule
-from curator.stages.filter.rules import Bounds, Values
 from curator.storage.metadata_columns import is_metadata
-from curator.tables.parts import with_column
 
 Mask = NDArray[np.bool_]
 
@@ -172,7 +171,9 @@ def judge_table(
         "tags": _tags(clips, flagged),
     }
     for name, column in columns.items():
-        clips = with_column(clips, name, column)
+        at = clips.schema.get_field_index(name)
+        own = clips.schema.field(at) if at >= 0 else name
+        clips = clips.set_column(at, own, column) if at >= 0 else clips.append_column(own, column)
     return FilteredClips(clips=clips, rules=_counts(checks, flagged, bounds))
 
 
