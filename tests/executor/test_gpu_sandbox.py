@@ -293,6 +293,7 @@ def test_a_locked_sandbox_reaches_the_server_of_mps(film: str) -> None:
     assert rights["no MPS"] == "allowed"
 
 
+@pytest.mark.long
 def test_a_sandbox_with_a_gpu_can_be_left_unlocked(
     film: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,8 +319,8 @@ def test_a_locked_sandbox_that_cannot_begin_names_what_may_be_missing(film: str)
 @pytest.mark.parametrize(
     ("act", "note"),
     [
-        ("no memory", Note.NOT_ON_GPU_OUT_OF_MEMORY),
         ("crash", Note.NOT_ON_GPU_DEVICE_LOST),
+        pytest.param("no memory", Note.NOT_ON_GPU_OUT_OF_MEMORY, marks=pytest.mark.long),
         *(
             pytest.param(act, Note.NOT_ON_GPU_DEVICE_LOST, marks=pytest.mark.long)
             for act in ("lost", "exit", "busy", "internal, lost")
@@ -338,8 +339,8 @@ def test_a_cpu_does_what_a_gpu_failed_under(film: str, act: str, note: Note) -> 
     ("act", "code"),
     [
         ("lost", ErrorCode.GPU_FAILED),
-        ("busy", ErrorCode.TOO_SLOW),
-        ("internal", ErrorCode.INTERNAL),
+        pytest.param("busy", ErrorCode.TOO_SLOW, marks=pytest.mark.long),
+        pytest.param("internal", ErrorCode.INTERNAL, marks=pytest.mark.long),
         pytest.param("no memory", ErrorCode.GPU_OUT_OF_MEMORY, marks=pytest.mark.long),
         pytest.param("crash", ErrorCode.WORKER_DIED, marks=pytest.mark.long),
         pytest.param("exit", ErrorCode.GPU_FAILED, marks=pytest.mark.long),
@@ -375,10 +376,10 @@ def test_deaths_on_the_cpu_count_from_none_after_losses(film: str) -> None:
 @pytest.mark.parametrize(
     ("may_leave", "act", "ends"),
     [
-        (True, "no device", Note.NOT_ON_GPU_DEVICE_LOST),
+        pytest.param(True, "no device", Note.NOT_ON_GPU_DEVICE_LOST, marks=pytest.mark.long),
         (True, "no memory", Note.NOT_ON_GPU_OUT_OF_MEMORY),
-        (False, "no memory", ErrorCode.GPU_OUT_OF_MEMORY),
-        (False, "no weights", ErrorCode.GPU_FAILED),
+        pytest.param(False, "no memory", ErrorCode.GPU_OUT_OF_MEMORY, marks=pytest.mark.long),
+        pytest.param(False, "no weights", ErrorCode.GPU_FAILED, marks=pytest.mark.long),
     ],
 )
 def test_where_the_gpu_does_not_begin_again_a_cpu_does_the_item_or_it_fails(
@@ -401,6 +402,7 @@ def test_where_the_gpu_does_not_begin_again_a_cpu_does_the_item_or_it_fails(
     assert isinstance(worker([Item(film, "pid")]).results[0], int)
 
 
+@pytest.mark.long
 def test_an_engine_that_hangs_is_a_gpu_that_failed(
     film: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,6 +415,7 @@ def test_an_engine_that_hangs_is_a_gpu_that_failed(
     assert "stopped answering" in failure.message
 
 
+@pytest.mark.long
 def test_a_run_says_how_often_a_gpu_failed(film: str) -> None:
     """Pins that no fall-back is silent: `sandboxes` of the summary."""
     with Engine(address=None, workers=None) as engine:

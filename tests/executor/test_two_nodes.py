@@ -47,6 +47,7 @@ def _watched(monkeypatch: pytest.MonkeyPatch, prefix: str) -> list[str]:
     return unpaid
 
 
+@pytest.mark.long
 def test_a_cluster_reads_and_writes_object_storage(
     cluster: str,
     s3_bucket: str,

@@ -18,7 +18,16 @@ from curator.cli import main
 from curator.tools.commands.arguments import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 
 
-@pytest.mark.parametrize("name", ["first run", "growth", "changed recipe", "recaption"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "first run",
+        *(
+            pytest.param(n, marks=pytest.mark.long)
+            for n in ("growth", "changed recipe", "recaption")
+        ),
+    ],
+)
 def test_readers_and_verify_at_each_mutation(
     journals: dict[str, Journal], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ def test_shards_are_the_same_over_a_network_that_fails(proxy: FaultProxy, runs: 
     assert runs.objects(f"s3://{runs.bucket}/faults") == runs.whole
 
 
+@pytest.mark.long
 def test_runs_that_are_refused_say_why_and_the_next_one_goes_on(
     proxy: FaultProxy, runs: Runs
 ) -> None:

@@ -41,6 +41,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_ray_gives_the_samples_of_the_dataset_in_its_order(tmp_path: Path) -> None:
     """Pins pixels, captions, blend and order, a later first step, and single samples."""
     pytest.importorskip("ray.data")

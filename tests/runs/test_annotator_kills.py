@@ -39,6 +39,7 @@ raise SystemExit(main({arguments!r}))
 STAGE = "stages=[{use: killer:Killer}]"
 
 
+@pytest.mark.long
 def test_a_killed_run_makes_the_rest_and_the_same_tars(
     finished: Annotated, place: Annotated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

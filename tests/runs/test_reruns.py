@@ -371,10 +371,18 @@ def test_a_source_that_was_locked_is_done_once_it_can_be_read(
     assert place.summary()["counts"]["by_note"] == {"same_bytes": 5}
 
 
-@pytest.mark.parametrize("operation", ["write", "delete"])
+@pytest.mark.parametrize(
+    ("operation", "every"),
+    [
+        ("write", 4),
+        ("delete", 2),
+        *(pytest.param(n, 1, marks=pytest.mark.long) for n in ("write", "delete")),
+    ],
+)
 def test_a_commit_that_breaks_off_leaves_a_whole_run_and_the_next_finishes_it(
-    place: Rerun, monkeypatch: pytest.MonkeyPatch, operation: str
+    place: Rerun, monkeypatch: pytest.MonkeyPatch, operation: str, every: int
 ) -> None:
+    """Breaks off at each `every`th operation, and once where there are no more."""
     place.run()
     middle = statistics.median(clip["motion"] for clip in place.table("clips"))
     changed = ("caption.enabled=false", f"filters.motion.max={middle}")
@@ -393,7 +401,7 @@ def test_a_commit_that_breaks_off_leaves_a_whole_run_and_the_next_finishes_it(
         if code == EXIT_OK:
             break
         assert code == 130
-        n_broken += 1
+        n_broken += every
         place.run(*changed)
         assert_no_more_than_whole(place)
         assert place.files(*kinds) == expected

@@ -30,7 +30,14 @@ def index_of(place: Captioned, kind: str) -> str:
     return str(place.summary()["indexes"][kind])
 
 
-@pytest.mark.parametrize("table", ["shots", "clips", "manifest"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param("shots", marks=pytest.mark.long),
+        "clips",
+        pytest.param("manifest", marks=pytest.mark.long),
+    ],
+)
 def test_a_damaged_part_is_repaired_from_an_equal_object(
     table: str, place: Captioned, caplog: pytest.LogCaptureFixture
 ) -> None:

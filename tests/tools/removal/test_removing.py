@@ -178,6 +178,7 @@ def test_a_removed_clip_is_nowhere_and_does_not_come_back(place: Captioned) -> N
     check_all(out)
 
 
+@pytest.mark.long
 def test_a_removed_source_is_nowhere_and_does_not_come_back(
     place: Captioned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +207,7 @@ def test_a_removed_source_is_nowhere_and_does_not_come_back(
     check_all(out)
 
 
-@pytest.mark.parametrize("go", [False, True])
+@pytest.mark.parametrize("go", [pytest.param(False, marks=pytest.mark.long), True])
 def test_duplicates_of_a_removed_clip_are_listed_and_go_if_asked(
     place: Captioned, capsys: pytest.CaptureFixture[str], go: bool
 ) -> None:
@@ -233,6 +234,7 @@ def test_duplicates_of_a_removed_clip_are_listed_and_go_if_asked(
     check_all(out)
 
 
+@pytest.mark.long
 def test_where_names_clips_and_opens_no_file(
     place: Captioned, capsys: pytest.CaptureFixture[str]
 ) -> None:

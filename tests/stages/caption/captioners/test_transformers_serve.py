@@ -29,9 +29,10 @@ from curator.stages.caption.dialogs.window_dialog import Dialog
 
 # Not imported: each process that collects these tests would wait for the imports.
 _PACKAGES = ("transformers", "fastapi", "uvicorn", "openai", "accelerate")
-pytestmark = pytest.mark.skipif(
-    not all(map(find_spec, _PACKAGES)), reason="needs transformers[serving]"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not all(map(find_spec, _PACKAGES)), reason="needs transformers[serving]"),
+]
 
 
 @pytest.fixture(scope="module")
