@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["ClipTable", "FoundClip", "__version__", "read_clips", "run", "search"]
-_MODULES = ("errors", "export", "family", "loading", "stage", "verify")
+_MODULES = ("errors", "export", "family", "loading", "stage", "tools")
 """Modules that users import (docs/python.md, docs/train.md, docs/extending.md)."""
 
 

@@ -233,7 +233,7 @@ class AnnotatorWorker:
                     item.errors[number] = in_one_line(answer)
                     continue
                 try:
-                    encoded = self._encoded(number, answer)
+                    encoded = self._encoded(number, answer, item.clip.facts.n_frames)
                 except Exception as error:  # noqa: BLE001 - a user's value; fails the clip alone
                     item.errors[number] = f"{type(stage).__qualname__}: {in_one_line(error)}"
                     continue
@@ -290,7 +290,9 @@ class AnnotatorWorker:
                 return [error]
             return [answer for clip in clips for answer in self._processed(stage, [clip])]
 
-    def _encoded(self, number: int, answer: Value | Mapping[str, Value]) -> dict[str, bytes | Row]:
+    def _encoded(
+        self, number: int, answer: Value | Mapping[str, Value], n_frames: int
+    ) -> dict[str, bytes | Row]:
         """Returns the values of a clip as they are stored, by family."""
         families = self._stages[number].families
         is_row = len(families) == 1 and bool(families[0].columns)
@@ -300,7 +302,10 @@ class AnnotatorWorker:
         if set(by_name) != set(names):
             given = sorted(by_name)
             raise UsageError(f"process returned values of {given}; expected values of {names}")
-        return {family.name: family.encode(by_name[family.name]) for family in families}
+        encoded = {family.name: family.encode(by_name[family.name]) for family in families}
+        for family in families:
+            family.check_frames(by_name[family.name], n_frames)
+        return encoded
 
     def _store_values(self, values: dict[str, list[NewValue]], made: Made) -> None:
         """Stores values in one part per family, and adds their places to `made`."""

@@ -5,6 +5,7 @@ readers find the values. Code that stores, packs, verifies, removes, exports or 
 the declaration, and contains no names of families.
 
     Family("latents", Scope.CLIP, Array("f16", ("c", "t", "h", "w")), member="latents.safetensors")
+    Family("poses", Scope.CLIP, Array("f32", (FRAMES, 6)), member="poses.npy")
     Family("people", Scope.CLIP, Columns({"n_people": "i32", "pose_score": "f32"}))
 """
 
@@ -70,6 +71,8 @@ _NUMPY = {
 }  # fmt: skip
 """Stored NumPy types; NumPy has no bfloat16."""
 _FEATURES = {name: np.dtype(stored).name for name, stored in _NUMPY.items()} | {"text": "string"}
+FRAMES = "frames"
+"""Name of the axis with one entry per frame of the clip, in order."""
 TENSOR = "value"
 """Name of the only tensor in a safetensors member."""
 _STILL_AXES = frozenset({"h", "w", "tokens"})
@@ -86,9 +89,11 @@ class Array:
 
     Attributes:
         dtype: Type of the values. Values of another type are refused, not converted.
-        axes: For each axis, a number for a fixed length, or a name for a free length. The names
-            `h`, `w` (height and width), `tokens` (of a text), `c` and `d` (numbers of a vector)
-            tell readers that the axis does not count frames; see `may_have_frames`.
+        axes: For each axis, a number for a fixed length, or a name for a free length. `FRAMES` is
+            the axis with one entry per frame of the clip: the worker checks its length, and the
+            loader gives the entries of the window's frames. The names `h`, `w` (height and width),
+            `tokens` (of a text), `c` and `d` (numbers of a vector) tell readers that the axis does
+            not count frames; see `may_have_frames`.
     """
 
     dtype: Kind
@@ -103,6 +108,8 @@ class Array:
         if self.dtype not in (*_NUMPY, "bf16"):
             dtypes = ", ".join((*_NUMPY, "bf16"))
             raise FamilyError(f"dtype {self.dtype!r}; expected one of {dtypes}")
+        if self.axes.count(FRAMES) > 1:
+            raise FamilyError(f"axes {list(self.axes)}; expected at most one axis {FRAMES!r}")
 
     def encode(self, value: Any, ending: str) -> bytes:  # noqa: ANN401 - an array or a tensor
         """Returns an array as a NumPy file, or as safetensors with one tensor `value`."""
@@ -394,6 +401,21 @@ class Family:
     def may_have_frames(self) -> bool:
         """Whether a value may have a part per frame, by its declaration; see `Array`."""
         return self.content.may_have_frames(self.ending)
+
+    @property
+    def frames_axis(self) -> int | None:
+        """The axis of values that has one entry per frame of the clip; None without `FRAMES`."""
+        axes = self.content.axes if isinstance(self.content, Array) else ()
+        return axes.index(FRAMES) if FRAMES in axes else None
+
+    def check_frames(self, value: Any, n_frames: int) -> None:  # noqa: ANN401 - an array, encoded
+        """Raises `FamilyError` if an array does not have one entry per frame of its clip."""
+        axis = self.frames_axis
+        if axis is not None and value.shape[axis] != n_frames:
+            raise self._error(
+                f"a value of {value.shape[axis]} frames; expected {n_frames}, one entry for each "
+                "frame of the clip"
+            )
 
     def encode(self, value: Any) -> bytes | Row:  # noqa: ANN401 - checked by the content
         """Returns a value as bytes or as a row; raises `FamilyError` if it does not fit."""

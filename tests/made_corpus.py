@@ -41,7 +41,7 @@ from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.source_listing import ListedSource
 from curator.stages.scan.stage import ScanStage
 from curator.storage import open_store
-from curator.tables.candidate_store import Candidates, ProposedUnit
+from curator.tables.candidate_store import Candidates, ProposedUnit, write_payload
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_vectors import as_matrix, vectors_table
 from curator.tables.parts import Parts, rows_to_table
@@ -218,6 +218,12 @@ def make(
         at = np.flatnonzero(cosines > 0.9) + len(all_ids)
         pairs += [(int(k) + 1, int(k)) for k in at]
         all_ids += ids
+        payload, n_bytes = write_payload(
+            store,
+            candidates.fingerprint,
+            FOOTAGE_SCHEMA.empty_table(),
+            rows_to_table(pictures[:1000], PICTURES_SCHEMA),
+        )
         candidates.add(
             ProposedUnit(
                 track_parts={str(row["source_id"]): track for row in sources},
@@ -228,8 +234,8 @@ def make(
                     [clips["clip_id"], pa.array([SCENE_MODEL] * count), flat],
                     schema=embeddings_schema(vectors.shape[1]),
                 ),
-                footage=FOOTAGE_SCHEMA.empty_table(),
-                pictures=rows_to_table(pictures[:1000], PICTURES_SCHEMA),
+                payload=payload,
+                payload_bytes=n_bytes,
             )
         )
         candidates.flush()
@@ -316,14 +322,15 @@ def _units(
                 vectors = vectors_table(
                     [*zip(clips["clip_id"].to_pylist(), turned_ND, strict=True)]
                 )
+            payload, n_bytes = write_payload(store, fingerprint, footage, pictures)
             yield ProposedUnit(
                 track_parts={name: track[name] for name in own["source_id"].to_pylist()},
                 sources=own,
                 shots=part.shots.take(rows),
                 clips=clips,
                 vectors=vectors,
-                footage=footage,
-                pictures=pictures,
+                payload=payload,
+                payload_bytes=n_bytes,
             )
 
 

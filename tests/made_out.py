@@ -24,7 +24,7 @@ from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
 from curator.stages.dedup.stage import PAIRS, search_settings
 from curator.stages.propose.stage import ProposeStage
 from curator.storage import Store
-from curator.tables.candidate_store import Candidates, ProposedUnit
+from curator.tables.candidate_store import Candidates, ProposedUnit, write_payload
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows
@@ -152,6 +152,12 @@ def store_candidates(
     candidates = Candidates(
         store, candidates_fingerprint(recipe), has_clip=recipe.analyze.clip is not None
     )
+    payload, n_bytes = write_payload(
+        store,
+        candidates.fingerprint,
+        FOOTAGE_SCHEMA.empty_table(),
+        rows_to_table(shown, PICTURES_SCHEMA),
+    )
     candidates.add(
         ProposedUnit(
             track_parts={row["source_id"]: track for row in sources},
@@ -159,8 +165,8 @@ def store_candidates(
             shots=SHOTS_SCHEMA.empty_table(),
             clips=clips,
             vectors=vectors_table(list(zip(ids, vectors, strict=True))),
-            footage=FOOTAGE_SCHEMA.empty_table(),
-            pictures=rows_to_table(shown, PICTURES_SCHEMA),
+            payload=payload,
+            payload_bytes=n_bytes,
         )
     )
     candidates.flush()

@@ -4,8 +4,8 @@ import io
 import json
 import struct
 import tarfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
@@ -80,6 +80,7 @@ class MadeClip:
     caption: str = "A made clip."
     npy: NDArray[np.float32] | None = None
     text_npy: NDArray[np.float32] | NDArray[np.float16] | None = None
+    members: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def facts(self) -> dict[str, object]:
@@ -161,7 +162,7 @@ def tar_of(clips: Sequence[MadeClip]) -> tuple[bytes, list[int]]:
                     held = io.BytesIO()
                     np.save(held, vector)
                     members[suffix] = held.getvalue()
-            for suffix, data in members.items():
+            for suffix, data in (members | clip.members).items():
                 info = tarfile.TarInfo(f"{clip.key}.{suffix}")
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))

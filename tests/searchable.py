@@ -17,7 +17,7 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.runs.corpus import DecidedClips
 from curator.storage import open_store
-from curator.tables.candidate_store import Candidates, ProposedUnit
+from curator.tables.candidate_store import Candidates, ProposedUnit, write_payload
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import FOOTAGE_SCHEMA, LUMA_HZ, PICTURES_SCHEMA, SHOTS_SCHEMA
@@ -115,6 +115,12 @@ def _stored(
         for name, one in footage.items()
     ]  # fmt: skip
     candidates = Candidates(store, candidates_fingerprint(recipe), has_clip=False)
+    payload, n_bytes = write_payload(
+        store,
+        candidates.fingerprint,
+        rows_to_table(vectors_rows, FOOTAGE_SCHEMA),
+        rows_to_table(pictures_rows, PICTURES_SCHEMA),
+    )
     candidates.add(
         ProposedUnit(
             track_parts=dict.fromkeys(uris, track),
@@ -122,8 +128,8 @@ def _stored(
             shots=SHOTS_SCHEMA.empty_table(),
             clips=clips,
             vectors=vectors,
-            footage=rows_to_table(vectors_rows, FOOTAGE_SCHEMA),
-            pictures=rows_to_table(pictures_rows, PICTURES_SCHEMA),
+            payload=payload,
+            payload_bytes=n_bytes,
         )
     )
     candidates.flush()

@@ -79,6 +79,7 @@ def test_a_capture_refuses_what_a_gpu_does_not_capture() -> None:
             step(given)
 
 
+@pytest.mark.long
 def test_a_source_is_analyzed_on_the_device(tmp_path: Path) -> None:
     """Pins that the whole of the GPU's path runs there, in all of its threads."""
     path = tmp_path / "film.mp4"

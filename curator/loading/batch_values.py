@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 import torch
+from numpy.typing import NDArray
 
 from curator.errors import ShardError
 from curator.family import Family
@@ -83,14 +84,26 @@ def caption_embeddings(stored: Sequence[bytes | None]) -> Repeated:
     return Repeated(tensors, order.inverse)
 
 
-def member_values(family: Family, stored: Sequence[bytes | None]) -> Any:  # noqa: ANN401
+def member_values(
+    family: Family,
+    stored: Sequence[bytes | None],
+    frames: Sequence[NDArray[np.int64]] | None = None,
+) -> Any:  # noqa: ANN401
     """Returns the values of a family for the samples of a batch.
+
+    `frames` are the numbers of each sample's drawn frames: arrays with the axis `FRAMES` have the
+    entries of these. None gives whole values.
 
     Returns:
         A tensor [B, …] if all values are arrays of one shape; else a list, with None for a sample
         without a value.
     """
     values = [None if data is None else family.decode(data) for data in stored]
+    if frames is not None and (axis := family.frames_axis) is not None:
+        values = [
+            None if value is None else np.take(value, drawn, axis)
+            for value, drawn in zip(values, frames, strict=True)
+        ]
     arrays = [value for value in values if isinstance(value, np.ndarray)]
     if len(arrays) == len(values) and len({array.shape for array in arrays}) == 1:
         return torch.from_numpy(np.stack(arrays))

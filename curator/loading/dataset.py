@@ -122,9 +122,10 @@ class ClipDataset(IterableDataset[Batch]):
         caption_dropout: Share of samples whose caption is the empty text.
         caption_embedding: Reads the caption's embedding (`text.npy`) into `caption_embedding`.
         members: Names of families to read, such as latents that annotators stored in the samples.
-            A batch has each family's values under its name. Values belong to the whole clip, so
-            families whose values may have a part per frame (`Family.may_have_frames`) are refused
-            with windows that are not the whole clip.
+            A batch has each family's values under its name. Arrays with the axis `FRAMES` have the
+            entries of the window's frames. Other values belong to the whole clip, so families whose
+            values may have a part per frame (`Family.may_have_frames`) are refused with windows
+            that are not the whole clip.
         whole_clip_values: Reads such families despite windows: a batch then has frames
             `start_frame` to … beside values of all frames, and the caller cuts the values.
         video: Decodes frames. False decodes nothing, and batches have no `video`, `fps` or
@@ -272,7 +273,7 @@ class ClipDataset(IterableDataset[Batch]):
             if name not in families:
                 raise UsageError(unknown_key(name, families, "family with a member in the samples"))
         self._families = [families[name] for name in members]
-        self._of_frames = [f for f in self._families if f.may_have_frames]
+        self._of_frames = [f for f in self._families if f.may_have_frames and f.frames_axis is None]
         if whole_clip_values or not video:
             self._of_frames = []
         found = selection.buckets
@@ -638,7 +639,9 @@ class ClipDataset(IterableDataset[Batch]):
             batch["caption_embedding"] = caption_embeddings(vectors)
         for family in self._families:
             stored = [sample.read.get(family.member) for sample in samples]
-            batch[family.name] = member_values(family, stored)
+            # Without video, there are no windows, and values are of the whole clip.
+            drawn = None if clips is None else [clip.wanted for clip in clips]
+            batch[family.name] = member_values(family, stored, drawn)
         names = [family.name for family in self._families]
         return next(singles_of(batch, names)) if self.yields_samples else batch
 

@@ -6,9 +6,7 @@ rejects a clip if a clip elsewhere has the same footage.
 
 import itertools
 import os
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,13 +21,11 @@ from curator.stage import Elsewhere
 from curator.stages.analyze.sampling_grid import steps_of
 from curator.storage import Store, check_listable, open_store
 from curator.storage.object_service import scheme_of
-from curator.tables.candidate_store import ProposedUnit, stored_candidates
+from curator.tables.candidate_store import stored_candidates
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRows, reject
 from curator.tables.footage_store import FootageStore, read_removed_footage
-from curator.tables.frame_hashes import frame_regions, overlapping_regions
 from curator.tables.output_format import read_current_summary
-from curator.tables.parts import with_column
 from curator.tables.removal_records import Removals
 from curator.tables.source_table import SourceTable
 
@@ -153,32 +149,6 @@ def exclude_removed_sources(sources: SourceTable, removals: Removals) -> None:
         sources.revise([{"uri": source.uri} | failed | source.columns() for source in refused])
 
 
-def without_removed(
-    store: Store, unit: ProposedUnit, removals: Removals
-) -> tuple[ProposedUnit, int]:
-    """Drops candidates that share more than a frame with removed footage.
-
-    Removed footage is a removed clip of the same source, or equal decoded frames of another file.
-    Returns the remaining candidates, and the number of dropped candidates.
-    """
-    if not removals:
-        return unit, 0
-    is_gone = removals.rows(unit.clips)
-    regions = frame_regions(store, removals.frames, sorted(set(unit.track_parts.values())))
-    is_gone |= overlapping_regions(unit.clips, regions)
-    if not is_gone.any():
-        return unit, 0
-    gone = unit.clips.filter(pa.array(is_gone))
-    ids = gone["clip_id"].combine_chunks()
-    kept = {
-        name: table.filter(pc.invert(pc.is_in(table["clip_id"], value_set=ids)))
-        for name in ("clips", "vectors", "clip_vectors", "footage", "pictures")
-        for table in (getattr(unit, name),)
-    }
-    lost = Counter(gone["source_id"].to_pylist())
-    return replace(unit, sources=fewer(unit.sources, "n_clips", lost), **kept), gone.num_rows
-
-
 def reject_removed(clips: ClipRows, removals: Removals) -> None:
     """Rejects clips with the MP4 bytes of a removed clip.
 
@@ -192,10 +162,3 @@ def reject_removed(clips: ClipRows, removals: Removals) -> None:
     for number in np.flatnonzero(is_listed.to_numpy(zero_copy_only=False)).tolist():
         if clips[number].decision == "kept":
             reject(clips[number], Reason.REMOVED, detail="`curate remove` took this MP4 out of OUT")
-
-
-def fewer(sources: pa.Table, column: str, lost: Mapping[str, int]) -> pa.Table:
-    """Returns rows of `sources`, and subtracts `lost` clips, by source id, from `column`."""
-    rows = zip(sources["source_id"].to_pylist(), sources[column].to_pylist(), strict=True)
-    now = [max(0, count - lost.get(name, 0)) if count else count for name, count in rows]
-    return with_column(sources, column, pa.array(now, pa.int32()))

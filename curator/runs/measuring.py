@@ -9,6 +9,7 @@ import io
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -18,13 +19,20 @@ from curator.executor.worker import Step
 from curator.records.clips import Span
 from curator.records.columns import field_names
 from curator.records.sources import SourceRef
-from curator.runs.elsewhere import EXCLUDED_CLIPS, without_removed
+from curator.runs.elsewhere import EXCLUDED_CLIPS
 from curator.runs.run_context import RunContext, RunLog
+from curator.stage import Resources
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.config import ANALYZED_IN
 from curator.stages.propose.clip_spans import ClipPart
 from curator.stages.propose.stage import KeepProposed
-from curator.tables.candidate_store import Candidates, ProposedUnit
+from curator.tables.candidate_store import (
+    Candidates,
+    PayloadJoin,
+    PayloadJoiner,
+    ProposedUnit,
+    remainders_fingerprint,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +61,8 @@ def measure(
     analyzing = _analyzing(run, log, is_ahead=is_ahead)
 
     def take_new(proposed: ProposedUnit) -> None:
-        proposed, n_excluded = without_removed(run.store, proposed, run.removals)
-        if n_excluded:
-            log.counts[EXCLUDED_CLIPS] += n_excluded
+        if proposed.n_excluded:
+            log.counts[EXCLUDED_CLIPS] += proposed.n_excluded
         candidates.add(proposed)
         take(proposed)
 
@@ -66,6 +73,7 @@ def measure(
     if missing:
         n_known = len(sources) - len(missing)
         analyzing.run(missing, _propose_step(run, analyzing), take_new, n_known=n_known)
+    candidates.join_payload(partial(_join_payload, run), all_=all_)
     candidates.flush()
     counts = analyzing.runner.counts
     arithmetic = {name: n for name, n in counts.items() if name.startswith(ANALYZED_IN)}
@@ -98,8 +106,20 @@ def remainders(
         return units
 
     uris = {name: source.uri for name, source in sources.items()}
-    clips = candidates.remainders(parts, uris, propose)
-    return without_removed(run.store, clips, run.removals)[0]
+    return candidates.remainders(parts, uris, propose, partial(_join_payload, run))
+
+
+def _join_payload(run: RunContext, into: Mapping[str, Sequence[str]]) -> None:
+    """Joins payload on workers, or in the child process if no cluster runs."""
+    step = Step(
+        make=PayloadJoiner,
+        settings={"store": run.store},
+        resources=Resources(cpus=0.5),
+        name=run.graph["propose"].name,
+    )
+    units = [PayloadJoin(into=name, names=tuple(names)) for name, names in into.items()]
+    for _ in run.engine.run([step], units, small=not run.engine.is_started, is_shown=False):
+        pass
 
 
 def _analyzing(run: RunContext, log: RunLog, *, is_ahead: bool = False) -> Analyzing:
@@ -120,7 +140,14 @@ def _propose_step(
     stage = run.graph["propose"].with_heads(run.semantics.heads())
     if parts is not None:
         stage = stage.with_parts(parts)
-    keep = KeepProposed(run.recipe.analyze.clip, stage.measures)
+    own = run.fingerprints["propose"]
+    keep = KeepProposed(
+        store=run.store,
+        fingerprint=own if parts is None else remainders_fingerprint(own),
+        removals=run.removals,
+        clip=run.recipe.analyze.clip,
+        measures=stage.measures,
+    )
     return stage_step(stage, load=analyzing.tracks.load, keep=keep)
 
 

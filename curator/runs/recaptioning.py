@@ -24,7 +24,6 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe, measures_of, recipe_used, with_changes
 from curator.runs.commit_run import alone, kept_by_source
 from curator.runs.corpus import ClipCorpus
-from curator.runs.elsewhere import fewer
 from curator.runs.marked_clips import MarkedClips
 from curator.runs.one_pass import Pass, PassScope
 from curator.runs.output_recipe import log_changes
@@ -35,7 +34,7 @@ from curator.stages.caption.captioners.captioner_contract import captioner_exten
 from curator.stages.cut.cut_driver import cut_facts
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
-from curator.tables.candidate_store import Candidates
+from curator.tables.candidate_store import Candidates, fewer
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.out_layout import SHARDS, TABLES, VALUES

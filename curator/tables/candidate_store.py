@@ -3,7 +3,7 @@
 Object names contain the fingerprint of `ProposeStage`, which does not depend on bounds of rules. An
 object holds the candidates of many tracks:
 
-    candidates/sources   measured facts of each source, and its part of `tracks`
+    candidates/sources   measured facts of each source, its part of `tracks` and its payload
     candidates/clips     candidates_schema
     candidates/shots     SHOTS_SCHEMA
     candidates/vectors   embeddings_schema
@@ -11,11 +11,15 @@ object holds the candidates of many tracks:
     candidates/footage   FOOTAGE_SCHEMA: vectors among which duplicates are searched
     candidates/pictures  PICTURES_SCHEMA: small row groups, because few pictures are read
 
-`sources` is written last. The row of a source is valid while its part of `tracks` exists with the
-same size. If the row is not valid, the clips of the source are proposed again.
+`footage` and `pictures` are payload: the worker that proposes the clips of a unit writes them, and
+the driver only gets their name. Workers join small payload afterwards. The other kinds pass through
+the driver, which decides by them; a part of theirs has many units.
+
+`sources` is written last. The row of a source is valid while its payload exists, and its part of
+`tracks` exists with the same size. If the row is not valid, its clips are proposed again.
 
 New candidates wait in memory until they have `FLUSH_CLIPS` clips or `FLUSH_BYTES` bytes, mostly of
-pictures. So they take `FLUSH_BYTES` and one unit more, and up to three times as much during a
+vectors. So they take `FLUSH_BYTES` and one unit more, and up to three times as much during a
 write. Merging small parts takes as much.
 """
 
@@ -27,8 +31,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from curator.errors import DamagedError
 from curator.fingerprints import fingerprint
@@ -37,9 +43,11 @@ from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import like_vectors
 from curator.tables.footage_store import FootageStore, read_groups
+from curator.tables.frame_hashes import frame_regions, overlapping_regions
 from curator.tables.long_columns import joined_chunks, sorted_rows, take_values
 from curator.tables.out_layout import find_unlisted
 from curator.tables.parts import to_parquet, with_column
+from curator.tables.removal_records import Removals
 from curator.tables.schemas import (
     FOOTAGE_SCHEMA,
     PICTURES_SCHEMA,
@@ -61,14 +69,15 @@ SMALL = 0.5  # a part is small if its valid rows have less than this share of bo
 MAX_PARTS = 16  # with more small or unused parts, small parts are merged
 LISTED_PER_FIND = 100  # objects that take the driver as long to list as one takes to find
 REMAINDERS_S = FLUSH_BYTES / 16_000  # seconds of remainders per part; pictures take 7 to 16 KB/s
+JOIN_BYTES = 128 << 20  # stored bytes of joined payload; smaller than half of it is small
 ROWS_PER_GROUP = {"footage": 64, "pictures": 8}  # clips per row group, for reads by clip id
 
-_KINDS = ("clips", "shots", "vectors", "clip_vectors", "footage", "pictures", "sources")
+_KINDS = ("clips", "shots", "vectors", "clip_vectors", "sources")
+PAYLOAD = ("footage", "pictures")
 _READERS = 16
 _VECTORS = ("vectors", "clip_vectors")
-_READ_BY_ID = {"footage": FOOTAGE_SCHEMA, "pictures": PICTURES_SCHEMA}
-"""Kinds that are read by clip id, and not when a part is loaded."""
-_PLACE = ("source_id", "track_part", "track_bytes")
+_PAYLOAD_SCHEMAS = {"footage": FOOTAGE_SCHEMA, "pictures": PICTURES_SCHEMA}
+_PLACE = ("source_id", "track_part", "track_bytes", "payload")
 _BYTES = b"curate.bytes"
 """Metadata of `sources`: bytes in memory of all tables of the part."""
 
@@ -87,8 +96,16 @@ class ProposedUnit:
     vectors: pa.Table  # rows of `embeddings_schema`
     # Vectors of the CLIP model; no rows without a CLIP model.
     clip_vectors: pa.Table = field(default_factory=lambda: embeddings_schema(1).empty_table())
-    footage: pa.Table  # rows of `FOOTAGE_SCHEMA`
-    pictures: pa.Table  # rows of `PICTURES_SCHEMA`
+    # Name of the footage and pictures of these clips, and their stored bytes. None without clips,
+    # and if the unit was read from the store: `sources` has the column `payload` then.
+    payload: str | None = None
+    payload_bytes: int = 0
+    # Number of clips that were left out because they show removed footage.
+    n_excluded: int = 0
+
+
+Join = Callable[[Mapping[str, Sequence[str]]], None]
+"""Joins payload on workers, by the name of the joined payload."""
 
 
 class Candidates:
@@ -107,7 +124,9 @@ class Candidates:
         self._used: set[str] = set()  # parts with clips of sources that were loaded or added
         self._places: dict[str, pa.Table] = {}  # by part: its sources and their parts of `tracks`
         self._parts: list[str] = []  # names, without folders, of the current parts
+        self._written: list[str] = []  # names of the parts that this object wrote
         self._remainders: list[str] = []  # names of the parts that hold remainders of clips
+        self._payload_bytes: dict[str, int] = {}  # stored bytes of known payload, by name
         self._new: list[ProposedUnit] = []
         self._n_new = self._n_loose = self._n_bytes = self._n_tracks = 0
         self.track_part: dict[str, str] = {}  # the part of `tracks` with each source's frames
@@ -117,8 +136,7 @@ class Candidates:
         """Returns the candidates that a snapshot names; only their pictures can be read."""
         candidates = cls(store, summary["fingerprints"].get(FOLDER, ""), has_clip=False)
         names = stored_candidates(summary, "pictures")
-        candidates._parts = [name.rpartition("/")[2] for name in names]
-        candidates._used = set(candidates._parts)
+        candidates._remainders = [name.rpartition("/")[2] for name in names]
         return candidates
 
     def load(self, uris: Mapping[str, str], *, all_: bool = True) -> Iterator[ProposedUnit]:
@@ -143,8 +161,11 @@ class Candidates:
                 self._places[part] = sources.select(_PLACE)
             columns = (self._places[part][name].to_pylist() for name in _PLACE)
             valid = [
-                source_id in uris and source_id not in seen and sizes.get(track) == n_bytes
-                for source_id, track, n_bytes in zip(*columns, strict=True)
+                source_id in uris
+                and source_id not in seen
+                and sizes.get(track) == n_bytes
+                and (payload is None or payload in self._payload_bytes)
+                for source_id, track, n_bytes, payload in zip(*columns, strict=True)
             ]
             if not any(valid):
                 continue
@@ -166,7 +187,9 @@ class Candidates:
         source_ids = unit.sources["source_id"].drop_null().to_pylist()
         if not source_ids:
             return
-        self._new.append(unit)
+        if unit.payload is not None:
+            self._payload_bytes[unit.payload] = unit.payload_bytes
+        self._new.append(_with_payload(unit))
         self._n_loose += 1
         self._n_new += unit.clips.num_rows
         # `nbytes` would take half a millisecond.
@@ -191,28 +214,78 @@ class Candidates:
         self._new, self._n_new, self._n_loose, self._n_bytes = [], 0, 0, 0
         self._write(units)
 
+    def join_payload(self, join: Join, *, all_: bool = True) -> None:
+        """Joins small payload by `join` if there is much of it, and names the joined payload.
+
+        Without `all_`, only joins payload of sources that this object got by `add`.
+        """
+        loose = [name for unit in self._new for name in _payload_of(unit.sources)]
+        parts = sorted(self._used) if all_ else sorted(self._written)
+        stored = [name for part in parts for name in _payload_of(self._place(part))]
+        small = [
+            name
+            for name in dict.fromkeys((*stored, *loose))
+            if self._payload_bytes.get(name, JOIN_BYTES) < JOIN_BYTES / 2
+        ]
+        if len(small) <= MAX_PARTS:
+            return
+        groups = list(
+            pack(
+                small,
+                max_items=len(small),
+                weight=lambda name: float(self._payload_bytes[name]),
+                max_weight=float(JOIN_BYTES),
+            )
+        )
+        into = {self._joined_name(group): group for group in groups if len(group) > 1}
+        join(into)
+        self._payload_bytes |= {
+            name: sum(self._payload_bytes[old] for old in group) for name, group in into.items()
+        }
+        now = {old: name for name, group in into.items() for old in group}
+        self._new = [replace(unit, sources=_renamed(unit.sources, now)) for unit in self._new]
+        for part in self._parts:
+            if not now.keys().isdisjoint(_payload_of(self._place(part))):
+                self._places[part] = _renamed(self._place(part), now)
+                name = f"{FOLDER}/sources/{part}"
+                table = _renamed(self._read("sources", part), now)
+                self._store.write(name, to_parquet(joined_chunks(table), name))
+
+    def _joined_name(self, names: Sequence[str]) -> str:
+        digest = hashlib.sha256(chr(10).join(sorted(names)).encode()).hexdigest()[:16]
+        return f"{self.fingerprint}-{digest}.parquet"
+
     def remainders(
         self,
         parts: pa.Table,
         uris: Mapping[str, str],
         propose: Callable[[pa.Table], list[ProposedUnit]],
+        join: Join,
     ) -> ProposedUnit:
         """Returns clips that are `parts` of other clips.
 
         `uris` has the address of each source id. Calls `propose` for parts that are not stored;
-        parts of the same sources, up to `REMAINDERS_S` or a source, are stored together.
+        parts of the same sources, up to `REMAINDERS_S` or a source, are stored together, and `join`
+        joins their payload.
         """
-        stored = [self._remainder(rows, propose) for rows in _by_sources(parts)]
+        stored = [self._remainder(rows, propose, join) for rows in _by_sources(parts)]
         self._remainders = sorted({*self._remainders, *stored})
         return _moved(_merged([self._unit(part) for part in stored]), uris)
 
-    def _remainder(self, parts: pa.Table, propose: Callable[[pa.Table], list[ProposedUnit]]) -> str:
+    def _remainder(
+        self,
+        parts: pa.Table,
+        propose: Callable[[pa.Table], list[ProposedUnit]],
+        join: Join,
+    ) -> str:
         """Returns the stored object of parts of clips; `propose` makes it if it is missing."""
         wanted = fingerprint(parts.to_pylist())
         part = f"{remainders_fingerprint(self.fingerprint)}-{wanted}.parquet"
-        names = {kind: f"{FOLDER}/{kind}/{part}" for kind in self._kinds}
-        if any(n in self._earlier or not self._store.exists(n) for n in names.values()):
-            self._write_as(part, [_placed(unit, {}) for unit in propose(parts)])
+        names = [f"{FOLDER}/{kind}/{part}" for kind in (*self._kinds, *PAYLOAD)]
+        if any(name in self._earlier or not self._store.exists(name) for name in names):
+            units = propose(parts)
+            join({part: [unit.payload for unit in units if unit.payload is not None]})
+            self._write_as(part, [_placed(_with_payload(unit), {}) for unit in units])
         return part
 
     def keep_remainders(self, summary: Mapping[str, Any]) -> None:
@@ -224,25 +297,44 @@ class Candidates:
 
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
         """Returns a thumbnail of each clip; leaves out clips without thumbnails."""
-        parts = [part for part in self._parts if part in self._used]
-        names = [f"{FOLDER}/pictures/{part}" for part in (*parts, *self._remainders)]
+        names = [f"{FOLDER}/pictures/{name}" for name in self._payload()]
         return read_pictures(self._store, names, clip_ids)
 
     def footage(self) -> FootageStore:
         """Returns the vectors by which duplicates are found; workers can read them too."""
         self.flush()
+        return FootageStore(self._store, tuple(self._payload()), writes_index=True)
+
+    def _payload(self) -> list[str]:
+        """Returns the names of the payload of all clips that were loaded or added."""
+        parts = [part for part in self._parts if part in self._used]
+        own = {name for part in parts for name in _payload_of(self._place(part))}
         # A custom stage may have made clips of parts of others before the comparison.
-        parts = [*(part for part in self._parts if part in self._used), *self._remainders]
-        return FootageStore(self._store, tuple(sorted(parts)), writes_index=True)
+        return [*sorted(own), *self._remainders]
 
     def names(self) -> set[str]:
         """Returns the names of all current objects."""
-        parts = (*self._parts, *self._remainders)
-        return {f"{FOLDER}/{kind}/{part}" for part in parts for kind in self._kinds}
+        parts = {*self._parts, *self._remainders}
+        own = {name for part in self._parts for name in _payload_of(self._place(part))}
+        named = {f"{FOLDER}/{kind}/{part}" for part in parts for kind in self._kinds}
+        own.update(self._remainders)
+        return named | {f"{FOLDER}/{kind}/{name}" for name in own for kind in PAYLOAD}
+
+    def _place(self, part: str) -> pa.Table:
+        """Returns the sources of a part, with their parts of `tracks` and their payload."""
+        if part not in self._places:
+            self._places[part] = self._read("sources", part).select(_PLACE)
+        return self._places[part]
 
     def _whole_parts(self) -> list[str]:
         """Returns the names of complete parts: an object of each kind exists."""
-        there = {info.key for info in self._store.list(f"{FOLDER}/")}.difference(self._earlier)
+        sizes = {info.key: info.bytes for info in self._store.list(f"{FOLDER}/")}
+        there = sizes.keys() - self._earlier
+        payload = [{n.rpartition("/")[2] for n in there if f"/{kind}/" in n} for kind in PAYLOAD]
+        self._payload_bytes |= {
+            name: sum(sizes[f"{FOLDER}/{kind}/{name}"] for kind in PAYLOAD)
+            for name in set.intersection(*payload)
+        }
         prefix = f"{FOLDER}/sources/{self.fingerprint}-"
         stored = [key.rpartition("/")[2] for key in there if key.startswith(prefix)]
         names = [f"{FOLDER}/{kind}/{part}" for part in stored for kind in self._kinds]
@@ -282,10 +374,10 @@ class Candidates:
     def _unit(
         self, part: str, valid: pa.Array | None = None, sources: pa.Table | None = None
     ) -> ProposedUnit:
-        """Reads the rows of valid sources, except the kinds in `_READ_BY_ID`."""
+        """Reads the rows of valid sources."""
         tables = {} if sources is None else {"sources": sources}
         for kind in self._kinds:
-            if kind not in tables and kind not in _READ_BY_ID:
+            if kind not in tables:
                 tables[kind] = self._read(kind, part)
         if valid is not None and pc.all(valid).as_py() is not True:
             tables["sources"] = tables["sources"].filter(valid)
@@ -293,7 +385,7 @@ class Candidates:
                 tables[kind] = _only(tables[kind], "source_id", tables["sources"])
             for kind in tables.keys() & {*_VECTORS}:
                 tables[kind] = _only(tables[kind], "clip_id", tables["clips"])
-        return ProposedUnit(**tables, **{k: s.empty_table() for k, s in _READ_BY_ID.items()})
+        return ProposedUnit(**tables)
 
     def _put_together(self, small: Mapping[str, pa.Array]) -> None:
         """Merges small parts into larger ones; leaves out rows of sources that are not valid."""
@@ -301,9 +393,6 @@ class Candidates:
         n_clips = n_bytes = 0
         for name, valid in small.items():
             unit = self._unit(name, valid)
-            by_id = {kind: self._read(kind, name) for kind in _READ_BY_ID}
-            kept = {kind: _only(table, "clip_id", unit.clips) for kind, table in by_id.items()}
-            unit = replace(unit, **kept)
             n_clips += unit.clips.num_rows
             n_bytes += _n_bytes(unit)
             if units and (n_clips > FLUSH_CLIPS or n_bytes > FLUSH_BYTES):
@@ -318,8 +407,10 @@ class Candidates:
         ids = sorted(i for unit in units for i in unit.sources["source_id"].to_pylist())
         digest = hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:16]
         part = f"{self.fingerprint}-{digest}.parquet"
+        self._places[part] = pa.concat_tables([unit.sources.select(_PLACE) for unit in units])
         self._write_as(part, units)
         self._parts.append(part)
+        self._written.append(part)
         self._used.add(part)
 
     def _write_as(self, part: str, units: list[ProposedUnit]) -> None:
@@ -331,11 +422,52 @@ class Candidates:
         units.clear()
         del merged
         for kind in self._kinds:
-            rows = ROWS_PER_GROUP.get(kind)
-            table = tables.pop(kind)
-            table = joined_chunks(table) if rows is None else sorted_rows(table, "clip_id")
             name = f"{FOLDER}/{kind}/{part}"
-            self._store.write(name, to_parquet(table, name, rows_per_group=rows))
+            self._store.write(name, to_parquet(joined_chunks(tables.pop(kind)), name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadJoin:
+    """Payload to join: objects of `names` become one of name `into`."""
+
+    into: str
+    names: tuple[str, ...]
+
+
+class PayloadJoiner:
+    """The step of a worker that joins payload."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __call__(self, unit: PayloadJoin) -> str:
+        """Writes the joined payload; returns its name."""
+        for kind, schema in _PAYLOAD_SCHEMAS.items():
+            tables = [read_parquet(self._store, f"{FOLDER}/{kind}/{name}") for name in unit.names]
+            rows = pa.concat_tables([schema.empty_table(), *(t.cast(schema) for t in tables)])
+            tables.clear()
+            _write_payload(self._store, kind, unit.into, rows)
+        return unit.into
+
+
+def write_payload(
+    store: Store, fingerprint_of_candidates: str, footage: pa.Table, pictures: pa.Table
+) -> tuple[str | None, int]:
+    """Writes the payload of clips; returns its name, None for no clips, and its stored bytes."""
+    ids = sorted(pictures["clip_id"].to_pylist())
+    if not ids:
+        return None, 0
+    digest = hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:16]
+    name = f"{fingerprint_of_candidates}-{digest}.parquet"
+    tables = {"footage": footage, "pictures": pictures}
+    return name, sum(_write_payload(store, kind, name, tables[kind]) for kind in PAYLOAD)
+
+
+def _write_payload(store: Store, kind: str, name: str, rows: pa.Table) -> int:
+    key = f"{FOLDER}/{kind}/{name}"
+    data = to_parquet(sorted_rows(rows, "clip_id"), key, rows_per_group=ROWS_PER_GROUP[kind])
+    store.write(key, data)
+    return len(data)
 
 
 def remainders_fingerprint(fingerprint_of_candidates: str) -> str:
@@ -367,6 +499,24 @@ def read_all_pictures(
             pictures |= zip(table["clip_id"].to_pylist(), table["jpeg"].to_pylist(), strict=True)
         missing -= pictures.keys()
     return pictures
+
+
+def _with_payload(unit: ProposedUnit) -> ProposedUnit:
+    """Returns the unit with the column `payload` of `sources`."""
+    rows = unit.sources
+    names = pa.repeat(pa.scalar(unit.payload, pa.string()), rows.num_rows)
+    return replace(unit, sources=rows.append_column("payload", names), payload=None)
+
+
+def _payload_of(sources: pa.Table) -> list[str]:
+    names: list[str] = sources["payload"].unique().drop_null().to_pylist()
+    return names
+
+
+def _renamed(sources: pa.Table, now: Mapping[str, str]) -> pa.Table:
+    """Returns rows of `sources` with other names of payload."""
+    names = [now.get(name, name) for name in sources["payload"].to_pylist()]
+    return with_column(sources, "payload", pa.array(names, pa.string()))
 
 
 def _placed(unit: ProposedUnit, sizes: Mapping[str, int]) -> ProposedUnit:
@@ -445,3 +595,25 @@ def _moved(unit: ProposedUnit, uris: Mapping[str, str]) -> ProposedUnit:
     now, of_clip = rows
     sources, clips = with_column(unit.sources, "uri", now), unit.clips
     return replace(unit, sources=sources, clips=with_column(clips, "source_uri", of_clip))
+
+
+def removed_clips(
+    store: Store, clips: pa.Table, tracks: Iterable[str], removals: Removals
+) -> NDArray[np.bool_]:
+    """Returns which candidates share more than a frame with removed footage, bool [N].
+
+    Removed footage is a removed clip of the same source, or equal decoded frames of another file.
+    `tracks` are the parts of `tracks` with the frames of the clips' sources.
+    """
+    if not removals or not clips.num_rows:
+        return np.zeros(clips.num_rows, bool)
+    regions = frame_regions(store, removals.frames, sorted(set(tracks)))
+    is_gone: NDArray[np.bool_] = removals.rows(clips) | overlapping_regions(clips, regions)
+    return is_gone
+
+
+def fewer(sources: pa.Table, column: str, lost: Mapping[str, int]) -> pa.Table:
+    """Returns rows of `sources`, and subtracts `lost` clips, by source id, from `column`."""
+    rows = zip(sources["source_id"].to_pylist(), sources[column].to_pylist(), strict=True)
+    now = [max(0, count - lost.get(name, 0)) if count else count for name, count in rows]
+    return with_column(sources, column, pa.array(now, pa.int32()))

@@ -94,6 +94,9 @@ class TrackParts:
         self._families = {family.name: family for family in families}
         self._store = store
         self._since_ns = time.time_ns()
+        self._written: dict[str, pa.Table] = {}
+        """The tables of the last `write`, by the names of their parts: the next step of a worker's
+        chain reads them, and needs no request for it."""
 
     def stored(
         self, source_ids: Collection[str], *, may_write: bool = False
@@ -150,6 +153,7 @@ class TrackParts:
             results = [(key, self._excluded(key, result)) for key, result in results]
         tracks = [item for item in results if isinstance(item[1], Track)]
         names: dict[str, str] = {}
+        self._written = {}
         for family in sorted(families, key=lambda name: (name == FRAMES, name)):
             rows = results if family == FRAMES else tracks
             if rows:
@@ -165,6 +169,7 @@ class TrackParts:
                 failed = [key for key, result in rows if isinstance(result, Failure)]
                 keys = [key for key, _ in rows]
                 names[family] = self._parts(family).write(table, keys, failed=failed)
+                self._written[names[family]] = table
         return names
 
     def _excluded(self, source_id: str, result: Track | Failure) -> Track | Failure:
@@ -190,7 +195,10 @@ class TrackParts:
             groups.setdefault(names, []).append(stored.source)
         items: list[TrackItem] = []
         for names, sources in groups.items():
-            tables = [self._parts(FRAMES).read(name) for name in names]
+            tables = [
+                self._written[name] if name in self._written else self._parts(FRAMES).read(name)
+                for name in names
+            ]
             of = {str(source.source_id): source for source in sources}
             uris = {source_id: source.uri for source_id, source in of.items()}
             items += [

@@ -188,7 +188,9 @@ class Fragile:
         return [f"{unit[0]}: {n_deaths}"] if n_deaths > 1 else self(unit)
 
 
-@pytest.mark.parametrize("small", [True, False], ids=["child", "ray"])
+@pytest.mark.parametrize(
+    "small", [True, pytest.param(False, marks=pytest.mark.long)], ids=["child", "ray"]
+)
 @pytest.mark.usefixtures("here")
 def test_an_item_that_kills_its_process_twice_is_given_up_and_its_neighbours_are_done(
     small: bool, shared: Engine

@@ -15,6 +15,7 @@ ONCE = "caption.tries=1"
 OTHER = "caption.temperature=0.5"
 
 
+@pytest.mark.long
 def test_a_recaption_without_an_answer_commits_nothing_and_keeps_replies(
     place: Captioned, capsys: pytest.CaptureFixture[str]
 ) -> None:

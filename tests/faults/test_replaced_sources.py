@@ -80,6 +80,7 @@ def verify_sources(place: Replaced, film: Path) -> None:
     assert (found.is_well, found.n_sources, found.counts) == (True, 0, {"source_gone": 1})
 
 
+@pytest.mark.long
 def test_films_that_agree_in_all_samples_are_each_analyzed(place: Replaced) -> None:
     """Pins problem 2 of trust, first in one listing, then after a repair."""
     good = place.sources / "good.mkv"

@@ -106,6 +106,7 @@ def proxy(served: FaultProxy) -> Iterator[FaultProxy]:
     served.share, served.kinds, served.refuse = 0, KINDS, refuse_nothing
 
 
+@pytest.mark.long
 def test_bodies_that_break_off_are_read_again(proxy: FaultProxy, runs: Runs) -> None:
     """Before: urllib3's `ProtocolError`, as a traceback, because nothing foresaw it."""
     data = os.urandom(1 << 20)

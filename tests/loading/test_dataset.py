@@ -5,6 +5,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,7 @@ from film_makers import write_video
 from torch.utils.data import DataLoader
 
 from curator.errors import CuratorError, ShardError, UsageError
-from curator.family import Array, Bytes, Family, Scope, Text
+from curator.family import FRAMES, Array, Bytes, Family, Scope, Text
 from curator.loading import ClipDataset, ClipLoader, as_unit
 from curator.loading.shard_reader import SampleReader
 from tests.made_shards import (
@@ -669,7 +670,7 @@ def _family(content: Array | Text | Bytes, ending: str) -> Family:
     [
         (_LATENTS, "safetensors"),
         (Array("f32", ("t",)), "npy"),
-        (Array("f32", ("frames", "d")), "npy"),
+        (Array("f32", ("n", "d")), "npy"),
         (Array("f32", ("d", "c")), "npy"),
         (Array("f16", (8, 512)), "npy"),
         (Array("f16", (8, "c", "h", "w")), "npy"),
@@ -709,6 +710,35 @@ def test_values_of_a_clip_without_frames_need_no_option(
 ) -> None:
     place = _with_family(out, tmp_path, _family(content, ending))
     assert "values" in next(iter(ClipDataset(place, members=["values"], batch_size=2)))
+
+
+@pytest.mark.parametrize("axes", [(FRAMES,), (2, FRAMES), (FRAMES, "h", "w")])
+@pytest.mark.parametrize(
+    "window", [{"frames": 7}, {"frames": 5, "stride": 3}, {"frames": 6, "fps": 10}, {"frames": 24}]
+)
+def test_entries_of_frames_are_those_of_the_drawn_frames(
+    tmp_path: Path, axes: tuple[str | int, ...], window: dict[str, int]
+) -> None:
+    """Pins each entry by the number that its frame shows, at any start, stride and rate."""
+    family = _family(Array("i64", axes), "npy")
+    n_frames, axis = 24, family.frames_axis
+    shape = [n_frames if size == FRAMES else size if isinstance(size, int) else 3 for size in axes]
+    numbers = np.arange(n_frames).reshape([-1 if size == FRAMES else 1 for size in axes])
+    value = family.encode(np.ascontiguousarray(np.broadcast_to(numbers, shape)))
+    assert isinstance(value, bytes)
+    clips = [replace(clip, members={family.member: value}) for clip in made_clips(tmp_path, 6)]
+    out = write_shards(tmp_path / "made", [(A, "train", clips)])
+    place = _with_family(str(out), tmp_path, family)
+    starts = set()
+    for batch in ClipDataset(place, members=["values"], batch_size=2, seed=3, **window):
+        found = np.moveaxis(batch["values"].numpy(), axis + 1, 1)
+        for video, values, start in zip(batch["video"], found, batch["start_frame"], strict=True):
+            shown = [number_in(video[:, t].numpy(), 104) for t in range(video.shape[1])]
+            assert (values == np.reshape(shown, (-1, *[1] * (len(axes) - 1)))).all()
+            starts.add(int(start))
+    assert len(starts) > 1 or window == {"frames": 24}
+    (whole, *_) = ClipDataset(place, members=["values"], batch_size=2, video=False)
+    assert whole["values"].shape[axis + 1] == n_frames
 
 
 def test_a_sample_longer_than_the_table_says_is_refused_beside_values(

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
@@ -23,7 +24,9 @@ from curator.records.clips import Span
 from curator.records.sources import SourceRef
 from curator.runs.corpus import DecidedClips
 from curator.stages.propose.stage import KeepProposed, ProposedRows
+from curator.storage import open_store
 from curator.tables.clip_vectors import StoredVectors, vectors_table
+from curator.tables.removal_records import Removals
 from curator.tables.schemas import clips_schema
 from curator.tables.track_items import TrackItem
 
@@ -152,8 +155,12 @@ def facts(kind: str) -> tuple[object, ...]:
         signals=made_signals(20, half=0.5, motion=0.5), descriptor=np.zeros((20, 8), np.float32)
     )
     made = graph["propose"].process(TrackItem(source=SOURCE, track=track, frames_part="x")).clips
-    keep = KeepProposed(None, measures_of(recipe))
-    clips = keep([], [ProposedRows(clips=made)]).clips
+    with tempfile.TemporaryDirectory() as folder:
+        keep = KeepProposed(
+            store=open_store(folder), fingerprint="x", removals=Removals(),
+            measures=measures_of(recipe),
+        )  # fmt: skip
+        clips = keep([], [ProposedRows(clips=made)]).clips
     decided = DecidedClips(clips, 1 << 24, vectors=lambda _: StoredVectors.of(vectors_table([])))
     decided.decide(graph["filter"], CorpusWork("filter"))
     (table,) = decided.clips.blocks(("reasons",))

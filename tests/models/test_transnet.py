@@ -182,7 +182,7 @@ def test_making_a_network_leaves_the_process_as_it_is() -> None:
     ("failing", "n_frames"),
     [
         # Colours of the first chunk, and the third layer of the second.
-        ({"scatter_add_": 0, "mean": 2}, 206),
+        pytest.param({"scatter_add_": 0, "mean": 2}, 206, marks=pytest.mark.long),
         pytest.param({"masked_fill": 1}, 334, marks=pytest.mark.long),
     ],
     ids=["layers", "head"],

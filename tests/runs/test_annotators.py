@@ -499,6 +499,7 @@ class Hanging(MeanLatents):
 """
 
 
+@pytest.mark.long
 def test_a_call_that_hangs_costs_its_own_clip_and_stage(
     place: Annotated,
     own: Path,

@@ -93,6 +93,7 @@ def tars(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((out / "shards").rglob("*.tar"))}
 
 
+@pytest.mark.long
 def test_clips_are_cut_while_others_are_analyzed_and_come_out_the_same(
     films: Path, tmp_path: Path
 ) -> None:

@@ -208,6 +208,7 @@ def returned(first: Copies, tmp_path_factory: pytest.TempPathFactory) -> Copies:
     return place
 
 
+@pytest.mark.long
 def test_edited_copies_of_removed_footage_stay_out(returned: Copies) -> None:
     clips = returned.by_film()
     assert {clips[name]["reason"] for name in ("returned", "plain")} == {"removed_before"}

@@ -128,7 +128,7 @@ def test_exact_generations_decide_as_one_run_over_everything(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["exact", "growing"])
+@pytest.mark.parametrize("mode", ["exact", pytest.param("growing", marks=pytest.mark.long)])
 def test_tars_hold_clips_of_one_generation(mode: str, request: pytest.FixtureRequest) -> None:
     out = request.getfixturevalue(mode)
     found = by_tar(out, snapshots(out)[-1])
@@ -193,6 +193,7 @@ def test_clips_of_all_generations_are_explained_by_the_bounds_that_they_were_hel
     assert len(tuned.then) == N
 
 
+@pytest.mark.long
 def test_new_sources_read_no_clips_of_the_past(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def results(out: Path) -> dict[str, str]:
     return place.tars() | {n: d for n, d in place.files("").items() if n in parts}
 
 
+@pytest.mark.long
 def test_a_run_that_adds_a_source_reads_no_footer_of_earlier_parts(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

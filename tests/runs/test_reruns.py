@@ -302,7 +302,8 @@ def test_other_bounds_read_no_tracks_and_give_what_tracks_give(
     shutil.rmtree(place.out / "candidates")
     place.run(*changed)
     assert place.files(*kinds) == expected
-    assert len(place.files("candidates")) == 6
+    # Four kinds of rows, and footage and pictures of three units.
+    assert len(place.files("candidates")) == 4 + 2 * 3
 
 
 def test_candidates_are_only_taken_for_tracks_that_stand(

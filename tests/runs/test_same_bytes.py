@@ -138,6 +138,7 @@ def test_a_killed_run_goes_on_with_two_workers_to_the_bytes_of_none(
         assert part.stat().st_mtime_ns == modified, "stored tracks were made again"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],

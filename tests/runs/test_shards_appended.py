@@ -95,6 +95,7 @@ def assert_readers_find_only_whole_shards(store: Store) -> None:
         assert found[f"shards/{shard['name']}"] == shard["sha256"]
 
 
+@pytest.mark.long
 def test_new_sources_go_into_new_shards_and_old_ones_are_not_touched(
     finished: Path, place: Path
 ) -> None:

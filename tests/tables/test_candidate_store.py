@@ -1,19 +1,26 @@
-"""New candidates are written by bytes, because pictures of 50,000 clips may exceed 2 GiB."""
+"""Workers store and join the payload of candidates; the driver stores the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from made_out import candidates_table
 
 from curator.storage import open_store
 from curator.storage.local_store import LocalStore
 from curator.tables import candidate_store
-from curator.tables.candidate_store import Candidates, ProposedUnit
+from curator.tables.candidate_store import (
+    PAYLOAD,
+    Candidates,
+    PayloadJoin,
+    PayloadJoiner,
+    ProposedUnit,
+    write_payload,
+)
 from curator.tables.clip_vectors import vectors_table
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import FOOTAGE_SCHEMA, PICTURES_SCHEMA, SHOTS_SCHEMA
@@ -23,7 +30,7 @@ STAMP = "1" * 16
 TRACK = f"tracks/frames/{'0' * 16}-{'2' * 16}.parquet"
 
 
-def unit_of(number: int, jpegs: pa.Array, *, n: int = 2) -> ProposedUnit:
+def unit_of(store: LocalStore, number: int, jpegs: pa.Array, *, n: int = 2) -> ProposedUnit:
     """A source with `n` clips, which share the pictures."""
     source_id, uri = f"{number:032x}", f"/films/{number}.mp4"
     ids = [f"{number * n + clip:024x}" for clip in range(n)]
@@ -31,17 +38,28 @@ def unit_of(number: int, jpegs: pa.Array, *, n: int = 2) -> ProposedUnit:
     each = len(jpegs) // n
     pictures = rows_to_table([{"clip_id": name} for name in ids], PICTURES_SCHEMA)
     lists = pa.ListArray.from_arrays(pa.array(np.arange(n + 1) * each, pa.int32()), jpegs)
+    vectors = [{"clip_id": name, "second": [0.0], "vector": [1.0]} for name in ids]
+    payload, n_bytes = write_payload(
+        store,
+        STAMP,
+        rows_to_table(vectors, FOOTAGE_SCHEMA),
+        pictures.set_column(3, PICTURES_SCHEMA.field("jpeg"), lists),
+    )
     return ProposedUnit(
         track_parts={source_id: TRACK},
         sources=rows_to_table([source], MEASURED_SCHEMA),
         shots=SHOTS_SCHEMA.empty_table(),
         clips=candidates_table(n, clip_id=ids, source_id=[source_id] * n, source_uri=[uri] * n),
         vectors=vectors_table([(name, np.full(4, number, np.float32)) for name in ids]),
-        footage=rows_to_table(
-            [{"clip_id": name, "second": [0.0], "vector": [1.0]} for name in ids], FOOTAGE_SCHEMA
-        ),
-        pictures=pictures.set_column(3, PICTURES_SCHEMA.field("jpeg"), lists),
+        payload=payload,
+        payload_bytes=n_bytes,
     )
+
+
+def join(store: LocalStore, into: Mapping[str, Sequence[str]]) -> None:
+    """Joins payload as a worker does."""
+    for name, names in into.items():
+        PayloadJoiner(store)(PayloadJoin(into=name, names=tuple(names)))
 
 
 @pytest.fixture
@@ -50,35 +68,6 @@ def store(tmp_path: Path) -> LocalStore:
     assert isinstance(store, LocalStore)
     store.write(TRACK, b"tracks")
     return store
-
-
-def test_a_first_run_with_more_than_2_gib_of_pictures_ends(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The units share 32 MiB of pictures, and 2.4 GB of them pass: no object has more than 256 MiB.
-
-    Encoding is left out: it gets the rows that would be stored.
-    """
-    sizes, ids = list[int](), list[str]()
-
-    def encoded(table: pa.Table, name: str, **_: object) -> bytes:
-        if name.startswith("candidates/pictures/"):
-            sizes.append(table.nbytes)
-            ids.extend(table["clip_id"].to_pylist())
-            assert pc.all(
-                pc.equal(pc.binary_length(pc.list_flatten(table["jpeg"])), 1 << 23)
-            ).as_py()
-        return b""
-
-    monkeypatch.setattr(candidate_store, "to_parquet", encoded)
-    candidates = Candidates(store, STAMP, has_clip=False)
-    shared = pa.array([bytes(1 << 23)] * 4)
-    for number in range(72):
-        candidates.add(unit_of(number, shared))
-    candidates.flush()
-    assert sum(sizes) > 1 << 31
-    assert max(sizes) < (256 + 64 + 1) << 20
-    assert sorted(ids) == [f"{number:024x}" for number in range(144)]
 
 
 def stored(candidates: Candidates, n: int) -> list[tuple[str, str, bytes]]:
@@ -98,41 +87,85 @@ def names(store: LocalStore, kind: str = "pictures") -> list[str]:
 def test_candidates_do_not_depend_on_the_bound(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, pack_units: int
 ) -> None:
-    """Parts that are full by bytes are not merged, and merged parts are not merged again."""
+    """Parts that are full are not merged, and merged parts are not merged again."""
     monkeypatch.setattr(candidate_store, "PACK_UNITS", pack_units)
     monkeypatch.setattr(candidate_store, "MAX_PARTS", 1)
     n, expected = 12, list[tuple[str, str, bytes]]()
     for number in range(n):
-        jpegs = [bytes([number, clip]) * 50_000 for clip in range(2)]
+        jpegs = [bytes([number, clip]) * 50 for clip in range(2)]
         expected += [
             (f"{number * 2 + clip:024x}", f"{number:032x}", jpeg) for clip, jpeg in enumerate(jpegs)
         ]
 
     def filled(bound: int) -> Candidates:
-        monkeypatch.setattr(candidate_store, "FLUSH_BYTES", bound)
+        monkeypatch.setattr(candidate_store, "FLUSH_CLIPS", bound)
         candidates = Candidates(store, STAMP, has_clip=False)
         for number in range(n):
-            jpegs = [bytes([number, clip]) * 50_000 for clip in range(2)]
-            candidates.add(unit_of(number, pa.array(jpegs)))
+            jpegs = [bytes([number, clip]) * 50 for clip in range(2)]
+            candidates.add(unit_of(store, number, pa.array(jpegs)))
         candidates.flush()
         return candidates
 
-    filled(400_000)  # a unit has 200 KB of pictures
-    assert len(names(store)) == 6
+    filled(4)
+    assert len(names(store, "clips")) == 6
     assert stored(Candidates(store, STAMP, has_clip=False), n) == expected
     again = Candidates(store, STAMP, has_clip=False)
     assert stored(again, n) == expected
-    # Few parts are full, because rows have other columns too.
-    assert len(again.names() & set(names(store))) == 6
-    monkeypatch.setattr(candidate_store, "FLUSH_BYTES", 1_000_000)
+    assert len(again.names() & set(names(store, "clips"))) == 6
+    monkeypatch.setattr(candidate_store, "FLUSH_CLIPS", 10)
     merging = Candidates(store, STAMP, has_clip=False)
     assert stored(merging, n) == expected
     merged = merging.names()
-    assert len(merged & set(names(store))) == 3
-    store.delete([name for name in names(store) if name not in merged])
+    assert len(merged & set(names(store, "clips"))) == 3
+    kinds = ("clips", *PAYLOAD)
+    store.delete([name for kind in kinds for name in names(store, kind) if name not in merged])
     final = Candidates(store, STAMP, has_clip=False)
     assert stored(final, n) == expected
     assert final.names() == merged
+
+
+@pytest.mark.parametrize("flushes", ["never", "before", "earlier run"])
+def test_joined_payload_has_all_pictures_and_later_runs_find_it(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, flushes: str
+) -> None:
+    """Pins that payload is joined by bytes, that sources name it, and what was joined may go."""
+    monkeypatch.setattr(candidate_store, "MAX_PARTS", 2)
+    monkeypatch.setattr(candidate_store, "FLUSH_CLIPS", 6 if flushes == "before" else 1000)
+    rng = np.random.default_rng(0)
+    candidates, n, expected = Candidates(store, STAMP, has_clip=False), 10, {}
+    for number in range(n):
+        jpegs = [rng.bytes(20_000) for _ in range(2)]
+        expected |= {f"{number * 2 + clip:024x}": jpeg for clip, jpeg in enumerate(jpegs)}
+        candidates.add(unit_of(store, number, pa.array(jpegs)))
+    if flushes == "earlier run":
+        candidates.flush()
+        candidates = Candidates(store, STAMP, has_clip=False)
+        assert len(stored(candidates, n)) == 2 * n
+    monkeypatch.setattr(candidate_store, "JOIN_BYTES", 200_000)
+    candidates.join_payload(partial(join, store))
+    candidates.flush()
+    named = candidates.names()
+    kept = named & set(names(store))
+    # A unit has 40 KB and its footer: four of them are below the bound.
+    assert len(kept) == 3
+    assert len(names(store)) == n + 3
+    for kind in PAYLOAD:
+        store.delete([name for name in names(store, kind) if name not in named])
+    assert candidates.pictures(expected) == expected
+    later = Candidates(store, STAMP, has_clip=False)
+    assert {name: jpeg for name, _, jpeg in stored(later, n)} == expected
+    assert later.names() == named
+    assert sorted(candidates.footage().parts) == sorted(later.footage().parts)
+    # Nothing is small any more, or too few are.
+    later.join_payload(lambda into: pytest.fail(str(into)))
+    # A source without its payload is proposed again.
+    store.delete([min(kept)])
+    assert len(stored_ids(Candidates(store, STAMP, has_clip=False), n)) < 2 * n
+
+
+def stored_ids(candidates: Candidates, n: int) -> list[str]:
+    uris = {f"{number:032x}": f"/films/{number}.mp4" for number in range(n)}
+    return [name for unit in candidates.load(uris) for name in unit.clips["clip_id"].to_pylist()]
 
 
 def test_remainders_are_stored_in_parts_of_whole_sources(
@@ -149,13 +182,13 @@ def test_remainders_are_stored_in_parts_of_whole_sources(
 
     def propose(some: pa.Table) -> list[ProposedUnit]:
         asked.append(sorted(set(some["source_id"].to_pylist())))
-        units = [unit_of(int(source_id, 16), jpegs) for source_id in asked[-1]]
+        units = [unit_of(store, int(source_id, 16), jpegs) for source_id in asked[-1]]
         return [replace(unit, sources=MEASURED_SCHEMA.empty_table()) for unit in units]
 
     candidates = Candidates(store, STAMP, has_clip=False)
     uris = {f"{number:032x}": f"/moved/{number}.mp4" for number in range(4)}
     for n_calls in (3, 3):
-        unit = candidates.remainders(parts, uris, propose)
+        unit = candidates.remainders(parts, uris, propose, partial(join, store))
         assert len(asked) == n_calls
         assert sorted(unit.clips["clip_id"].to_pylist()) == [f"{clip:024x}" for clip in range(8)]
         assert set(unit.clips["source_uri"].to_pylist()) == set(uris.values())
@@ -181,7 +214,7 @@ def test_a_write_lists_no_more_tracks_than_it_needs(
     monkeypatch.setattr(LocalStore, "list", list_and_count)
     candidates = Candidates(store, STAMP, has_clip=False)
     for number in range(5):
-        candidates.add(unit_of(number, pa.array([b"a", b"b"])))
+        candidates.add(unit_of(store, number, pa.array([b"a", b"b"])))
         candidates.flush()
     assert listed == ["tracks/frames/"]
     monkeypatch.undo()

@@ -1,5 +1,6 @@
 """The stage that makes shots, candidate clips and their scores from tracks."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView, How
@@ -21,10 +23,18 @@ from curator.stages.propose.candidate_row import candidate_of, footage_row, pict
 from curator.stages.propose.clip_spans import ClipPart, propose_clips
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.shot_boundaries import find_shots
-from curator.tables.candidate_store import ProposedUnit
+from curator.storage import Store
+from curator.tables.candidate_store import (
+    PAYLOAD,
+    ProposedUnit,
+    fewer,
+    removed_clips,
+    write_payload,
+)
 from curator.tables.clip_rows import candidates_table
 from curator.tables.clip_vectors import vectors_table
 from curator.tables.parts import rows_to_table
+from curator.tables.removal_records import Removals
 from curator.tables.schemas import FOOTAGE_SCHEMA, PICTURES_SCHEMA, SHOTS_SCHEMA
 from curator.tables.source_table import MEASURED_SCHEMA
 from curator.tables.track_items import TrackItem
@@ -54,7 +64,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """
 
     name = "propose"
-    version = 11
+    version = 12
     phase = Phase.MEASURE
     scope = Scope.SOURCE
     reads = ("tracks",)
@@ -149,29 +159,58 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         return ProposedRows(sources=[_failed_source(failure)])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KeepProposed:
-    """Makes tables from the rows of a unit; `clip` is the name of the CLIP model, if any."""
+    """Makes tables from the rows of a unit, and stores its payload, in the worker.
 
-    clip: str | None
+    Attributes:
+        fingerprint: Fingerprint of the candidates, for the payload's name.
+        removals: Removed footage; clips that show it are left out.
+        clip: Name of the CLIP model, if any.
+    """
+
+    store: Store
+    fingerprint: str
+    removals: Removals
+    clip: str | None = None
     measures: Measures = BUILT_IN
 
     def __call__(self, items: Sequence[TrackItem], results: Sequence[ProposedRows]) -> ProposedUnit:
-        """Returns the tables of all sources of the unit."""
+        """Returns the tables of all sources of the unit, without the payload."""
         rows = ProposedRows()
         for result in results:
             for name in field_names(ProposedRows):
                 getattr(rows, name).extend(getattr(result, name))
         parts = {str(item.source.source_id): item.frames_part for item in items}
+        tracks = {name: part for name, part in parts.items() if part is not None}
+        sources = pa.Table.from_pylist(rows.sources, MEASURED_SCHEMA)
+        clips = candidates_table(rows.clips, self.measures.specs)
+        of_clips = {
+            "vectors": vectors_table(rows.vectors),
+            "clip_vectors": vectors_table(rows.clip_vectors, model=self.clip, least_dim=1),
+            "footage": rows_to_table(rows.footage, FOOTAGE_SCHEMA),
+            "pictures": rows_to_table(rows.pictures, PICTURES_SCHEMA),
+        }
+        is_gone = removed_clips(self.store, clips, tracks.values(), self.removals)
+        if is_gone.any():
+            gone, clips = (clips.filter(pa.array(mask)) for mask in (is_gone, ~is_gone))
+            ids = gone["clip_id"].combine_chunks()
+            of_clips = {
+                name: table.filter(pc.invert(pc.is_in(table["clip_id"], value_set=ids)))
+                for name, table in of_clips.items()
+            }
+            sources = fewer(sources, "n_clips", Counter(gone["source_id"].to_pylist()))
+        shown = (of_clips.pop(kind) for kind in PAYLOAD)
+        payload, n_bytes = write_payload(self.store, self.fingerprint, *shown)
         return ProposedUnit(
-            track_parts={name: part for name, part in parts.items() if part is not None},
-            sources=pa.Table.from_pylist(rows.sources, MEASURED_SCHEMA),
+            track_parts=tracks,
+            sources=sources,
             shots=rows_to_table(rows.shots, SHOTS_SCHEMA),
-            clips=candidates_table(rows.clips, self.measures.specs),
-            vectors=vectors_table(rows.vectors),
-            clip_vectors=vectors_table(rows.clip_vectors, model=self.clip, least_dim=1),
-            footage=rows_to_table(rows.footage, FOOTAGE_SCHEMA),
-            pictures=rows_to_table(rows.pictures, PICTURES_SCHEMA),
+            clips=clips,
+            **of_clips,
+            payload=payload,
+            payload_bytes=n_bytes,
+            n_excluded=int(is_gone.sum()),
         )
 
 

@@ -21,8 +21,8 @@ from curator.dataset.shard_index import (
 from curator.dataset.tar_reader import declared_families
 from curator.family import FamilyVersion
 from curator.runs.commit_run import table_facts
-from curator.runs.elsewhere import fewer
 from curator.storage import Store
+from curator.tables.candidate_store import fewer
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
 from curator.tables.clip_rows import ClipRows
 from curator.tables.long_columns import sorted_rows

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from curator.storage import Store
 from curator.tables.candidate_store import FOLDER as CANDIDATES
-from curator.tables.candidate_store import ROWS_PER_GROUP
+from curator.tables.candidate_store import PAYLOAD, ROWS_PER_GROUP
 from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.corpus_tables import FOLDER as ALIKE
 from curator.tables.family_store import row_keys
@@ -104,7 +104,7 @@ def _without_thumbnails(table: pa.Table, removals: Removals) -> pa.Table:
     return table
 
 
-_WHOLE = frozenset({"clips", "shots", "vectors", "pictures", "sources"})
+_WHOLE = frozenset({"clips", "shots", "vectors", "sources"})
 """Kinds of objects that every complete part of candidates has."""
 _Sizes = Mapping[tuple[str, int], int]
 """New size in bytes of a part of tracks, by its name and its old size."""
@@ -204,7 +204,7 @@ class StateScrubbing:
             _, kind, part = name.split("/")
             parts.setdefault(part, {})[kind] = name
         for kinds in parts.values():
-            if not kinds.keys() >= _WHOLE:
+            if not kinds.keys() >= _WHOLE and kinds.keys() != {*PAYLOAD}:
                 # Runs do not read incomplete parts.
                 self.store.delete(kinds.values())
                 continue

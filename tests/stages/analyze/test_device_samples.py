@@ -76,6 +76,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(n_threads)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_thread")
 def test_graphs_change_no_track(film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins all that is computed of samples as graphs, with batches of one to five samples."""

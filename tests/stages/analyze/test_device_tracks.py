@@ -90,6 +90,7 @@ def test_what_the_engine_refuses_is_the_cpus_track_with_a_note(
         assert np.array_equal(getattr(host, field), getattr(device, field)), field
 
 
+@pytest.mark.long
 def test_segments_on_the_engine_join_to_the_track_of_a_whole_decode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

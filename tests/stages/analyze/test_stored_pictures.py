@@ -41,6 +41,7 @@ def tracked(film: Path, spent: dict[str, float] | None = None, **settings: objec
         )  # fmt: skip
 
 
+@pytest.mark.long
 def test_pictures_are_stored_each_second_with_vectors_each_two(film: Path) -> None:
     # Pins that a sample after a cut has both, and that each vector's picture is stored.
     spent: dict[str, float] = {}

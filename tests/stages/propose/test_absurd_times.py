@@ -22,6 +22,7 @@ from curator.stages.propose.stage import KeepProposed, ProposeStage
 from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store
 from curator.tables.clip_rows import candidates_table
+from curator.tables.removal_records import Removals
 from curator.tables.track_parts import AnalyzedUnit, StoredTrack, TrackParts
 
 
@@ -76,7 +77,8 @@ def test_what_proposing_raises_ends_in_the_row_of_its_source(
 ) -> None:
     """Pins that the other sources of the unit go on, and that nothing is stored as done."""
     families = families_of(AnalyzeConfig())
-    parts = TrackParts(open_store(str(tmp_path)), families)
+    store = open_store(str(tmp_path))
+    parts = TrackParts(store, families)
     sources = {
         name: SourceRef(uri=f"{name}.mp4", n_bytes=1, version="1-1-1-1", source_id=name)
         for name in ("good", "odd")
@@ -91,7 +93,9 @@ def test_what_proposing_raises_ends_in_the_row_of_its_source(
 
     monkeypatch.setattr("curator.stages.propose.stage.propose_clips", refuse)
     worker = UnitWorker(
-        stage=ProposeStage(ProposeConfig()), load=parts.load, keep=KeepProposed(None)
+        stage=ProposeStage(ProposeConfig()),
+        load=parts.load,
+        keep=KeepProposed(store=store, fingerprint="x", removals=Removals()),
     )
     unit = [StoredTrack(source=source, parts=stored) for source in sources.values()]
     proposed = worker(AnalyzedUnit(tracks=tuple(unit))).results

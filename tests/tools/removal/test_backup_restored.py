@@ -119,10 +119,10 @@ def test_a_removal_is_finished_after_a_run_over_a_backup(
 @pytest.mark.parametrize(
     "restored",
     [
-        over,
         *(
             pytest.param(restored, marks=pytest.mark.long)
             for restored in (
+                over,
                 over_unfinished,
                 instead_but_for_records,
                 instead_but_for_copies,

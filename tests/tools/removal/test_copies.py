@@ -53,6 +53,7 @@ def overlap_s(clip: dict[str, Any], other: dict[str, Any]) -> float:
     return float(min(clip["end_s"], other["end_s"]) - max(clip["start_s"], other["start_s"]))
 
 
+@pytest.mark.long
 def test_copies_of_removed_footage_are_excluded_before_they_are_cut(copies: Captioned) -> None:
     out = copies.out
     victim, whole = of_film(kept(out), 3)[0], of_film(kept(out), 5)

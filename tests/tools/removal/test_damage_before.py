@@ -76,7 +76,7 @@ def tar(place: Captioned) -> None:
     flip(path, others[0]["mp4_offset"] + 900)
 
 
-@pytest.mark.parametrize("damage", [both_parts, tar])
+@pytest.mark.parametrize("damage", [both_parts, pytest.param(tar, marks=pytest.mark.long)])
 def test_what_cannot_be_repaired_is_refused_before_the_record(
     damage: Callable[[Captioned], None], place: Captioned, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +96,7 @@ def test_what_cannot_be_repaired_is_refused_before_the_record(
     check_all(place.out)
 
 
+@pytest.mark.long
 def test_footage_of_an_interrupted_first_run_can_be_removed(
     place: Captioned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def test_damaged_marks_are_restored_or_said(
     assert main(["verify", str(out), "--frames", "none"]) == EXIT_OK
 
 
+@pytest.mark.long
 def test_footage_of_removals_is_restored_or_refused(
     place: Captioned, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

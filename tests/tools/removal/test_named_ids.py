@@ -3,6 +3,7 @@
 import json
 
 import pyarrow as pa
+import pytest
 from captioned import Captioned
 from removable import SHARED
 from test_removing import check_all, kept, of_film, remove, rows_of, search
@@ -90,6 +91,7 @@ def test_captions_go_from_texts_of_marks() -> None:
     assert search.without("A red car turns left.", "-") == "A red car turns left."
 
 
+@pytest.mark.long
 def test_marks_of_other_clips_quote_no_caption_of_a_removed_clip(place: Captioned) -> None:
     """Pins notes and captions of before the removal and of after it, in marks and their copies."""
     out = place.out

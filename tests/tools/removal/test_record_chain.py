@@ -79,6 +79,7 @@ def test_a_record_is_repaired_from_its_copy(
     assert main(["verify", str(removed.out)]) == EXIT_OK
 
 
+@pytest.mark.long
 def test_without_the_folder_nothing_comes_back(
     removed: Captioned, twice: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:

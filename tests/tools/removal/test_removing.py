@@ -207,6 +207,7 @@ def test_a_removed_source_is_nowhere_and_does_not_come_back(
     check_all(out)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("go", [pytest.param(False, marks=pytest.mark.long), True])
 def test_duplicates_of_a_removed_clip_are_listed_and_go_if_asked(
     place: Captioned, capsys: pytest.CaptureFixture[str], go: bool
@@ -411,6 +412,7 @@ def state_of(out: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_verify_finds_what_is_left(place: Captioned, capsys: pytest.CaptureFixture[str]) -> None:
     """Pins each kind of object, and each kind of thing that may be left in it."""
     out = place.out
@@ -453,6 +455,7 @@ def test_verify_finds_what_is_left(place: Captioned, capsys: pytest.CaptureFixtu
     check_all(out)
 
 
+@pytest.mark.long
 def test_a_mark_whose_writer_was_killed_is_named_and_taken_out(
     place: Captioned, capsys: pytest.CaptureFixture[str]
 ) -> None:
