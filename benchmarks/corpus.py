@@ -151,7 +151,7 @@ def _requests() -> Counter[str]:
 
 
 def _empty_large_candidates(out: str) -> None:
-    """Empties objects of pictures and vectors once they are written: a run does not read them."""
+    """Empties objects of vectors once they are written: a run does not read them."""
     from curator.storage.local_store import LocalStore
     from curator.tables.candidate_store import Candidates
 
@@ -159,7 +159,7 @@ def _empty_large_candidates(out: str) -> None:
 
     def and_empty(self: LocalStore, name: str, data: bytes) -> None:
         write(self, name, data)
-        if name.startswith(("candidates/pictures/", "candidates/footage/", "candidates/vectors/")):
+        if name.startswith("candidates/vectors/"):
             os.truncate(Path(out, name), 0)
 
     LocalStore.write = and_empty  # type: ignore[method-assign,assignment]

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import multiprocessing
+import os
 import pickle
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ from curator.models.scene_network import SCENE_DIM, SCENE_MODEL
 from curator.recipe import Recipe, load_recipe, with_changes
 from curator.records.sources import SourceRef
 from curator.runs import commit_run as commit
-from curator.runs import curation
+from curator.runs import curation, measuring
 from curator.stage import Elsewhere, Footage
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.families import families_of, tracks_fingerprint
@@ -41,7 +42,7 @@ from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.source_listing import ListedSource
 from curator.stages.scan.stage import ScanStage
 from curator.storage import open_store
-from curator.tables.candidate_store import Candidates, ProposedUnit, write_payload
+from curator.tables.candidate_store import PAYLOAD, Candidates, ProposedUnit, write_payload
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_vectors import as_matrix, vectors_table
 from curator.tables.parts import Parts, rows_to_table
@@ -323,6 +324,9 @@ def _units(
                     [*zip(clips["clip_id"].to_pylist(), turned_ND, strict=True)]
                 )
             payload, n_bytes = write_payload(store, fingerprint, footage, pictures)
+            if payload is not None:
+                for kind in PAYLOAD:
+                    os.truncate(Path(out, "candidates", kind, payload), 0)
             yield ProposedUnit(
                 track_parts={name: track[name] for name in own["source_id"].to_pylist()},
                 sources=own,
@@ -437,6 +441,8 @@ def execute(
         replaced = [
             patch.object(Candidates, "load", lambda *_, **__: iter(())),
             patch.object(Analyzing, "run", partial(_analyze, load, out, unit_clips, picture_bytes)),
+            # Workers join payload, and objects of made payload are emptied.
+            patch.object(measuring, "_join_payload", lambda *_: None),
         ]
     with (
         ExitStack() as stack,

@@ -257,6 +257,9 @@ def give_up_snapshots(store: Store, numbers: Collection[int], check: Callable[[]
             summary[HEAD]["first"] = min(left)
             fenced.write(SUMMARY, sealed_json(summary, to_json, SUMMARY))
     fenced.delete(map(snapshot_name, numbers))
+    if not left:
+        # It names the newest of them, which would count as lost.
+        fenced.delete([SUMMARY])
 
 
 def _restore_newest(store: FencedStore) -> None:

@@ -12,9 +12,9 @@ from removable import SHARED
 from test_removing import kept, mp4_of, of_film, remove, rows_of, search, thumbnails
 
 from curator.cli import main
-from curator.runs import elsewhere, one_pass
+from curator.runs import one_pass
 from curator.storage import open_store
-from curator.tables import track_parts
+from curator.tables import candidate_store, track_parts
 from curator.tables.frame_hashes import NO_REGIONS
 from curator.tools.commands.arguments import EXIT_FAILED, EXIT_OK
 from curator.tools.removal.removal_selection import _Selection
@@ -105,7 +105,7 @@ def test_finish_takes_out_all_that_verify_finds(
     assert remove(out, "clips", names) == EXIT_OK
     with monkeypatch.context() as patch:
         # As a version that does not compare.
-        patch.setattr(elsewhere, "frame_regions", lambda *_: {})
+        patch.setattr(candidate_store, "frame_regions", lambda *_: {})
         patch.setattr(one_pass, "reject_removed", lambda *_: None)
         patch.setattr(track_parts, "matching_regions", lambda *_: NO_REGIONS)
         copies.run(*SHARED)
