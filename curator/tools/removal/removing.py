@@ -250,15 +250,17 @@ def give_up_snapshots(store: Store, numbers: Collection[int], check: Callable[[]
     """
     fenced = FencedStore(store, check)
     left = set(snapshot_numbers(store)).difference(numbers)
+    newest: object = None
     with suppress(DamagedError):
         summary = find_summary(store) or {}
+        newest = summary.get(NUMBER)
         if HEAD in summary and left:
             # Else the snapshots that go would count as lost.
             summary[HEAD]["first"] = min(left)
             fenced.write(SUMMARY, sealed_json(summary, to_json, SUMMARY))
     fenced.delete(map(snapshot_name, numbers))
-    if not left:
-        # It names the newest of them, which would count as lost.
+    if newest not in left:
+        # The snapshot that it names would count as lost.
         fenced.delete([SUMMARY])
 
 
