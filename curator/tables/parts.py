@@ -28,6 +28,8 @@ KEYS = b"curate.keys"
 FAILED = b"curate.failed"
 FINGERPRINT = b"curate.fingerprint"
 ROWS_PER_TABLE_PART = 200_000
+VECTOR_BYTES = 256 << 20
+"""Most bytes of vectors in a part of a table: a part is encoded in memory."""
 _ROWS_PER_GROUP = 65_536
 _JUDGED_VALUES = 16_384
 
@@ -204,20 +206,27 @@ def write_tables(
     `before`, then the new parts.
     """
     names = list(before)
-    for at, pieces in itertools.groupby(_pieces(tables), itemgetter(0)):
+    for at, pieces in itertools.groupby(_pieces(tables, rows_per_part(schema)), itemgetter(0)):
         rows = (piece for _, piece in pieces)
         names.append(write_table_part(store, name, len(before) + at, rows, schema))
     return names or [write_table_part(store, name, 0, (), schema)]
 
 
-def _pieces(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
-    """Yields rows with the number of their part."""
+def rows_per_part(schema: pa.Schema) -> int:
+    """Returns the most rows in a part: fewer than `ROWS_PER_TABLE_PART` if rows have vectors."""
+    kinds = [field.type for field in schema if pa.types.is_fixed_size_list(field.type)]
+    n_bytes = sum(kind.list_size * kind.value_type.bit_width // 8 for kind in kinds)
+    return min(ROWS_PER_TABLE_PART, VECTOR_BYTES // max(1, n_bytes))
+
+
+def _pieces(tables: Iterable[pa.Table], n_each: int) -> Iterator[tuple[int, pa.Table]]:
+    """Yields rows with the number of their part, in parts of `n_each` rows."""
     n_rows = 0
     for table in tables:
         start = 0
         while start < table.num_rows:
-            piece = table.slice(start, ROWS_PER_TABLE_PART - n_rows % ROWS_PER_TABLE_PART)
-            yield n_rows // ROWS_PER_TABLE_PART, piece
+            piece = table.slice(start, n_each - n_rows % n_each)
+            yield n_rows // n_each, piece
             start += piece.num_rows
             n_rows += piece.num_rows
 
@@ -225,7 +234,7 @@ def _pieces(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
 def write_table_part(
     store: Store, name: str, number: int, tables: Iterable[pa.Table], schema: pa.Schema
 ) -> str:
-    """Writes part `number` (from 0), of at most `ROWS_PER_TABLE_PART` rows; returns its name."""
+    """Writes part `number` (from 0), of at most `rows_per_part` rows; returns its name."""
     digits = "~" * 12
     part, data = parquet_by_content(tables, schema, f"{name}/part-{number:05d}-{digits}.parquet")
     if not store.holds(store.find(part), data):

@@ -8,8 +8,12 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from curator.tables.parts import to_parquet
+from curator.storage import open_store
+from curator.tables import parts
+from curator.tables.checksums import read_parquet
+from curator.tables.parts import ROWS_PER_TABLE_PART, rows_per_part, to_parquet, write_tables
 
 
 def test_values_that_differ_get_no_dictionary_and_all_readers_read_them(tmp_path: Path) -> None:
@@ -72,3 +76,18 @@ def made(how: str) -> list[str]:
 def test_lists_become_arrays_without_pandas_and_data_frames_with_it() -> None:
     assert made("without") == ["False", "pandas 2"]
     assert made("as it is") == ["True", "pandas 2"]
+
+
+def test_a_table_of_vectors_has_smaller_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins parts by bytes of vectors, and that rows stay in order."""
+    monkeypatch.setattr(parts, "VECTOR_BYTES", 4096)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(64 * 70, dtype=np.float32)), 64)
+    table = pa.table({"clip_id": [f"{n:02}" for n in range(70)], "vector": vectors})
+    store = open_store(str(tmp_path))
+    names = write_tables(store, "embeddings", [table.slice(0, 33), table.slice(33)], table.schema)
+    rows = [read_parquet(store, name) for name in names]
+    assert [some.num_rows for some in rows] == [16, 16, 16, 16, 6]
+    assert pa.concat_tables(rows)["clip_id"].to_pylist() == table["clip_id"].to_pylist()
+    assert rows_per_part(pa.schema([("clip_id", pa.string())])) == ROWS_PER_TABLE_PART
