@@ -42,9 +42,10 @@ from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.source_listing import ListedSource
 from curator.stages.scan.stage import ScanStage
 from curator.storage import open_store
-from curator.tables.candidate_store import PAYLOAD, Candidates, ProposedUnit, write_payload
+from curator.tables.candidate_store import Candidates, Payload, ProposedUnit, write_payload
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_vectors import as_matrix, vectors_table
+from curator.tables.fenced_store import Digest
 from curator.tables.parts import Parts, rows_to_table
 from curator.tables.schemas import (
     FOOTAGE_SCHEMA,
@@ -219,7 +220,7 @@ def make(
         at = np.flatnonzero(cosines > 0.9) + len(all_ids)
         pairs += [(int(k) + 1, int(k)) for k in at]
         all_ids += ids
-        payload, n_bytes = write_payload(
+        payload = write_payload(
             store,
             candidates.fingerprint,
             FOOTAGE_SCHEMA.empty_table(),
@@ -236,7 +237,6 @@ def make(
                     schema=embeddings_schema(vectors.shape[1]),
                 ),
                 payload=payload,
-                payload_bytes=n_bytes,
             )
         )
         candidates.flush()
@@ -323,10 +323,9 @@ def _units(
                 vectors = vectors_table(
                     [*zip(clips["clip_id"].to_pylist(), turned_ND, strict=True)]
                 )
-            payload, n_bytes = write_payload(store, fingerprint, footage, pictures)
-            if payload is not None:
-                for kind in PAYLOAD:
-                    os.truncate(Path(out, "candidates", kind, payload), 0)
+            payload = write_payload(store, fingerprint, footage, pictures)
+            for name in payload.objects if payload is not None else ():
+                os.truncate(Path(out, name), 0)
             yield ProposedUnit(
                 track_parts={name: track[name] for name in own["source_id"].to_pylist()},
                 sources=own,
@@ -334,7 +333,6 @@ def _units(
                 clips=clips,
                 vectors=vectors,
                 payload=payload,
-                payload_bytes=n_bytes,
             )
 
 
@@ -369,6 +367,15 @@ def _shown(
     pictures = [ids, length_s, times(seconds, 1), lists(jpegs, seconds), *luma]
     footage = [ids, times(n_vectors, 2), random(n_vectors * SCENE_DIM)]
     return pa.table(pictures, schema=PICTURES_SCHEMA), pa.table(footage, schema=FOOTAGE_SCHEMA)
+
+
+def _joined(_: object, into: Mapping[str, Sequence[str]]) -> list[Payload]:
+    """Names what workers would have joined, without joining it."""
+    kinds, digest = ("footage", "pictures"), Digest(n_bytes=1 << 26, sha256="0" * 64)
+    return [
+        Payload(name=name, objects={f"candidates/{kind}/{name}": digest for kind in kinds})
+        for name in into
+    ]
 
 
 def _send(pipe: Connection, *arguments: Any) -> None:  # noqa: ANN401 - of `_units`
@@ -442,7 +449,7 @@ def execute(
             patch.object(Candidates, "load", lambda *_, **__: iter(())),
             patch.object(Analyzing, "run", partial(_analyze, load, out, unit_clips, picture_bytes)),
             # Workers join payload, and objects of made payload are emptied.
-            patch.object(measuring, "_join_payload", lambda *_: None),
+            patch.object(measuring, "_join_payload", _joined),
         ]
     with (
         ExitStack() as stack,

@@ -152,7 +152,7 @@ def store_candidates(
     candidates = Candidates(
         store, candidates_fingerprint(recipe), has_clip=recipe.analyze.clip is not None
     )
-    payload, n_bytes = write_payload(
+    payload = write_payload(
         store,
         candidates.fingerprint,
         FOOTAGE_SCHEMA.empty_table(),
@@ -166,7 +166,6 @@ def store_candidates(
             clips=clips,
             vectors=vectors_table(list(zip(ids, vectors, strict=True))),
             payload=payload,
-            payload_bytes=n_bytes,
         )
     )
     candidates.flush()

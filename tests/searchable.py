@@ -115,7 +115,7 @@ def _stored(
         for name, one in footage.items()
     ]  # fmt: skip
     candidates = Candidates(store, candidates_fingerprint(recipe), has_clip=False)
-    payload, n_bytes = write_payload(
+    payload = write_payload(
         store,
         candidates.fingerprint,
         rows_to_table(vectors_rows, FOOTAGE_SCHEMA),
@@ -129,7 +129,6 @@ def _stored(
             clips=clips,
             vectors=vectors,
             payload=payload,
-            payload_bytes=n_bytes,
         )
     )
     candidates.flush()

@@ -8,7 +8,7 @@ same without the analysis ahead.
 import io
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from curator.stages.propose.clip_spans import ClipPart
 from curator.stages.propose.stage import KeepProposed
 from curator.tables.candidate_store import (
     Candidates,
+    Payload,
     PayloadJoin,
     PayloadJoiner,
     ProposedUnit,
@@ -109,7 +110,7 @@ def remainders(
     return candidates.remainders(parts, uris, propose, partial(_join_payload, run))
 
 
-def _join_payload(run: RunContext, into: Mapping[str, Sequence[str]]) -> None:
+def _join_payload(run: RunContext, into: Mapping[str, Sequence[str]]) -> Iterator[Payload]:
     """Joins payload on workers, or in the child process if no cluster runs."""
     step = Step(
         make=PayloadJoiner,
@@ -118,8 +119,7 @@ def _join_payload(run: RunContext, into: Mapping[str, Sequence[str]]) -> None:
         name=run.graph["propose"].name,
     )
     units = [PayloadJoin(into=name, names=tuple(names)) for name, names in into.items()]
-    for _ in run.engine.run([step], units, small=not run.engine.is_started, is_shown=False):
-        pass
+    yield from run.engine.run([step], units, small=not run.engine.is_started, is_shown=False)
 
 
 def _analyzing(run: RunContext, log: RunLog, *, is_ahead: bool = False) -> Analyzing:

@@ -42,6 +42,7 @@ from curator.packing import pack
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import like_vectors
+from curator.tables.fenced_store import Digest, FencedStore
 from curator.tables.footage_store import FootageStore, read_groups
 from curator.tables.frame_hashes import frame_regions, overlapping_regions
 from curator.tables.long_columns import joined_chunks, sorted_rows, take_values
@@ -96,16 +97,33 @@ class ProposedUnit:
     vectors: pa.Table  # rows of `embeddings_schema`
     # Vectors of the CLIP model; no rows without a CLIP model.
     clip_vectors: pa.Table = field(default_factory=lambda: embeddings_schema(1).empty_table())
-    # Name of the footage and pictures of these clips, and their stored bytes. None without clips,
-    # and if the unit was read from the store: `sources` has the column `payload` then.
-    payload: str | None = None
-    payload_bytes: int = 0
+    # Footage and pictures of these clips. None without clips, and if the unit was read from the
+    # store: `sources` has the column `payload` then.
+    payload: "Payload | None" = None
     # Number of clips that were left out because they show removed footage.
     n_excluded: int = 0
 
 
-Join = Callable[[Mapping[str, Sequence[str]]], None]
-"""Joins payload on workers, by the name of the joined payload."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """Footage and pictures of some clips, as a worker stored them.
+
+    Attributes:
+        name: Name of the objects, without folders.
+        objects: Digest of each object, by its name.
+    """
+
+    name: str
+    objects: Mapping[str, Digest]
+
+    @property
+    def n_bytes(self) -> int:
+        """Stored bytes."""
+        return sum(digest.n_bytes for digest in self.objects.values())
+
+
+Join = Callable[[Mapping[str, Sequence[str]]], Iterable[Payload]]
+"""Joins payload on workers; gets the names to join by the name of the joined payload."""
 
 
 class Candidates:
@@ -188,7 +206,7 @@ class Candidates:
         if not source_ids:
             return
         if unit.payload is not None:
-            self._payload_bytes[unit.payload] = unit.payload_bytes
+            self._note(unit.payload)
         self._new.append(_with_payload(unit))
         self._n_loose += 1
         self._n_new += unit.clips.num_rows
@@ -238,10 +256,8 @@ class Candidates:
             )
         )
         into = {self._joined_name(group): group for group in groups if len(group) > 1}
-        join(into)
-        self._payload_bytes |= {
-            name: sum(self._payload_bytes[old] for old in group) for name, group in into.items()
-        }
+        for payload in join(into):
+            self._note(payload)
         now = {old: name for name, group in into.items() for old in group}
         self._new = [replace(unit, sources=_renamed(unit.sources, now)) for unit in self._new]
         for part in self._parts:
@@ -250,6 +266,12 @@ class Candidates:
                 name = f"{FOLDER}/sources/{part}"
                 table = _renamed(self._read("sources", part), now)
                 self._store.write(name, to_parquet(joined_chunks(table), name))
+
+    def _note(self, payload: "Payload") -> None:
+        """Notes what a worker wrote, so that the commit does not read it for its hash."""
+        self._payload_bytes[payload.name] = payload.n_bytes
+        if isinstance(self._store, FencedStore):
+            self._store.written |= payload.objects
 
     def _joined_name(self, names: Sequence[str]) -> str:
         digest = hashlib.sha256(chr(10).join(sorted(names)).encode()).hexdigest()[:16]
@@ -284,7 +306,9 @@ class Candidates:
         names = [f"{FOLDER}/{kind}/{part}" for kind in (*self._kinds, *PAYLOAD)]
         if any(name in self._earlier or not self._store.exists(name) for name in names):
             units = propose(parts)
-            join({part: [unit.payload for unit in units if unit.payload is not None]})
+            made = [unit.payload.name for unit in units if unit.payload is not None]
+            for payload in join({part: made}):
+                self._note(payload)
             self._write_as(part, [_placed(_with_payload(unit), {}) for unit in units])
         return part
 
@@ -440,34 +464,38 @@ class PayloadJoiner:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def __call__(self, unit: PayloadJoin) -> str:
-        """Writes the joined payload; returns its name."""
+    def __call__(self, unit: PayloadJoin) -> Payload:
+        """Writes the joined payload."""
+        objects: dict[str, Digest] = {}
         for kind, schema in _PAYLOAD_SCHEMAS.items():
             tables = [read_parquet(self._store, f"{FOLDER}/{kind}/{name}") for name in unit.names]
             rows = pa.concat_tables([schema.empty_table(), *(t.cast(schema) for t in tables)])
             tables.clear()
-            _write_payload(self._store, kind, unit.into, rows)
-        return unit.into
+            objects |= _write_payload(self._store, kind, unit.into, rows)
+        return Payload(name=unit.into, objects=objects)
 
 
 def write_payload(
     store: Store, fingerprint_of_candidates: str, footage: pa.Table, pictures: pa.Table
-) -> tuple[str | None, int]:
-    """Writes the payload of clips; returns its name, None for no clips, and its stored bytes."""
+) -> Payload | None:
+    """Writes the payload of clips; returns None for no clips."""
     ids = sorted(pictures["clip_id"].to_pylist())
     if not ids:
-        return None, 0
+        return None
     digest = hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:16]
     name = f"{fingerprint_of_candidates}-{digest}.parquet"
-    tables = {"footage": footage, "pictures": pictures}
-    return name, sum(_write_payload(store, kind, name, tables[kind]) for kind in PAYLOAD)
+    objects = {
+        **_write_payload(store, "footage", name, footage),
+        **_write_payload(store, "pictures", name, pictures),
+    }
+    return Payload(name=name, objects=objects)
 
 
-def _write_payload(store: Store, kind: str, name: str, rows: pa.Table) -> int:
+def _write_payload(store: Store, kind: str, name: str, rows: pa.Table) -> dict[str, Digest]:
     key = f"{FOLDER}/{kind}/{name}"
     data = to_parquet(sorted_rows(rows, "clip_id"), key, rows_per_group=ROWS_PER_GROUP[kind])
     store.write(key, data)
-    return len(data)
+    return {key: Digest.of(data)}
 
 
 def remainders_fingerprint(fingerprint_of_candidates: str) -> str:
@@ -504,7 +532,8 @@ def read_all_pictures(
 def _with_payload(unit: ProposedUnit) -> ProposedUnit:
     """Returns the unit with the column `payload` of `sources`."""
     rows = unit.sources
-    names = pa.repeat(pa.scalar(unit.payload, pa.string()), rows.num_rows)
+    own = None if unit.payload is None else unit.payload.name
+    names = pa.repeat(pa.scalar(own, pa.string()), rows.num_rows)
     return replace(unit, sources=rows.append_column("payload", names), payload=None)
 
 

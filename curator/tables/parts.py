@@ -215,8 +215,8 @@ def write_tables(
 def rows_per_part(schema: pa.Schema) -> int:
     """Returns the most rows in a part: fewer than `ROWS_PER_TABLE_PART` if rows have vectors."""
     kinds = [field.type for field in schema if pa.types.is_fixed_size_list(field.type)]
-    n_bytes = sum(kind.list_size * kind.value_type.bit_width // 8 for kind in kinds)
-    return min(ROWS_PER_TABLE_PART, VECTOR_BYTES // max(1, n_bytes))
+    n_bytes: int = sum(kind.list_size * kind.value_type.bit_width // 8 for kind in kinds)
+    return min(ROWS_PER_TABLE_PART, VECTOR_BYTES // n_bytes) if n_bytes else ROWS_PER_TABLE_PART
 
 
 def _pieces(tables: Iterable[pa.Table], n_each: int) -> Iterator[tuple[int, pa.Table]]:

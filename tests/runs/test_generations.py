@@ -216,7 +216,7 @@ def test_new_sources_read_no_clips_of_the_past(
     assert {s["name"] for s in before["shards"]} < {s["name"] for s in after["shards"]}
     # Which sources a part of candidates has must be looked at.
     clips = {name for name in read if re.match("candidates/(?!sources/)", name)}
-    assert len({name.rpartition("/")[2] for name in clips}) == 1
+    assert set(Counter(name.split("/")[1] for name in clips).values()) == {1}
     past = {s["name"] for s in before["shards"]} | set(before["tables"]["shots"])
     assert not read & past
 

@@ -16,6 +16,7 @@ from curator.tables import candidate_store
 from curator.tables.candidate_store import (
     PAYLOAD,
     Candidates,
+    Payload,
     PayloadJoin,
     PayloadJoiner,
     ProposedUnit,
@@ -39,7 +40,7 @@ def unit_of(store: LocalStore, number: int, jpegs: pa.Array, *, n: int = 2) -> P
     pictures = rows_to_table([{"clip_id": name} for name in ids], PICTURES_SCHEMA)
     lists = pa.ListArray.from_arrays(pa.array(np.arange(n + 1) * each, pa.int32()), jpegs)
     vectors = [{"clip_id": name, "second": [0.0], "vector": [1.0]} for name in ids]
-    payload, n_bytes = write_payload(
+    payload = write_payload(
         store,
         STAMP,
         rows_to_table(vectors, FOOTAGE_SCHEMA),
@@ -52,14 +53,13 @@ def unit_of(store: LocalStore, number: int, jpegs: pa.Array, *, n: int = 2) -> P
         clips=candidates_table(n, clip_id=ids, source_id=[source_id] * n, source_uri=[uri] * n),
         vectors=vectors_table([(name, np.full(4, number, np.float32)) for name in ids]),
         payload=payload,
-        payload_bytes=n_bytes,
     )
 
 
-def join(store: LocalStore, into: Mapping[str, Sequence[str]]) -> None:
+def join(store: LocalStore, into: Mapping[str, Sequence[str]]) -> list[Payload]:
     """Joins payload as a worker does."""
-    for name, names in into.items():
-        PayloadJoiner(store)(PayloadJoin(into=name, names=tuple(names)))
+    joiner = PayloadJoiner(store)
+    return [joiner(PayloadJoin(into=name, names=tuple(names))) for name, names in into.items()]
 
 
 @pytest.fixture

@@ -200,16 +200,14 @@ class KeepProposed:
                 for name, table in of_clips.items()
             }
             sources = fewer(sources, "n_clips", Counter(gone["source_id"].to_pylist()))
-        shown = (of_clips.pop(kind) for kind in PAYLOAD)
-        payload, n_bytes = write_payload(self.store, self.fingerprint, *shown)
+        shown = [of_clips.pop(kind) for kind in PAYLOAD]
         return ProposedUnit(
             track_parts=tracks,
             sources=sources,
             shots=rows_to_table(rows.shots, SHOTS_SCHEMA),
             clips=clips,
             **of_clips,
-            payload=payload,
-            payload_bytes=n_bytes,
+            payload=write_payload(self.store, self.fingerprint, *shown),
             n_excluded=int(is_gone.sum()),
         )
 
