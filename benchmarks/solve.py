@@ -6,11 +6,15 @@ and overlapping ends; then the likeliest of all pairs; then equal parts. Both ju
 and no clip is shorter than `--solve` would make it.
 
 `outputs` solves for each trainer alone, cuts all windows in a run over a copy of OUT, and compares.
-With `--each`, a run per trainer cuts its recipe over a copy; "within" is what the trainer sees of
-the footage that OUT keeps, without other copies of repeated shots.
+With `--each`, a run per trainer cuts its recipe over a copy, WORK/TRAINER, which is kept and used
+again. "Within" is what the trainer sees of the very spans that OUT found usable, without other
+copies of repeated shots. With `--truth`, the list of shots that the films were edited from, the
+same is counted in seconds of the recordings: a second is seen if any of its copies is. "Again" are
+seconds that are seen in another copy, too.
 
     python benchmarks/solve.py corpora [--first N] [--corpora N]
     python benchmarks/solve.py outputs SOURCES OUT WORK
+    python benchmarks/solve.py outputs SOURCES OUT WORK --each [--truth SOURCES/truth.json]
 """
 
 import json
@@ -21,7 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from measure import CURATE, arguments, sets, tell
@@ -30,7 +34,9 @@ from numpy.typing import NDArray
 from curator.recipe import Recipe, load_recipe
 from curator.stages.propose.config import WindowConfig
 from curator.storage import open_store
+from curator.tables.checksums import read_parquet
 from curator.tables.kept_clips import selected_clips
+from curator.tables.output_format import existing
 from curator.tables.snapshot_store import find_summary
 from curator.tools.commands.fit_solving import recipe_text
 from curator.tools.planning.divided_takes import Division, divided
@@ -52,6 +58,10 @@ RATES = (12.5, 15.0, 24000 / 1001, 24.0, 25.0, 30000 / 1001, 30.0, 50.0, 60.0)
 SIZES = ((1920, 1080), (1280, 720), (1080, 1920), (854, 480), (640, 480), (3840, 2160))
 TAKES, MOST_FRAMES, CELL_S, PAIRS = 30, 160, 0.1, 20
 FINE_S = 0.02
+N_CELLS = round(3600 / FINE_S)
+FILM_FPS = 30
+Cells: TypeAlias = dict[str, NDArray[np.bool_]]
+"""Whether a span of `FINE_S` is covered, by source or recording."""
 # Encoding takes most of a run, and pictures do not matter here. No clip is lost to its size.
 FAST = (
     "cut.preset=ultrafast", "cut.verify_share=0", "caption.enabled=false", "cut.size=426x240",
@@ -237,9 +247,13 @@ def _run_windows(
     subprocess.run([*command, *sets], check=True, stdout=subprocess.DEVNULL)
 
 
-def over_each(sources: str, out: Path, work: Path, names: Sequence[str]) -> None:
+def over_each(
+    sources: str, out: Path, work: Path, names: Sequence[str], truth: Path | None
+) -> None:
     """Prints a row for each trainer: shares before, as predicted, and after a run of its recipe."""
     work.mkdir(parents=True, exist_ok=True)
+    usable = _usable(out)
+    shots = None if truth is None else json.loads(truth.read_text())
     rows = []
     for name in names:
         of = _json("fit", str(out), "--for", name, "--solve")
@@ -248,45 +262,104 @@ def over_each(sources: str, out: Path, work: Path, names: Sequence[str]) -> None
             "trainer": name, "before": trainer["before"]["well_share"],
             "predicted": trainer["after"]["well_share"], "changes": of["changes"],
         }  # fmt: skip
+        before = _seen(out, name)
         if of["changes"]:
-            recipe, copy = work / f"{name}.yaml", work / "one"
-            recipe.write_text(recipe_text(of["base"], of["changes"]))
-            shutil.copytree(out, copy)
-            words = ["run", sources, str(copy), "--recipe", str(recipe), "--max-failed", "1"]
-            with (work / f"{name}.log").open("w") as log:
-                subprocess.run([*CURATE, *words, *sets(*FAST)], check=True, stdout=log, stderr=log)
-            row |= {key: s / total for key, s in _seen_within(copy, out, name).items()}
-            shutil.rmtree(copy)
+            recipe, copy = work / f"{name}.yaml", work / name
+            if not copy.exists():
+                recipe.write_text(recipe_text(of["base"], of["changes"]))
+                shutil.copytree(out, copy)
+                _run(sources, copy, recipe, work / f"{name}.log")
+            after = _seen(copy, name)
+        else:
+            after = before
+        row |= {
+            "after": _seconds(after) / total,
+            "within": _seconds(_both(after, usable)) / total,
+        }
+        if shots is not None:
+            base = _recorded(usable, shots)
+            for key, cells in (("before", before), ("after", after)):
+                recorded = _seconds(_both(_recorded(cells, shots), base))
+                row[f"recorded_{key}"] = recorded / _seconds(base)
+            row["again"] = (_seconds(after) - _seconds(_recorded(after, shots))) / total
         rows.append(row)
         print(json.dumps(row), flush=True)
-    tell({"rows": rows})
+    means = {
+        key: statistics.mean(row[key] for row in rows)
+        for key in rows[0]
+        if key not in ("trainer", "changes")
+    }
+    tell({"rows": rows, "means": means})
 
 
-def _seen_within(run: Path, out: Path, name: str) -> dict[str, float]:
-    """Returns seconds that a trainer sees well, in all and within the usable takes of `out`."""
-    usable: dict[str, list[tuple[float, float]]] = {}
+def _run(sources: str, copy: Path, recipe: Path, log_file: Path) -> None:
+    words = ["run", sources, str(copy), "--recipe", str(recipe), "--max-failed", "1"]
+    with log_file.open("w") as log:
+        subprocess.run([*CURATE, *words, *sets(*FAST)], check=True, stdout=log, stderr=log)
+
+
+def _usable(out: Path) -> Cells:
+    """Returns the usable takes of an output."""
     store = open_store(str(out))
-    spans = _spans(store, find_summary(store) or {})
-    for source, *span in zip(
+    summary = find_summary(store) or {}
+    uris: dict[str, str] = {}
+    for part in existing(store, summary, "sources"):
+        table = read_parquet(store, part)
+        uris |= zip(table["source_id"].to_pylist(), table["uri"].to_pylist(), strict=True)
+    spans = _spans(store, summary)
+    cells: Cells = {}
+    for source, start, end in zip(
         *(spans[key].to_pylist() for key in ("source_id", "start_s", "end_s")), strict=True
     ):
-        usable.setdefault(source, []).append((span[0], span[1]))
-    clips = selected_clips(open_store(str(run)), None)
-    sources = clips["source_id"].to_pylist()
-    places, starts, ends, well, _full = seen_spans(
+        _mark(cells, uris[source], start, end)
+    return cells
+
+
+def _seen(out: Path, name: str) -> Cells:
+    """Returns what a trainer sees well of the kept clips of an output."""
+    clips = selected_clips(open_store(str(out)), None)
+    uris = clips["source_uri"].to_pylist()
+    rows, starts, ends, is_well, _full = seen_spans(
         Watcher(load_trainer(name)), written_clips(clips)
     )
-    every = within = 0.0
-    for source in set(sources):
-        seen_cells, kept_cells = np.zeros((2, round(3600 / FINE_S)), bool)
-        for start, end in usable.get(source, []):
-            kept_cells[round(start / FINE_S) : round(end / FINE_S)] = True
-        for place, start, end, is_well in zip(places, starts, ends, well, strict=True):
-            if is_well and sources[place] == source:
-                seen_cells[round(start / FINE_S) : round(end / FINE_S)] = True
-        every += float(seen_cells.sum()) * FINE_S
-        within += float((seen_cells & kept_cells).sum()) * FINE_S
-    return {"after": every, "within": within}
+    cells: Cells = {}
+    for row, start, end, well in zip(rows, starts, ends, is_well, strict=True):
+        if well:
+            _mark(cells, uris[row], start, end)
+    return cells
+
+
+def _recorded(cells: Cells, shots: dict[str, list[dict[str, Any]]]) -> Cells:
+    """Moves spans of edited films to the recordings that their shots are taken from.
+
+    A shot that holds one frame still is a recording of its own; a transition is part of none.
+    """
+    recorded: Cells = {}
+    for uri, of_film in cells.items():
+        film = Path(uri).name
+        for shot in shots[film]:
+            first, last = (round(shot[key] / FILM_FPS / FINE_S) for key in ("start", "end"))
+            part = of_film[first:last]
+            still = f"{film} {shot['start']}"
+            into = recorded.setdefault(
+                still if shot["static"] else shot["clip"], np.zeros(N_CELLS, bool)
+            )
+            at = round(shot["offset_s"] / FINE_S)
+            into[at : at + len(part)] |= part
+    return recorded
+
+
+def _mark(cells: Cells, uri: str, start: float, end: float) -> None:
+    of = cells.setdefault(uri, np.zeros(N_CELLS, bool))
+    of[round(start / FINE_S) : round(end / FINE_S)] = True
+
+
+def _both(a: Cells, b: Cells) -> Cells:
+    return {key: a[key] & b[key] for key in a.keys() & b.keys()}
+
+
+def _seconds(cells: Cells) -> float:
+    return sum(int(of.sum()) for of in cells.values()) * FINE_S
 
 
 def _size(window: str | dict[str, Any]) -> tuple[int, float | None]:
@@ -326,9 +399,12 @@ def main() -> None:
     outputs.add_argument("--predict", action="store_true", help="run nothing, and only predict")
     outputs.add_argument("--each", action="store_true", help="a run per trainer")
     outputs.add_argument("--trainers", nargs="*", default=TEN)
+    outputs.add_argument("--truth", type=Path, help="shots of the films, by make_edited_set.py")
     options = parser.parse_args()
     if options.what == "outputs" and options.each:
-        over_each(options.sources, Path(options.out), Path(options.work), options.trainers)
+        over_each(
+            options.sources, Path(options.out), Path(options.work), options.trainers, options.truth
+        )
     elif options.what == "corpora":
         over_corpora(options.first, options.corpora)
     else:

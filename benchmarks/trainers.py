@@ -434,16 +434,29 @@ def compare_all(observed: Path, fits: Path) -> Iterator[dict[str, Any]]:
 
 
 def agreement_table(found: Sequence[dict[str, Any]]) -> str:
-    """Returns comparisons as Markdown."""
-    shares = ("decisions", "frames", "clips_with_same_frames", "size", "caption", "sound")
+    """Returns comparisons as Markdown, with their sum as the last line."""
+    shares = ("decisions", "clips_with_same_frames", "size", "caption", "sound")
     lines = [
-        f"| loader | clips | {' | '.join(share.replace('_', ' ') for share in shares)} |",
-        "|---" * (2 + len(shares)) + "|",
+        "| loader | trainer of `fit` | clips read | compared | frames compared | decisions "
+        "| clips with the same frames | sizes | captions | sound |",
+        "|---" * (5 + len(shares)) + "|",
     ]
     for one in found:
+        loader = one["loader"]
         cells = ("" if one[share] is None else _percent(one[share]) for share in shares)
-        lines.append(f"| `{one['loader']}` | {one['clips']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        read = one["clips"] + one["only_observed"]
+        lines.append(
+            f"| `{loader}` | `{FITS[loader][0]}` | {read} | {one['clips']} "
+            f"| {one['frames_compared']} | {' | '.join(cells)} |"
+        )
+    read = sum(one["clips"] + one["only_observed"] for one in found)
+    compared, frames, wrong = (
+        sum(one[key] for one in found) for key in ("clips", "frames_compared", "clips_that_differ")
+    )
+    return "\n".join(
+        [*lines, "", f"{read:,} readings of clips; {compared:,} compared, with {frames:,} frames: "
+         f"{wrong:,} differ in something"]
+    )  # fmt: skip
 
 
 def _percent(part: float) -> str:
@@ -455,9 +468,9 @@ def compare(observed: Path, fit: Path, *, shown: int = 10) -> dict[str, Any]:
     """Compares a loader with `curate fit`.
 
     Returns:
-        Numbers of clips, share with the same decision, share of frames that are equal, share of
-        clips with the same frames, size, caption and sound, or None if one of both says nothing;
-        the first disagreements.
+        Numbers of clips and frames, share with the same decision, share of frames that are equal,
+        share of clips with the same frames, size, caption and sound, or None if one of both says
+        nothing; the first disagreements.
     """
     ours, theirs = read_rows(fit), read_rows(observed)
     clips = [clip for clip in theirs if clip in ours]
@@ -486,8 +499,9 @@ def compare(observed: Path, fit: Path, *, shown: int = 10) -> dict[str, Any]:
     return {
         "clips": len(clips), "only_observed": len(theirs) - len(clips),
         "only_fit": len(ours) - len(clips), "decisions": _share(same, len(clips)),
-        "frames": _share(equal, total), "clips_with_same_frames": _share(same_frames, len(both)),
-        **shares, "disagreements": len(wrong),
+        "frames_compared": total, "frames": _share(equal, total),
+        "clips_with_same_frames": _share(same_frames, len(both)), **shares,
+        "disagreements": len(wrong), "clips_that_differ": len({each["clip"] for each in wrong}),
         "first": wrong[:shown],
     }  # fmt: skip
 

@@ -80,11 +80,25 @@ def test_comparison_names_each_kind_of_disagreement(tmp_path: Path) -> None:
     found = trainers.compare(tmp_path / "seen", tmp_path / "told")
     assert (found["clips"], found["only_observed"], found["only_fit"]) == (3, 1, 1)
     assert found["decisions"] == pytest.approx(2 / 3)
-    assert found["frames"] == 3 / 4
+    assert (found["frames_compared"], found["frames"]) == (4, 3 / 4)
+    assert (found["disagreements"], found["clips_that_differ"]) == (3, 2)
     assert (found["size"], found["caption"], found["sound"]) == (1, 1 / 2, None)
     assert [(d["clip"], d["key"]) for d in found["first"]] == [
         ("b", "kept"), ("c", "frames"), ("c", "caption")
     ]  # fmt: skip
+
+
+def test_table_of_agreement_sums_what_was_read_and_what_differs(tmp_path: Path) -> None:
+    trainers = importlib.import_module("trainers")
+    row = {"kept": True, "frames": [0, 1], "size": [64, 64], "sound": None}
+    for folder, clips in (("seen", {"a": "x", "b": "x", "c": "x"}), ("told", {"a": "x", "b": "y"})):
+        (tmp_path / folder).mkdir()
+        rows = [row | {"clip": clip, "caption": text} for clip, text in clips.items()]
+        (tmp_path / folder / "energon.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    found = list(trainers.compare_all(tmp_path / "seen", tmp_path / "told"))
+    table = trainers.agreement_table(found)
+    assert "| `energon` | `energon` | 3 | 2 | 4 | 100% | 100% | 100% | 50.0% |  |" in table
+    assert table.endswith("3 readings of clips; 2 compared, with 4 frames: 1 differ in something")
 
 
 def test_each_loader_has_a_trainer_and_fit_speaks_of_each_clip_of_a_constant_rate() -> None:
