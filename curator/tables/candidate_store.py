@@ -63,13 +63,13 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "candidates"
 FLUSH_CLIPS = 50_000  # clips that are collected before a write
-FLUSH_BYTES = 256 << 20  # bytes in memory that are collected before a write
+FLUSH_BYTES = 128 << 20  # bytes in memory that are collected before a write
 PACK_UNITS = 256  # units that are merged into one, because each table takes KB besides its rows
 LARGE_BYTES = 16 << 10  # mean size of tables that are not merged
 SMALL = 0.5  # a part is small if its valid rows have less than this share of both bounds
 MAX_PARTS = 16  # with more small or unused parts, small parts are merged
 LISTED_PER_FIND = 100  # objects that take the driver as long to list as one takes to find
-REMAINDERS_S = FLUSH_BYTES / 16_000  # seconds of remainders per part; pictures take 7 to 16 KB/s
+REMAINDERS_S = (256 << 20) / 16_000  # seconds of remainders per part; pictures take 7 to 16 KB/s
 JOIN_BYTES = 128 << 20  # stored bytes of joined payload; smaller than half of it is small
 ROWS_PER_GROUP = {"footage": 64, "pictures": 8}  # clips per row group, for reads by clip id
 

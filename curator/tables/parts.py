@@ -28,8 +28,8 @@ KEYS = b"curate.keys"
 FAILED = b"curate.failed"
 FINGERPRINT = b"curate.fingerprint"
 ROWS_PER_TABLE_PART = 200_000
-VECTOR_BYTES = 256 << 20
-"""Most bytes of vectors in a part of a table: a part is encoded in memory."""
+VECTOR_BYTES = 64 << 20
+"""Most bytes of vectors in a part of a table. Encoding a part takes some four times as much."""
 _ROWS_PER_GROUP = 65_536
 _JUDGED_VALUES = 16_384
 
