@@ -11,8 +11,8 @@ import orjson
 import torch
 from numpy.typing import NDArray
 
-from curator.errors import ShardError
-from curator.family import Family
+from curator.errors import ShardError, raised_as
+from curator.family import Family, FamilyError
 
 
 class Repeated(NamedTuple):
@@ -84,24 +84,40 @@ def caption_embeddings(stored: Sequence[bytes | None]) -> Repeated:
     return Repeated(tensors, order.inverse)
 
 
+class DrawnFrames(NamedTuple):
+    """The numbers of the frames that a batch has of a clip."""
+
+    numbers: NDArray[np.int64]
+    n_frames: int
+    """Frames of the clip."""
+    name: str
+    """Name of the clip in messages."""
+
+    def entries(self, family: Family, value: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Returns the entries of these frames of an array with the axis `FRAMES`."""
+        with raised_as(ShardError, FamilyError, of=f"{self.name}: "):
+            family.check_frames(value, self.n_frames)
+        return np.take(value, self.numbers, family.frames_axis)
+
+
 def member_values(
     family: Family,
     stored: Sequence[bytes | None],
-    frames: Sequence[NDArray[np.int64]] | None = None,
+    frames: Sequence[DrawnFrames] | None = None,
 ) -> Any:  # noqa: ANN401
     """Returns the values of a family for the samples of a batch.
 
-    `frames` are the numbers of each sample's drawn frames: arrays with the axis `FRAMES` have the
-    entries of these. None gives whole values.
+    Arrays with the axis `FRAMES` have the entries of each sample's drawn `frames`; None gives whole
+    values. Raises `ShardError` if such an array does not have an entry for each frame of its clip.
 
     Returns:
         A tensor [B, …] if all values are arrays of one shape; else a list, with None for a sample
         without a value.
     """
     values = [None if data is None else family.decode(data) for data in stored]
-    if frames is not None and (axis := family.frames_axis) is not None:
+    if frames is not None and family.frames_axis is not None:
         values = [
-            None if value is None else np.take(value, drawn, axis)
+            None if value is None else drawn.entries(family, value)
             for value, drawn in zip(values, frames, strict=True)
         ]
     arrays = [value for value in values if isinstance(value, np.ndarray)]

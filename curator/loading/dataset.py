@@ -38,6 +38,7 @@ from curator.loading.batch_plan import (
     normalized,
 )
 from curator.loading.batch_values import (
+    DrawnFrames,
     as_unit,
     caption_embeddings,
     embeddings,
@@ -637,10 +638,17 @@ class ClipDataset(IterableDataset[Batch]):
                 for sample, caption in zip(samples, captions, strict=True)
             ]
             batch["caption_embedding"] = caption_embeddings(vectors)
+        # Without video, there are no windows, and values are of the whole clip.
+        drawn = (
+            None
+            if clips is None
+            else [
+                DrawnFrames(clip.wanted, int(sample.fact["n_frames"]), sample.name)
+                for clip, sample in zip(clips, samples, strict=True)
+            ]
+        )
         for family in self._families:
             stored = [sample.read.get(family.member) for sample in samples]
-            # Without video, there are no windows, and values are of the whole clip.
-            drawn = None if clips is None else [clip.wanted for clip in clips]
             batch[family.name] = member_values(family, stored, drawn)
         names = [family.name for family in self._families]
         return next(singles_of(batch, names)) if self.yields_samples else batch

@@ -741,6 +741,18 @@ def test_entries_of_frames_are_those_of_the_drawn_frames(
     assert whole["values"].shape[axis + 1] == n_frames
 
 
+def test_entries_that_are_not_one_per_frame_are_named(tmp_path: Path) -> None:
+    """Pins the error about a damaged value, in place of entries of other frames."""
+    family = _family(Array("f32", (FRAMES,)), "npy")
+    value = family.encode(np.zeros(23, np.float32))
+    assert isinstance(value, bytes)
+    clips = [replace(clip, members={family.member: value}) for clip in made_clips(tmp_path, 2)]
+    out = write_shards(tmp_path / "made", [(A, "train", clips)])
+    dataset = ClipDataset(_with_family(str(out), tmp_path, family), members=["values"], frames=5)
+    with pytest.raises(ShardError, match=r"clip \w+ of .*: family 'values': a value of 23 frames"):
+        list(dataset)
+
+
 def test_a_sample_longer_than_the_table_says_is_refused_beside_values(
     out: str, tmp_path: Path
 ) -> None:
