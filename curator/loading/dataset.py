@@ -639,14 +639,12 @@ class ClipDataset(IterableDataset[Batch]):
             ]
             batch["caption_embedding"] = caption_embeddings(vectors)
         # Without video, there are no windows, and values are of the whole clip.
-        drawn = (
-            None
-            if clips is None
-            else [
+        drawn = None
+        if clips is not None and self._families:
+            drawn = [
                 DrawnFrames(clip.wanted, int(sample.fact["n_frames"]), sample.name)
                 for clip, sample in zip(clips, samples, strict=True)
             ]
-        )
         for family in self._families:
             stored = [sample.read.get(family.member) for sample in samples]
             batch[family.name] = member_values(family, stored, drawn)

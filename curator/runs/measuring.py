@@ -74,7 +74,7 @@ def measure(
     if missing:
         n_known = len(sources) - len(missing)
         analyzing.run(missing, _propose_step(run, analyzing), take_new, n_known=n_known)
-    candidates.join_payload(partial(_join_payload, run), all_=all_)
+    candidates.join_payload(partial(_join_payload, run))
     candidates.flush()
     counts = analyzing.runner.counts
     arithmetic = {name: n for name, n in counts.items() if name.startswith(ANALYZED_IN)}

@@ -232,14 +232,14 @@ class Candidates:
         self._new, self._n_new, self._n_loose, self._n_bytes = [], 0, 0, 0
         self._write(units)
 
-    def join_payload(self, join: Join, *, all_: bool = True) -> None:
+    def join_payload(self, join: Join) -> None:
         """Joins small payload by `join` if there is much of it, and names the joined payload.
 
-        Without `all_`, only joins payload of sources that this object got by `add`.
+        Only sources of parts that this object wrote get other names: snapshots name other parts,
+        which must not change.
         """
         loose = [name for unit in self._new for name in _payload_of(unit.sources)]
-        parts = sorted(self._used) if all_ else sorted(self._written)
-        stored = [name for part in parts for name in _payload_of(self._place(part))]
+        stored = [name for part in self._written for name in _payload_of(self._place(part))]
         small = [
             name
             for name in dict.fromkeys((*stored, *loose))
@@ -260,7 +260,7 @@ class Candidates:
             self._note(payload)
         now = {old: name for name, group in into.items() for old in group}
         self._new = [replace(unit, sources=_renamed(unit.sources, now)) for unit in self._new]
-        for part in self._parts:
+        for part in self._written:
             if not now.keys().isdisjoint(_payload_of(self._place(part))):
                 self._places[part] = _renamed(self._place(part), now)
                 name = f"{FOLDER}/sources/{part}"
