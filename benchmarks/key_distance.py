@@ -67,7 +67,7 @@ def copied(path: Path) -> Iterator[float]:
         request = cut_request(track, "clip", span, crop=crop_within(track, span))
         with cutter_of(path, CutConfig(copy_max_gap_s=None, preset="ultrafast")) as cutter:
             try:
-                clip = cutter._copied(request, None)
+                clip = cutter._copied(request)
             except Exception:  # noqa: BLE001 - not copied
                 continue
         with av.open(io.BytesIO(clip.mp4), mode="r") as container:

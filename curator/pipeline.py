@@ -48,7 +48,7 @@ from curator.stages.caption.stage import CaptionStage
 from curator.stages.cluster.stage import ClusterStage
 from curator.stages.commit.config import CommitConfig
 from curator.stages.commit.stage import CommitStage
-from curator.stages.cut.stage import CutStage, CutStageConfig
+from curator.stages.cut.stage import CutStage, CutStageConfig, pixel_fingerprints
 from curator.stages.dedup.retention import ShortestClip
 from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.stage import FilterStage
@@ -85,8 +85,8 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
             recipe.cluster, clip=semantics.clip, models=semantics.store, is_growing=is_growing
         ),
         SelectStage(recipe.select),
-        CaptionStage(recipe.caption),
         CutStage(cut, pixels),
+        CaptionStage(recipe.caption),
         *_caption_annotators(recipe, semantics),
         ShardStage(recipe.shard),
         CommitStage(CommitConfig()),
@@ -121,11 +121,13 @@ class Graph:
         stages: All stages in order. Stages that change pixels come directly before `cut`, which
             runs them.
         run: Settings of generations.
+        pixels: Fingerprint of the stages that change pixels; empty without such stages.
         extensions: Stages loaded from outside this package.
     """
 
     stages: tuple[AnyGraphStage, ...]
     run: RunConfig
+    pixels: str = ""
     extensions: tuple[Extension, ...] = ()
 
     def __iter__(self) -> Iterator[AnyGraphStage]:
@@ -177,11 +179,6 @@ class Graph:
             fingerprints[stage.name] = stage.fingerprint(tables)
             tables |= dict.fromkeys(stage.writes, fingerprints[stage.name])
         return fingerprints
-
-    def pixels_fingerprint(self) -> str:
-        """Returns a hash of the stages that change pixels; empty without such stages."""
-        fingerprints = self["cut"].pixel_fingerprints()
-        return fingerprint(fingerprints) if fingerprints else ""
 
     def text(self) -> str:
         """Returns tables of stages and waits, for people."""
@@ -283,7 +280,12 @@ def graph_of(recipe: Recipe) -> Graph:
             _insert_annotator(stages, stage, entry, measures_of(recipe).specs)
         else:
             _insert(stages, stage, entry)
-    return Graph(stages=tuple(stages), run=recipe.run, extensions=tuple(extensions))
+    return Graph(
+        stages=tuple(stages),
+        run=recipe.run,
+        pixels=fingerprint(pixel_fingerprints(pixels)) if pixels else "",
+        extensions=tuple(extensions),
+    )
 
 
 def _loaded(entry: StageEntry) -> tuple[Extension, AnyGraphStage]:
@@ -322,15 +324,14 @@ def _insert(stages: list[AnyGraphStage], stage: AnyGraphStage, entry: StageEntry
     place = entry.before or entry.after
     default = "cut" if isinstance(stage, PixelStage) else "select"
     if place is None:
-        place = default if default in names else "caption"
+        place = default if default in names else "cut"
     if place not in names:
         raise RecipeError("stages: " + unknown_key(place, names, "stage"))
     at = names.index(place) + (entry.after is not None)
-    # Stages that decide about clips come after `filter`, and before clips are captioned and cut.
-    first = names.index("filter") + 1
-    last = names.index("cut" if isinstance(stage, PixelStage) else "caption")
+    # Stages that decide about clips come after `filter`, and before clips are cut.
+    first, last = names.index("filter") + 1, names.index("cut")
     if not first <= at <= last or (isinstance(stage, PixelStage) and at != last):
-        expected = "just before cut" if isinstance(stage, PixelStage) else "from filter to caption"
+        expected = "just before cut" if isinstance(stage, PixelStage) else "from filter to cut"
         where = f"before {entry.before}" if entry.before else f"after {entry.after}"
         raise RecipeError(f"stages: {entry.use!r} cannot run {where}; expected {expected}")
     stages.insert(at, stage)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import CutError
-from curator.media.clip_frames import FrameChoice, Wanted, sample_clip
+from curator.media.clip_frames import Wanted, sample_clip
 from curator.records.cuts import SampledFrames, TextLine
 from curator.records.sources import Failure
 from curator.stage import Scope, Stage, StageConfig
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 class ClipToSample:
     """A written clip, and the frames to sample from it.
 
-    `choice` is the rule that chose the frames, if they are stored. `mp4` has the clip's bytes once
-    they are read from the object `uri`; `error` says why they cannot be read.
+    `mp4` has the clip's bytes once they are read from the object `uri`; `error` says why they
+    cannot be read.
     """
 
     uri: str
     n_frames: int
     wanted: tuple[Wanted, ...]
-    choice: FrameChoice | None = None
     mp4: bytes = field(default=b"", repr=False)
     error: str | None = None
 

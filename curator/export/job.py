@@ -98,8 +98,6 @@ class Exported:
     """Clips that were left out because they have too few frames."""
     n_unselected: int = 0
     """Clips of the chosen splits and buckets that do not meet the condition of the export."""
-    n_left_out: int = 0
-    """Preference pairs left out because the written clip lacks some of their frames."""
     n_others: int = 0
     """Objects of other exports at the destination that a loader would read, too."""
     manifest_problem: str | None = None

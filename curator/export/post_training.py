@@ -42,7 +42,7 @@ from curator.tables.parts import SUMMARY
 COLUMNS = (
     "clip_id", "source_id", "window", "start_frame", "end_frame", "shown", "model", "prompt",
     "facts", "label", "questions", "judge", "candidates", "request_keys", "prompt_fingerprint",
-    "judge_prompt_fingerprint", "clip_start_frame",
+    "judge_prompt_fingerprint",
 )  # fmt: skip
 """Columns that the export reads from the table `annotations`."""
 _REASON = "\nGive your reasoning within <think></think> and your answer within <answer></answer>."
@@ -159,17 +159,13 @@ class Preferences(_JsonLines[PreferencesOptions]):
                 yield row, best, other
 
     def _records(self, job: Job, clip: ShardClip, pairs: Sequence[Pair]) -> Iterator[Row]:
-        shown = {row["window"]: _frames_in_clip(row, clip.fields)["shown"] for row, *_ in pairs}
         folder = f"frames/{clip.shard.split}/{clip.key}"
         base = job.base(relative=self.options.relative)
-        wanted = {frame for frames in shown.values() for frame in frames}
+        wanted = {frame for row, *_ in pairs for frame in row["shown"]}
         for frame, jpeg in _jpegs(clip, wanted, self._asker.config.frame_px).items():
             job.place.put(f"{folder}/{frame:06d}.jpg", jpeg)
         for number, (row, best, other) in enumerate(pairs):
-            frames = shown[row["window"]]
-            if len(frames) != len(row["shown"]):
-                job.exported.add(left_out=1)
-                continue
+            frames = row["shown"]
             asked = self._asker.first_request(_task(row, clip))
             images = [{"type": "image"} for _ in frames]
             yield {
@@ -250,19 +246,8 @@ def _line(record: Mapping[str, Any]) -> bytes:
     return orjson.dumps(record) + b"\n"
 
 
-def _frames_in_clip(row: Row, fields: Mapping[str, Any]) -> Row:
-    """Returns the position of a window in the written clip.
-
-    `start_frame`, `end_frame` (half-open) and `shown`, without frames that a copy left out.
-    """
-    shift, n_frames = fields["source_start_frame"] - row["clip_start_frame"], fields["n_frames"]
-    start, end = (min(max(row[n] - shift, 0), n_frames) for n in ("start_frame", "end_frame"))
-    shown = [frame - shift for frame in row["shown"] if 0 <= frame - shift < n_frames]
-    return {"start_frame": start, "end_frame": end, "shown": shown}
-
-
 def _provenance(row: Row, fields: Mapping[str, Any]) -> Row:
-    frames = _frames_in_clip(row, fields)
+    frames = {name: row[name] for name in ("start_frame", "end_frame", "shown")}
     fps, start_s = float(fields["fps"]), float(fields["source_start_s"])
     as_stored = ("model", "prompt", "prompt_fingerprint", "judge", "judge_prompt_fingerprint")
     return {

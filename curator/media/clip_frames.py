@@ -4,10 +4,10 @@ Shape letters: T frames, H height, W width.
 """
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, Protocol
+from typing import Literal
 
 import av
 import numpy as np
@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from curator.errors import CutError
 from curator.media.opencv import cv2
 from curator.media.scale import Scaler, fit_inside, is_hd
-from curator.records.clips import Clip, Written
-from curator.records.cuts import SampledFrames, StoredFrames, TextLine
+from curator.records.cuts import SampledFrames, TextLine
 
 JPEG_QUALITY = 90
 """JPEG quality, similar to training data of models. A picture of 448 px takes 20 to 60 KB."""
@@ -51,36 +50,6 @@ class Wanted:
         return len(self.numbers) * height * width * 3
 
 
-class FrameChoice(Protocol):
-    """Chooses frames of one clip when the clip is written, because its length is unknown before."""
-
-    def wanted(self, n_frames: int, fps: float, start_s: float) -> Sequence[Wanted]:
-        """Returns the requests for frames of the clip.
-
-        Args:
-            n_frames: Number of the clip's frames.
-            fps: Frame rate of the clip.
-            start_s: Start of the clip, in seconds from the source's first frame.
-        """
-
-
-ClipSample = tuple[FrameChoice, SampledFrames, Written | None]
-"""The choice for a clip, its frames, and the written clip if the choice was made before writing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameOrder:
-    """One stage's request for frames of clips that another stage decodes.
-
-    Attributes:
-        of: Returns the choice of frames for a clip.
-        keep: Stores sampled frames; pickled for the workers that decode.
-    """
-
-    of: Callable[[Clip], FrameChoice]
-    keep: Callable[[Sequence[ClipSample]], list[StoredFrames]]
-
-
 class FrameSampler:
     """Samples frames of a clip during one pass over it.
 
@@ -103,12 +72,6 @@ class FrameSampler:
         self._scaler = cache(lambda w, h, method: Scaler(w, h, method=method))
         self._jpegs: dict[int, bytes] = {}
         self._text: dict[int, tuple[TextLine, ...]] = {}
-
-    def passing(self, pictures: Iterable[av.VideoFrame]) -> Iterator[av.VideoFrame]:
-        """Yields all frames unchanged, and samples the requested ones."""
-        for picture in pictures:
-            self.see(picture)
-            yield picture
 
     def see(self, picture: av.VideoFrame) -> None:
         """Samples the next frame if it is requested; it is upright, with square pixels."""

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.records.clips import Borders, Coding, Length, Size
+from curator.records.clips import Borders, Coding, Length, Size, Written
 from curator.records.columns import field_names
 
 
@@ -151,8 +152,6 @@ class StoredFrames:
     """Place of a clip's stored frames, or the error."""
 
     clip_id: str
-    content: str = ""
-    """Fingerprint of the clip's pixels."""
     part: str = ""
     row: int = 0
     n_frames: int = 0
@@ -160,6 +159,19 @@ class StoredFrames:
     text: str = ""
     """Text in the frames, as JSON; empty if none was read."""
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshClip:
+    """A clip that this process has just written, for the next step of its chain.
+
+    Attributes:
+        note: What that step needs to know about the clip.
+    """
+
+    note: Any
+    written: Written
+    mp4: bytes = field(repr=False)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -180,8 +192,6 @@ class CutClip(Coding, Length, Size):
     crf: int | None = None
     not_copied: NotCopied | None = None
     """Why the clip was encoded; None for a copy, or if the recipe does not allow copies."""
-    sampled: SampledFrames | None = field(default=None, repr=False)
-    """Frames sampled during writing; None if none were requested."""
 
     @property
     def mp4_sha256(self) -> str:

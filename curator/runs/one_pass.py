@@ -39,7 +39,7 @@ from curator.runs.run_context import RunContext
 from curator.stage import AnyCorpusStage, AnyGraphStage, AnyStage, Phase
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
-from curator.stages.cut.cut_driver import Cutting
+from curator.stages.cut.cut_driver import Cutting, FollowUp
 from curator.stages.shard.config import BY_SOURCE
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.shard_driver import Sharding, sources_alone
@@ -234,9 +234,8 @@ class Pass:
     def _may_cut_ahead(self, sources: Sequence[SourceRef]) -> bool:
         """Returns whether a pass cuts clips while it analyzes other sources.
 
-        On a single machine without a GPU, analysis uses all cores. A captioner's frames are sampled
-        during the cut, so this cut has to wait until all decisions are made. Removed footage is
-        recognised among all clips at once.
+        On a single machine without a GPU, analysis uses all cores. Removed footage is recognised
+        among all clips at once.
         """
         engine = self._run.engine
         frames = sum(source.work for source in sources)
@@ -249,7 +248,6 @@ class Pass:
             leaves_cores
             and self._graph.may_cut_ahead()
             and not self._run.removals.footage
-            and not self._recipe.caption.asks
             and not self._cutting.has_written()
         )
 
@@ -294,26 +292,15 @@ class Pass:
         return cutting
 
     def _write(self, *_: AnyStage) -> None:
-        """Cuts and captions clips.
-
-        If captions decide which clips stay, captions come first. Else the captioner gets its frames
-        from clips while they are cut.
-        """
+        """Cuts clips, and captions the written clips; answers may reject them."""
         log, clips, caption = self._log, self._corpus.rows, self._graph["caption"].config
-        is_written = self._scope.snapshot is not None
-        decides = caption.decides and not is_written
         captioning = self._captioning = self._captions(caption) if caption.annotates else None
-        if captioning is not None and decides:
-            with log.timed("caption"):
-                self._cutting.refuse_hdr(clips)
-                captioning.before_cut(partial(self._cutting.look, sources=self._kept_sources()))
-        self._run.check()
-        if not is_written:
+        if self._scope.snapshot is None:
             with log.timed("cut"):
-                self._write_clips(captioning if caption.asks and not decides else None)
+                self._write_clips(captioning)
         with log.timed("caption"):
-            if captioning is not None and not decides:
-                captioning.after_cut(self._locations)
+            if captioning is not None:
+                captioning.finish(self._locations)
             # A caption states the length, and a copied clip may be shorter than its candidate.
             measured_captions(clips, caption)
             self._marks.write(clips)
@@ -336,8 +323,7 @@ class Pass:
             self._corpus.rows,
             # The first run into an output checked the server before all work.
             checks=bool(self._scope.previous),
-            pixels=self._graph.pixels_fingerprint(),
-            snapshot=at.summary["tables"] if at is not None else None,
+            pixels=self._graph.pixels,
             sidecars=previous.get(SIDECARS, () if at is None else None),
         )
         self._closing.callback(captioning.close)
@@ -347,14 +333,17 @@ class Pass:
         return self._sources.find(kept_by_source(self._corpus.rows))
 
     def _write_clips(self, captioning: "Captioning | None") -> None:
-        """Cuts clips, gives sampled frames to the captioner, and starts the analysis ahead."""
+        """Cuts clips, gives their frames to the captioner, and starts the analysis ahead."""
         log, cutting, clips = self._log, self._cutting, self._corpus.rows
         begin = self._scope.ahead.begin if self._scope.ahead is not None else lambda: None
         if self._run.engine.joins:
             # A cluster has cores for both. On one machine, the cut takes its cores first.
             begin()
-        order = captioning.order if captioning is not None else None
-        for unit in cutting.cut(clips, self._kept_sources(), order):
+        then = None
+        if captioning is not None:
+            step = captioning.after_cut if self._recipe.caption.asks else None
+            then = FollowUp(rejects=captioning.rejects_again, note=captioning.frames_of, step=step)
+        for unit in cutting.cut(clips, self._kept_sources(), then):
             begin()
             if captioning is not None:
                 captioning.take(unit.frames, unit.facts())

@@ -135,21 +135,18 @@ ANNOTATIONS_SCHEMA = columns_schema(
     ("n_unscored tokens_in tokens_out", pa.int32()),
     ("request_keys", pa.list_(pa.string())),
     ("annotation_key", pa.string()),
-    ("clip_start_frame clip_end_frame", pa.int64()),
-    ("clip_start_s clip_end_s", pa.float64()),
     ("prompt_fingerprint judge_prompt_fingerprint label known questions", pa.string()),
 )
 """A row per window of a clip that a model described: its answer, or `failure`, one of
 `captions.records.Unanswered`. `start_frame`, `end_frame` (half-open) and `shown` count frames of
-the clip as written, or as proposed if answers may reject clips before the cut. `clip_start_frame`
-to `clip_end_s` are the clip's span in the source. JSON columns are `structured`, `answers`,
-`extra`, `set_aside` (rejected answers by reason), `lost` (failed candidates by reason, if another
-candidate is valid) and `candidates` (all answers with the judge's scores). `n_unscored` is the
-number of candidates without a readable score of the judge. `request_keys` name rows of `replies`;
-`annotation_key` is a hash of everything that determines the row. `label` is the class of events of
-the window by metadata. `known` (JSON) has the other metadata: a caption made from it, events,
-values, and unusable entries. `questions` (JSON) are questions that metadata or the model answers,
-with the origin of each answer. `label` and `known` are null if the recipe uses no metadata."""
+the written clip. JSON columns are `structured`, `answers`, `extra`, `set_aside` (rejected
+answers by reason), `lost` (failed candidates by reason, if another candidate is valid) and
+`candidates` (all answers with the judge's scores). `n_unscored` is the number of candidates
+without a readable score of the judge. `request_keys` name rows of `replies`; `annotation_key` is
+a hash of everything that determines the row. `label` is the class of events of the window by
+metadata. `known` (JSON) has the other metadata: a caption made from it, events, values, and
+unusable entries. `questions` (JSON) are questions that metadata or the model answers, with the
+origin of each answer. `label` and `known` are null if the recipe uses no metadata."""
 
 PICTURES_SCHEMA = columns_schema(
     ("clip_id", pa.string()),

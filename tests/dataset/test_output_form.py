@@ -44,7 +44,7 @@ from curator.records.cuts import CutClip, CutRequest, NotCopied
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_encoded
 from curator.stages.cut.cut_driver import Cutting
-from curator.stages.cut.stage import MAX_CUT_BYTES, CutStage, CutStageConfig, LookStage
+from curator.stages.cut.stage import MAX_CUT_BYTES, CutStage, CutStageConfig
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store
@@ -410,9 +410,9 @@ def test_nvenc_is_given_a_share_of_a_gpu() -> None:
     assert stage.resources.gpus == 1 / 8
     assert stage.limit_bytes is None
     assert stage.locks
-    for other in (LookStage(stage.config), CutStage(CutStageConfig(cut=CutConfig(), max_pixels=1))):
-        assert other.resources.gpus == 0
-        assert other.limit_bytes == MAX_CUT_BYTES
+    other = CutStage(CutStageConfig(cut=CutConfig(), max_pixels=1))
+    assert other.resources.gpus == 0
+    assert other.limit_bytes == MAX_CUT_BYTES
 
 
 FULL = av.error.MemoryError(errno.ENOMEM, "out of memory")
@@ -471,7 +471,7 @@ def test_a_run_on_a_machine_without_a_gpu_does_not_wait_for_one(
         monkeypatch.setattr(cutting, "_units", lambda *_: [])
         clip = SimpleNamespace(start_s=0.0, end_s=1.0, n_frames=30, width=64, height=64)
         with pytest.raises(UsageError, match=r"cut\.encoder is nvenc"):
-            next(cutting._run(CutStage, [clip], {}, None))  # type: ignore[list-item]
+            next(cutting._run([clip], {}, None, 0))  # type: ignore[list-item]
 
 
 def test_nvencs_options_are_known_to_ffmpeg() -> None:

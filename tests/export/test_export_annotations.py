@@ -94,7 +94,7 @@ def annotated(
             "end_frame": clip.n_frames, "shown": [1, 3], "model": "tiny", "prompt": config.prompt,
             "facts": f"- it is clip {clip.key}", "judge": "strict", "label": "calm",
             "candidates": json.dumps(CANDIDATES), "questions": json.dumps(QUESTIONS),
-            "request_keys": ["first", "second"], "clip_start_frame": 40,
+            "request_keys": ["first", "second"],
             "prompt_fingerprint": asker.prompt.fingerprint,
             "judge_prompt_fingerprint": asker.judge_prompt.fingerprint,
         }
@@ -247,22 +247,6 @@ def test_margins_and_scores_decide_what_is_a_pair(
     assert done.n_clips == len(clips)
     assert records(tmp_path / "empty", "train") == []
     assert not (tmp_path / "empty" / "frames").exists()
-
-
-def test_frames_that_a_copy_left_out_cost_the_pair(
-    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
-) -> None:
-    """Pins the shift of a copy that begins later than was asked about, and what is counted."""
-    out = annotated(tmp_path / "out", clips, config, clip_start_frame=38)
-    done = exported(out, tmp_path / "to", "preferences")
-    # Frame 1 as asked about is two frames before the copy's first one.
-    assert done.n_left_out == 2 * (len(clips) - 1)
-    assert records(tmp_path / "to", "train") == []
-    later = annotated(tmp_path / "later", clips, config, clip_start_frame=39)
-    exported(later, tmp_path / "there", "preferences")
-    record = records(tmp_path / "there", "train")[0]
-    assert [Path(path).stem for path in record["images"]] == ["000000", "000002"]
-    assert record["provenance"]["shown"] == [0, 2]
 
 
 def test_what_is_missing_is_said_with_the_remedy(

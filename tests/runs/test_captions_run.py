@@ -13,7 +13,7 @@ from tiny_vlm import tiny_folder
 
 from curator.cli import main
 from curator.sample_frames import SampleFramesStage
-from curator.stages.cut.stage import CutStage, LookStage
+from curator.stages.cut.stage import CutStage
 from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 
 UNCUT = ("shards", "replies")
@@ -63,7 +63,8 @@ def test_a_repair_with_stored_replies_needs_no_server(place: Captioned, name: st
 
 
 @pytest.mark.parametrize("mode", ["auto", "encode"])
-def test_answers_reject_clips_before_they_are_cut(place: Captioned, mode: str) -> None:
+def test_answers_reject_written_clips(place: Captioned, mode: str) -> None:
+    """Pins also that a rerun does not cut the rejected clips again."""
     place.forget(*UNCUT)
     place.server.set(yes={"is_odd": [1, 3]}, delay_s=[0, 0.02])
     settings = (QUESTION, "caption.reject={is_odd: [true]}", f"cut.mode={mode}")
@@ -71,17 +72,18 @@ def test_answers_reject_clips_before_they_are_cut(place: Captioned, mode: str) -
     assert_described(place, questions={"is_odd": "?"}, reject={"is_odd": [True]})
     kept = place.clips()
     assert {film_of(clip) for clip in kept} == {2, 4, 5}
-    assert summary["work"]["clips_cut"] == len(kept)
-    assert summary["cut"]["copied"] + summary["cut"]["encoded"] == len(kept)
     unwanted = [clip for clip in place.clips("rejected") if film_of(clip) in (1, 3)]
     assert {clip["reason"] for clip in unwanted} == {"answer_unwanted"}
     assert {clip["reason_detail"] for clip in unwanted} == {"is_odd is True in window 0"}
-    assert {clip["cut_mode"] for clip in unwanted} == {None}
+    assert summary["work"]["clips_cut"] == len(kept) + len(unwanted)
     before, n_asked = place.files(), place.n_asked()
     again = place.run(*settings)["work"]
     assert (place.n_asked(), again["clips_cut"], place.files()) == (n_asked, 0, before)
     place.recaption()
     assert (place.n_asked(), place.files()) == (n_asked, before)
+    # Other bounds take the clips back, which are cut again and not asked about.
+    back = place.run(QUESTION, f"cut.mode={mode}")["work"]
+    assert (place.n_asked(), back["clips_cut"]) == (n_asked, len(unwanted))
 
 
 def test_failures_are_outcomes_and_only_passing_ones_are_asked_again(
@@ -136,15 +138,15 @@ def test_failures_are_outcomes_and_only_passing_ones_are_asked_again(
     assert lost == {"not_annotated"}
 
 
-def test_failed_clips_are_rejected_before_they_are_cut(place: Captioned) -> None:
+def test_failed_clips_are_rejected_and_asked_about_again(place: Captioned) -> None:
     place.forget(*UNCUT)
     place.server.set(by_source={"4": {"status": 400}})
     summary = place.run("caption.failed=reject")
     assert_described(place, failed="reject")
     assert {film_of(clip) for clip in place.clips()} == {1, 2, 3, 5}
-    assert summary["work"]["clips_cut"] == len(place.clips())
     lost = [clip for clip in place.clips("rejected") if film_of(clip) == 4]
-    assert {(clip["reason"], clip["cut_mode"]) for clip in lost} == {("not_annotated", None)}
+    assert summary["work"]["clips_cut"] == len(place.clips()) + len(lost)
+    assert {clip["reason"] for clip in lost} == {"not_annotated"}
     assert all("refused_request" in clip["reason_detail"] for clip in lost)
 
 
@@ -187,7 +189,7 @@ def test_pictures_that_a_broken_run_left_are_used(
     place.break_off(monkeypatch)
     assert place.files("frames")
     place.forget("replies")
-    for stage in (CutStage, LookStage, SampleFramesStage):
+    for stage in (CutStage, SampleFramesStage):
         monkeypatch.setattr(stage, "process", None)
     place.run()
     assert_described(place)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import cache
 from itertools import islice
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -28,17 +28,14 @@ from curator.stages.caption.caption_records import (
     Answer,
     Reply,
     Task,
-    Window,
 )
 from curator.stages.caption.captioners.captioner_contract import outside_version
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import has_value, load_prompt
 from curator.stages.caption.dialogs.question_answers import WindowSpan, questions_of
 from curator.stages.caption.reply_store import Replies
-from curator.storage import Store
-from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import KeyRows
-from curator.tables.clip_rows import ClipRow, ClipRows, fields_of, reject
+from curator.tables.clip_rows import ClipRow, ClipRows, reject
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
 from curator.tables.spill_file import Spill
@@ -104,27 +101,6 @@ def _adapter() -> TypeAdapter[Annotation]:
     return TypeAdapter(Annotation)
 
 
-class CaptionedSpan(NamedTuple):
-    """A clip's span in its source at the time of annotation: half-open frames, and seconds."""
-
-    start_frame: int
-    end_frame: int
-    start_s: float
-    end_s: float
-
-    @classmethod
-    def of(cls, clip: Clip) -> Self:
-        """Returns the current span of a clip."""
-        return cls(*(getattr(clip, name) for name in cls._fields))
-
-
-class ClipAnnotations(NamedTuple):
-    """A clip's span at the time of annotation, and the annotations of its windows, in order."""
-
-    span: CaptionedSpan
-    annotations: list[Annotation]
-
-
 class AnnotatedClips:
     """The rows of clips, and their annotations on the local disk: 12 bytes of memory per clip."""
 
@@ -146,19 +122,20 @@ class AnnotatedClips:
         """Returns whether all windows of a clip have annotations or failures."""
         return bool(self._begin[self._number(clip_id)] >= 0)
 
-    def __getitem__(self, clip_id: str) -> ClipAnnotations:
+    def __getitem__(self, clip_id: str) -> list[Annotation]:
+        """Returns the annotations of a clip's windows, in order."""
         number = self._number(clip_id)
         assert self._begin[number] >= 0, f"{clip_id} has open windows"
         return self._read(number)
 
-    def add(self, clip_id: str, done: ClipAnnotations) -> None:
-        """Stores the annotations of a clip."""
+    def add(self, clip_id: str, done: list[Annotation]) -> None:
+        """Stores the annotations of a clip's windows, in order."""
         number = self._number(clip_id)
         # Only this process reads the file, which has no name, so pickle is safe.
         data = pickle.dumps(done, pickle.HIGHEST_PROTOCOL)
         self._begin[number], self._n_bytes[number] = self._spill.add(data), len(data)
         counts = self.counts
-        for annotation in done.annotations:
+        for annotation in done:
             counts["caption_windows"] += 1
             counts["caption_tokens_in"] += annotation.tokens_in
             counts["caption_tokens_out"] += annotation.tokens_out
@@ -172,11 +149,11 @@ class AnnotatedClips:
                     (uri, e.label, e.start_s, e.end_s) for e in annotation.task.metadata.events
                 }
 
-    def apply(self) -> None:
-        """Writes captions into kept clips, and rejects clips by the recipe."""
+    def apply(self, clips: Iterable[ClipRow]) -> None:
+        """Writes captions into clips, and rejects clips by the recipe."""
         config = self._config
-        for clip in self.clips.kept():
-            windows = self[clip.clip_id].annotations
+        for clip in clips:
+            windows = self[clip.clip_id]
             clip.caption, clip.caption_failure = caption_of(windows, config)
             clip.caption_model = config.name
             against = rejection_of(windows, config)
@@ -185,14 +162,13 @@ class AnnotatedClips:
                 reject(clip, _REASONS.get(against.field, Reason.ANSWER_UNWANTED), detail=detail)
 
     def sample(self, clip: Clip) -> dict[str, Any]:
-        """Returns the annotation in a sample's JSON, with frame numbers of the written clip."""
-        span, windows = self[clip.clip_id]
-        shift, config = clip.start_frame - span.start_frame, self._config
+        """Returns the annotation in a sample's JSON."""
+        config = self._config
         return {
             "model": config.name,
             "prompt": config.prompt if config.asks else None,
             "judge": config.judge.name if config.judge is not None else None,
-            "windows": [_window(annotation, shift, clip.n_frames) for annotation in windows],
+            "windows": [_window(annotation) for annotation in self[clip.clip_id]],
         }
 
     def tables(self) -> Iterator[pa.Table]:
@@ -210,11 +186,10 @@ class AnnotatedClips:
         rows = (
             {
                 "annotation_key": annotation_key(annotation.task, config_fingerprint),
-                **_row(clip, annotation, span.start_frame, config),
+                **_row(clip, annotation, config),
                 **of_config,
-                **{f"clip_{name}": value for name, value in span._asdict().items()},
             }
-            for clip, (span, windows) in done
+            for clip, windows in done
             for annotation in windows
         )
         while some := list(islice(rows, _ROWS_AT_ONCE)):
@@ -226,29 +201,10 @@ class AnnotatedClips:
             raise KeyError(clip_id)
         return number
 
-    def _read(self, number: int) -> ClipAnnotations:
+    def _read(self, number: int) -> list[Annotation]:
         data = self._spill.read(int(self._begin[number]), int(self._n_bytes[number]))
-        done: ClipAnnotations = pickle.loads(data)
+        done: list[Annotation] = pickle.loads(data)
         return done
-
-
-class CaptionedSpans:
-    """Spans of clips at the time of annotation, from parts of `annotations`."""
-
-    def __init__(self, store: Store, parts: Iterable[str] = ()) -> None:
-        columns = ["clip_id", *(f"clip_{name}" for name in CaptionedSpan._fields)]
-        tables = [fields_of(ANNOTATIONS_SCHEMA, columns).empty_table()]
-        tables += [read_parquet(store, name, columns) for name in parts]
-        self._table = pa.concat_tables(tables)
-        self._rows = KeyRows(self._table["clip_id"])
-
-    def get(self, clip_id: str) -> CaptionedSpan | None:
-        """Returns the span of a clip, or None."""
-        row = self._rows.find(clip_id)
-        if row is None:
-            return None
-        values = (self._table[f"clip_{name}"][row].as_py() for name in CaptionedSpan._fields)
-        return CaptionedSpan(*values)
 
 
 class CaptionRejection(NamedTuple):
@@ -334,19 +290,11 @@ def _field(answer: Answer | None, name: str, config: CaptionConfig) -> object:
     return (answer.answers if name in config.questions else answer.extra).get(name)
 
 
-def _in_clip(window: Window, shift: int, n_frames: int) -> tuple[int, int]:
-    """Returns a window's frames in the written clip; a copy may be shorter than the proposal."""
-    start, end = (
-        min(max(frame - shift, 0), n_frames) for frame in (window.start_frame, window.end_frame)
-    )
-    return start, end
-
-
-def _window(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]:
+def _window(annotation: Annotation) -> dict[str, Any]:
     """Returns the entry of a window in a sample's JSON."""
     answer, metadata = annotation.answer, annotation.task.metadata
-    start, end = _in_clip(annotation.task.window, shift, n_frames)
-    window: dict[str, Any] = {"start_frame": start, "end_frame": end}
+    of = annotation.task.window
+    window: dict[str, Any] = {"start_frame": of.start_frame, "end_frame": of.end_frame}
     if answer is not None:
         items = asdict(answer).items()
         window |= {name: value for name, value in items if value not in (None, {})}
@@ -359,13 +307,13 @@ def _window(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]
     return window
 
 
-def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) -> dict[str, Any]:
+def _row(clip: Clip, annotation: Annotation, config: CaptionConfig) -> dict[str, Any]:
     window, fps = annotation.task.window, annotation.task.fps
     metadata = annotation.task.metadata
     fields = asdict(annotation.answer) if annotation.answer is not None else {}
     fields |= {name: _json(fields[name]) for name in JSON_FIELDS if fields}
-    begin, end = _in_clip(window, clip.start_frame - start, clip.n_frames)
-    span = WindowSpan(begin / fps, end / fps, clip.n_frames / fps, clip.start_s)
+    begin_s, end_s = window.start_frame / fps, window.end_frame / fps
+    span = WindowSpan(begin_s, end_s, clip.n_frames / fps, clip.start_s)
     questions = questions_of(annotation, config, span)
     candidates = [
         {

@@ -1,10 +1,11 @@
 """The driver of captions: finds windows without annotation, and gets their frames and replies.
 
-Windows are annotated before, during or after the cut (`CaptionStage.wait`). Workers store replies
-every second, so a run that resumes after a crash repeats few requests.
+Frames come from written clips: the worker that cuts a clip samples them, and so does this driver
+for clips that earlier runs wrote. Workers store replies every second, so a run that resumes after a
+crash repeats few requests.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -17,22 +18,20 @@ from curator.errors import CuratorError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import stage_step
+from curator.executor.worker import Step
 from curator.fingerprints import fingerprint
-from curator.media.clip_frames import FrameOrder
 from curator.models.text_reader import READ_MODEL, merged
 from curator.number_text import amount
 from curator.packing import pack
 from curator.records.clips import BY_HAND, Clip
 from curator.records.cuts import StoredFrames, TextLine
 from curator.records.sources import FULL_HD
-from curator.sample_frames import ClipToSample, SampleFramesStage
+from curator.sample_frames import SampleFramesStage
 from curator.scheduler import UnitStream
 from curator.stages.caption.annotations import (
     AnnotatedClips,
-    CaptionedSpan,
-    CaptionedSpans,
-    ClipAnnotations,
     answers_fingerprint,
+    rejection_of,
     remember,
     remembered,
 )
@@ -49,7 +48,13 @@ from curator.stages.caption.dialogs.prompt_facts import (
 )
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.stages.caption.dialogs.window_dialog import make_dialogs, replayed
-from curator.stages.caption.frame_store import FrameParts, content_of, frames_key, read_clips
+from curator.stages.caption.frame_store import (
+    FrameParts,
+    SampleFresh,
+    content_of,
+    frames_key,
+    read_clips,
+)
 from curator.stages.caption.reply_store import Replies, replies_fingerprint
 from curator.stages.caption.sidecar_table import (
     Sidecars,
@@ -71,7 +76,6 @@ FAILED_WINDOWS = "caption_failed_"
 
 @dataclass(slots=True)
 class _ClipInWork:
-    span: CaptionedSpan
     n_windows: int
     annotations: dict[int, Annotation] = field(default_factory=dict)
     """By window index."""
@@ -86,8 +90,6 @@ class Captioning:
         clips: Rows of `clips`; the kept ones are annotated.
         checks: Whether to check the captioner before the first request.
         pixels: Fingerprint of the stages that change pixels; empty without such stages.
-        snapshot: Parts of a snapshot by table, if clips come from a snapshot: they may have been
-            annotated before the cut. Else None.
         sidecars: Parts of the table `sidecars` of the last run, because sources may be gone; None
             if that run has no such table.
     """
@@ -102,7 +104,6 @@ class Captioning:
         *,
         checks: bool,
         pixels: str = "",
-        snapshot: Mapping[str, Sequence[str]] | None = None,
         sidecars: Sequence[str] | None = (),
     ) -> None:
         self._store, self._config, self._pixels = store, config, pixels
@@ -122,8 +123,6 @@ class Captioning:
             load=partial(load_windows, store, FrameParts(store, config), models),
         )
         self.cpu_s = self._stream.cpu_s
-        before = snapshot or {}
-        self._captioned_before = CaptionedSpans(store, before.get("annotations", ()))
         self._done = AnnotatedClips(clips, config)
         self._clips: dict[str, _ClipInWork] = {}
         """Clips with open windows."""
@@ -143,11 +142,6 @@ class Captioning:
         }
 
     @property
-    def order(self) -> FrameOrder:
-        """Returns the request for frames of clips that another stage decodes."""
-        return FrameOrder(of=self._frames, keep=self._parts.put)
-
-    @property
     def _reads_sidecars(self) -> bool:
         return self._config.sidecar or self._config.knows
 
@@ -156,19 +150,53 @@ class Captioning:
         """Returns the rows of the table `sidecars`; None if the recipe uses no sidecars."""
         return sidecars_table(self._sidecars) if self._reads_sidecars else None
 
-    def before_cut(
-        self, look: Callable[[Sequence[ClipRow], FrameOrder], Iterator[Sequence[StoredFrames]]]
-    ) -> None:
-        """Annotates proposed clips; `look` samples frames of clips for a `FrameOrder`.
+    def after_cut(self, threads: int) -> Step:
+        """Returns the step that samples frames of the clips that a `CutStage` has just written.
 
-        Raises a `CuratorError` if no window of any clip gets an annotation.
+        The step needs the result of `frames_of` for each clip.
         """
-        for frames in look(self._unannotated(), self.order):
-            self.take(frames)
-        self._finish()
+        sample = SampleFresh(self._parts)
+        stage = SampleFramesStage(threads)
+        return stage_step(stage, keeps_state=True, load=sample.load, keep=sample.keep)
 
-    def after_cut(self, locations: Mapping[str, Location]) -> None:
-        """Samples the frames that the cut did not store, and annotates; raises as `before_cut`."""
+    def frames_of(self, row: ClipRow) -> WindowFrames:
+        """Returns the choice of frames of a clip."""
+        return WindowFrames(
+            config=self._config,
+            clip_id=row.clip_id,
+            fps=row.written_fps,
+            reads_text=self._reads_text(row),
+            moments=self._moments(row),
+        )
+
+    def rejects_again(self, written: pa.Table) -> pa.Array:
+        """Rejects kept clips whose stored answers reject them.
+
+        Args:
+            written: `clip_id` and facts of clips that an earlier run wrote.
+
+        Returns:
+            bool [rows of `written`]: whether the clip was rejected.
+        """
+        is_rejected = []
+        facts = [name for name in written.column_names if name in self._done.clips.schema.names]
+        for changed in written.select(facts).to_pylist():
+            row = self._done.row(changed.pop("clip_id"))
+            windows = self._replayed_clip(row.changed(changed))
+            if windows is None or rejection_of(windows, self._config) is None:
+                is_rejected.append(False)
+                continue
+            is_rejected.append(True)
+            self._done.add(row.clip_id, windows)
+            self._done.apply([row])
+        return pa.array(is_rejected, pa.bool_())
+
+    def finish(self, locations: Mapping[str, Location]) -> None:
+        """Annotates written clips whose frames the cut did not sample, and waits for all answers.
+
+        Then writes captions into kept clips, or rejects clips. Raises a `CuratorError` if no window
+        of any clip gets an annotation.
+        """
         if missing := self._unannotated():
             self._take_written(missing, locations)
         self._finish()
@@ -177,7 +205,7 @@ class Captioning:
         """Returns a clip's short captions, joined, else its caption; None if it has no caption."""
         if not clip.caption or clip.caption_model == BY_HAND:
             return clip.caption
-        answers = (window.answer for window in self._done[clip.clip_id].annotations)
+        answers = (window.answer for window in self._done[clip.clip_id])
         return (
             " ".join(answer.short for answer in answers if answer and answer.short) or clip.caption
         )
@@ -219,48 +247,38 @@ class Captioning:
         """Submits clips with stored frames; returns the other clips without annotations."""
         missing = []
         for row in self._done.clips.kept():
-            # A clip keeps its annotation even if the cut changes the row.
             is_known = row.clip_id in self._clips or row.clip_id in self._done
-            if not is_known and not any(map(self._is_replayed, self._as_captioned(row))):
+            if is_known:
+                continue
+            windows = self._replayed_clip(row)
+            if windows is None:
                 missing.append(row)
+            else:
+                self._done.add(row.clip_id, windows)
         stored = self._parts.stored() if missing else {}
         by_id = {}
         for row in missing if stored else ():
-            content = self._content(row)
-            where = stored.get(frames_key(content, self._moments(row)))
+            where = stored.get(frames_key(self._content(row), self._moments(row)))
             if where is not None:
-                by_id[row.clip_id] = replace(where, clip_id=row.clip_id, content=content)
+                by_id[row.clip_id] = replace(where, clip_id=row.clip_id)
         self.take(list(by_id.values()))
         return [row for row in missing if row.clip_id not in by_id]
 
-    def _as_captioned(self, row: ClipRow) -> Iterator[ClipRow]:
-        """Yields a clip's row at each time of a possible annotation: before the cut, and now."""
-        span = self._captioned_before.get(row.clip_id)
-        if span is not None:
-            # A copied clip may begin later and end earlier than the proposed one.
-            n_frames = span.end_frame - span.start_frame
-            is_trimmed = row.cut_mode == "copy" and n_frames > row.n_frames
-            is_before = span.start_frame <= row.start_frame
-            if is_trimmed and is_before and row.end_frame <= span.end_frame:
-                yield row.changed({**span._asdict(), "n_frames": n_frames})
-        yield row
-
-    def _is_replayed(self, row: ClipRow) -> bool:
-        """Reuses the annotations of a clip if all its windows have one; returns whether they do."""
+    def _replayed_clip(self, row: ClipRow) -> list[Annotation] | None:
+        """Returns the annotations of a written clip if all its windows have one; else None."""
         content, text = self._content(row), ""
         if self._reads_text(row):
             read = self._replies.get(self._text_key(row, content))
             if read is None:
-                return False
+                return None
             text = read.text
         annotations = []
         for task in self._tasks(row, content, text):
             annotation, _ = self._replayed(task)
             if annotation is None:
-                return False
+                return None
             annotations.append(annotation)
-        self._done.add(row.clip_id, ClipAnnotations(CaptionedSpan.of(row), annotations))
-        return True
+        return annotations
 
     def _replayed(self, task: Task) -> tuple[Annotation | None, Mapping[str, Reply]]:
         """Returns a window's annotation, or None if it needs a request; and its stored replies."""
@@ -283,23 +301,23 @@ class Captioning:
             row = self._done.row(where.clip_id)
             if written and where.clip_id in written:
                 row = row.changed(written[where.clip_id])
-            span = CaptionedSpan.of(row)
+            content = self._content(row)
             if where.error is not None:
-                tasks = self._tasks(row, self._content(row), "")
+                tasks = self._tasks(row, content, "")
                 failures = [
                     Annotation(task=task, failure=Unanswered.NO_FRAMES, detail=where.error)
                     for task in tasks
                 ]
-                self._done.add(where.clip_id, ClipAnnotations(span, failures))
+                self._done.add(where.clip_id, failures)
                 continue
             if self._reads_text(row):
                 # A separate reply, because prompts depend on the text.
-                key = self._text_key(row, where.content)
+                key = self._text_key(row, content)
                 if key not in self._replies:
                     self._replies.keep(key, Reply(text=where.text))
             row = row.changed({"n_frames": where.n_frames})
-            tasks = self._tasks(row, where.content, where.text)
-            clip = self._clips[where.clip_id] = _ClipInWork(span, len(tasks))
+            tasks = self._tasks(row, content, where.text)
+            clip = self._clips[where.clip_id] = _ClipInWork(len(tasks))
             for task in tasks:
                 annotation, replies = self._replayed(task)
                 if annotation is not None:
@@ -317,8 +335,7 @@ class Captioning:
         clip = self._clips[name]
         if len(clip.annotations) == clip.n_windows:
             del self._clips[name]
-            ordered = [clip.annotations[index] for index in sorted(clip.annotations)]
-            self._done.add(name, ClipAnnotations(clip.span, ordered))
+            self._done.add(name, [clip.annotations[index] for index in sorted(clip.annotations)])
 
     def _note(self, results: Sequence[list[UnitAnnotations]]) -> None:
         for unit in chain.from_iterable(results):
@@ -347,16 +364,14 @@ class Captioning:
                 f"({reasons}); nothing was committed, and replies that were given are kept; check "
                 "the captioner and the settings in `caption`"
             )
-        self._done.apply()
+        self._done.apply(self._done.clips.kept())
 
     def _take_written(self, missing: Sequence[ClipRow], locations: Mapping[str, Location]) -> None:
         engine = self._engine
         clips = []
         for row in missing:
-            where, choice = locations[row.clip_id], self._frames(row)
-            wanted = tuple(choice.wanted(row.n_frames, row.written_fps, row.start_s))
-            clip = ClipToSample(uri=where.name, n_frames=row.n_frames, wanted=wanted, choice=choice)
-            clips.append((clip, where))
+            where = locations[row.clip_id]
+            clips.append((self._parts.to_sample(self.frames_of(row), row, where.name), where))
         frames = sum(row.n_frames * row.width * row.height for row in missing)
         small = engine.is_small(len(clips), frames / FULL_HD)
         most = max(1, min(WRITTEN_UNIT, len(clips) // (4 * engine.n_workers(len(clips))) or 1))
@@ -366,7 +381,7 @@ class Captioning:
             SampleFramesStage(engine.threads(workers)),
             keeps_state=True,
             load=partial(read_clips, self._store),
-            keep=self._parts.put_sampled,
+            keep=self._parts.put,
         )
         for unit in engine.run([step], units, small=small):
             self.cpu_s.update(unit.cpu_s)
@@ -406,15 +421,6 @@ class Captioning:
 
     def _content(self, row: Clip) -> str:
         return content_of(row.clip_id, row, self._pixels)
-
-    def _frames(self, row: Clip) -> WindowFrames:
-        return WindowFrames(
-            config=self._config,
-            clip_id=row.clip_id,
-            content=self._content(row),
-            reads_text=self._reads_text(row),
-            moments=self._moments(row),
-        )
 
     def _moments(self, row: Clip) -> tuple[Moment, ...]:
         """Returns the events of the source that get event windows."""

@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from curator.errors import CuratorError, CutError, DamagedError
 from curator.fingerprints import fingerprint
-from curator.media.clip_frames import ClipSample
 from curator.records.clips import Clip, Written
-from curator.records.cuts import CROP_COLUMNS, SampledFrames, StoredFrames
+from curator.records.cuts import CROP_COLUMNS, FreshClip, SampledFrames, StoredFrames
 from curator.sample_frames import ClipToSample
 from curator.stages.caption.caption_records import Frames, Task
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
@@ -49,6 +48,14 @@ def frames_key(content: str, moments: Sequence[Moment]) -> str:
     return fingerprint("clip pictures", content, moments) if moments else content
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipToCaption(ClipToSample):
+    """A written clip, the frames to sample from it, and the key of these frames."""
+
+    clip_id: str
+    key: str
+
+
 @dataclass(slots=True)
 class _KeptRow:
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -73,42 +80,47 @@ class FrameParts:
         """Leaves out cached rows."""
         return FrameParts, (self._parts.store, self._config, self._pixels)
 
-    def put(self, samples: Sequence[ClipSample]) -> list[StoredFrames]:
+    def put(
+        self, clips: Sequence[ClipToCaption], results: Sequence[SampledFrames]
+    ) -> list[StoredFrames]:
         """Stores the frames of some clips as one part; returns their places, then the failures."""
         rows, keys = [], []
         stored: list[StoredFrames] = []
         failed: list[StoredFrames] = []
-        for choice, sampled, written in samples:
-            assert isinstance(choice, WindowFrames)
+        for clip, sampled in zip(clips, results, strict=True):
             if sampled.error is not None:
-                failed.append(StoredFrames(clip_id=choice.clip_id, error=sampled.error))
+                failed.append(StoredFrames(clip_id=clip.clip_id, error=sampled.error))
                 continue
-            content = choice.content
-            if written is not None:
-                content = content_of(choice.clip_id, written, self._pixels)
             facts: dict[str, Any] = {
-                "clip_id": choice.clip_id,
+                "clip_id": clip.clip_id,
                 "n_frames": sampled.n_frames,
                 "text": _text_json(sampled),
             }
             jpegs = sampled.jpegs
             rows.append({**facts, "frames": list(jpegs), "jpegs": list(jpegs.values())})
-            keys.append(frames_key(content, choice.moments))
-            stored.append(StoredFrames(**facts, content=content, row=len(stored)))
+            keys.append(clip.key)
+            stored.append(StoredFrames(**facts, row=len(stored)))
         if not rows:
             return failed
         part = self._parts.write(rows_to_table(rows, FRAMES_SCHEMA), keys, one_row_groups=True)
         return [*(replace(where, part=part) for where in stored), *failed]
 
-    def put_sampled(
-        self, clips: Sequence[ClipToSample], results: Sequence[SampledFrames]
-    ) -> list[StoredFrames]:
-        """Stores the frames of written clips, as `put` does."""
-        pairs = zip(clips, results, strict=True)
-        return self.put([(clip.choice, result, None) for clip, result in pairs if clip.choice])
+    def to_sample(
+        self, choice: WindowFrames, clip: Clip | Written, uri: str, mp4: bytes = b""
+    ) -> ClipToCaption:
+        """Returns a written clip with the frames to sample from it."""
+        content = content_of(choice.clip_id, clip, self._pixels)
+        return ClipToCaption(
+            uri=uri,
+            n_frames=clip.n_frames,
+            wanted=choice.wanted(clip.n_frames, clip.start_s),
+            mp4=mp4,
+            clip_id=choice.clip_id,
+            key=frames_key(content, choice.moments),
+        )
 
     def stored(self) -> dict[str, StoredFrames]:
-        """Returns places of frames from an unfinished run, by `frames_key`; `content` is empty."""
+        """Returns places of frames from an unfinished run, by `frames_key`."""
         frames: dict[str, StoredFrames] = {}
         names = self._parts.names()
         facts = partial(self._parts.read_columns, columns=("clip_id", "n_frames", "text"))
@@ -157,10 +169,33 @@ def _text_json(sampled: SampledFrames) -> str:
     return orjson.dumps(by_frame, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def read_clips(store: Store, clips: Sequence[tuple[ClipToSample, Location]]) -> list[ClipToSample]:
+class SampleFresh:
+    """Samples frames of clips in the process that wrote them: the step after the cut."""
+
+    def __init__(self, parts: FrameParts) -> None:
+        self._parts = parts
+        self._unit: Any = None
+
+    def load(self, unit: Any) -> list[ClipToCaption] | None:  # noqa: ANN401 - the cut's result
+        """Returns the clips that the unit wrote; None if it wrote none."""
+        self._unit = unit
+        fresh: Sequence[FreshClip] = unit.fresh
+        return [
+            self._parts.to_sample(clip.note, clip.written, clip.note.clip_id, clip.mp4)
+            for clip in fresh
+        ] or None
+
+    def keep(self, clips: Sequence[ClipToCaption], results: Sequence[SampledFrames]) -> Any:  # noqa: ANN401
+        """Stores the frames; returns the unit with their places, and without the clips."""
+        return replace(self._unit, fresh=(), frames=self._parts.put(clips, results))
+
+
+def read_clips(
+    store: Store, clips: Sequence[tuple[ClipToCaption, Location]]
+) -> list[ClipToCaption]:
     """Returns clips with their MP4s, from parts of `cuts` or tars, or with an error."""
 
-    def read(clip: ClipToSample, where: Location) -> ClipToSample:
+    def read(clip: ClipToCaption, where: Location) -> ClipToCaption:
         try:
             return replace(clip, mp4=located_bytes(store, where))
         except DamagedError:

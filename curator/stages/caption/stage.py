@@ -103,7 +103,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     version = ANNOTATE_VERSION
     phase = Phase.WRITE
     scope = Scope.CLIP
-    reads = ("clips", FRAME_PARTS, "sidecars")
+    reads = ("clips", "cuts", FRAME_PARTS, "sidecars")
     writes = ("annotations", REPLIES)
     by_content = frozenset(reads)
     config_type = CaptionConfig
@@ -118,9 +118,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         self._is_closed = False
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
-        """Waits for decisions if answers may reject clips, else for the cut if no model is used."""
-        if self.config.decides:
-            return self.waits_for_decisions(before)
+        """Waits for no other clip if a model is used: requests follow each written clip."""
         if self.config.asks:
             return self.waits_for()
         return self.waits_for("every kept clip to be cut", BY_ORDER, is_needed=False)

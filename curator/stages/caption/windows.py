@@ -19,27 +19,32 @@ Moment = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFrames:
-    """Chooses the frames of one clip for captions: a `FrameChoice`."""
+    """Chooses the frames of one written clip for captions."""
 
     config: CaptionConfig
     clip_id: str
-    content: str
-    """Fingerprint of the clip's pixels, by `content_of`; the cut may give the clip another one."""
+    fps: float
+    """Frame rate of the written clip."""
     reads_text: bool = False
     """Whether to read text in the frames."""
     moments: tuple[Moment, ...] = ()
     """Events of the source, around which more frames are needed."""
 
-    def wanted(self, n_frames: int, fps: float, start_s: float) -> list[Wanted]:
-        """Returns the frames of all windows, and a few of these frames for OCR."""
-        windows = windows_of(n_frames, fps, self.config, self.moments, start_s)
+    def wanted(self, n_frames: int, start_s: float) -> tuple[Wanted, ...]:
+        """Returns the frames of all windows, and a few of these frames for OCR.
+
+        Args:
+            n_frames: Number of the clip's frames.
+            start_s: Start of the clip, in seconds from the source's first frame.
+        """
+        windows = windows_of(n_frames, self.fps, self.config, self.moments, start_s)
         shown = sorted({frame for window in windows for frame in window.shown})
         wanted = [Wanted(numbers=tuple(shown), size=self.config.frame_px, form="jpeg")]
         if self.reads_text:
             n_read = min(READ_FRAMES, len(shown))
             read = (shown[(2 * i + 1) * len(shown) // (2 * n_read)] for i in range(n_read))
             wanted.append(Wanted(numbers=tuple(read), size=READ_PX, form="text"))
-        return wanted
+        return tuple(wanted)
 
 
 def windows_of(

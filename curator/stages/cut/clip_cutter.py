@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 from curator.cut_requests import frame_plan, target_n_frames
 from curator.errors import CutError, DecodeError, ErrorCode
 from curator.media.clip_audio import CannotSeekError, SpanAudio, add_audio, audio_of_span
-from curator.media.clip_frames import FrameSampler
 from curator.media.container import (
     demuxed,
     has_decoder,
@@ -53,7 +52,7 @@ from curator.media.packet_copy import (
     refuse_stream,
 )
 from curator.records.clips import AudioMode
-from curator.records.cuts import CutClip, CutRequest, NotCopied, SampledFrames
+from curator.records.cuts import CutClip, CutRequest, NotCopied
 from curator.stage import ClipFrames, PixelStage
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_copy, check_encoded, give_up_ticks, refuse_request
@@ -65,8 +64,6 @@ SMALL_BYTES = 1 << 16
 MAX_COARSER = 10
 """Maximum increase of the CRF for a clip that is too large; it divides the size by about three."""
 
-MakeSampler = Callable[[int, int], FrameSampler]
-"""Makes the sampler of a clip from its number of frames and its first frame within the request."""
 
 _Made = TypeVar("_Made")
 _Pictures = tuple[Upright, Iterator[av.video.frame.VideoFrame]]
@@ -123,10 +120,8 @@ class ClipCutter:
         self._container = None
         self._stack.close()
 
-    def cut(self, request: CutRequest, make_sampler: MakeSampler | None = None) -> CutClip:
+    def cut(self, request: CutRequest) -> CutClip:
         """Copies one clip if the recipe and the source allow a copy; otherwise encodes the clip.
-
-        `make_sampler` makes a sampler of the clip's frames.
 
         Raises:
             CutError: The frames of the span cannot be decoded again, or the written clip differs
@@ -138,10 +133,10 @@ class ClipCutter:
             cannot = CannotCopyError(NotCopied.PIXELS_CHANGED)
         elif self.config.mode == "auto":
             try:
-                return self._copied(request, make_sampler)
+                return self._copied(request)
             except CannotCopyError as error:
                 cannot = error
-        clip = self._encoded(request, make_sampler)
+        clip = self._encoded(request)
         if cannot is not None:
             clip.not_copied, clip.copy_frames = cannot.reason, cannot.n_frames
         start = request.frame_pts[0] * request.time_base
@@ -152,18 +147,7 @@ class ClipCutter:
         self._verify(clip, request)
         return clip
 
-    def look(self, request: CutRequest, make_sampler: MakeSampler) -> SampledFrames:
-        """Samples frames of a clip without writing it."""
-
-        def see(pictures: _Pictures) -> SampledFrames:
-            sampler = make_sampler(target_n_frames(request), 0)
-            for picture in pictures[1]:
-                sampler.see(picture)
-            return sampler.sampled()
-
-        return self._trying(request, see)
-
-    def _copied(self, request: CutRequest, make_sampler: MakeSampler | None) -> CutClip:
+    def _copied(self, request: CutRequest) -> CutClip:
         if not request.is_seekable:
             # Packets are read from the start of the file.
             self._close()
@@ -197,7 +181,6 @@ class ClipCutter:
         except av.error.FFmpegError as error:
             self._close()
             raise CannotCopyError(NotCopied.DAMAGED) from error
-        sampler = make_sampler(span.n_frames, span.first) if make_sampler is not None else None
         is_decoded = check_copy(
             mp4,
             request,
@@ -205,7 +188,6 @@ class ClipCutter:
             extradata=extradata,
             threads=self.decoder_threads,
             max_pixels=self.max_pixels,
-            sampler=sampler,
         )
         return CutClip(
             clip_id=request.clip_id,
@@ -219,7 +201,6 @@ class ClipCutter:
             height=height,
             audio=audio,
             is_decoded=is_decoded,
-            sampled=sampler.sampled() if sampler is not None else None,
         )
 
     def _with_audio(
@@ -279,9 +260,9 @@ class ClipCutter:
             yield first
         yield from packets
 
-    def _encoded(self, request: CutRequest, make_sampler: MakeSampler | None) -> CutClip:
+    def _encoded(self, request: CutRequest) -> CutClip:
         """Encodes the clip. Encodes it again if it is large compared with the source."""
-        encoded = self._at_quality(request, self.config.crf, make_sampler)
+        encoded = self._at_quality(request, self.config.crf)
         factor, density = self.config.max_size_factor, request.source_bits_per_pixel
         if factor is None or density is None:
             return encoded
@@ -291,21 +272,17 @@ class ClipCutter:
         # Sizes halve with every 6 steps of the CRF on x264's scale.
         coarser = math.ceil(6 * math.log2(len(encoded.mp4) / most))
         crf = min(51, self.config.crf + min(coarser, MAX_COARSER))
-        again = self._at_quality(request, crf, None)
-        again.sampled = encoded.sampled
+        again = self._at_quality(request, crf)
         return again if len(again.mp4) < len(encoded.mp4) else encoded
 
-    def _at_quality(
-        self, request: CutRequest, crf: int, make_sampler: MakeSampler | None
-    ) -> CutClip:
+    def _at_quality(self, request: CutRequest, crf: int) -> CutClip:
         """Encodes the clip without audio."""
 
         def encode(pictures: _Pictures) -> CutClip:
             upright, frames = pictures
-            sampler = make_sampler(target_n_frames(request), 0) if make_sampler else None
             preset = self.config.preset
             mp4, n_frames = encode_mp4(
-                frames if sampler is None else sampler.passing(frames),
+                frames,
                 width=upright.width,
                 height=upright.height,
                 fps=request.fps,
@@ -323,7 +300,6 @@ class ClipCutter:
                 height=upright.height,
                 crf=crf,
                 audio="dropped",
-                sampled=sampler.sampled() if sampler is not None else None,
             )
 
         return self._trying(request, encode)

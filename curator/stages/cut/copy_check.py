@@ -17,7 +17,6 @@ from av.sidedata.sidedata import Type as SideData
 from numpy.typing import NDArray
 
 from curator.errors import DecodeError
-from curator.media.clip_frames import FrameSampler
 from curator.media.decode import FrameReader, side_data_of
 from curator.media.packet_copy import CannotCopyError, PacketSpan
 from curator.media.stream_headers import header_sets, nal_units
@@ -70,15 +69,13 @@ def check_copy(
     extradata: bytes | None,
     threads: int,
     max_pixels: int,
-    sampler: FrameSampler | None = None,
 ) -> bool:
     """Compares a copy of the frames in `span` with the request.
 
     If the analysis found all frames of the span uniform, compares the copy's packets with the
-    source's, and decodes the first frames. Otherwise, or for a sampler, decodes all frames.
+    source's, and decodes the first frames. Otherwise decodes all frames.
 
-    `extradata` is from the header of the source. Frames may have up to `max_pixels`. `sampler` gets
-    all frames of the copy.
+    `extradata` is from the header of the source. Frames may have up to `max_pixels`.
 
     Returns:
         Whether all frames were decoded.
@@ -88,7 +85,7 @@ def check_copy(
             first frame that is not a key frame, damage, another pixel format, or other luma at the
             ends; SHAPE if a picture is mirrored.
     """
-    decodes = sampler is not None or not _are_known(request, span)
+    decodes = not _are_known(request, span)
     n_decoded = span.n_frames + 1 if decodes else EDGE_FRAMES
     try:
         with av.open(io.BytesIO(mp4), mode="r") as container:
@@ -96,7 +93,7 @@ def check_copy(
                 _compare_packets(container, request.fps, span, extradata)
                 container.seek(0)
             luma = _checked_luma(
-                container, request.fps, span.n_frames, n_decoded, threads, max_pixels, sampler
+                container, request.fps, span.n_frames, n_decoded, threads, max_pixels
             )
     except (av.error.FFmpegError, DecodeError) as error:
         raise CannotCopyError(NotCopied.CHECK_FAILED) from error
@@ -147,7 +144,6 @@ def _checked_luma(
     n_decoded: int,
     threads: int,
     max_pixels: int,
-    sampler: FrameSampler | None,
 ) -> NDArray[np.float32]:
     """Decodes and checks up to `n_decoded` frames of a copy of `n_frames`.
 
@@ -180,8 +176,6 @@ def _checked_luma(
             raise CannotCopyError(NotCopied.SHAPE)
         if frame.index in edges:
             luma[frame.index], _ = tiny_luma(scaler.rgb_HWC(picture))
-        if sampler is not None:
-            sampler.see(picture)
         n_seen += 1
     report = frames.report
     is_odd = report.is_damaged or report.is_interlaced or report.is_hdr or len(report.sizes) > 1

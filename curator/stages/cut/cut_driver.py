@@ -19,14 +19,13 @@ from curator.executor.fleet import Fleet
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
 from curator.executor.worker import Step
-from curator.media.clip_frames import ClipSample, FrameOrder
 from curator.packing import pack
 from curator.records.clips import Borders, Reason, Span
-from curator.records.cuts import CROP_COLUMNS, Crop, StoredFrames
+from curator.records.cuts import CROP_COLUMNS, Crop, FreshClip, StoredFrames
 from curator.records.sources import FULL_HD, Failure, SourceRef
 from curator.records.tracks import SourceFrames
 from curator.scheduler import UnitRunner
-from curator.stages.cut.stage import ClipToCut, CutItem, CutOutcome, CutStage, LookStage
+from curator.stages.cut.stage import ClipToCut, CutItem, CutOutcome, CutStage
 from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
 from curator.tables.clip_rows import ClipRow, ClipRows, fields_of, reject
@@ -64,17 +63,36 @@ class CutUnit:
     Attributes:
         written: Rows of `WRITTEN_SCHEMA`.
         failures: Failures by clip id.
-        frames: Stored frames of clips.
+        fresh: Written clips for the next step of the chain, which drops them.
+        frames: Frames that the next step stored.
     """
 
     written: pa.Table = field(default_factory=WRITTEN_SCHEMA.empty_table)
     failures: Mapping[str, Failure] = field(default_factory=dict)
+    fresh: Sequence[FreshClip] = ()
     frames: Sequence[StoredFrames] = ()
 
     def facts(self) -> dict[str, dict[str, Any]]:
         """Returns the facts of written clips by clip id."""
         rows = self.written.select(["clip_id", *CUT_FACTS]).to_pylist()
         return {row.pop("clip_id"): row for row in rows}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowUp:
+    """What another stage does with clips in the process that wrote them.
+
+    Attributes:
+        rejects: Gets rows of `WRITTEN_SCHEMA` of clips that the last run wrote and rejected, and
+            returns those that it rejects again, bool [rows].
+        note: Returns what the worker needs to know about a clip.
+        step: Returns the step after the cut, by the number of decoder threads. It gets a `CutUnit`
+            with `fresh` clips, and returns the unit without them. None for no such step.
+    """
+
+    rejects: Callable[[pa.Table], pa.Array]
+    note: Callable[[ClipRow], Any]
+    step: Callable[[int], Step] | None
 
 
 class TrackLoader:
@@ -98,34 +116,38 @@ class TrackLoader:
 
 @dataclass(frozen=True, slots=True)
 class CutKeeper:
-    """Stores the written clips of a unit as one part of `cuts`; `keep` stores sampled frames."""
+    """Stores the written clips of a unit as one part of `cuts`.
+
+    With `passes_on`, the clips also go to the next step of the chain, in the same process.
+    """
 
     parts: Parts
-    keep: Callable[[Sequence[ClipSample]], list[StoredFrames]] | None = None
+    passes_on: bool = False
 
     def __call__(self, unit: Sequence[CutItem], results: Sequence[CutOutcome]) -> CutUnit:
         """Stores the results of a unit."""
         rows: list[dict[str, Any]] = []
-        samples: list[ClipSample] = []
+        fresh: list[FreshClip] = []
         failures: dict[str, Failure] = {}
         for item, result in zip(unit, results, strict=True):
             # The id comes from the unit, because a result may come from a sandbox.
-            clip_id, choice, written = item.clip.clip_id, item.clip.frames, result.written
+            clip_id, written = item.clip.clip_id, result.written
             if result.failure is not None:
                 failures[clip_id] = result.failure
             if written is not None:
                 how = {name: getattr(result, name) for name in HOW_SCHEMA.names}
                 rows.append(asdict(written) | how | {"clip_id": clip_id, "mp4": result.mp4})
-            if choice is not None and result.sampled is not None:
-                samples.append((choice, result.sampled, written))
-        # Stores frames first: a written clip is not decoded again to sample missing frames.
-        frames = self.keep(samples) if self.keep is not None else ()
+                fresh.append(FreshClip(note=item.clip.note, written=written, mp4=result.mp4))
         if not rows:
-            return CutUnit(failures=failures, frames=frames)
+            return CutUnit(failures=failures)
         table = pa.Table.from_pylist(rows, schema=pa.unify_schemas([CUT_SCHEMA, HOW_SCHEMA]))
         clip_ids = table["clip_id"].to_pylist()
         name = self.parts.write(table.select(CUT_SCHEMA.names), clip_ids, one_row_groups=True)
-        return CutUnit(written=_in_part(table, name), failures=failures, frames=frames)
+        return CutUnit(
+            written=_in_part(table, name),
+            failures=failures,
+            fresh=fresh if self.passes_on else (),
+        )
 
 
 @dataclass
@@ -172,7 +194,9 @@ class Cutting:
         cluster, the number of workers follows the amount of work.
         """
         if self._pool is None:
-            self._pool = self.engine.pool([self._step(CutStage, 1, None)], keeps=False)
+            self._pool = self.engine.pool(
+                [self._step(self.engine.threads(1), passes_on=False)], keeps=False
+            )
         self.refuse_hdr(clips)
         self._waiting += clips.kept()
         if sum(map(_seconds, self._waiting)) >= CUT_UNIT_S:
@@ -182,23 +206,26 @@ class Cutting:
         self._take(self._pool.poll())
 
     def cut(
-        self, clips: ClipRows, sources: Mapping[str, SourceRef], order: FrameOrder | None = None
+        self, clips: ClipRows, sources: Mapping[str, SourceRef], then: FollowUp | None = None
     ) -> Iterator[CutUnit]:
         """Cuts the kept clips that no part of `cuts` and no shard has; yields the results.
 
-        `order` chooses the frames that another stage needs of the clips that are cut.
+        `then` gets the clips of a unit in the worker that wrote them.
         """
         self.refuse_hdr(clips)
         while self._pool is not None and self._pool.n_open:
             self._take(self._pool.poll(timeout=1.0))
         self.close()
         self._failures.clear()
-        kept = clips.kept_numbers()
-        self._earlier = self._written(clips)
-        there = pa.concat_tables([WRITTEN_SCHEMA.empty_table(), *self._earlier])["clip_id"]
+        written = pa.concat_tables([WRITTEN_SCHEMA.empty_table(), *self._written(clips)])
+        is_there = pc.is_valid(written["name"])
+        if then is not None:
+            self._reject_again(clips, written.filter(pc.invert(is_there)), then)
+        self._earlier = [written.filter(is_there)]
+        kept, there = clips.kept_numbers(), self._earlier[0]["clip_id"]
         is_missing = ~pc.is_in(clips.kept_ids(), value_set=there).to_numpy(False)
         missing = [clips[number] for number in kept[is_missing].tolist()]
-        for unit in self._run(CutStage, missing, sources, order, n_before=len(kept) - len(missing)):
+        for unit in self._run(missing, sources, then, n_before=len(kept) - len(missing)):
             self._made.append(unit.written)
             self._failures |= unit.failures
             yield unit
@@ -215,11 +242,8 @@ class Cutting:
         # If a clip was written twice, the last location is used.
         places, last = np.unique(at[::-1], return_index=True)
         last = len(at) - 1 - last[places >= 0]
-        numbers = clips.kept_numbers()[places[places >= 0]]
         table = take_rows(table, pa.array(last))
-        facts = table.select(CUT_FACTS)
-        facts = facts.append_column("cut_fingerprint", pa.repeat(self.fingerprint, len(last)))
-        clips.scatter(numbers, facts)
+        self._set_facts(clips, clips.kept_numbers()[places[places >= 0]], table)
         for clip in clips.kept() if self._failures else ():
             failure = self._failures.get(clip.clip_id)
             if failure is not None:
@@ -228,6 +252,17 @@ class Cutting:
                 reject(clip, reason, detail=failure.message)
         columns = ("clip_id", "name", "row", "offset", "mp4_bytes")
         return Locations(table.select(columns).rename_columns(LOCATION_SCHEMA.names))
+
+    def _reject_again(self, clips: ClipRows, written: pa.Table, then: FollowUp) -> None:
+        """Rejects clips that the last run rejected after it wrote them, instead of cutting them."""
+        rejected = written.filter(then.rejects(written))
+        at = pc.index_in(rejected["clip_id"], value_set=clips.column("clip_id"))
+        self._set_facts(clips, at.to_numpy(), rejected)
+
+    def _set_facts(self, clips: ClipRows, numbers: NDArray[np.int64], written: pa.Table) -> None:
+        facts = written.select(CUT_FACTS)
+        facts = facts.append_column("cut_fingerprint", pa.repeat(self.fingerprint, len(written)))
+        clips.scatter(numbers, facts)
 
     @property
     def n_cut(self) -> int:
@@ -238,13 +273,6 @@ class Cutting:
     def work(self) -> dict[str, Any]:
         """Facts for the summary about the clips that this run cut."""
         return cut_facts(self._made, self._config.crf)
-
-    def look(
-        self, clips: Sequence[ClipRow], order: FrameOrder, sources: Mapping[str, SourceRef]
-    ) -> Iterator[Sequence[StoredFrames]]:
-        """Samples frames of clips before they are cut, without encoding."""
-        for unit in self._run(LookStage, clips, sources, order):
-            yield unit.frames
 
     def refuse_hdr(self, clips: ClipRows) -> None:
         """Rejects PQ and HLG clips if `cut.hdr` is reject."""
@@ -270,53 +298,53 @@ class Cutting:
 
     def _run(
         self,
-        kind: type[CutStage],
         clips: Sequence[ClipRow],
         sources: Mapping[str, SourceRef],
-        order: FrameOrder | None,
-        n_before: int = 0,
+        then: FollowUp | None,
+        n_before: int,
     ) -> Iterator[CutUnit]:
-        """Runs a stage over some clips; the work begins when the caller requests a result."""
+        """Cuts some clips; the work begins when the caller requests a result."""
         if not clips:
             return
         engine = self.engine
         total_s = sum(map(_seconds, clips))
         unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
-        units = list(self._units(clips, sources, order, unit_s))
+        units = list(self._units(clips, sources, then, unit_s))
         self.progress.work(len(clips), total_s, n_before=n_before)
         pixels = sum(clip.n_frames * clip.width * clip.height for clip in clips)
         # The work in frames of 1080p: encoding a frame takes twice as long as decoding it.
         small = engine.is_small(len(clips), 3.0 * float(pixels) / FULL_HD)
-        step = self._step(kind, 1 if small else engine.n_workers(len(units)), order)
+        threads = engine.threads(1 if small else engine.n_workers(len(units)))
+        after = [] if then is None or then.step is None else [then.step(threads)]
+        step = self._step(threads, passes_on=bool(after))
         if step.resources.gpus and not engine.may_have_gpus():
             raise UsageError(
                 "cut.encoder is nvenc, and neither the driver nor Ray finds a GPU; `curate doctor` "
                 "shows the reason; --set cut.encoder=x264 needs no GPU"
             )
-        yield from self._runner.run([step], units, small=small)
+        yield from self._runner.run([step, *after], units, small=small)
 
     def _units(
         self,
         clips: Sequence[ClipRow],
         sources: Mapping[str, SourceRef],
-        order: FrameOrder | None,
+        then: FollowUp | None,
         unit_s: float,
     ) -> Iterator[list[ClipToCut]]:
         """Divides clips, in their order, into units of about `unit_s` seconds."""
         for unit in pack(clips, max_items=CUT_UNIT_CLIPS, weight=_seconds, max_weight=unit_s):
-            yield [self._to_cut(clip, sources, order) for clip in unit]
+            yield [self._to_cut(clip, sources, then) for clip in unit]
 
-    def _step(self, kind: type[CutStage], n_workers: int, order: FrameOrder | None) -> Step:
-        threads = self.engine.threads(n_workers)
+    def _step(self, threads: int, *, passes_on: bool) -> Step:
         return stage_step(
-            kind(self.stage.config, self.stage.pixels, threads=threads),
+            CutStage(self.stage.config, self.stage.pixels, threads=threads),
             keeps_state=True,
             load=TrackLoader(self.store),
-            keep=CutKeeper(self._parts, order.keep if order is not None else None),
+            keep=CutKeeper(self._parts, passes_on),
         )
 
     def _to_cut(
-        self, clip: ClipRow, sources: Mapping[str, SourceRef], order: FrameOrder | None
+        self, clip: ClipRow, sources: Mapping[str, SourceRef], then: FollowUp | None
     ) -> ClipToCut:
         return ClipToCut(
             source=sources[clip.source_id],
@@ -327,7 +355,7 @@ class Cutting:
             crop=_crop_of(clip),
             # With `cut.size`, the row already has the size to write.
             size=None if self._config.size is None else (clip.width, clip.height),
-            frames=order.of(clip) if order is not None else None,
+            note=then.note(clip) if then is not None else None,
             window=None
             if clip.window_frames is None
             else (clip.n_frames, Fraction(clip.fps_fraction)),
@@ -343,7 +371,10 @@ class Cutting:
         )
 
     def _written(self, clips: ClipRows) -> list[pa.Table]:
-        """Returns written clips to reuse, from parts of `cuts` or from shards of the last run."""
+        """Returns written clips to reuse, from parts of `cuts` or from shards of the last run.
+
+        Clips that the last run rejected after it wrote them have no `name`.
+        """
         columns = ("clip_id", *_FORM, *CROP_COLUMNS)
         kept = clips.table(fields_of(clips.schema, columns))
         kept = take_rows(kept, pa.array(clips.kept_numbers()))
@@ -374,9 +405,10 @@ class Cutting:
             # A tar may have been removed or damaged since the last run.
             sizes = [reusable.get(shard, -1) for shard in table["shard"].to_pylist()]
             ends = pc.add(table["mp4_offset"], table["mp4_bytes"])
-            is_whole = pc.less_equal(ends, pa.array(sizes, pa.int64()))
+            # A clip without a tar was rejected after it was written.
+            is_usable = pc.fill_null(pc.less_equal(ends, pa.array(sizes, pa.int64())), True)
             table = table.filter(
-                pc.and_(pc.equal(table["cut_fingerprint"], self.fingerprint), is_whole)
+                pc.and_(pc.equal(table["cut_fingerprint"], self.fingerprint), is_usable)
             )
             yield _placed(table, name=table["shard"], offset=table["mp4_offset"])
 

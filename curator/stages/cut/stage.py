@@ -1,4 +1,4 @@
-"""The stages that write kept clips, and that sample frames of clips before they are written."""
+"""The stage that writes kept clips."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -12,16 +12,12 @@ import av
 
 from curator.cut_requests import cut_request, windowed
 from curator.dataset.output_form import formed
-from curator.media.clip_frames import FrameChoice, FrameSampler
 from curator.media.encode import refuse_without
 from curator.records.clips import Span, Written
-from curator.records.cuts import Crop, CutRequest, NotCopied, SampledFrames, crop_columns
+from curator.records.cuts import Crop, CutRequest, NotCopied, crop_columns
 from curator.records.sources import Failure, SourceRef, decode_limit_s
 from curator.records.tracks import SourceFrames
-from curator.sample_frames import read_text
 from curator.stage import (
-    DECISIONS,
-    OFF,
     Phase,
     PixelStage,
     Resources,
@@ -30,7 +26,7 @@ from curator.stage import (
     StageConfig,
     Wait,
 )
-from curator.stages.cut.clip_cutter import ClipCutter, MakeSampler
+from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.storage import open_blocks, open_source
 
@@ -44,14 +40,15 @@ class CutStageConfig(StageConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipToCut:
-    """A clip to write, or of which to sample frames.
+    """A clip to write.
 
     Attributes:
         min_frames: Minimum number of frames of a copy; a shorter copy is not used.
         track_part: Part of `tracks` with the timestamps of the source.
         crop: The picture without its black borders, as proposed; None keeps the whole picture.
         size: Width and height to write; None keeps those of the picture.
-        frames: Chooses the frames that another stage needs; None for no frames.
+        note: What the next step of the chain needs to know about the clip; None without such a
+            step.
         window: Frames to write, and their rate; None for a clip that is no window.
     """
 
@@ -62,7 +59,7 @@ class ClipToCut:
     track_part: str = ""
     crop: Crop | None = None
     size: tuple[int, int] | None = None
-    frames: FrameChoice | None = None
+    note: Any = None
     window: tuple[int, Fraction] | None = None
 
 
@@ -81,7 +78,7 @@ class CutItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOutcome:
-    """The result for one clip: the written clip, sampled frames, or a failure.
+    """The result for one clip: the written clip, or a failure.
 
     A copy may be shorter than the proposed clip; `written` has the span of the copy.
     """
@@ -96,8 +93,6 @@ class CutOutcome:
     """Whether the check of a copy decoded all frames."""
     mp4: bytes = field(default=b"", repr=False)
     """The clip, until it is stored."""
-    sampled: SampledFrames | None = None
-    """Frames for another stage, until they are stored."""
 
 
 MAX_CUT_BYTES = 6 << 30
@@ -139,13 +134,8 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
         """Waits for the stages that may still reject clips."""
-        if any(wait.on == DECISIONS for wait in before):
-            return self.waits_for("every kept clip to be annotated", "annotations may reject it")
         wait = self.waits_for_decisions(before)
-        asks = any(
-            wait.stage == "caption" and wait.granularity != OFF and not wait.on for wait in before
-        )
-        if wait.is_needed or asks:
+        if wait.is_needed:
             return wait
         where = "on a cluster or a machine with a GPU, cutting begins before all are decided"
         return replace(wait, why=f"{wait.why}; {where}")
@@ -166,14 +156,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
 
     def models(self) -> tuple[object, ...]:
         """Returns the version of libavcodec, and the fingerprints of stages that change pixels."""
-        return (av.library_versions["libavcodec"], *self.pixel_fingerprints())
-
-    def pixel_fingerprints(self) -> list[tuple[str, str, str]]:
-        """Returns module, class and fingerprint of each stage that changes pixels."""
-        return [
-            (type(stage).__module__, type(stage).__qualname__, stage.fingerprint({}))
-            for stage in self.pixels
-        ]
+        return (av.library_versions["libavcodec"], *pixel_fingerprints(self.pixels))
 
     def settings(self) -> dict[str, object]:
         """Returns the settings that change results."""
@@ -238,18 +221,6 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
             self.release()
             raise
 
-    def _sampler(self, request: CutRequest, unit: CutItem) -> MakeSampler | None:
-        track, clip = unit.track, unit.clip
-        choice = clip.frames
-        if choice is None:
-            return None
-
-        def make(n_frames: int, first: int) -> FrameSampler:
-            start_s = track.seconds(int(track.frame_pts[clip.span.start_frame + first]))
-            return FrameSampler(choice.wanted(n_frames, float(request.fps), start_s), read_text)
-
-        return make
-
     def _request(self, unit: CutItem) -> CutRequest:
         clip = unit.clip
         request = cut_request(
@@ -266,7 +237,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         begun = time.monotonic()
         request = self._request(unit)
         with self._cutter(unit) as cutter:
-            cut = cutter.cut(request, self._sampler(request, unit))
+            cut = cutter.cut(request)
         track, span = unit.track, unit.clip.span
         first_pts = int(track.frame_pts[span.start_frame])
         start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
@@ -297,7 +268,6 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
             not_copied=cut.not_copied,
             is_decoded=cut.is_decoded,
             mp4=cut.mp4,
-            sampled=cut.sampled,
         )
 
     def failed(self, unit: CutItem, failure: Failure) -> CutOutcome:
@@ -309,23 +279,9 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         return result.video_s
 
 
-class LookStage(CutStage):
-    """Samples frames of clips before they are written, without encoding."""
-
-    name = "look"
-
-    @property
-    def _is_on_gpu(self) -> bool:
-        return False
-
-    def process(self, unit: CutItem) -> CutOutcome:
-        """Samples the frames of a clip."""
-        request = self._request(unit)
-        make_sampler = self._sampler(request, unit)
-        assert make_sampler is not None
-        with self._cutter(unit) as cutter:
-            return CutOutcome(clip_id=unit.clip.clip_id, sampled=cutter.look(request, make_sampler))
-
-    def failed(self, unit: CutItem, failure: Failure) -> CutOutcome:
-        """Returns the outcome of a clip whose frames could not be sampled."""
-        return CutOutcome(clip_id=unit.clip.clip_id, sampled=SampledFrames(error=failure.message))
+def pixel_fingerprints(stages: Sequence[PixelStage[Any]]) -> list[tuple[str, str, str]]:
+    """Returns module, class and fingerprint of each stage that changes pixels."""
+    return [
+        (type(stage).__module__, type(stage).__qualname__, stage.fingerprint({}))
+        for stage in stages
+    ]

@@ -302,7 +302,6 @@ def _exported_lines(exported: "Exported", destination: str, format: str) -> Iter
             "composed of measurements, not written by a model (caption.captioner is measured); "
             "`curate recaption` has a model write captions",
         ),
-        (exported.n_left_out, "pair", "left out because the written clip lacks their frames"),
         (
             exported.n_others,
             "object",

@@ -107,7 +107,7 @@ def _unknown(finished: Finished, recipe: Recipe, decisions: ChangedDecisions) ->
         for now, then in zip(first_reasons(finished.clips), decisions.then, strict=True)
     ]
     if any(gained):
-        later = "captioned or cut" if recipe.caption.decides else "cut"
+        later = "cut or captioned" if recipe.caption.decides else "cut"
         yield (
             f"{amount(sum(gained), 'clip')} would newly be kept; a run rejects those that cannot "
             f"be {later}"

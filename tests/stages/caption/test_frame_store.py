@@ -10,11 +10,9 @@ import pytest
 
 from curator.errors import StorageError
 from curator.records.cuts import SampledFrames, StoredFrames
-from curator.sample_frames import ClipToSample
 from curator.stages.caption.caption_records import Task, Window
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.frame_store import FrameParts
-from curator.stages.caption.windows import WindowFrames
+from curator.stages.caption.frame_store import ClipToCaption, FrameParts
 from curator.storage import Store, open_store
 
 CONFIG = CaptionConfig(captioner="openai", url="http://x", model="m")
@@ -22,11 +20,11 @@ CONFIG = CaptionConfig(captioner="openai", url="http://x", model="m")
 
 def _written(store: Store, names: str) -> list[StoredFrames]:
     parts = FrameParts(store, CONFIG)
-    return [where for name in names for where in parts.put([(_choice(name), _sampled(name), None)])]
+    return [where for name in names for where in parts.put([_clip(name)], [_sampled(name)])]
 
 
-def _choice(name: str) -> WindowFrames:
-    return WindowFrames(config=CONFIG, clip_id=name, content=f"of {name}")
+def _clip(name: str) -> ClipToCaption:
+    return ClipToCaption(uri="a.tar", n_frames=2, wanted=(), clip_id=name, key=f"of {name}")
 
 
 def _sampled(name: str) -> SampledFrames:
@@ -78,14 +76,10 @@ def test_frames_are_stored_under_the_clip_that_was_asked_for_or_read_again(tmp_p
         parts.frames(where, _task("a", 0))
     hidden.rename(tmp_path / where.part)
     assert parts.frames(where, _task("a", 0)).jpegs == (b"a",)
-    # A compromised sandbox cannot name another clip or other content.
+    # A compromised sandbox cannot name another clip.
     store = open_store(str(tmp_path))
     parts = pickle.loads(pickle.dumps(FrameParts(store, CONFIG)))
-    asked = [
-        ClipToSample(uri="a.tar", n_frames=2, wanted=(), choice=_choice(name))
-        for name in ("asked", "broken")
-    ]
     results = [_sampled("another"), SampledFrames(error="no frames")]
-    stored, failed = parts.put_sampled(asked, results)
-    assert (stored.clip_id, stored.content) == ("asked", "of asked")
+    stored, failed = parts.put([_clip("asked"), _clip("broken")], results)
+    assert stored.clip_id == "asked"
     assert (failed.clip_id, failed.error) == ("broken", "no frames")

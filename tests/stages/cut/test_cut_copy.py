@@ -23,7 +23,6 @@ from made_cuts import Film, cutter_of, request_of
 from samples import framed
 
 from curator.cut_requests import least_frames
-from curator.media.clip_frames import FrameSampler
 from curator.media.packet_copy import CannotCopyError, PacketSpan, VideoPacket, packets_of_span
 from curator.records.cuts import CutClip, NotCopied
 from curator.records.tracks import UNIFORM, Track
@@ -419,17 +418,12 @@ def test_a_flipped_bit_is_seen_where_packets_are_known(
 
 
 def test_packets_that_the_analysis_did_not_see_are_decoded(film: MakeFilm) -> None:
-    """Pins the full check for another size, for unchecked sources, and where frames are sampled."""
+    """Pins the full check for another size, and for unchecked sources."""
     path, track = film("plain.mp4")
     other = replace(track, frame_bytes=track.frame_bytes + (np.arange(N) == 60))
     unchecked = replace(track, block_hashes=b"")
-    for analysis, sampler, is_decoded in (
-        (track, None, False),
-        (track, lambda *_: FrameSampler([]), True),
-        (other, None, True),
-        (unchecked, None, True),
-    ):
-        clip = cutter_of(path, LENIENT).cut(request_of(analysis, 0, N), sampler)
+    for analysis, is_decoded in ((track, False), (other, True), (unchecked, True)):
+        clip = cutter_of(path, LENIENT).cut(request_of(analysis, 0, N))
         assert (clip.cut_mode, clip.is_decoded) == ("copy", is_decoded)
 
 
