@@ -22,7 +22,7 @@ from curator.executor.host_resources import available_cpus, available_gpus, memo
 from curator.executor.ray_cluster import Number, RayCluster
 from curator.executor.sandboxed_process import SANDBOX_COUNTS, process_sandbox
 from curator.executor.termination import uninterrupted
-from curator.executor.timeline import Timeline
+from curator.executor.unit_times import UnitTimes
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import Chain, largest, pack_chain, stage_name
 from curator.stage import Resources
@@ -48,7 +48,7 @@ AHEAD = 2
 """Units that a worker holds at a time if its steps keep no state: it begins the next unit before
 the driver takes the last result."""
 
-FACTS = ("timeline", "cluster", "cpu_instead_of_gpu", "sandboxes")
+FACTS = ("unit_times", "cluster", "cpu_instead_of_gpu", "sandboxes")
 """Keys of a summary that describe the execution of a run; the other keys describe its results."""
 
 Check = Callable[[], str | None]
@@ -80,7 +80,7 @@ class Engine:
         """Kinds of nodes in the cluster when Ray was started or joined."""
         self._gpu_bytes = 0
         """Memory of this machine that workers with a GPU take."""
-        self.timeline = Timeline()
+        self.unit_times = UnitTimes()
         """When the workers of each node were busy, by stage."""
         self.counts = FleetCounts()
         self.cpu_s = Counter[str]()
@@ -287,7 +287,7 @@ class Engine:
             backend,
             pools,
             counts=self.counts,
-            timeline=self.timeline,
+            unit_times=self.unit_times,
             beat=self.heartbeat.beat,
             ahead=ahead,
             keeps=keeps,
@@ -301,8 +301,8 @@ class Engine:
             facts["cpu_instead_of_gpu"] = dict(sorted(counts.cpu_instead.items()))
         if sandboxes := {name: n for name, n in counts.sandboxes.items() if n}:
             facts["sandboxes"] = sandboxes
-        if timeline := self.timeline.as_dict():
-            facts["timeline"] = timeline
+        if unit_times := self.unit_times.facts():
+            facts["unit_times"] = unit_times
         if counts.workers:
             facts["cluster"] = {
                 "is_joined": self.joins,

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from curator.errors import CuratorError, UsageError
-from curator.executor.timeline import Timeline
+from curator.executor.unit_times import UnitTimes
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import MAX_DEATHS, Death, UnitAttempts, is_crash_looping
 from curator.stage import Resources
@@ -183,7 +183,7 @@ class Fleet:
         pools: Kinds of workers, the preferred kind first. If there are several, the last one takes
             units from the end, which leaves the longest units to the others.
         counts: Incremented by the fleet.
-        timeline: Gets time and node of each unit.
+        unit_times: Gets time and node of each unit.
         beat: Called when a worker comes up, or ends a unit.
         ahead: Units that a worker has at a time.
         keeps: Whether idle workers stay, because more units are submitted later.
@@ -195,13 +195,13 @@ class Fleet:
         pools: Sequence[WorkerPool],
         *,
         counts: FleetCounts,
-        timeline: Timeline,
+        unit_times: UnitTimes,
         beat: Callable[[], None] = lambda: None,
         ahead: int = 1,
         keeps: bool = False,
     ) -> None:
         self._backend, self._pools = backend, list(pools)
-        self._counts, self._timeline = counts, timeline
+        self._counts, self._unit_times = counts, unit_times
         self._ahead, self._keeps, self._beat = ahead, keeps, beat
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._waiting: deque[UnitAttempts] = deque()
@@ -387,7 +387,7 @@ class Fleet:
             self._n_crashes = 0
         name = worker.ready.name if worker.ready is not None else ""
         self._counts.traffic.update(answer.traffic)
-        self._timeline.add(
+        self._unit_times.add(
             worker.pool.stage, name, answer.begun_s, answer.ended_s, str(worker.number)
         )
         self._place(worker)

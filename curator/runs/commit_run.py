@@ -55,7 +55,7 @@ from curator.tables.snapshot_store import (
     snapshot_name,
 )
 from curator.tables.source_table import SourceTotals, value_counts
-from curator.tools.report import PREVIEWS, render_report, shown_clips, trace_json
+from curator.tools.report import PREVIEWS, render_report, shown_clips
 from curator.tools.report.default_words import KEPT_WITH_AUDIO
 from curator.trainers.clip_fit import COLUMNS as FIT_COLUMNS
 from curator.trainers.clip_fit import added, fit_of_each
@@ -63,7 +63,7 @@ from curator.trainers.clip_fit import added, fit_of_each
 logger = logging.getLogger(__name__)
 
 
-REPORT, TRACE = "report/index.html", "report/trace.json"
+REPORT = "report/index.html"
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
@@ -206,13 +206,12 @@ def write_fixed_paths(
     """Updates the files at fixed paths to the newest snapshot, `summary.json` last.
 
     `summary` names tables by their fixed paths; `previous` is the old summary. Without `page`, the
-    report and its trace stay unchanged. Returns the contents of `summary.json`.
+    report stays unchanged. Returns the contents of `summary.json`.
     """
     put_in_place(store, summary)
     if page is not None:
         store.write(REPORT, page.encode())
         delete_previews(store)
-        store.write(TRACE, trace_json(summary.get("timeline") or {}))
     used = {name: summary[name] for name in SETTINGS}
     store.write(CONFIG, sealed_json(used, to_json, CONFIG))
     write_shard_files(store, shard_files)

@@ -161,7 +161,7 @@ def start_run(
         return whole.execute(sources, limit=limit, replace=replace)
 
     with (
-        exported_spans(progress, engine.timeline),
+        exported_spans(progress, engine.unit_times),
         reported(store, progress, partial(lease.check, beats=False)),
     ):
         return with_repair(store, run, ALL, check=lease.check)

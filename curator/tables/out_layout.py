@@ -132,7 +132,7 @@ _HASHED = _any_of(
 )
 _FIXED = _any_of(
     *map(re.escape, (SUMMARY, CONFIG, LEASE, PLAN, PROGRESS, LEARNED_MODEL)),
-    r"report/(?:(?:index|tune|learn)\.html|trace\.json)",
+    r"report/(?:index|tune|learn)\.html",
     r"report/previews/[0-9a-f]+\.mp4",
     r"vectors/footage\.json",
     rf"{SHARDS}/(?:dataset\.parquet|manifest(?:\.next)?\.json|wids-(?:train|val)\.json)",

@@ -19,7 +19,7 @@ from curator.executor.fleet import (
     WorkerLost,
     WorkerPool,
 )
-from curator.executor.timeline import Timeline
+from curator.executor.unit_times import UnitTimes
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import MAX_ATTEMPTS, Step, call_chain, pack_chain, split
 from curator.packing import pack
@@ -29,7 +29,7 @@ from curator.tables.track_parts import AnalyzedUnit, StoredTrack
 
 
 def fleet_of(backend: Simulated, *pools: WorkerPool, **options: Any) -> Fleet:  # noqa: ANN401
-    made = {"counts": FleetCounts(), "timeline": Timeline()} | options
+    made = {"counts": FleetCounts(), "unit_times": UnitTimes()} | options
     return Fleet(backend, pools or [pool()], **made)  # type: ignore[arg-type]
 
 
@@ -307,13 +307,13 @@ def test_a_fleet_whose_backend_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_workers_of_this_machine_stay_for_the_next_chain_unless_a_step_raises() -> None:
-    backend, timeline = Simulated(echo), Timeline()
+    backend, unit_times = Simulated(echo), UnitTimes()
     backend.is_elastic = False
-    fleet = fleet_of(backend, pool(most=1), timeline=timeline)
+    fleet = fleet_of(backend, pool(most=1), unit_times=unit_times)
     assert list(fleet.run([[1], [2]])) == [[1], [2]]
     assert len(backend.kept) == 1
     assert not backend.ended
-    (stage,) = timeline.as_dict()["stages"]
+    (stage,) = unit_times.facts()
     assert (stage["stage"], stage["units"], stage["workers"]) == ("work", 2, 1)
     # An error of a step ends the run as it was raised.
     backend = Simulated(lambda worker, unit, n_deaths: CuratorError("7 is odd"))

@@ -17,7 +17,7 @@ from simulated_workers import Simulated, pool
 from curator.cli import main
 from curator.executor.engine import Engine
 from curator.executor.fleet import Fleet, FleetCounts
-from curator.executor.timeline import Timeline
+from curator.executor.unit_times import UnitTimes
 from curator.executor.unit_worker import UnitResult, UnitWorker, stage_step
 from curator.stage import Scope, Stage, StageConfig
 from curator.tools.commands.arguments import EXIT_OK
@@ -106,7 +106,7 @@ def test_every_item_is_done_once_and_counted_once_where_units_come_back(
 def test_a_fleet_gives_the_rest_of_a_unit_to_the_next_worker() -> None:
     worker = UnitWorker(stage=Doubling(StageConfig()), store_s=0.0)
     backend = Simulated(lambda _, unit, n_deaths: worker(unit))
-    fleet = Fleet(backend, [pool(most=2)], counts=FleetCounts(), timeline=Timeline())
+    fleet = Fleet(backend, [pool(most=2)], counts=FleetCounts(), unit_times=UnitTimes())
     results: list[UnitResult[list[str]]] = list(fleet.run([UNIT, [Item("d")]]))
     assert sorted(result.results[0] for result in results) == ["aa", "bb", "cc", "dd"]
 

@@ -145,7 +145,7 @@ def test_workers_ask_during_the_cut_and_a_kill_repeats_only_what_is_not_stored(
     assert done.files() == described.files()
     assert set(fake_server.counts("answered").values()) == {1}
     assert done.summary()["work"]["caption_windows_asked"] == len(done.table("annotations")) - 8
-    stages = {stage["stage"] for stage in done.summary()["timeline"]["stages"]}
+    stages = {stage["stage"] for stage in done.summary()["unit_times"]}
     assert {"cut", "caption"} <= stages
     assert not list(stored.glob("*.json"))
     assert len(list(stored.iterdir())) <= 5

@@ -10,7 +10,7 @@ import pytest
 from captioned import Captioned, assert_described, film_of
 
 from curator.cli import main
-from curator.executor.timeline import Timeline
+from curator.executor.unit_times import UnitTimes
 from curator.runs.recaptioning import EXPECTED
 from curator.stages.cut.stage import CutStage
 from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
@@ -188,9 +188,9 @@ def test_the_summary_says_what_this_command_did(
 ) -> None:
     """Pins that no time and no count of the run before stands as if it were this one's."""
     before = alone.summary()
-    timeline = {"start": "2026-01-01T00:00:00Z", "rows": [], "stages": []}
-    timelines = iter([timeline, {}])
-    monkeypatch.setattr(Timeline, "as_dict", lambda _: next(timelines))
+    made = [{"stage": "shard", "units": 1, "busy_s": 1.0, "workers": 1, "nodes": 1}]
+    times = iter([made, []])
+    monkeypatch.setattr(UnitTimes, "facts", lambda _: next(times))
     assert before["cut"]["copied"] + before["cut"]["encoded"] > 0
     assert "cut" in before["cpu_seconds"]
     after = alone.recaption("caption.text=short")
@@ -198,11 +198,11 @@ def test_the_summary_says_what_this_command_did(
     assert after["cut"].keys() == before["cut"].keys()
     assert not any(after["cut"].values())
     assert after["long_sources_analyzed_whole"] == {}
-    assert after["timeline"] == timeline
+    assert after["unit_times"] == made
     assert after["source_bytes"] == before["source_bytes"]
     alone.forget("replies")
     summary = alone.recaption()
-    assert "timeline" not in summary
+    assert "unit_times" not in summary
     spent = summary["cpu_seconds"]
     assert {"driver", "engine", "total"} < spent.keys()
     parts = [seconds for name, seconds in spent.items() if name != "total"]

@@ -21,7 +21,7 @@ from place import Place, sets, write_films
 from curator.cli import main
 from curator.errors import ErrorCode, SourceError
 from curator.executor.engine import Engine
-from curator.executor.timeline import Timeline
+from curator.executor.unit_times import UnitTimes
 from curator.runs import dry_run
 from curator.stages.scan import probe as scan
 from curator.storage import open_store
@@ -323,19 +323,18 @@ def test_candidates_are_only_taken_for_tracks_that_stand(
     assert_no_more_than_whole(place)
 
 
-def test_summary_and_report_have_the_timeline_of_their_own_run(
+def test_summary_and_report_have_the_unit_times_of_their_own_run(
     finished: tuple[Rerun, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, _ = finished
-    timeline = Timeline()
-    timeline.add("cut", "", 1_790_000_000.0, 1_790_000_001.0)
-    made, page = timeline.as_dict(), place.out / "report" / "index.html"
+    made = [{"stage": "cut", "units": 123_456, "busy_s": 1.0, "workers": 2, "nodes": 1}]
+    page = place.out / "report" / "index.html"
     with monkeypatch.context() as patched:
-        patched.setattr(Timeline, "as_dict", lambda _: made)
-        assert place.run()["timeline"] == place.summary()["timeline"] == made
-    assert "Since 2026-09-21 14:13:20 UTC" in page.read_text()
-    assert place.run().get("timeline") != made
-    assert "Since 2026-09-21 14:13:20 UTC" not in page.read_text()
+        patched.setattr(UnitTimes, "facts", lambda _: made)
+        assert place.run()["unit_times"] == place.summary()["unit_times"] == made
+    assert "123,456" in page.read_text()
+    assert place.run().get("unit_times") != made
+    assert "123,456" not in page.read_text()
 
 
 def test_a_run_that_keeps_nothing_is_whole(place: Rerun) -> None:

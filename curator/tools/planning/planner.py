@@ -361,7 +361,7 @@ class Planner:
         """Returns the GPU-seconds of the corpus; None if no worker of the sample held a GPU."""
         workers = self._summary.get("cluster", {}).get("workers", {})
         shares = {n.partition(" ")[0]: each["gpus"] for n, each in workers.items() if each["gpus"]}
-        rows = self._summary.get("timeline", {}).get("stages", [])
+        rows = self._summary.get("unit_times", [])
         busy_s = sum(shares.get(row["stage"], 0.0) * row["busy_s"] for row in rows)
         return float(busy_s / self._sample.share) if shares else None
 

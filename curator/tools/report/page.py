@@ -1,13 +1,10 @@
-"""The report page: headline, funnel, clips, scores, sources, shards, timeline and run."""
+"""The report page: headline, funnel, clips, scores, sources, shards, workers and run."""
 
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
-from itertools import pairwise
 from typing import Any
 
-from curator.executor.timeline import busy_of
 from curator.number_text import amount
 from curator.records.sources import Note, Source
 from curator.tables.clip_rows import ClipColumns
@@ -112,7 +109,7 @@ def render_report(
         max_shards=MAX_SHARDS,
         n_bytes=sum(shard.get("bytes") or 0 for shard in shards),
         buckets=_buckets(shards),
-        timeline=_given(summary.get("timeline")),
+        unit_times=summary.get("unit_times") or [],
         gpu_trouble=gpu_trouble(summary),
         done=_work_done(summary.get("work") or {}),
     )
@@ -191,26 +188,3 @@ def _work_done(work: Mapping[str, int]) -> list[str]:
         ("shards_written", "shard", "packed"),
     )
     return [f"{amount(work[key], noun)} {verb}" for key, noun, verb in words if key in work]
-
-
-def trace_json(timeline: Mapping[str, Any]) -> bytes:
-    """Converts the `timeline` of a summary to JSON in Chrome's trace format.
-
-    Each node is a process in the trace. Each stage of a node is a counter of busy workers, with an
-    event at each change of the number. An empty timeline gives an empty trace.
-    """
-    rows = timeline.get("rows") or ()
-    numbers = {node: number for number, node in enumerate(dict.fromkeys(r["node"] for r in rows))}
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": number, "args": {"name": node}}
-        for node, number in numbers.items()
-    ]
-    start_us = datetime.fromisoformat(timeline["start"]).timestamp() * 1e6 if rows else 0.0
-    for row in rows:
-        busy = [*busy_of(row).tolist(), 0.0]
-        for at, (before, workers) in enumerate(pairwise([None, *busy])):
-            if workers != before:
-                time_us = round(start_us + at * timeline["bucket_s"] * 1e6)
-                event = {"ph": "C", "name": row["stage"], "pid": numbers[row["node"]]}
-                events.append(event | {"ts": time_us, "args": {"busy workers": workers}})
-    return json.dumps({"traceEvents": events}).encode()

@@ -162,7 +162,7 @@ def _about_stages(engine: Engine, log: RunLog) -> Iterator[Number]:
     left_s = {(stage,): value for stage, value in (state["left_s"] or {}).items()}
     yield "curate_stage_left_seconds", "Time that is left, as far as known.", _STAGE, left_s
     yield "curate_stage_load", "Waiting units, and workers.", _STATE, engine.loads()
-    units, busy_s = engine.timeline.by_stage()
+    units, busy_s = engine.unit_times.by_stage()
     yield "curate_units_total", "Units that workers finished.", _STAGE, units
     yield "curate_worker_busy_seconds_total", "Time of workers in these units.", _STAGE, busy_s
 

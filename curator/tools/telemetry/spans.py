@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from curator.executor.progress import Progress
-from curator.executor.timeline import Timeline
+from curator.executor.unit_times import UnitTimes
 from curator.installation import install_extra
 
 logger = logging.getLogger(__name__)
@@ -29,8 +29,8 @@ FLUSH_MS = 5000
 
 
 @contextmanager
-def exported_spans(progress: Progress, timeline: Timeline) -> Iterator[None]:
-    """Exports spans of the block, of stages in `progress` and of units in `timeline`."""
+def exported_spans(progress: Progress, unit_times: UnitTimes) -> Iterator[None]:
+    """Exports spans of the block, of stages in `progress` and of units in `unit_times`."""
     is_off = any(os.environ.get(name, "").strip().lower() == value for name, value in _OFF)
     if is_off or not any(map(os.environ.get, _ENDPOINTS)):
         yield
@@ -52,10 +52,10 @@ def exported_spans(progress: Progress, timeline: Timeline) -> Iterator[None]:
     try:
         with tracer.start_as_current_span("curate run") as run:
             spans = _StageSpans(tracer, run, trace.set_span_in_context)
-            progress.on_stage, timeline.on_unit = spans.stage, spans.unit
+            progress.on_stage, unit_times.on_unit = spans.stage, spans.unit
             yield
     finally:
-        progress.on_stage, timeline.on_unit = None, None
+        progress.on_stage, unit_times.on_unit = None, None
         spans.stage(None)
         # An unresponsive receiver must not delay the end of the run.
         provider.force_flush(FLUSH_MS)

@@ -116,9 +116,7 @@ def test_gpu_hours_are_the_time_for_which_workers_hold_gpus() -> None:
     planner = made_planner()
     planner._summary |= {  # type: ignore[operator]
         "cluster": {"workers": {"analyze on a GPU": {"gpus": 0.25}, "cut": {"gpus": 0.0}}},
-        "timeline": {
-            "stages": [{"stage": "analyze", "busy_s": 8.0}, {"stage": "cut", "busy_s": 9}]
-        },
+        "unit_times": [{"stage": "analyze", "busy_s": 8.0}, {"stage": "cut", "busy_s": 9}],
     }
     plan = planner.plan(load_recipe("quickstart"), [], ENGINE, is_small=False)
     assert plan["gpu_s"] == pytest.approx(0.25 * 8 / 0.5)

@@ -1,15 +1,13 @@
 """Cards of the report: the scores that matter, filters and orders without a script, its size."""
 
-import json
 import re
 from typing import Any
 
 import pytest
 
-from curator.executor.timeline import THIS_MACHINE, Timeline
 from curator.measures.score_list import BUILT_IN, SCORES
 from curator.records.clips import Reason
-from curator.tools.report import render_report, shown_clips, trace_json
+from curator.tools.report import render_report, shown_clips
 from curator.tools.report.contact_sheets import KEPT, MAX_CARDS, Browsing, Sheet
 from curator.tools.report.score_distance import Nearness
 from tests.made_clips import clip_rows
@@ -109,48 +107,17 @@ def test_number_of_cards_and_size_of_the_page_are_bounded() -> None:
     Page(page)
 
 
-T = 1_790_000_000.0
-
-
-def two_nodes() -> dict[str, Any]:
-    """Analysis on one node for 100 s; half of the cut behind it, on this machine."""
-    timeline = Timeline()
-    for number in range(10):
-        timeline.add("analyze", "gpu-1", T + 10 * number, T + 10 * (number + 1), "a")
-        timeline.add("cut", "", T + 50 + 10 * number, T + 60 + 10 * number, "c")
-    return timeline.as_dict()
-
-
-def page_with(timeline: dict[str, Any]) -> tuple[str, Page]:
+def page_with(unit_times: list[dict[str, Any]]) -> tuple[str, Page]:
     clips = [clip(0)]
-    return render(clips, summary=summary_of(clips, timeline=timeline))
+    return render(clips, summary=summary_of(clips, unit_times=unit_times))
 
 
-def test_nodes_are_processes_and_stages_are_counters_of_busy_workers() -> None:
-    events = json.loads(trace_json(two_nodes()))["traceEvents"]
-    names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
-    assert sorted(names.values()) == ["gpu-1", THIS_MACHINE]
-    counted = [
-        (names[e["pid"]], e["name"], e["ts"] / 1e6 - T, e["args"]) for e in events if e["ph"] == "C"
-    ]
-    assert counted == [
-        (THIS_MACHINE, "cut", 0, {"busy workers": 0}),
-        (THIS_MACHINE, "cut", 50, {"busy workers": 1}),
-        (THIS_MACHINE, "cut", 150, {"busy workers": 0}),
-        ("gpu-1", "analyze", 0, {"busy workers": 1}),
-        ("gpu-1", "analyze", 100, {"busy workers": 0}),
-    ]
-
-
-def test_a_page_has_a_timeline_only_if_there_is_one() -> None:
-    assert json.loads(trace_json({})) == {"traceEvents": []}
-    _, page = page_with(two_nodes())
-    assert "#timeline" in page.attributes("href")
-    assert "Since 2026-09-21 14:13:20 UTC" in page.text
-    assert "script" not in {tag for tag, _ in page.tags}
-    html, page = page_with({})
-    assert "#timeline" not in page.attributes("href")
-    assert 'id="timeline"' not in html
-    timeline = Timeline()
-    timeline.add(EVIL, EVIL, T, T + 1)
-    _refuses_evil(*page_with(timeline.as_dict()))
+def test_a_page_has_the_workers_of_stages_only_if_there_are_some() -> None:
+    row = {"stage": "analyze", "units": 12, "busy_s": 100.0, "workers": 3, "nodes": 2}
+    _, page = page_with([row])
+    assert "#workers" in page.attributes("href")
+    assert "analyze 12 3 2" in " ".join(page.text.split())
+    html, page = page_with([])
+    assert "#workers" not in page.attributes("href")
+    assert 'id="workers"' not in html
+    _refuses_evil(*page_with([row | {"stage": EVIL}]))

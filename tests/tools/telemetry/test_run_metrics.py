@@ -64,7 +64,7 @@ def engine() -> Engine:
     engine.cpu_s.update(decode=12.5)  # type: ignore[call-overload]
     engine.counts.traffic.update(source_bytes=7, requests=5, retries=1)
     engine.counts.deaths = 2
-    engine.timeline.add("analyze", "", time.time() - 4, time.time(), "1")
+    engine.unit_times.add("analyze", "", time.time() - 4, time.time(), "1")
     return engine
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from curator.executor.progress import Progress
-from curator.executor.timeline import Timeline
+from curator.executor.unit_times import UnitTimes
 from curator.installation import install_extra
 from curator.tools.telemetry.spans import exported_spans
 
@@ -65,12 +65,12 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 def run_of(n_units: int) -> None:
-    timeline = Timeline()
+    unit_times = UnitTimes()
     progress = Progress(io.StringIO(), live=False)
-    with exported_spans(progress, timeline):
+    with exported_spans(progress, unit_times):
         progress.stage("analyze")
         for number in range(n_units):
-            timeline.add("analyze", "node a", time.time() - 1, time.time(), f"{number % 2}")
+            unit_times.add("analyze", "node a", time.time() - 1, time.time(), f"{number % 2}")
         progress.stage("cut")
 
 
