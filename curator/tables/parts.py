@@ -29,7 +29,9 @@ FAILED = b"curate.failed"
 FINGERPRINT = b"curate.fingerprint"
 ROWS_PER_TABLE_PART = 200_000
 VECTOR_BYTES = 64 << 20
-"""Most bytes of vectors in a part of a table. Encoding a part takes some four times as much."""
+"""Most bytes of vectors in a part of a table."""
+GROUP_VECTOR_BYTES = 8 << 20
+"""Most bytes of vectors in a row group. Encoding a row group takes some four times as much."""
 _ROWS_PER_GROUP = 65_536
 _JUDGED_VALUES = 16_384
 
@@ -125,7 +127,7 @@ def to_parquet(
 
     `Parts.write` explains `one_row_groups` and `rows_per_group`.
     """
-    rows = rows_per_group or (1 if one_row_groups else _ROWS_PER_GROUP)
+    rows = rows_per_group or (1 if one_row_groups else _rows_per_group(table.schema))
     options: dict[str, Any] = (
         {"compression": "none", "use_dictionary": False, "write_statistics": False}
         if one_row_groups
@@ -141,21 +143,22 @@ def parquet_by_content(
     tables: Iterable[pa.Table],
     schema: pa.Schema,
     name: str,
-    rows_per_group: int = _ROWS_PER_GROUP,
+    rows_per_group: int | None = None,
 ) -> tuple[str, bytes]:
     """Returns a name with digits of the content for `~`, and Parquet bytes of concatenated tables.
 
     The bytes equal those of `to_parquet`, with one row group in memory at a time.
     """
-    groups = _row_groups(tables, schema, rows_per_group)
+    n_rows = rows_per_group or _rows_per_group(schema)
+    groups = _row_groups(tables, schema, n_rows)
     first = [next(groups)]
     encodings = _encodings(first[0])
 
     def write(writer: pq.ParquetWriter) -> None:
         # `pop` drops the only reference, so the group is freed when it is written.
-        writer.write_table(first.pop(), row_group_size=rows_per_group)
+        writer.write_table(first.pop(), row_group_size=n_rows)
         for group in groups:
-            writer.write_table(group, row_group_size=rows_per_group)
+            writer.write_table(group, row_group_size=n_rows)
 
     return sealed_parquet(write, schema, name, compression="zstd", **encodings)
 
@@ -214,9 +217,18 @@ def write_tables(
 
 def rows_per_part(schema: pa.Schema) -> int:
     """Returns the most rows in a part: fewer than `ROWS_PER_TABLE_PART` if rows have vectors."""
+    return _rows_of_vectors(schema, VECTOR_BYTES, ROWS_PER_TABLE_PART)
+
+
+def _rows_per_group(schema: pa.Schema) -> int:
+    return _rows_of_vectors(schema, GROUP_VECTOR_BYTES, _ROWS_PER_GROUP)
+
+
+def _rows_of_vectors(schema: pa.Schema, most_bytes: int, most_rows: int) -> int:
+    """Returns how many rows have vectors of `most_bytes`, at most `most_rows`."""
     kinds = [field.type for field in schema if pa.types.is_fixed_size_list(field.type)]
     n_bytes: int = sum(kind.list_size * kind.value_type.bit_width // 8 for kind in kinds)
-    return min(ROWS_PER_TABLE_PART, VECTOR_BYTES // n_bytes) if n_bytes else ROWS_PER_TABLE_PART
+    return min(most_rows, most_bytes // n_bytes) if n_bytes else most_rows
 
 
 def _pieces(tables: Iterable[pa.Table], n_each: int) -> Iterator[tuple[int, pa.Table]]:
