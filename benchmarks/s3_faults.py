@@ -8,11 +8,11 @@ are stored in a new bucket, which is removed at the end. One film exceeds 8 MiB,
 uploaded in parts. A run without faults gives the expected result. Scenarios:
 
 - faults: 5% of the requests get an error, a reset before or after the server handles them, a cut or
-  slow body, or a flipped bit; `--rounds` runs, and a second run over each output;
+  slow body, or a flipped bit in an upload; `--rounds` runs, and a second run over each output;
 - credentials: all requests after the N-th are refused with `ExpiredToken`, for several N;
 - one object: 403 for one film, and for one kind of output;
-- stale listing: a run that adds a film, once for each of its listings. This listing, with its
-  second reading over plain HTTP, is as old as the first run, or empty. The source of the first run
+- stale listing: a run that adds a film, once for each of its listings. This listing
+  is as old as the first run, or empty. The source of the first run
   is gone. And a tar of the first snapshot is away during one run, and comes back;
 - disk: OUT, then TMPDIR, is a small tmpfs, which needs root.
 

@@ -54,7 +54,7 @@ class FaultProxy:
     Attributes:
         server: Address of the S3 server.
         share: Of the requests that get a fault.
-        kinds: Of faults.
+        kinds: Of faults; `flip` changes a bit of what is sent, which a server finds.
         seed: Of the choice, which also depends on the order of requests.
         checks: Whether the proxy compares what is sent with its MD5 or SHA-256, for a server that
             does not.
@@ -155,11 +155,9 @@ class FaultProxy:
             head, answered = self._listing(head, answered)
         if kind == "lost":
             return self._reset(kind, writer)
-        if request.method != "GET" or not answered or kind not in ("cut", "slow", "flip"):
+        if request.method != "GET" or not answered or kind not in ("cut", "slow"):
             return head + answered
         self.counts[kind] += 1
-        if kind == "flip":
-            return head + self._flipped(answered)
         at = self._draw.randrange(len(answered))
         writer.write(head + answered[:at])
         await writer.drain()

@@ -49,8 +49,8 @@ from curator.storage.source_reader import open_through
 class _ParentReader(SeekableReader):
     """A source that the parent has opened; threads may read, one at a time."""
 
-    def __init__(self, sandbox: "_Sandbox", uri: str, opened: tuple[int, int, str | None]) -> None:
-        self._handle, size, self.stored_md5 = opened
+    def __init__(self, sandbox: "_Sandbox", uri: str, opened: tuple[int, int]) -> None:
+        self._handle, size = opened
         super().__init__(uri, size)
         self._sandbox = sandbox
 
@@ -118,9 +118,9 @@ class _Sandbox:
                 case "release" if self._stage is not None:
                     self._stage.release()
 
-    def _open(self, uri: str, expected_version: str | None, checks: bool) -> BinaryIO:
+    def _open(self, uri: str, expected_version: str | None) -> BinaryIO:
         # A reader whose constructor raised would be closed before it has attributes.
-        opened = pickle.loads(self.ask("open", uri, expected_version, checks))
+        opened = pickle.loads(self.ask("open", uri, expected_version))
         return io.BufferedReader(_ParentReader(self, uri, opened), BUFFER_BYTES)
 
     def _set_up(

@@ -7,7 +7,7 @@ pickled. The parent does not trust the sandbox, so messages from it are `plain_v
     load     modules                       ready
     stage    stage, imports, readable,     set_up, or refused class, message
                  plug-ins, locks, GPU
-    item     item, n_bytes                 open uri, version, checks -> handle, size, MD5
+    item     item, n_bytes                 open uri, version      -> handle, size
     release                                read handle, at, n      -> bytes
                                            end handle, at; close handle
                                            done result or failure, CPU-seconds, counts
@@ -44,7 +44,7 @@ from curator.executor.termination import uninterrupted
 from curator.stage import Stage
 from curator.storage import expect_end, open_source
 from curator.storage.scratch import ScratchFolder
-from curator.storage.source_reader import local_failure, stored_md5
+from curator.storage.source_reader import local_failure
 
 logger = logging.getLogger(__name__)
 
@@ -450,17 +450,15 @@ class SandboxedProcess:
         except OSError as error:
             return b"\1" + pickle.dumps(local_failure(uri, error))
 
-    def _opened(
-        self, uri: str, version: str | None, checks: bool, *, allowed: str
-    ) -> tuple[int, int, str | None]:
+    def _opened(self, uri: str, version: str | None, *, allowed: str) -> tuple[int, int]:
         if uri != allowed:
             raise CuratorError(f"a decoder requested {uri!r} while it worked on {allowed!r}")
         if len(self._readers) >= MAX_OPEN:
             raise ValueError(f"more than {MAX_OPEN} readers of one source")
-        reader = open_source(uri, expected_version=version, checks=checks)
+        reader = open_source(uri, expected_version=version)
         handle = max(self._readers, default=0) + 1
         self._readers[handle] = reader
-        return handle, reader.seek(0, os.SEEK_END), stored_md5(reader)
+        return handle, reader.seek(0, os.SEEK_END)
 
     def _take(
         self, begun_s: float, ended_s: float, cpu_s: dict[str, float], counts: dict[str, int]

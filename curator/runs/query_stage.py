@@ -6,7 +6,6 @@ import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import BinaryIO
 
 import numpy as np
@@ -22,7 +21,7 @@ from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
 from curator.stages.analyze.measurer import AnalysisModels
 from curator.stages.analyze.stage import load_analysis_models
-from curator.storage import read_proven
+from curator.storage import open_source
 from curator.tables.track_items import FRAMES
 
 FAMILIES = frozenset({FRAMES, "pictures", "scenes", "shots"})
@@ -65,9 +64,8 @@ class QueryStage(Stage[AnalyzeConfig, QueryFile, Track | NDArray[np.float32] | F
 
     def process(self, unit: QueryFile) -> Track | NDArray[np.float32] | Failure:
         """Returns the vector of a picture or the track of a video."""
-        if unit.is_picture:
-            return read_proven(unit.uri, unit.version, self._vector)
-        return read_proven(unit.uri, unit.version, partial(self._track, unit))
+        with open_source(unit.uri, expected_version=unit.version) as reader:
+            return self._vector(reader) if unit.is_picture else self._track(unit, reader)
 
     def failed(self, unit: QueryFile, failure: Failure) -> Failure:
         """Returns the failure."""

@@ -2,11 +2,11 @@
 
 from curator.errors import StorageError, UsageError, raised_as
 from curator.storage.base import ObjectInfo, Store
+from curator.storage.block_reader import open_blocks
 from curator.storage.content_id import NO_HASHES, ContentHashes, HashingReader, content_id
 from curator.storage.local_store import LocalStore
 from curator.storage.object_service import service_of, split_uri
 from curator.storage.place_names import local_path
-from curator.storage.proven_reader import open_blocks, read_proven
 from curator.storage.source_reader import expect_end, open_source, stat_source
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "open_blocks",
     "open_source",
     "open_store",
-    "read_proven",
     "stat_source",
 ]
 

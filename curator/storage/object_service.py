@@ -65,11 +65,6 @@ class ObjectService(ABC):
     scheme: str
     errors: tuple[type[Exception], ...]
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether requests use plain HTTP, which does not protect bytes from changes."""
-        return False
-
     @abstractmethod
     def store(self, bucket: str, prefix: str) -> Store:
         """Returns the store below a prefix; creates and checks nothing."""

@@ -5,13 +5,8 @@ after a jump is small (256 KiB). Each fetch that continues the previous fetch is
 large, up to 8 MiB. From the third fetch in a row on, a thread fetches the next block ahead. So the
 probe of a header transfers little, and sequential reads run at the connection's speed. Two
 positions that are read in turn (an MP4 with separate audio) keep their own blocks and growth.
-
-Over plain HTTP, only the weak checksum of TCP protects bytes. Then the reader repeats each request
-until two responses agree, or until a response with the whole object has the MD5 in its ETag. It
-does not if the caller compares the bytes with a hash.
 """
 
-import hashlib
 import io
 from abc import abstractmethod
 from collections import OrderedDict
@@ -19,11 +14,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from curator.errors import CuratorError
-from curator.storage.base import is_md5
 from curator.storage.content_id import Positioned
 from curator.storage.object_service import (
     NoRangeError,
@@ -36,8 +29,6 @@ from curator.storage.object_service import (
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-AGREEING_READS = 6
-"""Maximum number of reads of a range until two agree."""
 FIRST_BYTES = 256 << 10
 BLOCK_BYTES = 8 << 20
 CACHED_BLOCKS = 3
@@ -101,7 +92,6 @@ class RangeReader(SeekableReader):
         failure: Makes the error for a failed request, here and in reads.
         expected_version: ETag that the object must have; None for the ETag of the first response.
         expected_bytes: Size that the object must have; None for any.
-        checks: Whether the caller compares the bytes with a hash.
         probe: Which end of the object the first request fetches.
         first_bytes: Size of the first fetch, and of a fetch after a jump.
         block_bytes: Size of the largest fetch; the reader holds at most `CACHED_BLOCKS` of these.
@@ -114,7 +104,6 @@ class RangeReader(SeekableReader):
         failure: Callable[[Exception, str], CuratorError],
         expected_version: str | None = None,
         expected_bytes: int | None = None,
-        checks: bool = False,
         probe: Literal["head", "tail"] = "head",
         first_bytes: int = FIRST_BYTES,
         block_bytes: int = BLOCK_BYTES,
@@ -126,7 +115,6 @@ class RangeReader(SeekableReader):
         service = service_of(uri)
         assert service is not None, uri
         self._service = service
-        self._agrees = service.is_plain and not checks
         self._first_bytes = first_bytes
         self._block_bytes = block_bytes
         self._blocks: OrderedDict[int, _FetchedBlock] = OrderedDict()
@@ -142,13 +130,6 @@ class RangeReader(SeekableReader):
                 )
         except self._service.errors as error:
             raise failure(error, uri) from error
-
-    @property
-    def stored_md5(self) -> str | None:
-        """See `source_reader.stored_md5`."""
-        if not self._service.is_plain:
-            return None
-        return self.version if is_md5(self.version) else ""
 
     def _at_position(self, most: int) -> memoryview:
         """Returns bytes of the block at the position, and fetches it if necessary."""
@@ -262,24 +243,4 @@ class RangeReader(SeekableReader):
         return _FetchedBlock(start=start, data=answer.data, run=run)
 
     def _get(self, start: int, end: int) -> ObjectRange:
-        get = partial(self._service.get_range, self._bucket, self._key, start, end, self.version)
-        return _agreed(get) if self._agrees else get()
-
-
-def _agreed(get: Callable[[], ObjectRange]) -> ObjectRange:
-    seen: list[ObjectRange] = []
-    for _ in range(AGREEING_READS):
-        answer = get()
-        if answer in seen or _has_md5(answer):
-            return answer
-        seen.append(answer)
-    raise OSError(
-        f"{AGREEING_READS} reads of the same bytes all differ, so the network changes bytes: use "
-        "https, or repair the network"
-    )
-
-
-def _has_md5(answer: ObjectRange) -> bool:
-    if len(answer.data) != answer.size or not is_md5(answer.version):
-        return False
-    return hashlib.md5(answer.data, usedforsecurity=False).hexdigest() == answer.version
+        return self._service.get_range(self._bucket, self._key, start, end, self.version)

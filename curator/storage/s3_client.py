@@ -10,7 +10,6 @@ import random
 import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any, TypeVar
@@ -51,7 +50,6 @@ S3Errors = (BotoCoreError, ClientError, ResponseParserError, OSError, ValueError
 """Errors of a call. A ValueError means a key that cannot be encoded, or a server without range
 requests."""
 
-_ANSWERS = 3
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 _clients: dict[object, Any] = {}
@@ -245,11 +243,6 @@ class S3Service(ObjectService):
     scheme = "s3"
     errors = S3Errors
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the server's address begins with http://."""
-        return str(client().meta.endpoint_url).startswith("http://")
-
     def store(self, bucket: str, prefix: str) -> Store:
         """Returns the store below a prefix."""
         from curator.storage.s3_store import S3Store
@@ -266,7 +259,7 @@ class S3Service(ObjectService):
         """Yields the objects with keys that start with `prefix`, except marks of folders."""
         after, more = "", True
         while more:
-            objects, more = _listed(bucket, prefix, after, is_plain=self.is_plain)
+            objects, more = _listed(bucket, prefix, after)
             last = objects[-1].key if objects else ""
             if more and last.encode() <= after.encode():
                 raise ValueError(f"the server does not continue its listing after {after!r}")
@@ -275,7 +268,7 @@ class S3Service(ObjectService):
 
     def page(self, bucket: str, prefix: str, after: str) -> tuple[dict[str, int], bool]:
         """Returns sizes of at most a thousand next keys, and whether more follow."""
-        objects, more = _listed(bucket, prefix, after, is_plain=self.is_plain)
+        objects, more = _listed(bucket, prefix, after)
         return {item.key: item.bytes for item in objects}, more
 
     def get_range(
@@ -313,39 +306,22 @@ class S3Service(ObjectService):
         return cause, f"{what}; {_REMEDIES[cause].format(bucket=bucket)}"
 
 
-def _listed(
-    bucket: str, prefix: str, after: str, *, is_plain: bool
-) -> tuple[list[ObjectInfo], bool]:
-    """Lists the next objects.
-
-    Over plain HTTP, bits may flip in names and sizes too. Then the listing is the first of two
-    equal responses, or the entries that two of three responses have. The function repeats a request
-    with an invalid response.
-    """
+def _listed(bucket: str, prefix: str, after: str) -> tuple[list[ObjectInfo], bool]:
+    """Lists the next objects; repeats a request with an invalid response."""
     wanted = {"Bucket": bucket, "Prefix": prefix, "StartAfter": after}
-    answers: list[tuple[list[ObjectInfo], bool]] = []
-    n_broken = 0
-    while len(answers) < _ANSWERS:
+    for attempt in range(1, ATTEMPTS + 1):
         try:
             page = _read(bucket, lambda s3: s3.list_objects_v2(**wanted))
             objects = [
                 ObjectInfo(key=item["Key"], bytes=item["Size"], version=bare(item.get("ETag")))
                 for item in page.get("Contents", ())
             ]
+            return objects, bool(page.get("IsTruncated"))
         except (ResponseParserError, ValueError, KeyError):
-            # Flipped bits in markup, in a number or time, or in the name of a tag.
-            n_broken += 1
-            if n_broken == ATTEMPTS:
+            # Damaged markup, or a damaged number or time.
+            if attempt == ATTEMPTS:
                 raise
-            continue
-        answer = objects, bool(page.get("IsTruncated"))
-        if not is_plain or answer in answers:
-            return answer
-        answers.append(answer)
-    times = Counter(stored for objects, _ in answers for stored in objects)
-    agreed = (stored for stored, n_times in times.items() if 2 * n_times > _ANSWERS)
-    more = 2 * sum(more for _, more in answers) > _ANSWERS
-    return sorted(agreed, key=lambda stored: stored.key.encode()), more
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _body(answer: dict[str, Any], expected: str) -> ObjectRange:

@@ -27,7 +27,7 @@ RACY_NS = 2_000_000_000
 """Coarsest resolution of file times: two writes within this time may leave the same version."""
 
 
-Opener = Callable[[str, str | None, bool], BinaryIO]
+Opener = Callable[[str, str | None], BinaryIO]
 _opener: Opener | None = None
 
 
@@ -37,21 +37,19 @@ def open_through(opener: Opener) -> None:
     _opener = opener
 
 
-def open_source(uri: str, *, expected_version: str | None = None, checks: bool = False) -> BinaryIO:
+def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
     """Opens a source as a buffered, seekable stream.
 
     Args:
         uri: Absolute path, or `scheme://bucket/key`.
         expected_version: Version from `stat_source` or the listing; None accepts any.
-        checks: Whether the caller compares the bytes with a hash; else, over plain HTTP, bytes are
-            read until two reads agree.
 
     Raises:
         SourceError: VANISHED, UNREADABLE or CHANGED, here and from reads of the stream. Reads
             notice a replaced object at once, and a changed file at its end.
     """
     if _opener is not None:
-        return _opener(uri, expected_version, checks)
+        return _opener(uri, expected_version)
     if _service(uri) is not None:
         size, _, etag = (expected_version or "").partition("-")
         reader = RangeReader(
@@ -59,7 +57,6 @@ def open_source(uri: str, *, expected_version: str | None = None, checks: bool =
             failure=_object_failure,
             expected_version=etag,
             expected_bytes=int(size) if size else None,
-            checks=checks,
         )
         return io.BufferedReader(reader, BUFFER_BYTES)
     _refuse_kinds(uri, _stat(uri))
@@ -109,14 +106,6 @@ def is_racy(uri: str, version: str, since_ns: int) -> bool:
     mtime_ns, ctime_ns = (int(field) for field in version.split("-")[1:3])
     oldest_ns = since_ns - RACY_NS
     return ctime_ns > oldest_ns or oldest_ns < mtime_ns <= time.time_ns() + RACY_NS
-
-
-def stored_md5(reader: BinaryIO) -> str | None:
-    """Returns the stored MD5, in hex, of an object that is read over plain HTTP.
-
-    Returns an empty string for an unknown MD5, and None for a stream that needs no verification.
-    """
-    return getattr(getattr(reader, "raw", None), "stored_md5", None)
 
 
 def expect_end(reader: BinaryIO, end: int) -> None:

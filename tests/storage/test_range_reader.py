@@ -67,10 +67,7 @@ def uri(s3_bucket: str) -> str:
 @pytest.fixture
 def open_small(uri: str) -> Callable[..., RangeReader]:
     def opened(**options: object) -> RangeReader:
-        # Without `checks` everything would be read twice: the server speaks plain HTTP.
-        sizes: dict[str, Any] = {
-            "first_bytes": 16 * KIB, "block_bytes": 256 * KIB, "checks": True,
-        }  # fmt: skip
+        sizes: dict[str, Any] = {"first_bytes": 16 * KIB, "block_bytes": 256 * KIB}
         return RangeReader(uri, failure=failure, **(sizes | options))
 
     return opened

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from curator.storage import s3_client
-from curator.storage.s3_client import S3Service
 from curator.storage.sidecar_files import FoundSidecar, SidecarProblem, find_sidecars, sidecar_uris
 from curator.storage.source_reader import open_source
 
@@ -36,8 +35,6 @@ def counted(s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> Counting:
     """The client of a bucket named by the test's environment."""
     client = Counting(s3_client.client())
     monkeypatch.setattr(s3_client, "client", lambda: client)
-    # As over https: over plain HTTP each listing is asked for twice.
-    monkeypatch.setattr(S3Service, "is_plain", False)
     return client
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import BinaryIO, Self
 
 from curator.errors import DeviceLostError, ErrorCode
@@ -41,7 +40,7 @@ from curator.stages.analyze.families import (
 )
 from curator.stages.analyze.measurer import AnalysisModels
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
-from curator.storage import ContentHashes, HashingReader, open_source, read_proven
+from curator.storage import ContentHashes, HashingReader, open_source
 from curator.tables.track_items import (
     AnalyzeItem,
     HashItem,
@@ -154,14 +153,15 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             source = unit.source
             match unit:
                 case SourceItem():
-                    whole = partial(analyze_source, uri=source.uri, **self._how(unit))
-                    return read_proven(source.uri, source.version, whole)
+                    with open_source(source.uri, expected_version=source.version) as reader:
+                        return analyze_source(reader, source.uri, **self._how(unit))
                 case SegmentItem():
                     with open_source(source.uri, expected_version=source.version) as reader:
                         how = self._how(unit)
                         return analyze_segment(reader, source.uri, unit.segment, **how)
                 case HashItem():
-                    return read_proven(source.uri, source.version, self._hash)
+                    with open_source(source.uri, expected_version=source.version) as reader:
+                        return self._hash(reader)
         except NotInSegmentsError as error:
             return error.reason
         finally:
@@ -307,7 +307,8 @@ class HashStage(Stage[AnalyzeConfig, HashItem, tuple[SourceRef, str | Failure]])
     def process(self, unit: HashItem) -> tuple[SourceRef, str]:
         """Reads and hashes one source completely."""
         source = unit.source
-        hashes = read_proven(source.uri, source.version, _hashes)
+        with open_source(source.uri, expected_version=source.version) as reader:
+            hashes = _hashes(reader)
         return source, hashes.sha256
 
     def failed(self, unit: HashItem, failure: Failure) -> tuple[SourceRef, Failure]:

@@ -199,7 +199,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
             self.release()
             stack = ExitStack()
             reader = open_blocks(
-                partial(open_source, source.uri, expected_version=source.version, checks=True),
+                partial(open_source, source.uri, expected_version=source.version),
                 source.uri,
                 n_bytes=source.n_bytes,
                 hashes=unit.track.block_hashes,

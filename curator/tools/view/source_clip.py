@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from typing import BinaryIO
 
 import av
@@ -22,7 +21,7 @@ from curator.media.scale import Scaler, fit_inside
 from curator.media.source_segments import seek_to
 from curator.records.sources import Failure
 from curator.stage import Scope, Stage, StageConfig
-from curator.storage import read_proven, stat_source
+from curator.storage import open_source, stat_source
 from curator.tables.clip_rows import ClipRow
 
 LONGER_PX = 640
@@ -54,7 +53,8 @@ class SourceClipStage(Stage[StageConfig, SourceSpan, bytes | Failure]):
 
     def process(self, unit: SourceSpan) -> bytes | Failure:
         """Decodes the part, starting at the key frame before the part."""
-        return read_proven(unit.uri, unit.version, partial(_encoded, unit))
+        with open_source(unit.uri, expected_version=unit.version) as reader:
+            return _encoded(unit, reader)
 
     def failed(self, unit: SourceSpan, failure: Failure) -> Failure:
         """Returns the failure."""
