@@ -310,7 +310,9 @@ class AnnotatorWorker:
             raise UsageError(f"process returned values of {given}; expected values of {names}")
         encoded = {family.name: family.encode(by_name[family.name]) for family in families}
         for family in families:
-            family.check_frames(by_name[family.name], n_frames)
+            if family.frames_axis is not None:
+                array = cast(NDArray[np.generic], by_name[family.name])
+                family.check_frames(array.shape, n_frames)
         return encoded
 
     def _store_values(self, values: dict[str, list[NewValue]], made: Made) -> None:

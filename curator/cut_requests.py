@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses, bucket_of
+from curator.errors import CuratorError
 from curator.measures.borders import crop_of
 from curator.measures.clip_view import ClipView
-from curator.errors import CuratorError
 from curator.records.clips import Span
 from curator.records.cuts import Crop, CutRequest
 from curator.records.sources import Note

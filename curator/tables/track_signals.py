@@ -71,8 +71,7 @@ class SignalParts:
 
 @dataclass(frozen=True, slots=True)
 class _SourceSignals:
-    """Frames of a source, and columns of its track. Signals are [F + 1] or [S + 1]: a NaN ends
-    them."""
+    """Frames of a source, and columns of its track; signals have a NaN more at their end."""
 
     track: SourceFrames
     columns: Mapping[str, NDArray[np.generic]]

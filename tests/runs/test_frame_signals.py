@@ -1,6 +1,5 @@
 """Signals of the analysis in samples: each drawn frame has the value of the frame that it shows."""
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -165,7 +164,9 @@ def check_drawn(place: Signalled, *, fps: float | None = None, stride: int = 1) 
     for batch in ClipLoader(dataset, num_workers=0):
         clip = clips[batch["key"][0]]
         source_id = clip["source_id"]
-        drawn = [number_of(frame.permute(1, 2, 0).numpy()) for frame in batch["video"][0].movedim(1, 0)]
+        drawn = [
+            number_of(frame.permute(1, 2, 0).numpy()) for frame in batch["video"][0].movedim(1, 0)
+        ]
         numbers = np.array(drawn)
         np.testing.assert_array_equal(batch["luma_mean"][0].numpy(), luma[source_id][numbers])
         whole = (samples[source_id] >= clip["start_frame"]) & (pairs[source_id] < clip["end_frame"])
@@ -224,3 +225,77 @@ def test_resampled_shortened_and_windowed_clips(
     if "17@16" in settings[0] or "cut.fps" in settings[0]:
         assert all(is_resampled for _, _, is_resampled in forms(place))
     assert check_drawn(place) == {clip["clip_id"] for clip in place.clips()}
+
+
+def test_stored_values_need_no_tracks_and_new_values_name_what_is_missing(
+    finished: Signalled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = finished.copy(tmp_path)
+    before = place.tars()
+    shutil.rmtree(place.out / "tracks" / "motion")
+    work = place.run()["work"]
+    assert (work["sources_analyzed"], work.get("motion_made", 0)) == (0, 0)
+    assert main(["recaption", str(place.out)]) == EXIT_OK
+    assert place.tars() == before
+
+    more = "shard.signals=[luma_mean, shown, motion, pan_rate]"
+    capsys.readouterr()
+    assert place.code(more) != EXIT_OK
+    error = capsys.readouterr().err
+    assert "has no stored track of the family 'motion'" in error
+    assert "delete the folder candidates" in error
+    # As the message says: this measures what is missing, and cuts nothing again.
+    shutil.rmtree(place.out / "candidates")
+    work = place.run(more)["work"]
+    assert (work["sources_analyzed"], work["pan_rate_made"], work["clips_cut"]) == (3, 9, 0)
+    shutil.rmtree(place.out / "tracks")
+    work = place.run(more)["work"]
+    assert (work["sources_analyzed"], work.get("pan_rate_made", 0)) == (3, 0)
+    check_drawn(place)
+
+
+def test_other_settings_of_the_analysis_make_values_again(
+    finished: Signalled, tmp_path: Path
+) -> None:
+    place = finished.copy(tmp_path)
+    # `column` reads all parts.
+    shutil.rmtree(place.out / "tracks")
+    work = place.run("analyze.samples_per_s=4")["work"]
+    assert (work["motion_made"], work["clips_cut"]) == (9, 0)
+    check_drawn(place)
+
+
+def test_every_reader_goes_by_the_declaration(finished: Signalled, tmp_path: Path) -> None:
+    assert main(["verify", str(finished.out), "--json"]) == EXIT_OK
+    card = yaml.safe_load((finished.out / "shards" / "README.md").read_text().split("---")[1])
+    features = {feature["name"]: feature for feature in card["dataset_info"]["features"]}
+    assert features["shown.npy"] == {"name": "shown.npy", "sequence": "float32"}
+    graph = {
+        stage["name"]: stage for stage in graph_of(load_recipe(finished.recipe)).facts()["stages"]
+    }
+    assert graph["frame_signals"]["writes"] == ["luma_mean", "shown", "motion"]
+    assert (
+        graph["frame_signals"]["reads"] == graph["distance"]["reads"] == ["clips", "cuts", "tracks"]
+    )
+    exported = tmp_path / "exported"
+    assert main(["export", str(finished.out), str(exported), "--format", "parquet"]) == EXIT_OK
+    (clip, *_) = finished.clips()
+    (table,) = map(pq.read_table, exported.rglob("*.parquet"))
+    row = next(row for row in table.to_pylist() if row["clip_id"] == clip["clip_id"])
+    tar = (finished.out / "shards" / row["shard"]).read_bytes()
+    value = tar[row["shown_offset"] :][: row["shown_bytes"]]
+    assert value == finished.sample(clip, "shown.npy")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("shard.signals=[luma_meen]", "unknown signal 'luma_meen'; did you mean 'luma_mean'"),
+        ("shard.signals=[descriptor]", "shard.signals: unknown signal 'descriptor'"),
+        ("shard.signals=[motion, motion]", "expected each signal once"),
+        ("measures=[]", "shard.signals: unknown signal 'shown'"),
+    ],
+)  # fmt: skip
+def test_unknown_signals_are_refused(finished: Signalled, change: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message.replace("[", r"\[")):
+        graph_of(load_recipe(finished.recipe, [change]))
