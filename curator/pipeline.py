@@ -289,8 +289,12 @@ def graph_of(recipe: Recipe) -> Graph:
             _insert_annotator(stages, stage, entry, measures_of(recipe).specs)
         else:
             _insert(stages, stage, entry)
+    scan, *others = stages
+    assert isinstance(scan, ScanStage)
+    readers = (stage for stage in others if "scan" in stage.reads)
+    accepts = frozenset(medium for stage in readers for medium in stage.media)
     return Graph(
-        stages=tuple(stages),
+        stages=(ScanStage(scan.config, accepts), *others),
         run=recipe.run,
         pixels=fingerprint(pixel_fingerprints(pixels)) if pixels else "",
         track_families=next(s for s in stages if isinstance(s, AnalyzeStage)).stored_families,

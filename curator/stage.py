@@ -26,7 +26,7 @@ from curator.errors import CuratorError, ErrorCode
 from curator.family import Family, FamilyVersion, Value
 from curator.family import Scope as Scope
 from curator.fingerprints import fingerprint
-from curator.records.sources import Failure, Note
+from curator.records.sources import Failure, Medium, Note
 
 if TYPE_CHECKING:
     # Sandboxes need no Arrow.
@@ -128,6 +128,8 @@ class GraphStage(ABC, Generic[ConfigT]):
         writes: Tables that the stage writes.
         by_content: Tables of `reads` whose row ids are hashes of content. The stage's fingerprint
             does not include theirs.
+        media: Media of the sources or clips that the stage accepts. A source fails as
+            `unused_medium` if no stage that reads the table `scan` accepts its medium.
         config_type: Model of the stage's section of the recipe.
         results_ignore: Settings that change no result. The fingerprint does not include them.
     """
@@ -140,6 +142,7 @@ class GraphStage(ABC, Generic[ConfigT]):
     writes: ClassVar[tuple[str, ...]] = ()
     by_content: ClassVar[frozenset[str]] = frozenset()
     results_ignore: ClassVar[frozenset[str]] = frozenset()
+    media: ClassVar[frozenset[Medium]] = frozenset({Medium.VIDEO})
     config_type: ClassVar[type[BaseModel]] = StageConfig
 
     def __init__(self, config: ConfigT) -> None:
