@@ -8,7 +8,8 @@ from curator.tables.schemas import CUT_SCHEMA, SOURCES_SCHEMA, candidates_schema
 
 SOURCES = """
 source_id: string; uri: string; bytes: int64; version: string; sha256: string; medium: string;
-container: string; codec: string; pixel_format: string; width: int32; height: int32; rotation_deg: int16;
+container: string; codec: string; pixel_format: string; width: int32; height: int32;
+rotation_deg: int16;
 pixel_aspect: string; duration_s: double; n_frames: int64; fps: double; is_vfr: bool; is_hdr:
 bool; is_interlaced: bool; has_audio: bool; header_duration_s: double; header_n_frames: int64;
 n_decode_errors: int32; n_shots: int32; n_clips: int32; n_kept: int32; generation: int32;
