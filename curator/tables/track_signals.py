@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from curator.cut_requests import source_frames
@@ -93,11 +94,14 @@ class _SourceSignals:
 
 
 class SignalReader:
-    """Reads signals of clips; keeps the track of the last source for the next clip."""
+    """Reads signals of clips; keeps the parts and the track of the last source for the next one."""
 
     def __init__(self, store: Store) -> None:
-        self._parts = Parts(store, TRACKS, "")
-        self._last: tuple[str, PartsByColumn, _SourceSignals] | None = None
+        self._store = Parts(store, TRACKS, "")
+        self._parts: PartsByColumn = {}
+        self._tables: list[pa.Table] = []
+        """The frames of the last parts' sources, then the columns of each part."""
+        self._last: tuple[str, _SourceSignals] | None = None
 
     def __call__(
         self, clip: ClipFacts, parts: PartsByColumn, signals: Iterable[str]
@@ -106,18 +110,23 @@ class SignalReader:
 
         `parts` is from `SignalParts.find`.
         """
-        if self._last is None or self._last[:2] != (clip.source_id, parts):
-            self._last = clip.source_id, parts, self._read(clip.source_id, parts)
-        return self._last[2].of_clip(clip, signals)
+        if self._parts != parts:
+            self._parts, self._last = parts, None
+            self._tables = [self._store.read(parts[_TIMES])]
+            for part in sorted(set(parts.values())):
+                own = [name for name in parts if parts[name] == part]
+                self._tables.append(self._store.read_columns(part, ["source_id", *own]))
+        if self._last is None or self._last[0] != clip.source_id:
+            self._last = clip.source_id, self._source(clip.source_id)
+        return self._last[1].of_clip(clip, signals)
 
-    def _read(self, source_id: str, parts: PartsByColumn) -> _SourceSignals:
+    def _source(self, source_id: str) -> _SourceSignals:
+        frames, *tables = self._tables
         columns: dict[str, NDArray[np.generic]] = {}
-        for part in sorted(set(parts.values())):
-            own = [name for name in parts if parts[name] == part]
-            table = self._parts.read_columns(part, ["source_id", *own])
+        for table in tables:
             row = table["source_id"].to_pylist().index(source_id)
-            columns |= {name: np.asarray(table[name][row].values) for name in own}
+            names = [name for name in table.column_names if name != "source_id"]
+            columns |= {name: np.asarray(table[name][row].values) for name in names}
         for name in columns.keys() - {_TIMES, *_SAMPLES}:
             columns[name] = np.append(columns[name], np.float32("nan"))
-        frames = self._parts.read(parts[_TIMES])
         return _SourceSignals(table_to_source_frames(frames, source_id), columns)

@@ -16,12 +16,16 @@ from made_cuts import Film
 from numbered_films import number_of, numbered
 from numpy.typing import NDArray
 from place import Place
+from samples import made_track
 
 from curator.cli import main
 from curator.errors import RecipeError
 from curator.loading import ClipDataset, ClipLoader
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
+from curator.records.tracks import FRAME_SIGNALS
+from curator.stages.analyze import segment_join
+from curator.stages.analyze.families import BUILT_IN
 from curator.tools.commands.arguments import EXIT_OK
 
 N_FRAMES = 130
@@ -285,6 +289,17 @@ def test_every_reader_goes_by_the_declaration(finished: Signalled, tmp_path: Pat
     tar = (finished.out / "shards" / row["shard"]).read_bytes()
     value = tar[row["shown_offset"] :][: row["shown_bytes"]]
     assert value == finished.sample(clip, "shown.npy")
+
+
+@pytest.mark.parametrize("name", FRAME_SIGNALS)
+def test_the_declaration_of_a_track_of_frames_is_enough(name: str) -> None:
+    """A field declared per frame is checked, joined from segments, and offered to recipes."""
+    with pytest.raises(ValueError, match=f"{name} has 3 entries, not 300"):
+        made_track(**{name: np.zeros(3, np.float32)})
+    assert name in segment_join._FRAMES
+    assert sum(name in family.columns for family in BUILT_IN) == 1
+    graph = graph_of(load_recipe("quickstart", [f"shard.signals=[{name}]"]))
+    assert graph["frame_signals"].families[0].frames_axis == 0
 
 
 @pytest.mark.parametrize(
