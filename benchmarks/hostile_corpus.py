@@ -19,8 +19,8 @@ from av.audio.frame import AudioFrame
 from hostile_films import black_png, box, chunk, film, with_fragment
 
 ANY_REFUSAL = frozenset({
-    "not_a_video", "no_video_stream", "no_frames", "unsupported_codec", "too_large_to_probe",
-    "too_many_pixels", "too_slow", "too_long", "out_of_memory", "empty_file",
+    "not_a_video", "no_video_stream", "unused_medium", "no_frames", "unsupported_codec",
+    "too_large_to_probe", "too_many_pixels", "too_slow", "too_long", "out_of_memory", "empty_file",
 })  # fmt: skip
 HARMLESS = ANY_REFUSAL | {"done"}
 BOMB_PX = 16_000

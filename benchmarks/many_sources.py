@@ -77,8 +77,9 @@ def store_probes(sources: Path, out: Path) -> None:
         rows.append(
             {
                 "uri": source.uri, "bytes": source.bytes, "version": source.version,
-                "source_id": f"{number:032x}", "container": "mov,mp4,m4a,3gp,3g2,mj2",
-                "codec": "h264", "pixel_format": "yuv420p", "width": 320, "height": 180,
+                "source_id": f"{number:032x}", "medium": "video",
+                "container": "mov,mp4,m4a,3gp,3g2,mj2", "codec": "h264",
+                "pixel_format": "yuv420p", "width": 320, "height": 180,
                 "rotation_deg": 0, "pixel_aspect": "1", "time_base": "1/15360", "fps": "30",
                 "is_vfr": False, "header_duration_s": 3.0, "header_n_frames": 90,
                 "has_audio": False, "is_hdr": False, "error_stage": "scan",

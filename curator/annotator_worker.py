@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -41,6 +41,7 @@ from curator.stage import (
 from curator.tables.clip_locations import Location, located_bytes
 from curator.tables.family_store import FamilyStore, NewValue
 from curator.tables.sample_members import StoredMember
+from curator.tables.track_signals import PartsByColumn, SignalReader
 
 logger = logging.getLogger(__name__)
 
@@ -58,13 +59,15 @@ Made = dict[tuple[int, str], list[StoredMember]]
 class ClipWork:
     """A written clip, its number among all clips, and its missing values.
 
-    `keys` has the key of each missing value, by the number of the stage in the chain.
+    `keys` has the key of each missing value, by the number of the stage in the chain. `parts` has
+    the track of the clip's source, if a stage reads tracks.
     """
 
     number: int
     facts: ClipFacts
     where: Location
     keys: Mapping[int, str]
+    parts: PartsByColumn = field(default_factory=dict)
 
     def divided(self) -> "list[ClipWork]":
         """Returns the work of each stage, after a worker died on one of the stages."""
@@ -110,6 +113,7 @@ class AnnotatorWorker:
         self._versions = [stage.versions() for stage in stages]
         looks = any(stage.frames for stage in stages)
         self._decode = UnitWorker(stage=decode) if looks else None
+        self._signals = SignalReader(store.store)
         self._clock = CpuClock()
 
     def prepare(self) -> None:
@@ -243,7 +247,7 @@ class AnnotatorWorker:
                     values[name].append(NewValue(key=key, **ids, data=data))
 
     def _sampled(self, number: int, item: _ToDecode, pixels: SampledFrames) -> SampledClip:
-        """Returns a clip with the frames that one stage requested."""
+        """Returns a clip with the frames and the signals that one stage requested."""
         first = sum(len(wanted) for other, wanted in item.wanted.items() if other < number)
         wanted = item.wanted[number]
         arrays = pixels.pixels[first : first + len(wanted)]
@@ -253,7 +257,9 @@ class AnnotatorWorker:
                 self._stages[number].frames, wanted, arrays, strict=True
             )
         )
-        return SampledClip(facts=item.clip.facts, requested=requested)
+        clip, tracks = item.clip, self._stages[number].tracks
+        signals = self._signals(clip.facts, clip.parts, tracks) if tracks else {}
+        return SampledClip(facts=clip.facts, requested=requested, signals=signals)
 
     def _placed(
         self,
@@ -304,7 +310,9 @@ class AnnotatorWorker:
             raise UsageError(f"process returned values of {given}; expected values of {names}")
         encoded = {family.name: family.encode(by_name[family.name]) for family in families}
         for family in families:
-            family.check_frames(by_name[family.name], n_frames)
+            if family.frames_axis is not None:
+                array = cast(NDArray[np.generic], by_name[family.name])
+                family.check_frames(array.shape, n_frames)
         return encoded
 
     def _store_values(self, values: dict[str, list[NewValue]], made: Made) -> None:

@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses, bucket_of
+from curator.errors import CuratorError
 from curator.measures.borders import crop_of
 from curator.measures.clip_view import ClipView
 from curator.records.clips import Span
 from curator.records.cuts import Crop, CutRequest
 from curator.records.sources import Note
 from curator.records.tracks import UNIFORM, SourceFrames, Track, nominal_fps, varies
+from curator.stage import PLACE_IN_SOURCE, ClipFacts
 
 MAX_VARIABLE_FPS = Fraction(1000)
 """Highest frame rate at which a source with a variable rate is written. Cameras film at up to 960
@@ -40,6 +42,34 @@ def frame_plan(request: CutRequest) -> NDArray[np.int64]:
     plan = np.searchsorted(request.frame_pts, times, side="right") - 1
     within: NDArray[np.int64] = np.clip(plan, 0, n_source - 1)
     return within
+
+
+def source_frames(track: SourceFrames, clip: ClipFacts) -> NDArray[np.int64]:
+    """Returns, for each frame of a written clip, the index of the source's frame that it shows.
+
+    The columns of `clip` are those of `PLACE_IN_SOURCE`.
+
+    Raises:
+        CuratorError: The track has other frames than the source that the clip was cut from.
+    """
+    start, end, is_vfr, rate_factor, window_frames = (clip.columns[n] for n in PLACE_IN_SOURCE)
+    request = cut_request(track, clip.clip_id, Span(start_frame=start, end_frame=end, shot=0))
+    if window_frames is not None:
+        request = windowed(request, fps=clip.fps, n_frames=clip.n_frames)
+    else:
+        # The span may be a part of the proposed one, whose rate and regularity decided.
+        is_resampled = rate_factor is not None and rate_factor != 1
+        request = replace(
+            request, fps=clip.fps, is_vfr=is_vfr, is_resampled=is_resampled, n_written=clip.n_frames
+        )
+    plan = frame_plan(request)
+    if len(plan) != clip.n_frames:
+        raise CuratorError(
+            f"clip {clip.clip_id} has {clip.n_frames} frames, and the track of its source "
+            f"{clip.source_id} gives {len(plan)}; delete OUT/tracks to measure all sources again"
+        )
+    shown: NDArray[np.int64] = start + plan
+    return shown
 
 
 def windowed(request: CutRequest, *, fps: Fraction, n_frames: int) -> CutRequest:

@@ -12,7 +12,7 @@ the declaration, and contains no names of families.
 import io
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
@@ -408,12 +408,12 @@ class Family:
         axes = self.content.axes if isinstance(self.content, Array) else ()
         return axes.index(FRAMES) if FRAMES in axes else None
 
-    def check_frames(self, value: Any, n_frames: int) -> None:  # noqa: ANN401 - an array, encoded
+    def check_frames(self, shape: Sequence[int], n_frames: int) -> None:
         """Raises `FamilyError` if an array does not have one entry per frame of its clip."""
         axis = self.frames_axis
-        if axis is not None and value.shape[axis] != n_frames:
+        if axis is not None and shape[axis] != n_frames:
             raise self._error(
-                f"a value of {value.shape[axis]} frames; expected {n_frames}, one entry for each "
+                f"a value of {shape[axis]} frames; expected {n_frames}, one entry for each "
                 "frame of the clip"
             )
 

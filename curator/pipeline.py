@@ -6,7 +6,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +25,7 @@ from curator.measures.judging import FilterNeeds
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, StageEntry, measures_of, semantics_of, stored_measures_of
 from curator.records.clips import FACT_COLUMNS
+from curator.records.tracks import is_signal
 from curator.run_config import RunConfig
 from curator.stage import (
     NOT_IN_CLIPS,
@@ -37,6 +38,7 @@ from curator.stage import (
     PixelStage,
     Wait,
 )
+from curator.stages.analyze.families import families_of
 from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.caption.caption_annotators import (
     FAMILY,
@@ -55,10 +57,12 @@ from curator.stages.filter.stage import FilterStage
 from curator.stages.propose.stage import ProposeStage
 from curator.stages.scan.stage import ScanStage
 from curator.stages.select.stage import SelectStage
+from curator.stages.shard.frame_signals import FrameSignals
 from curator.stages.shard.stage import ShardStage
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.mark_table import MARK_COLUMNS
 from curator.tables.schemas import declared_fields
+from curator.tables.track_items import StoredFamily
 from curator.value_errors import explain
 
 
@@ -70,6 +74,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
     shortest = ShortestClip(seconds=recipe.propose.min_s, n_frames=n_frames)
     is_growing = recipe.run.mode == "growing"
     measures, stored = measures_of(recipe), stored_measures_of(recipe)
+    _refuse_unmeasured(recipe.shard.signals, recipe, "shard.signals")
     return [
         ScanStage(recipe.scan),
         AnalyzeStage(recipe.analyze, clip=semantics.clip, models=semantics.store, measures=stored),
@@ -88,6 +93,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
         CutStage(cut, pixels),
         CaptionStage(recipe.caption),
         *_caption_annotators(recipe, semantics),
+        *([FrameSignals(recipe.shard)] if recipe.shard.signals else ()),
         ShardStage(recipe.shard),
         CommitStage(CommitConfig()),
     ]
@@ -121,12 +127,14 @@ class Graph:
         stages: All stages in order. Stages that change pixels come directly before `cut`, which
             runs them.
         run: Settings of generations.
+        track_families: Returns the families of tracks; raises `ModelError` if weights are missing.
         pixels: Fingerprint of the stages that change pixels; empty without such stages.
         extensions: Stages loaded from outside this package.
     """
 
     stages: tuple[AnyGraphStage, ...]
     run: RunConfig
+    track_families: Callable[[], Sequence[StoredFamily]]
     pixels: str = ""
     extensions: tuple[Extension, ...] = ()
 
@@ -190,7 +198,7 @@ class Graph:
         rows = [("stage", "scope", "takes", "reads", "writes", "fingerprint")]
         for stage in self.stages:
             families = stage.families if isinstance(stage, Annotator) else ()
-            row = stage.name, str(stage.scope), _takes(stage), ", ".join(stage.reads) or "-"
+            row = stage.name, str(stage.scope), _takes(stage), ", ".join(_reads(stage)) or "-"
             writes = ", ".join([*stage.writes, *(family.name for family in families)]) or "-"
             rows.append((*row, writes, stage_fingerprints.get(stage.name, "-")))
         waits = [("stage", "runs", "waits for")]
@@ -217,7 +225,7 @@ class Graph:
                     "name": stage.name,
                     "scope": str(stage.scope),
                     "takes": _takes(stage),
-                    "reads": [*stage.reads],
+                    "reads": [*_reads(stage)],
                     "writes": [*stage.writes, *(family.name for family in families)],
                     "fingerprint": fingerprints.get(stage.name),
                     "runs": wait.granularity,
@@ -242,7 +250,7 @@ class Graph:
         for stage in self.stages:
             lines += [
                 f"  {writer[table]} -- {table} --> {stage.name}"
-                for table in stage.reads
+                for table in _reads(stage)
                 if table in writer
             ]
             writer |= dict.fromkeys(stage.writes, stage.name)
@@ -277,15 +285,30 @@ def graph_of(recipe: Recipe) -> Graph:
         if stage.name in [other.name for other in stages]:
             raise RecipeError(f"stages: {entry.use!r}: there is a stage {stage.name!r} already")
         if isinstance(stage, Annotator):
+            _refuse_unmeasured(stage.tracks, recipe, f"stages: tracks of {entry.use!r}")
             _insert_annotator(stages, stage, entry, measures_of(recipe).specs)
         else:
             _insert(stages, stage, entry)
+    scan, *others = stages
+    assert isinstance(scan, ScanStage)
+    readers = (stage for stage in others if "scan" in stage.reads)
+    accepts = frozenset(medium for stage in readers for medium in stage.media)
     return Graph(
-        stages=tuple(stages),
+        stages=(ScanStage(scan.config, accepts), *others),
         run=recipe.run,
         pixels=fingerprint(pixel_fingerprints(pixels)) if pixels else "",
+        track_families=next(s for s in stages if isinstance(s, AnalyzeStage)).stored_families,
         extensions=tuple(extensions),
     )
+
+
+def _refuse_unmeasured(signals: Iterable[str], recipe: Recipe, where: str) -> None:
+    """Raises `RecipeError` for signals that tracks of the recipe do not have."""
+    families = families_of(recipe.analyze, users=stored_measures_of(recipe).users)
+    known = sorted(column for f in families for column in f.columns if is_signal(column))
+    for name in signals:
+        if name not in known:
+            raise RecipeError(f"{where}: " + unknown_key(name, known, "signal"))
 
 
 def _loaded(entry: StageEntry) -> tuple[Extension, AnyGraphStage]:
@@ -424,6 +447,12 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def _reads(stage: AnyGraphStage) -> tuple[str, ...]:
+    """Returns the tables that a stage reads."""
+    is_of_tracks = isinstance(stage, Annotator) and bool(stage.tracks)
+    return (*stage.reads, "tracks") if is_of_tracks else stage.reads
 
 
 def _takes(stage: AnyGraphStage) -> str:

@@ -37,6 +37,7 @@ from curator.stage import AnyAnnotator, AnyStage, ClipFacts, Resources
 from curator.tables.clip_locations import Location
 from curator.tables.family_store import FamilyRows, FamilyStore
 from curator.tables.sample_members import MemberColumn, Members, StoredMember
+from curator.tables.track_signals import PartsByColumn, SignalParts
 
 logger = logging.getLogger(__name__)
 
@@ -358,7 +359,11 @@ class RowScheduler(Generic[ItemT]):
 
 
 class Scheduler:
-    """Runs annotators over written clips. `decode` creates a decoder with a number of threads."""
+    """Runs annotators over written clips.
+
+    `signals` finds the tracks that annotators read. `decode` creates a decoder with a number of
+    threads.
+    """
 
     def __init__(
         self,
@@ -366,10 +371,11 @@ class Scheduler:
         engine: Engine,
         progress: Progress,
         *,
+        signals: SignalParts,
         decode: Callable[[int], AnyStage] = SampleFramesStage,
     ) -> None:
         self._store, self._engine, self._progress = store, engine, progress
-        self._decode = decode
+        self._signals, self._decode = signals, decode
 
     def annotate(self, stages: Sequence[AnyAnnotator], clips: Clips) -> Annotated:
         """Returns the stages' values of clips, both stored and newly computed.
@@ -426,10 +432,12 @@ class Scheduler:
         """Finds the stored and the missing values of each stage of a chain."""
         keys: list[list[str | None]] = [[] for _ in chain]
         chunks: list[list[pa.Array]] = [[] for _ in chain]
+        measured = [self._signals.fingerprints(stage.tracks) for stage in chain]
         for number in range(len(clips)):
             facts, sha256, _ = clips[number]
-            for stage, own in zip(chain, keys, strict=True):
-                columns = {name: facts.columns[name] for name in stage.columns}
+            for stage, fingerprints, own in zip(chain, measured, keys, strict=True):
+                columns = {name: facts.columns[name] for name in stage.reads_columns()}
+                columns |= fingerprints
                 own.append(stage.key(replace(facts, columns=columns), sha256))
             if len(keys[0]) == _KEYS_AT_ONCE or number == len(clips) - 1:
                 for own, done in zip(keys, chunks, strict=True):
@@ -451,6 +459,11 @@ class Scheduler:
     ) -> Iterator[list[ClipResult]]:
         """Computes the missing values of the clips with these numbers."""
         is_maker = [np.isin(numbers, own.makers) for own in values]
+        tracks = {name for stage in chain for name in stage.tracks}
+        parts: Mapping[str, PartsByColumn] = {}
+        if tracks:
+            source_ids = {clips[number][0].source_id for number in numbers.tolist()}
+            parts = self._signals.find(source_ids, tracks)
 
         def to_do() -> Iterator[ClipWork]:
             for at, number in enumerate(numbers.tolist()):
@@ -460,7 +473,8 @@ class Scheduler:
                     for own, is_one in enumerate(is_maker)
                     if is_one[at]
                 }
-                yield ClipWork(number=number, facts=facts, where=where, keys=keys)
+                own_parts = parts.get(facts.source_id, {})
+                yield ClipWork(number=number, facts=facts, where=where, keys=keys, parts=own_parts)
 
         frames, seconds, n_clips = 0.0, 0.0, len(numbers)
         for number in numbers.tolist():

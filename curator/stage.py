@@ -12,7 +12,7 @@ of these. `curator/pipeline.py` lists the stages in their order.
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from hashlib import sha256
@@ -26,7 +26,7 @@ from curator.errors import CuratorError, ErrorCode
 from curator.family import Family, FamilyVersion, Value
 from curator.family import Scope as Scope
 from curator.fingerprints import fingerprint
-from curator.records.sources import Failure, Note
+from curator.records.sources import Failure, Medium, Note
 
 if TYPE_CHECKING:
     # Sandboxes need no Arrow.
@@ -128,6 +128,8 @@ class GraphStage(ABC, Generic[ConfigT]):
         writes: Tables that the stage writes.
         by_content: Tables of `reads` whose row ids are hashes of content. The stage's fingerprint
             does not include theirs.
+        media: Media of the sources or clips that the stage accepts. A source fails as
+            `unused_medium` if no stage that reads the table `scan` accepts its medium.
         config_type: Model of the stage's section of the recipe.
         results_ignore: Settings that change no result. The fingerprint does not include them.
     """
@@ -140,6 +142,7 @@ class GraphStage(ABC, Generic[ConfigT]):
     writes: ClassVar[tuple[str, ...]] = ()
     by_content: ClassVar[frozenset[str]] = frozenset()
     results_ignore: ClassVar[frozenset[str]] = frozenset()
+    media: ClassVar[frozenset[Medium]] = frozenset({Medium.VIDEO})
     config_type: ClassVar[type[BaseModel]] = StageConfig
 
     def __init__(self, config: ConfigT) -> None:
@@ -685,10 +688,15 @@ class RequestedFrames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledClip:
-    """A clip with its requested frames, in the order of `Annotator.frames`."""
+    """A clip with its requested frames, in the order of `Annotator.frames`.
+
+    Attributes:
+        signals: Float32 [n_frames] by the names of `Annotator.tracks`: a value per written frame.
+    """
 
     facts: ClipFacts
     requested: tuple[RequestedFrames, ...]
+    signals: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
     def frames(self) -> Pixels:
@@ -701,6 +709,8 @@ SHORT_CAPTION, EMBEDDING, CLIP_EMBEDDING = NOT_IN_CLIPS = (
 )  # fmt: skip
 """Values that annotators read like columns: the captioner's short caption, and the vectors of the
 tables `embeddings` and `clip_embeddings`, float32 [D]. None for a clip without the value."""
+PLACE_IN_SOURCE = ("start_frame", "end_frame", "is_vfr", "rate_factor", "window_frames")
+"""Columns that say, with length and rate, which frames of the source a written clip shows."""
 
 
 class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
@@ -715,6 +725,12 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         frames: Requests for frames; empty for an annotator that reads only columns.
         columns: Columns of `clips`, or names in `NOT_IN_CLIPS`, that it reads. If a clip's value
             in one of them changes, the clip is annotated again.
+        tracks: Signals that the analysis measured, per frame (such as `luma_mean`) or per sample
+            (such as `motion`, or a signal of a `Measure` of the recipe). `SampledClip.signals` has
+            a value per written frame. A frame that the cut repeats has the value of its source
+            frame. A sample's value holds from its frame to the frame before the next sample, and
+            counts only if all frames that it compares are in the clip, as for scores. NaN stands
+            for frames before the clip's first sample, and for what was not measured.
         batch: Maximum number of clips per call of `process`.
         kinds: Kinds of workers, as in `Stage`.
         required: Whether a clip on which it fails is rejected as `<name>_failed`. If not, the
@@ -730,6 +746,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     families: tuple[Family, ...] = ()
     frames: ClassVar[tuple[FrameRequest, ...]] = (FrameRequest(),)
     columns: ClassVar[tuple[str, ...]] = ()
+    tracks: tuple[str, ...] = ()
     batch: ClassVar[int] = 1
     kinds: ClassVar[tuple[Resources, ...]] = (Resources(),)
     required: ClassVar[bool] = True
@@ -752,12 +769,15 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         """Returns the families with their fingerprints, by name."""
         requests = [(getattr(f.at, "__qualname__", str(f.at)), f.size) for f in self.frames]
         made_by = self.name, self.version, self.settings(), self.models()
+        reads = requests, self.columns, *([self.tracks] if self.tracks else [])
         return {
-            family.name: FamilyVersion(
-                family, fingerprint(*made_by, family.to_json(), requests, self.columns)
-            )
+            family.name: FamilyVersion(family, fingerprint(*made_by, family.to_json(), *reads))
             for family in self.families
         }
+
+    def reads_columns(self) -> tuple[str, ...]:
+        """Returns `columns`, and those that place a clip in the tracks that the stage reads."""
+        return (*self.columns, *PLACE_IN_SOURCE) if self.tracks else self.columns
 
     def writes_columns(self) -> list[str]:
         """Returns the names of the columns that the annotator adds to `clips`."""
@@ -766,7 +786,8 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     def key(self, facts: ClipFacts, mp4_sha256: str) -> str | None:
         """Returns a digest of the inputs of a clip's values; None for a clip without values.
 
-        Clips with the same key share a value.
+        Clips with the same key share a value. The columns of `facts` are those of `reads_columns`,
+        and for each signal of `tracks` the fingerprint of the settings that measured it.
         """
         columns = {
             name: sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray) else value

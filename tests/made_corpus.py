@@ -182,9 +182,10 @@ def make(
     scan = Parts(store, "scan", ScanStage(ScanConfig()).fingerprint({}))
     n_sources = -(-n // PER_SOURCE)
     probe = {
-        "container": "mov,mp4,m4a,3gp,3g2,mj2", "codec": "h264", "pixel_format": "yuv420p",
-        "width": 1280, "height": 720, "rotation_deg": 0, "pixel_aspect": "1", "time_base": "1/30",
-        "fps": "30", "is_vfr": False, "header_duration_s": 250.0, "header_n_frames": 7500,
+        "medium": "video", "container": "mov,mp4,m4a,3gp,3g2,mj2", "codec": "h264",
+        "pixel_format": "yuv420p", "width": 1280, "height": 720, "rotation_deg": 0,
+        "pixel_aspect": "1", "time_base": "1/30", "fps": "30", "is_vfr": False,
+        "header_duration_s": 250.0, "header_n_frames": 7500,
         "has_audio": False, "is_hdr": False, "bytes": 8, "version": "1",
     }  # fmt: skip
     for start in range(0, n_sources, 4096):

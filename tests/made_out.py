@@ -50,6 +50,7 @@ def candidates_table(n: int, **columns: Sequence[Any]) -> pa.Table:
         "clip_id": [f"{(number * 2654435761) % 2**32:08x}{number:016x}" for number in numbers],
         "source_id": [f"{number // CLIPS_PER_SOURCE:032x}" for number in numbers],
         "source_uri": [f"/films/{number // CLIPS_PER_SOURCE:05}.mp4" for number in numbers],
+        "medium": ["video"] * n,
         "shot": [number % CLIPS_PER_SOURCE for number in numbers],
         "start_frame": [number % CLIPS_PER_SOURCE * 150 for number in numbers],
         "end_frame": [number % CLIPS_PER_SOURCE * 150 + 150 for number in numbers],

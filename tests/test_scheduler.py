@@ -36,6 +36,7 @@ from curator.stage import (
 from curator.storage.local_store import LocalStore
 from curator.tables.clip_locations import Location, located_bytes
 from curator.tables.family_store import FamilyStore
+from curator.tables.track_signals import SignalParts
 
 SIDE_PX = 8
 
@@ -210,7 +211,7 @@ def test_stages_of_one_worker_add_their_memory_and_shares_of_a_gpu() -> None:
         def may_have_gpus(self) -> bool:
             return True
 
-    planner = Scheduler(None, Gpus(), None, decode=None)  # type: ignore[arg-type]
+    planner = Scheduler(None, Gpus(), None, signals=None, decode=None)  # type: ignore[arg-type]
     (apart,) = planner._chains([Means(StageConfig())])
     assert apart[0] == Resources(cpus=2, gpus=0.75, memory_bytes=100)
 
@@ -284,6 +285,7 @@ def test_cpu_seconds_are_those_of_one_call(tmp_path: Path, monkeypatch: pytest.M
         FamilyStore(LocalStore(str(tmp_path))),
         Engine(address=None, workers=1),
         Progress(io.StringIO(), live=False),
+        signals=SignalParts(LocalStore(str(tmp_path)), tuple),
         decode=lambda threads: Decode(),
     )
     first = scheduler.annotate([Words(StageConfig())], ThreeClips())

@@ -29,7 +29,7 @@ SPLIT_NAMES = {"train": "train", "val": "validation"}
 """Names of the splits in `datasets`."""
 
 _TEXTS = (
-    "key", "clip_id", "source_id", "source_uri", "source_time_base", "cut_mode", "audio",
+    "key", "clip_id", "source_id", "source_uri", "medium", "source_time_base", "cut_mode", "audio",
     "fps_fraction", "split", "content_type", "caption", "caption_model", "mp4_sha256",
 )  # fmt: skip
 _WHOLE = (

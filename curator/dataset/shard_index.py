@@ -73,6 +73,7 @@ class DescribedTar:
 
     Attributes:
         name: Relative to `shards/`.
+        medium: The medium of all its samples.
         members: Whether the first sample has each optional member, by option of `dataset_card`.
         md5: For wids, which reads no other hash. All hashes are in hex.
     """
@@ -80,6 +81,7 @@ class DescribedTar:
     name: str
     bucket: str
     split: Split
+    medium: str = ""
     samples: int
     frames: int = 0
     seconds: float = 0.0
@@ -100,10 +102,12 @@ class DescribedTar:
     @staticmethod
     def planned(plan: ShardPlan) -> dict[str, Any]:
         """Returns the facts that are known before the tar is written."""
+        (medium,) = {sample.metadata["medium"] for sample in plan.samples}
         return {
             "name": plan.name.removeprefix(f"{SHARDS}/"),
             "bucket": plan.bucket,
             "split": plan.split,
+            "medium": medium,
             "samples": len(plan.samples),
             "frames": plan.totals[0],
             "seconds": plan.totals[1],
@@ -117,8 +121,8 @@ class DescribedTar:
 
 
 _ENTRY = (
-    "name", "bucket", "split", "samples", "frames", "bytes", "sha256", "md5", "idx_sha256",
-    "meta_sha256",
+    "name", "bucket", "split", "medium", "samples", "frames", "bytes", "sha256", "md5",
+    "idx_sha256", "meta_sha256",
 )  # fmt: skip
 _LATER = ("members_sha256",)
 """Fields that manifests of older versions lack."""

@@ -96,7 +96,7 @@ class DrawnFrames(NamedTuple):
     def entries(self, family: Family, value: NDArray[np.generic]) -> NDArray[np.generic]:
         """Returns the entries of these frames of an array with the axis `FRAMES`."""
         with raised_as(ShardError, FamilyError, of=f"{self.name}: "):
-            family.check_frames(value, self.n_frames)
+            family.check_frames(value.shape, self.n_frames)
         return np.take(value, self.numbers, family.frames_axis)
 
 

@@ -21,10 +21,12 @@ from curator.media.file_kinds import (
     HEAD_BYTES,
     INIT_ONLY,
     FileKind,
+    OtherMediumError,
     file_kind,
     is_encrypted,
     of_kind,
 )
+from curator.records.sources import Medium
 
 DEMUXERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,live_flv,asf,ogg,gif,ivf,"
@@ -143,6 +145,10 @@ def open_container(
         container.close()
 
 
+_STILL_BRANDS = ("avif", "heic", "heix", "mif1")
+"""Brands of still images in MP4 (ISO/IEC 23008-12); sequences have others."""
+
+
 def video_stream(container: av.container.InputContainer, uri: str) -> av.VideoStream:
     """Picks the video stream of which clips are made.
 
@@ -151,9 +157,14 @@ def video_stream(container: av.container.InputContainer, uri: str) -> av.VideoSt
     picture, then more frames, and then the first.
 
     Raises:
+        OtherMediumError: The container has a still image or only sound.
         SourceError: NO_VIDEO_STREAM or UNSUPPORTED_CODEC.
     """
+    if container.metadata.get("major_brand") in _STILL_BRANDS:
+        raise OtherMediumError(Medium.IMAGE, uri)
     streams = _pictures_of(container)
+    if not streams and container.streams.audio:
+        raise OtherMediumError(Medium.SOUND, uri)
     if not streams:
         kinds = ", ".join(sorted({s.type for s in container.streams})) or "no streams"
         raise SourceError(

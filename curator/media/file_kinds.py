@@ -10,6 +10,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from curator.errors import ErrorCode, SourceError
+from curator.records.sources import Medium
 
 HEAD_BYTES = 1 << 16
 """Size of the beginning that is enough for each kind; 512 bytes are enough for most."""
@@ -25,6 +26,22 @@ class FileKind(NamedTuple):
     has_files: bool = False
     """Whether it contains or lists other files, which may be videos."""
     code: ErrorCode = ErrorCode.NOT_A_VIDEO
+    medium: Medium | None = None
+    """The medium of a file that is no video; None for no media."""
+
+
+class OtherMediumError(SourceError):
+    """A source is of another medium than video."""
+
+    _made_from = ("medium", "uri")
+
+    def __init__(self, medium: Medium, uri: str) -> None:
+        super().__init__(
+            ErrorCode.UNUSED_MEDIUM,
+            f"{uri} is {medium.words}, and no stage of this recipe accepts this medium; leave it "
+            "out",
+        )
+        self.medium, self.uri = medium, uri
 
 
 _UNPACK = "unpack it (tar -xf, unzip), and name the folder as a source"
@@ -115,8 +132,9 @@ _SIGNATURES = (
      FileKind("a document", _LEAVE_OUT, has_files=True)),
     (0, rb"PAR1|SQLite format 3\x00", FileKind("a table or database", _LIST, has_files=True)),
     (0, rb"\xff\xd8\xff|\x89PNG|BM.{4}\x00{4}|II\*\x00|MM\x00\*|RIFF.{4}WEBP",
-     FileKind("a picture", _LEAVE_OUT)),
-    (0, rb"ID3|fLaC|RIFF.{4}WAVE|FORM.{4}AIF", FileKind("a sound file", _LEAVE_OUT)),
+     FileKind("a picture", _LEAVE_OUT, medium=Medium.IMAGE)),
+    (0, rb"ID3|fLaC|RIFF.{4}WAVE|FORM.{4}AIF",
+     FileKind("a sound file", _LEAVE_OUT, medium=Medium.SOUND)),
     (0, rb"HDMV0|MPLS0|INDX0|MOBJ0|DVDVIDEO-|DVDAUDIO-",
      FileKind("an index of a camera card, DVD or Blu-ray", "name the video files beside it")),
     (0, rb"\x1f\x43\xb6\x75", _FRAGMENT),
@@ -187,6 +205,8 @@ def file_kind(head: bytes, *, uri: str = "", n_bytes: int = 0) -> FileKind | Non
 
 def of_kind(kind: FileKind, uri: str, n_bytes: int) -> SourceError:
     """Returns the error for a file that is known to be something else than a readable video."""
+    if kind.medium is not None:
+        return OtherMediumError(kind.medium, uri)
     return SourceError(kind.code, f"{uri} ({n_bytes} bytes) is {kind.what}; {kind.remedy}")
 
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Literal, TypeVar, cast, dataclass_transform
 
 from curator.records.columns import Int32, WordedEnum, columns_of, field_names
+from curator.records.sources import Medium
 
 Transition = Literal["cut", "gradual", "none"]
 CutMode = Literal["copy", "encode"]
@@ -150,6 +151,7 @@ class Named:
     clip_id: str
     source_id: str
     source_uri: str
+    medium: Medium
     shot: Int32
 
 

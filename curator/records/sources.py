@@ -10,6 +10,14 @@ from curator.records.columns import Int16, Int32, WordedEnum
 FULL_HD = 1920 * 1080
 
 
+class Medium(WordedEnum):
+    """What a source is, and each clip of it. Public: column `medium` of `sources` and `clips`."""
+
+    VIDEO = "video", "a video"
+    IMAGE = "image", "a still image"
+    SOUND = "sound", "sound without pictures"
+
+
 _DECODED = "decoded on the CPU of a GPU node: "
 _MEASURED = "measured on the CPU of a GPU node: "
 
@@ -131,6 +139,8 @@ class Source:
     bytes: int | None
     version: str | None
     sha256: str | None
+    medium: Medium | None
+    """None if the scan could not tell."""
     container: str | None
     codec: str | None
     pixel_format: str | None

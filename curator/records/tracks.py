@@ -7,7 +7,7 @@ overlay samples, A cells of audio.
 # ruff: noqa: RUF009 - a call makes each field
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
@@ -25,6 +25,21 @@ UNIFORM = 4
 def _empty(kind: type[np.generic], n_axes: int = 1) -> Any:  # noqa: ANN401 - a field of any array
     """Returns a field for an array, by default empty: not measured."""
     return field(default_factory=lambda: np.zeros((0,) * n_axes, kind), repr=False)
+
+
+_PER_FRAME = "per_frame"
+"""Key in the metadata of a field whose array has an entry per frame."""
+
+
+def _per_frame() -> Any:  # noqa: ANN401 - a field of an array
+    """Returns a field for a signal of frames, float32 [F], by default empty: not measured."""
+    return field(
+        default_factory=lambda: np.zeros(0, np.float32), repr=False, metadata={_PER_FRAME: True}
+    )
+
+
+def _per_frame_of(record: Any) -> tuple[str, ...]:  # noqa: ANN401 - a `SourceFrames` or its class
+    return tuple(own.name for own in fields(record) if _PER_FRAME in own.metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +76,9 @@ class SourceFrames:
     """Hashes of the blocks of the source's bytes, as in `storage.ContentHashes`."""
     aspect_changes: tuple[str, ...] = ()
     """Frames from which on `pixel_aspect` is another, in order, such as "250 64/45"."""
-    luma_mean: NDArray[np.float32] = _empty(np.float32)
+    luma_mean: NDArray[np.float32] = _per_frame()
     """[F], mean luma, 0 (black) to 1 (white)."""
-    luma_spread: NDArray[np.float32] = _empty(np.float32)
+    luma_spread: NDArray[np.float32] = _per_frame()
     """[F], standard deviation of luma, 0 to 0.5."""
 
     def __post_init__(self) -> None:
@@ -72,7 +87,7 @@ class SourceFrames:
         if n_frames == 0 or bool(np.any(np.diff(self.frame_pts) <= 0)):
             raise ValueError(f"track {self.source_id}: expected frames with increasing timestamps")
         self.check_lengths(n_frames, "frame_bytes", "frame_flags")
-        self.check_lengths(n_frames, "luma_mean", "luma_spread", "frame_size", may_lack=True)
+        self.check_lengths(n_frames, "frame_size", *_per_frame_of(self), may_lack=True)
 
     def check_lengths(self, n: int, *names: str, may_lack: bool = False) -> None:
         """Raises `ValueError` for arrays without `n` entries; with `may_lack`, 0 are valid too."""
@@ -181,14 +196,14 @@ class Track(SourceFrames):
     to its frame in `sample_pair_frame`, about 0.1 s later. Arrays that were not measured are empty.
     """
 
-    shot_probability: NDArray[np.float32] = _empty(np.float32)
+    shot_probability: NDArray[np.float32] = _per_frame()
     """[F], TransNetV2's first head: 1 on the last frame before a transition's middle."""
-    transition_probability: NDArray[np.float32] = _empty(np.float32)
+    transition_probability: NDArray[np.float32] = _per_frame()
     """[F], TransNetV2's second head (`many_hot`): 1 on every frame of a transition."""
-    boundary_probability: NDArray[np.float32] = _empty(np.float32)
+    boundary_probability: NDArray[np.float32] = _per_frame()
     """[F], `shot_head`'s probability that the middle of a boundary is at the frame, or that a cut
     follows the frame; calibrated at peaks."""
-    inside_probability: NDArray[np.float32] = _empty(np.float32)
+    inside_probability: NDArray[np.float32] = _per_frame()
     """[F], `shot_head`'s probability that the frame is inside of a transition."""
     sample_frame: NDArray[np.int32] = _empty(np.int32)
     """[S], index of the sampled frame."""
@@ -241,9 +256,6 @@ class Track(SourceFrames):
         """Raises `ValueError` if lengths of arrays disagree or timestamps do not increase."""
         # `super()` fails, because `slots=True` replaces the class.
         SourceFrames.__post_init__(self)
-        heads = ("shot_probability", "transition_probability")
-        learned = ("boundary_probability", "inside_probability")
-        self.check_lengths(self.n_frames, *heads, *learned, may_lack=True)
         if len(self.boundary_probability) != len(self.inside_probability):
             raise ValueError(f"track {self.source_id}: only one of the head's probabilities")
         self.check_lengths(len(self.sample_frame), "descriptor", may_lack=True)
@@ -255,6 +267,16 @@ class Track(SourceFrames):
                     f"track {self.source_id}: {name} has {len(column)} entries, not "
                     f"{len(self.sample_frame)}"
                 )
+
+
+FRAME_SIGNALS = _per_frame_of(Track)
+"""Signals of frames: fields of a track whose arrays are float32 [F], or empty."""
+_FIELDS = frozenset(own.name for own in fields(Track))
+
+
+def is_signal(column: str) -> bool:
+    """Returns whether a column of tracks has a float32 value per frame or per sample."""
+    return column in FRAME_SIGNALS or column not in _FIELDS | {"audio_notes"}
 
 
 STANDARD_FPS = (

@@ -25,6 +25,7 @@ from curator.tables.family_store import FamilyStore, values_in_tars
 from curator.tables.long_columns import take_rows
 from curator.tables.out_layout import MANIFEST
 from curator.tables.sample_members import Members, StoredMember
+from curator.tables.track_signals import SignalParts
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +52,11 @@ def annotate(
         A function that returns the members of a clip.
     """
     store = FamilyStore(run.store, in_tars)
-    scheduler = Scheduler(store, run.engine, run.log.progress)
+    signals = SignalParts(run.store, run.graph.track_families)
+    scheduler = Scheduler(store, run.engine, run.log.progress, signals=signals)
     all_members: list[Members] = []
     for stages in _rounds(run.graph.annotators()):
-        columns = {name for stage in stages for name in stage.columns}
+        columns = {name for stage in stages for name in stage.reads_columns()}
         given: dict[str, Callable[[Clip], Any]] = {
             name: _vector_in(vectors(kind))
             for name, kind in ((EMBEDDING, "scene"), (CLIP_EMBEDDING, "clip"))

@@ -202,7 +202,7 @@ class Snapshot:
             names += [field.name for field in metadata_fields(clips.schema)]
             clips = clips.select([name for name in names if name not in _MADE_AGAIN])
             corpus.add_decided(with_declared(clips, columns))
-        reads = {name for stage in graph.annotators() for name in stage.columns}
+        reads = {name for stage in graph.annotators() for name in stage.reads_columns()}
         packed = {"clip": [CLIP_EMBEDDING], "scene": [EMBEDDING], "none": []}
         reads.update(packed[graph["shard"].config.embedding])
         for name, table in ((EMBEDDING, "embeddings"), (CLIP_EMBEDDING, "clip_embeddings")):

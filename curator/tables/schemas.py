@@ -11,13 +11,13 @@ from curator.family import Family, FamilyVersion
 from curator.measures.score_list import SCORES
 from curator.records.clips import FACT_COLUMNS, Candidate, Clip, Written
 from curator.records.columns import columns_of
-from curator.records.sources import Source
+from curator.records.sources import Medium, Source
 from curator.storage.metadata_columns import PREFIX, is_metadata
 from curator.tables.parts import columns_schema
 
 _TYPES = {
     str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(),
-    list[str]: pa.list_(pa.string()),
+    list[str]: pa.list_(pa.string()), Medium: pa.string(),
 }  # fmt: skip
 
 _DECLARATION = b"curate.family"
@@ -101,9 +101,10 @@ SOURCES_SCHEMA = schema_of(Source)
 """A row per source, done or failed."""
 
 _SCANNED = (
-    "uri", "bytes", "version", "source_id", "container", "codec", "pixel_format", "width", "height",
-    "rotation_deg", "pixel_aspect", "time_base", "fps", "is_vfr", "header_duration_s",
-    "header_n_frames", "has_audio", "is_hdr", "error_stage", "error_code", "error_message",
+    "uri", "bytes", "version", "source_id", "medium", "container", "codec", "pixel_format",
+    "width", "height", "rotation_deg", "pixel_aspect", "time_base", "fps", "is_vfr",
+    "header_duration_s", "header_n_frames", "has_audio", "is_hdr", "error_stage", "error_code",
+    "error_message",
 )  # fmt: skip
 SCAN_SCHEMA = pa.schema(
     (n, pa.string() if n in ("time_base", "fps") else SOURCES_SCHEMA.field(n).type)

@@ -57,7 +57,7 @@ from curator.tables.view_store import read_views
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 4
+FORMAT = 5
 """Format of an output. Increases when a column or an object changes its name or meaning, or when
 readers need a new one. A new score does not change the format: tables without it did not measure
 it."""

@@ -22,7 +22,7 @@ from curator.tables.schemas import SCAN_SCHEMA, SOURCES_SCHEMA
 
 _HELD = {
     **dict.fromkeys(
-        ("container", "codec", "pixel_format", "pixel_aspect", "outcome", "error_stage",
+        ("medium", "container", "codec", "pixel_format", "pixel_aspect", "outcome", "error_stage",
          "error_code"),
         pa.dictionary(pa.int32(), pa.string()),
     ),

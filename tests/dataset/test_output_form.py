@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from samples import framed, made_track
 
 from curator.buckets import MAX_ENLARGED, Bucket, bucket_of, cover_factor, covered_size
-from curator.cut_requests import cut_request, frame_plan
+from curator.cut_requests import cut_request, frame_plan, source_frames, windowed
 from curator.dataset.output_form import as_written, formed
 from curator.errors import (
     CutError,
@@ -41,6 +41,7 @@ from curator.media.tone_mapping import to_bt709
 from curator.recipe import load_recipe
 from curator.records.clips import Candidate, Span
 from curator.records.cuts import CutClip, CutRequest, NotCopied
+from curator.stage import ClipFacts
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_encoded
 from curator.stages.cut.cut_driver import Cutting
@@ -81,6 +82,41 @@ def test_a_fixed_rate_shows_what_the_source_showed(film: Path, rate: int, step: 
     for frame, index in zip(written, plan, strict=True):
         right = psnr(frame, source[3 + index])
         assert right > max(psnr(frame, source[2 + index]), psnr(frame, source[4 + index])) + 2
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {}, {"fps": Fraction(20)}, {"n_frames": 20}, {"fps": Fraction(48), "n_frames": 20},
+        {"window": (17, Fraction(16))}, {"window": (100, Fraction(30))}, {"window": (17, None)},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("first_varying", [0, 50, 200])
+def test_the_row_of_a_written_clip_says_which_frames_it_shows(
+    form: dict[str, Any], first_varying: int
+) -> None:
+    """Pins this for clips that are shortened to a part without the rate or the jitter of all."""
+    steps = np.full(200, 512)
+    steps[first_varying:] = np.random.default_rng(1).integers(600, 1000, 200 - first_varying)
+    pts = np.cumsum(steps)
+    track = made_track(200, frame_pts=pts, end_pts=int(pts[-1]) + 512)
+    own = cut_request(track, "clip", Span(start_frame=20, end_frame=190, shot=0))
+    request, window = formed(own, fps=form.get("fps"), n_frames=form.get("n_frames")), None
+    if "window" in form:
+        window, fps = form["window"]
+        request = windowed(own, fps=fps or own.fps, n_frames=window)
+    plan = frame_plan(request)
+    is_retimed = form.get("fps") is not None or (window is not None and form["window"][1])
+    columns = {
+        "start_frame": 20, "end_frame": 20 + len(request.frame_pts), "is_vfr": own.is_vfr,
+        "rate_factor": float(request.fps / own.fps) if is_retimed else None,
+        "window_frames": window,
+    }  # fmt: skip
+    facts = ClipFacts(
+        clip_id="clip", source_id=track.source_id, n_frames=len(plan), fps=request.fps, width=64,
+        height=64, columns=columns,
+    )  # fmt: skip
+    np.testing.assert_array_equal(source_frames(track, facts), 20 + plan)
 
 
 @pytest.mark.parametrize("size", [(160, 96), (96, 160), (160, 160), (320, 176), (640, 352)])

@@ -54,7 +54,7 @@ def sample(number: int, split: Split) -> Sample:
         metadata={
             "n_frames": 60 + number, "fps": 30.0, "duration": (60 + number) / 30, "width": 1280,
             "height": 720, "source_id": f"s{number % 7}", "source_uri": f"/in/{number}.mp4",
-            "mp4_sha256": f"{number:064x}",
+            "mp4_sha256": f"{number:064x}", "medium": "video",
         },
         caption=f"Clip {number}, größer.",
         mp4_bytes=24 * (40 + number),

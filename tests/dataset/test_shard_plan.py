@@ -128,7 +128,7 @@ def sample(
 ) -> Sample:
     key = f"{number:024x}"
     return Sample(
-        key=key, metadata={"clip_id": key, "fps": 30.0, **metadata},
+        key=key, metadata={"clip_id": key, "medium": "video", "fps": 30.0, **metadata},
         caption=CAPTIONS[number % 3] if caption is None else caption, mp4_bytes=len(mp4_of(key)),
         mp4_sha256=sha256 or f"{number:064x}",
         location=Location(name="cuts/part.parquet", row=number), split=split, embedding=embedding,
@@ -368,9 +368,11 @@ def test_the_same_plan_gives_the_same_bytes_and_canonical_json() -> None:
     assert len(written(plan)) % 512 == 0
     assert written(plan)[-1024:] == b"\0" * 1024
     # Sorted keys, no spaces and unescaped text, so that equal metadata is equal bytes.
-    assert sample(1, zeta="é", alpha=[1, None]).json() == (
-        '{"alpha":[1,null],"clip_id":"000000000000000000000001","fps":30.0,"zeta":"é"}'.encode()
+    text = (
+        '{"alpha":[1,null],"clip_id":"000000000000000000000001","fps":30.0,"medium":"video",'
+        '"zeta":"é"}'
     )
+    assert sample(1, zeta="é", alpha=[1, None]).json() == text.encode()
 
 
 @pytest.mark.parametrize("key", ["a.b", "a/b", "__a__", "", "a b"])

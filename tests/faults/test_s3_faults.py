@@ -1,4 +1,4 @@
-"""A run over S3 whose network fails: errors, resets, cut and slow bodies, bits of uploads that flip.
+"""A run over S3 whose network fails: errors, resets, cut and slow bodies, flips in uploads.
 
 The same against a real server, and with processes: `benchmarks/s3_faults.py`.
 """

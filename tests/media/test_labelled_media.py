@@ -11,10 +11,10 @@ from curator.stages.scan.source_listing import ListedSource, list_sources
 pytestmark = pytest.mark.needs_media
 
 BROKEN = {
-    "audio_only.mp4": "no_video_stream", "derived_audio_only.m4a": "no_video_stream",
+    "audio_only.mp4": "unused_medium", "derived_audio_only.m4a": "unused_medium",
     "header_only.flv": "not_a_video", "html_error_page.mp4": "not_a_video",
     "malformed_free_box.mp4": "not_a_video", "moov_missing.mp4": "not_a_video",
-    "png_named.mp4": "not_a_video", "random_bytes.avi": "not_a_video",
+    "png_named.mp4": "unused_medium", "random_bytes.avi": "not_a_video",
     "truncated_no_moov.mp4": "not_a_video", "zero_byte.mp4": "empty_file",
     "zero_byte.webm": "empty_file",
 }  # fmt: skip

@@ -50,7 +50,7 @@ class Annotated(Place):
     def redeclare(self, old: str, new: str) -> None:
         """Changes a declaration in the manifest."""
         value = json.loads(self.manifest.read_text().replace(old, new))
-        del value["checksum"]
+        value.pop("checksum", None)
         self.manifest.write_text(json.dumps(value))
 
     def values(self) -> dict[str, torch.Tensor]:
@@ -165,6 +165,10 @@ def test_values_go_from_the_class_to_the_trainer_and_need_the_class_no_more(
     # Under OUT, the manifest of the snapshot would count.
     assert main(["verify", str(place.out / "shards")]) != EXIT_OK
     assert "expected f32" in capsys.readouterr().out
+    place.redeclare('"dtype": "f32"', '"dtype": "f16"')
+    place.redeclare('"t"', '"frames"')
+    assert main(["verify", str(place.out / "shards")]) != EXIT_OK
+    assert "a value of 16 frames; expected 60" in capsys.readouterr().out
 
 
 class Letters:

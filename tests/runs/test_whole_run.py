@@ -20,10 +20,10 @@ from curator.tools.commands.arguments import EXIT_OK
 from curator.tools.footage.demo_films import make_demo
 
 FAILS = {
-    "audio_only.mp4": "no_video_stream",
+    "audio_only.mp4": "unused_medium",
     "empty.mp4": "empty_file",
     "index_missing.mp4": "not_a_video",
-    "png.mp4": "not_a_video",
+    "png.mp4": "unused_medium",
     "text.mp4": "not_a_video",
     "zero_frames.mp4": "no_frames",
     "notes.mp4": "not_a_video",

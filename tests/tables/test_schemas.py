@@ -7,8 +7,9 @@ from curator.measures.score_list import SCORES
 from curator.tables.schemas import CUT_SCHEMA, SOURCES_SCHEMA, candidates_schema, clips_schema
 
 SOURCES = """
-source_id: string; uri: string; bytes: int64; version: string; sha256: string; container:
-string; codec: string; pixel_format: string; width: int32; height: int32; rotation_deg: int16;
+source_id: string; uri: string; bytes: int64; version: string; sha256: string; medium: string;
+container: string; codec: string; pixel_format: string; width: int32; height: int32;
+rotation_deg: int16;
 pixel_aspect: string; duration_s: double; n_frames: int64; fps: double; is_vfr: bool; is_hdr:
 bool; is_interlaced: bool; has_audio: bool; header_duration_s: double; header_n_frames: int64;
 n_decode_errors: int32; n_shots: int32; n_clips: int32; n_kept: int32; generation: int32;
@@ -16,7 +17,8 @@ notes: list<item: string>; outcome: string; error_stage: string; error_code: str
 error_message: string
 """
 MEASURED = """
-clip_id: string; source_id: string; source_uri: string; shot: int32; start_frame: int64;
+clip_id: string; source_id: string; source_uri: string; medium: string; shot: int32;
+start_frame: int64;
 end_frame: int64; start_s: double; end_s: double; start_pts: int64; end_pts: int64; time_base:
 string; n_frames: int64; written_fps: double; fps_fraction: string; is_vfr: bool; width: int32;
 height: int32; crop_x: int32; crop_y: int32; crop_width: int32; crop_height: int32; short_side_px:

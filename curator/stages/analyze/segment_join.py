@@ -20,7 +20,7 @@ from curator.media.container import open_container
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, seek_to
 from curator.models.transnet import CONTEXT
 from curator.records.sources import Note
-from curator.records.tracks import UNIFORM, Track
+from curator.records.tracks import FRAME_SIGNALS, UNIFORM, Track
 from curator.stages.analyze.decode_source import (
     AnalysisOptions,
     HeaderClaims,
@@ -45,9 +45,7 @@ _PLACED = {
     "scene_frame": ("scene_vector",),
 }
 """Columns with a row per sample, thumbnail, look and so on, by the column of frame numbers."""
-_FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "frame_size", "shot_probability",
-           "transition_probability", "boundary_probability", "inside_probability", "luma_mean",
-           "luma_spread")  # fmt: skip
+_FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "frame_size", *FRAME_SIGNALS)
 
 
 def analyze_segment(

@@ -22,6 +22,7 @@ from curator.models.embedding_heads import Heads
 from curator.records.clips import WINDOWED, Candidate, Retimed, Span, Window
 from curator.records.columns import field_names
 from curator.records.cuts import CutRequest, crop_columns
+from curator.records.sources import Medium
 from curator.records.tracks import Track
 from curator.stages.propose.clip_spans import clip_id
 from curator.tables.schemas import LUMA_HZ
@@ -63,6 +64,8 @@ def candidate_of(
         clip_id=request.clip_id,
         source_id=track.source_id,
         source_uri=uri,
+        # Tracks are measured on videos.
+        medium=Medium.VIDEO,
         shot=span.shot,
         start_frame=span.start_frame,
         end_frame=span.end_frame,

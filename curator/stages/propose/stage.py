@@ -64,7 +64,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """
 
     name = "propose"
-    version = 12
+    version = 13
     phase = Phase.MEASURE
     scope = Scope.SOURCE
     reads = ("tracks",)

@@ -1,5 +1,6 @@
 """Reads the id and the header of each source: container, codec, size, timing, audio."""
 
+from collections.abc import Set
 from fractions import Fraction
 from typing import Any, BinaryIO
 
@@ -17,8 +18,8 @@ from curator.media.container import (
     video_stream,
 )
 from curator.media.decode import HDR_TRANSFERS
-from curator.media.file_kinds import of_kind
-from curator.records.sources import Failure
+from curator.media.file_kinds import OtherMediumError, of_kind
+from curator.records.sources import Failure, Medium
 from curator.records.tracks import varies
 from curator.storage import content_id, open_source
 
@@ -26,11 +27,14 @@ _CODECS = {"libdav1d": "av1", "libvpx": "vp8", "libvpx-vp9": "vp9"}  # by the de
 ScanRow = dict[str, str | int | float | bool | None]  # a row of `SCAN_SCHEMA`
 
 
-def scan_source(uri: str, n_bytes: int, version: str) -> ScanRow:
+def scan_source(
+    uri: str, n_bytes: int, version: str, accepts: Set[Medium] = frozenset({Medium.VIDEO})
+) -> ScanRow:
     """Probes one source. `n_bytes` and `version` come from the listing.
 
     Returns:
-        The row of the source. If the source cannot be used, the row has the error.
+        The row of the source. If the source cannot be used, or its medium is not among `accepts`,
+        the row has the error.
     """
     row: ScanRow = {"uri": uri, "bytes": n_bytes, "version": version}
     try:
@@ -39,6 +43,10 @@ def scan_source(uri: str, n_bytes: int, version: str) -> ScanRow:
             reader.seek(0)
             facts = header_facts(reader, uri, n_bytes)
     except SourceError as error:
+        if isinstance(error, OtherMediumError):
+            row["medium"] = str(error.medium)
+            if error.medium in accepts:
+                return row
         failure = Failure(uri=uri, stage="scan", code=error.code, message=error.message)
         return row | failure.columns()
     return row | {
@@ -56,6 +64,7 @@ def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
         apply to the rotated picture. The frames may contradict `header_*`.
 
     Raises:
+        OtherMediumError: The source is a still image or sound.
         SourceError: EMPTY_FILE, NOT_A_VIDEO, TOO_LARGE_TO_PROBE, NO_VIDEO_STREAM,
             UNSUPPORTED_CODEC, ENCRYPTED, FRAGMENT_WITHOUT_INIT, or NO_FRAMES if the stream has no
             picture size.
@@ -64,7 +73,8 @@ def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
         return _header_facts(reader, uri, n_bytes)
     except SourceError as error:
         may_be_named = error.code in (
-            ErrorCode.NO_VIDEO_STREAM, ErrorCode.UNSUPPORTED_CODEC, ErrorCode.NO_FRAMES
+            ErrorCode.NO_VIDEO_STREAM, ErrorCode.UNUSED_MEDIUM, ErrorCode.UNSUPPORTED_CODEC,
+            ErrorCode.NO_FRAMES,
         )  # fmt: skip
         kind = unreadable_kind(reader, uri, n_bytes) if may_be_named else None
         if kind is not None:
@@ -80,6 +90,7 @@ def _header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
         index_pts = [e.timestamp for e in stream.index_entries if not e.is_discard]
         has_index = bool(stream.frames) and len(index_pts) == stream.frames
         facts: dict[str, Any] = {
+            "medium": str(Medium.VIDEO),
             "time_base": time_base,
             "header_duration_s": claimed_duration(container, stream).seconds,
             "container": container.format.name,

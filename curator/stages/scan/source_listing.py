@@ -50,7 +50,13 @@ from curator.tables.source_table import SourceTable
 logger = logging.getLogger(__name__)
 _HEAD_BYTES = 4096
 _NO_VIDEO = [
-    str(c) for c in (ErrorCode.NOT_A_VIDEO, ErrorCode.NO_VIDEO_STREAM, ErrorCode.EMPTY_FILE)
+    str(c)
+    for c in (
+        ErrorCode.NOT_A_VIDEO,
+        ErrorCode.NO_VIDEO_STREAM,
+        ErrorCode.UNUSED_MEDIUM,
+        ErrorCode.EMPTY_FILE,
+    )
 ]
 _THREADS = 16
 _BATCH = 16

@@ -1,10 +1,10 @@
 """The stage that probes sources. This module imports little, so a worker starts quickly."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from curator.errors import ErrorCode
-from curator.records.sources import Failure, SourceRef
+from curator.records.sources import Failure, Medium, SourceRef
 from curator.stage import ItemStage, Phase, Resources, Scope
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.probe import ScanRow, scan_source
@@ -17,10 +17,13 @@ MAX_PROBE_BYTES = 768 << 20  # the index of a day at 120 frames/s takes 500 MB
 
 
 class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
-    """Reads ids and headers of sources, without decoding frames."""
+    """Reads ids and headers of sources, without decoding frames.
+
+    `accepts` are the media that stages which read the scan accept; sources of other media fail.
+    """
 
     name = "scan"
-    version = 4
+    version = 5
     phase = Phase.LIST
     scope = Scope.SOURCE
     writes = ("scan",)
@@ -34,13 +37,23 @@ class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
     # A worker mostly waits for the storage.
     resources = Resources(cpus=0.5)
 
+    def __init__(
+        self, config: ScanConfig, accepts: Set[Medium] = frozenset({Medium.VIDEO})
+    ) -> None:
+        super().__init__(config)
+        self._accepts = accepts
+
+    def models(self) -> tuple[object, ...]:
+        """Returns the accepted media."""
+        return tuple(sorted(self._accepts))
+
     def limit_s(self, unit: SourceRef) -> float:
         """Returns the limit for one source, in CPU-seconds."""
         return MAX_PROBE_S
 
     def process(self, unit: SourceRef) -> ScanRow:
         """Probes a source."""
-        return scan_source(unit.uri, unit.n_bytes, unit.version)
+        return scan_source(unit.uri, unit.n_bytes, unit.version, self._accepts)
 
     def failed(self, unit: SourceRef, failure: Failure) -> ScanRow:
         """Returns the row of a source that could not be probed."""

@@ -34,6 +34,9 @@ class ShardConfig(StageConfig):
     pack all clips as a first run would"""
     embedding: Literal["none", "clip", "scene"] = "none"
     """model for the clip's vector in the member npy (float32): CLIP, or the scene network"""
+    signals: tuple[str, ...] = setting((), unit="names")
+    """signals of the analysis to add to each sample, one value per frame: of frames, such as
+    luma_mean; of samples, such as motion; or of a custom measure"""
     # CogVideo's SAT loader looks for this member before it takes caption, fps and duration from
     # the .meta.jsonl. Readers decode the member as a whole number.
     id_member: bool = False
@@ -71,6 +74,13 @@ class ShardConfig(StageConfig):
                 f"split_by {name!r}; expected source, or a column of metadata such as meta.episode"
             )
         return name
+
+    @field_validator("signals")
+    @classmethod
+    def _once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError(f"{list(names)}; expected each signal once")
+        return names
 
     @field_validator("resolutions", "lengths")
     @classmethod

@@ -151,8 +151,8 @@ class Sharding:
 
 
 _SAME = (
-    "clip_id", "source_id", "source_uri", "cut_mode", "audio", "n_frames", "width", "height",
-    "content_type", "caption_model", "mp4_sha256",
+    "clip_id", "source_id", "source_uri", "medium", "cut_mode", "audio", "n_frames", "width",
+    "height", "content_type", "caption_model", "mp4_sha256",
 )  # fmt: skip
 """Columns of `clips` that are JSON fields of the same name."""
 _OF_SOURCE = ("start_frame", "end_frame", "start_pts", "end_pts", "time_base", "is_vfr")

@@ -152,6 +152,9 @@ class SuffixRules:
         self.allowed = ALLOWED | self.families.keys()
 
 
+_DECLARED = "a value as the manifest declares it"
+
+
 @dataclass(slots=True)
 class _ReadSample:
     """The members of one sample read so far."""
@@ -165,6 +168,8 @@ class _ReadSample:
     text: bytes = b""
     mp4: bytes | None = None
     mp4_sha256: str = ""
+    shapes: list[tuple[str, Family, tuple[int, ...]]] = field(default_factory=list)
+    """Member, family and shape of each array with an axis of frames."""
 
 
 @dataclass
@@ -302,7 +307,7 @@ class TarCheck:
             sample.mp4 = b"".join(parts) if member.bytes <= MAX_MP4_BYTES else None
             sample.mp4_sha256 = digest.hexdigest()
         elif (family := self.rules.families.get(member.suffix)) is not None:
-            self._check_value(reader, member, family)
+            self._check_value(reader, member, family, sample)
         elif member.bytes <= MAX_TEXT_BYTES:
             data = reader.read(member)
             if member.suffix == "json":
@@ -310,7 +315,9 @@ class TarCheck:
             elif member.suffix == "txt":
                 sample.text = data
 
-    def _check_value(self, reader: TarReader, member: Member, family: Family) -> None:
+    def _check_value(
+        self, reader: TarReader, member: Member, family: Family, sample: _ReadSample
+    ) -> None:
         """Checks a member against the declaration of its family."""
         where = f"{self._path}#{member.name}"
         if member.bytes > MAX_VALUE_BYTES:
@@ -318,10 +325,12 @@ class TarCheck:
             self._add(FindingCode.MEMBERS, where, f"{member.bytes} bytes", most)
             return
         try:
-            family.decode(reader.read(member))
+            value = family.decode(reader.read(member))
         except FamilyError as error:
-            wanted = "a value as the manifest declares it"
-            self._add(FindingCode.MEMBERS, where, str(error), wanted)
+            self._add(FindingCode.MEMBERS, where, str(error), _DECLARED)
+            return
+        if family.frames_axis is not None:
+            sample.shapes.append((where, family, value.shape))
 
     def _close(self, sample: _ReadSample) -> None:
         """Checks a completely read sample, and records its facts."""
@@ -342,6 +351,11 @@ class TarCheck:
         self._digests.append(0)
         if fields is not None:
             self._n_frames += fields["n_frames"]
+            for where, family, shape in sample.shapes:
+                try:
+                    family.check_frames(shape, fields["n_frames"])
+                except FamilyError as error:
+                    self._add(FindingCode.MEMBERS, where, str(error), _DECLARED)
             self._sources.add(fields["source_id"].encode())
             text = sample.text.decode("utf-8", "replace")
             row = sample_row(self.shard.name, sample.key, fields, text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Curate
-from film_makers import empty_file, png_file, text_file
+from film_makers import empty_file, text_file
 
 from curator.cli import GROUPS, main
 from curator.storage import open_store
@@ -19,7 +19,7 @@ from curator.tools.commands.run import failures_exit_code, is_too_many
 def broken(tmp_path: Path) -> Path:
     folder = tmp_path / "in"
     folder.mkdir()
-    for make, name in ((empty_file, "a.mp4"), (text_file, "b.mp4"), (png_file, "c.mp4")):
+    for make, name in ((empty_file, "a.mp4"), (text_file, "b.mp4"), (text_file, "c.mp4")):
         make(folder / name)
     return folder
 

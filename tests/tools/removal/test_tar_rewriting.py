@@ -37,7 +37,7 @@ def sample(number: int, *, rich: bool) -> Sample:
         key=f"{number:024x}",
         metadata={
             **facts, "width": 64, "height": 36, "fps": 30.0, "clip_id": f"{number:024x}",
-            "source_id": f"{number % 2:032x}",
+            "source_id": f"{number % 2:032x}", "medium": "video",
         },
         caption=caption,
         mp4_bytes=len(mp4),

@@ -1,0 +1,132 @@
+"""Reads signals of stored tracks for the frames of written clips, without decoding.
+
+The driver finds the parts (`SignalParts`), and workers read them (`SignalReader`).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from curator.cut_requests import source_frames
+from curator.errors import CuratorError
+from curator.records.tracks import FRAME_SIGNALS, SourceFrames
+from curator.stage import ClipFacts
+from curator.storage import Store
+from curator.tables.parts import Parts
+from curator.tables.track_items import StoredFamily
+from curator.tables.track_parts import TRACKS, TrackParts
+from curator.tables.track_table import table_to_source_frames
+
+_TIMES = "frame_pts"
+_SAMPLES = ("sample_frame", "sample_pair_frame")
+PartsByColumn = Mapping[str, str]
+"""The part of `tracks` that has a column of a source."""
+
+
+class SignalParts:
+    """The stored families of a recipe, by the signals that they have.
+
+    `families` is called at the first use, because fingerprints need the weights of models.
+    """
+
+    def __init__(self, store: Store, families: Callable[[], Sequence[StoredFamily]]) -> None:
+        self._store, self._families = store, families
+
+    @cached_property
+    def _family_of(self) -> dict[str, StoredFamily]:
+        return {column: family for family in self._families() for column in family.columns}
+
+    def fingerprints(self, signals: Iterable[str]) -> dict[str, str]:
+        """Returns the fingerprint of the family of each signal, by names that no column has."""
+        return {f"track {name}": self._family_of[name].fingerprint for name in signals}
+
+    def find(self, source_ids: Collection[str], signals: Iterable[str]) -> dict[str, PartsByColumn]:
+        """Returns the parts with the signals of sources, and with their frames and samples.
+
+        Raises:
+            CuratorError: A source has no part of a family.
+        """
+        names = {_TIMES, *_SAMPLES, *signals}
+        families = {self._family_of[name].name: self._family_of[name] for name in names}
+        stored, _ = TrackParts(self._store, list(families.values())).stored(source_ids)
+        shared: dict[int, PartsByColumn] = {}
+        found: dict[str, PartsByColumn] = {}
+        for source_id in source_ids:
+            # Sources of one unit share one mapping.
+            parts = stored.get(source_id, {})
+            if lost := families.keys() - parts.keys():
+                raise CuratorError(
+                    f"{self._store.uri}: source {source_id} has no stored track of the family "
+                    f"{min(lost)!r}, from which signals are read; delete the folder candidates "
+                    "there, so that `curate run` analyzes all sources without tracks again"
+                )
+            if id(parts) not in shared:
+                shared[id(parts)] = {name: parts[self._family_of[name].name] for name in names}
+            found[source_id] = shared[id(parts)]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _SourceSignals:
+    """Frames of a source, and columns of its track; signals have a NaN more at their end."""
+
+    track: SourceFrames
+    columns: Mapping[str, NDArray[np.generic]]
+
+    def of_clip(self, clip: ClipFacts, signals: Iterable[str]) -> dict[str, NDArray[np.float32]]:
+        frames = source_frames(self.track, clip)
+        first, pair = (self.columns[name] for name in _SAMPLES)
+        start, end = (clip.columns[name] for name in ("start_frame", "end_frame"))
+        inside = np.flatnonzero((first >= start) & (pair < end))
+        # The last entry is NaN: no sample is at or before the frame.
+        samples = np.append(inside, -1)[np.searchsorted(first[inside], frames, side="right") - 1]
+        values = {}
+        for name in signals:
+            column = self.columns[name]
+            at = frames if name in FRAME_SIGNALS else samples
+            is_measured = len(column) > 1
+            values[name] = column[at if is_measured else np.zeros_like(at)].astype(np.float32)
+        return values
+
+
+class SignalReader:
+    """Reads signals of clips; keeps the parts and the track of the last source for the next one."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = Parts(store, TRACKS, "")
+        self._parts: PartsByColumn = {}
+        self._tables: list[pa.Table] = []
+        """The frames of the last parts' sources, then the columns of each part."""
+        self._last: tuple[str, _SourceSignals] | None = None
+
+    def __call__(
+        self, clip: ClipFacts, parts: PartsByColumn, signals: Iterable[str]
+    ) -> dict[str, NDArray[np.float32]]:
+        """Returns the values of a clip by signal, float32 [n_frames], as `Annotator.tracks` says.
+
+        `parts` is from `SignalParts.find`.
+        """
+        if self._parts != parts:
+            self._parts, self._last = parts, None
+            self._tables = [self._store.read(parts[_TIMES])]
+            for part in sorted(set(parts.values())):
+                own = [name for name in parts if parts[name] == part]
+                self._tables.append(self._store.read_columns(part, ["source_id", *own]))
+        if self._last is None or self._last[0] != clip.source_id:
+            self._last = clip.source_id, self._source(clip.source_id)
+        return self._last[1].of_clip(clip, signals)
+
+    def _source(self, source_id: str) -> _SourceSignals:
+        frames, *tables = self._tables
+        columns: dict[str, NDArray[np.generic]] = {}
+        for table in tables:
+            row = table["source_id"].to_pylist().index(source_id)
+            names = [name for name in table.column_names if name != "source_id"]
+            columns |= {name: np.asarray(table[name][row].values) for name in names}
+        for name in columns.keys() - {_TIMES, *_SAMPLES}:
+            columns[name] = np.append(columns[name], np.float32("nan"))
+        return _SourceSignals(table_to_source_frames(frames, source_id), columns)
