@@ -25,9 +25,8 @@ from curator.number_text import plain
 from curator.pipeline import filter_needs
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import OF_FORM, Reason
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs
-from curator.stages.dedup.stage import PAIRS, search_settings
 from curator.tables.clip_rows import ClipRow
+from curator.tables.duplicate_pairs import PAIRS, NearDuplicatePairs
 from curator.tables.mark_table import Mark
 from curator.tools.review.changed_decisions import decide_again, is_refused_hdr
 from curator.tools.review.finished_run import Finished, is_of_stage
@@ -125,7 +124,7 @@ class Trial:
 
     def _compare_only(self, ids: pa.Array) -> None:
         """Limits the search for duplicates to pairs of this clip: others would take minutes."""
-        tables, settings = self.finished.tables, search_settings(self.finished.recipe.dedup)
+        tables, settings = self.finished.tables, self.finished.recipe.dedup.search_fingerprint
         stored = NearDuplicatePairs.of(tables.read(PAIRS), settings)
         known = pc.is_in(self.clip_id, value_set=stored.compared).as_py()
         others = ids if known else ids.filter(pc.not_equal(ids, self.clip_id))

@@ -15,11 +15,11 @@ from curator.matching.verify_pair import Match
 from curator.stages.cluster.stage import semantic_duplicates
 from curator.stages.dedup import stage as dedup_stage
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
 from curator.stages.dedup.retention import ShortestClip
-from curator.stages.dedup.stage import DedupStage, search_settings
+from curator.stages.dedup.stage import DedupStage
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import vectors_table
+from curator.tables.duplicate_pairs import NearDuplicatePairs, Pair
 from curator.tables.window_spans import WindowSpans
 
 WINDOWS = {
@@ -59,7 +59,7 @@ def match(offset_s: float, length_s: float) -> Match:
 def reasons(clips: ClipRows, *pairs: tuple[str, str, float]) -> dict[str, tuple[str, float]]:
     """The reason and its score of each clip that goes, from pairs: clip, other clip, offset."""
     ids = pa.array(clips.values("clip_id"))
-    none = NearDuplicatePairs.of(None, search_settings(DedupConfig()))
+    none = NearDuplicatePairs.of(None, DedupConfig().search_fingerprint)
     stored = none.with_new(
         ids, [], [Pair(clip_id=a, other=b, match=match(offset, 5.08)) for a, b, offset in pairs]
     ).table()

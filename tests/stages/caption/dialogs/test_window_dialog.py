@@ -9,6 +9,7 @@ import pytest
 
 from curator.errors import RecipeError
 from curator.export.post_training import pairs_of
+from curator.stages.caption.annotations import _candidates
 from curator.stages.caption.caption_records import (
     SCORES,
     Annotation,
@@ -323,10 +324,11 @@ def test_pairs_prefer_the_best_to_each_lower_one() -> None:
     )
     annotation = script.run(chosen)
     asker = Asker(chosen)
-    pairs = list(pairs_of(annotation.candidates, asker))
-    assert [(best.score, worse.score) for best, worse in pairs] == [(4, 2), (4, 3)]
-    assert {best.answer.short for best, _ in pairs} == {"Two red cars."}
-    asked = asker.first_request(annotation.task)
-    assert asked.turns[0].text == script.requests[0].turns[0].text
+    # As the table `annotations` has them.
+    stored = _candidates(annotation, asker)
+    pairs = list(pairs_of(stored))
+    assert [(best["score"], worse["score"]) for best, worse in pairs] == [(4, 2), (4, 3)]
+    assert {json.loads(best["text"])["short"] for best, _ in pairs} == {"Two red cars."}
+    assert asker.asked(annotation.task)["user"] == script.requests[0].turns[0].text
     with pytest.raises(ValueError, match="min_margin"):
-        list(pairs_of(annotation.candidates, asker, min_margin=0))
+        list(pairs_of(stored, min_margin=0))
