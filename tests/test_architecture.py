@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import curator
+from curator.stages import OPTIONAL
 
 ROOT = Path(curator.__file__).parent
 LAYERS = (
@@ -60,7 +61,7 @@ LAYERS = (
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(p for p in ROOT.rglob("*.py") if "pipelines" not in p.parts)
 STAGES = (
-    "scan", "analyze", "propose", "filter", "dedup", "cluster", "select", "caption", "cut", "shard",
+    "scan", "analyze", "propose", "filter", "dedup", *OPTIONAL, "select", "caption", "cut", "shard",
     "commit",
 )  # fmt: skip
 STAGE_CONTRACTS = {

@@ -9,10 +9,11 @@ from curator.errors import RecipeError
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
 from curator.stage import Scope, Wait
+from curator.stages import OPTIONAL
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 BUILT_IN = [
-    "scan", "analyze", "propose", "filter", "dedup", "cluster", "select", "cut", "caption", "shard",
+    "scan", "analyze", "propose", "filter", "dedup", *OPTIONAL, "select", "cut", "caption", "shard",
     "commit",
 ]  # fmt: skip
 BLUR = "blur_regions:BlurRegions"
@@ -115,7 +116,7 @@ def test_fingerprints_follow_what_a_stage_depends_on() -> None:
     """Pins that a bound invalidates no track and no clip, and a setting of the cut no track."""
     base, bound = fingerprints(), fingerprints("filters.motion.min=0.5")
     assert {name for name in base if base[name] != bound[name]} == {
-        "filter", "dedup", "cluster", "select",
+        "filter", "dedup", *OPTIONAL, "select",
     }  # fmt: skip
     crf = fingerprints("cut.crf=30")
     assert {name for name in base if base[name] != crf[name]} == {"cut"}

@@ -143,10 +143,11 @@ the written clip. JSON columns are `structured`, `answers`, `extra`, `set_aside`
 answers by reason), `lost` (failed candidates by reason, if another candidate is valid),
 `candidates` (all answers with the judge's scores, and as `text`) and `asked` (`system` and `user`
 of the request; null without candidates). `n_unscored` is the number of candidates without a
-readable score of the judge. `request_keys` name rows of `replies`; `annotation_key` is a hash of everything that determines the row. `label` is the class of events of the window by
-metadata. `known` (JSON) has the other metadata: a caption made from it, events, values, and
-unusable entries. `questions` (JSON) are questions that metadata or the model answers, with the
-origin of each answer. `label` and `known` are null if the recipe uses no metadata."""
+readable score of the judge. `request_keys` name rows of `replies`; `annotation_key` is a hash of
+everything that determines the row. `label` is the class of events of the window by metadata.
+`known` (JSON) has the other metadata: a caption made from it, events, values, and unusable entries.
+`questions` (JSON) are questions that metadata or the model answers, with the origin of each answer.
+`label` and `known` are null if the recipe uses no metadata."""
 
 PICTURES_SCHEMA = columns_schema(
     ("clip_id", pa.string()),

@@ -14,6 +14,7 @@ from PIL import Image
 from test_export import exported, files
 from tiny_vlm import tiny_folder
 
+from curator.export.post_training import pairs_of
 from curator.recipe import load_recipe
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.window_dialog import Asker
@@ -245,6 +246,8 @@ def test_margins_and_scores_decide_what_is_a_pair(
     assert done.n_clips == len(clips)
     assert records(tmp_path / "empty", "train") == []
     assert not (tmp_path / "empty" / "frames").exists()
+    with pytest.raises(ValueError, match="min_margin is 0"):
+        list(pairs_of(CANDIDATES, min_margin=0))
 
 
 def test_what_is_missing_is_said_with_the_remedy(

@@ -62,6 +62,11 @@ class DedupStage(CorpusStage[DedupConfig]):
         super().__init__(config)
         self._shortest, self._divides = shortest, divides and config.remainders
 
+    @property
+    def compares_clips(self) -> bool:
+        """Whether the recipe enables the search."""
+        return self.config.enabled
+
     def settings(self) -> dict[str, object]:
         """Returns its section of the recipe, and the settings of other sections."""
         lengths = self._shortest.seconds, self._shortest.n_frames
