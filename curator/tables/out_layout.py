@@ -83,7 +83,7 @@ class OnRemoval(StrEnum):
     """It deletes all objects, because each mixes the footage of all clips: runs make them again."""
     UNNAMED = "unnamed"
     """It writes new objects, and deletes those that no snapshot names then."""
-    RECORD = "record"
+    SPECIAL = "special"
     """It has its own code: reports, and objects that no run can make again."""
 
 
@@ -178,16 +178,16 @@ KINDS = (
     StoredKind(
         "report",
         _LIFE.FIXED,
-        _ON.RECORD,
+        _ON.SPECIAL,
         fixed=r"(?:index|tune|learn)\.html|trace\.json|previews/[0-9a-f]+\.mp4",
     ),
-    StoredKind(REMOVED, _LIFE.RECORD, _ON.RECORD, rf"\d{{8}}(?:\.finished)?\.json|{_FOOTAGE}"),
-    StoredKind(MARKS, _LIFE.RECORD, _ON.RECORD, _RANDOM),
-    StoredKind(LEARNED, _LIFE.RECORD, _ON.RECORD, fixed=_MODEL),
+    StoredKind(REMOVED, _LIFE.RECORD, _ON.SPECIAL, rf"\d{{8}}(?:\.finished)?\.json|{_FOOTAGE}"),
+    StoredKind(MARKS, _LIFE.RECORD, _ON.SPECIAL, _RANDOM),
+    StoredKind(LEARNED, _LIFE.RECORD, _ON.SPECIAL, fixed=_MODEL),
     StoredKind(
         COPIES,
         _LIFE.RECORD,
-        _ON.RECORD,
+        _ON.SPECIAL,
         rf"(?:{MARKS}/{_RANDOM}|{REMOVED}/{_FOOTAGE}|{LEARNED}/{_MODEL})(?:\.receipt\.json)?",
     ),
 )
@@ -247,8 +247,8 @@ def leftovers(
     """
     old: list[str] = []
     # Other folders have no leftovers, so the function does not list them.
-    lives = map(FolderLifetime, ("table", "named", "fingerprinted", "run"))
-    cleared = {*folders_of(*lives)}.intersection(folders)
+    cleared = {*folders_of(_LIFE.TABLE, _LIFE.NAMED, _LIFE.FINGERPRINTED, _LIFE.RUN)}
+    cleared = cleared.intersection(folders)
     for folder, keys in listed(store, cleared).items():
         match LAYOUT[folder]:
             case FolderLifetime.TABLE | FolderLifetime.NAMED:

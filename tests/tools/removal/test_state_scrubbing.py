@@ -47,6 +47,8 @@ def store(tmp_path: Path) -> Store:
 def test_every_folder_is_declared_once() -> None:
     assert len(LAYOUT) == len(KINDS)
     assert {kind.folder for kind in KINDS if not (kind.named or kind.fixed)} == set()
+    # `folders_of` takes both.
+    assert not {*FolderLifetime} & {*OnRemoval}
     # What later runs store again is what a removal changes in place.
     lives = FolderLifetime.FINGERPRINTED, FolderLifetime.CACHE, FolderLifetime.RUN
     changed = folders_of(OnRemoval.ROWS, OnRemoval.OBJECT, OnRemoval.FOLDER)
