@@ -1,6 +1,7 @@
 """Clusters of meaning: every clip with a vector is in one, and the best of like clips stays."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -178,3 +179,18 @@ def test_like_windows_of_one_take_are_no_semantic_duplicates() -> None:
     cluster, order = np.zeros(5, np.int64), np.arange(5)
     of = semantic_duplicates(vectors, cluster, order, 0.9, WindowSpans.of(table))
     assert of.tolist() == [0, 1, 2, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("similarity", "expected"), [(0.93, [0.93, "null"]), (1.0, ["null"]), (None, ["null"])]
+)
+def test_a_semantic_duplicate_stays_above_its_similarity_or_without_the_comparison(
+    similarity: float | None, expected: list[object]
+) -> None:
+    made = ClusterStage(ClusterConfig(n=2, similarity=0.9))
+    row = SimpleNamespace(duplicate_similarity=similarity)
+    found = list(made.remedies("semantic_duplicate", row))
+    assert found == [{"cluster.similarity": value} for value in expected]
+    assert list(made.remedies("duplicate", row)) == []
+    assert made.compares_clips
+    assert not ClusterStage(ClusterConfig(n=2)).compares_clips
