@@ -36,11 +36,12 @@ def fingerprints(*overrides: str) -> dict[str, str]:
 def test_built_in_and_own_stages_come_in_their_order() -> None:
     assert names() == BUILT_IN
     # Own stages come where the recipe says.
-    assert names("stages=[blocklist:Blocklist]").index("blocklist") == 6
+    first = names("stages=[blocklist:Blocklist]")
+    assert first[first.index("blocklist") :][:2] == ["blocklist", "select"]
     after = names("stages=[{use: blocklist:Blocklist, after: select}]")
-    assert after[6:9] == ["select", "blocklist", "cut"]
+    assert after[after.index("select") :][:3] == ["select", "blocklist", "cut"]
     blurred = names(f"stages=[{{use: {BLUR}, {REGIONS}}}]")
-    assert blurred[6:10] == ["select", "blur", "cut", "caption"]
+    assert blurred[blurred.index("select") :][:4] == ["select", "blur", "cut", "caption"]
     assert names("stages=[{use: select, before: dedup}]")[3:6] == ["filter", "select", "dedup"]
     moved = names("stages=[blocklist:Blocklist, {use: select, before: dedup}]")
     assert moved[3:7] == ["filter", "blocklist", "select", "dedup"]
