@@ -38,6 +38,7 @@ from curator.stage import (
     PixelStage,
     Wait,
 )
+from curator.stages import MOVABLE, OPTIONAL, stage_type
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.caption.caption_annotators import (
@@ -47,7 +48,6 @@ from curator.stages.caption.caption_annotators import (
     CaptionEmbeddings,
 )
 from curator.stages.caption.stage import CaptionStage
-from curator.stages.cluster.stage import ClusterStage
 from curator.stages.commit.config import CommitConfig
 from curator.stages.commit.stage import CommitStage
 from curator.stages.cut.stage import CutStage, CutStageConfig, pixel_fingerprints
@@ -86,9 +86,7 @@ def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGrap
         ),
         FilterStage(recipe.filters, filter_needs(recipe), measures),
         DedupStage(recipe.dedup, shortest, divides=not is_growing),
-        ClusterStage(
-            recipe.cluster, clip=semantics.clip, models=semantics.store, is_growing=is_growing
-        ),
+        *(stage_type(n).of(getattr(recipe, n), semantics, recipe.run) for n in OPTIONAL),
         SelectStage(recipe.select),
         CutStage(cut, pixels),
         CaptionStage(recipe.caption),
@@ -111,8 +109,6 @@ def _caption_annotators(recipe: Recipe, semantics: Semantics) -> list[AnyGraphSt
     return stages
 
 
-_MOVABLE = ("dedup", "cluster", "select")
-"""Stages of this package that a recipe may move."""
 _OF_GENERATIONS = {
     "growing": "a stage waits for the sources or clips of its generation alone.",
     "exact": "a stage waits for the sources or clips of its generation and of all before it.",
@@ -265,14 +261,14 @@ def graph_of(recipe: Recipe) -> Graph:
     extensions: list[Extension] = []
     own: list[tuple[StageEntry, AnyGraphStage]] = []
     for entry in recipe.stages:
-        if entry.use not in _MOVABLE:
+        if entry.use not in MOVABLE:
             extension, stage = _loaded(entry)
             extensions.append(extension)
             own.append((entry, stage))
     pixels = [stage for _, stage in own if isinstance(stage, PixelStage)]
     stages = _built_in(recipe, pixels)
     for entry in recipe.stages:
-        if entry.use in _MOVABLE:
+        if entry.use in MOVABLE:
             if entry.config:
                 raise RecipeError(
                     f"stages: {entry.use!r} is only moved here, and has config; its settings are "

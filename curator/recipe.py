@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -19,6 +19,7 @@ from pydantic import (
     RootModel,
     ValidationError,
     ValidationInfo,
+    create_model,
     field_validator,
     model_validator,
 )
@@ -30,9 +31,10 @@ from curator.measures.rule_config import Rule
 from curator.measures.score_list import SCORES, Measures, ScoreConfig
 from curator.models.weight_store import ModelStore
 from curator.run_config import RunConfig
+from curator.stage import StageConfig
+from curator.stages import MOVABLE, OPTIONAL, section_type
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.cluster.config import MAX_GROWING_CLUSTERS, ClusterConfig
 from curator.stages.cut.config import CutConfig
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.filter.config import FilterConfig
@@ -71,7 +73,7 @@ class StageEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     use: str = Field(
-        description="package.module:Class, an entry point, or dedup, cluster or select"
+        description="package.module:Class, an entry point, or one of " + ", ".join(MOVABLE)
     )
     before: str | None = Field(None, description="stage that follows this stage")
     after: str | None = Field(None, description="stage that precedes this stage")
@@ -119,8 +121,8 @@ class TrainFor(BaseModel):
             return load_trainer(self.trainer, self.model_extra)
 
 
-class Recipe(BaseModel):
-    """Settings of all stages."""
+class _Measured(BaseModel):
+    """Settings of the stages up to the search for duplicates."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -139,7 +141,25 @@ class Recipe(BaseModel):
     scores: ScoreConfig = Field(default_factory=lambda: ScoreConfig({}))
     filters: FilterConfig = Field(default_factory=lambda: FilterConfig({}))
     dedup: DedupConfig = Field(default_factory=DedupConfig)
-    cluster: ClusterConfig = Field(default_factory=ClusterConfig)
+
+
+if TYPE_CHECKING:
+    _WithOptional = _Measured
+else:
+    # In this place, so that sections are in the order of the stages.
+    _WithOptional = create_model(
+        "_WithOptional",
+        __base__=_Measured,
+        **{
+            name: (section_type(name), Field(default_factory=section_type(name)))
+            for name in OPTIONAL
+        },
+    )
+
+
+class Recipe(_WithOptional):
+    """Settings of all stages."""
+
     select: SelectConfig = Field(default_factory=SelectConfig)
     caption: CaptionConfig = Field(default_factory=CaptionConfig)
     cut: CutConfig = Field(default_factory=CutConfig)
@@ -178,20 +198,11 @@ class Recipe(BaseModel):
         return kind.model_validate(section, context=context)
 
     @model_validator(mode="after")
-    def _clusters_of_all(self) -> Self:
-        """Refuses a selection by clusters that no stage makes, and clusters that cannot grow."""
-        if self.cluster.n is None and "cluster" in self.select.by:
-            raise ValueError("select.by names cluster, and cluster.n is null; set cluster.n")
-        if self.run.mode == "growing" and (self.cluster.n or 0) > MAX_GROWING_CLUSTERS:
-            raise ValueError(
-                f"cluster.n is {self.cluster.n}, and run.mode is growing, in which a snapshot "
-                f"stores at most {MAX_GROWING_CLUSTERS} cluster centres; set run.mode to exact"
-            )
-        if self.run.mode == "growing" and self.cluster.similarity is not None:
-            raise ValueError(
-                "cluster.similarity is set, and run.mode is growing: comparing all clips of a "
-                "cluster would change decisions of earlier generations; set run.mode to exact"
-            )
+    def _sections_agree(self) -> Self:
+        """Refuses settings of a section that exclude settings of another one."""
+        for _, section in self:
+            if isinstance(section, StageConfig) and (problem := section.problem_in(self)):
+                raise ValueError(problem)
         return self
 
     @model_validator(mode="after")

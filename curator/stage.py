@@ -104,6 +104,11 @@ class StageConfig(BaseModel):
         extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
 
+    def problem_in(self, recipe: Any, /) -> str | None:  # noqa: ANN401 - stages know no recipe
+        """Returns why other sections of the recipe exclude these settings, with the remedy."""
+        del recipe
+        return None
+
 
 def setting(default: Any = ..., *, unit: str, **checks: Any) -> Any:  # noqa: ANN401 - as `Field`
     """Returns a field of a `StageConfig` with a `unit`, and `checks` as in pydantic's `Field`."""
@@ -532,6 +537,11 @@ class CorpusStage(GraphStage[ConfigT]):
         return None
 
     @property
+    def compares_clips(self) -> bool:
+        """Whether it rejects clips for others that show the same, more of them in more clips."""
+        return False
+
+    @property
     def needs_earlier(self) -> str:
         """Text appended to `needs_all` when the run does not change earlier generations."""
         return ""
@@ -545,6 +555,20 @@ class CorpusStage(GraphStage[ConfigT]):
         The stage `filter` yields decisions about each block before it reads the next block. Other
         stages may yield decisions in any order, at most one per clip.
         """
+
+    def remedies(
+        self,
+        reason: str,
+        clip: Any,  # noqa: ANN401 - a row
+        /,
+    ) -> Iterator[dict[str, str | float]]:
+        """Yields alternative settings that end a reason of the stage against a clip.
+
+        `curate explain` tries them. `clip` has the columns of `clips` as attributes. Settings are
+        by dotted key of the recipe; a number is a bound that the setting must exceed.
+        """
+        del reason, clip
+        yield from ()
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
         """Returns a wait with the reason `needs_all`."""

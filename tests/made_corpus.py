@@ -36,7 +36,6 @@ from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.families import families_of, tracks_fingerprint
 from curator.stages.cut import cut_driver
 from curator.stages.dedup import stage as dedup_stage
-from curator.stages.dedup.near_duplicates import Pair
 from curator.stages.propose.stage import ProposeStage
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.source_listing import ListedSource
@@ -45,6 +44,7 @@ from curator.storage import open_store
 from curator.tables.candidate_store import Candidates, Payload, ProposedUnit, write_payload
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_vectors import as_matrix, vectors_table
+from curator.tables.duplicate_pairs import Pair
 from curator.tables.fenced_store import Digest
 from curator.tables.parts import Parts, rows_to_table
 from curator.tables.schemas import (

@@ -20,14 +20,13 @@ from curator.records.clips import FITTED, WINDOWED
 from curator.records.cuts import CROP_COLUMNS
 from curator.runs.commit_run import Commit, alone, commit_run, kept_by_source
 from curator.runs.corpus import SHOT_ORDER, DecidedClips
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
-from curator.stages.dedup.stage import PAIRS, search_settings
 from curator.stages.propose.stage import ProposeStage
 from curator.storage import Store
 from curator.tables.candidate_store import Candidates, ProposedUnit, write_payload
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows
+from curator.tables.duplicate_pairs import PAIRS, NearDuplicatePairs, Pair
 from curator.tables.fenced_store import FencedStore
 from curator.tables.output_format import read_summary
 from curator.tables.parts import Parts, rows_to_table
@@ -95,7 +94,7 @@ def store_pairs(
     store: Store, recipe: Recipe, stamp: str, ids: Sequence[str], pairs: Sequence[tuple[int, int]]
 ) -> None:
     """Stores that all clips were compared, and which show the same footage, by their numbers."""
-    none = NearDuplicatePairs.of(None, search_settings(recipe.dedup))
+    none = NearDuplicatePairs.of(None, recipe.dedup.search_fingerprint)
     found = [Pair(clip_id=ids[a], other=ids[b], match=SAME) for a, b in pairs]
     table = none.with_new(pa.array(ids, pa.string()), [], found).table()
     CorpusTables(store, stamp).write(PAIRS, table)

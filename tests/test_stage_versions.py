@@ -39,8 +39,7 @@ from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.stage import ClipToCut, CutItem, CutStage, CutStageConfig
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
-from curator.stages.dedup.stage import DedupStage, search_settings
+from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.stage import FilterStage
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.stage import ProposeStage
@@ -53,6 +52,7 @@ from curator.stages.shard.stage import ShardStage
 from curator.storage.source_reader import stat_source
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, candidates_table
+from curator.tables.duplicate_pairs import NearDuplicatePairs, Pair
 from curator.tables.schemas import clips_schema
 from curator.tables.track_items import SourceItem, TrackItem
 from curator.tables.track_table import tracks_to_table
@@ -148,7 +148,7 @@ def test_other_duplicates_and_selections_have_another_version(candidates: pa.Tab
     for row in rows:
         row.decision, row.reason, row.reasons = "kept", None, []
     ids = [row.clip_id for row in rows]
-    none = NearDuplicatePairs.of(None, search_settings(DedupConfig()))
+    none = NearDuplicatePairs.of(None, DedupConfig().search_fingerprint)
     pairs = [Pair(clip_id=b, other=a, match=SAME) for a, b in itertools.pairwise(ids)]
     stored = none.with_new(pa.array(ids), [], pairs[::2]).table()
     run_stage(DedupStage(DedupConfig()), rows, tables=MagicMock(read=lambda _: stored))

@@ -19,21 +19,10 @@ import pyarrow as pa
 from pydantic import Field
 
 from curator.dataset.tar_reader import SPLITS, Shard, ShardSet
-from curator.errors import CutError, RecipeError, ShardError, UsageError, raised_as
+from curator.errors import CutError, ShardError, UsageError, raised_as
 from curator.export.exporter import Exporter, OptionsT, RelativePaths, VideoExporter
 from curator.export.job import Job, ShardClip
 from curator.media.clip_frames import Wanted, sample_clip
-from curator.stages.caption.caption_records import (
-    ANSWER_FIELDS,
-    SCORES,
-    Answer,
-    AnswerCandidate,
-    Task,
-    Window,
-)
-from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.dialogs.answers import answer_text
-from curator.stages.caption.dialogs.window_dialog import Asker
 from curator.tables.checksums import read_parquet
 from curator.tables.disk_table import taken
 from curator.tables.output_format import read_summary
@@ -41,13 +30,15 @@ from curator.tables.parts import SUMMARY
 
 COLUMNS = (
     "clip_id", "source_id", "window", "start_frame", "end_frame", "shown", "model", "prompt",
-    "facts", "label", "questions", "judge", "candidates", "request_keys", "prompt_fingerprint",
+    "label", "questions", "judge", "candidates", "asked", "request_keys", "prompt_fingerprint",
     "judge_prompt_fingerprint",
 )  # fmt: skip
 """Columns that the export reads from the table `annotations`."""
 _REASON = "\nGive your reasoning within <think></think> and your answer within <answer></answer>."
+_SCORES = ("faithfulness", "completeness", "correctness")
+"""Scores of a judge, 1 to 5; the lowest is the `score` of a candidate."""
 Row = dict[str, Any]
-Pair = tuple[Row, AnswerCandidate, AnswerCandidate]
+Pair = tuple[Row, Row, Row]
 """A row of `annotations`, with its best answer and a worse answer."""
 
 
@@ -116,26 +107,22 @@ class Preferences(_JsonLines[PreferencesOptions]):
     records = "pairs of answers, a record each"
 
     def begin(self, job: Job) -> None:
-        """Reads the annotations and their prompts."""
+        """Reads the annotations."""
         self._annotations = _Annotations(job.shards)
-        config, out = self._annotations.config, job.shards.store.uri
-        if config.judge is None or config.candidates < 2:
+        settings, out = self._annotations.settings, job.shards.store.uri
+        if settings["judge"] is None or settings["candidates"] < 2:
             raise UsageError(
                 f"{out} has one answer per window and no judge; `curate recaption {out} --set "
                 "caption.candidates=4 --set caption.judge.model=...` asks for several and has them "
                 "scored"
             )
-        with raised_as(
-            UsageError, RecipeError, of=f"{out}: the prompts of its annotations are needed: "
-        ):
-            self._asker = Asker(config)
 
     def shard(self, job: Job, shard: Shard) -> list[bytes]:
         """Writes the frames of a shard's pairs; returns its lines."""
         pairs: dict[str, list[Pair]] = {}
 
         def wants(clip: ShardClip, sha256: str) -> bool:
-            pairs[clip.key] = list(self._pairs(job, clip))
+            pairs[clip.key] = list(self._pairs(clip))
             return bool(pairs[clip.key])
 
         lines = [
@@ -146,69 +133,61 @@ class Preferences(_JsonLines[PreferencesOptions]):
         job.exported.add(records=len(lines))
         return lines
 
-    def _pairs(self, job: Job, clip: ShardClip) -> Iterator[Pair]:
-        now = self._asker.prompt.fingerprint
+    def _pairs(self, clip: ShardClip) -> Iterator[Pair]:
         for row in self._annotations.of(clip.key):
-            if row["prompt_fingerprint"] != now:
-                raise UsageError(
-                    f"{job.shards.store.uri}: the prompt {row['prompt']!r} is {now} and was "
-                    f"{row['prompt_fingerprint']} when it was asked; put the old one back, or "
-                    "`curate recaption` with the new one"
-                )
-            for best, other in pairs_of(_candidates(row), self._asker, self.options.min_margin):
+            candidates = orjson.loads(row["candidates"] or "[]")
+            for best, other in pairs_of(candidates, self.options.min_margin):
                 yield row, best, other
 
     def _records(self, job: Job, clip: ShardClip, pairs: Sequence[Pair]) -> Iterator[Row]:
         folder = f"frames/{clip.shard.split}/{clip.key}"
         base = job.base(relative=self.options.relative)
         wanted = {frame for row, *_ in pairs for frame in row["shown"]}
-        for frame, jpeg in _jpegs(clip, wanted, self._asker.config.frame_px).items():
+        for frame, jpeg in _jpegs(clip, wanted, self._annotations.settings["frame_px"]).items():
             job.place.put(f"{folder}/{frame:06d}.jpg", jpeg)
         for number, (row, best, other) in enumerate(pairs):
             frames = row["shown"]
-            asked = self._asker.first_request(_task(row, clip))
+            asked = orjson.loads(row["asked"])
             images = [{"type": "image"} for _ in frames]
             yield {
                 "id": f"{clip.key}-{row['window']}-{number}",
                 "prompt": [
-                    *([_turn("system", asked.system)] if asked.system else []),
-                    _turn("user", asked.turns[0].text, images),
+                    *([_turn("system", asked["system"])] if asked["system"] else []),
+                    _turn("user", asked["user"], images),
                 ],
-                "chosen": [_turn("assistant", _text(best, self._asker))],
-                "rejected": [_turn("assistant", _text(other, self._asker))],
+                "chosen": [_turn("assistant", best["text"])],
+                "rejected": [_turn("assistant", other["text"])],
                 "images": [f"{base}{folder}/{frame:06d}.jpg" for frame in frames],
-                "chosen_scores": {name: getattr(best, name) for name in SCORES},
-                "rejected_scores": {name: getattr(other, name) for name in SCORES},
-                "margin": (best.score or 0) - (other.score or 0),
+                "chosen_scores": {name: best[name] for name in _SCORES},
+                "rejected_scores": {name: other[name] for name in _SCORES},
+                "margin": best["score"] - other["score"],
                 "provenance": {
                     **_provenance(row, clip.fields),
-                    "chosen_key": best.reply_key,
-                    "rejected_key": other.reply_key,
+                    "chosen_key": best["reply"],
+                    "rejected_key": other["reply"],
                 },
             }
 
 
-def pairs_of(
-    candidates: Sequence[AnswerCandidate], asker: Asker, min_margin: int = 1
-) -> Iterator[tuple[AnswerCandidate, AnswerCandidate]]:
+def pairs_of(candidates: Sequence[Row], min_margin: int = 1) -> Iterator[tuple[Row, Row]]:
     """Yields the best candidate of a window with each lower-scored one.
 
-    Unscored candidates form no pair, nor do two candidates with the same text. `asker` has the
-    configuration of the candidates, and `min_margin` is the least difference of their lowest
-    scores.
+    Unscored candidates form no pair, nor do two candidates with the same text. `min_margin` is the
+    least difference of their scores.
 
     Raises:
         ValueError: `min_margin` is below 1, so an answer would be preferred to an equal one.
     """
     if min_margin < 1:
         raise ValueError(f"min_margin is {min_margin}; expected 1 to 4")
-    scored = [(c.score, c) for c in candidates if c.score is not None]
+    scored = [candidate for candidate in candidates if candidate["score"] is not None]
     if not scored:
         return
-    best_score, best = max(scored, key=lambda pair: pair[0])
-    for score, other in scored:
-        is_worse = best_score - score >= min_margin
-        if is_worse and _text(best, asker) != _text(other, asker):
+    # Of equal scores, max takes the first.
+    best = max(scored, key=lambda candidate: int(candidate["score"]))
+    for other in scored:
+        is_worse = best["score"] - other["score"] >= min_margin
+        if is_worse and best["text"] != other["text"]:
             yield best, other
 
 
@@ -234,7 +213,7 @@ class _Annotations:
         self._rows: dict[str, list[int]] = {}
         for row, clip_id in enumerate(self._table["clip_id"].to_pylist()):
             self._rows.setdefault(clip_id, []).append(row)
-        self.config = CaptionConfig.model_validate(summary["recipe"]["caption"])
+        self.settings: Row = summary["recipe"]["caption"]
 
     def of(self, clip_id: str) -> list[Row]:
         """Returns a clip's rows, by window; empty for a clip that no model annotated."""
@@ -282,31 +261,6 @@ def _conversation(key: str, row: Row, made: Row, video: str, provenance: Row) ->
         "reasoning_origin": made["reasoning_origin"],
         "provenance": provenance,
     }
-
-
-def _candidates(row: Row) -> list[AnswerCandidate]:
-    return [
-        AnswerCandidate(
-            answer=Answer(**{name: stored[name] for name in ANSWER_FIELDS}),
-            reply_key=stored["reply"],
-            why=stored.get("why", ""),
-            **{name: stored[name] for name in SCORES},
-        )
-        for stored in orjson.loads(row["candidates"] or "[]")
-    ]
-
-
-def _text(candidate: AnswerCandidate, asker: Asker) -> str:
-    return answer_text(candidate.answer, asker.config, asker.prompt)
-
-
-def _task(row: Row, clip: ShardClip) -> Task:
-    """Returns the captioning task of a row of `annotations`, to rebuild its request."""
-    names = ("start_frame", "end_frame")
-    frames = {name: row[name] for name in names}
-    window = Window(index=row["window"], shown=tuple(row["shown"]), **frames)
-    fps, facts = float(clip.fields["fps"]), row["facts"] or ""
-    return Task(clip_id=row["clip_id"], content="", window=window, fps=fps, facts=facts)
 
 
 def _turn(role: str, text: str, images: Sequence[dict[str, str]] = ()) -> Row:

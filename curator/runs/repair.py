@@ -15,7 +15,15 @@ from curator.runs.commit_run import alone
 from curator.storage import Store
 from curator.tables.checksums import TRIES, is_damaged, sealed_json, those, to_json
 from curator.tables.fenced_store import Digest, FencedStore
-from curator.tables.out_layout import CONFIG, LAYOUT, SHARDS, FolderLifetime, is_own, listed_objects
+from curator.tables.out_layout import (
+    CONFIG,
+    OWN_FOLDERS,
+    SHARDS,
+    FolderLifetime,
+    folders_of,
+    is_own,
+    listed_objects,
+)
 from curator.tables.output_format import read_summary, refuse_lost_commit
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
@@ -36,12 +44,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_FOR_GOOD = {name for name, life in LAYOUT.items() if life is FolderLifetime.RECORD}
-ALL = frozenset(LAYOUT) - {SHARDS, "report", *_FOR_GOOD} | {SUMMARY, CONFIG}
+_FOR_GOOD = folders_of(FolderLifetime.RECORD)
+ALL = OWN_FOLDERS - {SHARDS, "report", *_FOR_GOOD} | {SUMMARY, CONFIG}
 """Folders and objects that `curate run` makes again."""
-CACHES = frozenset(
-    name for name, life in LAYOUT.items() if life is FolderLifetime.CACHE and name != "tracks"
-) | {"frames"}
+CACHES = frozenset({*folders_of(FolderLifetime.CACHE), "frames"} - {"tracks"})
 """Folders that `curate recaption` makes again. It does not read sources."""
 _ROUNDS = 2 * len(ALL)
 """Maximum number of repairs in one command; a store with more damage cannot be trusted."""

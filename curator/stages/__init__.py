@@ -1,1 +1,27 @@
-"""Steps of the pipeline, one file each, named by what they work on."""
+"""Steps of the pipeline, a folder each, named by what they do.
+
+A stage of `OPTIONAL` is a folder and its line here: the recipe gets its section and the graph its
+stage from the declarations, and no other module names the stage.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+OPTIONAL: Mapping[str, tuple[str, str]] = {
+    "cluster": ("ClusterConfig", "ClusterStage"),
+}
+"""By folder, the classes of settings in `config.py` and of the stage in `stage.py`. The stages
+decide about clips, between `dedup` and `select`, in this order."""
+MOVABLE = ("dedup", *OPTIONAL, "select")
+"""Stages that a recipe may move."""
+
+
+def section_type(name: str) -> Any:  # noqa: ANN401 - a class of settings
+    """Returns the class of the settings of an optional stage, which is its section of a recipe."""
+    return getattr(import_module(f"{__name__}.{name}.config"), OPTIONAL[name][0])
+
+
+def stage_type(name: str) -> Any:  # noqa: ANN401 - a class of a stage
+    """Returns the class of an optional stage. It is imported on use: its models may be large."""
+    return getattr(import_module(f"{__name__}.{name}.stage"), OPTIONAL[name][1])

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, islice
 
@@ -71,75 +72,154 @@ class FolderLifetime(StrEnum):
     """Permanently."""
 
 
+class OnRemoval(StrEnum):
+    """What `curate remove` does with the objects of a folder."""
+
+    ROWS = "rows"
+    """It takes rows, keys and texts of removed footage out of each object."""
+    OBJECT = "object"
+    """It deletes each object that has a row or a key of removed footage: runs make it again."""
+    FOLDER = "folder"
+    """It deletes all objects, because each mixes the footage of all clips: runs make them again."""
+    UNNAMED = "unnamed"
+    """It writes new objects, and deletes those that no snapshot names then."""
+    SPECIAL = "special"
+    """It has its own code: reports, and objects that no run can make again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKind:
+    """The objects of one folder of an output root.
+
+    Attributes:
+        folder: Name of the folder.
+        lifetime: How long the objects stay.
+        on_removal: What `curate remove` does with the objects.
+        named: Expression for names below the folder that have hashes; empty for none.
+        fixed: Expression for names below the folder that readers expect; empty for none.
+        footage: Columns with the ids of the clips or sources that an object has footage of. If a
+            removal changes only some rows, it reads these columns first; without columns, it reads
+            the whole object.
+        used: Column whose values a snapshot or a candidate must have. Rows with other values may
+            be about removed clips, so a removal treats them as such; empty for none.
+    """
+
+    folder: str
+    lifetime: FolderLifetime
+    on_removal: OnRemoval
+    named: str = ""
+    fixed: str = ""
+    footage: tuple[str, ...] = ()
+    used: str = ""
+
+
 TABLES = (
     "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations", "sidecars",
     "members",
 )  # fmt: skip
-_FOLDERS = {
-    FolderLifetime.TABLE: TABLES,
-    FolderLifetime.NAMED: ("candidates", "alike", SHARDS),
-    FolderLifetime.FINGERPRINTED: ("scan",),
-    FolderLifetime.RUN: ("segments", "cuts", FRAME_PARTS, VALUES),
-    FolderLifetime.CACHE: ("hashes", "tracks", "vectors", REPLIES, FAMILIES),
-    FolderLifetime.FIXED: (INDEX, "report"),
-    FolderLifetime.KEPT: (SNAPSHOTS,),
-    FolderLifetime.RECORD: (REMOVED, MARKS, LEARNED, COPIES, VIEWS),
-}  # fmt: skip
-LAYOUT = {name: life for life, names in _FOLDERS.items() for name in names}
-"""All folders of an output root, with the lifetime of their objects."""
-OWN_FOLDERS = frozenset(LAYOUT)
-_CLEARED = tuple(map(FolderLifetime, ("table", "named", "fingerprinted", "run")))
-_NO_PARTS = {
-    *TABLES, "candidates", "tracks", "vectors", "report", SHARDS, SNAPSHOTS, REMOVED, MARKS,
-    LEARNED, COPIES, VIEWS,
-}  # fmt: skip
-_STAGES = tuple(name for name in LAYOUT if name not in _NO_PARTS)
-"""Folders of parts; the name of a part has two hashes."""
-
-_FEW_OBJECTS = 10_000
-"""A listing of this many objects takes fewer requests than a listing of each folder."""
-_TWO_HASHES = r"[0-9a-f]{16}-[0-9a-f]{16}"
+_PART = r"[0-9a-f]{16}-[0-9a-f]{16}\.parquet"
+_TABLE_PART = r"part-\d{5,}-[0-9a-f]{12}\.parquet"
 _TEMPORARY = r"\.tmp-(?:check-)?[0-9a-f]{16}"
 _BUCKET = r"\d+p_\d+-\d+_\d+f(?:_[^/]+)?"
 _ENERGON = r"\.nv-meta/(?:\.info\.json|split\.yaml|dataset\.yaml|index\.sqlite|index\.uuid)"
+_OF_FAMILY, _CLIP = rf"[a-z0-9_]+/{_PART}", ("clip_id",)
 _OF_VIEW = (
-    r"view\.json|dataset\.parquet|wids-(?:train|val)\.json|energon/"
-    + _ENERGON
-    + r"|(?:webshart|diffusion-pipe)/(?:train|val)/[^/]+/"
+    rf"view\.json|dataset\.parquet|wids-(?:train|val)\.json|energon/{_ENERGON}"
+    r"|(?:webshart|diffusion-pipe)/(?:train|val)/[^/]+/"
     r"(?:captions\.json|(?:train|val)-\d{6,}-[0-9a-f]{8}\.(?:json|tar))"
 )
+_RANDOM, _FOOTAGE = r"[0-9a-f]{16}\.parquet", r"footage-[0-9a-f]{16}\.parquet"
+_MODEL = re.escape(LEARNED_MODEL.removeprefix(f"{LEARNED}/"))
+_LIFE, _ON = FolderLifetime, OnRemoval
+KINDS = (
+    # Views first: a removal finds their links to tars while the tars exist.
+    StoredKind(VIEWS, _LIFE.RECORD, _ON.UNNAMED, fixed=rf"{VIEW_NAME}/(?:{_OF_VIEW})"),
+    *(StoredKind(table, _LIFE.TABLE, _ON.UNNAMED, _TABLE_PART) for table in TABLES),
+    StoredKind(
+        SNAPSHOTS,
+        _LIFE.KEPT,
+        _ON.UNNAMED,
+        r"\d{8}\.json|(?:manifest|dataset|removed)-[0-9a-f]{16}\.(?:json|parquet)"
+        rf"|(?:{'|'.join(TABLES)})/{_TABLE_PART}",
+    ),
+    StoredKind(
+        SHARDS,
+        _LIFE.NAMED,
+        _ON.UNNAMED,
+        r"[^/]+/(?:train|val)-\d{6,}-[0-9a-f]{8}\.(?:tar(?:\.idx)?|meta\.jsonl|json)",
+        fixed=r"dataset\.parquet|manifest(?:\.next)?\.json|wids-(?:train|val)\.json"
+        rf"|(?:{_BUCKET}/)?(?:README\.md|captions\.json|{_ENERGON})",
+    ),
+    StoredKind("candidates", _LIFE.NAMED, _ON.ROWS, rf"[a-z_]+/{_PART}"),
+    StoredKind("alike", _LIFE.NAMED, _ON.OBJECT, _PART, footage=("clip_id", "other")),
+    StoredKind("scan", _LIFE.FINGERPRINTED, _ON.ROWS, _PART),
+    StoredKind("segments", _LIFE.RUN, _ON.OBJECT, _PART, footage=("source_id",)),
+    StoredKind("cuts", _LIFE.RUN, _ON.OBJECT, _PART, footage=_CLIP, used="clip_id"),
+    StoredKind(FRAME_PARTS, _LIFE.RUN, _ON.OBJECT, _PART, footage=_CLIP, used="clip_id"),
+    StoredKind(VALUES, _LIFE.RUN, _ON.OBJECT, _OF_FAMILY, footage=_CLIP, used="clip_id"),
+    StoredKind("hashes", _LIFE.CACHE, _ON.ROWS, _PART),
+    StoredKind("tracks", _LIFE.CACHE, _ON.ROWS, rf"[a-z_]+/{_PART}", footage=("source_id",)),
+    StoredKind(
+        "vectors",
+        _LIFE.CACHE,
+        _ON.FOLDER,
+        r"cells-[0-9a-f]{16}\.npz|segment-[0-9a-f]{16}\.bin",
+        fixed=r"footage\.json",
+    ),
+    StoredKind(REPLIES, _LIFE.CACHE, _ON.ROWS, _PART, used="key"),
+    StoredKind(
+        FAMILIES,
+        _LIFE.CACHE,
+        _ON.ROWS,
+        rf"{_OF_FAMILY}|[a-z0-9_]+-[0-9a-f]{{16}}\.json",
+        used="clip_id",
+    ),
+    StoredKind(INDEX, _LIFE.FIXED, _ON.UNNAMED, _PART),
+    StoredKind(
+        "report",
+        _LIFE.FIXED,
+        _ON.SPECIAL,
+        fixed=r"(?:index|tune|learn)\.html|previews/[0-9a-f]+\.mp4",
+    ),
+    StoredKind(REMOVED, _LIFE.RECORD, _ON.SPECIAL, rf"\d{{8}}(?:\.finished)?\.json|{_FOOTAGE}"),
+    StoredKind(MARKS, _LIFE.RECORD, _ON.SPECIAL, _RANDOM),
+    StoredKind(LEARNED, _LIFE.RECORD, _ON.SPECIAL, fixed=_MODEL),
+    StoredKind(
+        COPIES,
+        _LIFE.RECORD,
+        _ON.SPECIAL,
+        rf"(?:{MARKS}/{_RANDOM}|{REMOVED}/{_FOOTAGE}|{LEARNED}/{_MODEL})(?:\.receipt\.json)?",
+    ),
+)
+"""All that this package stores in folders of an output root."""
+LAYOUT = {kind.folder: kind.lifetime for kind in KINDS}
+"""All folders of an output root, with the lifetime of their objects."""
+OWN_FOLDERS = frozenset(LAYOUT)
+_FEW_OBJECTS = 10_000
+"""A listing of this many objects takes fewer requests than a listing of each folder."""
 
 
-def _any_of(*patterns: str) -> re.Pattern[str]:
+def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(patterns))
 
 
 _HASHED = _any_of(
-    rf"(?:{'|'.join(_STAGES)})/{_TWO_HASHES}\.parquet",
-    rf"(?:{VALUES}|{FAMILIES})/[a-z0-9_]+/{_TWO_HASHES}\.parquet",
-    rf"{FAMILIES}/[a-z0-9_]+-[0-9a-f]{{16}}\.json",
-    rf"{REMOVED}/\d{{8}}(?:\.finished)?\.json",
-    rf"{REMOVED}/footage-[0-9a-f]{{16}}\.parquet",
-    rf"{MARKS}/[0-9a-f]{{16}}\.parquet",
-    rf"{COPIES}/(?:{MARKS}/[0-9a-f]{{16}}\.parquet|{REMOVED}/footage-[0-9a-f]{{16}}\.parquet"
-    rf"|{re.escape(LEARNED_MODEL)})(?:\.receipt\.json)?",
-    rf"{SNAPSHOTS}/(?:\d{{8}}\.json|(?:manifest|dataset|removed)-[0-9a-f]{{16}}\.(?:json|parquet))",
-    rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
-    r"vectors/(?:cells-[0-9a-f]{16}\.npz|segment-[0-9a-f]{16}\.bin)",
-    rf"(?:{SNAPSHOTS}/)?(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",
-    rf"{SHARDS}/[^/]+/(?:train|val)-\d{{6,}}-[0-9a-f]{{8}}\.(?:tar(?:\.idx)?|meta\.jsonl|json)",
-    rf"(?:(?:{'|'.join(sorted(OWN_FOLDERS))})/(?:[^/]+/)*)?{_TEMPORARY}",
+    (
+        *(f"{kind.folder}/(?:{kind.named})" for kind in KINDS if kind.named),
+        rf"(?:(?:{'|'.join(LAYOUT)})/(?:[^/]+/)*)?{_TEMPORARY}",
+    )
 )
 _FIXED = _any_of(
-    *map(re.escape, (SUMMARY, CONFIG, LEASE, PLAN, PROGRESS, LEARNED_MODEL)),
-    r"report/(?:index|tune|learn)\.html",
-    r"report/previews/[0-9a-f]+\.mp4",
-    r"vectors/footage\.json",
-    rf"{SHARDS}/(?:dataset\.parquet|manifest(?:\.next)?\.json|wids-(?:train|val)\.json)",
-    rf"{SHARDS}/(?:{_BUCKET}/)?"
-    rf"(?:README\.md|captions\.json|{_ENERGON})",
-    rf"{VIEWS}/{VIEW_NAME}/(?:{_OF_VIEW})",
+    (
+        *map(re.escape, (SUMMARY, CONFIG, LEASE, PLAN, PROGRESS)),
+        *(f"{kind.folder}/(?:{kind.fixed})" for kind in KINDS if kind.fixed),
+    )
 )
+
+
+def folders_of(*values: FolderLifetime | OnRemoval) -> tuple[str, ...]:
+    """Returns the folders with one of these lifetimes, or of these treatments by a removal."""
+    return tuple(k.folder for k in KINDS if k.lifetime in values or k.on_removal in values)
 
 
 def is_own(key: str) -> bool:
@@ -167,7 +247,8 @@ def leftovers(
     """
     old: list[str] = []
     # Other folders have no leftovers, so the function does not list them.
-    cleared = [name for name in folders if LAYOUT[name] in _CLEARED]
+    cleared = {*folders_of(_LIFE.TABLE, _LIFE.NAMED, _LIFE.FINGERPRINTED, _LIFE.RUN)}
+    cleared = cleared.intersection(folders)
     for folder, keys in listed(store, cleared).items():
         match LAYOUT[folder]:
             case FolderLifetime.TABLE | FolderLifetime.NAMED:

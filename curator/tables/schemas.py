@@ -132,7 +132,7 @@ ANNOTATIONS_SCHEMA = columns_schema(
     ("window start_frame end_frame", pa.int32()),
     ("shown", pa.list_(pa.int32())),
     ("model prompt facts short medium long structured content_type answers safety", pa.string()),
-    ("extra failure failure_detail set_aside lost judge candidates", pa.string()),
+    ("extra failure failure_detail set_aside lost judge candidates asked", pa.string()),
     ("n_unscored tokens_in tokens_out", pa.int32()),
     ("request_keys", pa.list_(pa.string())),
     ("annotation_key", pa.string()),
@@ -141,13 +141,14 @@ ANNOTATIONS_SCHEMA = columns_schema(
 """A row per window of a clip that a model described: its answer, or `failure`, one of
 `captions.records.Unanswered`. `start_frame`, `end_frame` (half-open) and `shown` count frames of
 the written clip. JSON columns are `structured`, `answers`, `extra`, `set_aside` (rejected
-answers by reason), `lost` (failed candidates by reason, if another candidate is valid) and
-`candidates` (all answers with the judge's scores). `n_unscored` is the number of candidates
-without a readable score of the judge. `request_keys` name rows of `replies`; `annotation_key` is
-a hash of everything that determines the row. `label` is the class of events of the window by
-metadata. `known` (JSON) has the other metadata: a caption made from it, events, values, and
-unusable entries. `questions` (JSON) are questions that metadata or the model answers, with the
-origin of each answer. `label` and `known` are null if the recipe uses no metadata."""
+answers by reason), `lost` (failed candidates by reason, if another candidate is valid),
+`candidates` (all answers with the judge's scores, and as `text`) and `asked` (`system` and `user`
+of the request; null without candidates). `n_unscored` is the number of candidates without a
+readable score of the judge. `request_keys` name rows of `replies`; `annotation_key` is a hash of
+everything that determines the row. `label` is the class of events of the window by metadata.
+`known` (JSON) has the other metadata: a caption made from it, events, values, and unusable entries.
+`questions` (JSON) are questions that metadata or the model answers, with the origin of each answer.
+`label` and `known` are null if the recipe uses no metadata."""
 
 PICTURES_SCHEMA = columns_schema(
     ("clip_id", pa.string()),

@@ -42,11 +42,11 @@ from curator.tables.checksums import find_json, read_json, sealed_json, to_json
 from curator.tables.fenced_store import Digest, FencedStore
 from curator.tables.out_layout import (
     DATASET,
-    LAYOUT,
     MANIFEST,
     SHARDS,
     SNAPSHOTS,
     FolderLifetime,
+    folders_of,
     has_fixed_path,
     is_own,
     listed_objects,
@@ -85,7 +85,7 @@ REMOVALS = "removals"
 _CONTENT = ("recipe", "tables", "fingerprints", CANDIDATES, INDEXES, REMOVALS)
 """A commit adds a snapshot if one of these fields changes; other fields have times and counts."""
 _CHAIN = (NUMBER, MADE, OBJECTS, BEFORE)
-_CLEANED = (FolderLifetime.NAMED, FolderLifetime.KEPT)
+_CLEANED = folders_of(FolderLifetime.NAMED, FolderLifetime.KEPT)
 _FIXED_INDEXES = {"manifest": MANIFEST, "dataset": DATASET}
 _READERS = 8
 _NAME = re.compile(rf"{SNAPSHOTS}/(\d{{8}})\.json")
@@ -473,7 +473,7 @@ def proved_unnamed(store: Store, names: Collection[str]) -> list[str]:
 
 def _may_be_named(name: str) -> bool:
     """Returns whether snapshots name objects of this kind, which no run overwrites."""
-    return LAYOUT.get(name.split("/")[0]) in _CLEANED and not has_fixed_path(name)
+    return name.split("/")[0] in _CLEANED and not has_fixed_path(name)
 
 
 def follows(summary: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
@@ -549,8 +549,8 @@ def clean(
     named = set().union(map(snapshot_name, kept), *kept.values())
     old = {
         info.key: info.bytes
-        for folder, life in LAYOUT.items()
-        for info in (store.list(f"{folder}/") if life in _CLEANED else ())
+        for folder in _CLEANED
+        for info in store.list(f"{folder}/")
         if info.key not in named and is_own(info.key) and _may_be_named(info.key)
     }
     if not dry_run and (old or removed):

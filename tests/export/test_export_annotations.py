@@ -14,8 +14,8 @@ from PIL import Image
 from test_export import exported, files
 from tiny_vlm import tiny_folder
 
+from curator.export.post_training import pairs_of
 from curator.recipe import load_recipe
-from curator.stages.caption.caption_records import Task, Window
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.window_dialog import Asker
 from curator.storage import open_store
@@ -72,6 +72,7 @@ def candidate(text: str, *scores: int | None) -> dict[str, Any]:
         **dict(zip(names, scores, strict=True)),
         "score": min(known) if len(known) == 3 else None,
         "reply": f"reply of {text}",
+        "text": json.dumps({"short": text}),
     }
 
 
@@ -80,6 +81,10 @@ CANDIDATES = [
     candidate("Worse.", 3, 5, 5),
     candidate("Wrong.", 1, 5, 1),
 ]
+
+
+def asked(clip: MadeClip) -> dict[str, str]:
+    return {"system": "Be brief.", "user": f"Describe clip {clip.key}."}
 
 
 def annotated(
@@ -92,7 +97,7 @@ def annotated(
         {
             "clip_id": clip.key, "source_id": clip.source, "window": 0, "start_frame": 0,
             "end_frame": clip.n_frames, "shown": [1, 3], "model": "tiny", "prompt": config.prompt,
-            "facts": f"- it is clip {clip.key}", "judge": "strict", "label": "calm",
+            "asked": json.dumps(asked(clip)), "judge": "strict", "label": "calm",
             "candidates": json.dumps(CANDIDATES), "questions": json.dumps(QUESTIONS),
             "request_keys": ["first", "second"],
             "prompt_fingerprint": asker.prompt.fingerprint,
@@ -201,10 +206,8 @@ def test_llama_factory_finds_the_columns_that_its_file_names(out: Path, to: Path
             assert isinstance(record[described["columns"]["videos"]], list)
 
 
-def test_preferences_have_the_form_of_trl(
-    out: Path, to: Path, clips: list[MadeClip], config: CaptionConfig
-) -> None:
-    """Pins messages, to the letter as they were sent, images in order, scores and margins."""
+def test_preferences_have_the_form_of_trl(out: Path, to: Path, clips: list[MadeClip]) -> None:
+    """Pins messages, to the letter as they are stored, images in order, scores and margins."""
     exported(out, to, "preferences")
     own = [r for r in records(to, "train") if r["provenance"]["clip_id"] == clips[0].key]
     assert [(r["margin"], r["provenance"]["rejected_key"]) for r in own] == [
@@ -227,12 +230,8 @@ def test_preferences_have_the_form_of_trl(
     brightest = [np.asarray(Image.open(path).convert("L")).argmax(1) for path in record["images"]]
     # The square of `made_mp4` moves 2 px a frame.
     assert brightest[0][16] < brightest[1][16]
-    frames = Window(index=0, start_frame=0, end_frame=clips[0].n_frames, shown=(1, 3))
-    facts = f"- it is clip {clips[0].key}"
-    task = Task(clip_id=clips[0].key, content="", window=frames, fps=float(FPS), facts=facts)
-    asked = Asker(config).first_request(task)
-    assert system["content"][0]["text"] == asked.system
-    assert user["content"][-1]["text"] == asked.turns[0].text
+    assert system["content"][0]["text"] == asked(clips[0])["system"]
+    assert user["content"][-1]["text"] == asked(clips[0])["user"]
 
 
 def test_margins_and_scores_decide_what_is_a_pair(
@@ -247,12 +246,14 @@ def test_margins_and_scores_decide_what_is_a_pair(
     assert done.n_clips == len(clips)
     assert records(tmp_path / "empty", "train") == []
     assert not (tmp_path / "empty" / "frames").exists()
+    with pytest.raises(ValueError, match="min_margin is 0"):
+        list(pairs_of(CANDIDATES, min_margin=0))
 
 
 def test_what_is_missing_is_said_with_the_remedy(
     tmp_path: Path, clips: list[MadeClip], config: CaptionConfig, curate: Curate
 ) -> None:
-    """Pins the refusals: no tables, no annotations, no judge, another prompt."""
+    """Pins the refusals: no tables, no annotations, no judge."""
 
     def refused(out: Path, form: str) -> str:
         return curate("export", out, tmp_path / "to", "--format", form, code=EXIT_USAGE)
@@ -261,10 +262,6 @@ def test_what_is_missing_is_said_with_the_remedy(
     make_shards(str(bare), clips)
     assert "has no annotations; `curate recaption" in refused(bare, "conversations")
     assert "has no summary.json" in refused(bare / "shards", "conversations")
-    changed = annotated(tmp_path / "changed", clips, config, prompt_fingerprint="other")
-    said = refused(changed, "preferences")
-    assert "the prompt 'describe' is" in said
-    assert "put the old one back" in said
     single = annotated(tmp_path / "single", clips, config)
     summary = json.loads((single / "summary.json").read_text())
     summary["recipe"]["caption"] |= {"candidates": 1, "judge": None}

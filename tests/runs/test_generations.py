@@ -42,7 +42,6 @@ RULES = [*made_corpus.SETTINGS, "shard.max_bytes=65536"]
 def recipe(mode: str, *settings: str, n_per_generation: int = 20) -> Recipe:
     hours = n_per_generation * HOURS
     own = [f"run.mode={mode}", f"run.generation_hours={hours}"]
-    own += ["cluster.n=3"] if mode == "growing" else []
     return made_corpus.recipe_of([*RULES, *own, *settings])
 
 
@@ -139,9 +138,7 @@ def test_tars_hold_clips_of_one_generation(mode: str, request: pytest.FixtureReq
 def test_growing_generations_leave_earlier_clips_as_they_are(growing: Path) -> None:
     """Pins that each commit adds, and that bounds and kept clips of the first one stay."""
     found = snapshots(growing)
-    assert set(summary_of(growing)["judged"]) == {
-        "stamp", "bounds", "clusters", "centroids", "taken", "generation",
-    }  # fmt: skip
+    assert set(summary_of(growing)["judged"]) == {"stamp", "bounds", "taken", "generation"}
     assert [one["counts"]["sources"] for one in found] == [20, 40, 60, 80]
     for before, after in itertools.pairwise(found):
         for name in ("clips", "shots", "embeddings"):
@@ -149,11 +146,7 @@ def test_growing_generations_leave_earlier_clips_as_they_are(growing: Path) -> N
             assert after["tables"][name][:n_parts] == before["tables"][name]
         assert {s["name"] for s in before["shards"]} < {s["name"] for s in after["shards"]}
         assert after["judged"]["bounds"] == before["judged"]["bounds"] != {}
-        assert after["judged"]["centroids"] == before["judged"]["centroids"] != ""
     clips, number = table(growing, "clips", found[-1]), generations(growing, found[-1])
-    sizes = [one["n_clips"] for one in found[-1]["judged"]["clusters"]]
-    in_cluster = Counter(clips["cluster"].drop_null().to_pylist())
-    assert sizes == [in_cluster[number] for number in range(3)]
     source_of = dict(zip(clips["clip_id"].to_pylist(), clips["source_id"].to_pylist(), strict=True))
     copies = clips.filter(pc.is_valid(clips["duplicate_of"]))
     kept = set(clips.filter(pc.equal(clips["decision"], "kept"))["clip_id"].to_pylist())
@@ -293,7 +286,7 @@ def test_other_metadata_of_an_earlier_source_decides_again(
 def test_exact_and_growing_can_follow_each_other(exact: Path) -> None:
     """Pins that what `exact` decided is current in `growing` mode, and the other way round."""
     before = snapshots(exact)[-1]
-    summary = run(exact, recipe("growing", "cluster.n=null"))
+    summary = run(exact, recipe("growing"))
     assert summary["shards"] == before["shards"]
     assert archived(summary)["tables"] == before["tables"]
     again = run(exact, recipe("exact"))

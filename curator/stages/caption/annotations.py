@@ -31,8 +31,10 @@ from curator.stages.caption.caption_records import (
 )
 from curator.stages.caption.captioners.captioner_contract import outside_version
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig
+from curator.stages.caption.dialogs.answers import answer_text
 from curator.stages.caption.dialogs.prompt_files import has_value, load_prompt
 from curator.stages.caption.dialogs.question_answers import WindowSpan, questions_of
+from curator.stages.caption.dialogs.window_dialog import Asker
 from curator.stages.caption.reply_store import Replies
 from curator.tables.clip_locations import KeyRows
 from curator.tables.clip_rows import ClipRow, ClipRows, reject
@@ -182,11 +184,12 @@ class AnnotatedClips:
             "judge_prompt_fingerprint": load_prompt(judge.prompt).fingerprint if judge else None,
         }
         config_fingerprint = answers_fingerprint(config)
+        asker = Asker(config) if config.asks else None
         done = ((self.clips[n], self._read(n)) for n in np.flatnonzero(self._begin >= 0).tolist())
         rows = (
             {
                 "annotation_key": annotation_key(annotation.task, config_fingerprint),
-                **_row(clip, annotation, config),
+                **_row(clip, annotation, config, asker),
                 **of_config,
             }
             for clip, windows in done
@@ -307,7 +310,9 @@ def _window(annotation: Annotation) -> dict[str, Any]:
     return window
 
 
-def _row(clip: Clip, annotation: Annotation, config: CaptionConfig) -> dict[str, Any]:
+def _row(
+    clip: Clip, annotation: Annotation, config: CaptionConfig, asker: Asker | None
+) -> dict[str, Any]:
     window, fps = annotation.task.window, annotation.task.fps
     metadata = annotation.task.metadata
     fields = asdict(annotation.answer) if annotation.answer is not None else {}
@@ -315,15 +320,7 @@ def _row(clip: Clip, annotation: Annotation, config: CaptionConfig) -> dict[str,
     begin_s, end_s = window.start_frame / fps, window.end_frame / fps
     span = WindowSpan(begin_s, end_s, clip.n_frames / fps, clip.start_s)
     questions = questions_of(annotation, config, span)
-    candidates = [
-        {
-            **asdict(candidate.answer),
-            **{name: getattr(candidate, name) for name in (*SCORES, "score", "why")},
-            "reply": candidate.reply_key,
-        }
-        for candidate in annotation.candidates
-        if len(annotation.candidates) > 1 or candidate.score is not None
-    ]
+    candidates = _candidates(annotation, asker) if asker is not None else []
     return {
         "clip_id": clip.clip_id,
         "source_id": clip.source_id,
@@ -341,9 +338,23 @@ def _row(clip: Clip, annotation: Annotation, config: CaptionConfig) -> dict[str,
         "set_aside": _json(annotation.set_aside),
         "lost": _json(annotation.lost),
         "candidates": _json(candidates),
+        "asked": _json(asker.asked(annotation.task)) if asker and candidates else None,
         "request_keys": list(annotation.request_keys),
         **{name: getattr(annotation, name) for name in ("n_unscored", "tokens_in", "tokens_out")},
     }
+
+
+def _candidates(annotation: Annotation, asker: Asker) -> list[dict[str, Any]]:
+    return [
+        {
+            **asdict(candidate.answer),
+            **{name: getattr(candidate, name) for name in (*SCORES, "score", "why")},
+            "reply": candidate.reply_key,
+            "text": answer_text(candidate.answer, asker.config, asker.prompt),
+        }
+        for candidate in annotation.candidates
+        if len(annotation.candidates) > 1 or candidate.score is not None
+    ]
 
 
 def _json(value: object) -> str | None:

@@ -1,6 +1,6 @@
 """Settings of clusters of meaning, and of semantic duplicates."""
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import model_validator
 
@@ -38,3 +38,20 @@ class ClusterConfig(StageConfig):
                 "example to the number of clips divided by 100"
             )
         return self
+
+    def problem_in(self, recipe: Any, /) -> str | None:  # noqa: ANN401 - stages know no recipe
+        """Refuses a selection by clusters that no stage makes, and clusters that cannot grow."""
+        is_growing = recipe.run.mode == "growing"
+        if self.n is None and "cluster" in recipe.select.by:
+            return "select.by names cluster, and cluster.n is null; set cluster.n"
+        if is_growing and (self.n or 0) > MAX_GROWING_CLUSTERS:
+            return (
+                f"cluster.n is {self.n}, and run.mode is growing, in which a snapshot stores at "
+                f"most {MAX_GROWING_CLUSTERS} cluster centres; set run.mode to exact"
+            )
+        if is_growing and self.similarity is not None:
+            return (
+                "cluster.similarity is set, and run.mode is growing: comparing all clips of a "
+                "cluster would change decisions of earlier generations; set run.mode to exact"
+            )
+        return None

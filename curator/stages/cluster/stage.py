@@ -5,7 +5,7 @@ Shape letters: N clips, K clusters, D dimensions of a vector, W words.
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +13,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.errors import ModelError
+from curator.measures.clip_semantics import Semantics
 from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import text_embedder
 from curator.models.weight_store import ModelStore
 from curator.records.clips import Reason
+from curator.run_config import RunConfig
 from curator.stage import Corpus, CorpusStage, Decisions, Left, Work
 from curator.stages.cluster.config import ClusterConfig
 from curator.tables.clip_rank import PREFERENCES, criterion, rank_order
@@ -92,6 +94,29 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         super().__init__(config)
         self._clip, self._models, self._is_growing = clip, models, is_growing
         self._family = "embeddings" if clip is None else "clip_embeddings"
+
+    @classmethod
+    def of(cls, config: ClusterConfig, semantics: Semantics, run: RunConfig) -> Self:
+        """Returns the stage of a recipe."""
+        is_growing = run.mode == "growing"
+        return cls(config, clip=semantics.clip, models=semantics.store, is_growing=is_growing)
+
+    @property
+    def compares_clips(self) -> bool:
+        """Whether semantic duplicates are rejected."""
+        return self.config.similarity is not None
+
+    def remedies(
+        self,
+        reason: str,
+        clip: Any,  # noqa: ANN401 - a row
+        /,
+    ) -> Iterator[dict[str, str | float]]:
+        """Yields a similarity above that of a semantic duplicate, and no comparison."""
+        if reason == Reason.SEMANTIC_DUPLICATE:
+            if (similarity := clip.duplicate_similarity or 1.0) < 1 - _SLACK:
+                yield {"cluster.similarity": similarity}
+            yield {"cluster.similarity": "null"}
 
     def models(self) -> tuple[object, ...]:
         """Returns the name of the vectors' family, and whether clusters stay."""

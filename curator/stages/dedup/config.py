@@ -3,10 +3,13 @@
 from pydantic import ValidationInfo, field_validator
 
 from curator.errors import unknown_key
+from curator.fingerprints import fingerprint
 from curator.measures.score_list import measures_in
 from curator.stage import StageConfig, setting
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.clip_rank import LEAST, PREFERENCES
+
+MATCHING = 3  # version of the search: raise it when the same clips give other pairs
 
 
 class DedupConfig(StageConfig):
@@ -31,6 +34,13 @@ class DedupConfig(StageConfig):
     cosine is faster and finds fewer edits"""
     neighbours: int = setting(16, ge=1, le=1000, unit="clips")
     """for each picture, number of clips with the most similar pictures that are compared"""
+
+    @property
+    def search_fingerprint(self) -> str:
+        """Fingerprint of the settings on which stored pairs depend."""
+        if not self.enabled:
+            return fingerprint(MATCHING, "removed footage alone")
+        return fingerprint(MATCHING, self.similarity, self.neighbours)
 
     @field_validator("prefer")
     @classmethod

@@ -9,12 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.fingerprints import fingerprint
 from curator.matching.verify_pair import ALL_EDITS
 from curator.records.clips import Reason
 from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Remainders, Work
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair, Takes, find_pairs
+from curator.stages.dedup.near_duplicates import Takes, find_pairs
 from curator.stages.dedup.retention import (
     NO_LENGTH,
     Division,
@@ -25,11 +24,10 @@ from curator.stages.dedup.retention import (
     dropped_clips,
 )
 from curator.tables.clip_rank import criterion, rank_order
+from curator.tables.duplicate_pairs import PAIRS, NearDuplicatePairs, Pair
 from curator.tables.parts import with_column
 from curator.tables.window_spans import WindowSpans
 
-PAIRS = "alike"  # family: verified pairs
-MATCHING = 3  # version of the search: raise it when the same clips give other pairs
 # Removed footage is searched by these, whatever the recipe says: benchmarks/results/removed.md.
 REMOVED_COSINE, _REMOVED_NEIGHBOURS = 0.45, 16
 # benchmarks/results/duplicates.md: 5% of the offsets of crops have errors of 0.3 s.
@@ -63,6 +61,11 @@ class DedupStage(CorpusStage[DedupConfig]):
     ) -> None:
         super().__init__(config)
         self._shortest, self._divides = shortest, divides and config.remainders
+
+    @property
+    def compares_clips(self) -> bool:
+        """Whether the recipe enables the search."""
+        return self.config.enabled
 
     def settings(self) -> dict[str, object]:
         """Returns its section of the recipe, and the settings of other sections."""
@@ -125,7 +128,7 @@ class DedupStage(CorpusStage[DedupConfig]):
     ) -> tuple[NearDuplicatePairs, bool]:
         """Returns all pairs, and whether they differ from the stored pairs."""
         config = self.config
-        stored = NearDuplicatePairs.of(corpus.read(PAIRS), search_settings(config))
+        stored = NearDuplicatePairs.of(corpus.read(PAIRS), config.search_fingerprint)
         keys = [place.key for place in places]
         new = ids.filter(pc.invert(pc.is_in(ids, value_set=stored.compared)))
         if not len(new) and set(keys) <= set(stored.places):
@@ -282,13 +285,6 @@ class DedupStage(CorpusStage[DedupConfig]):
             "duplicate_overlap_s": pairs["overlap_s"].cast(pa.float64()),
         }
         return Decisions(rows, pa.table(columns))
-
-
-def search_settings(config: DedupConfig) -> str:
-    """Returns the fingerprint of the settings on which stored pairs depend."""
-    if not config.enabled:
-        return fingerprint(MATCHING, "removed footage alone")
-    return fingerprint(MATCHING, config.similarity, config.neighbours)
 
 
 def _without(decisions: Decisions, clips: Collection[int]) -> Decisions:

@@ -367,7 +367,7 @@ class Planner:
 
 
 def _assumptions(recipe: Recipe, sample: PlanSample) -> Iterator[str]:
-    if sample.share < 1 and (recipe.dedup.enabled or recipe.cluster.similarity is not None):
+    if sample.share < 1 and any(stage.compares_clips for stage in graph_of(recipe).deciding()):
         yield (
             "duplicates in other sources: the share of such clips in the sample is divided by "
             f"{max(LEAST_SHARE, sample.share):.2f}, because the share grows with the corpus"

@@ -29,13 +29,10 @@ from curator.tables.footage_store import FootageStore, write_removed_footage
 from curator.tables.lasting_objects import lost_objects, repair_lasting
 from curator.tables.named_ids import without_ids
 from curator.tables.out_layout import (
-    INDEX,
-    LAYOUT,
     NEXT_MANIFEST,
     OWN_FOLDERS,
-    SHARDS,
-    VIEWS,
-    FolderLifetime,
+    OnRemoval,
+    folders_of,
     is_own,
 )
 from curator.tables.output_format import refuse_lost_commit
@@ -75,20 +72,7 @@ from curator.tools.verify.removed_check import found_in
 
 logger = logging.getLogger(__name__)
 
-_REPLACED = (
-    # Views first: their links to tars are found while the tars exist.
-    VIEWS,
-    *(name for name, life in LAYOUT.items() if life in (FolderLifetime.TABLE, FolderLifetime.KEPT)),
-    SHARDS,
-    "alike",
-    INDEX,
-)
-"""Folders whose objects go when no snapshot names them."""
-STATE = frozenset(
-    name
-    for name, life in LAYOUT.items()
-    if life in (FolderLifetime.FINGERPRINTED, FolderLifetime.CACHE, FolderLifetime.RUN)
-) | {"candidates", "alike"}
+STATE = frozenset(folders_of(OnRemoval.ROWS, OnRemoval.OBJECT, OnRemoval.FOLDER))
 """Folders whose damaged objects a removal may remove: later runs make them again."""
 _REFUSAL = "{}, and what is removed cannot be taken out of it; nothing was removed: {}"
 _RUN_AGAIN = (
@@ -308,7 +292,7 @@ def finish_removal(
     records = head_of_records(store)
     summaries = _summaries(store)
     scrubbing = StateScrubbing(store, removals)
-    rewriting = SnapshotRewriting(store, removals, scrubbing.pairs(), records)
+    rewriting = SnapshotRewriting(store, removals, scrubbing.named_by_snapshots(), records)
     newest: RewrittenSnapshot | None = None
     for number in sorted(summaries):
         check()
@@ -404,7 +388,7 @@ def _unnamed(store: Store, named: set[str]) -> list[str]:
     """Returns objects that no snapshot names."""
     return [
         info.key
-        for folder in _REPLACED
+        for folder in folders_of(OnRemoval.UNNAMED)
         for info in store.list(f"{folder}/")
         if info.key not in named and is_own(info.key)
     ]

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,23 +11,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from curator.storage import Store
 from curator.tables.candidate_store import FOLDER as CANDIDATES
-from curator.tables.candidate_store import PAYLOAD, ROWS_PER_GROUP
+from curator.tables.candidate_store import PAYLOAD
 from curator.tables.checksums import read_parquet, read_rows
-from curator.tables.corpus_tables import FOLDER as ALIKE
 from curator.tables.family_store import row_keys
-from curator.tables.footage_index import FOLDER as VECTORS
 from curator.tables.long_columns import joined_chunks
 from curator.tables.mark_table import mark_objects, take_out_removed
 from curator.tables.named_ids import without_named
-from curator.tables.out_layout import FAMILIES, FRAME_PARTS, REPLIES, VALUES, is_own
+from curator.tables.out_layout import (
+    KINDS,
+    REPLIES,
+    FolderLifetime,
+    OnRemoval,
+    StoredKind,
+    is_own,
+)
 from curator.tables.parts import FAILED, KEYS, Parts, to_parquet, with_column
 from curator.tables.removal_records import Removals, removal_hash
-from curator.tables.sample_members import VALUE
 from curator.tables.track_items import FRAMES
-from curator.tables.track_parts import SEGMENTS, TRACKS, shown_frames
+from curator.tables.track_parts import TRACKS, shown_frames
 from curator.tools.removal.removal_selection import Summaries, stored_clips, tables_of
 
 _NAMING = "duplicate_of"
@@ -35,29 +40,38 @@ _NAMING = "duplicate_of"
 _THUMBNAILS = ("thumbnail_frame", "thumbnails")
 
 
-def scrubbed(table: pa.Table, removals: Removals) -> pa.Table | None:
+def scrubbed(
+    table: pa.Table, removals: Removals, unused: NDArray[np.bool_] | None = None
+) -> pa.Table | None:
     """Returns a table without the rows, names, ids in texts and thumbnails of removed footage.
 
-    The keys of removed rows are deleted from the table's metadata. Returns None if the table holds
-    nothing of removed footage.
+    Rows that are `unused`, bool [N], count as rows of removed footage. The keys of removed rows are
+    deleted from the table's metadata. Returns None if the table holds nothing of removed footage.
     """
     is_gone = removals.rows(table)
+    is_gone = is_gone if unused is None else is_gone | unused
     gone = table.filter(pa.array(is_gone))
     left = table.filter(pa.array(~is_gone)) if gone.num_rows else table
     left = _without_thumbnails(_without_names(left, removals), removals)
     left = without_named(left, removals)
     metadata = dict(table.schema.metadata or {})
-    # Parts of probes are keyed by version and address of the source.
-    is_scan = {"uri", "version"} <= set(table.column_names)
-    lost = set(row_keys(gone, ("version", "uri")).to_pylist()) if is_scan else set()
     for field in (KEYS, FAILED):
         if field in metadata:
-            keys = json.loads(metadata[field])
+            keys, lost = json.loads(metadata[field]), _keys(gone)
             rest = [key for key in keys if key not in lost and not names_removed(key, removals)]
             if len(rest) < len(keys):
                 metadata[field] = json.dumps(rest).encode()
                 left = left.replace_schema_metadata(metadata)
     return None if left is table else left
+
+
+def _keys(rows: pa.Table) -> set[str]:
+    """Returns the keys of rows that do not begin with an id or end with an address."""
+    if "key" in rows.column_names:
+        return {*rows["key"].to_pylist()}
+    # Parts of probes are keyed by version and address of the source.
+    is_scan = {"uri", "version"} <= set(rows.column_names)
+    return {*row_keys(rows, ("version", "uri")).to_pylist()} if is_scan else set()
 
 
 def names_removed(key: str, removals: Removals) -> bool:
@@ -106,8 +120,6 @@ def _without_thumbnails(table: pa.Table, removals: Removals) -> pa.Table:
 
 _WHOLE = frozenset({"clips", "shots", "vectors", "sources"})
 """Kinds of objects that every complete part of candidates has."""
-_Sizes = Mapping[tuple[str, int], int]
-"""New size in bytes of a part of tracks, by its name and its old size."""
 
 
 @dataclass
@@ -118,106 +130,106 @@ class StateScrubbing:
     removals: Removals
     n_replies: int = 0
 
-    def pairs(self) -> list[str]:
-        """Returns the tables of similar pairs that name a removed clip; runs compute them anew."""
-        return [n for n in self._own(ALIKE) if self._names(n, "clip_id") or self._names(n, "other")]
+    def named_by_snapshots(self) -> list[str]:
+        """Returns the objects to delete that snapshots may name; runs make them again."""
+        return [
+            name
+            for kind in KINDS
+            if kind.on_removal is OnRemoval.OBJECT and kind.lifetime is FolderLifetime.NAMED
+            for name in self._parts(kind.folder)
+            if self._has_removed(name, kind, {})
+        ]
 
     def scrub(self, summaries: Summaries) -> None:
         """Rewrites or deletes objects with removed footage; `summaries` are rewritten already."""
-        clip_ids = _surviving_clips(self.store, summaries)
-        for folder in ("scan", "hashes"):
-            for name in self._own(folder):
-                self._rewrite(name)
-        self._candidates(self._tracks())
-        # Only an interrupted run leaves such objects, and the next run makes them again.
-        unfinished = [name for name in self._own(SEGMENTS) if self._names(name, "source_id")]
-        for folder in ("cuts", FRAME_PARTS, VALUES):
-            for name in filter(_is_parquet, self._own(folder)):
-                own = self._columns(name, "clip_id")["clip_id"]
-                is_known = pc.all(pc.is_in(own, value_set=clip_ids)).as_py() is not False
-                if not is_known or self._names(name, "clip_id"):
-                    unfinished.append(name)
-        for name in filter(_is_parquet, self._own(FAMILIES)):
-            self._values(name, clip_ids)
+        used = {
+            "clip_id": _surviving_clips(self.store, summaries),
+            "key": pa.array(sorted(_surviving_requests(self.store, summaries)), pa.string()),
+        }
+        before = self._track_bytes()
+        self._delete_incomplete()
+        for kind in KINDS:
+            match kind.on_removal:
+                case OnRemoval.ROWS:
+                    for name in self._parts(kind.folder):
+                        self._take_out(name, kind, used)
+                case OnRemoval.OBJECT:
+                    parts = self._parts(kind.folder)
+                    self.store.delete([n for n in parts if self._has_removed(n, kind, used)])
+                case OnRemoval.FOLDER:
+                    objects = self.store.list(f"{kind.folder}/")
+                    self.store.delete([info.key for info in objects if is_own(info.key)])
+        self._renew_sources(before)
         self.marks()
-        # Codes mix the vectors of all clips.
-        self.store.delete([*unfinished, *self._own(VECTORS)])
-        self._replies(frozenset(_surviving_requests(self.store, summaries)))
 
-    def _own(self, folder: str) -> Iterator[str]:
+    def _parts(self, folder: str) -> list[str]:
         names = [info.key for info in self.store.list(f"{folder}/")]
-        return (name for name in names if is_own(name))
+        return [name for name in names if name.endswith(".parquet") and is_own(name)]
 
-    def _columns(self, name: str, *columns: str) -> pa.Table:
-        read = partial(pq.ParquetFile.read, columns=list(columns))
-        return read_rows(self.store, name, read)
-
-    def _names(self, name: str, column: str) -> bool:
-        """Returns whether a part has rows or keys of removed footage."""
-        table, removals = self._columns(name, column), self.removals
-        if removals.named(table[column], removals.ids | removals.spans.keys()).any():
+    def _has_removed(self, name: str, kind: StoredKind, used: Mapping[str, pa.Array]) -> bool:
+        """Returns whether an object has rows or keys of removed footage, or rows without use."""
+        read = partial(pq.ParquetFile.read, columns=[*kind.footage])
+        table, removals = read_rows(self.store, name, read), self.removals
+        if not {*kind.footage} <= {*table.column_names}:
+            # Vectors for workers, which a killed run left, are of clips without names.
+            return True
+        ids = removals.ids | removals.spans.keys()
+        if any(removals.named(table[column], ids).any() for column in kind.footage):
+            return True
+        if kind.used in used and _unused(table, kind, used).any():
             return True
         return any(names_removed(key, removals) for key in Parts(self.store, "", "").keys(name))
 
-    def _keep(self, name: str, left: pa.Table, rows_per_group: int | None = None) -> None:
-        """Rewrites an object with the remaining rows; deletes it if empty, except candidates."""
-        if left.num_rows or name.startswith(f"{CANDIDATES}/"):
-            data = to_parquet(joined_chunks(left), name, rows_per_group=rows_per_group)
-            self.store.write(name, data)
+    def _take_out(self, name: str, kind: StoredKind, used: Mapping[str, pa.Array]) -> None:
+        """Rewrites an object with the remaining rows; deletes it if it has none and no snapshot."""
+        if kind.footage and not self._has_removed(name, kind, used):
+            return
+        table = read_parquet(self.store, name)
+        unused = _unused(table, kind, used) if kind.used else None
+        left = scrubbed(table, self.removals, unused)
+        if left is None:
+            return
+        if kind.folder == REPLIES:
+            self.n_replies += table.num_rows - left.num_rows
+        if left.num_rows or kind.lifetime is FolderLifetime.NAMED:
+            self._write(name, left)
         else:
             self.store.delete([name])
 
-    def _rewrite(self, name: str, rows_per_group: int | None = None) -> None:
-        left = scrubbed(read_parquet(self.store, name), self.removals)
-        if left is not None:
-            self._keep(name, left, rows_per_group)
-
-    def _values(self, name: str, clip_ids: pa.Array) -> None:
-        """Deletes the values of removed and of unknown clips from a part."""
-        table = read_parquet(self.store, name)
-        stays = pc.is_in(table["clip_id"], value_set=clip_ids)
-        left = table.filter(pc.and_(stays, pa.array(~self.removals.rows(table))))
-        left = without_named(left, self.removals)
-        if not left.equals(table):
-            keys = json.dumps(left["key"].to_pylist()).encode()
-            left = left.replace_schema_metadata({**(table.schema.metadata or {}), KEYS: keys})
-            self._keep(name, left, 1 if VALUE in left.column_names else None)
+    def _write(self, name: str, table: pa.Table) -> None:
+        """Replaces an object by a table, with as many rows in a row group."""
+        groups = read_rows(self.store, name, _rows_per_group)
+        data = to_parquet(joined_chunks(table), name, rows_per_group=groups)
+        self.store.write(name, data)
 
     def marks(self) -> None:
         """Deletes marks of removed clips and of clips that show removed frames."""
         for name in mark_objects(self.store):
             take_out_removed(self.store, name, self.removals)
 
-    def _tracks(self) -> _Sizes:
-        prefix = f"{TRACKS}/{FRAMES}/"
-        before = {info.key: info.bytes for info in self.store.list(prefix)}
-        for name in self._own(TRACKS):
-            if self._names(name, "source_id"):
-                self._rewrite(name)
-        after = {info.key: info.bytes for info in self.store.list(prefix)}
-        return {(name, n): after[name] for name, n in before.items() if after.get(name, n) != n}
+    def _track_bytes(self) -> dict[str, int]:
+        return {info.key: info.bytes for info in self.store.list(f"{TRACKS}/{FRAMES}/")}
 
-    def _candidates(self, sizes: _Sizes) -> None:
-        """Rewrites candidates; the remaining ones stay valid with the rewritten tracks."""
+    def _delete_incomplete(self) -> None:
+        """Deletes incomplete parts of candidates, which runs do not read."""
         parts: dict[str, dict[str, str]] = {}
-        for name in self._own(CANDIDATES):
+        for name in self._parts(CANDIDATES):
             _, kind, part = name.split("/")
             parts.setdefault(part, {})[kind] = name
         for kinds in parts.values():
             if not kinds.keys() >= _WHOLE and kinds.keys() != {*PAYLOAD}:
-                # Runs do not read incomplete parts.
                 self.store.delete(kinds.values())
-                continue
-            for kind, name in kinds.items():
-                if kind != "sources":
-                    self._rewrite(name, ROWS_PER_GROUP.get(kind))
-        for name in self._own(f"{CANDIDATES}/sources"):
+
+    def _renew_sources(self, before: Mapping[str, int]) -> None:
+        """Keeps candidates valid: their sources name sizes of tracks, and count clips."""
+        after = self._track_bytes()
+        sizes = {(name, n): after[name] for name, n in before.items() if after.get(name, n) != n}
+        for name in self._parts(f"{CANDIDATES}/sources"):
             table = read_parquet(self.store, name)
-            left = scrubbed(table, self.removals)
-            left = _resized(table if left is None else left, sizes)
+            left = _resized(table, sizes)
             left = self._recounted(left, f"{CANDIDATES}/clips/{name.rpartition('/')[2]}")
             if left is not table:
-                self._keep(name, left)
+                self._write(name, left)
 
     def _recounted(self, sources: pa.Table, clips: str) -> pa.Table:
         """Returns the rows of `sources` with the numbers of clips that are left."""
@@ -230,20 +242,16 @@ class StateScrubbing:
         now = [counts[name] if less and count else count for less, name, count in rows]
         return sources if now == old else with_column(sources, "n_clips", pa.array(now, pa.int32()))
 
-    def _replies(self, keys: frozenset[str]) -> None:
-        """Deletes replies that no annotation uses, since these may be about removed clips."""
-        wanted = pa.array(sorted(keys), pa.string())
-        for name in self._own(REPLIES):
-            table = read_parquet(self.store, name)
-            left = table.filter(pc.is_in(table["key"], value_set=wanted))
-            left = without_named(left, self.removals)
-            self.n_replies += table.num_rows - left.num_rows
-            if not left.equals(table) or not left.num_rows:
-                self._keep(name, left)
+
+def _unused(table: pa.Table, kind: StoredKind, used: Mapping[str, pa.Array]) -> NDArray[np.bool_]:
+    """Returns which rows no snapshot and no candidate uses, bool [N]."""
+    is_used = pc.is_in(table[kind.used], value_set=used[kind.used])
+    return ~np.asarray(is_used.to_numpy(zero_copy_only=False), bool)
 
 
-def _is_parquet(name: str) -> bool:
-    return name.endswith(".parquet")
+def _rows_per_group(file: pq.ParquetFile) -> int | None:
+    metadata = file.metadata
+    return metadata.row_group(0).num_rows if metadata.num_row_groups > 1 else None
 
 
 def _surviving_requests(store: Store, summaries: Summaries) -> set[str]:
@@ -263,8 +271,11 @@ def _surviving_clips(store: Store, summaries: Summaries) -> pa.Array:
     return pa.chunked_array(chunks, pa.string()).unique()
 
 
-def _resized(sources: pa.Table, sizes: _Sizes) -> pa.Table:
-    """Returns the rows of `sources` with the present sizes of their tracks."""
+def _resized(sources: pa.Table, sizes: Mapping[tuple[str, int], int]) -> pa.Table:
+    """Returns the rows of `sources` with the present sizes of their tracks.
+
+    `sizes` has them by the name of the part and its old size.
+    """
     rows = zip(sources["track_part"].to_pylist(), sources["track_bytes"].to_pylist(), strict=True)
     now = pa.array([sizes.get((part, size), size) for part, size in rows], pa.int64())
     if pc.all(pc.equal(now, sources["track_bytes"])).as_py() is not False:

@@ -1,8 +1,9 @@
 """Copies tars without removed samples; the copies have the names that a run would give them."""
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -104,17 +105,23 @@ class TarRewriting:
             reader = TarReader(stream.read, self._sizes[name], seek=stream.seek)
             try:
                 for key, members in groupby(reader, key=lambda member: member.key):
-                    sample = _sample(name, key, members, reader, split, values)
-                    ids = {removal_hash(key), removal_hash(sample.metadata["source_id"])}
-                    if ids.isdisjoint(self._removals.ids):
-                        yield _without_named(sample, self._removals)
+                    ids = self._removals.ids
+                    if sample := _sample(name, key, members, reader, split, values, ids):
+                        yield sample
             except (ShardError, KeyError, ValueError) as error:
                 raise ShardError(f"{self._store.uri}/{name}: {error}") from error
 
 
 def _sample(
-    name: str, key: str, members: Iterator[Member], reader: TarReader, split: Split, values: Values
-) -> Sample:
+    name: str,
+    key: str,
+    members: Iterator[Member],
+    reader: TarReader,
+    split: Split,
+    values: Values,
+    ids: Collection[str],
+) -> Sample | None:
+    """Returns a sample whose texts do not name removed `ids`; None for removed footage."""
     data: dict[str, bytes] = {}
     places: dict[str, Location] = {}
     for member in members:
@@ -128,10 +135,9 @@ def _sample(
             raise ShardError(f"the snapshot declares no member {suffix!r} of sample {key}")
         version, made_from = values[key, suffix]
         stored.append(StoredMember(version=version, key=made_from, where=places[suffix]))
-    sample = Sample(
+    sample = partial(
+        Sample,
         key=key,
-        metadata=metadata,
-        caption=data["txt"].decode(),
         mp4_bytes=places["mp4"].n_bytes,
         mp4_sha256=metadata["mp4_sha256"],
         location=places["mp4"],
@@ -140,25 +146,12 @@ def _sample(
         stored=stored,
         has_id="id" in data,
     )
-    if sample.json() != data["json"]:
+    caption = data["txt"].decode()
+    whole = sample(metadata=metadata, caption=caption)
+    if whole.json() != data["json"]:
         raise ShardError(f"the JSON of sample {key} is not as this version writes it")
-    return sample
-
-
-def _without_named(sample: Sample, removals: Removals) -> Sample:
-    """Returns a sample whose texts name no removed footage."""
-    if not names_any(b"\n".join((sample.json(), sample.caption.encode())), removals.ids):
-        return sample
-    return Sample(
-        key=sample.key,
-        metadata=value_without_ids(sample.metadata, removals.ids),
-        caption=without_ids(sample.caption, removals.ids),
-        mp4_bytes=sample.mp4_bytes,
-        mp4_sha256=sample.mp4_sha256,
-        location=sample.location,
-        split=sample.split,
-        embedding=sample.embedding,
-        stored=sample.stored,
-        has_id=sample.has_id,
-        generation=sample.generation,
-    )
+    if not {removal_hash(key), removal_hash(metadata["source_id"])}.isdisjoint(ids):
+        return None
+    if not names_any(data["json"] + b"\n" + data["txt"], ids):
+        return whole
+    return sample(metadata=value_without_ids(metadata, ids), caption=without_ids(caption, ids))

@@ -22,15 +22,14 @@ from curator.measures.judging import corpus_of, reason_of, score_values
 from curator.measures.rule_config import Rule
 from curator.measures.rules import Bounds, resolve
 from curator.number_text import plain
-from curator.pipeline import filter_needs
+from curator.pipeline import filter_needs, graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import OF_FORM, Reason
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs
-from curator.stages.dedup.stage import PAIRS, search_settings
 from curator.tables.clip_rows import ClipRow
+from curator.tables.duplicate_pairs import PAIRS, NearDuplicatePairs
 from curator.tables.mark_table import Mark
 from curator.tools.review.changed_decisions import decide_again, is_refused_hdr
-from curator.tools.review.finished_run import Finished, is_of_stage
+from curator.tools.review.finished_run import Finished
 
 Settings = dict[str, str]
 """Values of a recipe's keys, as `--set` takes them. The key `MARK` is a mark by hand."""
@@ -125,7 +124,7 @@ class Trial:
 
     def _compare_only(self, ids: pa.Array) -> None:
         """Limits the search for duplicates to pairs of this clip: others would take minutes."""
-        tables, settings = self.finished.tables, search_settings(self.finished.recipe.dedup)
+        tables, settings = self.finished.tables, self.finished.recipe.dedup.search_fingerprint
         stored = NearDuplicatePairs.of(tables.read(PAIRS), settings)
         known = pc.is_in(self.clip_id, value_set=stored.compared).as_py()
         others = ids if known else ids.filter(pc.not_equal(ids, self.clip_id))
@@ -228,8 +227,6 @@ def _ways(
             settings |= _of_rule(rule)
         yield settings
         return
-    if is_of_stage(reason, trial.finished.measures):
-        return
     candidate = trial.candidates.slice(trial.number, 1)
     match reason:
         case Reason.TOO_SHORT:
@@ -269,11 +266,6 @@ def _ways(
             rest = [out for out in recipe.dedup.against if out not in own[:1]]
             if own:
                 yield {"dedup.against": json.dumps(rest)}
-        case Reason.SEMANTIC_DUPLICATE:
-            above = rounded((clip.duplicate_similarity or 1.0) + _NEXT, down=False)
-            if float(above) <= 1:
-                yield {"cluster.similarity": above}
-            yield {"cluster.similarity": "null"}
         case Reason.NOT_SELECTED:
             yield _selected(clip, recipe)
         case Reason.ACROSS_SPLITS:
@@ -284,6 +276,14 @@ def _ways(
             yield {"caption.reject": "{}"}
         case Reason.NOT_ANNOTATED | Reason.JUDGED_TOO_LOW:
             yield {"caption.failed": "keep"}
+        case _:
+            for stage in graph_of(recipe).deciding():
+                for bounds in stage.remedies(reason, clip):
+                    yield {key: _above(value) for key, value in bounds.items()}
+
+
+def _above(value: str | float) -> str:
+    return value if isinstance(value, str) else rounded(value + _NEXT, down=False)
 
 
 def _of_rule(rule: JudgedRule) -> Settings:

@@ -34,11 +34,11 @@ from curator.number_text import amount
 from curator.storage import Store, open_store
 from curator.storage.file_walk import is_hidden
 from curator.tables.out_layout import (
-    LAYOUT,
     NEXT_MANIFEST,
     SHARDS,
     TABLES,
     FolderLifetime,
+    folders_of,
     has_fixed_path,
     is_own,
     listed,
@@ -85,11 +85,9 @@ PAUSES_S = (0.1, 0.5, 2.0, 5.0, 0.0)
 """Pauses after an attempt during which the output changed; the last attempt counts."""
 View = tuple[ShardSet, Sequence[TarFacts]]
 """A set of shards, and the facts of its existing tars."""
-_OF_RUN = tuple(folder for folder, life in LAYOUT.items() if life is FolderLifetime.RUN)
+_OF_RUN = folders_of(FolderLifetime.RUN)
 """Folders that the end of a run empties."""
-_OF_SNAPSHOTS = tuple(
-    folder for folder, life in LAYOUT.items() if life in (FolderLifetime.NAMED, FolderLifetime.KEPT)
-)
+_OF_SNAPSHOTS = folders_of(FolderLifetime.NAMED, FolderLifetime.KEPT)
 """Folders with objects that a run writes before the snapshot that names them."""
 _SUMS = frozenset({FindingCode.UNREADABLE, FindingCode.SIZE, FindingCode.HASH})
 """Findings on the bytes of an object, from which findings on its contents follow."""

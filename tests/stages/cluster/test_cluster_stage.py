@@ -1,6 +1,7 @@
 """Clusters of meaning: every clip with a vector is in one, and the best of like clips stays."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from curator.stages.cluster.config import ClusterConfig
 from curator.stages.cluster.stage import WORDS, ClusterStage, semantic_duplicates
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import vectors_table
+from curator.tables.window_spans import WindowSpans
 from tests.made_clips import clip_rows
 from tests.tiny_clip import TINY
 
@@ -155,3 +157,40 @@ def test_the_best_of_like_clips_stays_and_what_cannot_be_meant_is_refused() -> N
         with pytest.raises(RecipeError, match=r"run.mode is growing"):
             load_recipe("quickstart", ["cluster.n=5", "run.mode=growing", wrong])
     assert pa.types.is_int32(clips(1).schema.field("cluster").type)
+
+
+def test_like_windows_of_one_take_are_no_semantic_duplicates() -> None:
+    """Pins windows of one film: two of a size in one take, one of another size; and of a copy."""
+    frames, fps = [81, 81, 121, 81, 121], [16.0, 16.0, 24.0, 16.0, 24.0]
+    start = np.array([0, 64, 0, 0, 0])
+    end = start + np.round(np.array(frames) * 25 / np.array(fps)).astype(int)
+    table = pa.table(
+        {
+            "source_id": ["film", "film", "film", "copy", "copy"],
+            "window_frames": frames,
+            "window_fps": fps,
+            "shot": [0] * 5,
+            "start_frame": start,
+            "end_frame": end,
+            "start_s": start / 25,
+        }
+    )
+    vectors = np.ones((5, 4), np.float32) / 2
+    cluster, order = np.zeros(5, np.int64), np.arange(5)
+    of = semantic_duplicates(vectors, cluster, order, 0.9, WindowSpans.of(table))
+    assert of.tolist() == [0, 1, 2, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("similarity", "expected"), [(0.93, [0.93, "null"]), (1.0, ["null"]), (None, ["null"])]
+)
+def test_a_semantic_duplicate_stays_above_its_similarity_or_without_the_comparison(
+    similarity: float | None, expected: list[object]
+) -> None:
+    made = ClusterStage(ClusterConfig(n=2, similarity=0.9))
+    row = SimpleNamespace(duplicate_similarity=similarity)
+    found = list(made.remedies("semantic_duplicate", row))
+    assert found == [{"cluster.similarity": value} for value in expected]
+    assert list(made.remedies("duplicate", row)) == []
+    assert made.compares_clips
+    assert not ClusterStage(ClusterConfig(n=2)).compares_clips

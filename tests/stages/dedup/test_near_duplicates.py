@@ -19,8 +19,9 @@ from curator.stage import Elsewhere
 from curator.stages.dedup import near_duplicates
 from curator.stages.dedup import stage as dedup_stage
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair, Takes, find_pairs
-from curator.stages.dedup.stage import DedupStage, search_settings
+from curator.stages.dedup.near_duplicates import Takes, find_pairs
+from curator.stages.dedup.stage import DedupStage
+from curator.tables.duplicate_pairs import NearDuplicatePairs, Pair
 from curator.tables.footage_store import FootageInMemory
 from tests.made_out import SAME
 
@@ -83,7 +84,7 @@ def test_a_new_clip_is_compared_with_clips_that_a_rule_rejects_now(
 ) -> None:
     """Pins that a rule that keeps them again finds their pairs, although nothing is searched."""
     config = DedupConfig()
-    none = NearDuplicatePairs.of(None, search_settings(config))
+    none = NearDuplicatePairs.of(None, config.search_fingerprint)
     stored = none.with_new(pa.array(["stays", "rejected"]), [], []).table()
     corpus = MagicMock(read=lambda _: stored, elsewhere=list)
     asked = {}

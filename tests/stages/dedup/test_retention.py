@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from curator.matching.verify_pair import Match
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
 from curator.stages.dedup.retention import (
     Division,
     Ranked,
@@ -17,6 +16,7 @@ from curator.stages.dedup.retention import (
     dropped_clips,
 )
 from curator.tables.clip_rank import rank_order
+from curator.tables.duplicate_pairs import NearDuplicatePairs, Pair
 
 Pairs = list[tuple[int, int, float, float]]
 

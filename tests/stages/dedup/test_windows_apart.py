@@ -12,14 +12,13 @@ from made_out import SAME
 
 from curator.executor.corpus_work import CorpusWork
 from curator.matching.verify_pair import Match
-from curator.stages.cluster.stage import semantic_duplicates
 from curator.stages.dedup import stage as dedup_stage
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
 from curator.stages.dedup.retention import ShortestClip
-from curator.stages.dedup.stage import DedupStage, search_settings
+from curator.stages.dedup.stage import DedupStage
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import vectors_table
+from curator.tables.duplicate_pairs import NearDuplicatePairs, Pair
 from curator.tables.window_spans import WindowSpans
 
 WINDOWS = {
@@ -59,7 +58,7 @@ def match(offset_s: float, length_s: float) -> Match:
 def reasons(clips: ClipRows, *pairs: tuple[str, str, float]) -> dict[str, tuple[str, float]]:
     """The reason and its score of each clip that goes, from pairs: clip, other clip, offset."""
     ids = pa.array(clips.values("clip_id"))
-    none = NearDuplicatePairs.of(None, search_settings(DedupConfig()))
+    none = NearDuplicatePairs.of(None, DedupConfig().search_fingerprint)
     stored = none.with_new(
         ids, [], [Pair(clip_id=a, other=b, match=match(offset, 5.08)) for a, b, offset in pairs]
     ).table()
@@ -129,11 +128,3 @@ def test_windows_of_a_shot_without_a_gap_are_one_take_of_a_minute() -> None:
     runs = [takes[:30], takes[30:40], takes[40:43], *([take] for take in takes[43:])]
     assert [len(set(run)) for run in runs] == [1] * 6
     assert len({run[0] for run in runs}) == 6
-
-
-def test_like_windows_of_one_take_are_no_semantic_duplicates() -> None:
-    table = pa.concat_tables(rows("a0", "a2", "A0", "c0", "C0").blocks())
-    vectors = np.ones((5, 4), np.float32) / 2
-    cluster, order = np.zeros(5, np.int64), np.arange(5)
-    of = semantic_duplicates(vectors, cluster, order, 0.9, WindowSpans.of(table))
-    assert of.tolist() == [0, 1, 2, 0, 2]

@@ -26,12 +26,11 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import Reason
 from curator.runs.corpus import DecidedClips
-from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair
-from curator.stages.dedup.stage import PAIRS, search_settings
 from curator.storage import Store, open_store
 from curator.tables.clip_rows import reject
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.corpus_tables import CorpusTables
+from curator.tables.duplicate_pairs import PAIRS, NearDuplicatePairs, Pair
 from curator.tables.mark_table import Mark, MarkWriter, read_marks
 from curator.tools.review.bound_tuning import tune
 from curator.tools.review.changed_decisions import NOT_PROPOSED
@@ -146,7 +145,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
         )
         for a, b, share in DUPLICATES
     ]  # fmt: skip
-    none = NearDuplicatePairs.of(None, search_settings(recipe.dedup))
+    none = NearDuplicatePairs.of(None, recipe.dedup.search_fingerprint)
     table = none.with_new(pa.array(ids, pa.string()), [], pairs).table()
     shutil.rmtree(Path(store.uri) / "alike")
     CorpusTables(store, candidates.fingerprint).write(PAIRS, table)

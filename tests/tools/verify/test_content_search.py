@@ -2,6 +2,7 @@
 
 import base64
 import bz2
+import csv
 import gzip
 import hashlib
 import html
@@ -20,7 +21,7 @@ import tarfile
 import urllib.parse
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,7 +34,6 @@ import pytest
 from PIL import Image
 
 from curator.cli import main
-from curator.export.video_folders import _csv
 from curator.storage import open_store
 from curator.storage.content_id import content_id
 from curator.storage.s3_client import client
@@ -112,6 +112,12 @@ def gzip_named(name: str) -> bytes:
     with gzip.GzipFile(name, "wb", fileobj=out) as stream:
         stream.write(b"x")
     return out.getvalue()
+
+
+def csv_of(rows: Iterable[Iterable[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
 
 
 def zip_of(*members: tuple[str, bytes], how: int = zipfile.ZIP_DEFLATED) -> bytes:
@@ -229,7 +235,7 @@ def plants() -> dict[str, bytes]:
         "id.pickle": pickle.dumps({"id": CLIP}),
         # Captions in texts.
         "cogvideo/prompts.txt": b"A dog.\n" + SAID + b"\nA cat.\n",
-        "opensora/train.csv": _csv([["path", "text"], ["a.mp4", CAPTION]]),
+        "opensora/train.csv": csv_of([["path", "text"], ["a.mp4", CAPTION]]),
         "tabs.tsv": b"a.mp4\t" + SAID + b"\t25\n",
         "semicolons.csv": b"a.mp4;" + PLAIN.encode() + b";25\n",
         "videox.json": json.dumps([{"text": CAPTION}]).encode(),
@@ -409,7 +415,7 @@ def plants() -> dict[str, bytes]:
         "z/tar.tgz": gzip.compress(tar_of(("a.txt", ID))),
         "z/two.gz": gzip.compress(b"x" * 50) + gzip.compress(ID),
         "z/name.gz": gzip_named(f"{CLIP}.txt"),
-        "z/table.csv.gz": gzip.compress(_csv([["a.mp4", CAPTION]])),
+        "z/table.csv.gz": gzip.compress(csv_of([["a.mp4", CAPTION]])),
         "z/parquet.zst": bytes(pa.Codec("zstd").compress(parquet_of(strings), asbytes=True)),
         "z/text.bz2": bz2.compress(SAID),
         "z/text.xz": lzma.compress(SAID),

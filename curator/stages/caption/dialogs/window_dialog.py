@@ -142,9 +142,10 @@ class Asker:
             replies = {i: given[request.key] for i, request in asked.items()}
         return self._annotation(task, [ended[i] for i in range(len(courses))], set_aside, given)
 
-    def first_request(self, task: Task) -> Request:
-        """Returns the first request about a window."""
-        return self._request(task, self.config.seed)
+    def asked(self, task: Task) -> dict[str, str]:
+        """Returns the texts `system` and `user` of the first request about a window."""
+        request = self._request(task, self.config.seed)
+        return {"system": request.system, "user": request.turns[0].text}
 
     def _course(self, task: Task, number: int, set_aside: Counter[str]) -> _Candidate:
         config, seed = self.config, self.config.seed + number

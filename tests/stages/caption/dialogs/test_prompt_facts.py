@@ -325,7 +325,7 @@ def test_another_label_is_another_request_and_captions_from_metadata_ask_nobody(
         know = metadata_of(one, 10.0, 0.0, events_of(said, config), config, None)
         facts = facts_of(None, metadata_lines=metadata_lines(know, one, 10.0, 0.0))
         task = Task(clip_id="c", content="p", window=one, fps=10.0, facts=facts, metadata=know)
-        return asker.first_request(task).key
+        return asker.asked(task)["user"]
 
     event = {"time_s": 1.0, "label": "collision"}
     assert key({"events": [event]}) == key({"events": [event]})

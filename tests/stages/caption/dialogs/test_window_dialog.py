@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from curator.errors import RecipeError
-from curator.export.post_training import pairs_of
+from curator.stages.caption.annotations import _candidates
 from curator.stages.caption.caption_records import (
     SCORES,
     Annotation,
@@ -315,7 +315,7 @@ def test_what_does_not_fit_is_refused(changes: dict[str, object], words: list[st
         assert word in str(error.value)
 
 
-def test_pairs_prefer_the_best_to_each_lower_one() -> None:
+def test_tables_have_what_was_asked_and_all_that_was_answered() -> None:
     chosen = judged()
     script = by_seed(
         {7: say("One red car."), 8: say("Two red cars."), 9: say("Three red cars.")},
@@ -323,10 +323,8 @@ def test_pairs_prefer_the_best_to_each_lower_one() -> None:
     )
     annotation = script.run(chosen)
     asker = Asker(chosen)
-    pairs = list(pairs_of(annotation.candidates, asker))
-    assert [(best.score, worse.score) for best, worse in pairs] == [(4, 2), (4, 3)]
-    assert {best.answer.short for best, _ in pairs} == {"Two red cars."}
-    asked = asker.first_request(annotation.task)
-    assert asked.turns[0].text == script.requests[0].turns[0].text
-    with pytest.raises(ValueError, match="min_margin"):
-        list(pairs_of(annotation.candidates, asker, min_margin=0))
+    # As the table `annotations` has them.
+    stored = _candidates(annotation, asker)
+    assert [candidate["score"] for candidate in stored] == [2, 4, 3]
+    assert json.loads(stored[1]["text"])["short"] == "Two red cars."
+    assert asker.asked(annotation.task)["user"] == script.requests[0].turns[0].text

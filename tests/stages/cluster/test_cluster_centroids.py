@@ -1,6 +1,7 @@
-"""No centroid of a growing output is the embedding of a removed clip."""
+"""Clusters of a growing output stay, and no centroid is the embedding of a removed clip."""
 
 from base64 import b64decode
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,18 @@ def recovered(centroid: np.ndarray, others: np.ndarray, victim: np.ndarray) -> f
     root = np.sqrt(max(along**2 - rest @ rest + 1, 0.0))
     found = [length * centroid - rest for length in (along + root, along - root)]
     return max(float(abs(f @ victim) / max(np.linalg.norm(f), 1e-9)) for f in found)
+
+
+def test_clusters_of_the_first_generation_stay(growing: Path) -> None:
+    """Pins that later generations join the clusters, and that the summary counts all clips."""
+    found = snapshots(growing)
+    assert len(found) > 1
+    assert {summary["judged"]["centroids"] for summary in found} == {
+        found[0]["judged"]["centroids"]
+    }
+    sizes = [one["n_clips"] for one in found[-1]["judged"]["clusters"]]
+    clusters = Counter(row["cluster"] for row in rows(growing, found[-1], "clips"))
+    assert sizes == [clusters[number] for number in range(N_CLUSTERS)]
 
 
 @pytest.mark.parametrize("n_members", [1, 2, 3])
