@@ -112,7 +112,7 @@ class Recaption:
                 "asks no model; set caption.captioner to openai or transformers"
             )
         log_changes(store.uri, before, self.recipe)
-        progress.expect(EXPECTED)
+        progress.expect(EXPECTED, graph_of(self.recipe).since(SECTION).steps())
         mark_processes()
 
     def execute(self) -> dict[str, Any]:

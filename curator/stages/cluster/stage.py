@@ -17,7 +17,7 @@ from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import text_embedder
 from curator.models.weight_store import ModelStore
 from curator.records.clips import Reason
-from curator.stage import Corpus, CorpusStage, Decisions, Left, Work
+from curator.stage import Corpus, CorpusStage, Decisions, Left, StageReason, Work
 from curator.stages.cluster.config import ClusterConfig
 from curator.tables.clip_rank import PREFERENCES, criterion, rank_order
 from curator.tables.snapshot_store import CENTROIDS, CLUSTERS
@@ -96,6 +96,11 @@ class ClusterStage(CorpusStage[ClusterConfig]):
     def models(self) -> tuple[object, ...]:
         """Returns the name of the vectors' family, and whether clusters stay."""
         return (self._family, self._is_growing and self.is_on)
+
+    def reasons(self) -> Iterator[StageReason]:
+        """Yields the reason of semantic duplicates, if clips are compared."""
+        if self.config.similarity is not None:
+            yield StageReason(name=Reason.SEMANTIC_DUPLICATE)
 
     def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | str]:
         """Sets the cluster of each clip that has a vector, and rejects semantic duplicates."""

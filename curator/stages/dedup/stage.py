@@ -11,8 +11,18 @@ from numpy.typing import NDArray
 
 from curator.fingerprints import fingerprint
 from curator.matching.verify_pair import ALL_EDITS
+from curator.number_text import percent
 from curator.records.clips import Reason
-from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Remainders, Work
+from curator.stage import (
+    Corpus,
+    CorpusStage,
+    Decisions,
+    Elsewhere,
+    Left,
+    Remainders,
+    StageReason,
+    Work,
+)
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.dedup.near_duplicates import NearDuplicatePairs, Pair, Takes, find_pairs
 from curator.stages.dedup.retention import (
@@ -55,6 +65,8 @@ class DedupStage(CorpusStage[DedupConfig]):
     reads = ("clips", "candidates")
     writes = ("clips", PAIRS)
     config_type = DedupConfig
+    after_change = "the run decides again which duplicates stay"
+    time_share = 4.0
     needs_all = "the best of the clips that show the same footage stays"
     needs_earlier = ", or the clip that an earlier generation kept"
 
@@ -68,6 +80,16 @@ class DedupStage(CorpusStage[DedupConfig]):
         """Returns its section of the recipe, and the settings of other sections."""
         lengths = self._shortest.seconds, self._shortest.n_frames
         return {"dedup": super().settings(), "shortest": lengths}
+
+    def reasons(self) -> Iterator[StageReason]:
+        """Yields the reasons of footage of other places, and of other clips."""
+        yield StageReason(name=Reason.REMOVED_BEFORE, is_listed=False)
+        if self.is_on:
+            has_others = bool(self.config.against)
+            yield StageReason(name=Reason.DUPLICATE_ELSEWHERE, is_listed=has_others)
+            words = f"a clip that stays shows {percent(self.config.min_share)} of it or more"
+            yield StageReason(name=Reason.DUPLICATE, words=words)
+            yield StageReason(name=Reason.DIVIDED, is_listed=False)
 
     def decide(
         self, corpus: Corpus, work: Work, /

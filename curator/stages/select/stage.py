@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curator.records.clips import Reason
-from curator.stage import Corpus, CorpusStage, Decisions, Left, Work
+from curator.stage import Corpus, CorpusStage, Decisions, Left, StageReason, Work
 from curator.stages.select.config import SelectConfig
 
 TAKEN = "taken"  # family: number of chosen clips per group, over all generations
@@ -68,6 +68,13 @@ class SelectStage(CorpusStage[SelectConfig]):
         """Says that a cap counts clips of all generations."""
         has_cap = self.config.max_per_group is not None
         return "; those of earlier generations count" if has_cap else ""
+
+    def reasons(self) -> Iterator[StageReason]:
+        """Yields the reason of clips that are not selected, if the settings can reject a clip."""
+        if self.is_on:
+            by = ", ".join(self.config.by) or "all clips together"
+            words = f"beyond the share or cap of its group, by {by}"
+            yield StageReason(name=Reason.NOT_SELECTED, words=words)
 
     def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left]:
         """Rejects clips that are not selected."""

@@ -5,7 +5,7 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 # share that a failing stage, disk or server loses. One failure is allowed for the demo's bad file.
 MAX_FAILED = 0.1
 """Largest share of failures without `--max-failed`; one failure is allowed if n > 1."""
-CUT_REASONS = ("cut_failed", "source_changed", "not_annotated")
-"""Reasons of clips that the recipe keeps, but that could not be cut or annotated."""
-_FAILED = "_failed"
-"""Suffix of the reasons of clips on which an annotator failed."""
 
 
 def _max_failed(what: str) -> Option:
@@ -283,9 +279,7 @@ def recaption(options: argparse.Namespace) -> Result:
     if line := older_tars_line(store, summary):
         print(line)
     print(f"{store.uri}/report/index.html  captions to look at")
-    code = failures_exit_code(
-        store, summary, options.max_failed, clip_reasons=("not_annotated",), sources=False
-    )
+    code = failures_exit_code(store, summary, options.max_failed, sources=False)
     return Result(summary, code)
 
 
@@ -375,13 +369,12 @@ def failures_exit_code(
     summary: Mapping[str, Any],
     max_failed: float | None,
     *,
-    clip_reasons: Sequence[str] = CUT_REASONS,
     sources: bool = True,
 ) -> int:
     """Returns `EXIT_FAILED`, and prints failures with remedies, if too many items failed.
 
-    Items are windows, clips (failed if rejected for one of `clip_reasons` or for a reason that
-    ends in `_failed`), and sources if `sources`.
+    Items are windows, clips (failed if rejected for a reason that a stage declares as a failure),
+    and sources if `sources`.
     """
     limit = f"{MAX_FAILED:g}, the default of --max-failed,"
     if max_failed is not None:
@@ -390,11 +383,8 @@ def failures_exit_code(
     by_code = dict(counts.get("by_error") or {})
     # Removed sources did not fail.
     n_removed = by_code.pop(str(ErrorCode.REMOVED), 0)
-    by_reason = {
-        name: n
-        for name, n in counts["by_reason"].items()
-        if name in clip_reasons or name.endswith(_FAILED)
-    }
+    of_failures = {row["name"] for row in summary["reasons"] if row["is_failure"]}
+    by_reason = {name: n for name, n in counts["by_reason"].items() if name in of_failures}
     n_lost = sum(by_reason.values())
     failures = [
         (
