@@ -65,7 +65,7 @@ from curator.tables.schemas import declared_fields
 from curator.value_errors import explain
 
 
-def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGraphStage]:
+def built_in_stages(recipe: Recipe, pixels: Sequence[PixelStage[Any]] = ()) -> list[AnyGraphStage]:
     """Returns the stages of this package, configured from the recipe."""
     semantics = semantics_of(recipe)
     cut = CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
@@ -301,7 +301,7 @@ def graph_of(recipe: Recipe) -> Graph:
             extensions.append(extension)
             own.append((entry, stage))
     pixels = [stage for _, stage in own if isinstance(stage, PixelStage)]
-    stages = _built_in(recipe, pixels)
+    stages = built_in_stages(recipe, pixels)
     for entry in recipe.stages:
         if entry.use in _MOVABLE:
             if entry.config:

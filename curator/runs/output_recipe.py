@@ -1,12 +1,12 @@
 """Chooses the recipe of a run into an output, and lists its changes to the output's recipe."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from curator.errors import DamagedError, StorageError, UsageError, raised_as
-from curator.pipeline import graph_of
+from curator.pipeline import built_in_stages
 from curator.recipe import (
     DEFAULT_RECIPE,
     Overrides,
@@ -17,7 +17,7 @@ from curator.recipe import (
     with_changes,
 )
 from curator.records.clips import OF_FORM
-from curator.stage import JUDGED_AGAIN, AnyGraphStage
+from curator.stage import JUDGED_AGAIN
 from curator.storage import Store
 from curator.tables.out_layout import MANIFEST
 from curator.tables.output_format import find_settings, read_summary
@@ -36,11 +36,11 @@ _OF_NO_STAGE = {
 """Effects of a change on the next run, by section or key of the recipe."""
 
 
-def consequences(graph: Iterable[AnyGraphStage]) -> dict[str, str]:
+def consequences(recipe: Recipe) -> dict[str, str]:
     """Returns the effects of a change on the next run, by section or key of the recipe."""
     by_section = {
         section: stage.after_change
-        for stage in graph
+        for stage in built_in_stages(recipe)
         for section in stage.sections
         if stage.after_change
     }
@@ -113,7 +113,7 @@ def recipe_changes(before: Recipe, recipe: Recipe) -> Iterator[str]:
 
     The key `about` has no effect.
     """
-    effects = consequences(graph_of(recipe))
+    effects = consequences(recipe)
     old, new = (dict(leaves(version.model_dump(mode="json"))) for version in (before, recipe))
     for key in {**new, **old}:
         if key != "about" and old.get(key) != new.get(key):
