@@ -204,7 +204,7 @@ class Snapshot:
             corpus.add_decided(with_declared(clips, columns))
         reads = {name for stage in graph.annotators() for name in stage.columns}
         packed = {"clip": [CLIP_EMBEDDING], "scene": [EMBEDDING], "none": []}
-        reads.update(packed[graph["shard"].config.embedding])
+        reads.update(packed[run.recipe.shard.embedding])
         for name, table in ((EMBEDDING, "embeddings"), (CLIP_EMBEDDING, "clip_embeddings")):
             for part in tables.get(table, ()) if name in reads else ():
                 corpus.stored_vectors[table].add(read_parquet(store, part))
