@@ -5,7 +5,7 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -247,11 +247,13 @@ def run(options: argparse.Namespace) -> Result:
 )
 def recaption(options: argparse.Namespace) -> Result:
     from curator.executor.progress import Progress
+    from curator.pipeline import graph_of
     from curator.runs.lease import held
     from curator.runs.progress_report import reported
     from curator.runs.recaptioning import Recaption
     from curator.runs.repair import CACHES, with_repair
     from curator.runs.start import check_captions, check_cluster, check_writable
+    from curator.stage import Annotator
     from curator.storage import open_store
     from curator.tables.output_format import read_current_summary
     from curator.tables.snapshot_store import older_tars_line
@@ -279,7 +281,9 @@ def recaption(options: argparse.Namespace) -> Result:
     if line := older_tars_line(store, summary):
         print(line)
     print(f"{store.uri}/report/index.html  captions to look at")
-    code = failures_exit_code(store, summary, options.max_failed, sources=False)
+    # Clips that an earlier run could not cut, and its sources, are no failures of this command.
+    made = [s.name for s in graph_of(anew.recipe) if s.is_remade or isinstance(s, Annotator)]
+    code = failures_exit_code(store, summary, options.max_failed, stages=made)
     return Result(summary, code)
 
 
@@ -369,12 +373,12 @@ def failures_exit_code(
     summary: Mapping[str, Any],
     max_failed: float | None,
     *,
-    sources: bool = True,
+    stages: Collection[str] | None = None,
 ) -> int:
     """Returns `EXIT_FAILED`, and prints failures with remedies, if too many items failed.
 
     Items are windows, clips (failed if rejected for a reason that a stage declares as a failure),
-    and sources if `sources`.
+    and sources. With `stages`, only reasons of these stages count, and no sources.
     """
     limit = f"{MAX_FAILED:g}, the default of --max-failed,"
     if max_failed is not None:
@@ -383,7 +387,11 @@ def failures_exit_code(
     by_code = dict(counts.get("by_error") or {})
     # Removed sources did not fail.
     n_removed = by_code.pop(str(ErrorCode.REMOVED), 0)
-    of_failures = {row["name"] for row in summary["reasons"] if row["is_failure"]}
+    of_failures = {
+        row["name"]
+        for row in summary["reasons"]
+        if row["is_failure"] and (stages is None or row["stage"] in stages)
+    }
     by_reason = {name: n for name, n in counts["by_reason"].items() if name in of_failures}
     n_lost = sum(by_reason.values())
     failures = [
@@ -404,7 +412,7 @@ def failures_exit_code(
             "try may succeed",
         ),
     ]
-    if sources:
+    if stages is None:
         first = _first(store, summary, "sources", ("error_code", "error_message"), by_code)
         n_failed, n_sources = counts["failed"] - n_removed, counts["sources"] - n_removed
         remedy = f"{first}see the table `sources`"
