@@ -424,7 +424,7 @@ class Footage(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elsewhere:
+class ReferenceClips:
     """Fixed clips, such as those of another output, with which a stage compares new clips.
 
     No decision changes a fixed clip. A new clip with the same footage is rejected with `reason`.
@@ -471,11 +471,11 @@ class Corpus(Protocol):
     def footage(self) -> "Footage":
         """Returns the footage by which clips are compared: vectors, pictures and luma."""
 
-    def elsewhere(self) -> Sequence["Elsewhere"]:
+    def elsewhere(self) -> Sequence["ReferenceClips"]:
         """Returns clips of earlier generations, clips of other outputs, and removed clips."""
 
     def earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
-        """Returns the `Left.rows` of an earlier generation; None if no earlier one applies."""
+        """Returns the `CarriedState.rows` of an earlier generation; None without any."""
 
     def read(self, family: str) -> "pa.Table | None":
         """Returns the table of a family that an earlier run stored, or None."""
@@ -510,7 +510,7 @@ class Decisions:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class CarriedState:
     """State that a stage stores for later generations or runs, as a family of scope `corpus`.
 
     Attributes:
@@ -587,7 +587,7 @@ class CorpusStage(GraphStage[ConfigT]):
     @abstractmethod
     def decide(
         self, corpus: Corpus, work: Work, /
-    ) -> Iterator[Decisions | Left | Remainders | str]:
+    ) -> Iterator[Decisions | CarriedState | Remainders | str]:
         """Yields decisions, state for later, parts that become clips, and texts of warnings.
 
         The stage `filter` yields decisions about each block before it reads the next block. Other

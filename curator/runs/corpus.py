@@ -24,11 +24,11 @@ from curator.records.clips import OVERRIDDEN, REMAINDER
 from curator.stage import (
     DECISION_COLUMNS,
     AnyCorpusStage,
+    CarriedState,
     ClipFilter,
     Decisions,
-    Elsewhere,
     Footage,
-    Left,
+    ReferenceClips,
     Remainders,
     Work,
 )
@@ -110,7 +110,7 @@ class DecidedClips:
         tables: CorpusTables | None = None,
         ready: set[str] | None = None,
         footage: Callable[[], Footage] = _no_footage,
-        elsewhere: Callable[[], Sequence[Elsewhere]] = tuple,
+        elsewhere: Callable[[], Sequence[ReferenceClips]] = tuple,
         marks: Mapping[str, Mark] = MappingProxyType({}),
         propose: Callable[[pa.Table], pa.Table] | None = None,
     ) -> None:
@@ -178,7 +178,7 @@ class DecidedClips:
             for outcome in stage.decide(corpus, work):
                 if isinstance(outcome, Decisions):
                     corpus.take(outcome)
-                elif isinstance(outcome, Left):
+                elif isinstance(outcome, CarriedState):
                     self._leave(stage.name, outcome)
                 elif isinstance(outcome, Remainders):
                     assert isinstance(corpus, _KeptClips), "the first stage divides no clips"
@@ -187,8 +187,8 @@ class DecidedClips:
                     self.warnings.append(outcome)
                 else:
                     raise TypeError(
-                        f"decide yields {outcome!r}; expected Decisions, Left, or a text to "
-                        "warn with"
+                        f"decide yields {outcome!r}; expected Decisions, CarriedState, or a text "
+                        "to warn with"
                     )
         except CuratorError:
             raise
@@ -225,7 +225,7 @@ class DecidedClips:
         table = self._left_tables.get(family)
         return self.read(family) if table is None else table
 
-    def _leave(self, stage: str, left: Left) -> None:
+    def _leave(self, stage: str, left: CarriedState) -> None:
         if isinstance(left.rows, pa.Table):
             if left.family not in OWN_FOLDERS:
                 raise CuratorError(

@@ -34,7 +34,7 @@ from curator.stages.caption.captioners.captioner_contract import captioner_exten
 from curator.stages.cut.cut_driver import cut_facts
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
-from curator.tables.candidate_store import Candidates, fewer
+from curator.tables.candidate_store import Candidates, subtract_counts
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.out_layout import SHARDS, TABLES, VALUES
@@ -149,7 +149,7 @@ class SnapshotSources(SourceTable):
         """Yields rows of `sources`, a table for each part."""
         lost = self._n_kept - Counter(n_kept)
         for part in self._parts:
-            yield fewer(as_runs_write(read_parquet(self._store, part)), "n_kept", lost)
+            yield subtract_counts(as_runs_write(read_parquet(self._store, part)), "n_kept", lost)
 
     def generation_of(self) -> dict[str, int]:
         """Returns the generation of each content."""

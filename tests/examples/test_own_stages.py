@@ -111,7 +111,7 @@ import numpy as np
 import pyarrow as pa
 
 from curator.stage import (
-    Corpus, CorpusStage, Decisions, Left, StageConfig, StageReason, Work,
+    Corpus, CorpusStage, Decisions, CarriedState, StageConfig, StageReason, Work,
 )
 
 
@@ -132,7 +132,7 @@ class Balanced(CorpusStage[BalancedConfig]):
         yield StageReason(name="group_too_large", words=f"beyond the smallest {self.config.by}")
         yield StageReason(name="group_too_odd", is_listed=False)
 
-    def decide(self, corpus: Corpus, work: Work) -> Iterator[Decisions | Left]:
+    def decide(self, corpus: Corpus, work: Work) -> Iterator[Decisions | CarriedState]:
         groups = corpus[self.config.by].to_pylist()
         least = min(Counter(groups).values(), default=0)
         seen = Counter()
@@ -147,7 +147,7 @@ class Balanced(CorpusStage[BalancedConfig]):
             "reason_threshold": np.full(len(rows), float(least)),
         }
         yield Decisions(rows, pa.table(columns))
-        yield Left("balanced", dict(seen))
+        yield CarriedState("balanced", dict(seen))
 '''
 
 

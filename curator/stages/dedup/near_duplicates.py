@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from curator.matching.clip_footage import ClipFootage, joined
 from curator.matching.verify_pair import COMMON_EDITS, Edits, Match, verify_pair
-from curator.stage import Elsewhere, Footage, Work
+from curator.stage import Footage, ReferenceClips, Work
 from curator.tables.footage_index import FootageIndex
 from curator.tables.footage_store import NO_FOOTAGE, described_footage
 from curator.tables.parts import columns_schema
@@ -175,7 +175,7 @@ def find_pairs(
     own: Footage,
     ids: pa.Array,
     new: pa.Array,
-    places: Sequence[Elsewhere],
+    places: Sequence[ReferenceClips],
     work: Work,
     *,
     known_places: Collection[str],

@@ -14,11 +14,11 @@ from curator.matching.verify_pair import ALL_EDITS
 from curator.number_text import percent
 from curator.records.clips import Reason
 from curator.stage import (
+    CarriedState,
     Corpus,
     CorpusStage,
     Decisions,
-    Elsewhere,
-    Left,
+    ReferenceClips,
     Remainders,
     StageReason,
     Work,
@@ -93,7 +93,7 @@ class DedupStage(CorpusStage[DedupConfig]):
 
     def decide(
         self, corpus: Corpus, work: Work, /
-    ) -> Iterator[Decisions | Left | Remainders | str]:
+    ) -> Iterator[Decisions | CarriedState | Remainders | str]:
         """Rejects clips with footage of other places, then clips with a better duplicate."""
         if not corpus.num_rows:
             return
@@ -135,14 +135,14 @@ class DedupStage(CorpusStage[DedupConfig]):
             rows, start_s, end_s = (np.array(column) for column in zip(*pieces, strict=True))
             yield Remainders(rows, start_s, end_s)
         if is_new:
-            yield Left(PAIRS, stored.table())
+            yield CarriedState(PAIRS, stored.table())
 
     def _pairs(
         self,
         corpus: Corpus,
         ids: pa.Array,
         windows: WindowSpans | None,
-        places: Sequence[Elsewhere],
+        places: Sequence[ReferenceClips],
         work: Work,
     ) -> tuple[NearDuplicatePairs, bool]:
         """Returns all pairs, and whether they differ from the stored pairs."""
@@ -191,7 +191,7 @@ class DedupStage(CorpusStage[DedupConfig]):
         return stored.with_new(compared, keys, found.values()), True
 
     def _elsewhere(
-        self, pairs: "_NumberedPairs", keys: Sequence[str], places: Sequence[Elsewhere]
+        self, pairs: "_NumberedPairs", keys: Sequence[str], places: Sequence[ReferenceClips]
     ) -> Iterator[Decisions]:
         """Rejects clips with enough footage of another place, or any part of removed footage."""
         is_done = np.zeros(len(pairs.ids), np.bool_)

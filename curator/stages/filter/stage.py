@@ -21,10 +21,10 @@ from curator.number_text import amount, score
 from curator.records.clips import OF_FORM, Reason
 from curator.stage import (
     BY_ORDER,
+    CarriedState,
     Corpus,
     CorpusStage,
     Decisions,
-    Left,
     StageReason,
     Wait,
     Work,
@@ -103,7 +103,7 @@ class FilterStage(CorpusStage[FilterConfig]):
         for reason in (*OF_FORM, Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS):
             yield rare(name=reason)
 
-    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | str]:
+    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | CarriedState | str]:
         """Decides about candidates; bounds by quantile of earlier generations stay in force."""
         frozen = {rule: (low, high) for rule, (low, high) in (corpus.earlier(BOUNDS) or {}).items()}
         values = corpus_of(corpus, self._needs)
@@ -121,9 +121,9 @@ class FilterStage(CorpusStage[FilterConfig]):
             counts.append(decided.rules)
             for rule, name in cpu_only.items():
                 absent[rule] += block[name].null_count
-        yield Left(BOUNDS, self.by_quantile(bounds))
+        yield CarriedState(BOUNDS, self.by_quantile(bounds))
         facts = [rule.facts(self.config.root) for rule in total_counts(counts, bounds)]
-        yield Left(RULES, facts)
+        yield CarriedState(RULES, facts)
         for rule, n in (+absent).items():
             yield (
                 f"filters.{rule}: {amount(n, 'clip')} without {cpu_only[rule]}, because a GPU "

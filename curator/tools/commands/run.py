@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curator.errors import ErrorCode, UsageError, raised_as
-from curator.executor.termination import ends_in_peace, ends_when_asked
+from curator.executor.termination import ends_when_asked, ignore_further_interrupts
 from curator.number_text import amount, plain
 from curator.tools.commands.arguments import (
     EXIT_FAILED,
@@ -181,7 +181,7 @@ def run(options: argparse.Namespace) -> Result:
         held(store, "run") as lease,
         Progress(is_logged=options.log_format == "json") as progress,
         engine_of(options) as engine,
-        ends_in_peace(),
+        ignore_further_interrupts(),
     ):
         more = {**extent, "memory_bytes": options.memory, "watch": partial(watch, engine)}
         summary = start_run(store, recipe, options.sources, engine, progress, lease, **more)
@@ -269,7 +269,7 @@ def recaption(options: argparse.Namespace) -> Result:
         held(store, "recaption") as lease,
         Progress() as progress,
         engine_of(options) as engine,
-        ends_in_peace(),
+        ignore_further_interrupts(),
     ):
         lease.follow(engine.heartbeat)
         limits = {"check": lease.check, "memory_bytes": options.memory}
