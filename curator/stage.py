@@ -474,7 +474,7 @@ class Corpus(Protocol):
     def elsewhere(self) -> Sequence["ReferenceClips"]:
         """Returns clips of earlier generations, clips of other outputs, and removed clips."""
 
-    def earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
+    def carried(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
         """Returns the `CarriedState.rows` of an earlier generation; None without any."""
 
     def read(self, family: str) -> "pa.Table | None":
@@ -515,7 +515,7 @@ class CarriedState:
 
     Attributes:
         family: Name of the family.
-        rows: Either JSON values, which `Corpus.earlier` returns in later generations, or a table,
+        rows: Either JSON values, which `Corpus.carried` returns in later generations, or a table,
             which `Corpus.read` returns in later runs.
     """
 

@@ -85,7 +85,7 @@ class DecidedClips:
         clips: Candidates in the order of source and time, or rows with the decisions of the rules.
         memory_budget_bytes: Memory for each table.
         vectors: Returns the vectors of a table, by its name.
-        earlier: Returns the values of a family that an earlier generation left.
+        carried: Returns the values of a family that an earlier generation left.
         tables: Tables that stages of earlier runs left; None for none.
         ready: Names of stages that are set up; None for none.
         footage: Returns the footage of the clips.
@@ -106,7 +106,7 @@ class DecidedClips:
         memory_budget_bytes: int,
         *,
         vectors: Callable[[str], StoredVectors],
-        earlier: Callable[[str], Any] = _nothing,
+        carried: Callable[[str], Any] = _nothing,
         tables: CorpusTables | None = None,
         ready: set[str] | None = None,
         footage: Callable[[], Footage] = _no_footage,
@@ -123,7 +123,7 @@ class DecidedClips:
         }
         self.footage, self.elsewhere = footage, elsewhere
         self._memory_budget_bytes = memory_budget_bytes
-        self.vectors, self.earlier, self._tables = vectors, earlier, tables
+        self.vectors, self.carried, self._tables = vectors, carried, tables
         self.read = _nothing if tables is None else tables.read
         self._ready = set() if ready is None else ready
         self._candidates = None if isinstance(clips, ClipRows) else clips
@@ -138,7 +138,7 @@ class DecidedClips:
             memory_budget_bytes=memory_budget_bytes,
             vectors=vectors,
             ready=self._ready,
-            earlier=earlier,
+            carried=carried,
             footage=footage,
             elsewhere=elsewhere,
             marks=marks,
@@ -209,7 +209,7 @@ class DecidedClips:
         if not candidates.num_rows:
             return
         order = pc.sort_indices(candidates, [(name, "ascending") for name in CLIP_ORDER])
-        some = self._over(take_rows(candidates, order), earlier=self.left.get)
+        some = self._over(take_rows(candidates, order), carried=self.left.get)
         for stage in self._rules:
             some.decide(stage, CorpusWork(stage.name))
         decided = pa.concat_tables(some.clips.blocks())
@@ -270,7 +270,7 @@ class _Shared:
 
     def __init__(self, of: DecidedClips) -> None:
         self._of = of
-        self.vectors, self.earlier, self.read = of.vectors, of.earlier, of.read
+        self.vectors, self.carried, self.read = of.vectors, of.carried, of.read
         self.footage, self.elsewhere, self.marked = of.footage, of.elsewhere, of.marked
 
 
@@ -448,7 +448,7 @@ class ClipCorpus(DecidedClips):
         scores: Names of the scores that candidates have.
         tables: Tables that stages of earlier runs left; None for none.
         propose: Makes candidates from parts of clips; None if parts do not become clips.
-        compared: `earlier`, `footage`, `elsewhere` and `marks` of `DecidedClips`.
+        compared: `carried`, `footage`, `elsewhere` and `marks` of `DecidedClips`.
     """
 
     def __init__(

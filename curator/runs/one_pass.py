@@ -166,7 +166,7 @@ class Pass:
             scores=measures_of(run.recipe).specs,
             tables=self._left if self._is_whole else None,
             propose=self._propose,
-            earlier=self._earlier,
+            carried=self._carried,
             footage=self._candidates.footage,
             elsewhere=lambda: elsewhere_of(run.store, run.recipe, run.removals, self._before),
             marks=run.marks,
@@ -269,7 +269,7 @@ class Pass:
         if self._log.is_watched:
             self._log.clips = clip_outcomes(self._corpus.clips)
 
-    def _earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
+    def _carried(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
         """Returns the values of a family that earlier generations left; None if none count."""
         return None if self._before is None else self._before[JUDGED].get(family)
 

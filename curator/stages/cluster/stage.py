@@ -108,7 +108,7 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         config = self.config
         if config.n is None:
             return
-        before, packed = corpus.earlier(CLUSTERS) or [], corpus.earlier(CENTROIDS)
+        before, packed = corpus.carried(CLUSTERS) or [], corpus.carried(CENTROIDS)
         vectors, ids = corpus.vectors(self._family), corpus["clip_id"].combine_chunks()
         rows = np.flatnonzero(vectors.known(ids))
         if not len(rows):

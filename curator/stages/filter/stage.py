@@ -105,7 +105,7 @@ class FilterStage(CorpusStage[FilterConfig]):
 
     def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | CarriedState | str]:
         """Decides about candidates; bounds by quantile of earlier generations stay in force."""
-        frozen = {rule: (low, high) for rule, (low, high) in (corpus.earlier(BOUNDS) or {}).items()}
+        frozen = {rule: (low, high) for rule, (low, high) in (corpus.carried(BOUNDS) or {}).items()}
         values = corpus_of(corpus, self._needs)
         bounds = resolve(self.config.root, values, frozen, measures=self._measures)
         cpu_only = {bound.rule: bound.score for bound in bounds if bound.spec.cpu_only}

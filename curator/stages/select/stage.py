@@ -78,7 +78,7 @@ class SelectStage(CorpusStage[SelectConfig]):
 
     def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | CarriedState]:
         """Rejects clips that are not selected."""
-        config, taken = self.config, dict(corpus.earlier(TAKEN) or {})
+        config, taken = self.config, dict(corpus.carried(TAKEN) or {})
         if config.enabled:
             before = dict(taken) if config.max_per_group is not None else {}
             ids = corpus["clip_id"].combine_chunks()

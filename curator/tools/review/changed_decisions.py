@@ -114,7 +114,7 @@ def decide_again(
             candidates.slice(n_whole),
             finished.memory_budget_bytes,
             vectors=finished.vectors,
-            earlier=clips.left.get,
+            carried=clips.left.get,
             marks=finished.marks,
         )
         own.decide(filters, CorpusWork(filters.name))
