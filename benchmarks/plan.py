@@ -117,12 +117,15 @@ def record(arguments_: Sequence[str]) -> None:
 def errors_of_end(states: Sequence[Mapping[str, Any]], wall_s: float) -> dict[str, list[float]]:
     """Returns relative errors of the predicted wall time at `POINTS`, with plan and defaults."""
     from curator.executor.progress import Expected
+    from curator.pipeline import graph_of
+    from curator.recipe import Recipe
 
+    typical = Expected.typical(graph_of(Recipe()).steps())
     found: dict[str, list[float]] = {"plan": [], "defaults": []}
     for point in POINTS:
         state = min(states, key=lambda s: abs(s["elapsed_s"] - point * wall_s))
         elapsed_s = state["elapsed_s"]
-        default = Expected().left(
+        default = typical.left(
             state["ended_s"],
             state["stage"],
             state["stage_s"],

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from curator.buckets import MAX_ENLARGED
 from curator.dataset.shard_index import DATASET_SCHEMA
 from curator.errors import ModelError, RecipeError, unknown_key
+from curator.executor.progress import ProgressStep
 from curator.extensions import Extension, Kind, load_extension
 from curator.family import Scope
 from curator.fingerprints import fingerprint
@@ -35,7 +36,9 @@ from curator.stage import (
     AnyCorpusStage,
     AnyGraphStage,
     CorpusStage,
+    Phase,
     PixelStage,
+    Stage,
     Wait,
 )
 from curator.stages import MOVABLE, OPTIONAL, stage_type
@@ -66,7 +69,7 @@ from curator.tables.track_items import StoredFamily
 from curator.value_errors import explain
 
 
-def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyGraphStage]:
+def built_in_stages(recipe: Recipe, pixels: Sequence[PixelStage[Any]] = ()) -> list[AnyGraphStage]:
     """Returns the stages of this package, configured from the recipe."""
     semantics = semantics_of(recipe)
     cut = CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
@@ -154,6 +157,39 @@ class Graph:
     def annotators(self) -> list[AnyAnnotator]:
         """Returns the stages that compute values of written clips."""
         return [stage for stage in self.stages if isinstance(stage, Annotator)]
+
+    def writer(self, table: str) -> Any:  # noqa: ANN401 - the stage that writes it
+        """Returns the stage that writes a table, such as `candidates`; the last one of several."""
+        return next(stage for stage in reversed(self.stages) if table in stage.writes)
+
+    def reasons(self) -> list[dict[str, Any]]:
+        """Returns the reasons of all stages for `summary.json`, in order of precedence."""
+        return [
+            {"stage": stage.name, **asdict(reason), "name": str(reason.name)}
+            for stage in self.stages
+            for reason in stage.reasons()
+        ]
+
+    def steps(self) -> list[ProgressStep]:
+        """Returns the steps of a run in order; the stages of one step run together."""
+        steps: dict[str, ProgressStep] = {}
+        for stage in self.stages:
+            if isinstance(stage, PixelStage):
+                # Runs within the stage that encodes.
+                continue
+            of = steps.get(stage.step)
+            steps[stage.step] = ProgressStep(
+                name=stage.step,
+                noun=of.noun if of is not None else stage.noun,
+                time_share=(of.time_share if of is not None else 0.0) + stage.time_share,
+                is_before_decisions=stage.phase is Phase.MEASURE,
+            )
+        return list(steps.values())
+
+    def worker_names(self) -> list[str]:
+        """Returns the names of the stages that run in workers, with their helpers."""
+        stages = (stage for stage in self.stages if isinstance(stage, Stage))
+        return [name for stage in stages for name in (stage.name, *stage.helpers)]
 
     def waits(self) -> list[Wait]:
         """Returns the wait of each stage, in order of the stages."""
@@ -266,7 +302,7 @@ def graph_of(recipe: Recipe) -> Graph:
             extensions.append(extension)
             own.append((entry, stage))
     pixels = [stage for _, stage in own if isinstance(stage, PixelStage)]
-    stages = _built_in(recipe, pixels)
+    stages = built_in_stages(recipe, pixels)
     for entry in recipe.stages:
         if entry.use in MOVABLE:
             if entry.config:

@@ -62,6 +62,8 @@ BY_ORDER = "only because a run takes stages in turn"
 JUDGED = "every clip to be judged"
 DECISIONS = "the decisions about all clips"
 """Texts of `Wait.on` and `Wait.why`."""
+JUDGED_AGAIN = "clips are judged again, and those that are newly kept are cut"
+"""Effect of another setting of a stage that decides about clips."""
 WORKER_BYTES = 2 << 30
 """Memory of a worker. Torch and the network need 1.0 GB; 1.4 GB with 1080p, 1.7 GB with 8K."""
 
@@ -73,6 +75,23 @@ class Resources:
     cpus: float = 1.0
     gpus: float = 0.0
     memory_bytes: int = WORKER_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageReason:
+    """A reason for which a stage rejects clips. `summary.json` has the reasons of a run's stages.
+
+    Attributes:
+        name: Public name, as in `clips.reason`.
+        words: The reason in words, for the report; empty if the name says enough.
+        is_listed: Whether the funnel lists the reason even if it rejects no clip.
+        is_failure: Whether the recipe keeps the clip, and the stage could not do its work.
+    """
+
+    name: str
+    words: str = ""
+    is_listed: bool = True
+    is_failure: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +156,16 @@ class GraphStage(ABC, Generic[ConfigT]):
             `unused_medium` if no stage that reads the table `scan` accepts its medium.
         config_type: Model of the stage's section of the recipe.
         results_ignore: Settings that change no result. The fingerprint does not include them.
+        sections: Sections of the recipe with settings of the stage; by default the section with
+            its name.
+        after_change: Effect of another setting on the next run, for people; empty for a stage
+            without a section of its own.
+        is_remade: Whether `curate recaption` runs the stage again over a finished run.
+        step: Step of the run to which the stage's work belongs, in progress, plan and times; by
+            default its name. Stages of one step run together.
+        noun: Noun for an item of the stage's work, in the progress.
+        time_share: Typical wall time, relative to other stages, for the remaining time of a run
+            without a plan and without an earlier run. 0 leaves the stage out of the estimate.
     """
 
     name: ClassVar[str]
@@ -149,9 +178,27 @@ class GraphStage(ABC, Generic[ConfigT]):
     results_ignore: ClassVar[frozenset[str]] = frozenset()
     media: ClassVar[frozenset[Medium]] = frozenset({Medium.VIDEO})
     config_type: ClassVar[type[BaseModel]] = StageConfig
+    after_change: ClassVar[str] = ""
+    is_remade: ClassVar[bool] = False
+    noun: ClassVar[str] = "item"
+    time_share: ClassVar[float] = 0.0
 
     def __init__(self, config: ConfigT) -> None:
         self.config = config
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """Sections of the recipe with settings of the stage."""
+        return (self.name,)
+
+    @property
+    def step(self) -> str:
+        """Step of the run to which the stage's work belongs."""
+        return self.name
+
+    def reasons(self) -> Iterator[StageReason]:
+        """Yields the reasons for which the stage may reject a clip, in order of precedence."""
+        yield from ()
 
     @property
     def is_on(self) -> bool:
@@ -218,6 +265,7 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
             bytecode.
         memory_code: Error code of a unit that needs more memory than `limit_bytes`.
         fails_alone: Whether a `CuratorError` fails only its unit; if not, the error ends the run.
+        helpers: Names of the stages that prepare or finish its work, in workers of their own.
         unit_items: Maximum number of items per unit.
     """
 
@@ -225,6 +273,7 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
     imports: ClassVar[tuple[str, ...]] = ()
     memory_code: ClassVar[ErrorCode] = ErrorCode.OUT_OF_MEMORY
     fails_alone: ClassVar[bool] = True
+    helpers: ClassVar[tuple[str, ...]] = ()
     unit_items: ClassVar[int] = 64
 
     def __init__(self, config: ConfigT) -> None:
@@ -383,7 +432,7 @@ class Footage(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elsewhere:
+class ReferenceClips:
     """Fixed clips, such as those of another output, with which a stage compares new clips.
 
     No decision changes a fixed clip. A new clip with the same footage is rejected with `reason`.
@@ -430,11 +479,11 @@ class Corpus(Protocol):
     def footage(self) -> "Footage":
         """Returns the footage by which clips are compared: vectors, pictures and luma."""
 
-    def elsewhere(self) -> Sequence["Elsewhere"]:
+    def elsewhere(self) -> Sequence["ReferenceClips"]:
         """Returns clips of earlier generations, clips of other outputs, and removed clips."""
 
-    def earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
-        """Returns the `Left.rows` of an earlier generation; None if no earlier one applies."""
+    def carried(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
+        """Returns the `CarriedState.rows` of an earlier generation; None without any."""
 
     def read(self, family: str) -> "pa.Table | None":
         """Returns the table of a family that an earlier run stored, or None."""
@@ -469,12 +518,12 @@ class Decisions:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class CarriedState:
     """State that a stage stores for later generations or runs, as a family of scope `corpus`.
 
     Attributes:
         family: Name of the family.
-        rows: Either JSON values, which `Corpus.earlier` returns in later generations, or a table,
+        rows: Either JSON values, which `Corpus.carried` returns in later generations, or a table,
             which `Corpus.read` returns in later runs.
     """
 
@@ -527,6 +576,8 @@ class CorpusStage(GraphStage[ConfigT]):
     scope = Scope.CORPUS
     reads: ClassVar[tuple[str, ...]] = ("clips",)
     writes: ClassVar[tuple[str, ...]] = ("clips",)
+    after_change: ClassVar[str] = JUDGED_AGAIN
+    time_share: ClassVar[float] = 0.1
 
     @property
     def needs_all(self) -> str | None:
@@ -549,7 +600,7 @@ class CorpusStage(GraphStage[ConfigT]):
     @abstractmethod
     def decide(
         self, corpus: Corpus, work: Work, /
-    ) -> Iterator[Decisions | Left | Remainders | str]:
+    ) -> Iterator[Decisions | CarriedState | Remainders | str]:
         """Yields decisions, state for later, parts that become clips, and texts of warnings.
 
         The stage `filter` yields decisions about each block before it reads the next block. Other
@@ -775,6 +826,22 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     kinds: ClassVar[tuple[Resources, ...]] = (Resources(),)
     required: ClassVar[bool] = True
     timeout_s: ClassVar[float] = 600.0
+    step = "annotate"
+    noun = "clip"
+    time_share = 0.1
+
+    @property
+    def failed_reason(self) -> str:
+        """Reason of a clip on which the annotator fails, if a value is `required`."""
+        return f"{self.name}_failed"
+
+    def reasons(self) -> Iterator[StageReason]:
+        """Yields the reason of failures."""
+        if self.required:
+            words = f"the stage {self.name} failed on it"
+            yield StageReason(
+                name=self.failed_reason, words=words, is_listed=False, is_failure=True
+            )
 
     @property
     def resources(self) -> Resources:

@@ -7,12 +7,12 @@
 Run it with this folder in PYTHONPATH.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 import pyarrow as pa
 
-from curator.stage import ClipFilter, Rejection, StageConfig
+from curator.stage import ClipFilter, Rejection, StageConfig, StageReason
 
 
 class BlocklistConfig(StageConfig):
@@ -27,6 +27,10 @@ class Blocklist(ClipFilter[BlocklistConfig]):
     name = "blocklist"
     version = 1
     config_type = BlocklistConfig
+
+    def reasons(self) -> Iterator[StageReason]:
+        """Yields the reason, with words for the report."""
+        yield StageReason(name="on_blocklist", words="its source is on the blocklist")
 
     def process(self, unit: pa.Table) -> Iterable[Rejection]:
         """Yields one rejection for each clip of a listed source."""

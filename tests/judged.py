@@ -59,7 +59,7 @@ def run_stage(
     """Lets a stage decide about rows, as a run does; returns what it leaves."""
     stored = StoredVectors.of(vectors) if vectors is not None else None
     decided = DecidedClips(
-        rows, 1 << 30, vectors=lambda _: stored, earlier=(earlier or {}).get, tables=tables
+        rows, 1 << 30, vectors=lambda _: stored, carried=(earlier or {}).get, tables=tables
     )
     decided.decide(stage, CorpusWork(stage.name))
     return decided.left

@@ -31,7 +31,7 @@ from curator.recipe import Recipe, load_recipe, with_changes
 from curator.records.sources import SourceRef
 from curator.runs import commit_run as commit
 from curator.runs import curation, measuring
-from curator.stage import Elsewhere, Footage
+from curator.stage import Footage, ReferenceClips
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.families import families_of, tracks_fingerprint
 from curator.stages.cut import cut_driver
@@ -251,7 +251,7 @@ def _find_pairs(
     own: Footage,
     ids: pa.Array,
     new: pa.Array,
-    places: Sequence[Elsewhere],
+    places: Sequence[ReferenceClips],
     work: object,
     **_: object,
 ) -> Iterator[Pair]:

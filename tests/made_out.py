@@ -205,6 +205,7 @@ def finish_rows(
         "fingerprints": {"scan": "0", "tracks": TRACK_STAMP, "candidates": candidates.fingerprint},
         "listed_ns": 0,
         "rules": decided.left["rules"],
+        "reasons": graph_of(recipe).reasons(),
         "work": {},
         "long_sources_analyzed_whole": {},
         "cut": {},

@@ -22,6 +22,7 @@ from made_samples import FPS, HEIGHT, WIDTH, made_mp4
 
 from curator.executor.engine import Engine
 from curator.measures.score_list import SCORES
+from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.runs.commit_run import Commit, alone, commit_run, kept_by_source
 from curator.runs.corpus import SHOT_ORDER
@@ -145,6 +146,7 @@ class SmallOutput:
                 "scan": "0", "tracks": TRACK_STAMP, "candidates": candidates.fingerprint,
             },
             "listed_ns": 0, "rules": [], "work": {}, "long_sources_analyzed_whole": {}, "cut": {},
+            "reasons": graph_of(_RECIPE).reasons(),
             "stage_seconds": {}, "cpu_seconds": {}, "extensions": [], "judged": {},
             "shards": sharding.summary,
             "candidates": sorted(

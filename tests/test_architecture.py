@@ -178,7 +178,64 @@ def test_readers_of_outputs_do_not_reach_into_stages() -> None:
 
 
 NAMES_STAGES: dict[str, set[str]] = {}
-"""Modules outside of `stages/` and `pipeline.py` that name a stage. The list may only shrink."""
+"""Modules outside of `stages/` and `pipeline.py` that name the class of a stage. The list may only
+shrink."""
+ALSO_WORDS = {"scan", "cut", "filter", "select", "commit"}
+"""Names of stages that are ordinary words, too."""
+LITERALS_OF_STAGES: dict[str, dict[str, int]] = {}
+"""Literals outside of `stages/` and `pipeline.py` that stand for a stage. The numbers may only
+fall."""
+LITERALS_OF_COLUMNS = {
+    "api.py": {"caption": 2},
+    "dataset/dataset_card.py": {"caption": 1},
+    "dataset/reader_indexes.py": {"shard": 1},
+    "dataset/sample.py": {"caption": 1},
+    "dataset/shard_index.py": {"shard": 3},
+    "executor/engine.py": {"cluster": 2},  # of machines, in summary.json
+    "export/job.py": {"caption": 1, "shard": 2},
+    "export/output_views.py": {"shard": 4},
+    "export/parquet_table.py": {"shard": 1},
+    "export/post_training.py": {"caption": 1},
+    "export/trainer_folder.py": {"caption": 3},
+    "family.py": {"caption": 1},
+    "loading/dataset.py": {"caption": 2},
+    "loading/ray_decoding.py": {"caption": 1, "shard": 2},
+    "loading/shard_reader.py": {"shard": 2},
+    "recipe.py": {"cluster": 1, "dedup": 1},  # a column, and a section of the recipe
+    "runs/corpus.py": {"cluster": 1},
+    "runs/dry_run_clips.py": {"caption": 2},
+    "runs/marked_clips.py": {"caption": 2},
+    "runs/recaptioning.py": {"caption": 2, "shard": 5},  # also the section
+    "stage.py": {"cluster": 1},
+    "tables/family_store.py": {"shard": 3},
+    "tables/mark_table.py": {"caption": 2},
+    "tables/removal_records.py": {"caption": 1},
+    "tools/commands/fit_solving.py": {"propose": 1},  # the section
+    "tools/commands/fitting.py": {"caption": 1, "shard": 2},
+    "tools/commands/run.py": {"caption": 1, "shard": 1},  # the section, and a noun
+    "tools/commands/shards.py": {"caption": 1, "shard": 2},
+    "tools/planning/planner.py": {"cluster": 1},  # of machines
+    "tools/removal/cluster_centroids.py": {"cluster": 3},
+    "tools/removal/removal_selection.py": {"caption": 1, "shard": 2},
+    "tools/removal/snapshot_rewriting.py": {"shard": 5},
+    "tools/report/contact_sheets.py": {"cluster": 5},
+    "tools/report/default_words.py": {"caption": 1},
+    "tools/report/funnel.py": {"cluster": 1},  # of machines
+    "tools/report/histogram.py": {"propose": 1},  # the section
+    "tools/report/page.py": {"shard": 1},
+    "tools/retrieval/clip_search.py": {"caption": 1, "shard": 1},
+    "tools/retrieval/search_results.py": {"caption": 1, "shard": 1},
+    "tools/review/bound_tuning.py": {"dedup": 1},  # the section
+    "tools/verify/index_check.py": {"shard": 2},
+    "tools/verify/source_presence.py": {"shard": 3},
+    "tools/verify/tar_check.py": {"caption": 1},
+    "tools/verify/view_check.py": {"shard": 1},
+    "tools/view/viewed_run.py": {"caption": 1, "cluster": 5},
+    "trainers/clip_fit.py": {"caption": 1},
+    "trainers/trainer_files.py": {"caption": 1},
+}
+"""Literals that equal the name of a stage, and stand for a column, a key of stored JSON, a section
+of the recipe or a noun. A module may have fewer; list one more only if it stands for no stage."""
 SCHEDULER = ("scheduler.py", "annotator_worker.py")
 MOST_ANY_OF_SCHEDULER = 1
 """How often the scheduler and its worker say `Any`, but for imports. The number may only fall."""
@@ -223,6 +280,27 @@ def test_only_stages_and_the_graph_name_stages() -> None:
     ]
     found = {name_of(path): named(path) & classes for path in others}
     assert {name: names for name, names in found.items() if names} == NAMES_STAGES
+
+
+def test_no_literal_outside_of_stages_and_the_graph_names_a_stage() -> None:
+    """A literal that stands for a stage is known by its module and name: the other list has it."""
+    names = set(STAGES) - ALSO_WORDS
+    more: dict[str, Counter[str]] = {}
+    for path in MODULES:
+        if name_of(path) == "pipeline.py" or ROOT / "stages" in path.parents:
+            continue
+        own = name_of(path)
+        found = Counter(
+            node.value
+            for node in nodes(path)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if node.value in names
+        )
+        of_stages = Counter(LITERALS_OF_STAGES.get(own, {}))
+        assert of_stages <= found, f"{own} names fewer stages: lower its numbers"
+        if unknown := found - of_stages - Counter(LITERALS_OF_COLUMNS.get(own, {})):
+            more[own] = unknown
+    assert not more, "ask the graph for the stage, or list the column, key, section or noun"
 
 
 def test_the_scheduler_says_any_no_more_than_it_did() -> None:

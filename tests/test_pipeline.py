@@ -57,6 +57,24 @@ def test_a_pass_over_a_snapshot_has_the_stages_from_one_on() -> None:
     assert not since.deciding()
 
 
+def test_steps_and_workers_of_a_run_are_those_of_its_stages() -> None:
+    """Pins that stages of one step are one, and that own stages are steps and have workers."""
+    plain = graph_of(load_recipe("quickstart"))
+    assert [step.name for step in plain.steps()] == [n for n in BUILT_IN if n != "propose"]
+    nouns = {step.name: step.noun for step in plain.steps()}
+    assert [nouns[name] for name in ("analyze", "caption", "cut")] == ["source", "window", "clip"]
+    stages = f"stages=[{{use: {BLUR}, {REGIONS}}}, mean_latents:MeanLatents]"
+    own = graph_of(load_recipe("quickstart", [stages]))
+    assert [step.name for step in own.steps()][-3:] == ["annotate", "shard", "commit"]
+    assert "blur" not in [step.name for step in own.steps()], "it runs within the cut"
+    assert {"plan", "look", "mean_latents"} <= set(own.worker_names())
+    assert not {"filter", "commit"} & set(own.worker_names())
+    assert own.writer("candidates").name == "propose"
+    reasons = {row["name"]: row for row in own.reasons()}
+    assert reasons["mean_latents_failed"]["is_failure"]
+    assert "80%" in reasons["duplicate"]["words"]
+
+
 @pytest.mark.parametrize(
     ("stages", "said"),
     [

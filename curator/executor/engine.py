@@ -71,7 +71,7 @@ class Engine:
     ) -> None:
         self._address = address
         self._workers = workers
-        self._place = dict(place or {})
+        self.place = dict(place or {})
         self._cluster: RayCluster | None = None
         self._child = Child()
         self._is_ended = False
@@ -347,7 +347,7 @@ class Engine:
             resources=each,
             most=partial(self._most, each) if most is None else lambda: most,
             check=pickle.dumps(check) if check is not None else None,
-            place=self._place.get(name),
+            place=self.place.get(name),
             is_expected=not each.gpus or self.n_gpus() >= 1,
         )
 

@@ -2,7 +2,7 @@
 
 The remaining time is estimated from the pace of the run: the time that stages took so far, divided
 by their expected time. A plan gives expected times in seconds. Without a plan, the last run into
-the same output gives proportions, or else `DEFAULTS` does.
+the same output gives proportions, or else the declarations of the stages do.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TextIO
@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STAGES = (
-    "list", "scan", "analyze", "filter", "dedup", "cluster", "select", "caption", "cut", "shard",
-    "commit",
-)  # fmt: skip
-NOUNS = {"scan": "source", "analyze": "source", "caption": "window", "cut": "clip"}
-"""Nouns for the items of stages."""
-
 POLL_S = 0.5
 LINE_EVERY_S = 10.0
 SAY_TOOK_S = 10.0
@@ -39,17 +32,28 @@ SAY_TOOK_S = 10.0
 DAY_S = 24 * 3600.0
 JOIN_S = 2.0
 """Longest wait for a poll that hangs, for example because a cluster is gone, in seconds."""
-DEFAULTS = {
-    "analyze": 100.0, "filter": 0.2, "dedup": 4.0, "cluster": 0.1, "select": 0.1, "caption": 0.5,
-    "cut": 25.0, "annotate": 0.1, "shard": 1.0, "commit": 2.0,
-}  # fmt: skip
-"""Proportions of wall time on CPUs with measured captions. Source: benchmarks/results/plan.md."""
 PLAN_WEIGHT = 0.1
 """Weight of the plan in the estimate of the current stage, as a share of the stage's work."""
 FIRST_SHARE = 0.1
 """Share of a stage's work after which the stage's own speed is used, if there is no plan."""
 PLAN_S = 20.0
 """Weight of the plan in the pace of the run, in seconds, so that a slow start matters less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressStep:
+    """What the display shows of a step of the run, as the step's stages declare it.
+
+    Attributes:
+        noun: Noun for an item of the step's work.
+        time_share: Typical wall time, relative to other steps; 0 if unknown.
+        is_before_decisions: Whether clips are kept only so far, because others are still proposed.
+    """
+
+    name: str
+    noun: str = "item"
+    time_share: float = 0.0
+    is_before_decisions: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +65,13 @@ class Expected:
         is_planned: Whether these are seconds of a plan; else only their proportions count.
     """
 
-    seconds: Mapping[str, float] = field(default_factory=lambda: DEFAULTS)
+    seconds: Mapping[str, float] = field(default_factory=dict)
     is_planned: bool = False
+
+    @classmethod
+    def typical(cls, steps: Sequence[ProgressStep]) -> "Expected":
+        """Returns the typical proportions of steps, for a run without any other estimate."""
+        return cls(seconds={step.name: step.time_share for step in steps if step.time_share})
 
     def left(
         self,
@@ -191,6 +200,7 @@ class Progress:
         self._ended_before: dict[str, float] = {}
         """`_ended` at the begin of this generation."""
         self._expected = Expected()
+        self._steps: Mapping[str, ProgressStep] = {}
         self._generations = (1, 1)
         self._n_sources: int | None = None
         self._n_kept: int | None = None
@@ -226,10 +236,10 @@ class Progress:
         with self._lock:
             self._generations, self._ended_before = (number, last), dict(self._ended)
 
-    def expect(self, expected: Expected) -> None:
-        """Sets the expected times of stages, which the estimate of the remaining time uses."""
+    def expect(self, expected: Expected, steps: Sequence[ProgressStep]) -> None:
+        """Sets the steps of the run in order, and the times that the estimate uses."""
         with self._lock:
-            self._expected = expected
+            self._expected, self._steps = expected, {step.name: step for step in steps}
 
     def sources(self, n_total: int) -> None:
         """Sets the number of the run's sources."""
@@ -251,7 +261,7 @@ class Progress:
             n_items: Number of items to process.
             video_s: Their seconds of video; 0 if unknown.
             n_before: Number of further items that an earlier run finished; shown as done.
-            noun: Noun for an item; None for the stage's noun.
+            noun: Noun for an item; None for the noun of the step.
             work_s: Their seconds of video, weighted by cost; None to use `video_s`.
         """
         with self._lock:
@@ -259,10 +269,15 @@ class Progress:
                 n_items=n_items,
                 video_s=video_s,
                 n_before=n_before,
-                noun=noun or NOUNS.get(self._stage or "", "item"),
+                noun=noun or self._step.noun,
                 began=time.monotonic(),
                 work_s=work_s,
             )
+
+    @property
+    def _step(self) -> ProgressStep:
+        name = self._stage or ""
+        return self._steps.get(name, ProgressStep(name=name))
 
     def clips(self, n_kept: int) -> None:
         """Sets the number of clips kept so far."""
@@ -403,7 +418,7 @@ class Progress:
         if (rate := work.rate()) is not None:
             yield f"{rate:.3g}x real time"
         if self._n_kept is not None:
-            so_far = " so far" if self._stage == "analyze" else ""
+            so_far = " so far" if self._step.is_before_decisions else ""
             yield f"{amount(self._n_kept, 'clip')} kept{so_far}"
 
     def _write_line(self, text: str) -> None:
@@ -457,7 +472,8 @@ class Progress:
         from rich.text import Text
 
         line = Text("  ")
-        for name in dict.fromkeys([*STAGES, *self._ended]):
+        begun = [*self._ended, *filter(None, [self._stage])]
+        for name in dict.fromkeys([*begun, *self._steps]):
             if name == self._stage:
                 line.append(name, "bold cyan")
                 line.append(f" {clock(time.monotonic() - self._began)}", "cyan")

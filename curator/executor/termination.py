@@ -74,7 +74,7 @@ def ends_when_asked() -> Iterator[None]:
 
 
 @contextmanager
-def ends_in_peace() -> Iterator[None]:
+def ignore_further_interrupts() -> Iterator[None]:
     """Says that the command stops, once it is interrupted; the innermost context."""
     try:
         yield

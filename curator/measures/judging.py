@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from curator.buckets import BucketClasses, aspect_loss, bucket_of
 from curator.measures.clip_semantics import SemanticConfig
 from curator.measures.rule_config import Rule
-from curator.measures.rules import Bounds, Values
+from curator.measures.rules import Bounds, Values, unwanted_reason
 from curator.records.clips import OF_FORM, WINDOWED, Reason
 from curator.storage.metadata_columns import is_metadata
 
@@ -263,7 +263,7 @@ def rule_checks(clips: JudgedColumns, bound: Bounds) -> Iterator[ReasonCheck]:
         absent = np.isnan(values) if column is None else np.asarray(pc.is_null(column))
         yield check(Reason.NOT_MEASURED, absent, bound.max if bound.min is None else bound.min)
     if bound.names_values:
-        yield check(f"{bound.score}_unwanted", _is_unwanted(clips[bound.score], bound), None)
+        yield check(unwanted_reason(bound.score), _is_unwanted(clips[bound.score], bound), None)
     if bound.min is not None:
         yield check(bound.spec.low, values < bound.min, bound.min)
     if bound.max is not None:

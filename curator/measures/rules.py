@@ -21,6 +21,11 @@ Values = NDArray[np.float64]
 Sides = tuple[float | None, float | None]  # lower and upper bound of a rule; None for no bound
 
 
+def unwanted_reason(score: str) -> str:
+    """Returns the reason for which a rule that names values of metadata rejects a clip."""
+    return f"{score}_unwanted"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """A rule with bounds as numbers."""

@@ -70,10 +70,11 @@ def annotate(
         run.log.counts.update({f"{name}_made": n for name, n in made.n_made.items()})
         run.log.counts.update({f"{name}_lacking": n for name, n in made.lacking.items()})
         run.log.cpu_s.update(made.cpu_s)
+        reasons = {stage.name: stage.failed_reason for stage in stages}
         for clip in clips.kept() if made.rejected else ():
             if clip.clip_id in made.rejected:
                 name, error = made.rejected[clip.clip_id]
-                reject(clip, f"{name}_failed", detail=error)
+                reject(clip, reasons[name], detail=error)
         for column, of in made.columns:
             # Sets the whole column, and clears the values of rejected clips.
             rows = np.full(len(clips), -1, np.int32)

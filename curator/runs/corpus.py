@@ -24,11 +24,11 @@ from curator.records.clips import OVERRIDDEN, REMAINDER
 from curator.stage import (
     DECISION_COLUMNS,
     AnyCorpusStage,
+    CarriedState,
     ClipFilter,
     Decisions,
-    Elsewhere,
     Footage,
-    Left,
+    ReferenceClips,
     Remainders,
     Work,
 )
@@ -85,7 +85,7 @@ class DecidedClips:
         clips: Candidates in the order of source and time, or rows with the decisions of the rules.
         memory_budget_bytes: Memory for each table.
         vectors: Returns the vectors of a table, by its name.
-        earlier: Returns the values of a family that an earlier generation left.
+        carried: Returns the values of a family that an earlier generation left.
         tables: Tables that stages of earlier runs left; None for none.
         ready: Names of stages that are set up; None for none.
         footage: Returns the footage of the clips.
@@ -106,11 +106,11 @@ class DecidedClips:
         memory_budget_bytes: int,
         *,
         vectors: Callable[[str], StoredVectors],
-        earlier: Callable[[str], Any] = _nothing,
+        carried: Callable[[str], Any] = _nothing,
         tables: CorpusTables | None = None,
         ready: set[str] | None = None,
         footage: Callable[[], Footage] = _no_footage,
-        elsewhere: Callable[[], Sequence[Elsewhere]] = tuple,
+        elsewhere: Callable[[], Sequence[ReferenceClips]] = tuple,
         marks: Mapping[str, Mark] = MappingProxyType({}),
         propose: Callable[[pa.Table], pa.Table] | None = None,
     ) -> None:
@@ -123,7 +123,7 @@ class DecidedClips:
         }
         self.footage, self.elsewhere = footage, elsewhere
         self._memory_budget_bytes = memory_budget_bytes
-        self.vectors, self.earlier, self._tables = vectors, earlier, tables
+        self.vectors, self.carried, self._tables = vectors, carried, tables
         self.read = _nothing if tables is None else tables.read
         self._ready = set() if ready is None else ready
         self._candidates = None if isinstance(clips, ClipRows) else clips
@@ -138,7 +138,7 @@ class DecidedClips:
             memory_budget_bytes=memory_budget_bytes,
             vectors=vectors,
             ready=self._ready,
-            earlier=earlier,
+            carried=carried,
             footage=footage,
             elsewhere=elsewhere,
             marks=marks,
@@ -178,7 +178,7 @@ class DecidedClips:
             for outcome in stage.decide(corpus, work):
                 if isinstance(outcome, Decisions):
                     corpus.take(outcome)
-                elif isinstance(outcome, Left):
+                elif isinstance(outcome, CarriedState):
                     self._leave(stage.name, outcome)
                 elif isinstance(outcome, Remainders):
                     assert isinstance(corpus, _KeptClips), "the first stage divides no clips"
@@ -187,8 +187,8 @@ class DecidedClips:
                     self.warnings.append(outcome)
                 else:
                     raise TypeError(
-                        f"decide yields {outcome!r}; expected Decisions, Left, or a text to "
-                        "warn with"
+                        f"decide yields {outcome!r}; expected Decisions, CarriedState, or a text "
+                        "to warn with"
                     )
         except CuratorError:
             raise
@@ -209,7 +209,7 @@ class DecidedClips:
         if not candidates.num_rows:
             return
         order = pc.sort_indices(candidates, [(name, "ascending") for name in CLIP_ORDER])
-        some = self._over(take_rows(candidates, order), earlier=self.left.get)
+        some = self._over(take_rows(candidates, order), carried=self.left.get)
         for stage in self._rules:
             some.decide(stage, CorpusWork(stage.name))
         decided = pa.concat_tables(some.clips.blocks())
@@ -225,7 +225,7 @@ class DecidedClips:
         table = self._left_tables.get(family)
         return self.read(family) if table is None else table
 
-    def _leave(self, stage: str, left: Left) -> None:
+    def _leave(self, stage: str, left: CarriedState) -> None:
         if isinstance(left.rows, pa.Table):
             if left.family not in OWN_FOLDERS:
                 raise CuratorError(
@@ -270,7 +270,7 @@ class _Shared:
 
     def __init__(self, of: DecidedClips) -> None:
         self._of = of
-        self.vectors, self.earlier, self.read = of.vectors, of.earlier, of.read
+        self.vectors, self.carried, self.read = of.vectors, of.carried, of.read
         self.footage, self.elsewhere, self.marked = of.footage, of.elsewhere, of.marked
 
 
@@ -448,7 +448,7 @@ class ClipCorpus(DecidedClips):
         scores: Names of the scores that candidates have.
         tables: Tables that stages of earlier runs left; None for none.
         propose: Makes candidates from parts of clips; None if parts do not become clips.
-        compared: `earlier`, `footage`, `elsewhere` and `marks` of `DecidedClips`.
+        compared: `carried`, `footage`, `elsewhere` and `marks` of `DecidedClips`.
     """
 
     def __init__(

@@ -87,7 +87,8 @@ class Run:
         repair_objects(store, check=check)
         self._previous = earlier_state(store)
         plan = read_plan(store, recipe)
-        progress.expect(expected_of(plan, self._previous))
+        steps = self.context.graph.steps()
+        progress.expect(expected_of(plan, self._previous, steps), steps)
         if not self._previous:
             self.log.plan = {key: plan[key] for key in PLANNED if plan}
         self._unlisted: list[str] = []

@@ -43,7 +43,7 @@ def clip_lines(
         fingerprints = graph.fingerprints()
     except ModelError:
         return
-    clips = _candidates(store, fingerprints["propose"], usable)
+    clips = _candidates(store, fingerprints[graph.writer("candidates").name], usable)
     if clips is None:
         return
     clips = as_written(clips, recipe.cut, recipe.shard)

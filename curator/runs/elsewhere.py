@@ -17,7 +17,7 @@ from curator.errors import UsageError
 from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
 from curator.records.clips import Reason
-from curator.stage import Elsewhere
+from curator.stage import ReferenceClips
 from curator.stages.analyze.sampling_grid import steps_of
 from curator.storage import Store, check_listable, open_store
 from curator.storage.object_service import scheme_of
@@ -77,7 +77,7 @@ def check_recognition(recipe: Recipe, removals: Removals) -> None:
 
 def elsewhere_of(
     store: Store, recipe: Recipe, removals: Removals, before: Mapping[str, Any] | None = None
-) -> list[Elsewhere]:
+) -> list[ReferenceClips]:
     """Returns all clips elsewhere.
 
     `before` is the summary of earlier generations; None if the run decides about all clips.
@@ -85,13 +85,15 @@ def elsewhere_of(
     Raises:
         UsageError: `dedup.against` names an output that cannot be used.
     """
-    places: list[Elsewhere] = []
+    places: list[ReferenceClips] = []
     removed = read_removed_footage(store, removals.footage)
     if removed is not None:
-        places.append(Elsewhere(key=removed.key, reason=Reason.REMOVED_BEFORE, footage=removed))
+        places.append(
+            ReferenceClips(key=removed.key, reason=Reason.REMOVED_BEFORE, footage=removed)
+        )
     for out in recipe.dedup.against:
         other, summary, names = other_output(out, store)
-        place = Elsewhere(
+        place = ReferenceClips(
             key=fingerprint("against", other.uri, names, summary["tables"]["clips"]),
             reason=Reason.DUPLICATE_ELSEWHERE,
             footage=FootageStore.of(other, names),
@@ -100,7 +102,7 @@ def elsewhere_of(
         )
         places.append(place)
     if before is not None:
-        place = Elsewhere(
+        place = ReferenceClips(
             key="earlier generations",
             reason=Reason.DUPLICATE,
             footage=FootageStore.of(store, stored_candidates(before, "footage")),

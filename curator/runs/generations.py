@@ -1,6 +1,6 @@
 """Numbers generations, which are groups of sources with one pass, and tells when they are stale."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -13,6 +13,7 @@ from curator.fingerprints import fingerprint
 from curator.pipeline import Graph
 from curator.recipe import Recipe
 from curator.run_config import RunConfig
+from curator.stage import Phase
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX, is_metadata
@@ -30,8 +31,6 @@ STAMP, GENERATION = "stamp", "generation"
 """Fields of `judged`: a fingerprint, and the number of the last generation."""
 _CAPTIONS = "captions"
 _CAPTIONERS = "captioners"
-_WITH_WORDS = frozenset({"caption", "caption_alignment", "shard", "commit"})
-"""Stages with fingerprints that depend on captions."""
 _SHORT = 0.5
 """If the last sources fill less than this share of a generation, they join the one before."""
 
@@ -119,8 +118,9 @@ def why_stale(
     before = previous.get(JUDGED, {})
     if before.get(STAMP) != judged[STAMP]:
         return "the recipe, this version, or the columns of metadata changed"
-    if _of_captions(previous["recipe"], previous["extensions"]) != judged[_CAPTIONS]:
-        return "the section caption of the recipe changed"
+    sections, _ = judged[_CAPTIONS]
+    if _of_captions(previous["recipe"], previous["extensions"], sections) != judged[_CAPTIONS]:
+        return f"the section {', '.join(sections)} of the recipe changed"
     contents = sources.by_content()
     there = pc.is_in(earlier["source_id"], value_set=contents["source_id"])
     gone = earlier.filter(pc.invert(there))
@@ -163,27 +163,28 @@ def judged_by(
 
     `extensions` are classes from outside this package, `metadata` has the columns of metadata.
     """
-    left_out = {"run", "about", "caption"}
-    settings = recipe.model_dump(mode="json", exclude=left_out)
+    remade = [stage for stage in graph if stage.is_remade]
+    sections = sorted({section for stage in remade for section in stage.sections})
+    settings = recipe.model_dump(mode="json", exclude={"run", "about", *sections})
     others = [extension for extension in extensions if extension["kind"] != _CAPTIONERS]
-    stage_fingerprints = {
-        name: value for name, value in fingerprints.items() if name not in _WITH_WORDS
-    }
-    # A change of the captioner adds or removes this stage, and is no reason to decide again.
-    versions = {stage.name: stage.version for stage in graph if stage.name != "caption_alignment"}
+    own = {stage.name for stage in remade}
+    stage_fingerprints = {name: value for name, value in fingerprints.items() if name not in own}
+    # New settings of captions add or remove annotators, and are no reason to decide again.
+    added = {stage.name for stage in remade if stage.phase is Phase.ANNOTATE}
+    versions = {stage.name: stage.version for stage in graph if stage.name not in added}
     columns = sorted((field.name, str(field.type)) for field in metadata)
     return {
         STAMP: fingerprint("judged", settings, stage_fingerprints, versions, others, columns),
-        _CAPTIONS: _of_captions(recipe.model_dump(mode="json"), extensions),
+        _CAPTIONS: _of_captions(recipe.model_dump(mode="json"), extensions, sections),
     }
 
 
 def _of_captions(
-    recipe: Mapping[str, Any], extensions: Sequence[Mapping[str, Any]]
-) -> tuple[Any, list[dict[str, Any]]]:
+    recipe: Mapping[str, Any], extensions: Sequence[Mapping[str, Any]], sections: Iterable[str]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Returns the settings that determine captions; `curate recaption` changes only these."""
     own = [dict(extension) for extension in extensions if extension["kind"] == _CAPTIONERS]
-    return recipe.get("caption"), own
+    return {section: recipe.get(section) for section in sections}, own
 
 
 def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Table:

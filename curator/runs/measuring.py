@@ -116,7 +116,7 @@ def _join_payload(run: RunContext, into: Mapping[str, Sequence[str]]) -> Iterato
         make=PayloadJoiner,
         settings={"store": run.store},
         resources=Resources(cpus=0.5),
-        name=run.graph["propose"].name,
+        name=run.graph.writer("candidates").name,
     )
     units = [PayloadJoin(into=name, names=tuple(names)) for name, names in into.items()]
     yield from run.engine.run([step], units, small=not run.engine.is_started, is_shown=False)
@@ -125,7 +125,7 @@ def _join_payload(run: RunContext, into: Mapping[str, Sequence[str]]) -> Iterato
 def _analyzing(run: RunContext, log: RunLog, *, is_ahead: bool = False) -> Analyzing:
     return Analyzing(
         run.store,
-        run.graph["analyze"],
+        run.graph.writer("tracks"),
         run.engine,
         log.progress,
         removals=run.removals,
@@ -137,10 +137,10 @@ def _analyzing(run: RunContext, log: RunLog, *, is_ahead: bool = False) -> Analy
 def _propose_step(
     run: RunContext, analyzing: Analyzing, parts: Mapping[str, Sequence[ClipPart]] | None = None
 ) -> Step:
-    stage = run.graph["propose"].with_heads(run.semantics.heads())
+    stage = run.graph.writer("candidates").with_heads(run.semantics.heads())
     if parts is not None:
         stage = stage.with_parts(parts)
-    own = run.fingerprints["propose"]
+    own = run.fingerprint_of("candidates")
     keep = KeepProposed(
         store=run.store,
         fingerprint=own if parts is None else remainders_fingerprint(own),

@@ -66,8 +66,8 @@ if TYPE_CHECKING:
     from curator.runs.recaptioning import Snapshot
     from curator.stages.caption.caption_driver import Captioning
 
-STAMPED = {"scan": "scan", "tracks": "analyze", "candidates": "propose", "cuts": "cut"}
-"""Stages with a fingerprint in the summary, by the folder of their results."""
+FINGERPRINTED = ("scan", "tracks", "candidates", "cuts")
+"""Tables of which the summary has the fingerprint of the stage that writes them."""
 UNDECIDED = ("undecided", "")
 """Decision and reason that the log counts for a candidate before the stages decide."""
 _ANALYZED = frozenset({"segments", "candidates", "tracks", "scan", INDEX})
@@ -155,7 +155,8 @@ class Pass:
     def _left(self) -> CorpusTables:
         """Tables that stages leave."""
         earlier = frozenset(self._scope.previous.get(EARLIER, ()))
-        return CorpusTables(self._run.fenced, self._run.fingerprints["propose"], earlier=earlier)
+        fingerprint = self._run.fingerprint_of("candidates")
+        return CorpusTables(self._run.fenced, fingerprint, earlier=earlier)
 
     def _empty(self) -> ClipCorpus:
         run = self._run
@@ -165,7 +166,7 @@ class Pass:
             scores=measures_of(run.recipe).specs,
             tables=self._left if self._is_whole else None,
             propose=self._propose,
-            earlier=self._earlier,
+            carried=self._carried,
             footage=self._candidates.footage,
             elsewhere=lambda: elsewhere_of(run.store, run.recipe, run.removals, self._before),
             marks=run.marks,
@@ -197,7 +198,7 @@ class Pass:
         formed = as_written(clips, self._recipe.cut, self._recipe.shard)
         return with_declared(self._run.metadata.joined(formed, "source_uri"), self._columns)
 
-    def _measure(self, *_: AnyStage) -> None:
+    def _measure(self, first: AnyStage, *_: AnyStage) -> None:
         """Analyzes sources without candidates, and proposes clips in the same processes."""
         self._log.clips = {}
         if self._is_whole:
@@ -205,7 +206,7 @@ class Pass:
         sources = list(self._sources.to_analyze(self._scope.generation))
         if self._may_cut_ahead(sources):
             self._ahead = {str(source.source_id): source for source in sources}
-        with self._log.timed("analyze"):
+        with self._log.timed(first.step):
             measure(
                 self._run, sources, self._candidates, self._take, self._log, all_=self._is_whole
             )
@@ -255,7 +256,7 @@ class Pass:
         for stage in stages:
             self._run.check()
             work = CorpusWork(stage.name, self._run.store, self._run.engine)
-            with self._log.timed(stage.name):
+            with self._log.timed(stage.step):
                 self._corpus.decide(stage, work)
             self._log.cpu_s.update(work.cpu_s)
             n_kept = self._n_before.total() + len(self._corpus.rows.kept_numbers())
@@ -266,7 +267,7 @@ class Pass:
         if self._log.is_watched:
             self._log.clips = clip_outcomes(self._corpus.clips)
 
-    def _earlier(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
+    def _carried(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
         """Returns the values of a family that earlier generations left; None if none count."""
         return None if self._before is None else self._before[JUDGED].get(family)
 
@@ -293,12 +294,13 @@ class Pass:
 
     def _write(self, *_: AnyStage) -> None:
         """Cuts clips, and captions the written clips; answers may reject them."""
-        log, clips, caption = self._log, self._corpus.rows, self._graph["caption"].config
+        log, clips, stage = self._log, self._corpus.rows, self._graph.writer("annotations")
+        caption = stage.config
         captioning = self._captioning = self._captions(caption) if caption.annotates else None
         if self._scope.snapshot is None:
             with log.timed("cut"):
                 self._write_clips(captioning)
-        with log.timed("caption"):
+        with log.timed(stage.name):
             if captioning is not None:
                 captioning.finish(self._locations)
             # A caption states the length, and a copied clip may be shorter than its candidate.
@@ -360,11 +362,11 @@ class Pass:
         name = "clip_embeddings" if kind == "clip" else "embeddings"
         return self._corpus.stored_vectors[name].some(self._corpus.rows.kept_ids())
 
-    def _annotate(self, *_: AnyStage) -> None:
+    def _annotate(self, first: AnyStage, *_: AnyStage) -> None:
         """Runs all annotators; annotators that read frames of the same clips share a decode."""
         run, scope = self._run, self._scope
         short = self._captioning.short_caption if self._captioning is not None else None
-        with self._log.timed("annotate"):
+        with self._log.timed(first.step):
             in_tars = stored_values(run.store, scope.reuses, scope.reusable)
             self._members = annotate(
                 run, self._corpus.rows, self._locations, self._vectors, short, in_tars
@@ -374,9 +376,9 @@ class Pass:
         log, recipe, clips, scope = self._log, self._recipe, self._corpus.rows, self._scope
         # By now, the pass has rejected clips that it could not cut or annotate.
         self._note_outcomes()
-        with log.timed("shard"):
+        with log.timed(stage.step):
             if scope.drop_check is not None and scope.reuses:
-                failures = [f"{stage.name}_failed" for stage in self._graph.annotators()]
+                failures = [stage.failed_reason for stage in self._graph.annotators()]
                 scope.drop_check.before_shard(self._sources, clips, scope.generation, failures)
             sharding = self._sharding = Sharding(
                 self._run.store,
@@ -429,20 +431,24 @@ class Pass:
             fixed=fixed,
         )
 
-    def _commit(self, *_: AnyGraphStage) -> None:
+    def _commit(self, stage: AnyGraphStage) -> None:
         run, scope, log, corpus = self._run, self._scope, self._log, self._corpus
         at, sharding = scope.snapshot, self._sharding
         n_kept = kept_by_source(corpus.clips)
-        with log.timed("commit"):
+        reasons = self._graph.reasons()
+        with log.timed(stage.step):
             if at is not None:
                 log.counts["clips_rejected"] = (at.n_kept - n_kept).total()
                 facts, parts = at.facts(self._recipe), at.parts
+                own = {stage.name for stage in self._graph}
+                reasons = [r for r in facts.get("reasons", ()) if r["stage"] not in own] + reasons
             else:
                 facts, parts = self._decided(), self._before["tables"] if self._before else {}
             n_kept += self._n_before
             facts.pop(SUMMARY_KEY, None)
             facts |= self._marks.facts(corpus.clips, run.store)
             facts |= {"recipe": self._recipe.model_dump(mode="json"), "shards": sharding.summary}
+            facts |= {"reasons": reasons}
             summary: dict[str, Any] = commit_run(
                 Commit(
                     store=run.fenced,
@@ -474,7 +480,7 @@ class Pass:
         rules = left.pop(RULES)
         judged = {STAMP: run.judged[STAMP], **left, GENERATION: self._sources.last_generation()}
         return {
-            "fingerprints": {folder: run.fingerprints[name] for folder, name in STAMPED.items()},
+            "fingerprints": {table: run.fingerprint_of(table) for table in FINGERPRINTED},
             "extensions": run.extensions,
             **({} if run.learned is None else {SUITABILITY: run.learned.fingerprint}),
             "rules": rules,

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from curator.errors import DamagedError, StorageError, UsageError, raised_as
+from curator.pipeline import built_in_stages
 from curator.recipe import (
     DEFAULT_RECIPE,
     Overrides,
@@ -16,37 +17,34 @@ from curator.recipe import (
     with_changes,
 )
 from curator.records.clips import OF_FORM
+from curator.stage import JUDGED_AGAIN
 from curator.storage import Store
 from curator.tables.out_layout import MANIFEST
 from curator.tables.output_format import find_settings, read_summary
 
 logger = logging.getLogger(__name__)
 
-_AGAIN = "clips are judged again, and those that are newly kept are cut"
-CONSEQUENCES: Mapping[str, str] = {
-    "scan": "metadata of the sources is read again",
-    "analyze": "sources are decoded again for measurements that depend on this key",
-    "propose": "clips are proposed and scored again, and new clips are cut",
-    "measures": "sources are decoded again for measurements that depend on this key",
-    "suitability": _AGAIN,
-    "scores": _AGAIN,
-    "filters": _AGAIN,
-    "dedup": "the run decides again which duplicates stay",
-    "cluster": _AGAIN,
-    "select": _AGAIN,
-    "caption": "captions are made again, and tars whose texts change are packed again",
-    "cut": "clips are cut again",
-    "shard": "clips are packed again where tars change",
-    "semantic": _AGAIN,
+_OF_NO_STAGE = {
     "run": "this key applies to the new sources of this run",
-    "run.marks": _AGAIN,
-    **{key: _AGAIN for key, _ in OF_FORM.values()},
+    "run.marks": JUDGED_AGAIN,
+    **{key: JUDGED_AGAIN for key, _ in OF_FORM.values()},
     "run.mode": "all clips are decided about again, except in mode growing without clusters",
     "stages": "changed stages judge, cut or annotate clips again",
     "train_for": "the summary of the run says what other trainers see",
     "models": "weights are read from this place",
 }
 """Effects of a change on the next run, by section or key of the recipe."""
+
+
+def consequences(recipe: Recipe) -> dict[str, str]:
+    """Returns the effects of a change on the next run, by section or key of the recipe."""
+    by_section = {
+        section: stage.after_change
+        for stage in built_in_stages(recipe)
+        for section in stage.sections
+        if stage.after_change
+    }
+    return {**by_section, **_OF_NO_STAGE}
 
 
 def recipe_for(store: Store, name: str | Mapping[str, Any] | None, overrides: Overrides) -> Recipe:
@@ -115,11 +113,12 @@ def recipe_changes(before: Recipe, recipe: Recipe) -> Iterator[str]:
 
     The key `about` has no effect.
     """
+    effects = consequences(recipe)
     old, new = (dict(leaves(version.model_dump(mode="json"))) for version in (before, recipe))
     for key in {**new, **old}:
         if key != "about" and old.get(key) != new.get(key):
-            consequence = CONSEQUENCES.get(key) or CONSEQUENCES[key.split(".")[0]]
-            yield f"{key}: {_shown(old.get(key))} -> {_shown(new.get(key))} ({consequence})"
+            effect = effects.get(key) or effects[key.split(".")[0]]
+            yield f"{key}: {_shown(old.get(key))} -> {_shown(new.get(key))} ({effect})"
 
 
 def _shown(value: object) -> str:

@@ -8,12 +8,12 @@ import json
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from curator.errors import CuratorError, UsageError, one_line
-from curator.executor.progress import Expected, Progress
+from curator.executor.progress import Expected, Progress, ProgressStep
 from curator.executor.termination import arrived_signal
 from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
@@ -124,10 +124,12 @@ def read_plan(store: Store, recipe: Recipe) -> dict[str, Any]:
     return plan if is_own and plan.get("format") == FORMAT else {}
 
 
-def expected_of(plan: Mapping[str, Any], previous: Mapping[str, Any]) -> Expected:
-    """Returns the expected time of each stage: by the plan, by the last run, or the default."""
+def expected_of(
+    plan: Mapping[str, Any], previous: Mapping[str, Any], steps: Sequence[ProgressStep]
+) -> Expected:
+    """Returns the expected time of each step: by the plan, by the last run, or as is typical."""
     if plan and not previous:
         return Expected(seconds=plan["stage_s"], is_planned=True)
     if previous.get("work", {}).get("sources_analyzed"):
         return Expected(seconds=previous["stage_seconds"])
-    return Expected()
+    return Expected.typical(steps)

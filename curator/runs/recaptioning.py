@@ -20,7 +20,7 @@ from curator.executor.engine import FACTS, Engine
 from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Expected, Progress
 from curator.extensions import named
-from curator.pipeline import graph_of
+from curator.pipeline import Graph, graph_of
 from curator.recipe import Recipe, measures_of, recipe_used, with_changes
 from curator.runs.commit_run import alone, kept_by_source
 from curator.runs.corpus import ClipCorpus
@@ -34,7 +34,7 @@ from curator.stages.caption.captioners.captioner_contract import captioner_exten
 from curator.stages.cut.cut_driver import cut_facts
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
-from curator.tables.candidate_store import Candidates, fewer
+from curator.tables.candidate_store import Candidates, subtract_counts
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.out_layout import SHARDS, TABLES, VALUES
@@ -112,7 +112,7 @@ class Recaption:
                 "asks no model; set caption.captioner to openai or transformers"
             )
         log_changes(store.uri, before, self.recipe)
-        progress.expect(EXPECTED)
+        progress.expect(EXPECTED, _graph_of(self.recipe).steps())
         mark_processes()
 
     def execute(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Recaption:
         Raises `UsageError` if a tar is missing or damaged.
         """
         log = self._log(cut=cut_facts((), self.recipe.cut.crf))
-        graph = graph_of(self.recipe).since(SECTION)
+        graph = _graph_of(self.recipe)
         run = self._run(recipe=self.recipe, graph=graph, log=log)
         snapshot = Snapshot.of(run, self._previous)
         scope = PassScope(
@@ -133,6 +133,12 @@ class Recaption:
             snapshot=snapshot,
         )
         return dict(Pass(run, scope).execute().summary)
+
+
+def _graph_of(recipe: Recipe) -> Graph:
+    """Returns the stages from the captions on."""
+    graph = graph_of(recipe)
+    return graph.since(graph.writer("annotations").name)
 
 
 class SnapshotSources(SourceTable):
@@ -149,7 +155,7 @@ class SnapshotSources(SourceTable):
         """Yields rows of `sources`, a table for each part."""
         lost = self._n_kept - Counter(n_kept)
         for part in self._parts:
-            yield fewer(as_runs_write(read_parquet(self._store, part)), "n_kept", lost)
+            yield subtract_counts(as_runs_write(read_parquet(self._store, part)), "n_kept", lost)
 
     def generation_of(self) -> dict[str, int]:
         """Returns the generation of each content."""
@@ -204,7 +210,7 @@ class Snapshot:
             corpus.add_decided(with_declared(clips, columns))
         reads = {name for stage in graph.annotators() for name in stage.reads_columns()}
         packed = {"clip": [CLIP_EMBEDDING], "scene": [EMBEDDING], "none": []}
-        reads.update(packed[graph["shard"].config.embedding])
+        reads.update(packed[run.recipe.shard.embedding])
         for name, table in ((EMBEDDING, "embeddings"), (CLIP_EMBEDDING, "clip_embeddings")):
             for part in tables.get(table, ()) if name in reads else ():
                 corpus.stored_vectors[table].add(read_parquet(store, part))

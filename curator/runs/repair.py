@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from curator.errors import DamagedError, StorageError
 from curator.runs.commit_run import alone
 from curator.storage import Store
-from curator.tables.checksums import TRIES, is_damaged, sealed_json, those, to_json
+from curator.tables.checksums import TRIES, filter_in_threads, is_damaged, sealed_json, to_json
 from curator.tables.fenced_store import Digest, FencedStore
 from curator.tables.out_layout import (
     CONFIG,
@@ -96,7 +96,7 @@ def _remove(
         for info in store.list(prefix)
         if is_own(info.key) and info.key not in earlier and not is_snapshot(info.key)
     ]
-    damaged = those(partial(is_damaged, store), names)
+    damaged = filter_in_threads(partial(is_damaged, store), names)
     if not damaged:
         return False
     logger.warning(
@@ -135,7 +135,7 @@ def repair_objects(
         if (info := there.get(name)) is None
         or (info.bytes, info.version) != (digest.n_bytes, versions.get(name))
     }
-    damaged = those(lambda name: not _has(store, name, suspects[name]), suspects)
+    damaged = filter_in_threads(lambda name: not _has(store, name, suspects[name]), suspects)
     lost = sorted(set(damaged) - restored(fenced, damaged))
     if lost and makes_again:
         fenced.delete(lost)

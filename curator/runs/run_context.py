@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from curator.errors import UsageError, unknown_key
 from curator.executor.cpu_accounting import cpu_profile
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
@@ -35,7 +36,7 @@ class RunLog:
     """Collects times and counts that the stages of a run report.
 
     Attributes:
-        seconds: Wall time by stage.
+        seconds: Wall time by step.
         cpu_s: CPU-seconds of the workers, by kind of work.
         counts: Counts of work, by name.
         listed_ns: Unix time before the listing, in nanoseconds. If a file changed just before, a
@@ -63,12 +64,12 @@ class RunLog:
     plan: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Shows a stage in the progress, and adds the time of the block to its seconds."""
-        self.progress.stage(stage)
+    def timed(self, step: str) -> Iterator[None]:
+        """Shows a step in the progress, and adds the time of the block to its seconds."""
+        self.progress.stage(step)
         start = time.monotonic()
         yield
-        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.monotonic() - start, 3)
+        self.seconds[step] = round(self.seconds.get(step, 0.0) + time.monotonic() - start, 3)
 
     def facts(self) -> dict[str, Any]:
         """Returns the fields of the summary with times and counts of the run until now."""
@@ -105,6 +106,13 @@ class RunContext:
     removals: Removals
     metadata: SourceMetadata = field(default_factory=SourceMetadata)
 
+    def __post_init__(self) -> None:
+        """Raises `UsageError` if the engine is told to place a stage that no worker runs."""
+        names = self.graph.worker_names()
+        for name in self.engine.place:
+            if name not in names:
+                raise UsageError("--place: " + unknown_key(name, names, "stage"))
+
     @cached_property
     def fenced(self) -> FencedStore:
         """The output root, for writing objects that snapshots name."""
@@ -135,6 +143,10 @@ class RunContext:
         """Fingerprints of the stages, by name."""
         return self.graph.fingerprints()
 
+    def fingerprint_of(self, table: str) -> str:
+        """Returns the fingerprint of the stage that writes a table."""
+        return self.fingerprints[self.graph.writer(table).name]
+
     @cached_property
     def extensions(self) -> list[dict[str, Any]]:
         """Classes from outside this package, with their origins."""
@@ -155,7 +167,7 @@ class RunContext:
         """Returns stored candidates, without objects that only snapshots before `previous` name."""
         return Candidates(
             self.fenced,
-            self.fingerprints["propose"],
+            self.fingerprint_of("candidates"),
             has_clip=self.recipe.analyze.clip is not None,
             earlier=frozenset(previous.get(EARLIER, ())),
         )

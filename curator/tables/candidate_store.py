@@ -641,7 +641,7 @@ def removed_clips(
     return is_gone
 
 
-def fewer(sources: pa.Table, column: str, lost: Mapping[str, int]) -> pa.Table:
+def subtract_counts(sources: pa.Table, column: str, lost: Mapping[str, int]) -> pa.Table:
     """Returns rows of `sources`, and subtracts `lost` clips, by source id, from `column`."""
     rows = zip(sources["source_id"].to_pylist(), sources[column].to_pylist(), strict=True)
     now = [max(0, count - lost.get(name, 0)) if count else count for name, count in rows]

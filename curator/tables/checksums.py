@@ -190,7 +190,7 @@ def is_damaged(store: Store, name: str) -> bool:
     return False
 
 
-def those(is_so: Callable[[str], bool], names: Iterable[str]) -> list[str]:
+def filter_in_threads(is_so: Callable[[str], bool], names: Iterable[str]) -> list[str]:
     """Returns the names for which a function returns True; calls it in threads."""
     names = list(names)
     with ThreadPoolExecutor(_READERS) as pool:

@@ -231,17 +231,19 @@ class TrackParts:
         failed = [TrackItem(source=s, track=f, frames_part=None) for s, f in unit.failed]
         return [*failed, *self.read(unit.tracks)]
 
-    def keep(self, items: Sequence[AnalyzeItem], results: Sequence[Found]) -> AnalyzedUnit:
+    def keep(
+        self, items: Sequence[AnalyzeItem], results: Sequence[Found], *, stage: str
+    ) -> AnalyzedUnit:
         """Stores the results of a unit: a track by family, a segment as one row.
 
-        All sources of a unit have the same families to measure.
+        All sources of a unit have the same families to measure. `stage` is the name for failures.
         """
         kept: list[tuple[SourceItem, Track | Failure]] = []
         failed: list[tuple[SourceRef, Failure]] = []
         segments: list[SegmentDone] = []
         for item, result in zip(items, results, strict=True):
             if isinstance(item, SourceItem):
-                result = self._checked(item, result)
+                result = self._checked(item, result, stage)
             if isinstance(result, WholeReason):
                 segments.append(SegmentDone(source=item.source, whole=result))
             elif isinstance(result, ContentHashes):
@@ -275,7 +277,7 @@ class TrackParts:
         table = tracks_to_table([(str(item.source.source_id), track)], columns)
         self.segments(item.families).write(table, [item.key])
 
-    def _checked(self, item: SourceItem, result: Found) -> Found:
+    def _checked(self, item: SourceItem, result: Found, stage: str) -> Found:
         """Returns the result, or a replacement if it contradicts the stored frames."""
         if not isinstance(result, Track) or FRAMES in item.families:
             return result
@@ -290,7 +292,7 @@ class TrackParts:
             return WholeReason.INDEX_LIES
         return Failure(
             uri=item.uri,
-            stage="analyze",
+            stage=stage,
             code=ErrorCode.CHANGED,
             message=f"{item.uri} decodes to {result.n_frames} frames that differ from the frames "
             "measured before, perhaps because of another FFmpeg version; use the versions that "

@@ -9,7 +9,10 @@ import pytest
 from place import QVGA, SHORT, Place, write_films
 
 from curator.cli import main
+from curator.pipeline import graph_of
+from curator.recipe import Recipe
 from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK
+from curator.tools.report.funnel import reason_order
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -107,7 +110,9 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from curator.stage import Corpus, CorpusStage, Decisions, Left, StageConfig, Work
+from curator.stage import (
+    Corpus, CorpusStage, Decisions, CarriedState, StageConfig, StageReason, Work,
+)
 
 
 class BalancedConfig(StageConfig):
@@ -121,8 +126,13 @@ class Balanced(CorpusStage[BalancedConfig]):
 
     name, version, config_type = "balanced", 1, BalancedConfig
     needs_all = "the smallest group says how many"
+    noun, time_share = "group", 3.0
 
-    def decide(self, corpus: Corpus, work: Work) -> Iterator[Decisions | Left]:
+    def reasons(self) -> Iterator[StageReason]:
+        yield StageReason(name="group_too_large", words=f"beyond the smallest {self.config.by}")
+        yield StageReason(name="group_too_odd", is_listed=False)
+
+    def decide(self, corpus: Corpus, work: Work) -> Iterator[Decisions | CarriedState]:
         groups = corpus[self.config.by].to_pylist()
         least = min(Counter(groups).values(), default=0)
         seen = Counter()
@@ -137,7 +147,7 @@ class Balanced(CorpusStage[BalancedConfig]):
             "reason_threshold": np.full(len(rows), float(least)),
         }
         yield Decisions(rows, pa.table(columns))
-        yield Left("balanced", dict(seen))
+        yield CarriedState("balanced", dict(seen))
 '''
 
 
@@ -158,8 +168,19 @@ def test_a_stage_over_the_corpus_decides_in_a_run_and_in_tune(
     assert {clip["reason_threshold"] for clip in out} == {1.0}
     assert all(clip["reasons"] == ["group_too_large"] for clip in out)
     assert sorted(summary["judged"]["balanced"].values()) == [1, 1, len(out) + 1]
-    assert "group_too_large" in (place.out / "report/index.html").read_text()
-    capsys.readouterr()
+    page = (place.out / "report/index.html").read_text()
+    assert "beyond the smallest source_id" in page
+    assert "group_too_odd" not in page
+    # People see it as they see a built-in stage: lines of progress, times, the funnel, its order.
+    assert any(line.endswith(" balanced") for line in capsys.readouterr().err.splitlines())
+    assert "balanced" in summary["stage_seconds"]
+    order = reason_order(summary)
+    assert order.index("too_short") < order.index("group_too_large")
+    assert "group_too_odd" not in order
+    steps = graph_of(Recipe.model_validate(summary["recipe"])).steps()
+    names = [step.name for step in steps]
+    assert names[names.index("select") + 1] == "balanced"
+    assert next(step for step in steps if step.name == "balanced").time_share == 3.0
     assert main(["tune", str(place.out), "motion.min=0.0002"]) == EXIT_OK
     (line,) = (one for one in capsys.readouterr().out.splitlines() if "group_too_large" in one)
     assert line.split()[1:] == [str(len(out))] * 2

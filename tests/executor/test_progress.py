@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from curator.executor import progress as module
-from curator.executor.progress import Expected, Progress
+from curator.executor.progress import Expected, Progress, ProgressStep
+from curator.pipeline import graph_of
+from curator.recipe import Recipe
 from curator.tools.report.funnel import format_funnel
 
 
@@ -52,11 +54,33 @@ def test_plain_progress_writes_no_more_than_a_line_in_ten_seconds(clock: Clock) 
     assert len(stream.getvalue().splitlines()) == 1 + 3
 
 
+def test_display_goes_by_the_declared_steps() -> None:
+    """Pins nouns, the estimate, and the order: steps that began, declared or not, then the rest."""
+    with Progress(stream=io.StringIO(), live=False) as progress:
+        progress.expect(Expected.typical(STEPS), STEPS)
+        progress.stage("scan")
+        progress.stage("hash")
+        progress.work(2, 0.0)
+        assert "0 of 2 items" in progress.line()
+        shown = progress._render_stages().plain.split()
+        assert [word for word in shown if ":" not in word] == ["scan", "hash", "score", "publish"]
+        progress.stage("score")
+        progress.work(4, 0.0)
+        progress.clips(7)
+        assert "0 of 4 takes, 7 clips kept so far" in progress.line()
+        progress.stage("publish")
+        progress.clips(6)
+        assert progress.line().endswith("6 clips kept")
+    assert Expected.typical(STEPS).seconds == {"scan": 1.0, "score": 3.0}
+
+
 @pytest.mark.usefixtures("fast_polls")
 def test_line_says_how_far_how_fast_and_how_long(clock: Clock) -> None:
     """What an earlier run did counts as done and for no rate: numbers are those of the summary."""
     stream = io.StringIO()
+    steps = graph_of(Recipe()).steps()
     with Progress(stream=stream) as progress:
+        progress.expect(Expected.typical(steps), steps)
         progress.stage("analyze")
         progress.sources(40)
         progress.work(40, 36_000.0)
@@ -72,7 +96,7 @@ def test_line_says_how_far_how_fast_and_how_long(clock: Clock) -> None:
     lines = stream.getvalue().splitlines()
     assert lines[1][:-5] == (
         "curate 0:05:00 analyze: 10 of 40 sources, 2.5 h of 10.0 h of video, 30x real time, "
-        "7 clips kept so far, 0:21:36 left, ends "
+        "7 clips kept so far, 0:21:35 left, ends "
     )
     assert "cut: 9 of 12 clips, 10.0 s of 40.0 s of video, 0.167x real time" in lines[-1]
 
@@ -159,7 +183,10 @@ def test_live_display_keeps_log_records_and_gives_the_handler_back(
 
 def test_funnel_as_text() -> None:
     summary = {
-        "recipe": {"filters": {"motion": {"min": 0.005, "max": 4.0}}},
+        "reasons": [
+            {"name": name, "words": "", "is_listed": True}
+            for name in ("too_short", "motion_too_low", "duplicate")
+        ],
         "counts": {
             "sources": 1200, "done": 1195, "failed": 5, "skipped_names": 2,
             "by_error": {"not_a_video": 4, "no_frames": 1},
@@ -183,6 +210,11 @@ def test_funnel_as_text() -> None:
     ]
 
 
+STEPS = (
+    ProgressStep(name="scan", noun="source", time_share=1.0),
+    ProgressStep(name="score", noun="take", time_share=3.0, is_before_decisions=True),
+    ProgressStep(name="publish"),
+)
 HALVES = Expected(seconds={"analyze": 60.0, "cut": 40.0})
 PLANNED = Expected(seconds={"list": 1.0, "analyze": 600.0, "cut": 400.0}, is_planned=True)
 

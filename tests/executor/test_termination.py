@@ -21,8 +21,8 @@ from curator.executor.progress import Progress
 from curator.executor.termination import (
     HELD,
     arrived_signal,
-    ends_in_peace,
     ends_when_asked,
+    ignore_further_interrupts,
     signals_held,
     uninterrupted,
 )
@@ -53,7 +53,7 @@ def test_a_second_interrupt_does_not_break_the_end_of_workers(
     def work() -> None:
         with ends_when_asked():
             try:
-                with ends_in_peace():
+                with ignore_further_interrupts():
                     os.kill(os.getpid(), signal.SIGINT)
             finally:
                 steps.append("workers are ended")
@@ -85,7 +85,7 @@ def test_a_schedulers_signal_is_told_from_an_interrupt(
         pytest.raises(KeyboardInterrupt),
         ends_when_asked(),
         reported(store, progress),
-        ends_in_peace(),
+        ignore_further_interrupts(),
     ):
         native()
     assert arrived_signal() == number
@@ -99,7 +99,7 @@ def test_threads_leave_signals_alone() -> None:
     seen = []
 
     def inside() -> None:
-        with ends_when_asked(), ends_in_peace():
+        with ends_when_asked(), ignore_further_interrupts():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=inside)

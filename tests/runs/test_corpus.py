@@ -17,10 +17,10 @@ from curator.measures.rule_config import FilterConfig
 from curator.runs.corpus import CLIP_ORDER, ClipCorpus, DecidedClips
 from curator.stage import (
     AnyCorpusStage,
+    CarriedState,
     ClipFilter,
     CorpusStage,
     Decisions,
-    Left,
     Rejection,
     Remainders,
     StageConfig,
@@ -81,11 +81,11 @@ class Early(CorpusStage[StageConfig]):
     def setup(self) -> None:
         self.n_setups += 1
 
-    def decide(self, corpus: CorpusOfStage, work: Work, /) -> Iterator[Decisions | Left]:
+    def decide(self, corpus: CorpusOfStage, work: Work, /) -> Iterator[Decisions | CarriedState]:
         shots = corpus["shot"].to_numpy()
         rows = np.flatnonzero(shots == 0)
         yield Decisions(rows, pa.table({"reason": ["early"] * len(rows)}))
-        yield Left("early", len(rows))
+        yield CarriedState("early", len(rows))
 
 
 def test_clips_of_some_sources_are_decided_about_as_among_all() -> None:
@@ -157,9 +157,12 @@ def decisions(rows: list[int], **columns: list[Any]) -> Decisions:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (Left("bounds", {}), "stage early leaves 'bounds', a name that the run"),
-        (Left("stamp", {}), "stage early leaves 'stamp', a name that the run"),
-        (Left("early", pa.table({})), "'early' is a table, and an output root has no folder"),
+        (CarriedState("bounds", {}), "stage early leaves 'bounds', a name that the run"),
+        (CarriedState("stamp", {}), "stage early leaves 'stamp', a name that the run"),
+        (
+            CarriedState("early", pa.table({})),
+            "'early' is a table, and an output root has no folder",
+        ),
         (
             Decisions(np.zeros(1, np.int64), pa.table({"reason": ["x"], "wron": [1]})),
             "columns \\['reason', 'wron'\\]; expected reason, and perhaps",
@@ -173,10 +176,10 @@ def decisions(rows: list[int], **columns: list[Any]) -> Decisions:
         (decisions([0], reason=["kept"]), "and not 'kept'"),
         (decisions([0], reason=[5]), "reason is int64; expected string"),
         (decisions([0], clip_id=["other"]), "columns \\['reason', 'clip_id'\\]; expected reason"),
-        (5, "decide yields 5; expected Decisions, Left, or a text"),
-        (Left("early", {"a": object()}), "JSON cannot hold the value of 'early'"),
-        (Left("early", "a" * (9 << 20)), "takes 9437186 bytes as JSON; expected at most"),
-        (Left("../early", 1), "leaves '../early'; expected lower case letters"),
+        (5, "decide yields 5; expected Decisions, CarriedState, or a text"),
+        (CarriedState("early", {"a": object()}), "JSON cannot hold the value of 'early'"),
+        (CarriedState("early", "a" * (9 << 20)), "takes 9437186 bytes as JSON; expected at most"),
+        (CarriedState("../early", 1), "leaves '../early'; expected lower case letters"),
     ],
 )
 def test_what_a_stage_may_not_leave_is_said(

@@ -18,10 +18,11 @@ from place import SMALL, write_films
 from curator.cli import main
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.pipeline import graph_of
 from curator.recipe import Recipe, load_recipe
 from curator.run_config import RunConfig
 from curator.runs.curation import Run
-from curator.runs.generations import Generations, numbered
+from curator.runs.generations import Generations, judged_by, numbered
 from curator.runs.measuring import Ahead
 from curator.runs.run_context import RunLog
 from curator.storage import open_store
@@ -219,6 +220,30 @@ def test_progress_counts_the_generations_that_have_sources() -> None:
     found = Generations(earlier=(1, 3), new=(4,))
     assert [found.place(number) for number in (1, 3, 4)] == [(1, 3), (2, 3), (3, 3)]
     assert Generations(earlier=(1, 2), new=()).place(3) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_same"),
+    [
+        ("caption.embedding=all-minilm-l6-v2", True),
+        ("caption.enabled=false", True),
+        ("dedup.min_share=0.5", False),
+        ("shard.lengths=[17]", False),
+    ],
+)
+def test_settings_that_recaption_changes_are_no_reason_to_decide_again(
+    change: str, is_same: bool
+) -> None:
+    """Pins it also for the annotators of captions, which such a setting adds to the graph."""
+
+    def decided_by(*changes: str) -> str:
+        recipe = load_recipe("quickstart", changes)
+        graph = graph_of(recipe)
+        fingerprints = {stage.name: str(stage.config) for stage in graph}
+        stamp: str = judged_by(recipe, graph, fingerprints, (), pa.schema([]))["stamp"]
+        return stamp
+
+    assert (decided_by(change) == decided_by()) == is_same
 
 
 def test_a_run_that_adds_nothing_leaves_snapshot_and_report(

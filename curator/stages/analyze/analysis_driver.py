@@ -76,6 +76,7 @@ class Analyzing:
         families = stage.stored_families()
         self._families = frozenset(family.name for family in families)
         self.tracks = TrackParts(store, families, removals)
+        self._keep = partial(self.tracks.keep, stage=stage.name)
         self.runner = UnitRunner(engine, progress)  # has CPU-seconds and counts of workers
         self.counts = Counter(sources_analyzed=0, segments_analyzed=0, sources_joined=0)
         """Numbers for the summary."""
@@ -255,7 +256,7 @@ class Analyzing:
         stage = self._stage.with_config(families, device=device)
         n_workers = self._engine.n_workers(n_units, stage.resources)
         stage = stage.with_threads(self._engine.threads(n_workers))
-        keep = partial(_kept, self.tracks.keep, self._facts if device == "cpu" else GpuFacts())
+        keep = partial(_kept, self._keep, self._facts if device == "cpu" else GpuFacts())
         return stage_step(stage, keeps_state=True, keep=keep, store_s=STORE_S, rest="decode")
 
     def _run(self, steps: Sequence[Step], units: Sequence[object]) -> Iterator[Any]:
@@ -268,7 +269,7 @@ class Analyzing:
             for item in items
             if item.uri not in self._not_joined
         ]
-        load, keep = self.tracks.load_segments, self.tracks.keep
+        load, keep = self.tracks.load_segments, self._keep
         step = stage_step(JoinStage(self._stage.config), load=load, keep=keep)
         for result in self._run([step, self._then], units):
             self.counts["sources_joined"] += not isinstance(result, AnalyzedUnit)

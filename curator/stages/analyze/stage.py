@@ -76,6 +76,11 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     writes = ("tracks",)
     by_content = frozenset({"scan"})
     config_type = AnalyzeConfig
+    sections = ("analyze", "measures")
+    after_change = "sources are decoded again for measurements that depend on this key"
+    noun = "source"
+    time_share = 100.0
+    helpers = ("plan", "join", "hash")
     sandboxed = True
     imports = ("torch", "cv2")
 

@@ -36,6 +36,8 @@ class CaptionAlignment(Annotator[CaptionConfig]):
     name = NAME
     version = 1
     config_type = CaptionConfig
+    sections = ("caption",)
+    is_remade = True
     frames = ()
     columns = (SHORT_CAPTION, CLIP_EMBEDDING)
     batch = 2048
@@ -101,6 +103,8 @@ class CaptionEmbeddings(Annotator[CaptionConfig]):
     name = "caption_embeddings"
     version = 1
     config_type = CaptionConfig
+    sections = ("caption",)
+    is_remade = True
     frames = ()
     columns = ("caption",)
     batch = 256

@@ -12,9 +12,10 @@ from curator.errors import CuratorError, ErrorCode, UnreachableError, UsageError
 from curator.executor.fleet import TransientRefusal
 from curator.executor.worker import Batch
 from curator.models.text_encoder import torch_refusal
+from curator.records.clips import Reason
 from curator.records.cuts import StoredFrames
 from curator.records.sources import Failure
-from curator.stage import BY_ORDER, Phase, Resources, Scope, Stage, Wait
+from curator.stage import BY_ORDER, Phase, Resources, Scope, Stage, StageReason, Wait
 from curator.stages.caption.annotations import answers_fingerprint, remember
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Role, Task, Unanswered
 from curator.stages.caption.captioners.captioner_contract import (
@@ -107,6 +108,10 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     writes = ("annotations", REPLIES)
     by_content = frozenset(reads)
     config_type = CaptionConfig
+    after_change = "captions are made again, and tars whose texts change are packed again"
+    is_remade = True
+    noun = "window"
+    time_share = 0.5
     fails_alone = False
 
     def __init__(
@@ -116,6 +121,12 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         self._prompts = prompts or {}
         self._runner: DialogRunner | None = None
         self._is_closed = False
+
+    def reasons(self) -> Iterator[StageReason]:
+        """Yields the reasons of answers, and of windows without annotation."""
+        yield StageReason(name=Reason.ANSWER_UNWANTED, is_listed=bool(self.config.reject))
+        yield StageReason(name=Reason.NOT_ANNOTATED, is_listed=False, is_failure=True)
+        yield StageReason(name=Reason.JUDGED_TOO_LOW, is_listed=False)
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
         """Waits for no other clip if a model is used: requests follow each written clip."""

@@ -19,7 +19,7 @@ from curator.models.clip_model import text_embedder
 from curator.models.weight_store import ModelStore
 from curator.records.clips import Reason
 from curator.run_config import RunConfig
-from curator.stage import Corpus, CorpusStage, Decisions, Left, Work
+from curator.stage import CarriedState, Corpus, CorpusStage, Decisions, StageReason, Work
 from curator.stages.cluster.config import ClusterConfig
 from curator.tables.clip_rank import PREFERENCES, criterion, rank_order
 from curator.tables.snapshot_store import CENTROIDS, CLUSTERS
@@ -122,18 +122,23 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         """Returns the name of the vectors' family, and whether clusters stay."""
         return (self._family, self._is_growing and self.is_on)
 
-    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | str]:
+    def reasons(self) -> Iterator[StageReason]:
+        """Yields the reason of semantic duplicates, if clips are compared."""
+        if self.config.similarity is not None:
+            yield StageReason(name=Reason.SEMANTIC_DUPLICATE)
+
+    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | CarriedState | str]:
         """Sets the cluster of each clip that has a vector, and rejects semantic duplicates."""
         del work
         config = self.config
         if config.n is None:
             return
-        before, packed = corpus.earlier(CLUSTERS) or [], corpus.earlier(CENTROIDS)
+        before, packed = corpus.carried(CLUSTERS) or [], corpus.carried(CENTROIDS)
         vectors, ids = corpus.vectors(self._family), corpus["clip_id"].combine_chunks()
         rows = np.flatnonzero(vectors.known(ids))
         if not len(rows):
             if packed:
-                yield from (Left(CLUSTERS, before), Left(CENTROIDS, packed))
+                yield from (CarriedState(CLUSTERS, before), CarriedState(CENTROIDS, packed))
             return
         ids = ids.take(pa.array(rows))
         vectors_ND = vectors.matrix(ids)
@@ -149,10 +154,10 @@ class ClusterStage(CorpusStage[ClusterConfig]):
                 before = self._words(vectors_ND, centroids_KD)
             except ModelError as error:
                 yield f"clusters get no words: {error}"
-        yield Left(CLUSTERS, _described(ids, vectors_ND, centroids_KD, cluster, before))
+        yield CarriedState(CLUSTERS, _described(ids, vectors_ND, centroids_KD, cluster, before))
         if self._is_growing:
             packed = packed or b64encode(centroids_KD.astype(np.float16).tobytes()).decode()
-            yield Left(CENTROIDS, packed)
+            yield CarriedState(CENTROIDS, packed)
         of = np.arange(len(rows))
         if config.similarity is not None:
             is_marked = corpus.marked("keep", corpus["clip_id"])[rows].astype(np.float64)

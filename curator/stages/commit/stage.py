@@ -19,6 +19,7 @@ class CommitStage(GraphStage[CommitConfig]):
     reads = ("scan", "candidates", "clips", "shards")
     writes = ("sources", "shots", "summary")
     config_type = CommitConfig
+    time_share = 2.0
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
         """Waits for all tars: a snapshot names all of them."""

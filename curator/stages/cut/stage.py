@@ -13,7 +13,7 @@ import av
 from curator.cut_requests import cut_request, windowed
 from curator.dataset.output_form import formed
 from curator.media.encode import refuse_without
-from curator.records.clips import Span, Written
+from curator.records.clips import Reason, Span, Written
 from curator.records.cuts import Crop, CutRequest, NotCopied, crop_columns
 from curator.records.sources import Failure, SourceRef, decode_limit_s
 from curator.records.tracks import SourceFrames
@@ -24,6 +24,7 @@ from curator.stage import (
     Scope,
     Stage,
     StageConfig,
+    StageReason,
     Wait,
 )
 from curator.stages.cut.clip_cutter import ClipCutter
@@ -123,6 +124,10 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
     writes = ("cuts", "clips")
     by_content = frozenset({"clips", "tracks"})
     config_type = CutConfig
+    after_change = "clips are cut again"
+    noun = "clip"
+    time_share = 25.0
+    helpers = ("look",)
 
     def __init__(
         self, config: CutStageConfig, pixels: Sequence[PixelStage[Any]] = (), *, threads: int = 1
@@ -131,6 +136,13 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         self.pixels = tuple(pixels)
         self._threads = threads
         self._opened: tuple[str, ExitStack, ClipCutter] | None = None
+
+    def reasons(self) -> Iterator[StageReason]:
+        """Yields the reasons of failures, of HDR, and of removed clips that are written again."""
+        yield StageReason(name=Reason.HIGH_DYNAMIC_RANGE, is_listed=False)
+        for failure in (Reason.CUT_FAILED, Reason.SOURCE_CHANGED):
+            yield StageReason(name=failure, is_listed=False, is_failure=True)
+        yield StageReason(name=Reason.REMOVED, is_listed=False)
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
         """Waits for the stages that may still reject clips."""

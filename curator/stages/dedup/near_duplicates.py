@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from curator.matching.clip_footage import ClipFootage, joined
 from curator.matching.verify_pair import COMMON_EDITS, Edits, Match, verify_pair
-from curator.stage import Elsewhere, Footage, Work
+from curator.stage import Footage, ReferenceClips, Work
 from curator.tables.duplicate_pairs import Pair
 from curator.tables.footage_index import FootageIndex
 from curator.tables.footage_store import NO_FOOTAGE, described_footage
@@ -82,7 +82,7 @@ def find_pairs(
     own: Footage,
     ids: pa.Array,
     new: pa.Array,
-    places: Sequence[Elsewhere],
+    places: Sequence[ReferenceClips],
     work: Work,
     *,
     known_places: Collection[str],

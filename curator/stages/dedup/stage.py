@@ -10,8 +10,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.matching.verify_pair import ALL_EDITS
+from curator.number_text import percent
 from curator.records.clips import Reason
-from curator.stage import Corpus, CorpusStage, Decisions, Elsewhere, Left, Remainders, Work
+from curator.stage import (
+    CarriedState,
+    Corpus,
+    CorpusStage,
+    Decisions,
+    ReferenceClips,
+    Remainders,
+    StageReason,
+    Work,
+)
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.dedup.near_duplicates import Takes, find_pairs
 from curator.stages.dedup.retention import (
@@ -53,6 +63,8 @@ class DedupStage(CorpusStage[DedupConfig]):
     reads = ("clips", "candidates")
     writes = ("clips", PAIRS)
     config_type = DedupConfig
+    after_change = "the run decides again which duplicates stay"
+    time_share = 4.0
     needs_all = "the best of the clips that show the same footage stays"
     needs_earlier = ", or the clip that an earlier generation kept"
 
@@ -72,9 +84,19 @@ class DedupStage(CorpusStage[DedupConfig]):
         lengths = self._shortest.seconds, self._shortest.n_frames
         return {"dedup": super().settings(), "shortest": lengths}
 
+    def reasons(self) -> Iterator[StageReason]:
+        """Yields the reasons of footage of other places, and of other clips."""
+        yield StageReason(name=Reason.REMOVED_BEFORE, is_listed=False)
+        if self.is_on:
+            has_others = bool(self.config.against)
+            yield StageReason(name=Reason.DUPLICATE_ELSEWHERE, is_listed=has_others)
+            words = f"a clip that stays shows {percent(self.config.min_share)} of it or more"
+            yield StageReason(name=Reason.DUPLICATE, words=words)
+            yield StageReason(name=Reason.DIVIDED, is_listed=False)
+
     def decide(
         self, corpus: Corpus, work: Work, /
-    ) -> Iterator[Decisions | Left | Remainders | str]:
+    ) -> Iterator[Decisions | CarriedState | Remainders | str]:
         """Rejects clips with footage of other places, then clips with a better duplicate."""
         if not corpus.num_rows:
             return
@@ -116,14 +138,14 @@ class DedupStage(CorpusStage[DedupConfig]):
             rows, start_s, end_s = (np.array(column) for column in zip(*pieces, strict=True))
             yield Remainders(rows, start_s, end_s)
         if is_new:
-            yield Left(PAIRS, stored.table())
+            yield CarriedState(PAIRS, stored.table())
 
     def _pairs(
         self,
         corpus: Corpus,
         ids: pa.Array,
         windows: WindowSpans | None,
-        places: Sequence[Elsewhere],
+        places: Sequence[ReferenceClips],
         work: Work,
     ) -> tuple[NearDuplicatePairs, bool]:
         """Returns all pairs, and whether they differ from the stored pairs."""
@@ -172,7 +194,7 @@ class DedupStage(CorpusStage[DedupConfig]):
         return stored.with_new(compared, keys, found.values()), True
 
     def _elsewhere(
-        self, pairs: "_NumberedPairs", keys: Sequence[str], places: Sequence[Elsewhere]
+        self, pairs: "_NumberedPairs", keys: Sequence[str], places: Sequence[ReferenceClips]
     ) -> Iterator[Decisions]:
         """Rejects clips with enough footage of another place, or any part of removed footage."""
         is_done = np.zeros(len(pairs.ids), np.bool_)

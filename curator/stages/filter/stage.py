@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -14,10 +15,20 @@ from curator.measures.judging import (
     judge_table,
     total_counts,
 )
-from curator.measures.rules import Bounds, Sides, resolve
+from curator.measures.rules import Bounds, Sides, resolve, unwanted_reason
 from curator.measures.score_list import BUILT_IN, Measures
-from curator.number_text import amount
-from curator.stage import BY_ORDER, Corpus, CorpusStage, Decisions, Left, Wait, Work
+from curator.number_text import amount, score
+from curator.records.clips import OF_FORM, Reason
+from curator.stage import (
+    BY_ORDER,
+    CarriedState,
+    Corpus,
+    CorpusStage,
+    Decisions,
+    StageReason,
+    Wait,
+    Work,
+)
 from curator.stages.filter.config import FilterConfig
 from curator.tables.mark_table import VERDICTS
 
@@ -32,6 +43,8 @@ class FilterStage(CorpusStage[FilterConfig]):
     version = 3
     reads = ("candidates",)
     config_type = FilterConfig
+    sections = ("filters", "scores", "suitability", "semantic")
+    time_share = 0.2
 
     def __init__(
         self, config: FilterConfig, needs: FilterNeeds, measures: Measures = BUILT_IN
@@ -68,9 +81,31 @@ class FilterStage(CorpusStage[FilterConfig]):
         frozen = f" of the first generation, then frozen: later ones wait {BY_ORDER}"
         return self.waits_for(on, why + (frozen if is_growing else ""))
 
-    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left | str]:
+    def reasons(self) -> Iterator[StageReason]:
+        """Yields the reasons of marks, lengths, rules, contents and forms."""
+        needs, rare = self._needs, partial(StageReason, is_listed=False)
+        yield rare(name=Reason.MARKED_DROP)
+        yield StageReason(name=Reason.TOO_SHORT, words=f"shorter than {score(needs.min_s)} s")
+        yield from (rare(name=name) for name in (Reason.TOO_LONG, Reason.SHORTER_THAN_WINDOW))
+        for name, rule in self.config.root.items():
+            about = rule.score or name
+            spec = self._measures.spec_of(about)
+            ends = {spec.low: {"min", "drop_lowest"}, spec.high: {"max", "drop_highest"}}
+            names = [reason for reason, keys in ends.items() if keys & rule.bounds.keys()]
+            names += [unwanted_reason(about)] if rule.values else []
+            if rule.severity == "reject":
+                yield from (StageReason(name=reason) for reason in names)
+        yield rare(name=Reason.NOT_MEASURED)
+        if unwanted := needs.semantic.reject:
+            least = score(needs.semantic.reject_from)
+            words = f"{', '.join(unwanted)}, from a probability of {least}"
+            yield StageReason(name=Reason.CONTENT_TYPE_UNWANTED, words=words)
+        for reason in (*OF_FORM, Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS):
+            yield rare(name=reason)
+
+    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | CarriedState | str]:
         """Decides about candidates; bounds by quantile of earlier generations stay in force."""
-        frozen = {rule: (low, high) for rule, (low, high) in (corpus.earlier(BOUNDS) or {}).items()}
+        frozen = {rule: (low, high) for rule, (low, high) in (corpus.carried(BOUNDS) or {}).items()}
         values = corpus_of(corpus, self._needs)
         bounds = resolve(self.config.root, values, frozen, measures=self._measures)
         cpu_only = {bound.rule: bound.score for bound in bounds if bound.spec.cpu_only}
@@ -84,11 +119,11 @@ class FilterStage(CorpusStage[FilterConfig]):
             yield Decisions(rows, decided.clips.select(DECIDED))
             start += block.num_rows
             counts.append(decided.rules)
-            for rule, score in cpu_only.items():
-                absent[rule] += block[score].null_count
-        yield Left(BOUNDS, self.by_quantile(bounds))
+            for rule, name in cpu_only.items():
+                absent[rule] += block[name].null_count
+        yield CarriedState(BOUNDS, self.by_quantile(bounds))
         facts = [rule.facts(self.config.root) for rule in total_counts(counts, bounds)]
-        yield Left(RULES, facts)
+        yield CarriedState(RULES, facts)
         for rule, n in (+absent).items():
             yield (
                 f"filters.{rule}: {amount(n, 'clip')} without {cpu_only[rule]}, because a GPU "

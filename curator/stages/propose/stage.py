@@ -27,8 +27,8 @@ from curator.storage import Store
 from curator.tables.candidate_store import (
     PAYLOAD,
     ProposedUnit,
-    fewer,
     removed_clips,
+    subtract_counts,
     write_payload,
 )
 from curator.tables.clip_rows import candidates_table
@@ -70,6 +70,8 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     reads = ("tracks",)
     writes = ("candidates", "shots", "embeddings")
     config_type = ProposeConfig
+    after_change = "clips are proposed and scored again, and new clips are cut"
+    step = "analyze"
     # A worker mostly waits for parts of tracks.
     resources = Resources(cpus=0.5)
 
@@ -199,7 +201,7 @@ class KeepProposed:
                 name: table.filter(pc.invert(pc.is_in(table["clip_id"], value_set=ids)))
                 for name, table in of_clips.items()
             }
-            sources = fewer(sources, "n_clips", Counter(gone["source_id"].to_pylist()))
+            sources = subtract_counts(sources, "n_clips", Counter(gone["source_id"].to_pylist()))
         shown = [of_clips.pop(kind) for kind in PAYLOAD]
         return ProposedUnit(
             track_parts=tracks,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curator.records.clips import Reason
-from curator.stage import Corpus, CorpusStage, Decisions, Left, Work
+from curator.stage import CarriedState, Corpus, CorpusStage, Decisions, StageReason, Work
 from curator.stages.select.config import SelectConfig
 
 TAKEN = "taken"  # family: number of chosen clips per group, over all generations
@@ -69,9 +69,16 @@ class SelectStage(CorpusStage[SelectConfig]):
         has_cap = self.config.max_per_group is not None
         return "; those of earlier generations count" if has_cap else ""
 
-    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | Left]:
+    def reasons(self) -> Iterator[StageReason]:
+        """Yields the reason of clips that are not selected, if the settings can reject a clip."""
+        if self.is_on:
+            by = ", ".join(self.config.by) or "all clips together"
+            words = f"beyond the share or cap of its group, by {by}"
+            yield StageReason(name=Reason.NOT_SELECTED, words=words)
+
+    def decide(self, corpus: Corpus, work: Work, /) -> Iterator[Decisions | CarriedState]:
         """Rejects clips that are not selected."""
-        config, taken = self.config, dict(corpus.earlier(TAKEN) or {})
+        config, taken = self.config, dict(corpus.carried(TAKEN) or {})
         if config.enabled:
             before = dict(taken) if config.max_per_group is not None else {}
             ids = corpus["clip_id"].combine_chunks()
@@ -79,7 +86,7 @@ class SelectStage(CorpusStage[SelectConfig]):
             for name, n_taken in zip(chosen.names, chosen.n_taken.tolist(), strict=True):
                 taken[name] = taken.get(name, 0) + n_taken
             yield self._rejected(chosen, before)
-        yield Left(TAKEN, taken)
+        yield CarriedState(TAKEN, taken)
 
     def _rejected(self, chosen: Selected, before: Mapping[str, int]) -> Decisions:
         rows = np.flatnonzero(~chosen.is_taken)

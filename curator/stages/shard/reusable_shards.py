@@ -16,7 +16,7 @@ from curator.dataset.tar_reader import BESIDE, Split
 from curator.errors import DamagedError
 from curator.stages.shard.config import SPLIT_SETTINGS, ShardConfig
 from curator.storage import Store
-from curator.tables.checksums import find_json, read_parquet, those
+from curator.tables.checksums import filter_in_threads, find_json, read_parquet
 from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import MANIFEST, SHARDS, find_unlisted
 
@@ -60,7 +60,7 @@ class ReusableShards:
             key for key, info in there.items() if versions.get(key, info.version) != info.version
         ]
         hashes = dict(self._hashes())
-        damaged = those(
+        damaged = filter_in_threads(
             lambda key: Digest.of_object(self.store, key).sha256 != hashes.get(key), changed
         )
         if damaged:

@@ -1,11 +1,12 @@
 """The stage `shard`: streams tars into the output root, because a tar is too large to return."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from curator.dataset.shard_index import DescribedTar
 from curator.dataset.shard_plan import SHARD_VERSION
 from curator.dataset.tar_writer import ShardUnit, TarWriter
-from curator.stage import OFF, Phase, Resources, Scope, Stage, Wait
+from curator.records.clips import Reason
+from curator.stage import OFF, Phase, Resources, Scope, Stage, StageReason, Wait
 from curator.stages.shard.config import ShardConfig
 
 
@@ -24,6 +25,8 @@ class ShardStage(Stage[ShardConfig, ShardUnit, DescribedTar]):
     writes = ("shards", "clips")
     by_content = frozenset(reads)
     config_type = ShardConfig
+    after_change = "clips are packed again where tars change"
+    time_share = 1.0
 
     def __init__(self, config: ShardConfig, tars: TarWriter | None = None) -> None:
         super().__init__(config)
@@ -33,6 +36,11 @@ class ShardStage(Stage[ShardConfig, ShardUnit, DescribedTar]):
     def resources(self) -> Resources:
         """Half a core: the work is copying bytes."""
         return Resources(cpus=0.5)
+
+    def reasons(self) -> Iterator[StageReason]:
+        """Yields the reasons of clips that fit no bucket as written, or neither split."""
+        for reason in (Reason.NO_BUCKET, Reason.ACROSS_SPLITS):
+            yield StageReason(name=reason, is_listed=False)
 
     def wait(self, before: Sequence[Wait], *, is_growing: bool) -> Wait:
         """Waits for all clips: a tar has clips of any source."""

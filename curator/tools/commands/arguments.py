@@ -30,9 +30,6 @@ EXIT_SIGNALLED = 128
 """Exit code without the number of the signal that ended the command."""
 EXIT_INTERRUPTED, EXIT_TERMINATED = ExitCode.INTERRUPTED, ExitCode.TERMINATED
 
-PLACED = ("scan", "plan", "analyze", "join", "propose", "look", "cut", "caption", "shard")
-"""Stages that run in workers."""
-
 Option = Callable[["argparse._ActionsContainer"], object]
 """Adds one or more arguments to a parser or a group."""
 
@@ -236,12 +233,10 @@ def memory_size(text: str) -> int:
 
 
 def _placed(text: str) -> tuple[str, str]:
-    stage, equals, resource = text.partition("=")
-    if not equals or not resource or stage not in PLACED:
-        problem = unknown_key(stage, PLACED, "stage") if resource else ""
+    stage, _, resource = text.partition("=")
+    if not stage or not resource:
         raise argparse.ArgumentTypeError(
-            problem
-            or f"{text!r}: expected STAGE=RESOURCE, where STAGE is one of {', '.join(PLACED)}"
+            f"{text!r}: expected STAGE=RESOURCE, where STAGE is a name of `curate graph`"
         )
     return stage, resource
 

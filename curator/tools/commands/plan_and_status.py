@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from curator.executor.termination import ends_in_peace, ends_when_asked
+from curator.executor.termination import ends_when_asked, ignore_further_interrupts
 from curator.number_text import amount, clock, length, share, size
 from curator.tools.commands.arguments import (
     OUT,
@@ -91,7 +91,7 @@ def plan(options: argparse.Namespace) -> Result:
         held(store, "plan") as lease,
         Progress() as progress,
         engine_of(options) as engine,
-        ends_in_peace(),
+        ignore_further_interrupts(),
     ):
         run, workers = Run(store, recipe, engine, progress, check=lease.check), options.workers
         table = run.scanned(options.sources, limit=options.limit)

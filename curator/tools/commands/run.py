@@ -5,13 +5,13 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curator.errors import ErrorCode, UsageError, raised_as
-from curator.executor.termination import ends_in_peace, ends_when_asked
+from curator.executor.termination import ends_when_asked, ignore_further_interrupts
 from curator.number_text import amount, plain
 from curator.tools.commands.arguments import (
     EXIT_FAILED,
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 # share that a failing stage, disk or server loses. One failure is allowed for the demo's bad file.
 MAX_FAILED = 0.1
 """Largest share of failures without `--max-failed`; one failure is allowed if n > 1."""
-CUT_REASONS = ("cut_failed", "source_changed", "not_annotated")
-"""Reasons of clips that the recipe keeps, but that could not be cut or annotated."""
-_FAILED = "_failed"
-"""Suffix of the reasons of clips on which an annotator failed."""
 
 
 def _max_failed(what: str) -> Option:
@@ -185,7 +181,7 @@ def run(options: argparse.Namespace) -> Result:
         held(store, "run") as lease,
         Progress(is_logged=options.log_format == "json") as progress,
         engine_of(options) as engine,
-        ends_in_peace(),
+        ignore_further_interrupts(),
     ):
         more = {**extent, "memory_bytes": options.memory, "watch": partial(watch, engine)}
         summary = start_run(store, recipe, options.sources, engine, progress, lease, **more)
@@ -251,11 +247,13 @@ def run(options: argparse.Namespace) -> Result:
 )
 def recaption(options: argparse.Namespace) -> Result:
     from curator.executor.progress import Progress
+    from curator.pipeline import graph_of
     from curator.runs.lease import held
     from curator.runs.progress_report import reported
     from curator.runs.recaptioning import Recaption
     from curator.runs.repair import CACHES, with_repair
     from curator.runs.start import check_captions, check_cluster, check_writable
+    from curator.stage import Annotator
     from curator.storage import open_store
     from curator.tables.output_format import read_current_summary
     from curator.tables.snapshot_store import older_tars_line
@@ -271,7 +269,7 @@ def recaption(options: argparse.Namespace) -> Result:
         held(store, "recaption") as lease,
         Progress() as progress,
         engine_of(options) as engine,
-        ends_in_peace(),
+        ignore_further_interrupts(),
     ):
         lease.follow(engine.heartbeat)
         limits = {"check": lease.check, "memory_bytes": options.memory}
@@ -283,9 +281,9 @@ def recaption(options: argparse.Namespace) -> Result:
     if line := older_tars_line(store, summary):
         print(line)
     print(f"{store.uri}/report/index.html  captions to look at")
-    code = failures_exit_code(
-        store, summary, options.max_failed, clip_reasons=("not_annotated",), sources=False
-    )
+    # Clips that an earlier run could not cut, and its sources, are no failures of this command.
+    made = [s.name for s in graph_of(anew.recipe) if s.is_remade or isinstance(s, Annotator)]
+    code = failures_exit_code(store, summary, options.max_failed, stages=made)
     return Result(summary, code)
 
 
@@ -375,13 +373,12 @@ def failures_exit_code(
     summary: Mapping[str, Any],
     max_failed: float | None,
     *,
-    clip_reasons: Sequence[str] = CUT_REASONS,
-    sources: bool = True,
+    stages: Collection[str] | None = None,
 ) -> int:
     """Returns `EXIT_FAILED`, and prints failures with remedies, if too many items failed.
 
-    Items are windows, clips (failed if rejected for one of `clip_reasons` or for a reason that
-    ends in `_failed`), and sources if `sources`.
+    Items are windows, clips (failed if rejected for a reason that a stage declares as a failure),
+    and sources. With `stages`, only reasons of these stages count, and no sources.
     """
     limit = f"{MAX_FAILED:g}, the default of --max-failed,"
     if max_failed is not None:
@@ -390,11 +387,12 @@ def failures_exit_code(
     by_code = dict(counts.get("by_error") or {})
     # Removed sources did not fail.
     n_removed = by_code.pop(str(ErrorCode.REMOVED), 0)
-    by_reason = {
-        name: n
-        for name, n in counts["by_reason"].items()
-        if name in clip_reasons or name.endswith(_FAILED)
+    of_failures = {
+        row["name"]
+        for row in summary["reasons"]
+        if row["is_failure"] and (stages is None or row["stage"] in stages)
     }
+    by_reason = {name: n for name, n in counts["by_reason"].items() if name in of_failures}
     n_lost = sum(by_reason.values())
     failures = [
         (
@@ -414,7 +412,7 @@ def failures_exit_code(
             "try may succeed",
         ),
     ]
-    if sources:
+    if stages is None:
         first = _first(store, summary, "sources", ("error_code", "error_message"), by_code)
         n_failed, n_sources = counts["failed"] - n_removed, counts["sources"] - n_removed
         remedy = f"{first}see the table `sources`"

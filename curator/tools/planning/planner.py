@@ -21,10 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from curator.errors import UsageError
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import UnitResult
-from curator.pipeline import graph_of
+from curator.pipeline import Graph, graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records.sources import FULL_HD
 from curator.runs.curation import Run
+from curator.stage import Phase, Stage
 from curator.storage import open_store
 from curator.storage.range_reader import BLOCK_BYTES
 from curator.strict_yaml import StrictYamlError, load_yaml
@@ -211,7 +212,9 @@ class Planner:
         n_frames = CUT_FRAMES * written * self._sum("frames")
         starts_ray = is_small and not engine.is_small(round(kept["value"]), n_frames)
         parts, cpu_s = self._cpu(more, written, starts_ray=starts_ray)
-        stage_s, workers = self._stages(parts, more, written), engine.n_workers(len(sample.sources))
+        graph = graph_of(recipe)
+        stage_s = self._stages(graph, parts, more, written)
+        workers = engine.n_workers(len(sample.sources))
         if starts_ray and "cut" in stage_s:
             # One process cut the sample, but all workers cut the corpus.
             stage_s["cut"] /= workers
@@ -225,7 +228,6 @@ class Planner:
             "bytes_to": sum(self._run.objects) / sample.share,
             "requests_to": len(self._run.objects) / sample.share,
         }
-        graph = graph_of(recipe)
         plan = {
             "format": FORMAT,
             "sources": len(n_bytes),
@@ -237,7 +239,11 @@ class Planner:
             "gpu_s": self._gpu_s(),
             "stage_s": stage_s,
             "driver_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
-            "worker_bytes": max(graph[n].resources.memory_bytes for n in ("analyze", "cut")),
+            "worker_bytes": max(
+                stage.resources.memory_bytes
+                for stage in graph
+                if isinstance(stage, Stage) and stage.sandboxed
+            ),
             "workers": workers,
             "s3": s3,
             "candidates": candidates,
@@ -339,20 +345,21 @@ class Planner:
             seconds += share * self._clips[name] / max(self._sum(name), 1e-9)
         return seconds
 
-    def _stages(self, parts: Mapping[str, float], more: float, written: float) -> dict[str, float]:
-        """Returns the wall time by stage on this machine."""
+    def _stages(
+        self, graph: Graph, parts: Mapping[str, float], more: float, written: float
+    ) -> dict[str, float]:
+        """Returns the wall time by step on this machine."""
         spent, timed = Counter(self._summary["cpu_seconds"]), dict(self._summary["stage_seconds"])
         timed["commit"] = max(0.0, self._run.wall_s - sum(timed.values()))
         measured = ("start_up", *self._by_source())
-        growth = {
-            "list": 1.0,
-            "scan": 0.0,
-            "analyze": sum(parts.get(n, 0.0) for n in measured)
-            / max(sum(spent[n] for n in measured), 1e-9),
-            "cut": parts["cut"] / max(spent["cut"], 1e-9),
-            "caption": written,
-            "annotate": written,
+        analysis_s = max(sum(spent[n] for n in measured), 1e-9)
+        by_phase = {
+            Phase.MEASURE: sum(parts.get(n, 0.0) for n in measured) / analysis_s,
+            Phase.WRITE: written,
+            Phase.ANNOTATE: written,
         }
+        growth = {stage.step: by_phase[stage.phase] for stage in graph if stage.phase in by_phase}
+        growth |= {"list": 1.0, "scan": 0.0, "cut": parts["cut"] / max(spent["cut"], 1e-9)}
         # Most of the time of short stages does not depend on the number of clips.
         short = 1 + 0.1 * (more - 1)
         return {name: round(s * growth.get(name, short), 3) for name, s in timed.items()}

@@ -18,10 +18,10 @@ from curator.runs.repair import restored
 from curator.storage import Store
 from curator.tables.candidate_store import read_pictures, stored_candidates
 from curator.tables.checksums import (
+    filter_in_threads,
     is_damaged,
     read_json,
     sealed_json,
-    those,
     to_json,
 )
 from curator.tables.fenced_store import FencedStore
@@ -175,7 +175,7 @@ def _lost_objects(
     names: set[str] = set()
     for summary in summaries:
         names = names.union(summary[INDEXES].values(), *summary["tables"].values())
-    damaged = those(partial(is_damaged, store), names)
+    damaged = filter_in_threads(partial(is_damaged, store), names)
     return sorted(set(damaged) - (restored(store, damaged) if repairs else frozenset()))
 
 

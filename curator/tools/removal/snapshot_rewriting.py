@@ -22,7 +22,7 @@ from curator.dataset.tar_reader import declared_families
 from curator.family import FamilyVersion
 from curator.runs.commit_run import table_facts
 from curator.storage import Store
-from curator.tables.candidate_store import fewer
+from curator.tables.candidate_store import subtract_counts
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
 from curator.tables.clip_rows import ClipRows
 from curator.tables.long_columns import sorted_rows
@@ -217,7 +217,7 @@ class SnapshotRewriting:
                 continue
             left = rows if left is None else left
             for column, counts in lost.items():
-                left = fewer(left, column, counts)
+                left = subtract_counts(left, column, counts)
             totals.add(left)
             yield self._write(part, number, left)
 

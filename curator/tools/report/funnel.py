@@ -7,19 +7,15 @@ from functools import cache
 from typing import Any
 
 from curator.errors import RecipeError
+from curator.measures.rules import unwanted_reason
 from curator.measures.score_list import BUILT_IN, Measures
 from curator.number_text import amount, count, length, percent, score, share, size
-from curator.records.clips import COMPARED, OF_FORM, Reason
+from curator.records.clips import Reason
 from curator.storage.metadata_columns import is_metadata
 
 logger = logging.getLogger(__name__)
 
 Facts = Mapping[str, Any]
-AFTER_SELECTION = (
-    Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
-    Reason.ACROSS_SPLITS, Reason.SOURCE_CHANGED, Reason.REMOVED,
-)  # fmt: skip
-"""Reasons that can reject a clip after rules, comparison and selection, in order of precedence."""
 
 
 def measures_of(summary: Mapping[str, Any]) -> Measures:
@@ -94,27 +90,16 @@ def quantile_words(rule: Facts, side: str) -> str:
 
 
 def reason_words(reason: str, summary: Mapping[str, Any]) -> str:
-    """Describes the bound behind a reason; empty for a self-explanatory reason."""
-    recipe = summary.get("recipe") or {}
-    if reason == Reason.TOO_SHORT:
-        shortest = (recipe.get("propose") or {}).get("min_s")
-        return f"shorter than {score(shortest)} s" if shortest is not None else ""
-    if reason == Reason.DUPLICATE:
-        share = (recipe.get("dedup") or {}).get("min_share")
-        return f"a clip that stays shows {percent(share)} of it or more" if share else ""
-    if reason == Reason.NOT_SELECTED:
-        by = ", ".join((recipe.get("select") or {}).get("by") or ()) or "all clips together"
-        return f"beyond the share or cap of its group, by {by}"
-    if reason == Reason.CONTENT_TYPE_UNWANTED:
-        semantic = recipe.get("semantic") or {}
-        unwanted = ", ".join(semantic.get("reject") or ())
-        return f"{unwanted}, from a probability of {score(semantic.get('reject_from'))}"
+    """Describes a reason as its stage declares it, or the bound of its rule; may be empty."""
+    for declared in summary.get("reasons") or ():
+        if declared["name"] == reason and declared["words"]:
+            return str(declared["words"])
     for rule in applied_rules(summary):
         for given, side, _ in reasons_of(rule):
             if reason == given and rule["severity"] == "reject":
                 why = f"; {rule['why']}" if rule.get("why") else ""
                 return f"{bound_words(rule, side)}{why}"
-        if reason == f"{rule['score']}_unwanted":
+        if reason == unwanted_reason(rule["score"]):
             return value_words(rule)
     return next((known.words for known in Reason if known == reason), "")
 
@@ -159,35 +144,15 @@ def funnel_steps(summary: Mapping[str, Any]) -> list[FunnelStep]:
 
 
 def reason_order(summary: Mapping[str, Any]) -> list[str]:
-    """Returns reasons that the recipe can give or the run gave, in their order of precedence."""
+    """Returns the reasons that stages list or the run gave, in their order of precedence.
+
+    Reasons that no stage declares come last.
+    """
     counts = summary.get("counts") or {}
     given = {**(counts.get("by_reason") or {}), **(counts.get("by_any_reason") or {})}
-    last = (
-        Reason.NOT_MEASURED, Reason.CONTENT_TYPE_UNWANTED, *OF_FORM, Reason.NO_BUCKET,
-        Reason.NO_ASPECT_CLASS, *COMPARED, Reason.NOT_SELECTED, *AFTER_SELECTION,
-    )  # fmt: skip
-    marked = [str(Reason.MARKED_DROP)] if Reason.MARKED_DROP in given else []
-    windows = ((summary.get("recipe") or {}).get("propose") or {}).get("windows")
-    lengths = [Reason.TOO_SHORT, Reason.SHORTER_THAN_WINDOW][: 2 if windows else 1]
-    order = [*marked, *map(str, lengths)]
-    for rule in applied_rules(summary):
-        if rule["severity"] == "reject":
-            order += [str(reason) for reason, _, _ in reasons_of(rule)]
-    names = {*order, *map(str, last)}
-    order += sorted(reason for reason in given if reason not in names)
-    recipe = summary.get("recipe") or {}
-    select = recipe.get("select") or {}
-    limits = (select.get("max_per_group"), select.get("keep_fraction"))
-    possible = {
-        Reason.CONTENT_TYPE_UNWANTED: bool((recipe.get("semantic") or {}).get("reject")),
-        Reason.DUPLICATE_ELSEWHERE: bool((recipe.get("dedup") or {}).get("against")),
-        Reason.DUPLICATE: (recipe.get("dedup") or {}).get("enabled", True),
-        Reason.SEMANTIC_DUPLICATE: (recipe.get("cluster") or {}).get("similarity") is not None,
-        Reason.NOT_SELECTED: limits != (None, None) or bool(select.get("keep_fractions")),
-        Reason.ANSWER_UNWANTED: bool((recipe.get("caption") or {}).get("reject")),
-    }
-    order += [str(reason) for reason in last if reason in given or possible.get(reason)]
-    return list(dict.fromkeys(order))
+    declared = summary.get("reasons") or ()
+    order = [row["name"] for row in declared if row["is_listed"] or row["name"] in given]
+    return list(dict.fromkeys([*order, *sorted(given)]))
 
 
 def format_funnel(summary: Mapping[str, Any]) -> str:

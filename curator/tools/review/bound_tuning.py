@@ -15,7 +15,7 @@ from curator.errors import UsageError, unknown_key
 from curator.measures.clip_semantics import check_content
 from curator.measures.judging import corpus_of, score_values
 from curator.measures.rule_config import Rule
-from curator.measures.rules import Bounds, resolve
+from curator.measures.rules import Bounds, resolve, unwanted_reason
 from curator.measures.score_list import SUITABILITY
 from curator.number_text import amount, compared, score
 from curator.pipeline import filter_needs
@@ -328,7 +328,7 @@ def _change(tuned: Tuned, before: Bounds | None, after: Bounds) -> dict[str, Any
 
 def _up_to(decided: pa.Table, bounds: Bounds) -> NDArray[np.bool_]:
     """Returns the clips against which no other rule has a reason, bool [N]."""
-    own = pa.array([bounds.spec.low, bounds.spec.high, f"{bounds.score}_unwanted"])
+    own = pa.array([bounds.spec.low, bounds.spec.high, unwanted_reason(bounds.score)])
     up_to = np.ones(decided.num_rows, dtype=np.bool_)
     start = 0
     for reasons in decided["reasons"].chunks:

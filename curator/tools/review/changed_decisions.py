@@ -17,17 +17,16 @@ from curator.executor.corpus_work import CorpusWork
 from curator.measures.judging import score_values
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
-from curator.records.clips import COMPARED, REMAINDER, Reason
+from curator.records.clips import REMAINDER, Reason
 from curator.runs.corpus import DecidedClips
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
-from curator.tools.report.funnel import AFTER_SELECTION
 from curator.tools.review.finished_run import Finished, has_tag, is_of_stage
 
-LATE = (*COMPARED, Reason.NOT_SELECTED, *AFTER_SELECTION)
-"""Reasons of stages after the rules."""
 NOT_PROPOSED = "no_clip_of_its_own"
 """Outcome of a remainder whose clip is not divided there under the changed recipe."""
+_PREDICTED = frozenset({Reason.HIGH_DYNAMIC_RANGE, Reason.NO_BUCKET})
+"""Reasons of stages after the selection that candidates tell, except for `_AS_WRITTEN`."""
 _AS_WRITTEN = " as written"
 """End of `reason_detail` of a clip that fits no bucket because the cut made it shorter."""
 _SLACK_FRAMES = 2.0
@@ -64,9 +63,10 @@ def after_selection(finished: Finished) -> NDArray[np.bool_]:
 
     HDR clips that the cut rejected do not count, because their outcome can be predicted.
     """
-    annotators = graph_of(finished.recipe).annotators()
-    names = [*map(str, AFTER_SELECTION), *(f"{stage.name}_failed" for stage in annotators)]
-    is_late = pc.is_in(finished.clips["reason"], value_set=pa.array(names, pa.string()))
+    graph = graph_of(finished.recipe)
+    own = {stage.name for stage in graph.deciding()}
+    late = {row["name"] for row in graph.reasons() if row["stage"] not in own} - _PREDICTED
+    is_late = pc.is_in(finished.clips["reason"], value_set=pa.array(sorted(late), pa.string()))
     details = pc.fill_null(pc.ends_with(finished.clips["reason_detail"], _AS_WRITTEN), False)
     is_cut = pc.fill_null(pc.equal(finished.clips["reason"], str(Reason.NO_BUCKET)), False)
     return np.asarray(pc.or_(is_late, pc.and_(is_cut, details)).to_numpy(), np.bool_)
@@ -114,7 +114,7 @@ def decide_again(
             candidates.slice(n_whole),
             finished.memory_budget_bytes,
             vectors=finished.vectors,
-            earlier=clips.left.get,
+            carried=clips.left.get,
             marks=finished.marks,
         )
         own.decide(filters, CorpusWork(filters.name))
@@ -146,7 +146,8 @@ def _outcomes(
     before, ids = first_reasons(finished.clips), finished.clips["clip_id"]
     stays = after_selection(finished)
     if rules_only:
-        stays |= np.array([r in LATE or is_of_stage(r, finished.measures) for r in before], bool)
+        others = reasons_after_rules(finished)
+        stays |= np.array([r in others or is_of_stage(r, finished.measures) for r in before], bool)
     # Clips come first, in the same order; a remainder may have the id of its clip.
     n_whole = int(np.sum(~has_tag(finished.clips, REMAINDER)))
     made = decided["clip_id"].slice(n_whole).combine_chunks()
@@ -159,6 +160,13 @@ def _outcomes(
         late = before[n] if stays[n] else str(Reason.HIGH_DYNAMIC_RANGE) if refused[n] else None
         then.append(reasons[row] or late)
     return then
+
+
+def reasons_after_rules(finished: Finished) -> frozenset[str]:
+    """Returns the reasons that stages after the rules declare, without those of `_PREDICTED`."""
+    graph = graph_of(finished.recipe)
+    rules = graph.deciding()[0].name
+    return frozenset(row["name"] for row in graph.reasons() if row["stage"] != rules) - _PREDICTED
 
 
 def first_reasons(clips: pa.Table) -> list[str | None]:

@@ -20,7 +20,7 @@ from curator.records.clips import REMAINDER, Reason
 from curator.runs.corpus import CLIP_ORDER, memory_budget_of
 from curator.runs.elsewhere import elsewhere_of
 from curator.runs.marked_clips import honoured_marks
-from curator.stage import Elsewhere
+from curator.stage import ReferenceClips
 from curator.storage import Store, open_store
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.candidate_store import (
@@ -135,7 +135,7 @@ class Finished:
         """Returns the footage by which clips are compared."""
         return FootageStore.of(self.store, self.stored_objects("footage"))
 
-    def elsewhere(self) -> list[Elsewhere]:
+    def elsewhere(self) -> list[ReferenceClips]:
         """Returns clips of other outputs and removed clips, as a run of this recipe reads them."""
         return elsewhere_of(self.store, self.recipe, read_removals(self.store))
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from curator.errors import RecipeError
 from curator.measures.judging import corpus_of, reason_of, score_values
 from curator.measures.rule_config import Rule
-from curator.measures.rules import Bounds, resolve
+from curator.measures.rules import Bounds, resolve, unwanted_reason
 from curator.number_text import plain
 from curator.pipeline import filter_needs, graph_of
 from curator.recipe import Recipe, with_changes
@@ -291,7 +291,7 @@ def _of_rule(rule: JudgedRule) -> Settings:
     key, config = f"filters.{rule.bounds.rule}", rule.rule
     if rule.reason == Reason.NOT_MEASURED:
         return {f"{key}.unmeasured": "keep"}
-    if rule.reason == f"{rule.bounds.score}_unwanted":
+    if rule.reason == unwanted_reason(rule.bounds.score):
         return _named_values(key, rule)
     assert rule.value is not None, "a bound rejects only a clip with the score"
     is_low = rule.bounds.min is not None and rule.value < rule.bounds.min

@@ -30,7 +30,11 @@ from curator.records.clips import OVERRIDDEN, Reason
 from curator.storage.metadata_columns import is_metadata
 from curator.tools.report.histogram import BINS, Axis, axis_of
 from curator.tools.review.bound_tuning import check_measured, full_key
-from curator.tools.review.changed_decisions import LATE, after_selection, is_refused_hdr
+from curator.tools.review.changed_decisions import (
+    after_selection,
+    is_refused_hdr,
+    reasons_after_rules,
+)
 from curator.tools.review.finished_run import Finished, is_of_stage
 
 KEPT = 0
@@ -86,8 +90,8 @@ class LiveFunnel:
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         self.now = np.array([*own, KEPT], np.uint16)[codes]
         """Codes of the clips' present outcomes, uint16 [N]."""
-        measures = self.finished.measures
-        stays = np.array([name in LATE or is_of_stage(name, measures) for name in self.reasons])
+        measures, others = self.finished.measures, reasons_after_rules(self.finished)
+        stays = np.array([name in others or is_of_stage(name, measures) for name in self.reasons])
         is_late = stays[self.now] | after_selection(self.finished)
         self._late = np.where(is_late, self.now, KEPT).astype(np.uint16)
         self.seconds = score_values(self.candidates, "seconds")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import fields
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,7 @@ class Place:
         self.families = families_of(CONFIG, "weights", (Redness(),))
         self.names = frozenset(family.name for family in self.families)
         self.parts = TrackParts(open_store(str(folder)), self.families)
+        self.keep = partial(self.parts.keep, stage="analyze")
 
     def measure(self, source: SourceRef, families: frozenset[str]) -> AnalyzedUnit:
         """Measures families of a source, as a run does that lacks them."""
@@ -121,7 +123,7 @@ class Place:
 
     def run(self, item: Any) -> AnalyzedUnit:  # noqa: ANN401
         stage = AnalyzeStage(CONFIG, families=getattr(item, "families", frozenset()))
-        unit: AnalyzedUnit = UnitWorker(stage=stage, keep=self.parts.keep)([item]).results
+        unit: AnalyzedUnit = UnitWorker(stage=stage, keep=self.keep)([item]).results
         return unit
 
     def in_segments(self, source: SourceRef, families: frozenset[str]) -> AnalyzedUnit:
@@ -142,9 +144,7 @@ class Place:
             segments=tuple(self.parts.segments(families).name_of([one.key]) for one in items),
             hashes=hashes,
         )
-        worker = UnitWorker(
-            stage=JoinStage(CONFIG), load=self.parts.load_segments, keep=self.parts.keep
-        )
+        worker = UnitWorker(stage=JoinStage(CONFIG), load=self.parts.load_segments, keep=self.keep)
         unit: AnalyzedUnit = worker([item]).results
         return unit
 

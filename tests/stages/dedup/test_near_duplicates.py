@@ -15,7 +15,7 @@ from curator.matching import picture_vectors
 from curator.matching.clip_footage import ClipFootage, joined
 from curator.matching.verify_pair import Match
 from curator.records.clips import Reason
-from curator.stage import Elsewhere
+from curator.stage import ReferenceClips
 from curator.stages.dedup import near_duplicates
 from curator.stages.dedup import stage as dedup_stage
 from curator.stages.dedup.config import DedupConfig
@@ -126,7 +126,7 @@ def found_in(
 ) -> set[str]:
     """Ids of clips that are compared with removed footage, whatever else is near them."""
     monkeypatch.setattr(near_duplicates, "verify_pair", lambda *_: SAME)
-    place = Elsewhere(
+    place = ReferenceClips(
         key="x", reason=Reason.REMOVED_BEFORE, footage=FootageInMemory("x", [removed])
     )
     names = ids(*(clip.clip_id for clip in own))

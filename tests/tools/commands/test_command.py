@@ -10,6 +10,8 @@ from command_line import Curate
 from film_makers import empty_file, text_file
 
 from curator.cli import GROUPS, main
+from curator.pipeline import graph_of
+from curator.recipe import Recipe
 from curator.storage import open_store
 from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from curator.tools.commands.run import failures_exit_code, is_too_many
@@ -286,7 +288,14 @@ def test_clips_count_that_were_to_be_kept(
     """Pins that clips which the recipe rejects are neither failures nor a part of the whole."""
     counts = {"failed": 1, "sources": 20, "kept": 20, "by_reason": by_reason,
               "by_error": {"not_a_video": 1}}  # fmt: skip
-    summary = {"counts": counts, "work": {}, "tables": {}}
+    reasons = graph_of(Recipe()).reasons()
+    summary = {"counts": counts, "work": {}, "tables": {}, "reasons": reasons}
     assert failures_exit_code(open_store(str(tmp_path)), summary, None) == code
+    # A reason of a user's own that only sounds like a failure is none.
+    counts["by_reason"] = {"license_check_failed": 20}
+    assert failures_exit_code(open_store(str(tmp_path)), summary, None) == EXIT_OK
+    counts["by_reason"] = by_reason
+    own = failures_exit_code(open_store(str(tmp_path)), summary, None, stages=["caption"])
+    assert own == EXIT_OK, "a cut that fails is no failure of a command that only captions"
     words = "curate: 3 of 23 clips that the recipe keeps could not be cut"
     assert (words in capsys.readouterr().err) == (code == EXIT_FAILED)

@@ -10,7 +10,7 @@ import pytest
 from command_line import Curate
 
 from curator.errors import CuratorError, StorageError, UsageError
-from curator.executor.progress import Progress
+from curator.executor.progress import Expected, Progress, ProgressStep
 from curator.runs import progress_report
 from curator.runs.lease import held
 from curator.runs.progress_report import reported, run_status
@@ -41,6 +41,7 @@ def break_off(out: str, curate: Curate) -> None:
         Progress(io.StringIO(), live=False) as progress,
         reported(store, progress),
     ):
+        progress.expect(Expected(), [ProgressStep(name="analyze", noun="source")])
         progress.stage("analyze")
         progress.work(40, 400.0)
         wait(lambda: run_status(store).get("items") == 40)

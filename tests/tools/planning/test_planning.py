@@ -8,7 +8,7 @@ import pytest
 from curator.cli import main
 from curator.errors import UsageError
 from curator.executor.engine import Engine
-from curator.executor.progress import Expected
+from curator.executor.progress import Expected, ProgressStep
 from curator.recipe import load_recipe
 from curator.records.sources import SourceRef
 from curator.runs.progress_report import expected_of, read_plan, write_plan
@@ -168,8 +168,10 @@ def test_run_takes_the_plan_of_its_own_recipe_alone(tmp_path: Path) -> None:
     write_plan(store, plan, recipe)
     assert read_plan(store, recipe).items() > plan.items()
     assert read_plan(store, load_recipe("quickstart", ["propose.max_s=5"])) == {}
-    assert expected_of(plan, {}).is_planned
+    steps = [ProgressStep(name="analyze", time_share=5.0), ProgressStep(name="commit")]
+    assert expected_of(plan, {}, steps).is_planned
+    assert expected_of({}, {}, steps) == Expected(seconds={"analyze": 5.0})
     previous = {"work": {"sources_analyzed": 3}, "stage_seconds": {"analyze": 7.0}}
-    assert expected_of(plan, previous) == Expected(seconds={"analyze": 7.0})
+    assert expected_of(plan, previous, steps) == Expected(seconds={"analyze": 7.0})
     (tmp_path / "plan.json").write_text("{")
     assert read_plan(store, recipe) == {}

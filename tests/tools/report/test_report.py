@@ -16,6 +16,8 @@ from PIL import Image
 
 from curator.measures.score_list import SCORES
 from curator.number_text import amount, clock, compared, length, plain, score, share, size
+from curator.pipeline import graph_of
+from curator.recipe import Recipe
 from curator.records.clips import Reason
 from curator.records.columns import field_names
 from curator.records.sources import Note, Source
@@ -81,17 +83,19 @@ def rejected(number: int, reason: str, /, **changes: object) -> dict[str, Any]:
 def summary_of(clips: list[dict[str, Any]], **changes: object) -> dict[str, Any]:
     n_kept = sum(c["decision"] == "kept" for c in clips)
     shard = {"name": "shards/b/b-0.tar", "bucket": "720p_16-9_33f", "n_samples": 2}
+    recipe = {
+        "about": "about this recipe",
+        "propose": {"min_s": 2.0},
+        "filters": {
+            "motion": {"min": 0.005, "max": 4.0, "why": "static shots teach no motion"},
+            "luma": {"min": 0.06, "max": None, "why": ""},
+        },
+        "dedup": {"enabled": True, "similarity": 0.8},
+    }
     return {
         "curate_version": "0.1.0",
-        "recipe": {
-            "about": "about this recipe",
-            "propose": {"min_s": 2.0},
-            "filters": {
-                "motion": {"min": 0.005, "max": 4.0, "why": "static shots teach no motion"},
-                "luma": {"min": 0.06, "max": None, "why": ""},
-            },
-            "dedup": {"enabled": True, "similarity": 0.8},
-        },
+        "recipe": recipe,
+        "reasons": graph_of(Recipe.model_validate(recipe)).reasons(),
         "counts": {
             "sources": 3, "done": 2, "failed": 1, "skipped_names": 4,
             "by_error": {"not_a_video": 1}, "by_note": {"truncated": 1}, "clips": len(clips),
@@ -257,9 +261,8 @@ def test_funnel_goes_in_the_order_in_which_reasons_count() -> None:
         ("no_bucket", 0, 1, 2),
         ("duplicate", 1, 1, 1),
     ]
-    # A reason that the recipe does not have.
+    # A reason that no stage declares.
     summary = summary_of([rejected(0, "too_odd"), clip(1)])
-    summary["recipe"]["dedup"]["enabled"] = False
     assert reason_order(summary)[-1] == "too_odd"
     assert funnel_steps(summary)[-1].n_left == 1
 

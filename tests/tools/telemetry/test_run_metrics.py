@@ -18,7 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from curator.cli import main
 from curator.errors import UsageError
 from curator.executor.engine import Engine
-from curator.executor.progress import Progress
+from curator.executor.progress import Expected, Progress
 from curator.executor.ray_cluster import RayCluster
 from curator.installation import install_extra
 from curator.runs.commit_run import clip_outcomes
@@ -46,6 +46,7 @@ def free_port() -> int:
 def log() -> RunLog:
     """In the middle of analysis."""
     progress = Progress(io.StringIO(), live=False)
+    progress.expect(Expected(seconds={"analyze": 9.0, "cut": 3.0}), ())
     progress.sources(9)
     progress.stage("scan")
     progress.stage("analyze")
