@@ -257,8 +257,8 @@ class AnnotatorWorker:
                 self._stages[number].frames, wanted, arrays, strict=True
             )
         )
-        clip, tracks = item.clip, self._stages[number].tracks
-        signals = self._signals(clip.facts, clip.parts, tracks) if tracks else {}
+        clip, names = item.clip, self._stages[number].signals
+        signals = self._signals(clip.facts, clip.parts, names) if names else {}
         return SampledClip(facts=clip.facts, requested=requested, signals=signals)
 
     def _placed(

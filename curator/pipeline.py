@@ -145,7 +145,7 @@ class Graph:
         """Returns the stage with a name."""
         return next(stage for stage in self.stages if stage.name == name)
 
-    def since(self, name: str) -> "Graph":
+    def from_stage(self, name: str) -> "Graph":
         """Returns the graph from the stage `name` on; a snapshot has the results before it."""
         at = [stage.name for stage in self.stages].index(name)
         return replace(self, stages=self.stages[at:])
@@ -317,7 +317,7 @@ def graph_of(recipe: Recipe) -> Graph:
         if stage.name in [other.name for other in stages]:
             raise RecipeError(f"stages: {entry.use!r}: there is a stage {stage.name!r} already")
         if isinstance(stage, Annotator):
-            _refuse_unmeasured(stage.tracks, recipe, f"stages: tracks of {entry.use!r}")
+            _refuse_unmeasured(stage.signals, recipe, f"stages: signals of {entry.use!r}")
             _insert_annotator(stages, stage, entry, measures_of(recipe).specs)
         else:
             _insert(stages, stage, entry)
@@ -483,7 +483,7 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 def _reads(stage: AnyGraphStage) -> tuple[str, ...]:
     """Returns the tables that a stage reads."""
-    is_of_tracks = isinstance(stage, Annotator) and bool(stage.tracks)
+    is_of_tracks = isinstance(stage, Annotator) and bool(stage.signals)
     return (*stage.reads, "tracks") if is_of_tracks else stage.reads
 
 

@@ -391,21 +391,21 @@ class Scheduler:
             for values in all_values:
                 for column in values.columns:
                     if column.version.family.columns:
-                        made.columns.append((column, values.of))
+                        made.columns.append((column, values.key_of_clip))
                     else:
-                        made.members.add(column, values.of)
+                        made.members.add(column, values.key_of_clip)
             # Clips with the same key share a value, which is computed from the first clip.
-            numbers = np.unique(np.concatenate([values.makers for values in all_values]))
+            numbers = np.unique(np.concatenate([values.first_clips for values in all_values]))
             if not len(numbers):
                 continue
             for stage, values in zip(chain, all_values, strict=True):
-                if values.is_missing.any():
+                if values.is_key_missing.any():
                     stage.preflight()
             errors: list[dict[int, str]] = [{} for _ in chain]
             for results in self._run(runner, chain, kind, clips, all_values, numbers):
                 for result in results:
                     for number, error in result.errors.items():
-                        errors[number][int(all_values[number].of[result.number])] = error
+                        errors[number][int(all_values[number].key_of_clip[result.number])] = error
                     for number, some in result.members.items():
                         all_values[number].take(result.number, some)
                         made.n_made.update(member.version.family.name for member in some)
@@ -432,7 +432,7 @@ class Scheduler:
         """Finds the stored and the missing values of each stage of a chain."""
         keys: list[list[str | None]] = [[] for _ in chain]
         chunks: list[list[pa.Array]] = [[] for _ in chain]
-        measured = [self._signals.fingerprints(stage.tracks) for stage in chain]
+        measured = [self._signals.fingerprints(stage.signals) for stage in chain]
         for number in range(len(clips)):
             facts, sha256, _ = clips[number]
             for stage, fingerprints, own in zip(chain, measured, keys, strict=True):
@@ -458,19 +458,19 @@ class Scheduler:
         numbers: NDArray[np.int64],
     ) -> Iterator[list[ClipResult]]:
         """Computes the missing values of the clips with these numbers."""
-        is_maker = [np.isin(numbers, own.makers) for own in values]
-        tracks = {name for stage in chain for name in stage.tracks}
+        is_first = [np.isin(numbers, own.first_clips) for own in values]
+        signals = {name for stage in chain for name in stage.signals}
         parts: Mapping[str, PartsByColumn] = {}
-        if tracks:
+        if signals:
             source_ids = {clips[number][0].source_id for number in numbers.tolist()}
-            parts = self._signals.find(source_ids, tracks)
+            parts = self._signals.find(source_ids, signals)
 
         def to_do() -> Iterator[ClipWork]:
             for at, number in enumerate(numbers.tolist()):
                 facts, _, where = clips[number]
                 keys = {
                     own: values[own].key(number)
-                    for own, is_one in enumerate(is_maker)
+                    for own, is_one in enumerate(is_first)
                     if is_one[at]
                 }
                 own_parts = parts.get(facts.source_id, {})
@@ -517,17 +517,17 @@ class _Values:
 
     Attributes:
         keys: Distinct keys.
-        of: Index of each clip's key, int32 [clips], -1 for no key.
+        key_of_clip: Index of each clip's key, int32 [clips], -1 for no key.
         columns: Values of each family.
-        is_missing: Whether a key lacks a value of any family, bool [keys].
-        makers: Number of the first clip of each missing key, int64.
+        is_key_missing: Whether a key lacks a value of any family, bool [keys].
+        first_clips: Number of the first clip of each missing key, int64.
     """
 
     keys: pa.Array
-    of: NDArray[np.int32]
+    key_of_clip: NDArray[np.int32]
     columns: Sequence[MemberColumn]
-    is_missing: NDArray[np.bool_]
-    makers: NDArray[np.int64]
+    is_key_missing: NDArray[np.bool_]
+    first_clips: NDArray[np.int64]
 
     @classmethod
     def find(cls, store: FamilyStore, stage: AnyAnnotator, keys: pa.ChunkedArray) -> "_Values":
@@ -537,19 +537,25 @@ class _Values:
             store.find(version, pa.chunked_array([distinct]))
             for version in stage.versions().values()
         ]
-        is_missing = ~np.logical_and.reduce([column.is_there for column in columns])
+        is_key_missing = ~np.logical_and.reduce([column.is_there for column in columns])
         numbers, first = np.unique(of, return_index=True)
         is_key = numbers >= 0
-        makers = np.sort(first[is_key][is_missing[numbers[is_key]]])
-        return cls(keys=distinct, of=of, columns=columns, is_missing=is_missing, makers=makers)
+        first_clips = np.sort(first[is_key][is_key_missing[numbers[is_key]]])
+        return cls(
+            keys=distinct,
+            key_of_clip=of,
+            columns=columns,
+            is_key_missing=is_key_missing,
+            first_clips=first_clips,
+        )
 
     def key(self, clip: int) -> str:
         """Returns the key of a clip by its number."""
-        return str(self.keys[int(self.of[clip])].as_py())
+        return str(self.keys[int(self.key_of_clip[clip])].as_py())
 
     def take(self, clip: int, members: Sequence[StoredMember]) -> None:
         """Adds the newly computed values of a clip."""
-        at = int(self.of[clip])
+        at = int(self.key_of_clip[clip])
         by_name = {column.version.family.name: column for column in self.columns}
         for member in members:
             by_name[member.version.family.name].places[at] = member.where
@@ -562,22 +568,22 @@ def _add_failures(
 
     `errors` has the error of each failed key, by the key's index.
     """
-    failed = np.flatnonzero(np.isin(values.of, list(errors))).tolist()
-    first = f"such as {clips[failed[0]][0].clip_id}: {errors[int(values.of[failed[0]])]}"
+    failed = np.flatnonzero(np.isin(values.key_of_clip, list(errors))).tolist()
+    first = f"such as {clips[failed[0]][0].clip_id}: {errors[int(values.key_of_clip[failed[0]])]}"
     if not stage.required:
         made.lacking[stage.name] = len(failed)
         logger.warning("%s: clips without its values: %d, %s", stage.name, len(failed), first)
         return
-    n_wanting = int(values.is_missing[values.of[values.of >= 0]].sum())
+    n_wanting = int(values.is_key_missing[values.key_of_clip[values.key_of_clip >= 0]].sum())
     # If other clips have values, a single failure may be the fault of the clip.
-    is_alone = len(failed) == 1 and not values.is_missing.all()
+    is_alone = len(failed) == 1 and not values.is_key_missing.all()
     if len(failed) == n_wanting and not is_alone:
         raise CuratorError(
             f"{stage.name} failed on {amount(len(failed), 'clip')}, all that it received, {first}; "
             "nothing was committed"
         )
     for number in failed:
-        error = errors[int(values.of[number])]
+        error = errors[int(values.key_of_clip[number])]
         made.rejected[clips[number][0].clip_id] = (stage.name, error)
 
 

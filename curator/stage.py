@@ -158,7 +158,7 @@ class GraphStage(ABC, Generic[ConfigT]):
         results_ignore: Settings that change no result. The fingerprint does not include them.
         sections: Sections of the recipe with settings of the stage; by default the section with
             its name.
-        after_change: Effect of another setting on the next run, for people; empty for a stage
+        change_effect: Effect of another setting on the next run, for people; empty for a stage
             without a section of its own.
         is_remade: Whether `curate recaption` runs the stage again over a finished run.
         step: Step of the run to which the stage's work belongs, in progress, plan and times; by
@@ -178,7 +178,7 @@ class GraphStage(ABC, Generic[ConfigT]):
     results_ignore: ClassVar[frozenset[str]] = frozenset()
     media: ClassVar[frozenset[Medium]] = frozenset({Medium.VIDEO})
     config_type: ClassVar[type[BaseModel]] = StageConfig
-    after_change: ClassVar[str] = ""
+    change_effect: ClassVar[str] = ""
     is_remade: ClassVar[bool] = False
     noun: ClassVar[str] = "item"
     time_share: ClassVar[float] = 0.0
@@ -576,7 +576,7 @@ class CorpusStage(GraphStage[ConfigT]):
     scope = Scope.CORPUS
     reads: ClassVar[tuple[str, ...]] = ("clips",)
     writes: ClassVar[tuple[str, ...]] = ("clips",)
-    after_change: ClassVar[str] = JUDGED_AGAIN
+    change_effect: ClassVar[str] = JUDGED_AGAIN
     time_share: ClassVar[float] = 0.1
 
     @property
@@ -766,7 +766,7 @@ class SampledClip:
     """A clip with its requested frames, in the order of `Annotator.frames`.
 
     Attributes:
-        signals: Float32 [n_frames] by the names of `Annotator.tracks`: a value per written frame.
+        signals: Float32 [n_frames] by the names of `Annotator.signals`: a value per written frame.
     """
 
     facts: ClipFacts
@@ -800,7 +800,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         frames: Requests for frames; empty for an annotator that reads only columns.
         columns: Columns of `clips`, or names in `NOT_IN_CLIPS`, that it reads. If a clip's value
             in one of them changes, the clip is annotated again.
-        tracks: Signals that the analysis measured, per frame (such as `luma_mean`) or per sample
+        signals: Signals that the analysis measured, per frame (such as `luma_mean`) or per sample
             (such as `motion`, or a signal of a `Measure` of the recipe). `SampledClip.signals` has
             a value per written frame. A frame that the cut repeats has the value of its source
             frame. A sample's value holds from its frame to the frame before the next sample, and
@@ -821,7 +821,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     families: tuple[Family, ...] = ()
     frames: ClassVar[tuple[FrameRequest, ...]] = (FrameRequest(),)
     columns: ClassVar[tuple[str, ...]] = ()
-    tracks: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
     batch: ClassVar[int] = 1
     kinds: ClassVar[tuple[Resources, ...]] = (Resources(),)
     required: ClassVar[bool] = True
@@ -860,7 +860,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         """Returns the families with their fingerprints, by name."""
         requests = [(getattr(f.at, "__qualname__", str(f.at)), f.size) for f in self.frames]
         made_by = self.name, self.version, self.settings(), self.models()
-        reads = requests, self.columns, *([self.tracks] if self.tracks else [])
+        reads = requests, self.columns, *([self.signals] if self.signals else [])
         return {
             family.name: FamilyVersion(family, fingerprint(*made_by, family.to_json(), *reads))
             for family in self.families
@@ -868,7 +868,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
 
     def reads_columns(self) -> tuple[str, ...]:
         """Returns `columns`, and those that place a clip in the tracks that the stage reads."""
-        return (*self.columns, *PLACE_IN_SOURCE) if self.tracks else self.columns
+        return (*self.columns, *PLACE_IN_SOURCE) if self.signals else self.columns
 
     def writes_columns(self) -> list[str]:
         """Returns the names of the columns that the annotator adds to `clips`."""
@@ -878,7 +878,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         """Returns a digest of the inputs of a clip's values; None for a clip without values.
 
         Clips with the same key share a value. The columns of `facts` are those of `reads_columns`,
-        and for each signal of `tracks` the fingerprint of the settings that measured it.
+        and for each of `signals` the fingerprint of the settings that measured it.
         """
         columns = {
             name: sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray) else value

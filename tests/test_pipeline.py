@@ -51,7 +51,7 @@ def test_a_pass_over_a_snapshot_has_the_stages_from_one_on() -> None:
     """Pins that the pass still knows what changed the pixels of the written clips."""
     own = f"stages=[blocklist:Blocklist, {{use: {BLUR}, {REGIONS}}}]"
     whole = graph_of(load_recipe("quickstart", [own, "shard.embedding=none"]))
-    since = whole.since("caption")
+    since = whole.from_stage("caption")
     assert [stage.name for stage in since] == ["caption", "shard", "commit"]
     assert since.pixels == whole.pixels != ""
     assert not since.deciding()

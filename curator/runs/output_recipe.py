@@ -39,10 +39,10 @@ _OF_NO_STAGE = {
 def consequences(recipe: Recipe) -> dict[str, str]:
     """Returns the effects of a change on the next run, by section or key of the recipe."""
     by_section = {
-        section: stage.after_change
+        section: stage.change_effect
         for stage in built_in_stages(recipe)
         for section in stage.sections
-        if stage.after_change
+        if stage.change_effect
     }
     return {**by_section, **_OF_NO_STAGE}
 

@@ -138,7 +138,7 @@ class Recaption:
 def _graph_of(recipe: Recipe) -> Graph:
     """Returns the stages from the captions on."""
     graph = graph_of(recipe)
-    return graph.since(graph.writer("annotations").name)
+    return graph.from_stage(graph.writer("annotations").name)
 
 
 class SnapshotSources(SourceTable):

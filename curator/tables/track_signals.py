@@ -106,7 +106,7 @@ class SignalReader:
     def __call__(
         self, clip: ClipFacts, parts: PartsByColumn, signals: Iterable[str]
     ) -> dict[str, NDArray[np.float32]]:
-        """Returns the values of a clip by signal, float32 [n_frames], as `Annotator.tracks` says.
+        """Returns the values of a clip by signal, float32 [n_frames], as `Annotator.signals` says.
 
         `parts` is from `SignalParts.find`.
         """

@@ -61,7 +61,7 @@ class Distance(Annotator[StageConfig]):
 
     name, version = "distance", 1
     frames = (FrameRequest(),)
-    tracks = ("shown",)
+    signals = ("shown",)
     families = (Family("distances", Scope.CLIP, Columns({"distance": "i32"})),)
 
     def process(self, unit):

@@ -77,7 +77,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     by_content = frozenset({"scan"})
     config_type = AnalyzeConfig
     sections = ("analyze", "measures")
-    after_change = "sources are decoded again for measurements that depend on this key"
+    change_effect = "sources are decoded again for measurements that depend on this key"
     noun = "source"
     time_share = 100.0
     helpers = ("plan", "join", "hash")

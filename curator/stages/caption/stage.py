@@ -108,7 +108,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     writes = ("annotations", REPLIES)
     by_content = frozenset(reads)
     config_type = CaptionConfig
-    after_change = "captions are made again, and tars whose texts change are packed again"
+    change_effect = "captions are made again, and tars whose texts change are packed again"
     is_remade = True
     noun = "window"
     time_share = 0.5

@@ -124,7 +124,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
     writes = ("cuts", "clips")
     by_content = frozenset({"clips", "tracks"})
     config_type = CutConfig
-    after_change = "clips are cut again"
+    change_effect = "clips are cut again"
     noun = "clip"
     time_share = 25.0
     helpers = ("look",)

@@ -63,7 +63,7 @@ class DedupStage(CorpusStage[DedupConfig]):
     reads = ("clips", "candidates")
     writes = ("clips", PAIRS)
     config_type = DedupConfig
-    after_change = "the run decides again which duplicates stay"
+    change_effect = "the run decides again which duplicates stay"
     time_share = 4.0
     needs_all = "the best of the clips that show the same footage stays"
     needs_earlier = ", or the clip that an earlier generation kept"

@@ -70,7 +70,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     reads = ("tracks",)
     writes = ("candidates", "shots", "embeddings")
     config_type = ProposeConfig
-    after_change = "clips are proposed and scored again, and new clips are cut"
+    change_effect = "clips are proposed and scored again, and new clips are cut"
     step = "analyze"
     # A worker mostly waits for parts of tracks.
     resources = Resources(cpus=0.5)

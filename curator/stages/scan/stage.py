@@ -30,7 +30,7 @@ class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
     key = ("version", "uri")
     unit_items = 64
     config_type = ScanConfig
-    after_change = "metadata of the sources is read again"
+    change_effect = "metadata of the sources is read again"
     noun = "source"
     results_ignore = frozenset({"sidecar_meta"})
     sandboxed = True

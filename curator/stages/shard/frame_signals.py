@@ -13,7 +13,7 @@ from curator.stages.shard.config import ShardConfig
 class FrameSignals(Annotator[ShardConfig]):
     """Adds each signal of `shard.signals` to the samples: `<signal>.npy`, float32 [frames].
 
-    Nothing is decoded. `Annotator.tracks` says which value a frame has.
+    Nothing is decoded. `Annotator.signals` says which value a frame has.
     """
 
     name = "frame_signals"
@@ -24,14 +24,14 @@ class FrameSignals(Annotator[ShardConfig]):
 
     def __init__(self, config: ShardConfig) -> None:
         super().__init__(config)
-        self.tracks = config.signals
+        self.signals = config.signals
         self.families = tuple(
             Family(name, Scope.CLIP, Array("f32", (FRAMES,)), member=f"{name}.npy")
             for name in config.signals
         )
 
     def settings(self) -> dict[str, object]:
-        """Returns no settings: `tracks` has the signals."""
+        """Returns no settings: `signals` has them."""
         return {}
 
     def process(self, unit: Sequence[SampledClip]) -> list[Mapping[str, NDArray[np.float32]]]:

@@ -25,7 +25,7 @@ class ShardStage(Stage[ShardConfig, ShardUnit, DescribedTar]):
     writes = ("shards", "clips")
     by_content = frozenset(reads)
     config_type = ShardConfig
-    after_change = "clips are packed again where tars change"
+    change_effect = "clips are packed again where tars change"
     time_share = 1.0
 
     def __init__(self, config: ShardConfig, tars: TarWriter | None = None) -> None:
