@@ -29,6 +29,8 @@ from curator.storage.object_service import service_named
 
 # Ray's native code reads the token once a process, at its import, which any test may cause.
 use_own_token()
+# Imports and the collection of tests make a million objects, and all of them stay.
+gc.disable()
 
 
 _HEAVY = ("tools/removal", "runs", "executor", "examples", "faults", "models", "loading", "infra")
@@ -60,6 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Python looks for no garbage among what is there by now, the million objects of modules.
     """
     gc.freeze()
+    gc.enable()
     tests = Path(__file__).parent
 
     def place(item: pytest.Item) -> tuple[int, str]:
