@@ -134,14 +134,17 @@ def _not_synced() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _kept_sandbox() -> Iterator[None]:
+def _kept_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Lets runs of this process have one sandboxed process; equal films and pairs are done once."""
     kept, forking = KeptSandbox(), Forking()
+    own = tmp_path_factory.getbasetemp()
+    tracks = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "analyzed-films"
+    tracks.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "process_sandbox", lambda: kept)
         patch.setattr(sandboxed_process, "subprocess", forking)
         patch.setattr(sandboxed_process, "importable_code", code_now)
-        patch.setattr(SandboxedProcess, "process", remembering(SandboxedProcess.process))
+        patch.setattr(SandboxedProcess, "process", remembering(SandboxedProcess.process, tracks))
         patch.setattr(near_duplicates, "verify_pair", remembering_matches(verify_pair))
         yield
     process_sandbox().stop()
