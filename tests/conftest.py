@@ -29,6 +29,8 @@ from curator.storage.object_service import service_named
 
 # Ray's native code reads the token once a process, at its import, which any test may cause.
 use_own_token()
+# Imports and the collection of tests make a million objects, and all of them stay.
+gc.disable()
 
 
 _HEAVY = ("tools/removal", "runs", "executor", "examples", "faults", "models", "loading", "infra")
@@ -40,17 +42,33 @@ _TOGETHER = (
 """Beginnings of files that share a finished run: one process of those of xdist has them all."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets each process of xdist begin to collect at another file.
+
+    In a fresh clone, a process then rewrites the assertions of a share of the files, and finds the
+    bytecode of the others.
+    """
+    process = getattr(config, "workerinput", None)
+    if process is None or config.args != config.getini("testpaths"):
+        return
+    files = sorted(str(path) for path in Path(__file__).parent.rglob("test_*.py"))
+    begin = len(files) * int(process["workerid"].removeprefix("gw")) // process["workercount"]
+    config.args[:] = files[begin:] + files[:begin]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the files of heavy folders first; the tests of a file stay in their order.
 
     Python looks for no garbage among what is there by now, the million objects of modules.
     """
     gc.freeze()
+    gc.enable()
     tests = Path(__file__).parent
 
-    def place(item: pytest.Item) -> int:
+    def place(item: pytest.Item) -> tuple[int, str]:
         path = item.path.relative_to(tests).as_posix()
-        return next((n for n, name in enumerate(_HEAVY) if path.startswith(name)), len(_HEAVY))
+        heavy = (n for n, name in enumerate(_HEAVY) if path.startswith(name))
+        return next(heavy, len(_HEAVY)), path
 
     items.sort(key=place)
 
@@ -116,14 +134,17 @@ def _not_synced() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _kept_sandbox() -> Iterator[None]:
+def _kept_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Lets runs of this process have one sandboxed process; equal films and pairs are done once."""
     kept, forking = KeptSandbox(), Forking()
+    own = tmp_path_factory.getbasetemp()
+    tracks = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "analyzed-films"
+    tracks.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "process_sandbox", lambda: kept)
         patch.setattr(sandboxed_process, "subprocess", forking)
         patch.setattr(sandboxed_process, "importable_code", code_now)
-        patch.setattr(SandboxedProcess, "process", remembering(SandboxedProcess.process))
+        patch.setattr(SandboxedProcess, "process", remembering(SandboxedProcess.process, tracks))
         patch.setattr(near_duplicates, "verify_pair", remembering_matches(verify_pair))
         yield
     process_sandbox().stop()

@@ -11,6 +11,7 @@ import os
 import pickle
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -91,21 +92,22 @@ def variables() -> dict[str, str]:
     }
 
 
-def remembering(process: Process) -> Process:
+def remembering(process: Process, folder: Path) -> Process:
     """`SandboxedProcess.process`, which analyzes equal bytes in an equal way once.
 
     Only whole files of this machine that the package's own measures read, on a CPU; and only what
     came of them without a failure. Everything else is done each time. The file is opened each time
-    as the sandbox would open it, so that one that changed, or cannot be read, is met.
+    as the sandbox would open it, so that one that changed, or cannot be read, is met. The processes
+    of xdist share what they remember, in a folder.
     """
-    remembered: dict[object, bytes] = {}
 
     def processed(self: SandboxedProcess, stage: Stage[Any, Any, Any], item: Any) -> Any:  # noqa: ANN401
         key = _key(stage, item)
         if key is None:
             return process(self, stage, item)
-        if (packed := remembered.get(key)) is not None:
-            result, spent_s, counted = pickle.loads(packed)
+        path = folder / hashlib.sha256(repr(key).encode()).hexdigest()
+        if path.exists():
+            result, spent_s, counted = pickle.loads(path.read_bytes())
             for name, seconds in spent_s.items():
                 stage.cpu_s[name] += seconds
             stage.counts.update(counted)
@@ -114,7 +116,9 @@ def remembering(process: Process) -> Process:
         result = process(self, stage, item)
         if isinstance(result, Track):
             spent = Counter(stage.cpu_s) - before_s, stage.counts - counts
-            remembered[key] = pickle.dumps((result, *spent))
+            written = folder / f"{path.name}-{os.getpid()}-{threading.get_ident()}"
+            written.write_bytes(pickle.dumps((result, *spent)))
+            written.rename(path)
         return result
 
     return processed
@@ -151,5 +155,6 @@ def _key(stage: Stage[Any, Any, Any], item: object) -> object | None:
     except Exception:  # noqa: BLE001 - the sandbox meets it too
         return None
     place = replace(source, uri=Path(source.uri).suffix, version="")
-    how = stage.config.model_dump_json(), settings["_families"], settings["_threads"]
-    return content, how, repr(replace(item, source=place)), tuple(sorted(variables().items()))
+    how = stage.config.model_dump_json(), sorted(settings["_families"]), settings["_threads"]
+    what = repr(replace(item, source=place, families=frozenset())), sorted(item.families)
+    return content, how, what, tuple(sorted(variables().items()))

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
+from curator.executor.cpu_accounting import no_collection
 from curator.executor.sandbox import end_with_parent
 
 MODULES = ("torch", "cv2", "curator.executor.sandbox_main", "curator.stages.analyze.stage")
@@ -137,10 +138,11 @@ def main(number: int) -> None:
 
 
 def _load(modules: Sequence[str]) -> None:
-    for name in modules:
-        # The sandbox says what is missing.
-        with suppress(ImportError):
-            importlib.import_module(name)
+    with no_collection():
+        for name in modules:
+            # The sandbox says what is missing.
+            with suppress(ImportError):
+                importlib.import_module(name)
 
 
 def _adopt(

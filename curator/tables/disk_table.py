@@ -226,12 +226,13 @@ class SortedRows(_GrowingTable):
 
 def widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Returns the columns of a schema; those that the table lacks are null."""
-    columns = [
-        table[field.name].cast(field.type)
-        if field.name in table.column_names
-        else pa.nulls(len(table), field.type)
-        for field in schema
-    ]
+    there = dict(zip(table.column_names, table.columns, strict=True))
+    columns = []
+    for field in schema:
+        column = there.get(field.name)
+        if column is None:
+            column = pa.nulls(len(table), field.type)
+        columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.table(columns, schema=schema)
 
 

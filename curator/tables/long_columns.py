@@ -31,11 +31,13 @@ def joined_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Returns a column in one chunk, or in several chunks of `CHUNK_BYTES`."""
     if column.num_chunks < 2:
         return column
+    if not _has_offsets(column.type) or column.nbytes <= CHUNK_BYTES:
+        return pa.chunked_array([pa.concat_arrays(column.chunks)])
     chunks: list[pa.Array] = []
     group: list[pa.Array] = []
     n_bytes = 0
     for chunk in column.chunks:
-        size = chunk.nbytes if _has_offsets(column.type) else 0
+        size = chunk.nbytes
         if group and n_bytes + size > CHUNK_BYTES:
             chunks.append(pa.concat_arrays(group))
             group, n_bytes = [], 0

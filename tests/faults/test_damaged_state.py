@@ -47,7 +47,7 @@ def damaged(out: Path, kinds: tuple[str, ...], how: str) -> list[str]:
     "ways",
     [
         COMMON,
-        (*COMMON[1:], COMMON[0]),
+        pytest.param((*COMMON[1:], COMMON[0]), marks=pytest.mark.long),
         *(pytest.param((how,), marks=pytest.mark.long) for how in DAMAGES),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_repair_with_stored_replies_needs_no_server(place: Captioned, name: st
     assert place.files() == before
 
 
-@pytest.mark.parametrize("mode", ["auto", "encode"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("encode", marks=pytest.mark.long)])
 def test_answers_reject_written_clips(place: Captioned, mode: str) -> None:
     """Pins also that a rerun does not cut the rejected clips again."""
     place.forget(*UNCUT)

@@ -57,7 +57,12 @@ def removed(twice: tuple[Path, list[str]], place: Captioned) -> Captioned:
 
 
 @pytest.mark.parametrize(
-    ("damage", "name"), [(Path.unlink, SECOND), (cut_off, FIRST), (altered, FIRST)]
+    ("damage", "name"),
+    [
+        (Path.unlink, SECOND),
+        pytest.param(cut_off, FIRST, marks=pytest.mark.long),
+        (altered, FIRST),
+    ],
 )
 def test_a_record_is_repaired_from_its_copy(
     damage: Callable[[Path], None],

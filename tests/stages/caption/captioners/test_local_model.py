@@ -21,10 +21,13 @@ from curator.stages.caption.config import ModelConfig
 
 Folders = Callable[[Family], Path]
 FORMS: list[tuple[Family, str]] = [
-    ("qwen2_5_vl", "images"), ("qwen2_5_vl", "video"), ("qwen3_vl", "images"),
-    ("qwen3_vl", "video"), ("smolvlm", "images"), ("smolvlm", "video"),
-    ("idefics3", "images"), ("llava", "images"),
+    ("qwen2_5_vl", "images"), ("qwen3_vl", "video"), ("smolvlm", "images"), ("idefics3", "images"),
+    ("llava", "images"),
 ]  # fmt: skip
+MORE_FORMS: list[tuple[Family, str]] = [
+    ("qwen2_5_vl", "video"), ("qwen3_vl", "images"), ("smolvlm", "video"),
+]  # fmt: skip
+"""Families and forms that `FORMS` has too, but not together."""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +93,10 @@ def words_of(model: LocalCaptioner, asked: SizedRequest) -> str:
     return text
 
 
-@pytest.mark.parametrize(("family", "frames_as"), FORMS)
+@pytest.mark.parametrize(
+    ("family", "frames_as"),
+    [*FORMS, *(pytest.param(*form, marks=pytest.mark.long) for form in MORE_FORMS)],
+)
 def test_a_batch_answers_as_its_requests_do_alone(
     folders: Folders, family: Family, frames_as: str
 ) -> None:
