@@ -27,7 +27,7 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.recipe import with_changes
 from curator.runs.curation import Run
-from curator.runs.one_pass import Pass
+from curator.runs.one_pass import GenerationRun
 from curator.storage import open_store
 from curator.tools.review.bound_tuning import full_key, tune
 from curator.tools.review.changed_decisions import NOT_PROPOSED, after_selection, first_reasons
@@ -50,7 +50,7 @@ class Decided(Exception):  # noqa: N818 - ends a run, and is no error
         self.clips = clips
 
 
-def decided(self: Pass, *_: object) -> None:
+def decided(self: GenerationRun, *_: object) -> None:
     """Takes the place of the stages after the decisions."""
     self._cutting.refuse_hdr(self._corpus.rows)
     raise Decided(pa.concat_tables(self._corpus.clips.blocks(("clip_id", "decision", "reason"))))
@@ -121,7 +121,7 @@ def main() -> int:
     parser.add_argument("sources", nargs="+")
     parser.add_argument("--every", type=int, default=1, help="try only each nth rejected clip")
     options = parser.parse_args()
-    Pass._write = decided  # type: ignore[method-assign]
+    GenerationRun._write = decided  # type: ignore[method-assign]
     false: list[str] = []
     n: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:

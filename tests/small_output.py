@@ -150,7 +150,8 @@ class SmallOutput:
             "stage_seconds": {}, "cpu_seconds": {}, "extensions": [], "judged": {},
             "shards": sharding.summary,
             "candidates": sorted(
-                candidates.names() | CorpusTables(store, candidates.fingerprint).names("alike")
+                candidates.names()
+                | CorpusTables(store, candidates.fingerprint).names("duplicate_pairs")
             ),
         }  # fmt: skip
         commit_run(

@@ -25,7 +25,7 @@ class Reason(WordedEnum):
     Each score defines its own reasons, which are public, too.
     """
 
-    MARKED_DROP = "marked_drop", "somebody marked it so by hand"
+    MARKED_DROP = "marked_drop", "rejected by a manual mark"
     TOO_SHORT = "too_short"
     TOO_LONG = "too_long"
     SHORTER_THAN_WINDOW = (
@@ -34,9 +34,9 @@ class Reason(WordedEnum):
     )
     HIGH_DYNAMIC_RANGE = "high_dynamic_range"
     CONTENT_TYPE_UNWANTED = "content_type_unwanted"
-    NOT_MEASURED = "not_measured", "a rule asks for a score that the clip has not"
+    NOT_MEASURED = "not_measured", "a filter rule uses a score that was not measured for this clip"
     DUPLICATE = "duplicate"
-    DIVIDED = "divided", "clips that stay show a part; what only it shows are clips of their own"
+    DIVIDED = "divided", "partly duplicated; its unique footage became separate clips"
     SEMANTIC_DUPLICATE = (
         "semantic_duplicate",
         "a better clip of its cluster shows the same kind of thing",
@@ -49,7 +49,7 @@ class Reason(WordedEnum):
     SMALLER_THAN_SIZE = "smaller_than_size", "smaller than cut.size, and cut.enlarge is never"
     CROPPED_TOO_MUCH = "cropped_too_much", "cut.size crops more of it than cut.most_cropped"
     SLOWER_THAN_FPS = "slower_than_fps", "its rate repeats more frames than cut.most_repeated"
-    NO_BUCKET = "no_bucket", "smaller or shorter than every bucket"
+    NO_BUCKET = "no_bucket", "fits no bucket: resolution or duration below the smallest"
     NO_ASPECT_CLASS = "no_aspect_class", "near no aspect class"
     NOT_SELECTED = "not_selected"
     """The recipe takes only a part of its group, and others came first."""

@@ -25,7 +25,7 @@ from curator.runs.dropped_clips import DropCheck
 from curator.runs.elsewhere import check_recognition, exclude_removed_sources
 from curator.runs.generations import CARRIED, Generations, carry, last_sources, why_stale
 from curator.runs.measuring import Ahead
-from curator.runs.one_pass import Pass, PassScope, Results, earlier_results
+from curator.runs.one_pass import GenerationRun, Results, RunScope, earlier_results
 from curator.runs.progress_report import expected_of, read_plan
 from curator.runs.repair import repair_objects
 from curator.runs.run_context import RunContext, RunLog
@@ -219,9 +219,9 @@ class Run:
 
     def _scope(
         self, previous: Mapping[str, Any], *, sources: SourceTable, ahead: int | None = None
-    ) -> PassScope:
+    ) -> RunScope:
         """Returns the scope of a pass that may reuse results of the newest snapshot."""
-        return PassScope(
+        return RunScope(
             sources=sources,
             candidates=self.context.candidates(previous),
             previous=previous,
@@ -236,11 +236,11 @@ class Run:
         sources = list(self._sources.to_analyze(number))
         return Ahead(self.context, sources, self.context.candidates(previous))
 
-    def _passed(self, scope: PassScope, number: int, generations: Generations) -> Results:
+    def _passed(self, scope: RunScope, number: int, generations: Generations) -> Results:
         """Runs a pass, and waits for the analysis ahead."""
         self.log.progress.generation(*generations.place(number))
         try:
-            results = Pass(self.context, scope).execute()
+            results = GenerationRun(self.context, scope).execute()
         except DamagedError:
             # The run starts over, and two analyses of the same sources must not write at once.
             if scope.ahead is not None:

@@ -90,7 +90,7 @@ class Results:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassScope:
+class RunScope:
     """The input of a pass.
 
     Attributes:
@@ -127,10 +127,10 @@ class PassScope:
         return [name for name in LAYOUT if self.ahead is None or name not in _ANALYZED]
 
 
-class Pass:
+class GenerationRun:
     """The stages from analysis to commit."""
 
-    def __init__(self, run: RunContext, scope: PassScope) -> None:
+    def __init__(self, run: RunContext, scope: RunScope) -> None:
         self._run, self._scope = run, scope
         self._recipe, self._graph, self._log = run.recipe, run.graph, run.log
         self._sources, self._candidates = scope.sources, scope.candidates
@@ -422,7 +422,7 @@ class Pass:
                 }
         columns = {name: clips.column(name) for name in ("clip_id", "source_id")}
         # A stored table may be of an earlier recipe, which compared clips.
-        pairs = self._corpus.table("alike") if self._recipe.dedup.enabled else None
+        pairs = self._corpus.table("duplicate_pairs") if self._recipe.dedup.enabled else None
         return split_sources(
             units,
             config,
@@ -485,7 +485,7 @@ class Pass:
             **({} if run.learned is None else {SUITABILITY: run.learned.fingerprint}),
             "rules": rules,
             JUDGED: judged,
-            CANDIDATES: sorted(self._candidates.names() | self._left.names("alike")),
+            CANDIDATES: sorted(self._candidates.names() | self._left.names("duplicate_pairs")),
         }
 
     def _tables(self) -> Iterator[tuple[str, Rows]]:

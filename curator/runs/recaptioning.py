@@ -25,7 +25,7 @@ from curator.recipe import Recipe, measures_of, recipe_used, with_changes
 from curator.runs.commit_run import alone, kept_by_source
 from curator.runs.corpus import ClipCorpus
 from curator.runs.marked_clips import MarkedClips
-from curator.runs.one_pass import Pass, PassScope
+from curator.runs.one_pass import GenerationRun, RunScope
 from curator.runs.output_recipe import log_changes
 from curator.runs.repair import repair_objects
 from curator.runs.run_context import RunContext, RunLog
@@ -124,7 +124,7 @@ class Recaption:
         graph = _graph_of(self.recipe)
         run = self._run(recipe=self.recipe, graph=graph, log=log)
         snapshot = Snapshot.of(run, self._previous)
-        scope = PassScope(
+        scope = RunScope(
             sources=snapshot.sources,
             candidates=Candidates.of_snapshot(self._store, self._previous),
             previous=self._previous,
@@ -132,7 +132,7 @@ class Recaption:
             reusable=snapshot.reusable,
             snapshot=snapshot,
         )
-        return dict(Pass(run, scope).execute().summary)
+        return dict(GenerationRun(run, scope).execute().summary)
 
 
 def _graph_of(recipe: Recipe) -> Graph:

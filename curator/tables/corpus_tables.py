@@ -12,7 +12,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.parts import parquet_by_content
 
-FOLDER = "alike"
+FOLDER = "duplicate_pairs"
 """Folder of pairs of similar clips, and of vectors for workers."""
 
 

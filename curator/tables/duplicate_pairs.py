@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from curator.matching.verify_pair import Match
 from curator.tables.parts import columns_schema
 
-PAIRS = "alike"
+PAIRS = "duplicate_pairs"
 """Family and folder of the table."""
 PAIRS_SCHEMA = columns_schema(
     ("clip_id other", pa.string()),

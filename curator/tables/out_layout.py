@@ -151,7 +151,7 @@ KINDS = (
         rf"|(?:{_BUCKET}/)?(?:README\.md|captions\.json|{_ENERGON})",
     ),
     StoredKind("candidates", _LIFE.NAMED, _ON.ROWS, rf"[a-z_]+/{_PART}"),
-    StoredKind("alike", _LIFE.NAMED, _ON.OBJECT, _PART, footage=("clip_id", "other")),
+    StoredKind("duplicate_pairs", _LIFE.NAMED, _ON.OBJECT, _PART, footage=("clip_id", "other")),
     StoredKind("scan", _LIFE.FINGERPRINTED, _ON.ROWS, _PART),
     StoredKind("segments", _LIFE.RUN, _ON.OBJECT, _PART, footage=("source_id",)),
     StoredKind("cuts", _LIFE.RUN, _ON.OBJECT, _PART, footage=_CLIP, used="clip_id"),

@@ -83,8 +83,8 @@ def test_a_cluster_reads_and_writes_object_storage(
     assert [shard["n_samples"] for shard in summary["shards"]] == [3]
     assert len(out.read(summary["shards"][0]["name"])) == summary["shards"][0]["bytes"]
     assert {info.key.partition("/")[0] for info in out.list()} == {
-        "alike", "candidates", "clips", "config.json", "embeddings", "report", "scan", "shards",
-        "shots", "snapshots", "sources", "summary.json", "tracks",
+        "duplicate_pairs", "candidates", "clips", "config.json", "embeddings", "report", "scan",
+        "shards", "shots", "snapshots", "sources", "summary.json", "tracks",
     }  # fmt: skip
     monkeypatch.setattr(fleet, "LOOK_S", 1.0)
     monkeypatch.setattr(fleet, "PLACE_S", 1.0)

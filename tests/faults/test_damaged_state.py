@@ -18,7 +18,7 @@ from curator.loading.shard_reader import read_output
 from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_USAGE
 
 TOGETHER = (
-    ("scan/", "candidates/clips/", "alike/", "report/", "config.json"),
+    ("scan/", "candidates/clips/", "duplicate_pairs/", "report/", "config.json"),
     ("tracks/", "candidates/vectors/", "shards/dataset.parquet", "annotations/"),
     ("clips/", "shards/manifest.json", "shards/.nv-meta/", "sources/"),
     ("summary.json", "candidates/pictures/", "shards/README.md", "shots/", "embeddings/"),

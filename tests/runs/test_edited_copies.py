@@ -180,9 +180,9 @@ def test_footage_of_another_output_is_rejected_and_new_footage_stays(
     assert clips["again"]["reason_detail"] == f"{first.out}: {theirs}"
     assert clips["again"]["duplicate_of"] is None
     # What was compared is stored, and the recipe names the other output now.
-    before = sorted((place.out / "alike").iterdir())
+    before = sorted((place.out / "duplicate_pairs").iterdir())
     assert main(["run", str(place.sources), str(place.out)]) == EXIT_OK
-    assert sorted((place.out / "alike").iterdir()) == before
+    assert sorted((place.out / "duplicate_pairs").iterdir()) == before
     assert place.by_film() == clips
 
 
@@ -256,7 +256,7 @@ def test_no_recipe_lets_removed_footage_come_back(
 ) -> None:
     """Pins that recognition is no setting, with an output that no other recipe has seen."""
     place = returned.copy(tmp_path)
-    shutil.rmtree(place.out / "alike")
+    shutil.rmtree(place.out / "duplicate_pairs")
     place.run(*settings)
     clips = place.by_film()
     assert not {Path(clip["source_uri"]).stem for clip in place.clips()} & {"returned", "plain"}

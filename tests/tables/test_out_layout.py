@@ -20,7 +20,8 @@ from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 
 SETTINGS = ["--set", "shard.resolutions=[120]", "--set", "filters.short_side_px.min=100"]
 FOREIGN = [
-    "alike/a.parquet", "families/a", "annotations/labels.json", "candidates/pictures/me.png",
+    "duplicate_pairs/a.parquet", "families/a", "annotations/labels.json",
+    "candidates/pictures/me.png",
     "clip_embeddings/x.npy", "clips/foo.parquet", "clips/holiday.mp4", "clips/part-1.parquet",
     "cuts/final.mp4", "embeddings/e.npy", "frames/0001.png", "frames/deep/0002.png",
     "replies/letter.json", "report/notes.txt", "scan/page-1.pdf", "segments/1.mp4",

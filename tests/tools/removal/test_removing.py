@@ -506,7 +506,7 @@ def test_damaged_state_is_removed_and_stops_no_removal(place: Captioned) -> None
     out = place.out
     victim = of_film(kept(out), 1)[0]
     needles = needles_of(out, [victim])
-    for folder in ("scan", "replies", "tracks/pictures", "candidates/clips", "alike"):
+    for folder in ("scan", "replies", "tracks/pictures", "candidates/clips", "duplicate_pairs"):
         for path in (out / folder).iterdir():
             path.write_bytes(path.read_bytes()[:-9])
     assert remove(out, "clips", victim["clip_id"]) == EXIT_OK

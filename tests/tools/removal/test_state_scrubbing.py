@@ -52,14 +52,14 @@ def test_every_folder_is_declared_once() -> None:
     # What later runs store again is what a removal changes in place.
     lives = FolderLifetime.FINGERPRINTED, FolderLifetime.CACHE, FolderLifetime.RUN
     changed = folders_of(OnRemoval.ROWS, OnRemoval.OBJECT, OnRemoval.FOLDER)
-    assert {*changed} == {*folders_of(*lives), "candidates", "alike"}
+    assert {*changed} == {*folders_of(*lives), "candidates", "duplicate_pairs"}
 
 
 @pytest.mark.parametrize(
     ("folder", "expected"),
     [
         ("scan", [STAYS]), ("hashes", [STAYS]), ("tracks/frames", [STAYS]),
-        ("segments", None), ("alike", None), ("cuts", None), ("frames", None),
+        ("segments", None), ("duplicate_pairs", None), ("cuts", None), ("frames", None),
         ("values/mine", None), ("families/mine", None),
     ],
 )  # fmt: skip

@@ -113,7 +113,7 @@ class Corpus:
 
 
 def open_fingerprint(store: Store) -> str:
-    (name,) = (info.key for info in store.list("alike/"))
+    (name,) = (info.key for info in store.list("duplicate_pairs/"))
     return name.rpartition("/")[2].partition("-")[0]
 
 
@@ -147,7 +147,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     ]  # fmt: skip
     none = NearDuplicatePairs.of(None, recipe.dedup.search_fingerprint)
     table = none.with_new(pa.array(ids, pa.string()), [], pairs).table()
-    shutil.rmtree(Path(store.uri) / "alike")
+    shutil.rmtree(Path(store.uri) / "duplicate_pairs")
     CorpusTables(store, candidates.fingerprint).write(PAIRS, table)
     writer = MarkWriter(store)
     for name in ("dropped", "dropped, still"):
