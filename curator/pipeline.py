@@ -6,6 +6,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -16,10 +17,10 @@ from pydantic import ValidationError
 
 from curator.buckets import MAX_ENLARGED
 from curator.dataset.shard_index import DATASET_SCHEMA
-from curator.errors import ModelError, RecipeError, unknown_key
+from curator.errors import ModelError, RecipeError, in_one_line, raised_as, unknown_key
 from curator.executor.progress import ProgressStep
 from curator.extensions import Extension, Kind, load_extension
-from curator.family import Scope
+from curator.family import FamilyError, Scope
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
 from curator.measures.judging import FilterNeeds
@@ -31,6 +32,7 @@ from curator.run_config import RunConfig
 from curator.stage import (
     NOT_IN_CLIPS,
     OFF,
+    REASON_NAME,
     Annotator,
     AnyAnnotator,
     AnyCorpusStage,
@@ -39,6 +41,7 @@ from curator.stage import (
     Phase,
     PixelStage,
     Stage,
+    StageReason,
     Wait,
 )
 from curator.stages import MOVABLE, OPTIONAL, stage_type
@@ -94,10 +97,18 @@ def built_in_stages(recipe: Recipe, pixels: Sequence[PixelStage[Any]] = ()) -> l
         CutStage(cut, pixels),
         CaptionStage(recipe.caption),
         *_caption_annotators(recipe, semantics),
-        *([FrameSignals(recipe.shard)] if recipe.shard.signals else ()),
+        *_frame_signals(recipe),
         ShardStage(recipe.shard),
         CommitStage(CommitConfig()),
     ]
+
+
+def _frame_signals(recipe: Recipe) -> list[AnyGraphStage]:
+    """Returns the annotator of `shard.signals`; raises `RecipeError` for unusable names."""
+    if not recipe.shard.signals:
+        return []
+    with raised_as(RecipeError, FamilyError, of="shard.signals: "):
+        return [FrameSignals(recipe.shard)]
 
 
 def _caption_annotators(recipe: Recipe, semantics: Semantics) -> list[AnyGraphStage]:
@@ -303,6 +314,12 @@ def graph_of(recipe: Recipe) -> Graph:
             own.append((entry, stage))
     pixels = [stage for _, stage in own if isinstance(stage, PixelStage)]
     stages = built_in_stages(recipe, pixels)
+    made = Counter(n for s in stages if isinstance(s, Annotator) for n in _declared(s))
+    for (what, name), n_stages in made.items():
+        if n_stages > 1:
+            raise RecipeError(
+                f"shard.signals: captions make the {what} {name!r} already; leave out this signal"
+            )
     for entry in recipe.stages:
         if entry.use in MOVABLE:
             if entry.config:
@@ -358,7 +375,41 @@ def _loaded(entry: StageEntry) -> tuple[Extension, AnyGraphStage]:
         where = ": ".join(filter(None, (".".join(location), why)))
         raise RecipeError(f"stages: config of {entry.use!r}: {where}") from error
     _refuse_incomplete(entry.use, target)
-    return extension, target(config)
+    stage = target(config)
+    if not isinstance(stage, Annotator):
+        # The reason of an annotator follows from its name, which is checked.
+        _refuse_odd_reasons(entry.use, stage)
+    return extension, stage
+
+
+MAX_REASON_WORDS = 1000
+"""Most characters of the words of a custom reason."""
+
+
+def _refuse_odd_reasons(use: str, stage: AnyGraphStage) -> None:
+    """Raises `RecipeError` for reasons of a custom stage that no table or page could hold."""
+    try:
+        reasons = list(stage.reasons())
+    except Exception as error:
+        raise RecipeError(f"stages: reasons of {use!r} fail: {in_one_line(error)}") from error
+    names = []
+    for reason in reasons:
+        if not isinstance(reason, StageReason):
+            raise RecipeError(
+                f"stages: {use!r} declares the reason {reason!r:.80}; expected a StageReason"
+            )
+        is_name = isinstance(reason.name, str) and REASON_NAME.fullmatch(reason.name)
+        if not is_name or reason.name == "kept" or reason.name in names:
+            raise RecipeError(
+                f"stages: {use!r} declares the reason {reason.name!r:.80}; expected each name "
+                "once, of lower case letters, digits and _, at most 64, and not 'kept'"
+            )
+        if not isinstance(reason.words, str) or len(reason.words) > MAX_REASON_WORDS:
+            raise RecipeError(
+                f"stages: {use!r}: words of the reason {reason.name!r}: expected a text of at most "
+                f"{MAX_REASON_WORDS} characters"
+            )
+        names.append(reason.name)
 
 
 def _refuse_incomplete(use: str, target: type) -> None:

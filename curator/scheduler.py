@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil
@@ -362,7 +362,7 @@ class Scheduler:
     """Runs annotators over written clips.
 
     `signals` finds the tracks that annotators read. `decode` creates a decoder with a number of
-    threads.
+    threads. `failed_before` returns the clips that the last run rejected for a reason.
     """
 
     def __init__(
@@ -373,9 +373,10 @@ class Scheduler:
         *,
         signals: SignalParts,
         decode: Callable[[int], AnyStage] = SampleFramesStage,
+        failed_before: Callable[[str], Collection[str]] = lambda reason: (),
     ) -> None:
         self._store, self._engine, self._progress = store, engine, progress
-        self._signals, self._decode = signals, decode
+        self._signals, self._decode, self._failed_before = signals, decode, failed_before
 
     def annotate(self, stages: Sequence[AnyAnnotator], clips: Clips) -> Annotated:
         """Returns the stages' values of clips, both stored and newly computed.
@@ -411,7 +412,7 @@ class Scheduler:
                         made.n_made.update(member.version.family.name for member in some)
             for stage, values, wrong in zip(chain, all_values, errors, strict=True):
                 if wrong:
-                    _add_failures(made, stage, values, clips, wrong)
+                    _add_failures(made, stage, values, clips, wrong, self._failed_before)
         made.cpu_s.update(runner.cpu_s)
         return made
 
@@ -562,7 +563,12 @@ class _Values:
 
 
 def _add_failures(
-    made: Annotated, stage: AnyAnnotator, values: _Values, clips: Clips, errors: Mapping[int, str]
+    made: Annotated,
+    stage: AnyAnnotator,
+    values: _Values,
+    clips: Clips,
+    errors: Mapping[int, str],
+    failed_before: Callable[[str], Collection[str]],
 ) -> None:
     """Rejects the clips on which a required stage failed. For an optional stage, counts them.
 
@@ -577,7 +583,13 @@ def _add_failures(
     n_wanting = int(values.is_key_missing[values.key_of_clip[values.key_of_clip >= 0]].sum())
     # If other clips have values, a single failure may be the fault of the clip.
     is_alone = len(failed) == 1 and not values.is_key_missing.all()
-    if len(failed) == n_wanting and not is_alone:
+    ids = {clips[number][0].clip_id for number in failed}
+    if (
+        len(failed) == n_wanting
+        and not is_alone
+        # A rerun receives the clips that failed before, and no others.
+        and not ids <= set(failed_before(stage.failed_reason))
+    ):
         raise CuratorError(
             f"{stage.name} failed on {amount(len(failed), 'clip')}, all that it received, {first}; "
             "nothing was committed"

@@ -9,6 +9,7 @@ of these. `curator/pipeline.py` lists the stages in their order.
         def process(self, unit: ClipFrames) -> Iterator[NDArray[np.uint8]]: ...
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -75,6 +76,10 @@ class Resources:
     cpus: float = 1.0
     gpus: float = 0.0
     memory_bytes: int = WORKER_BYTES
+
+
+REASON_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+"""Public names of reasons, and of families of the corpus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -797,7 +802,8 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     Attributes:
         families: Declarations of the values. With several families, `process` returns a mapping by
             name for each clip.
-        frames: Requests for frames; empty for an annotator that reads only columns.
+        frames: Requests for frames; by default all frames, or none for an annotator that declares
+            `signals` in its class. Empty for one that reads only columns.
         columns: Columns of `clips`, or names in `NOT_IN_CLIPS`, that it reads. If a clip's value
             in one of them changes, the clip is annotated again.
         signals: Signals that the analysis measured, per frame (such as `luma_mean`) or per sample
@@ -829,6 +835,12 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     step = "annotate"
     noun = "clip"
     time_share = 0.1
+
+    def __init_subclass__(cls, **options: object) -> None:
+        """Requests no frames for a class that declares `signals` and no `frames`."""
+        super().__init_subclass__(**options)
+        if cls.signals and cls.frames is Annotator.frames:
+            cls.frames = ()
 
     @property
     def failed_reason(self) -> str:

@@ -1,5 +1,6 @@
 """The graph of a recipe: its stages, where own ones may stand, fingerprints, and waits."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,42 @@ def test_steps_and_workers_of_a_run_are_those_of_its_stages() -> None:
 def test_a_stage_that_cannot_stand_there_is_refused(stages: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         graph_of(load_recipe("quickstart", [f"stages={stages}"]))
+
+
+ODD = """
+from curator.stage import ClipFilter, StageConfig, StageReason
+
+class Odd(ClipFilter[StageConfig]):
+    name, version = "odd", 1
+
+    def process(self, unit):
+        return ()
+
+    def reasons(self):
+        return {reasons}
+"""
+
+
+@pytest.mark.parametrize(
+    ("reasons", "said"),
+    [
+        ("1 / 0", r"reasons of 'odd_\d:Odd' fail: ZeroDivisionError"),
+        ("['a_text']", "declares the reason 'a_text'; expected a StageReason"),
+        ("[StageReason(name='UPPER')]", "declares the reason 'UPPER'; expected each name once"),
+        ("[StageReason(name='kept')]", "and not 'kept'"),
+        ("[StageReason(name='same')] * 2", "declares the reason 'same'; expected each name once"),
+        ("[StageReason(name='long', words='w' * 1001)]", "a text of at most 1000 characters"),
+    ],
+)
+def test_reasons_that_no_table_could_hold_are_refused_before_the_work(
+    reasons: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"odd_{len(reasons) % 10}"
+    (tmp_path / f"{module}.py").write_text(ODD.replace("{reasons}", reasons))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(RecipeError, match=said):
+        graph_of(load_recipe("quickstart", [f"stages=[{module}:Odd]"]))
 
 
 INCOMPLETE = """

@@ -8,6 +8,7 @@ process. A run joins its cluster before it decides about the cluster's devices o
 import logging
 import math
 import pickle
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -222,7 +223,9 @@ class Engine:
         if small:
             # A sandbox is a child process already.
             is_child = any(step.stage is not None and step.stage.sandboxed for step in steps)
-            results = (self.run_here if is_child else self._child.run)(steps, list(units))
+            units = list(units)
+            child = self._child.run(steps, units)
+            results = self.run_here(steps, units) if is_child else self._timed(steps, child)
         else:
             ahead = 1 if any(step.keeps_state for step in steps) else AHEAD
             fleet = self.pool(steps, without_gpu=without_gpu, check=check, keeps=False, ahead=ahead)
@@ -242,6 +245,9 @@ class Engine:
 
     def run_here(self, steps: Chain, units: Iterable[Any]) -> Iterator[Any]:
         """Runs a chain in this process, one unit at a time."""
+        yield from self._timed(steps, self._here(steps, units))
+
+    def _here(self, steps: Chain, units: Iterable[Any]) -> Iterator[Any]:
         made = [step.make(**step.settings) for step in steps]
         for unit in units:
             waiting = [unit]
@@ -253,6 +259,14 @@ class Engine:
                     waiting.append(list(result.left))
                 self.heartbeat.beat()
                 yield result
+
+    def _timed(self, steps: Chain, results: Iterator[Any]) -> Iterator[Any]:
+        """Notes the time of each unit of the only worker of this machine."""
+        begun_s = time.time()
+        for result in results:
+            self.unit_times.add(stage_name(steps), "", begun_s, time.time(), "1")
+            yield result
+            begun_s = time.time()
 
     def pool(
         self,

@@ -1,7 +1,7 @@
 """Runs annotators on the written clips of a run or of a snapshot, by the scheduler."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -17,13 +17,14 @@ from curator.scheduler import Scheduler
 from curator.stage import CLIP_EMBEDDING, EMBEDDING, SHORT_CAPTION, AnyAnnotator, ClipFacts
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
-from curator.tables.checksums import find_json
+from curator.tables.checksums import find_json, read_parquet
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, reject
 from curator.tables.clip_vectors import Vectors
 from curator.tables.family_store import FamilyStore, values_in_tars
 from curator.tables.long_columns import take_rows
 from curator.tables.out_layout import MANIFEST
+from curator.tables.output_format import existing
 from curator.tables.sample_members import Members, StoredMember
 from curator.tables.track_signals import SignalParts
 
@@ -37,6 +38,7 @@ def annotate(
     vectors: Callable[[str], Vectors | None],
     short_caption: Callable[[Clip], str | None] | None,
     in_tars: Mapping[str, pa.Table],
+    failed_before: Callable[[str], Collection[str]],
 ) -> Callable[[Clip], Sequence[StoredMember]]:
     """Makes missing values of annotators, and rejects clips for which a required annotator fails.
 
@@ -47,13 +49,16 @@ def annotate(
         vectors: Returns vectors of kept clips of a kind, `clip` or `scene`.
         short_caption: Returns the short caption of a clip; None without a captioner.
         in_tars: Stored values, from `stored_values`.
+        failed_before: Returns the clips that the last run rejected for a reason.
 
     Returns:
         A function that returns the members of a clip.
     """
     store = FamilyStore(run.store, in_tars)
     signals = SignalParts(run.store, run.graph.track_families)
-    scheduler = Scheduler(store, run.engine, run.log.progress, signals=signals)
+    scheduler = Scheduler(
+        store, run.engine, run.log.progress, signals=signals, failed_before=failed_before
+    )
     all_members: list[Members] = []
     for stages in _rounds(run.graph.annotators()):
         columns = {name for stage in stages for name in stage.reads_columns()}
@@ -84,6 +89,15 @@ def annotate(
             for name in taken.column_names:
                 clips.set_column(name, taken[name])
     return lambda clip: [m for members in all_members for m in members.of(clip.clip_id)]
+
+
+def rejected_before(store: Store, previous: Mapping[str, Any], reason: str) -> set[str]:
+    """Returns the ids of the clips that the last run rejected for a reason."""
+    ids: set[str] = set()
+    for name in existing(store, previous, "clips"):
+        rows = read_parquet(store, name, ["clip_id", "reason"])
+        ids.update(rows.filter(pc.equal(rows["reason"], reason))["clip_id"].to_pylist())
+    return ids
 
 
 def stored_values(

@@ -222,7 +222,7 @@ def write_fixed_paths(
 
 def delete_previews(store: Store) -> None:
     """Deletes the moving previews of the report, because their clips may be gone."""
-    store.delete([info.key for info in store.list(PREVIEWS)])
+    store.delete([info.key for info in store.list(PREVIEWS) if is_own(info.key)])
 
 
 def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:

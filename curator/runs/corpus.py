@@ -6,7 +6,6 @@ their share of the memory.
 
 import json
 import logging
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -23,6 +22,7 @@ from curator.measures.score_list import SCORES
 from curator.records.clips import OVERRIDDEN, REMAINDER
 from curator.stage import (
     DECISION_COLUMNS,
+    REASON_NAME,
     AnyCorpusStage,
     CarriedState,
     ClipFilter,
@@ -54,7 +54,6 @@ two models, and tables that join them."""
 _MAX_ROOM_BYTES = 1 << 30
 """An Arrow array of strings holds at most 2 GiB."""
 
-_PUBLIC_NAME = r"[a-z][a-z0-9_]{0,63}"
 _PUBLIC = "lower case letters, digits and _, at most 64"
 _MAX_LEFT_BYTES = 8 << 20
 RULES = "rules"
@@ -242,7 +241,7 @@ class DecidedClips:
                 f"stage {stage} leaves {left.family!r}, a name that the run or a stage uses "
                 "already; expected another name"
             )
-        if re.fullmatch(_PUBLIC_NAME, left.family) is None:
+        if REASON_NAME.fullmatch(left.family) is None:
             raise CuratorError(f"stage {stage} leaves {left.family!r}; expected {_PUBLIC}")
         try:
             n_bytes = len(json.dumps(left.rows, allow_nan=False))
@@ -407,7 +406,7 @@ def _check(decisions: Decisions, is_decided: NDArray[np.bool_]) -> None:
     if not (is_text or pa.types.is_null(reason.type)):
         raise ValueError(f"reason is {reason.type}; expected string")
     for name in pc.unique(reason.cast(pa.string())).drop_null().to_pylist():
-        if re.fullmatch(_PUBLIC_NAME, name) is None or name == "kept":
+        if REASON_NAME.fullmatch(name) is None or name == "kept":
             raise ValueError(f"the reason {name[:80]!r}; expected {_PUBLIC}, and not 'kept'")
 
 

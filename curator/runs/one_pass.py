@@ -27,7 +27,7 @@ from curator.measures.score_list import SUITABILITY
 from curator.recipe import measures_of
 from curator.records.clips import Clip
 from curator.records.sources import SourceRef
-from curator.runs.annotating import annotate, stored_values
+from curator.runs.annotating import annotate, rejected_before, stored_values
 from curator.runs.commit_run import Commit, Rows, clip_outcomes, commit_run, kept_by_source
 from curator.runs.corpus import RULES, ClipCorpus
 from curator.runs.dropped_clips import DropCheck
@@ -369,7 +369,13 @@ class GenerationRun:
         with self._log.timed(first.step):
             in_tars = stored_values(run.store, scope.reuses, scope.reusable)
             self._members = annotate(
-                run, self._corpus.rows, self._locations, self._vectors, short, in_tars
+                run,
+                self._corpus.rows,
+                self._locations,
+                self._vectors,
+                short,
+                in_tars,
+                partial(rejected_before, run.store, scope.previous),
             )
 
     def _pack(self, stage: Any) -> None:  # noqa: ANN401 - a stage with its config

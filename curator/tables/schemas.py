@@ -135,7 +135,7 @@ ANNOTATIONS_SCHEMA = columns_schema(
     ("extra failure failure_detail set_aside lost judge candidates asked", pa.string()),
     ("n_unscored tokens_in tokens_out", pa.int32()),
     ("request_keys", pa.list_(pa.string())),
-    ("annotation_key", pa.string()),
+    ("annotation_key text_key", pa.string()),
     ("prompt_fingerprint judge_prompt_fingerprint label known questions", pa.string()),
 )
 """A row per window of a clip that a model described: its answer, or `failure`, one of

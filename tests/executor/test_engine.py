@@ -250,6 +250,9 @@ def test_progress_is_what_the_results_of_the_last_chain_say() -> None:
         assert engine.progress() == (3, 3.0, 3.0)
         list(engine.run([step], [[1]], small=True))
         assert engine.progress() == (1, 1.5, 1.5)
+        # A small run tells where its time went, too.
+        (times,) = engine.facts()["unit_times"]
+        assert (times["units"], times["workers"], times["nodes"]) == (4, 1, 1)
 
 
 class Missing:

@@ -3,6 +3,8 @@
 Fails where a recaption with no answer at all ends with 0 and writes new tars.
 """
 
+import re
+
 import pytest
 from captioned import FILMS, Captioned, film_of
 
@@ -26,6 +28,7 @@ def test_a_recaption_without_an_answer_commits_nothing_and_keeps_replies(
     n_windows = summary["work"]["caption_windows"]
     assert f"none of {n_windows} windows got an annotation" in error
     assert "server_error" in error
+    assert re.search(r"such as [0-9a-f]{24}: (server_error|bad_answer)", error)
     assert "nothing was committed, and replies that were given are kept" in error
     assert (place.files(), place.summary()) == (before, summary)
     place.server.start(captions=True)

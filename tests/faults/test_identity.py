@@ -129,7 +129,7 @@ def n_hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         hashed.append(Path(uri).name)
         return process(uri, **options)
 
-    monkeypatch.setattr("curator.storage.proven_reader.open_source", watched)
+    monkeypatch.setattr("curator.stages.analyze.stage.open_source", watched)
     return hashed
 
 
@@ -225,7 +225,7 @@ def test_a_suspect_that_cannot_be_read_fails(films: Films, monkeypatch: pytest.M
             os.utime(uri)
         return open_source(uri, **options)
 
-    monkeypatch.setattr("curator.storage.proven_reader.open_source", changed)
+    monkeypatch.setattr("curator.stages.analyze.stage.open_source", changed)
     rows = films.rows("a", "b")
     failed = rows[str(films.folder / "b")]
     assert (failed["outcome"], failed["error_code"]) == ("failed", "changed")

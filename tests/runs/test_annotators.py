@@ -489,6 +489,22 @@ def test_a_clip_on_which_it_fails_is_rejected_or_lacks_the_value(
     assert main(["verify", str(place.out), "--json"]) == EXIT_OK
 
 
+@pytest.mark.usefixtures("here")
+def test_a_rerun_keeps_the_rejections_of_several_clips(place: Annotated, own: Path) -> None:
+    """Pins that a rerun, which receives the failed clips alone, does not end with an error."""
+    shutil.copy(EXAMPLE, own.parent / "mean_latents.py")
+    place.run(stage())
+    bright = sorted(float(value.float().mean()) for value in place.values().values())
+    bound = (np.mean(bright[:2]) + 1) * 127.5
+    (own.parent / "failing.py").write_text(FAILING.format(required="", bound=bound))
+    sys.modules.pop("failing", None)
+    for _ in range(2):
+        place.run("stages=[{use: failing:Failing}]", "--replace", "--max-failed=1")
+        decisions = [row["reason"] for row in place.table("clips")]
+        assert decisions.count("mean_latents_failed") == 2
+        assert decisions.count(None) == 1
+
+
 HANGING = """
 import time
 from mean_latents import MeanLatents

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -18,14 +19,18 @@ from numpy.typing import NDArray
 from place import Place
 from samples import made_track
 
+from curator import pipeline
 from curator.cli import main
 from curator.errors import RecipeError
 from curator.loading import ClipDataset, ClipLoader
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
 from curator.records.tracks import FRAME_SIGNALS
+from curator.stage import Annotator, FrameRequest, StageConfig
 from curator.stages.analyze import segment_join
 from curator.stages.analyze.families import BUILT_IN
+from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.frame_signals import FrameSignals
 from curator.tools.commands.arguments import EXIT_OK
 
 N_FRAMES = 130
@@ -88,6 +93,21 @@ def brighter(n_frames: int) -> Iterator[Film]:
     for number, film in enumerate(numbered(n_frames)):
         below = np.full_like(film, 20 + number)
         yield np.concatenate([film, below])
+
+
+def test_an_annotator_of_signals_alone_requests_no_frames() -> None:
+    """Pins that nothing is decoded for it, unless it says so."""
+
+    class OfSignals(Annotator[StageConfig]):
+        signals = ("motion",)
+
+    class OfBoth(Annotator[StageConfig]):
+        frames, signals = (FrameRequest(at=1.0),), ("motion",)
+
+    class OfFrames(Annotator[StageConfig]):
+        pass
+
+    assert (OfSignals.frames, len(OfBoth.frames), len(OfFrames.frames)) == ((), 1, 1)
 
 
 def write_films(folder: Path) -> None:
@@ -289,6 +309,20 @@ def test_every_reader_goes_by_the_declaration(finished: Signalled, tmp_path: Pat
     tar = (finished.out / "shards" / row["shard"]).read_bytes()
     value = tar[row["shown_offset"] :][: row["shown_bytes"]]
     assert value == finished.sample(clip, "shown.npy")
+
+
+def test_signals_with_unusable_names_are_refused_with_the_key(
+    finished: Signalled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins a name that no family may have, and a member that samples have already."""
+    named = SimpleNamespace(shard=ShardConfig.model_construct(signals=("MySignal",)))
+    with pytest.raises(RecipeError, match="signals: family 'MySignal'; expected a name"):
+        pipeline._frame_signals(named)  # type: ignore[arg-type]
+    recipe = load_recipe(finished.recipe, ["shard.signals=[luma_mean]"])
+    again = FrameSignals(recipe.shard)
+    monkeypatch.setattr(pipeline, "_caption_annotators", lambda *_: [again])
+    with pytest.raises(RecipeError, match="captions make the family 'luma_mean' already"):
+        graph_of(recipe)
 
 
 @pytest.mark.parametrize("name", FRAME_SIGNALS)

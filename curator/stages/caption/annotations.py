@@ -151,6 +151,14 @@ class AnnotatedClips:
                     (uri, e.label, e.start_s, e.end_s) for e in annotation.task.metadata.events
                 }
 
+    def first_failure(self) -> str:
+        """Returns why the first failed window has no annotation; empty if none failed."""
+        for clip in self.clips.kept():
+            for window in self[clip.clip_id]:
+                if window.failure is not None:
+                    return f"{clip.clip_id}: {window.failure}: {window.detail}".rstrip(": ")
+        return ""
+
     def apply(self, clips: Iterable[ClipRow]) -> None:
         """Writes captions into clips, and rejects clips by the recipe."""
         config = self._config
@@ -340,6 +348,7 @@ def _row(
         "candidates": _json(candidates),
         "asked": _json(asker.asked(annotation.task)) if asker and candidates else None,
         "request_keys": list(annotation.request_keys),
+        "text_key": annotation.task.text_key,
         **{name: getattr(annotation, name) for name in ("n_unscored", "tokens_in", "tokens_out")},
     }
 

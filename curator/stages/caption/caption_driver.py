@@ -361,8 +361,9 @@ class Captioning:
             )
             raise CuratorError(
                 f"none of {amount(counts['caption_windows'], 'window')} got an annotation "
-                f"({reasons}); nothing was committed, and replies that were given are kept; check "
-                "the captioner and the settings in `caption`"
+                f"({reasons}), such as {self._done.first_failure()}; nothing was committed, and "
+                "replies that were given are kept; check the captioner and the settings in "
+                "`caption`; raise `version` of a captioner of your own after a change"
             )
         self._done.apply(self._done.clips.kept())
 
@@ -415,6 +416,7 @@ class Captioning:
                 fps=fps,
                 facts=facts,
                 metadata=metadata,
+                text_key=self._text_key(row, content) if self._reads_text(row) else None,
             )
             tasks.append(task)
         return tasks

@@ -126,6 +126,8 @@ class Task:
     """Facts from measurements and metadata, as lines of text for the prompt; may be empty."""
     metadata: WindowMetadata | None = None
     """None if the recipe uses no metadata."""
+    text_key: str | None = None
+    """Key of the reply with the text read in the clip's pictures; None if none is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

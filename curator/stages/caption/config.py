@@ -138,7 +138,7 @@ class CaptionConfig(ModelConfig):
     safety: bool = setting(False, unit="true or false")
     """request a rating: safe, sensitive or unsafe"""
     reject: Mapping[str, tuple[Value, ...]] = setting({}, unit="answers")
-    """answers that reject a clip before it is cut, if one of its windows has them; keys are
+    """answers that reject a written clip, if one of its windows has them; keys are
     content_type, safety, names of questions, and custom fields of the prompt"""
     failed: Literal["keep", "reject"] = setting("keep", unit="name")
     """keep or reject a clip if one of its windows has no annotation; a kept clip has no caption,
@@ -312,7 +312,7 @@ class CaptionConfig(ModelConfig):
 
     @property
     def decides(self) -> bool:
-        """Whether annotations may reject a clip, and must therefore exist before the cut."""
+        """Whether annotations may reject a clip."""
         return self.annotates and (bool(self.reject) or self.failed == "reject")
 
 

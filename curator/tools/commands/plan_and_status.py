@@ -238,4 +238,4 @@ def _stages(status: Mapping[str, Any]) -> Iterator[str]:
         if left.get(name, 0.0) >= 1:
             facts.append(f"{length(left[name])} left")
         if facts:
-            yield f"  {name:<10}{', '.join(facts)}"
+            yield f"  {name + ' ':<10}{', '.join(facts)}"

@@ -255,12 +255,14 @@ def _rows_per_group(file: pq.ParquetFile) -> int | None:
 
 
 def _surviving_requests(store: Store, summaries: Summaries) -> set[str]:
-    """Returns the keys of all annotations and of the replies that they are made from."""
+    """Returns the keys of all annotations, and of the replies and texts that they are made from."""
     keys: set[str] = set()
-    for table in tables_of(store, summaries, "annotations", ("request_keys", "annotation_key")):
+    columns = ("request_keys", "annotation_key", "text_key")
+    for table in tables_of(store, summaries, "annotations", columns):
         for batch in table.to_batches(max_chunksize=1024):
             for row in batch.to_pylist():
-                keys.update(filter(None, (row.get("annotation_key"), *(row["request_keys"] or ()))))
+                own = (row.get("annotation_key"), row.get("text_key"))
+                keys.update(filter(None, (*own, *(row["request_keys"] or ()))))
     return keys
 
 

@@ -5,6 +5,7 @@ keep the clip, or give a reason that no setting ends.
 """
 
 import json
+import logging
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.errors import RecipeError
+from curator.errors import RecipeError, in_one_line
 from curator.measures.judging import corpus_of, reason_of, score_values
 from curator.measures.rule_config import Rule
 from curator.measures.rules import Bounds, resolve, unwanted_reason
@@ -30,6 +31,8 @@ from curator.tables.duplicate_pairs import PAIRS, NearDuplicatePairs
 from curator.tables.mark_table import Mark
 from curator.tools.review.changed_decisions import decide_again, is_refused_hdr
 from curator.tools.review.finished_run import Finished
+
+logger = logging.getLogger(__name__)
 
 Settings = dict[str, str]
 """Values of a recipe's keys, as `--set` takes them. The key `MARK` is a mark by hand."""
@@ -278,7 +281,12 @@ def _ways(
             yield {"caption.failed": "keep"}
         case _:
             for stage in graph_of(recipe).deciding():
-                for bounds in stage.remedies(reason, clip):
+                try:
+                    ways = list(stage.remedies(reason, clip))
+                except Exception as error:  # noqa: BLE001 - a user's code; the rest is still useful
+                    logger.warning("stage %s gives no remedies: %s", stage.name, in_one_line(error))
+                    continue
+                for bounds in ways:
                     yield {key: _above(value) for key, value in bounds.items()}
 
 

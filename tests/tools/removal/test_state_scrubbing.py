@@ -44,6 +44,20 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path))
 
 
+def test_texts_read_in_clips_that_stay_survive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins that a run after a removal need not decode other clips to read their text again."""
+    columns = ("request_keys", "annotation_key", "text_key")
+    rows = pa.table([[["asked"], None], ["made", "other"], ["read", None]], columns)
+
+    def tables(_: object, __: object, table: str, names: tuple[str, ...]) -> list[pa.Table]:
+        assert table == "annotations"
+        return [rows.select(names)]
+
+    monkeypatch.setattr(state_scrubbing, "tables_of", tables)
+    kept = state_scrubbing._surviving_requests(None, None)  # type: ignore[arg-type]
+    assert kept == {"asked", "made", "other", "read"}
+
+
 def test_every_folder_is_declared_once() -> None:
     assert len(LAYOUT) == len(KINDS)
     assert {kind.folder for kind in KINDS if not (kind.named or kind.fixed)} == set()

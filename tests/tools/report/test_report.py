@@ -8,6 +8,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from curator.recipe import Recipe
 from curator.records.clips import Reason
 from curator.records.columns import field_names
 from curator.records.sources import Note, Source
+from curator.runs.commit_run import delete_previews
+from curator.storage import open_store
 from curator.tools.report import render_report, shown_clips
 from curator.tools.report.funnel import format_funnel, funnel_steps, reason_order
 from curator.tools.report.page_templates import CARD_PX, clean, embedded
@@ -385,3 +388,11 @@ def test_a_page_has_small_copies_of_stored_pictures() -> None:
     assert Image.open(BytesIO(b64decode(embedded(jpeg(180, 320))))).size == (90, CARD_PX)
     for other in (jpeg(160, 90), b"\xff\xd8 no picture"):
         assert b64decode(embedded(other)) == other
+
+
+def test_new_pages_delete_previews_and_no_other_object(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    for name in ("0123456789abcdef01234567.mp4", "My.mp4"):
+        store.write(f"report/previews/{name}", b"x")
+    delete_previews(store)
+    assert [info.key for info in store.list()] == ["report/previews/My.mp4"]

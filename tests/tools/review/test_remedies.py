@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import Reason
 from curator.runs.corpus import DecidedClips
+from curator.stage import CorpusStage
 from curator.storage import Store, open_store
 from curator.tables.clip_rows import reject
 from curator.tables.clip_vectors import StoredVectors, vectors_table
@@ -36,6 +38,7 @@ from curator.tools.review.bound_tuning import tune
 from curator.tools.review.changed_decisions import NOT_PROPOSED
 from curator.tools.review.clip_explanation import explain
 from curator.tools.review.finished_run import Finished, open_finished
+from curator.tools.review.remedies import _ways
 
 CASES: dict[str, dict[str, Any]] = {
     "hdr": {"hdr": 1.0},
@@ -212,6 +215,18 @@ def test_every_remedy_keeps_its_clip(corpus: Corpus, finished: Finished) -> None
             assert then[clip_id] is None, (of[clip_id], lines, then[clip_id])
     assert without == {"no picture"}
     assert n_remedies >= 24
+
+
+def test_an_error_in_a_stages_remedies_leaves_the_other_ways(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(self: object, reason: str, clip: object) -> object:
+        raise TypeError("'ClipRow' object is not subscriptable")
+
+    monkeypatch.setattr(CorpusStage, "remedies", broken)
+    trial = SimpleNamespace(candidates=finished.candidates(), number=0)
+    assert list(_ways(trial, finished.clips[0], "own_reason", finished.recipe, [])) == []  # type: ignore[arg-type]
+    assert "gives no remedies: TypeError: 'ClipRow' object is not subscriptable" in caplog.text
 
 
 def test_hidden_reasons_are_found(corpus: Corpus, finished: Finished) -> None:
