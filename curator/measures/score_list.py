@@ -275,6 +275,10 @@ def _made(extension: Extension) -> Measure:
     return measure
 
 
+_OF_TRACKS = ("change_", "error_")
+"""Beginnings of names of other columns of tracks."""
+
+
 def _check(
     origin: str,
     own: Mapping[str, Signal],
@@ -289,7 +293,7 @@ def _check(
                 raise RecipeError(
                     f"{origin!r} has a {kind} {name!r}; expected letters, digits and _"
                 )
-            if name in used or (kind == "signal" and name.startswith("change_")):
+            if name in used or (kind == "signal" and name.startswith(_OF_TRACKS)):
                 raise RecipeError(
                     f"{origin!r} declares a {kind} {name!r}, but the name is already in use; "
                     f"rename the {kind}"

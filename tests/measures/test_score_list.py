@@ -68,6 +68,10 @@ class _MotionSignal(_Half):
     signals: ClassVar[Mapping[str, Signal]] = {"motion": SIGNAL}
 
 
+class _ErrorSignal(_Half):
+    signals: ClassVar[Mapping[str, Signal]] = {"error_code": SIGNAL}
+
+
 class _Hyphen(_Half):
     scores: ClassVar[Mapping[str, ScoreSpec]] = {"half-mean": score()}
 
@@ -201,6 +205,7 @@ def test_recipes_with_unlike_measures_are_right_in_one_process(order: tuple[str,
         ([_Nameless], "declares no name"),
         ([_Motion], "declares a score 'motion', but the name is already in use"),
         ([_MotionSignal], "declares a signal 'motion', but the name is already in use"),
+        ([_ErrorSignal], "declares a signal 'error_code', but the name is already in use"),
         ([_Half, _Motion], "declares a signal 'half', but the name is already in use"),
         ([_Hyphen], "has a score 'half-mean'; expected letters, digits and _"),
         ([_Column], "declares a score 'width', but the name is already in use"),
