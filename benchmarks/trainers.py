@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 
 from counted_clips import SIZES, CountedClip, make, plan, read_plan
 
-from curator.trainers.clip_fit import ClipForm, caption_of, fit_form
+from curator.trainers.clip_fit import OutputSpec, caption_of, fit_form
 from curator.trainers.trainer_files import Trainer, load_trainer
 
 HERE = Path(__file__).parent
@@ -400,7 +400,7 @@ def write_fits(clips: Path, folder: Path) -> None:
 
 
 def _fit_row(trainer: Trainer, clip: CountedClip) -> dict[str, Any]:
-    form = ClipForm(
+    form = OutputSpec(
         n_frames=clip.frames, fps=Fraction(clip.rate or 0), width=clip.width, height=clip.height,
         has_sound=clip.sound != "none",
     )  # fmt: skip

@@ -35,7 +35,7 @@ class FormSettings(Protocol):
         """Whether size, rate or length are set."""
 
 
-def formed(
+def as_output(
     request: CutRequest,
     *,
     size: tuple[int, int] | None = None,

@@ -28,7 +28,7 @@ from curator.errors import UsageError, unknown_key
 from curator.export.exporter import RelativePaths, VideoExporter, VideoOptions
 from curator.export.job import Job, ShardClip
 from curator.records.clips import WITH_SOUND
-from curator.trainers.clip_fit import ClipForm
+from curator.trainers.clip_fit import OutputSpec
 from curator.trainers.filled_config import config_file
 from curator.trainers.trainer_files import trainer_names
 
@@ -73,7 +73,7 @@ class FolderFacts:
 
     n_clips: int = 0
     n_without_text: int = 0
-    forms: dict[ClipForm, tuple[int, float]] = field(default_factory=dict)
+    forms: dict[OutputSpec, tuple[int, float]] = field(default_factory=dict)
     """Number of clips, and their seconds in the sources, by form."""
     buckets: Counter[str] = field(default_factory=Counter)
 
@@ -82,7 +82,7 @@ class FolderFacts:
         self.n_clips += 1
         self.n_without_text += not row["text"].strip()
         self.buckets[row["bucket"]] += 1
-        form = ClipForm(
+        form = OutputSpec(
             n_frames=row["num_frames"], fps=Fraction(row["fps_fraction"]), width=row["width"],
             height=row["height"], has_sound=row["has_audio"],
         )  # fmt: skip
@@ -90,7 +90,7 @@ class FolderFacts:
         end_s = float(row.get("source_end_s") or row["duration"])
         self.forms[form] = n + 1, seconds + end_s - float(row.get("source_start_s") or 0)
 
-    def count(self, value: Callable[[ClipForm], str]) -> dict[str, int]:
+    def count(self, value: Callable[[OutputSpec], str]) -> dict[str, int]:
         """Returns the number of clips by a value of their form."""
         counts: Counter[str] = Counter()
         for form, (n, _) in self.forms.items():

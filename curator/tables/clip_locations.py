@@ -50,7 +50,7 @@ def located_bytes(store: Store, where: Location) -> bytes:
     return read_rows(store, where.name, read)
 
 
-class KeyRows:
+class KeyIndex:
     """Finds the row of a key; takes 12 bytes per key in addition to the column."""
 
     def __init__(self, keys: pa.ChunkedArray) -> None:
@@ -151,7 +151,7 @@ class Locations(Mapping[str, Location]):
     """Locations of written clips by id."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._rows = KeyRows(table["clip_id"])
+        self._rows = KeyIndex(table["clip_id"])
         self._places = LocationColumns(table.num_rows)
         self._places.fill(np.arange(table.num_rows), table)
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curator.models.scene_network import SCENE_DIM, SCENE_MODEL
-from curator.tables.clip_locations import KeyRows
+from curator.tables.clip_locations import KeyIndex
 from curator.tables.disk_table import BLOCK_ROWS, DiskTable, SortedRows
 from curator.tables.schemas import embeddings_schema
 
@@ -17,7 +17,7 @@ class Vectors:
     """Vectors of clips by id: views of rows of `embeddings`, which may be in a file."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._rows = KeyRows(table["clip_id"])
+        self._rows = KeyIndex(table["clip_id"])
         self._parts = [as_matrix(chunk) for chunk in table["vector"].chunks]
         self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)
 

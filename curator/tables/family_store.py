@@ -26,7 +26,7 @@ from curator.stage import ItemStage
 from curator.storage import Store
 from curator.storage.source_reader import is_racy
 from curator.tables.checksums import read_parquet
-from curator.tables.clip_locations import KeyRows, Location
+from curator.tables.clip_locations import KeyIndex, Location
 from curator.tables.key_index import KnownKeys, part_versions
 from curator.tables.long_columns import joined_chunks, take_rows
 from curator.tables.out_layout import FAMILIES, VALUES
@@ -106,7 +106,7 @@ class FamilyStore:
 
     def find(self, version: FamilyVersion, keys: pa.ChunkedArray) -> MemberColumn:
         """Finds the values of some keys, in tars of the last snapshot or in parts."""
-        members, rows = MemberColumn(version, keys), KeyRows(keys)
+        members, rows = MemberColumn(version, keys), KeyIndex(keys)
 
         def fill(table: pa.Table) -> None:
             numbers = rows.find_all(table["key"].to_pylist())

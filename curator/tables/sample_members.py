@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curator.family import FamilyVersion
-from curator.tables.clip_locations import KeyRows, Location, LocationColumns
+from curator.tables.clip_locations import KeyIndex, Location, LocationColumns
 from curator.tables.parts import columns_schema
 
 VALUE = "value"
@@ -73,7 +73,7 @@ class Members:
     """The members of clips, by clip id."""
 
     def __init__(self, ids: pa.Array) -> None:
-        self._rows = KeyRows(pa.chunked_array([ids]))
+        self._rows = KeyIndex(pa.chunked_array([ids]))
         self._columns: list[tuple[MemberColumn, NDArray[np.int32]]] = []
 
     def add(self, column: MemberColumn, of: NDArray[np.int32]) -> None:

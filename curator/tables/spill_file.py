@@ -92,7 +92,7 @@ def _disk_errors() -> Iterator[None]:
         raise _explained(error) from error
 
 
-class Keyed:
+class SpilledRecords:
     """Records on the local disk by key; the latest record of a key counts.
 
     `expect_all` names the object of a record by a number, before the record is read. `fetch` reads

@@ -30,7 +30,7 @@ over parts of the clips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClipForm:
+class OutputSpec:
     """The numbers of a written clip that decide what a trainer does with it.
 
     Its rate is constant: `cut` writes no other clips.
@@ -90,7 +90,7 @@ class ClipFit:
         return self.reason is None and self.reading.end < self.reading.n_frames
 
 
-def fit_form(trainer: Trainer, form: ClipForm) -> ClipFit:
+def fit_form(trainer: Trainer, form: OutputSpec) -> ClipFit:
     """Returns what a trainer does with clips of a form."""
     rules, fps = trainer.rules, float(form.fps)
     reading = trainer.read(form.n_frames, fps, form.width, form.height)
@@ -128,7 +128,7 @@ def _sound(is_trained: bool, has_sound: bool) -> Literal["used", "missing", "ign
     return "used" if has_sound else "missing"
 
 
-def caption_of(trainer: Trainer, fit: ClipFit, form: ClipForm, caption: str | None) -> CaptionFit:
+def caption_of(trainer: Trainer, fit: ClipFit, form: OutputSpec, caption: str | None) -> CaptionFit:
     """Returns a clip's caption as a trainer uses it."""
     shown = form if fit.picture is None else fit.picture
     fps = trainer.rules.rate.told_fps or fit.shown_fps
@@ -139,9 +139,9 @@ def caption_of(trainer: Trainer, fit: ClipFit, form: ClipForm, caption: str | No
     )  # fmt: skip
 
 
-def forms_of(clips: pa.Table) -> Iterable[tuple[ClipForm, float, str | None]]:
+def forms_of(clips: pa.Table) -> Iterable[tuple[OutputSpec, float, str | None]]:
     """Yields the form of each clip of a table, its seconds in the source, and its caption."""
-    forms: dict[tuple[Any, ...], ClipForm] = {}
+    forms: dict[tuple[Any, ...], OutputSpec] = {}
     for batch in clips.select(list(COLUMNS)).to_batches():
         for row in zip(*(batch[name].to_pylist() for name in COLUMNS), strict=True):
             *key, start_s, end_s, caption = row
@@ -149,7 +149,7 @@ def forms_of(clips: pa.Table) -> Iterable[tuple[ClipForm, float, str | None]]:
             form = forms.get(numbers)
             if form is None:
                 n_frames, fps, width, height, audio = numbers
-                form = forms[numbers] = ClipForm(
+                form = forms[numbers] = OutputSpec(
                     n_frames=n_frames, fps=Fraction(fps), width=width, height=height,
                     has_sound=audio in WITH_SOUND,
                 )  # fmt: skip
@@ -198,10 +198,10 @@ def _by_window(clips: pa.Table) -> Iterable[tuple[tuple[Any, ...], pa.Table]]:
 
 
 def fit_counted(
-    trainer: Trainer, clips: Iterable[tuple[ClipForm, float, str | None, int]]
+    trainer: Trainer, clips: Iterable[tuple[OutputSpec, float, str | None, int]]
 ) -> Facts:
     """Returns what a trainer does with clips: form, seconds together, caption, and their number."""
-    fits: dict[ClipForm, ClipFit] = {}
+    fits: dict[OutputSpec, ClipFit] = {}
     dropped: Counter[str] = Counter()
     sums = dict.fromkeys(_COUNTS, 0) | dict.fromkeys(_SECONDS, 0.0)
     for form, clip_s, caption, n in clips:

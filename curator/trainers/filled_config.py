@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.number_text import amount
-from curator.trainers.clip_fit import ClipForm, fit_counted, speed_of
+from curator.trainers.clip_fit import OutputSpec, fit_counted, speed_of
 from curator.trainers.fit_words import REASONS, seen_line
 from curator.trainers.frame_rules import MAX_FRAMES, Drop
 from curator.trainers.trainer_files import ConfigFile, Trainer, load_trainer
@@ -33,7 +33,7 @@ _LOSSES = {
     "retimed": "at another speed",
     "without_sound": "without sound",
 }
-Forms = Mapping[ClipForm, tuple[int, float]]
+Forms = Mapping[OutputSpec, tuple[int, float]]
 """Number of clips, and their seconds in the sources, by form."""
 _Weights = Mapping[tuple[int, float], float]
 """Seconds of clips by number of frames and rate."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from curator.number_text import amount, count, length, share
 from curator.trainers.caption_rules import CaptionFit
-from curator.trainers.clip_fit import ClipFit, ClipForm, Facts
+from curator.trainers.clip_fit import ClipFit, Facts, OutputSpec
 from curator.trainers.frame_rules import Drop, Reading, Samples
 from curator.trainers.trainer_files import Trainer
 
@@ -113,7 +113,7 @@ def warning_lines(facts: Facts, out: str | None) -> Iterator[str]:
 
 
 def clip_lines(
-    trainer: Trainer, form: ClipForm, fit: ClipFit, caption: CaptionFit
+    trainer: Trainer, form: OutputSpec, fit: ClipFit, caption: CaptionFit
 ) -> Iterator[str]:
     """Yields all that a trainer does with one clip, with remedies."""
     rules, reading = trainer.rules, fit.reading
@@ -156,7 +156,7 @@ def _dropped_words(reason: Drop, fit: ClipFit) -> str:
     return f"{has} {unit}; the most is {needs}"
 
 
-def _remedies(trainer: Trainer, reason: Drop, form: ClipForm, fit: ClipFit) -> Iterator[str]:
+def _remedies(trainer: Trainer, reason: Drop, form: OutputSpec, fit: ClipFit) -> Iterator[str]:
     options = {name: one.option for name, one in trainer.rules.parameters.items()}
     lengths = next((n for n in ("buckets", "frames") if trainer.values.get(n) is not None), None)
     if reason in (Drop.TOO_SHORT, Drop.NO_FRAME_TO_SPARE):
@@ -190,7 +190,7 @@ def _window(trainer: Trainer) -> str:
     return f"propose.windows with {{frames: {frames}{rate}}}"
 
 
-def _tail_remedy(trainer: Trainer, form: ClipForm) -> str:
+def _tail_remedy(trainer: Trainer, form: OutputSpec) -> str:
     name = next((n for n in ("buckets", "frames") if trainer.values.get(n) is not None), None)
     if name is None:
         frames = trainer.rules.frames.on_grid(form.n_frames)
@@ -198,7 +198,7 @@ def _tail_remedy(trainer: Trainer, form: ClipForm) -> str:
     return f"raise {trainer.rules.parameters[name].option}, or {_window(trainer)} in the recipe"
 
 
-def _samples_words(reading: Reading, samples: Samples, form: ClipForm) -> str:
+def _samples_words(reading: Reading, samples: Samples, form: OutputSpec) -> str:
     starts, fps = samples.starts, float(form.fps)
     first, end = reading.span(samples, starts[0])
     where = f"{amount(samples.count, 'frame')} of {form.n_frames}"
@@ -214,7 +214,7 @@ def _samples_words(reading: Reading, samples: Samples, form: ClipForm) -> str:
     return f"{where} ({words}), {first / fps:.2f} s to {end / fps:.2f} s{many}"
 
 
-def _speed_lines(trainer: Trainer, form: ClipForm, fit: ClipFit) -> Iterator[str]:
+def _speed_lines(trainer: Trainer, form: OutputSpec, fit: ClipFit) -> Iterator[str]:
     if fit.speed is None:
         return
     rate, model = fit.reading.source_rate(float(form.fps)), trainer.rules.rate.model_fps
@@ -226,7 +226,7 @@ def _speed_lines(trainer: Trainer, form: ClipForm, fit: ClipFit) -> Iterator[str
         yield f"    the model learns a wrong speed: {_speed_remedy(trainer, form, fit.speed)}"
 
 
-def _speed_remedy(trainer: Trainer, form: ClipForm, speed: float) -> str:
+def _speed_remedy(trainer: Trainer, form: OutputSpec, speed: float) -> str:
     if trainer.rules.rate.policy == "spread":
         return f"{_window(trainer)} in the recipe, because the trainer reads the whole clip"
     fps = float(form.fps)
@@ -237,7 +237,7 @@ def _speed_remedy(trainer: Trainer, form: ClipForm, speed: float) -> str:
     return f"{words}, or {source.option} in the trainer (--set source_fps={fps:.6g})"
 
 
-def _picture_lines(trainer: Trainer, form: ClipForm, fit: ClipFit) -> Iterator[str]:
+def _picture_lines(trainer: Trainer, form: OutputSpec, fit: ClipFit) -> Iterator[str]:
     picture = fit.picture
     if picture is None:
         yield "  size: not described in the trainer's file"
@@ -280,7 +280,7 @@ def _caption_lines(trainer: Trainer, caption: CaptionFit) -> Iterator[str]:
         yield "    in the recipe: a shorter caption.text, such as short or medium"
 
 
-def _sound_words(trainer: Trainer, form: ClipForm) -> str:
+def _sound_words(trainer: Trainer, form: OutputSpec) -> str:
     sound = trainer.rules.sound
     if form.has_sound:
         return "used" if sound.use == "trained" else "there, if the trainer is told to use it"

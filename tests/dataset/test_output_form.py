@@ -21,7 +21,7 @@ from samples import framed, made_track
 
 from curator.buckets import MAX_ENLARGED, Bucket, bucket_of, cover_factor, covered_size
 from curator.cut_requests import cut_request, frame_plan, source_frames, windowed
-from curator.dataset.output_form import as_written, formed
+from curator.dataset.output_form import as_output, as_written
 from curator.errors import (
     CutError,
     DeviceLostError,
@@ -73,7 +73,7 @@ def cut(path: Path, request: CutRequest, **config: object) -> CutClip:
 @pytest.mark.parametrize(("rate", "step"), [(30, 2), (20, 3), (60, 1), (120, 0.5)])
 def test_a_fixed_rate_shows_what_the_source_showed(film: Path, rate: int, step: float) -> None:
     """Pins which frames are left out or repeated, and that the pictures are those."""
-    request = formed(request_of(film, 3, 51), fps=Fraction(rate))
+    request = as_output(request_of(film, 3, 51), fps=Fraction(rate))
     plan = frame_plan(request).tolist()
     assert plan == [int(index * step) for index in range(round(48 / step))]
     clip = cut(film, request)
@@ -101,7 +101,7 @@ def test_the_row_of_a_written_clip_says_which_frames_it_shows(
     pts = np.cumsum(steps)
     track = made_track(200, frame_pts=pts, end_pts=int(pts[-1]) + 512)
     own = cut_request(track, "clip", Span(start_frame=20, end_frame=190, shot=0))
-    request, window = formed(own, fps=form.get("fps"), n_frames=form.get("n_frames")), None
+    request, window = as_output(own, fps=form.get("fps"), n_frames=form.get("n_frames")), None
     if "window" in form:
         window, fps = form["window"]
         request = windowed(own, fps=fps or own.fps, n_frames=window)
@@ -122,7 +122,7 @@ def test_the_row_of_a_written_clip_says_which_frames_it_shows(
 @pytest.mark.parametrize("size", [(160, 96), (96, 160), (160, 160), (320, 176), (640, 352)])
 def test_a_fixed_size_keeps_the_middle_in_shape(film: Path, size: tuple[int, int]) -> None:
     """Pins scale and centre crop: the picture covers the size, and is not stretched."""
-    clip = cut(film, formed(request_of(film, 0, 8), size=size))
+    clip = cut(film, as_output(request_of(film, 0, 8), size=size))
     assert (clip.width, clip.height) == size
     for frame, source in zip(pictures(clip.mp4), pictures(film)[:8], strict=True):
         scale = max(size[0] / 320, size[1] / 180)
@@ -140,13 +140,13 @@ def test_a_fixed_size_keeps_the_middle_in_shape(film: Path, size: tuple[int, int
 
 def test_a_fixed_length_takes_the_first_frames(film: Path) -> None:
     """Pins that a clip has exactly the frames asked for, and its span says which."""
-    request = formed(request_of(film, 5, 50), n_frames=17)
+    request = as_output(request_of(film, 5, 50), n_frames=17)
     clip = cut(film, request)
     assert (clip.first, clip.end, clip.n_frames) == (0, 17, 17)
     source, written = pictures(film), pictures(clip.mp4)
     assert len(written) == 17
     assert all(psnr(frame, source[5 + i]) > 30 for i, frame in enumerate(written))
-    half = formed(request_of(film, 5, 50), n_frames=17, fps=Fraction(30))
+    half = as_output(request_of(film, 5, 50), n_frames=17, fps=Fraction(30))
     assert (half.frame_pts == request_of(film, 5, 38).frame_pts).all()
     assert cut(film, half).n_frames == 17
 
@@ -164,11 +164,11 @@ def test_what_has_the_form_is_copied(
     film: Path, form: dict[str, Any], reason: NotCopied | None
 ) -> None:
     """Pins that copies are made where they are exact, and reasons where not."""
-    clip = cut(film, formed(request_of(film, 15, 45), **form), mode="auto")
+    clip = cut(film, as_output(request_of(film, 15, 45), **form), mode="auto")
     assert clip.not_copied == reason
     assert clip.cut_mode == ("copy" if reason is None else "encode")
     assert clip.n_frames == {30: 15}.get(form.get("fps", 0), form.get("n_frames", 30))
-    off_key = cut(film, formed(request_of(film, 16, 46), n_frames=20), mode="auto")
+    off_key = cut(film, as_output(request_of(film, 16, 46), n_frames=20), mode="auto")
     assert (off_key.cut_mode, off_key.n_frames) == ("encode", 20)
 
 
@@ -186,7 +186,7 @@ def test_rows_say_what_will_be_written(film: Path) -> None:
     written = as_written(table, config, ShardConfig()).to_pylist()
     assert [(r["width"], r["height"], r["fps_fraction"]) for r in written] == [(160, 96, "24")] * 2
     assert [r["n_frames"] for r in written] == [17, 7]
-    plan = frame_plan(formed(request_of(film, 7, 24), fps=Fraction(24)))
+    plan = frame_plan(as_output(request_of(film, 7, 24), fps=Fraction(24)))
     assert len(plan) == 7
 
 
@@ -294,7 +294,7 @@ def test_the_share_of_repeated_frames_is_that_of_the_written_clip(most: int | No
         for rate in rates:
             config = CutConfig(fps=str(rate), length_frames=most)
             (row,) = as_written(pa.Table.from_pylist([clip]), config, ShardConfig()).to_pylist()
-            plan = frame_plan(formed(cut_request(track, "a", span), fps=rate))[:most]
+            plan = frame_plan(as_output(cut_request(track, "a", span), fps=rate))[:most]
             n_repeated = np.count_nonzero(np.diff(plan) == 0)
             assert row["n_frames"] == len(plan)
             assert row["repeated_share"] * len(plan) == pytest.approx(n_repeated), (own, rate)
@@ -329,7 +329,7 @@ def test_of_clips_of_one_size_the_one_with_more_source_pixels_is_better() -> Non
 @pytest.mark.parametrize("encoder", ["x264", "vp9"])
 def test_any_even_size_is_written(film: Path, size: tuple[int, int], encoder: str) -> None:
     """Pins sizes that are no multiples of 16, in the file's own header too."""
-    clip = cut(film, formed(request_of(film, 0, 2), size=size), encoder=encoder)
+    clip = cut(film, as_output(request_of(film, 0, 2), size=size), encoder=encoder)
     assert (clip.width, clip.height) == size
     assert {frame.shape for frame in pictures(clip.mp4)} == {(size[1], size[0], 3)}
 

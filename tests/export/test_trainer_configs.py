@@ -20,7 +20,7 @@ from curator.cli import main
 from curator.export import export
 from curator.strict_yaml import load_yaml
 from curator.tools.commands.arguments import EXIT_OK
-from curator.trainers.clip_fit import ClipForm, fit_clips
+from curator.trainers.clip_fit import OutputSpec, fit_clips
 from curator.trainers.filled_config import config_file
 from curator.trainers.fit_words import seen_line
 from curator.trainers.trainer_files import FOLDER, Trainer, load_trainer, trainer_names
@@ -38,10 +38,10 @@ MIXED = {
 
 def forms(
     kinds: dict[tuple[int, Any], int], size: str = "1280x720"
-) -> dict[ClipForm, tuple[int, float]]:
+) -> dict[OutputSpec, tuple[int, float]]:
     width, height = map(int, size.split("x"))
     return {
-        ClipForm(n_frames=n, fps=Fraction(fps), width=width, height=height, has_sound=False): (
+        OutputSpec(n_frames=n, fps=Fraction(fps), width=width, height=height, has_sound=False): (
             k,
             k * float(n / Fraction(fps)),
         )

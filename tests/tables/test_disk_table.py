@@ -12,13 +12,13 @@ import pytest
 from curator.errors import StorageError
 from curator.measures.score_list import SCORES
 from curator.tables import clip_locations, disk_table
-from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
+from curator.tables.clip_locations import LOCATION_SCHEMA, KeyIndex, Location, Locations
 from curator.tables.clip_rows import ClipRows, ClipStore
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.disk_table import DiskTable, SortedRows
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import clips_schema
-from curator.tables.spill_file import Keyed
+from curator.tables.spill_file import SpilledRecords
 
 N = 3000
 BY = ("id", "n")
@@ -167,7 +167,7 @@ def test_records_are_found_and_what_has_them_is_read_once() -> None:
         read.append(number)
         return iter(stored[number].items())
 
-    found = Keyed(fetch)
+    found = SpilledRecords(fetch)
     found.expect_all([list(stored[n]) for n in range(3)])
     found.expect_all([list(stored[3])], 3)
     found.add("k12", b"newer")
@@ -200,7 +200,7 @@ def test_places_of_clips_come_back() -> None:
     found = Locations(rows_to_table(rows, LOCATION_SCHEMA))
     assert dict(found) == wanted
     assert "c99" not in found
-    assert KeyRows(pa.chunked_array([[]], pa.string())).find("c1") is None
+    assert KeyIndex(pa.chunked_array([[]], pa.string())).find("c1") is None
 
 
 def test_keys_whose_hashes_are_the_same_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_keys_whose_hashes_are_the_same_are_told_apart(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(clip_locations, "hashes", by_length)
     held = [f"c{k}" for k in range(120)]
-    rows = KeyRows(pa.chunked_array([held[:50], held[50:]], pa.string()))
+    rows = KeyIndex(pa.chunked_array([held[:50], held[50:]], pa.string()))
     wanted = {"c7": 7, "c119": 119, "d9": None, "c60": 60, "longer": None, "c5": 5, "": None}
     assert {key: rows.find(key) for key in wanted} == wanted
     found = rows.find_all(list(wanted)).tolist()
@@ -224,14 +224,14 @@ def test_no_file_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     for _ in range(20):
         stored.add(table)
     assert sum(block.num_rows for block in stored.blocks()) == 20 * N
-    keyed = Keyed(lambda _: iter(()))
+    keyed = SpilledRecords(lambda _: iter(()))
     keyed.add("a", b"y" * (2 << 20))
     assert keyed.get("a") == b"y" * (2 << 20)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_errors_of_the_local_disk_are_explained_where_records_are_read() -> None:
-    keyed = Keyed(lambda _: iter(()))
+    keyed = SpilledRecords(lambda _: iter(()))
     keyed._rows.execute("PRAGMA max_page_count = 100")
     with pytest.raises(StorageError, match="free some space"):
         keyed.add("1", b"y" * 1_000_000)

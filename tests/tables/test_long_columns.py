@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from curator.tables import long_columns
-from curator.tables.clip_locations import KeyRows
+from curator.tables.clip_locations import KeyIndex
 from curator.tables.clip_rows import ClipRows
 from curator.tables.disk_table import SortedRows
 from curator.tables.long_columns import joined_chunks, sorted_rows, take_rows, take_values
@@ -82,5 +82,5 @@ def test_all_tables_use_chunks_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch
     (block,) = rows.blocks()
     assert block["clip_id"].num_chunks > 1
     assert block["clip_id"].to_pylist() == sorted(ids)
-    keys = KeyRows(block["clip_id"])
+    keys = KeyIndex(block["clip_id"])
     assert [keys.find(name) for name in ids] == [sorted(ids).index(name) for name in ids]

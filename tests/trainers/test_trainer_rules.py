@@ -12,7 +12,7 @@ import pytest
 
 from curator.errors import RecipeError
 from curator.trainers import fit_words
-from curator.trainers.clip_fit import ClipForm, caption_of, fit_form
+from curator.trainers.clip_fit import OutputSpec, caption_of, fit_form
 from curator.trainers.frame_rules import Drop
 from curator.trainers.trainer_files import FOLDER, load_trainer, trainer_names
 
@@ -278,9 +278,9 @@ def test_others() -> None:
     assert frames("clip-dataset", 18, 24.0) == [list(range(17)), list(range(1, 18))]
 
 
-def form(n: int, fps: Fraction | int, **more: Any) -> ClipForm:  # noqa: ANN401
+def form(n: int, fps: Fraction | int, **more: Any) -> OutputSpec:  # noqa: ANN401
     numbers = {"width": 960, "height": 544, "has_sound": False} | more
-    return ClipForm(n_frames=n, fps=Fraction(fps), **numbers)
+    return OutputSpec(n_frames=n, fps=Fraction(fps), **numbers)
 
 
 def test_speed_is_the_models_rate_over_the_rate_that_is_read() -> None:
@@ -518,7 +518,7 @@ def test_the_remedy_for_a_long_clip_makes_the_trainer_read_it(
     trainer = load_trainer(name, values)
 
     def lines(seconds: float) -> str:
-        form = ClipForm(
+        form = OutputSpec(
             n_frames=round(seconds * fps), fps=Fraction(fps), width=960, height=540, has_sound=True
         )
         fit = fit_form(trainer, form)

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from curator.errors import DeviceMemoryError
 from curator.measures.borders import EVERY, Box, Sides, borders_of, find_borders, inside
-from curator.measures.device_looks import LEAST_PX as LEAST_LOOK_PX
-from curator.measures.device_looks import edges_of, lines_of, moved_of, standing_of
+from curator.measures.device_overlays import LEAST_PX as LEAST_LOOK_PX
+from curator.measures.device_overlays import edges_of, lines_of, moved_of, standing_of
 from curator.measures.drawn_marks import edge_map, straight_lines
 from curator.measures.look_maps import moved_map, packed_codes, standing_lines
 from curator.measures.measure_contract import Full

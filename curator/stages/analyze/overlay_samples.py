@@ -29,7 +29,7 @@ _MAPS: dict[str, tuple[int, type[np.generic]]] = {
 
 
 @dataclass(slots=True)
-class _Look:
+class _OverlaySample:
     index: int
     gray: NDArray[np.uint8] | None  # luma, until the next sample
     boxes: NDArray[np.float32]
@@ -49,11 +49,11 @@ class OverlaySamples:
         self._grid = LookGrid(every)
         self._with_overlays = with_overlays
         self._detector = detector
-        self._looks: list[_Look] = []
+        self._looks: list[_OverlaySample] = []
         self.cpu_s = 0.0
 
     @property
-    def _open(self) -> _Look | None:
+    def _open(self) -> _OverlaySample | None:
         """The last look, if it waits for the next sample."""
         last = self._looks[-1] if self._looks else None
         return last if last is not None and last.gray is not None else None
@@ -74,7 +74,7 @@ class OverlaySamples:
             if self._with_overlays:
                 maps["edges"], maps["lines"] = view.look_maps()
             places = np.full((len(boxes), 3), np.nan, np.float32)
-            self._looks.append(_Look(index, view.gray, boxes, places, maps))
+            self._looks.append(_OverlaySample(index, view.gray, boxes, places, maps))
         self.cpu_s += time.thread_time() - begun_s
 
     def wants_pair(self, index: int) -> bool:

@@ -36,7 +36,7 @@ from curator.stages.caption.dialogs.prompt_files import has_value, load_prompt
 from curator.stages.caption.dialogs.question_answers import WindowSpan, questions_of
 from curator.stages.caption.dialogs.window_dialog import Asker
 from curator.stages.caption.reply_store import Replies
-from curator.tables.clip_locations import KeyRows
+from curator.tables.clip_locations import KeyIndex
 from curator.tables.clip_rows import ClipRow, ClipRows, reject
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
@@ -108,7 +108,7 @@ class AnnotatedClips:
 
     def __init__(self, clips: ClipRows, config: CaptionConfig) -> None:
         self.clips, self._config = clips, config
-        self._rows = KeyRows(clips.column("clip_id"))
+        self._rows = KeyIndex(clips.column("clip_id"))
         self._spill = Spill()
         self._begin = np.full(len(clips), -1, np.int64)
         self._n_bytes = np.zeros(len(clips), np.int32)

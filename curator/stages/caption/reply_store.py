@@ -27,7 +27,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.out_layout import REPLIES
 from curator.tables.parts import columns_schema, to_parquet
-from curator.tables.spill_file import Keyed
+from curator.tables.spill_file import SpilledRecords
 
 PACK_FROM = 512
 """Parts with fewer replies are merged, because many parts would slow the next start."""
@@ -73,7 +73,7 @@ class Replies(Mapping[str, Reply]):
         self._store, self._unit = store, unit
         self._prefix = f"{REPLIES}/{models}-{unit}"
         self._parts: list[str] = []
-        self._rows = Keyed(self._rows_of)
+        self._rows = SpilledRecords(self._rows_of)
         self._new: dict[str, Reply] = {}
         self._small: dict[str, Sequence[str]] = {}
         """Keys of each part to merge, by its name."""

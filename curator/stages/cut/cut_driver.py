@@ -27,7 +27,7 @@ from curator.records.tracks import SourceFrames
 from curator.scheduler import UnitRunner
 from curator.stages.cut.stage import ClipToCut, CutItem, CutOutcome, CutStage
 from curator.storage import Store
-from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
+from curator.tables.clip_locations import LOCATION_SCHEMA, KeyIndex, Location, Locations
 from curator.tables.clip_rows import ClipRow, ClipRows, fields_of, reject
 from curator.tables.long_columns import joined_chunks, take_rows
 from curator.tables.output_format import existing
@@ -378,7 +378,7 @@ class Cutting:
         columns = ("clip_id", *_FORM, *CROP_COLUMNS)
         kept = clips.table(fields_of(clips.schema, columns))
         kept = take_rows(kept, pa.array(clips.kept_numbers()))
-        rows, own_tables = KeyRows(kept["clip_id"]), []
+        rows, own_tables = KeyIndex(kept["clip_id"]), []
         stored = pack(
             self._stored(), max_items=_ROWS_AT_ONCE, weight=len, max_weight=float(_ROWS_AT_ONCE)
         )

@@ -11,7 +11,7 @@ from typing import Any
 import av
 
 from curator.cut_requests import cut_request, windowed
-from curator.dataset.output_form import formed
+from curator.dataset.output_form import as_output
 from curator.media.encode import refuse_without
 from curator.records.clips import Reason, Span, Written
 from curator.records.cuts import Crop, CutRequest, NotCopied, crop_columns
@@ -240,9 +240,9 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         )
         if clip.window is not None:
             n_frames, fps = clip.window
-            return formed(windowed(request, fps=fps, n_frames=n_frames), size=clip.size)
+            return as_output(windowed(request, fps=fps, n_frames=n_frames), size=clip.size)
         cut = self.config.cut
-        return formed(request, size=clip.size, fps=cut.rate, n_frames=cut.length_frames)
+        return as_output(request, size=clip.size, fps=cut.rate, n_frames=cut.length_frames)
 
     def process(self, unit: CutItem) -> CutOutcome:
         """Writes a clip."""

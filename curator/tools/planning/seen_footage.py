@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.tools.planning.usable_takes import Clips, Floats, Ints
-from curator.trainers.clip_fit import RETIMED, ClipForm, fit_form
+from curator.trainers.clip_fit import RETIMED, OutputSpec, fit_form
 from curator.trainers.frame_rules import Reading
 from curator.trainers.trainer_files import Trainer
 
@@ -64,7 +64,7 @@ class Watcher:
             width, height, sound = kind
             fit = fit_form(
                 self.trainer,
-                ClipForm(
+                OutputSpec(
                     n_frames=n_frames, fps=Fraction(fps).limit_denominator(1001 * 1000),
                     width=width, height=height, has_sound=bool(sound),
                 ),

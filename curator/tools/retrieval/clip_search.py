@@ -19,7 +19,7 @@ from curator.executor.corpus_work import CorpusWork
 from curator.matching.clip_footage import ClipFootage
 from curator.matching.verify_pair import verify_pair
 from curator.runs.query_media import picture_vector, text_vector, video_spans
-from curator.tables.clip_locations import KeyRows
+from curator.tables.clip_locations import KeyIndex
 from curator.tables.clip_vectors import StoredVectors, as_matrix
 from curator.tables.disk_table import taken
 from curator.tables.footage_index import FootageIndex
@@ -104,7 +104,7 @@ class ClipSearch:
 
     def __init__(self, finished: Finished, *, rejected: bool = False) -> None:
         self.finished = finished
-        self._rows = KeyRows(finished.clips["clip_id"])
+        self._rows = KeyIndex(finished.clips["clip_id"])
         is_kept = pc.equal(finished.clips["decision"], "kept").to_numpy().astype(np.bool_)
         self._is_searched = is_kept | rejected
         self._allowed_by: dict[str, NDArray[np.bool_]] = {}

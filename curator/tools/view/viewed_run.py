@@ -20,7 +20,7 @@ from curator.errors import UsageError
 from curator.measures.judging import Mask
 from curator.tables.candidate_store import read_all_pictures
 from curator.tables.checksums import read_parquet
-from curator.tables.clip_locations import KeyRows
+from curator.tables.clip_locations import KeyIndex
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
 from curator.tables.mark_table import Mark, MarkWriter, read_marks
@@ -102,7 +102,7 @@ class ViewedRun:
         self.funnel = LiveFunnel(finished)
         self.marks = read_marks(finished.store)
         self._lock = RLock()
-        self._rows = KeyRows(self.clips["clip_id"])
+        self._rows = KeyIndex(self.clips["clip_id"])
         self._pictures: OrderedDict[str, list[bytes]] = OrderedDict()
         self._shown: list[str] = []
         self._checked_s = -inf

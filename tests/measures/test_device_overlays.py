@@ -12,7 +12,7 @@ import torch
 from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.measures.device_looks import LEAST_PX, edges_of, lines_of, moved_of, standing_of
+from curator.measures.device_overlays import LEAST_PX, edges_of, lines_of, moved_of, standing_of
 from curator.measures.drawn_marks import edge_map, straight_lines
 from curator.measures.look_maps import moved_map, packed_codes, standing_lines
 from curator.media.opencv import cv2
