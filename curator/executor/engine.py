@@ -224,8 +224,10 @@ class Engine:
             # A sandbox is a child process already.
             is_child = any(step.stage is not None and step.stage.sandboxed for step in steps)
             units = list(units)
-            child = self._child.run(steps, units)
-            results = self.run_here(steps, units) if is_child else self._timed(steps, child)
+            if is_child:
+                results = self.run_here(steps, units)
+            else:
+                results = self._timed(steps, self._child.run(steps, units))
         else:
             ahead = 1 if any(step.keeps_state for step in steps) else AHEAD
             fleet = self.pool(steps, without_gpu=without_gpu, check=check, keeps=False, ahead=ahead)

@@ -258,9 +258,9 @@ class Nvdec:
             NotOnDeviceError: A CPU must do the work.
             DeviceError: The device fails.
         """
-        refused: NotOnDeviceError | None = None
+        is_refused = False
         for is_second in (False, True):
-            if is_second and refused is None:
+            if is_second and not is_refused:
                 self.free()
             try:
                 with self.named_errors():
@@ -271,9 +271,9 @@ class Nvdec:
             except NotOnDeviceError as error:
                 if is_second or not error.by_used:
                     raise
-                refused = error
+                is_refused = True
             else:
-                if refused is not None:
+                if is_refused:
                     self.most_kept = 0
                     self.kept.clear()
                     logger.warning("a used decoder failed where a new one does not: none is reused")

@@ -196,14 +196,13 @@ class LocalStore(Store):
     def find(self, key: str) -> ObjectInfo | None:
         """Returns size and version of a finished file; None if it does not exist."""
         path = self._path(key)
-        try:
-            with _explained("look up", path):
+        with _explained("look up", path):
+            try:
                 info = os.stat(path)
-        except StorageError as error:
-            cause = error.__cause__
-            if isinstance(cause, OSError) and cause.errno in _NO_FILE:
-                return None
-            raise
+            except OSError as error:
+                if error.errno in _NO_FILE:
+                    return None
+                raise
         return _info(key, info) if stat.S_ISREG(info.st_mode) else None
 
     def check_writable(self) -> None:

@@ -5,7 +5,6 @@ and its footer has the keys that are done. So a listing and the footers show the
 finished run writes tables for readers.
 """
 
-import gc
 import hashlib
 import itertools
 import json
@@ -252,9 +251,6 @@ def write_table_part(
     part, data = parquet_by_content(tables, schema, f"{name}/part-{number:05d}-{digits}.parquet")
     if not store.holds(store.find(part), data):
         store.write(part, data)
-    # Arrow's writer leaves the row groups in cycles of references, which are few objects of many
-    # megabytes: Python would collect them late.
-    gc.collect(1)
     return part
 
 

@@ -2,9 +2,11 @@
 
 import errno
 import fcntl
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -155,3 +157,21 @@ def test_a_folder_without_permission_is_told(tmp_path: Path) -> None:
             open_store(str(tmp_path)).check_writable()
     finally:
         tmp_path.chmod(0o700)
+
+
+def test_a_lookup_of_a_missing_object_keeps_nothing_of_its_caller(tmp_path: Path) -> None:
+    """Pins that no part of a table stays in memory until Python looks for cycles."""
+
+    class Part:
+        pass
+
+    def looked_up() -> weakref.ref[Part]:
+        part = Part()
+        assert open_store(str(tmp_path)).find("missing") is None
+        return weakref.ref(part)
+
+    gc.disable()
+    try:
+        assert looked_up()() is None
+    finally:
+        gc.enable()

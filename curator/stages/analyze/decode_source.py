@@ -317,11 +317,12 @@ def with_cpu_to_fall_back_on(
     try:
         return nvdec.attempt(tried)
     except NotOnDeviceError as error:
-        refused = error
-    logger.info("decoded on the CPU: %s", refused)
+        # Not the error itself, which would keep what the attempt holds on the device.
+        refusal = error.refusal
+        logger.info("decoded on the CPU: %s", error)
     with nvdec.named_errors():
         track = measured(replace(models, nvdec=None))
-    return replace(track, notes=(*track.notes, Note(f"not_on_gpu_{refused.refusal}")))
+    return replace(track, notes=(*track.notes, Note(f"not_on_gpu_{refusal}")))
 
 
 def _fitting(frame: AnyFrame) -> int:

@@ -128,17 +128,17 @@ class ClipCutter:
                 from the request.
             SourceError: The source is no longer readable.
         """
-        cannot: CannotCopyError | None = None
+        # Not the error itself, which would keep the packets of the copy during the encode.
+        not_copied, copy_frames = None, None
         if self.pixels:
-            cannot = CannotCopyError(NotCopied.PIXELS_CHANGED)
+            not_copied = NotCopied.PIXELS_CHANGED
         elif self.config.mode == "auto":
             try:
                 return self._copied(request)
             except CannotCopyError as error:
-                cannot = error
+                not_copied, copy_frames = error.reason, error.n_frames
         clip = self._encoded(request)
-        if cannot is not None:
-            clip.not_copied, clip.copy_frames = cannot.reason, cannot.n_frames
+        clip.not_copied, clip.copy_frames = not_copied, copy_frames
         start = request.frame_pts[0] * request.time_base
         try:
             clip.mp4, clip.audio = self._with_audio(clip.mp4, request, start, clip.n_frames)
