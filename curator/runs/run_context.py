@@ -107,7 +107,7 @@ class RunContext:
     metadata: SourceMetadata = field(default_factory=SourceMetadata)
 
     def __post_init__(self) -> None:
-        """Raises `UsageError` if the engine is told to place a stage that no worker runs."""
+        """Raises `UsageError` for a placement of a stage that no worker runs."""
         names = self.graph.worker_names()
         for name in self.engine.place:
             if name not in names:
