@@ -1,5 +1,8 @@
 """The worker of annotators: decodes clips once, gives frames to each stage, and stores values.
 
+A stage with windows gets windows in place of clips. Its windows of a clip are decoded together if
+memory holds their frames; each further decode begins at the key frame before its first window.
+
 If a request for frames is wrong, or a value does not fit its declaration, one clip fails for one
 stage. Other clips and other stages continue. If the GPU is lost, or a call of `process` exceeds its
 time limit, the process ends. Other processes then repeat each clip and stage of the unit alone.
@@ -42,6 +45,7 @@ from curator.tables.clip_locations import Location, located_bytes
 from curator.tables.family_store import FamilyStore, NewValue
 from curator.tables.sample_members import StoredMember
 from curator.tables.track_signals import PartsByColumn, SignalReader
+from curator.value_header import ValueHeader, column_digest
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +55,15 @@ STORE_S = 15.0
 """Seconds after which a worker writes the values of a unit that it has computed. If a worker is
 killed, little more than the work of these seconds is lost."""
 _STDERR = 2  # file descriptor
+Answers = Mapping[str, Value]
+"""The values that a stage returned for a clip or a window, by family."""
 Made = dict[tuple[int, str], list[StoredMember]]
 """Members by the number of the stage and the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipWork:
-    """A written clip, its number among all clips, and its missing values.
+    """A written clip, its number among all clips, the SHA-256 of its MP4, and its missing values.
 
     `keys` has the key of each missing value, by the number of the stage in the chain. `parts` has
     the track of the clip's source, if a stage reads tracks.
@@ -65,6 +71,7 @@ class ClipWork:
 
     number: int
     facts: ClipFacts
+    mp4_sha256: str
     where: Location
     keys: Mapping[int, str]
     parts: PartsByColumn = field(default_factory=dict)
@@ -86,15 +93,21 @@ class ClipResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ToDecode:
-    """A clip to decode.
+    """A clip to decode, or some windows of it.
 
-    `wanted` has the frames that each stage requests, and `errors` the stages' errors. The keys are
-    the numbers of the stages.
+    Attributes:
+        wanted: The frames that each stage requests, by its number: for its windows one after the
+            other, or for the whole clip.
+        errors: Errors of the stages, by number.
+        starts: First frames of the windows of a stage that has windows.
+        answers: Answers of such a stage, by first frame; shared by all parts of a clip.
     """
 
     clip: ClipWork
     wanted: Mapping[int, tuple[Wanted, ...]]
     errors: dict[int, str]
+    starts: tuple[int, ...] = ()
+    answers: dict[int, Answers] = field(default_factory=dict)
 
     @property
     def n_bytes(self) -> int:
@@ -168,25 +181,26 @@ class AnnotatorWorker:
         for clip, wrong in zip(unit, errors, strict=True):
             wanted: dict[int, tuple[Wanted, ...]] = {}
             for number in sorted(clip.keys):
-                facts = clip.facts
+                stage = self._stages[number]
                 try:
-                    frames = tuple(
-                        Wanted(numbers=tuple(request.numbers(facts)), size=request.size_of(facts))
-                        for request in self._stages[number].frames
-                    )
+                    windows = _wanted(stage, clip.facts)
                 except Exception as error:  # noqa: BLE001 - a user's function; fails its own stage
                     wrong[number] = in_one_line(error)
                     continue
-                n_bytes = sum(frame.n_bytes for frame in frames)
-                if n_bytes > MAX_BATCH_BYTES:
+                most = max(sum(frames.n_bytes for frames in own) for own in windows.values())
+                if most > MAX_BATCH_BYTES:
                     wrong[number] = (
-                        f"the requested frames take {n_bytes / 2**30:.1f} GiB; expected at most "
-                        f"{MAX_BATCH_BYTES / 2**30:g} GiB: request fewer frames (`at`) or smaller "
-                        "frames (`size`)"
+                        f"the requested frames take {most / 2**30:.1f} GiB; expected at most "
+                        f"{MAX_BATCH_BYTES / 2**30:g} GiB: request fewer frames (`at`), smaller "
+                        "frames (`size`), or windows (`windows`)"
                     )
-                    continue
-                wanted[number] = frames
+                elif stage.windows is None:
+                    (wanted[number],) = windows.values()
+                else:
+                    yield from _of_windows(clip, number, windows, wrong)
             together = _ToDecode(clip=clip, wanted=wanted, errors=wrong)
+            if not wanted:
+                continue
             if together.n_bytes <= MAX_BATCH_BYTES:
                 yield together
                 continue
@@ -205,6 +219,7 @@ class AnnotatorWorker:
                 mp4=located_bytes(self._store.store, item.clip.where),
                 n_frames=item.clip.facts.n_frames,
                 wanted=tuple(request for wanted in item.wanted.values() for request in wanted),
+                rate=item.clip.facts.fps,
             )
             for item in asked
         ]
@@ -221,23 +236,23 @@ class AnnotatorWorker:
         values: dict[str, list[NewValue]],
     ) -> None:
         stage = self._stages[number]
-        clips = []
+        clips: list[tuple[_ToDecode, SampledClip]] = []
         for item, pixels in zip(batch, decoded, strict=True):
             if number not in item.wanted:
                 continue
             if pixels.error is not None:
                 item.errors[number] = pixels.error
             else:
-                clips.append((item, self._sampled(number, item, pixels)))
+                clips += ((item, each) for each in self._sampled(number, item, pixels))
         for start in range(0, len(clips), stage.batch):
             some = clips[start : start + stage.batch]
             answers = self._processed(stage, [sampled for _, sampled in some])
-            for (item, _), answer in zip(some, answers, strict=True):
+            for (item, sampled), answer in zip(some, answers, strict=True):
                 if isinstance(answer, Exception):
                     item.errors[number] = in_one_line(answer)
                     continue
                 try:
-                    encoded = self._encoded(number, answer, item.clip.facts.n_frames)
+                    encoded = self._answered(number, item, sampled, answer)
                 except Exception as error:  # noqa: BLE001 - a user's value; fails the clip alone
                     item.errors[number] = f"{type(stage).__qualname__}: {in_one_line(error)}"
                     continue
@@ -246,20 +261,46 @@ class AnnotatorWorker:
                 for name, data in encoded.items():
                     values[name].append(NewValue(key=key, **ids, data=data))
 
-    def _sampled(self, number: int, item: _ToDecode, pixels: SampledFrames) -> SampledClip:
-        """Returns a clip with the frames and the signals that one stage requested."""
+    def _answered(
+        self,
+        number: int,
+        item: _ToDecode,
+        sampled: SampledClip,
+        answer: Value | Mapping[str, Value],
+    ) -> Mapping[str, bytes | Row]:
+        """Returns the values of a clip as they are stored; none until all windows have answers."""
+        stage, clip = self._stages[number], item.clip
+        by_name = self._by_name(number, answer)
+        if stage.windows is not None and sampled.start is not None:
+            item.answers[sampled.start] = by_name
+            starts = stage.windows.starts(clip.facts.n_frames)
+            if len(item.answers) < len(starts) or number in item.errors:
+                return {}
+            windows = {name: [item.answers[at][name] for at in starts] for name in by_name}
+            return self._encoded(number, windows, clip, starts)
+        frames = sampled.requested[0].numbers if sampled.requested else ()
+        return self._encoded(number, by_name, clip, frames)
+
+    def _sampled(
+        self, number: int, item: _ToDecode, pixels: SampledFrames
+    ) -> Iterator[SampledClip]:
+        """Yields a clip, or its windows, with the frames and signals that one stage requested."""
+        stage, clip = self._stages[number], item.clip
         first = sum(len(wanted) for other, wanted in item.wanted.items() if other < number)
-        wanted = item.wanted[number]
-        arrays = pixels.pixels[first : first + len(wanted)]
-        requested = tuple(
-            RequestedFrames(numbers=each.numbers, pixels=self._placed(array, request))
-            for request, each, array in zip(
-                self._stages[number].frames, wanted, arrays, strict=True
+        signals = self._signals(clip.facts, clip.parts, stage.signals) if stage.signals else {}
+        n = len(stage.frames)
+        for place, start in enumerate(item.starts or [None]):
+            wanted = item.wanted[number][place * n : place * n + n]
+            arrays = pixels.pixels[first + place * n : first + place * n + n]
+            requested = tuple(
+                RequestedFrames(numbers=each.numbers, pixels=self._placed(array, request))
+                for request, each, array in zip(stage.frames, wanted, arrays, strict=True)
             )
-        )
-        clip, names = item.clip, self._stages[number].signals
-        signals = self._signals(clip.facts, clip.parts, names) if names else {}
-        return SampledClip(facts=clip.facts, requested=requested, signals=signals)
+            own = signals
+            if start is not None and stage.windows is not None:
+                numbers = np.array(stage.windows.numbers(start))
+                own = {name: values[numbers] for name, values in signals.items()}
+            yield SampledClip(facts=clip.facts, requested=requested, start=start, signals=own)
 
     def _placed(
         self,
@@ -296,23 +337,45 @@ class AnnotatorWorker:
                 return [error]
             return [answer for clip in clips for answer in self._processed(stage, [clip])]
 
-    def _encoded(
-        self, number: int, answer: Value | Mapping[str, Value], n_frames: int
-    ) -> dict[str, bytes | Row]:
-        """Returns the values of a clip as they are stored, by family."""
+    def _by_name(self, number: int, answer: Value | Answers) -> Answers:
+        """Returns an answer by family, checked for its names."""
         families = self._stages[number].families
         is_row = len(families) == 1 and bool(families[0].columns)
         is_by_name = isinstance(answer, Mapping) and not is_row
-        by_name = cast(Mapping[str, Value], answer if is_by_name else {families[0].name: answer})
+        by_name = cast(Answers, answer if is_by_name else {families[0].name: answer})
         names = [family.name for family in families]
         if set(by_name) != set(names):
             given = sorted(by_name)
             raise UsageError(f"process returned values of {given}; expected values of {names}")
-        encoded = {family.name: family.encode(by_name[family.name]) for family in families}
-        for family in families:
-            if family.frames_axis is not None:
-                array = cast(NDArray[np.generic], by_name[family.name])
-                family.check_frames(array.shape, n_frames)
+        return by_name
+
+    def _encoded(
+        self,
+        number: int,
+        by_name: Mapping[str, Value | Sequence[Value]],
+        clip: ClipWork,
+        frames: tuple[int, ...],
+    ) -> dict[str, bytes | Row]:
+        """Returns the values of a clip as they are stored, by family.
+
+        `frames` are the starts of windows, or the frames of the first request.
+        """
+        stage, facts = self._stages[number], clip.facts
+        encoded = {}
+        for name, version in self._versions[number].items():
+            family, value = version.family, by_name[name]
+            axis = family.time_axis
+            has_frames = family.windows is not None or (axis is not None and axis.is_requested)
+            header = ValueHeader(
+                fingerprint=version.fingerprint,
+                mp4_sha256=clip.mp4_sha256 if stage.frames or stage.signals else "",
+                frames=frames if has_frames else None,
+                columns={name: column_digest(facts.columns[name]) for name in stage.columns},
+            )
+            encoded[name] = family.encode(value, header)
+            if axis is not None:
+                shape = cast(NDArray[np.generic], value).shape
+                family.check_length(shape, header, facts.n_frames, facts.fps)
         return encoded
 
     def _store_values(self, values: dict[str, list[NewValue]], made: Made) -> None:
@@ -321,6 +384,49 @@ class AnnotatorWorker:
             for name, version in versions.items():
                 for member in self._store.put(version, values.pop(name, ())):
                     made[number, member.key].append(member)
+
+
+def _wanted(stage: AnyAnnotator, clip: ClipFacts) -> dict[int | None, tuple[Wanted, ...]]:
+    """Returns the frames that a stage requests, by first frame of each window; None: the clip."""
+
+    def requests(of: ClipFacts, frames: Sequence[int] | None) -> tuple[Wanted, ...]:
+        found = []
+        for request in stage.frames:
+            numbers = request.numbers(of)
+            own = numbers if frames is None else [frames[number] for number in numbers]
+            found.append(Wanted(numbers=tuple(own), size=request.size_of(clip)))
+        return tuple(found)
+
+    windows = stage.windows
+    if windows is None:
+        return {None: requests(clip, None)}
+    window = replace(clip, n_frames=windows.frames, fps=clip.fps / windows.stride)
+    return {
+        start: requests(window, windows.numbers(start)) for start in windows.starts(clip.n_frames)
+    }
+
+
+def _of_windows(
+    clip: ClipWork,
+    number: int,
+    windows: Mapping[int | None, tuple[Wanted, ...]],
+    errors: dict[int, str],
+) -> Iterator[_ToDecode]:
+    """Yields windows of a clip in groups whose frames fit in memory."""
+    answers: dict[int, Answers] = {}
+    for group in pack(
+        windows.items(),
+        max_items=len(windows),
+        weight=lambda window: sum(frames.n_bytes for frames in window[1]),
+        max_weight=MAX_BATCH_BYTES,
+    ):
+        yield _ToDecode(
+            clip=clip,
+            wanted={number: tuple(frames for _, own in group for frames in own)},
+            errors=errors,
+            starts=tuple(start for start, _ in group if start is not None),
+            answers=answers,
+        )
 
 
 def _results(

@@ -4,35 +4,46 @@ A family is one kind of result. It declares a name, a scope, a type of values, a
 readers find the values. Code that stores, packs, verifies, removes, exports or loads values reads
 the declaration, and contains no names of families.
 
-    Family("latents", Scope.CLIP, Array("f16", ("c", "t", "h", "w")), member="latents.safetensors")
+    Family("latents", Scope.CLIP, Array("f16", ("c", "t", "h", "w")), member="latents.safetensors",
+           facts={"vae": "Wan2.1", "sample": "mean"})
     Family("poses", Scope.CLIP, Array("f32", (FRAMES, 6)), member="poses.npy")
     Family("people", Scope.CLIP, Columns({"n_people": "i32", "pose_score": "f32"}))
 """
 
-import io
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from curator.errors import CuratorError, raised_as
+from curator.errors import raised_as
+from curator.frame_axes import FRAMES, REQUESTED, AxisError, TimeAxis, Windows, per_second
+from curator.value_contents import (
+    NAME,
+    TENSOR,
+    Array,
+    Bytes,
+    ColumnKind,
+    Columns,
+    FamilyError,
+    Kind,
+    Row,
+    Scalar,
+    Text,
+    Value,
+)
+from curator.value_header import HeaderError, ValueHeader
 
-Scalar = str | int | float | bool | None
-Row = Mapping[str, Scalar]
-"""A value of each column; None for an unknown value."""
-Value = NDArray[np.generic] | str | bytes | Row
-"""A value before it is encoded. Torch tensors are accepted as arrays."""
-Kind = Literal["f16", "bf16", "f32", "f64", "u8", "i8", "i16", "i32", "i64", "bool"]
-
-ColumnKind = Literal["i32", "i64", "f32", "f64", "bool", "text"]
+__all__ = (
+    "FRAMES", "REQUESTED", "TENSOR", "Array", "Bytes", "ColumnKind", "Columns", "Family",
+    "FamilyError", "FamilyVersion", "Kind", "Lifetime", "Row", "Scalar", "Scope", "Text", "Value",
+    "Windows", "per_second",
+)  # fmt: skip
 
 _MEMBER = re.compile(r"[a-z0-9_]+(?:\.[a-z0-9_]+)+")
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _OF_BATCHES = frozenset(
     {
         "video", "caption", "fps", "start_frame", "key", "json", "bucket", "embedding",
@@ -42,10 +53,6 @@ _OF_BATCHES = frozenset(
 """Names that the loader's batches already use."""
 _OWN_MEMBERS = frozenset({"mp4", "json", "txt", "npy", "id"})
 """Members that samples already have, and `id`; a family cannot use these names."""
-
-
-class FamilyError(CuratorError):
-    """A declaration is wrong, or a value does not fit its declaration."""
 
 
 class Scope(StrEnum):
@@ -65,272 +72,19 @@ class Lifetime(StrEnum):
     """Until a user removes `families/`. Another recipe may use the values again."""
 
 
-_NUMPY = {
-    "f16": "<f2", "f32": "<f4", "f64": "<f8", "u8": "u1", "i8": "i1", "i16": "<i2", "i32": "<i4",
-    "i64": "<i8", "bool": "?",
-}  # fmt: skip
-"""Stored NumPy types; NumPy has no bfloat16."""
-_FEATURES = {name: np.dtype(stored).name for name, stored in _NUMPY.items()} | {"text": "string"}
-FRAMES = "frames"
-"""Name of the axis with one entry per frame of the clip, in order."""
-TENSOR = "value"
-"""Name of the only tensor in a safetensors member."""
-_STILL_AXES = frozenset({"h", "w", "tokens"})
-"""Names of axes that are no frames: height, width, and the tokens of a text."""
-_FEATURE_AXES = frozenset({"c", "d", "dimension"})
-"""Names of the axis of a vector's numbers, such as channels."""
-_PICTURES = ("png", "jpg", "webp")
-"""Endings of members that hold one picture."""
+def _stacked(values: Sequence[Any]) -> Any:  # noqa: ANN401 - an array or a tensor
+    shapes = sorted({tuple(getattr(value, "shape", ())) for value in values})
+    if len(shapes) != 1:
+        raise FamilyError(f"windows with values of shapes {shapes}; expected one shape")
+    if hasattr(values[0], "detach"):
+        import torch
+
+        return torch.stack(list(values))
+    return np.stack(list(values))
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
-    """Arrays of one dtype.
-
-    Attributes:
-        dtype: Type of the values. Values of another type are refused, not converted.
-        axes: For each axis, a number for a fixed length, or a name for a free length. `FRAMES` is
-            the axis with one entry per frame of the clip: the worker checks its length, and the
-            loader gives the entries of the window's frames. The names `h`, `w` (height and width),
-            `tokens` (of a text), `c` and `d` (numbers of a vector) tell readers that the axis does
-            not count frames; see `may_have_frames`.
-    """
-
-    dtype: Kind
-    axes: tuple[str | int, ...]
-
-    endings: ClassVar[tuple[str, ...]] = ("npy", "safetensors")
-    """Endings of the members that can hold an array."""
-
-    def __post_init__(self) -> None:
-        # JSON gives a list.
-        object.__setattr__(self, "axes", tuple(self.axes))
-        if self.dtype not in (*_NUMPY, "bf16"):
-            dtypes = ", ".join((*_NUMPY, "bf16"))
-            raise FamilyError(f"dtype {self.dtype!r}; expected one of {dtypes}")
-        if self.axes.count(FRAMES) > 1:
-            raise FamilyError(f"axes {list(self.axes)}; expected at most one axis {FRAMES!r}")
-
-    def encode(self, value: Any, ending: str) -> bytes:  # noqa: ANN401 - an array or a tensor
-        """Returns an array as a NumPy file, or as safetensors with one tensor `value`."""
-        name = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
-        expected = "bfloat16" if self.dtype == "bf16" else _FEATURES[self.dtype]
-        if name != expected:
-            raise FamilyError(f"a value of {name}; expected {expected} {self._shape()}")
-        self._fits(tuple(value.shape))
-        if self.dtype == "bf16":
-            from safetensors import torch
-
-            return bytes(torch.save({TENSOR: value.detach().cpu().contiguous()}))
-        if hasattr(value, "detach"):
-            value = value.detach().cpu().numpy()
-        array = np.ascontiguousarray(value).astype(_NUMPY[self.dtype], copy=False)
-        if ending == "npy":
-            output = io.BytesIO()
-            np.lib.format.write_array(output, array, version=(1, 0), allow_pickle=False)
-            return output.getvalue()
-        from safetensors.numpy import save
-
-        return bytes(save({TENSOR: array}))
-
-    def decode(self, data: bytes, ending: str) -> NDArray[np.generic]:
-        """Returns the array; bfloat16 as float32."""
-        if ending == "npy":
-            try:
-                array: NDArray[np.generic] = np.load(io.BytesIO(data), allow_pickle=False)
-            except (ValueError, OSError, EOFError) as error:
-                raise FamilyError(f"no NumPy file ({error})") from error
-        else:
-            array = self._from_safetensors(data)
-        if array.dtype != (np.float32 if self.dtype == "bf16" else np.dtype(_NUMPY[self.dtype])):
-            raise FamilyError(f"a value of {array.dtype}; expected {self.dtype}")
-        self._fits(array.shape)
-        return array
-
-    def may_have_frames(self, ending: str) -> bool:
-        """Returns whether an axis may count frames.
-
-        An array has none if, besides height, width and tokens, at most one axis remains, and the
-        declaration gives its length or names it a vector's. Two axes of fixed length may be frames
-        of clips of one length.
-        """
-        rest = [axis for axis in self.axes if axis not in _STILL_AXES]
-        return len(rest) > 1 or any(isinstance(a, str) and a not in _FEATURE_AXES for a in rest)
-
-    def feature(self, ending: str) -> dict[str, Any]:
-        """Returns the type for Hugging Face `datasets`: nested sequences; bytes for safetensors."""
-        if ending != "npy":
-            return {"dtype": "binary"}
-        feature: dict[str, Any] = {"sequence": _FEATURES[self.dtype]}
-        for _ in self.axes[1:]:
-            feature = {"sequence": feature}
-        return feature
-
-    def _fits(self, shape: tuple[int, ...]) -> None:
-        is_same = len(shape) == len(self.axes) and all(
-            isinstance(axis, str) or axis == length
-            for axis, length in zip(self.axes, shape, strict=True)
-        )
-        if not is_same:
-            raise FamilyError(f"a value of shape {list(shape)}; expected {self._shape()}")
-
-    def _shape(self) -> str:
-        return f"[{', '.join(map(str, self.axes))}]"
-
-    def _from_safetensors(self, data: bytes) -> NDArray[np.generic]:
-        from safetensors import SafetensorError
-
-        try:
-            if self.dtype != "bf16":
-                from safetensors.numpy import load
-
-                return load(data)[TENSOR]
-            import torch
-            from safetensors.torch import load as load_tensors
-
-            tensor = load_tensors(data)[TENSOR]
-        except (ValueError, KeyError, SafetensorError) as error:
-            raise FamilyError(f"no safetensors with {TENSOR!r} ({error})") from error
-        if tensor.dtype != torch.bfloat16:
-            raise FamilyError(f"a value of {tensor.dtype}; expected {self.dtype}")
-        array: NDArray[np.generic] = tensor.float().numpy()
-        return array
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Texts in UTF-8."""
-
-    endings: ClassVar[tuple[str, ...]] = ("txt",)
-
-    def encode(self, value: Any, ending: str) -> bytes:  # noqa: ANN401 - a text
-        """Returns a text as UTF-8."""
-        if not isinstance(value, str):
-            raise FamilyError(f"a value of {type(value).__name__}; expected a text")
-        return value.encode()
-
-    def decode(self, data: bytes, ending: str) -> str:
-        """Returns the text."""
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            raise FamilyError(f"no UTF-8 ({error})") from error
-
-    def may_have_frames(self, ending: str) -> bool:
-        """Returns False: a text describes the clip."""
-        return False
-
-    def feature(self, ending: str) -> dict[str, Any]:
-        """Returns the type for Hugging Face `datasets`."""
-        return {"dtype": "string"}
-
-
-@dataclass(frozen=True, slots=True)
-class Bytes:
-    """Bytes of any kind. `media_type`, such as `image/png`, is only for people."""
-
-    media_type: str
-
-    endings: ClassVar[tuple[str, ...]] = ("png", "jpg", "bin", "webp", "flac")
-
-    def encode(self, value: Any, ending: str) -> bytes:  # noqa: ANN401 - bytes
-        """Returns the bytes."""
-        if not isinstance(value, bytes):
-            raise FamilyError(f"a value of {type(value).__name__}; expected bytes")
-        return value
-
-    def decode(self, data: bytes, ending: str) -> bytes:
-        """Returns the bytes."""
-        return data
-
-    def may_have_frames(self, ending: str) -> bool:
-        """Returns whether the bytes may have values of frames or of times: all but a picture."""
-        return ending not in _PICTURES
-
-    def feature(self, ending: str) -> dict[str, Any]:
-        """Returns the type that Hugging Face `datasets` infers from the ending."""
-        return {"dtype": "image" if ending in _PICTURES else "binary"}
-
-
-_PYTHON: Mapping[str, tuple[type, ...]] = {
-    "i32": (int,), "i64": (int,), "f32": (int, float), "f64": (int, float), "bool": (bool,),
-    "text": (str,),
-}  # fmt: skip
-"""Python types that each kind of column accepts; a number column refuses `bool`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Rows of typed columns. With the scope `clip`, they become columns of the table `clips`.
-
-    Attributes:
-        columns: Type of each column by name. Numbers are finite; every type includes None.
-    """
-
-    columns: Mapping[str, ColumnKind]
-
-    endings: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        if not self.columns:
-            raise FamilyError("no columns; expected one at least")
-        for name, kind in self.columns.items():
-            if _NAME.fullmatch(name) is None:
-                raise FamilyError(f"column {name!r}; expected lower case letters, digits and "
-                                  "underscores")  # fmt: skip
-            if kind not in _PYTHON:
-                kinds = ", ".join(_PYTHON)
-                raise FamilyError(f"column {name!r} is of {kind!r}; expected one of {kinds}")
-
-    def encode(self, value: Any, ending: str) -> Row:  # noqa: ANN401 - a mapping
-        """Returns a row of plain values, in the order of the columns."""
-        if not isinstance(value, Mapping) or set(value) != set(self.columns):
-            form = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-            raise FamilyError(f"a value of {form}; expected a mapping of {sorted(self.columns)}")
-        return {name: _scalar(name, kind, value[name]) for name, kind in self.columns.items()}
-
-    def decode(self, data: bytes, ending: str) -> Row:
-        """Raises `FamilyError`: rows are stored in tables, not in members."""
-        raise FamilyError("rows of columns are in no member of a sample")
-
-    def may_have_frames(self, ending: str) -> bool:
-        """Returns False: a row describes the clip."""
-        return False
-
-    def feature(self, ending: str) -> dict[str, Any]:
-        """Returns the type for Hugging Face `datasets`: a struct."""
-        return {
-            "struct": [{"name": n, "dtype": _FEATURES[kind]} for n, kind in self.columns.items()]
-        }
-
-
-def _scalar(name: str, kind: ColumnKind, value: Any) -> Scalar:  # noqa: ANN401 - checked here
-    """Returns a value of a column, checked; converts scalars of NumPy and torch to Python's."""
-    if getattr(value, "shape", None) == ():
-        value = value.item()
-    if value is None:
-        return None
-    is_of_kind = isinstance(value, _PYTHON[kind]) and (
-        kind == "bool" or not isinstance(value, bool)
-    )
-    if not is_of_kind:
-        description = f"{value!r:.80} of {type(value).__name__}"
-        raise FamilyError(f"column {name}: {description}; expected {kind} or None")
-    scalar: Scalar = value
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise FamilyError(f"column {name}: no UTF-8 ({error})") from error
-    elif kind in ("f32", "f64"):
-        with np.errstate(over="ignore"):
-            scalar = float(np.array(value, np.float64).astype(_NUMPY[kind]))
-        if not math.isfinite(scalar):
-            description = f"{value:.4g} as {kind}"
-            raise FamilyError(f"column {name}: {description}; expected a finite number or None")
-    elif kind != "bool" and not -(1 << (bits := int(kind[1:]) - 1)) <= value < 1 << bits:
-        raise FamilyError(f"column {name}: {value} does not fit {kind}")
-    return scalar
+def _some(numbers: Sequence[int]) -> str:
+    return f"{list(numbers[:4])}{'…' * (len(numbers) > 4)}"
 
 
 _CONTENTS = {kind.__name__.lower(): kind for kind in (Array, Text, Bytes, Columns)}
@@ -349,6 +103,11 @@ class Family:
             WebDataset choose the decoder by the part after the last dot. Empty for `Columns`.
         lifetime: The time for which stored parts stay. By default `RUN` with a member, because tars
             then hold the values, and `CACHE` for `Columns`.
+        facts: What the values are, besides their shape, by name: such as weights, mean or sample,
+            shift and scale. `ClipDataset` compares them with those that a training expects.
+        windows: The windows of a clip for which there are values; None for values of whole clips. A
+            stored array then has the windows as its first axis, which `content` does not name.
+            `Annotator.windows` sets it.
     """
 
     name: str
@@ -357,9 +116,11 @@ class Family:
     version: int = 1
     member: str = ""
     lifetime: Lifetime | None = None
+    facts: Mapping[str, Scalar] = field(default_factory=dict)
+    windows: Windows | None = None
 
     def __post_init__(self) -> None:
-        if _NAME.fullmatch(self.name) is None:
+        if NAME.fullmatch(self.name) is None:
             raise FamilyError(f"family {self.name!r}; expected a name like `latents`, of lower "
                               "case letters, digits and underscores")  # fmt: skip
         if self.name in _OF_BATCHES:
@@ -372,6 +133,8 @@ class Family:
                 raise self._error(
                     f"member {self.member!r}; columns go into the table `clips`, and into no member"
                 )
+            if self.windows is not None or self.facts:
+                raise self._error("columns with windows or facts; expected an array in safetensors")
             return
         if self.member in _OWN_MEMBERS or _MEMBER.fullmatch(self.member) is None:
             example = f"{self.name}.{self.content.endings[0]}"
@@ -383,6 +146,30 @@ class Family:
             raise self._error(f"the ending of {self.member!r}; expected one of {expected}")
         if self.ending == "npy" and getattr(self.content, "dtype", None) == "bf16":
             raise self._error(f"NumPy files hold no bf16; expected {self.name}.safetensors")
+        self._check_header()
+
+    def _check_header(self) -> None:
+        """Refuses what needs a header in a member that has none, and axes that windows exclude."""
+        for name, value in self.facts.items():
+            if not isinstance(value, Scalar):
+                raise self._error(f"fact {name!r} is {value!r:.80}; expected a number or a text")
+        axis = self.time_axis
+        if self.windows is not None and axis is not None:
+            raise self._error("windows with an axis of time; expected one of them")
+        needs = [
+            name
+            for name, is_given in (
+                ("windows", self.windows is not None),
+                ("facts", self.facts),
+                ("the axis `REQUESTED`", axis is not None and axis.is_requested),
+            )
+            if is_given
+        ]
+        if needs and self.ending != "safetensors":
+            raise self._error(
+                f"{needs[0]} with the member {self.member!r}, which has no room for a header; "
+                f"expected an array in {self.name}.safetensors"
+            )
 
     def _error(self, why: str) -> FamilyError:
         return FamilyError(f"family {self.name!r}: {why}")
@@ -400,32 +187,78 @@ class Family:
     @property
     def may_have_frames(self) -> bool:
         """Whether a value may have a part per frame, by its declaration; see `Array`."""
-        return self.content.may_have_frames(self.ending)
+        return self.windows is not None or self.content.may_have_frames(self.ending)
 
     @property
-    def frames_axis(self) -> int | None:
-        """The axis of values that has one entry per frame of the clip; None without `FRAMES`."""
-        axes = self.content.axes if isinstance(self.content, Array) else ()
-        return axes.index(FRAMES) if FRAMES in axes else None
+    def time_axis(self) -> TimeAxis | None:
+        """The axis of values that follows the clip's time; None for other contents."""
+        return self.content.time_axis if isinstance(self.content, Array) else None
 
-    def check_frames(self, shape: Sequence[int], n_frames: int) -> None:
-        """Raises `FamilyError` if an array does not have one entry per frame of its clip."""
-        axis = self.frames_axis
-        if axis is not None and shape[axis] != n_frames:
-            raise self._error(
-                f"a value of {shape[axis]} frames; expected {n_frames}, one entry for each "
-                "frame of the clip"
-            )
+    @property
+    def has_header(self) -> bool:
+        """Whether values have a `ValueHeader`."""
+        return isinstance(self.content, Array) and self.ending == "safetensors"
 
-    def encode(self, value: Any) -> bytes | Row:  # noqa: ANN401 - checked by the content
-        """Returns a value as bytes or as a row; raises `FamilyError` if it does not fit."""
+    def check_length(
+        self, shape: Sequence[int], header: ValueHeader | None, n_frames: int, fps: Fraction
+    ) -> None:
+        """Raises `FamilyError` if an array does not fit the length of its clip.
+
+        Args:
+            shape: Shape of the stored array.
+            header: Header of the value, if it `has_header`.
+            n_frames: Frames of the clip.
+            fps: Frames per second of the clip.
+        """
+        frames = None if header is None else header.frames
+        if self.windows is not None:
+            starts = self.windows.starts(n_frames)
+            if frames != starts or shape[0] != len(starts):
+                raise self._error(
+                    f"{shape[0]} windows from the frames {_some(frames or ())}; expected "
+                    f"{len(starts)} from {_some(starts)} of a clip of {n_frames} frames"
+                )
+        elif (axis := self.time_axis) is not None:
+            numbers = frames or ()
+            are_frames = set(numbers) <= set(range(n_frames)) and bool(numbers)
+            if axis.is_requested and not (are_frames and list(numbers) == sorted(set(numbers))):
+                raise self._error(
+                    f"entries of the frames {_some(numbers)}; expected ascending numbers from 0 to "
+                    f"{n_frames - 1}"
+                )
+            with raised_as(FamilyError, AxisError, of=f"family {self.name!r}: "):
+                axis.check(shape, n_frames, fps, len(numbers))
+
+    def encode(
+        self,
+        value: Any,  # noqa: ANN401 - checked by the content
+        header: ValueHeader | None = None,
+    ) -> bytes | Row:
+        """Returns a value as bytes or as a row; raises `FamilyError` if it does not fit.
+
+        A family with windows gets a sequence with the value of each window.
+        """
         with raised_as(FamilyError, FamilyError, of=f"family {self.name}: "):
-            return self.content.encode(value, self.ending)
+            stored = value if self.windows is None else _stacked(value)
+            return self._stored.encode(stored, self.ending, header)
 
     def decode(self, data: bytes) -> Any:  # noqa: ANN401 - by the content
         """Returns the value of a member; raises `FamilyError` if the bytes are not a value."""
         with raised_as(FamilyError, FamilyError, of=f"family {self.name}: "):
-            return self.content.decode(data, self.ending)
+            return self._stored.decode(data, self.ending)
+
+    def header(self, data: bytes) -> ValueHeader | None:
+        """Returns the header of a value that `has_header`; raises `FamilyError` without one."""
+        if not self.has_header:
+            return None
+        with raised_as(FamilyError, HeaderError, of=f"family {self.name}: "):
+            return ValueHeader.read(data)
+
+    @property
+    def _stored(self) -> "Array | Text | Bytes | Columns":
+        if self.windows is None or not isinstance(self.content, Array):
+            return self.content
+        return replace(self.content, axes=("windows", *self.content.axes))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the declaration for JSON; `from_json` reads it without the stage's code."""
@@ -434,6 +267,8 @@ class Family:
         return {
             "name": self.name, "scope": str(self.scope), "version": self.version,
             "member": self.member, "lifetime": str(self.lifetime), "content": {"kind": kind} | own,
+            "facts": dict(self.facts),
+            "windows": None if self.windows is None else self.windows.to_json(),
         }  # fmt: skip
 
     @classmethod
@@ -449,8 +284,10 @@ class Family:
                 version=int(value["version"]),
                 member=value["member"],
                 lifetime=Lifetime(value["lifetime"]),
+                facts=value["facts"],
+                windows=None if value["windows"] is None else Windows(**value["windows"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AxisError) as error:
             raise FamilyError(f"no declaration of a family: {error!r}") from error
 
 

@@ -1,6 +1,7 @@
 """The stage that decodes a written clip once, in the sandbox, for all users of its frames."""
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ class ClipToSample:
     """A written clip, and the frames to sample from it.
 
     `mp4` has the clip's bytes once they are read from the object `uri`; `error` says why they
-    cannot be read.
+    cannot be read. `rate`, in frames per second, lets the decoder begin before the first frame.
     """
 
     uri: str
@@ -30,6 +31,7 @@ class ClipToSample:
     wanted: tuple[Wanted, ...]
     mp4: bytes = field(default=b"", repr=False)
     error: str | None = None
+    rate: Fraction | None = None
 
 
 class SampleFramesStage(Stage[StageConfig, ClipToSample, SampledFrames]):
@@ -56,6 +58,7 @@ class SampleFramesStage(Stage[StageConfig, ClipToSample, SampledFrames]):
             n_frames=unit.n_frames,
             threads=self._threads,
             read_text=read_text,
+            rate=unit.rate,
         )
 
     def failed(self, unit: ClipToSample, failure: Failure) -> SampledFrames:

@@ -10,10 +10,11 @@ import itertools
 import logging
 import secrets
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
+from itertools import compress
 from math import ceil
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -387,21 +388,27 @@ class Scheduler:
         """
         made = Annotated(members=Members(clips.ids()))
         runner = UnitRunner(self._engine, self._progress)
-        for kind, chain in self._chains(stages):
-            all_values = self._stored(chain, clips)
-            for values in all_values:
+        for all_stages in self._chains(stages):
+            found = self._stored(all_stages, clips)
+            for values in found:
                 for column in values.columns:
                     if column.version.family.columns:
                         made.columns.append((column, values.key_of_clip))
                     else:
                         made.members.add(column, values.key_of_clip)
+            # Workers load no model of a stage whose values are all stored.
+            is_needed = [bool(len(values.first_clips)) for values in found]
+            chain, all_values = (
+                list(compress(all_stages, is_needed)),
+                list(compress(found, is_needed)),
+            )
+            if not chain:
+                continue
+            for stage in chain:
+                stage.preflight()
+            kind = self.resources_of(chain)
             # Clips with the same key share a value, which is computed from the first clip.
             numbers = np.unique(np.concatenate([values.first_clips for values in all_values]))
-            if not len(numbers):
-                continue
-            for stage, values in zip(chain, all_values, strict=True):
-                if values.is_key_missing.any():
-                    stage.preflight()
             errors: list[dict[int, str]] = [{} for _ in chain]
             for results in self._run(runner, chain, kind, clips, all_values, numbers):
                 for result in results:
@@ -416,18 +423,16 @@ class Scheduler:
         made.cpu_s.update(runner.cpu_s)
         return made
 
-    def _chains(self, stages: Sequence[AnyAnnotator]) -> list[tuple[Resources, list[AnyAnnotator]]]:
+    def _chains(self, stages: Sequence[AnyAnnotator]) -> list[list[AnyAnnotator]]:
         """Groups stages by the kind of their workers. The stages of a group share a decode."""
-        chains: dict[tuple[bool, float], tuple[Resources, list[AnyAnnotator]]] = {}
+        chains: defaultdict[tuple[bool, float], list[AnyAnnotator]] = defaultdict(list)
         for stage in stages:
-            kind = _kind_of(stage, self._engine)
-            key = (bool(stage.frames), kind.gpus)
-            if key in chains:
-                resources, chain = chains[key]
-                chains[key] = (_together(resources, kind), [*chain, stage])
-            else:
-                chains[key] = (kind, [stage])
+            chains[bool(stage.frames), _kind_of(stage, self._engine).gpus].append(stage)
         return list(chains.values())
+
+    def resources_of(self, chain: Sequence[AnyAnnotator]) -> Resources:
+        """Returns the resources of a worker that holds the models of some stages."""
+        return reduce(_together, [_kind_of(stage, self._engine) for stage in chain])
 
     def _stored(self, chain: Sequence[AnyAnnotator], clips: Clips) -> list["_Values"]:
         """Finds the stored and the missing values of each stage of a chain."""
@@ -468,14 +473,21 @@ class Scheduler:
 
         def to_do() -> Iterator[ClipWork]:
             for at, number in enumerate(numbers.tolist()):
-                facts, _, where = clips[number]
+                facts, sha256, where = clips[number]
                 keys = {
                     own: values[own].key(number)
                     for own, is_one in enumerate(is_first)
                     if is_one[at]
                 }
                 own_parts = parts.get(facts.source_id, {})
-                yield ClipWork(number=number, facts=facts, where=where, keys=keys, parts=own_parts)
+                yield ClipWork(
+                    number=number,
+                    facts=facts,
+                    mp4_sha256=sha256,
+                    where=where,
+                    keys=keys,
+                    parts=own_parts,
+                )
 
         frames, seconds, n_clips = 0.0, 0.0, len(numbers)
         for number in numbers.tolist():

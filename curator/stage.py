@@ -13,7 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 from hashlib import sha256
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from curator.errors import CuratorError, ErrorCode
-from curator.family import Family, FamilyVersion, Value
+from curator.family import Family, FamilyVersion, Value, Windows
 from curator.family import Scope as Scope
 from curator.fingerprints import fingerprint
 from curator.records.sources import Failure, Medium, Note
@@ -768,14 +768,16 @@ class RequestedFrames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledClip:
-    """A clip with its requested frames, in the order of `Annotator.frames`.
+    """A clip, or a window of it, with its requested frames, in the order of `Annotator.frames`.
 
     Attributes:
+        start: Number of the window's first frame in the clip; None for a whole clip.
         signals: Float32 [n_frames] by the names of `Annotator.signals`: a value per written frame.
     """
 
     facts: ClipFacts
     requested: tuple[RequestedFrames, ...]
+    start: int | None = None
     signals: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
@@ -812,7 +814,10 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
             frame. A sample's value holds from its frame to the frame before the next sample, and
             counts only if all frames that it compares are in the clip, as for scores. NaN stands
             for frames before the clip's first sample, and for what was not measured.
-        batch: Maximum number of clips per call of `process`.
+        windows: Windows of each clip. `process` then gets windows in place of clips, and returns a
+            value for each; readers draw one of them. A clip shorter than a window has no value.
+            Requests count a window's frames from 0. None gives whole clips to `process`.
+        batch: Maximum number of clips, or windows, per call of `process`.
         kinds: Kinds of workers, as in `Stage`.
         required: Whether a clip on which it fails is rejected as `<name>_failed`. If not, the
             sample lacks the value.
@@ -828,6 +833,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     frames: ClassVar[tuple[FrameRequest, ...]] = (FrameRequest(),)
     columns: ClassVar[tuple[str, ...]] = ()
     signals: tuple[str, ...] = ()
+    windows: Windows | None = None
     batch: ClassVar[int] = 1
     kinds: ClassVar[tuple[Resources, ...]] = (Resources(),)
     required: ClassVar[bool] = True
@@ -873,9 +879,10 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         requests = [(getattr(f.at, "__qualname__", str(f.at)), f.size) for f in self.frames]
         made_by = self.name, self.version, self.settings(), self.models()
         reads = requests, self.columns, *([self.signals] if self.signals else [])
+        families = [replace(family, windows=self.windows) for family in self.families]
         return {
             family.name: FamilyVersion(family, fingerprint(*made_by, family.to_json(), *reads))
-            for family in self.families
+            for family in families
         }
 
     def reads_columns(self) -> tuple[str, ...]:
@@ -889,9 +896,12 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     def key(self, facts: ClipFacts, mp4_sha256: str) -> str | None:
         """Returns a digest of the inputs of a clip's values; None for a clip without values.
 
-        Clips with the same key share a value. The columns of `facts` are those of `reads_columns`,
+        Clips with the same key share a value, so a method that leaves out the MP4 must belong to an
+        annotator without frames. The columns of `facts` are those of `reads_columns`,
         and for each of `signals` the fingerprint of the settings that measured it.
         """
+        if self.windows is not None and not self.windows.starts(facts.n_frames):
+            return None
         columns = {
             name: sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray) else value
             for name, value in facts.columns.items()

@@ -20,6 +20,9 @@ LAYERS = (
         "fingerprints",
         "extensions",
         "family",
+        "frame_axes",
+        "value_contents",
+        "value_header",
         "number_text",
         "packing",
         "buckets",
@@ -200,7 +203,7 @@ LITERALS_OF_COLUMNS = {
     "family.py": {"caption": 1},
     "loading/dataset.py": {"caption": 2},
     "loading/ray_decoding.py": {"caption": 1, "shard": 2},
-    "loading/shard_reader.py": {"shard": 2},
+    "loading/shard_reader.py": {"shard": 3},
     "recipe.py": {"cluster": 1, "dedup": 1},  # a column, and a section of the recipe
     "runs/corpus.py": {"cluster": 1},
     "runs/dry_run_clips.py": {"caption": 2},
@@ -233,6 +236,7 @@ LITERALS_OF_COLUMNS = {
     "tools/view/viewed_run.py": {"caption": 1, "cluster": 5},
     "trainers/clip_fit.py": {"caption": 1},
     "trainers/trainer_files.py": {"caption": 1},
+    "value_header.py": {"caption": 1},
 }
 """Literals that equal the name of a stage, and stand for a column, a key of stored JSON, a section
 of the recipe or a noun. A module may have fewer; list one more only if it stands for no stage."""

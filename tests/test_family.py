@@ -1,5 +1,7 @@
 """Declarations of families, and the values that fit them."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,9 @@ from curator.family import (
     Kind,
     Scope,
     Text,
+    per_second,
 )
+from curator.frame_axes import TimeAxis
 
 OneOf = Array | Text | Bytes
 
@@ -37,10 +41,12 @@ def test_an_array_comes_back_as_it_was(ending: str, kind: Kind, dtype: str) -> N
         np.testing.assert_array_equal(found, value)
 
 
-def test_bfloat16_comes_from_torch_and_is_read_as_float32() -> None:
+def test_bfloat16_stays_bfloat16() -> None:
     made = family(Array("bf16", ("d",)), "values.safetensors")
-    found = made.decode(made.encode(torch.tensor([1.5, -2.0], dtype=torch.bfloat16)))
-    np.testing.assert_array_equal(found, np.array([1.5, -2.0], np.float32))
+    given = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    found = made.decode(made.encode(given))
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, given)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +116,10 @@ def test_a_declaration_is_read_without_the_stage(content: OneOf) -> None:
 def test_an_axis_of_frames_has_an_entry_for_each_frame() -> None:
     """Pins what the worker checks, in stored declarations too."""
     made = Family.from_json(family(Array("f32", (2, FRAMES)), "values.npy").to_json())
-    assert made.frames_axis == 1
-    made.check_frames((2, 7), 7)
+    assert made.time_axis == TimeAxis(1)
+    made.check_length((2, 7), None, 7, Fraction(24))
     with pytest.raises(FamilyError, match=r"a value of 7 frames; expected 8, one entry for each"):
-        made.check_frames((2, 7), 8)
-    with pytest.raises(FamilyError, match="at most one axis 'frames'"):
-        Array("f32", (FRAMES, FRAMES))
-    assert family(Array("f32", ("t",)), "values.npy").frames_axis is None
+        made.check_length((2, 7), None, 8, Fraction(24))
+    with pytest.raises(FamilyError, match="at most one axis of time"):
+        Array("f32", (FRAMES, per_second(2)))
+    assert family(Array("f32", ("t",)), "values.npy").time_axis is None

@@ -100,6 +100,7 @@ def works(n_stages: int) -> list[ClipWork]:
                 clip_id=name, source_id="s", n_frames=4, fps=Fraction(30), width=160, height=120,
                 columns={},
             ),
+            mp4_sha256="0" * 64,
             where=Location(name="clip", offset=0, n_bytes=3),
             keys={own: f"{name}-{own}" for own in range(n_stages)},
         )
@@ -212,14 +213,15 @@ def test_stages_of_one_worker_add_their_memory_and_shares_of_a_gpu() -> None:
             return True
 
     planner = Scheduler(None, Gpus(), None, signals=None, decode=None)  # type: ignore[arg-type]
-    (apart,) = planner._chains([Means(StageConfig())])
-    assert apart[0] == Resources(cpus=2, gpus=0.75, memory_bytes=100)
+    assert planner.resources_of([Means(StageConfig())]) == Resources(
+        cpus=2, gpus=0.75, memory_bytes=100
+    )
 
     class Halves(Others):
         kinds = (Resources(gpus=0.75, memory_bytes=10),)
 
     (together,) = planner._chains([Means(StageConfig()), Halves(StageConfig())])
-    assert together[0] == Resources(cpus=2, gpus=1.0, memory_bytes=110)
+    assert planner.resources_of(together) == Resources(cpus=2, gpus=1.0, memory_bytes=110)
 
 
 def test_frames_of_a_worker_with_a_gpu_are_tensors_there_and_values_come_back(

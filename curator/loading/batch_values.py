@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 import torch
-from numpy.typing import NDArray
 
-from curator.errors import ShardError, raised_as
-from curator.family import Family, FamilyError
+from curator.errors import ShardError
 
 
 class Repeated(NamedTuple):
@@ -82,45 +80,3 @@ def caption_embeddings(stored: Sequence[bytes | None]) -> Repeated:
     unique = [None if data is None else load(io.BytesIO(data)) for data in order.unique]
     tensors = [None if array is None else torch.from_numpy(array) for array in unique]
     return Repeated(tensors, order.inverse)
-
-
-class DrawnFrames(NamedTuple):
-    """The numbers of the frames that a batch has of a clip."""
-
-    numbers: NDArray[np.int64]
-    n_frames: int
-    """Frames of the clip."""
-    name: str
-    """Name of the clip in messages."""
-
-    def entries(self, family: Family, value: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Returns the entries of these frames of an array with the axis `FRAMES`."""
-        with raised_as(ShardError, FamilyError, of=f"{self.name}: "):
-            family.check_frames(value.shape, self.n_frames)
-        return np.take(value, self.numbers, family.frames_axis)
-
-
-def member_values(
-    family: Family,
-    stored: Sequence[bytes | None],
-    frames: Sequence[DrawnFrames] | None = None,
-) -> Any:  # noqa: ANN401
-    """Returns the values of a family for the samples of a batch.
-
-    Arrays with the axis `FRAMES` have the entries of each sample's drawn `frames`; None gives whole
-    values. Raises `ShardError` if such an array does not have an entry for each frame of its clip.
-
-    Returns:
-        A tensor [B, …] if all values are arrays of one shape; else a list, with None for a sample
-        without a value.
-    """
-    values = [None if data is None else family.decode(data) for data in stored]
-    if frames is not None and family.frames_axis is not None:
-        values = [
-            None if value is None else drawn.entries(family, value)
-            for value, drawn in zip(values, frames, strict=True)
-        ]
-    arrays = [value for value in values if isinstance(value, np.ndarray)]
-    if len(arrays) == len(values) and len({array.shape for array in arrays}) == 1:
-        return torch.from_numpy(np.stack(arrays))
-    return [torch.tensor(value) if isinstance(value, np.ndarray) else value for value in values]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from curator.errors import DamagedError, UsageError, unknown_key
 from curator.family import Family
-from curator.loading.shard_reader import LoadedOutput, LocalShard, read_output
+from curator.loading.shard_reader import LoadedOutput, LocalShard, Reads, read_output
 from curator.number_text import amount
 from curator.storage import open_store
 
@@ -40,6 +40,7 @@ class Excluded(StrEnum):
     VIEW = "view"
     CONDITION = "condition"
     TOO_SHORT = "too_short"
+    NO_VALUE = "no_value"
     IN_OTHER_OUTPUT = "in_other_output"
 
 
@@ -91,14 +92,12 @@ class Selection:
         shards: Tars with samples to read, by output, bucket and name.
         buckets: Their buckets, sorted by name.
         known: Names of all buckets of the split.
-        families: Families with members in all outputs.
         excluded: Number of samples of the split that are not read, by reason.
     """
 
     shards: tuple[ChosenShard, ...]
     buckets: Mapping[str, ChosenBucket]
     known: tuple[str, ...]
-    families: Mapping[str, Family]
     excluded: Mapping[str, int]
 
     @property
@@ -139,36 +138,72 @@ def rate_in_table(fps: float | Fraction) -> Fraction:
     return Fraction(fps).limit_denominator(1_000_000)
 
 
-def select_clips(
-    choices: Sequence[OutputChoice],
-    buckets: Sequence[str] | None,
-    span_of: Callable[[str], Callable[[Fraction], int]] | None,
-) -> Selection:
-    """Finds the samples to read.
+class OpenedOutputs(NamedTuple):
+    """Outputs, and which of their clips to read.
 
-    Args:
-        choices: The outputs.
-        buckets: Names of the buckets to read; None for all.
-        span_of: Returns for a bucket's name how many frames of a clip with a given frame rate a
-            window covers; clips with fewer frames are left out. None checks no length.
+    Attributes:
+        families: Families with members in all outputs, by name.
+    """
+
+    choices: Sequence[OutputChoice]
+    loaded: Sequence[LoadedOutput]
+    families: Mapping[str, Family]
+
+    @property
+    def fingerprints(self) -> list[dict[str, str]]:
+        """Fingerprint of each family, by name, for each output."""
+        return [
+            {name: version.fingerprint for name, version in each.families.items()}
+            for each in self.loaded
+        ]
+
+
+def open_outputs(choices: Sequence[OutputChoice], reads: Reads) -> OpenedOutputs:
+    """Reads the manifests and tables of outputs.
 
     Raises:
-        UsageError: An argument does not fit the outputs, or nothing is left to read.
+        UsageError: An argument does not fit the outputs.
         ShardError: The manifest, the table or a tar is damaged.
         StorageError: Reading failed.
     """
     choices = [_of_view(choice) for choice in choices]
-    outputs = [
-        read_output(c.out, c.split, allow_incomplete=c.allow_incomplete, snapshot=c.snapshot)
+    loaded = [
+        read_output(
+            c.out, c.split, allow_incomplete=c.allow_incomplete, snapshot=c.snapshot, reads=reads
+        )
         for c in choices
     ]
+    return OpenedOutputs(choices, loaded, _common_families(loaded))
+
+
+def select_clips(
+    opened: OpenedOutputs,
+    buckets: Sequence[str] | None,
+    span_of: Callable[[str], Callable[[Fraction], int]] | None,
+    member: str | None = None,
+) -> Selection:
+    """Finds the samples to read.
+
+    Args:
+        opened: The outputs.
+        buckets: Names of the buckets to read; None for all.
+        span_of: Returns for a bucket's name how many frames of a clip with a given frame rate a
+            window covers; clips with fewer frames are left out. None checks no length.
+        member: Samples without this member are left out.
+
+    Raises:
+        UsageError: An argument does not fit the outputs, or nothing is left to read.
+    """
+    choices, outputs, _ = opened
     known = sorted({shard.bucket for loaded in outputs for shard in loaded.shards})
     for name in buckets or ():
         if name not in known:
             raise UsageError(unknown_key(name, known, "bucket"))
     excluded: Counter[str] = Counter()
     masks = [
-        _chosen(choice, loaded, set(known if buckets is None else buckets), span_of, excluded)
+        _chosen(
+            choice, loaded, set(known if buckets is None else buckets), span_of, member, excluded
+        )
         for choice, loaded in zip(choices, outputs, strict=True)
     ]
     if len(outputs) > 1:
@@ -188,7 +223,6 @@ def select_clips(
         shards=tuple(shards),
         buckets=_chosen_buckets(outputs, masks, known),
         known=tuple(known),
-        families=_common_families(outputs),
         excluded={str(reason): n for reason, n in excluded.items()},
     )
 
@@ -202,6 +236,7 @@ def _chosen(
     loaded: LoadedOutput,
     buckets: set[str],
     span_of: Callable[[str], Callable[[Fraction], int]] | None,
+    member: str | None,
     excluded: Counter[str],
 ) -> Mask:
     """Returns which samples of an output to read, and counts the others."""
@@ -225,6 +260,8 @@ def _chosen(
             own = np.array([shard.bucket == name for shard in loaded.shards], bool)[shard_of]
             spans[own] = spans_by_rate(rates[own], span_of(name))
         keep(clips["num_frames"].to_numpy() >= spans, Excluded.TOO_SHORT)
+    if member is not None:
+        keep(loaded.have(member), Excluded.NO_VALUE)
     for reason in [name for name, n in excluded.items() if not n]:
         del excluded[reason]
     return mask
@@ -350,7 +387,9 @@ def _chosen_buckets(
 
 
 def _common_families(outputs: Sequence[LoadedOutput]) -> dict[str, Family]:
-    first, *others = [loaded.families for loaded in outputs]
+    first, *others = [
+        {name: version.family for name, version in loaded.families.items()} for loaded in outputs
+    ]
     return {
         name: family
         for name, family in first.items()

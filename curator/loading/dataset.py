@@ -25,6 +25,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from curator.buckets import MAX_ENLARGED, cover_factor
 from curator.errors import ShardError, UsageError, unknown_key
+from curator.family import Family
+from curator.frame_axes import DrawnFrames
 from curator.frame_size import parsed_size
 from curator.loading import device_windows as device
 from curator.loading.batch_plan import (
@@ -38,12 +40,10 @@ from curator.loading.batch_plan import (
     normalized,
 )
 from curator.loading.batch_values import (
-    DrawnFrames,
     as_unit,
     caption_embeddings,
     embeddings,
     facts_of,
-    member_values,
     rate_of,
     repeated,
 )
@@ -52,13 +52,15 @@ from curator.loading.clip_selection import (
     ChosenBucket,
     Excluded,
     OutputChoice,
+    open_outputs,
     per_output,
     rate_in_table,
     select_clips,
 )
 from curator.loading.loader_state import Position, loaded, saved
-from curator.loading.shard_reader import LocalShard, SampleReader
-from curator.loading.window_decoder import ClipWindow, FrameWindow, decode_window
+from curator.loading.shard_reader import LocalShard, Reads, SampleReader
+from curator.loading.stored_values import Members, StoredValue, StoredValues
+from curator.loading.window_decoder import ClipWindow, FrameWindow, decode_window, drawn
 
 Batch = dict[str, Any]
 
@@ -74,6 +76,7 @@ SHUFFLED_SAMPLES = 64
 """Default window of the shuffle. It is small because `curate run` mixes the corpus in each tar."""
 MAX_FPS = 1000
 """Highest `fps`, which cameras do not exceed."""
+DEFAULT_FRAMES = 17
 SAME_RATE = 1.01
 """Ratio of frame rates up to which clips have one speed, such as 30 and 29.97."""
 
@@ -103,12 +106,16 @@ class ClipDataset(IterableDataset[Batch]):
             `720p_16-9`, of which the longest name decides, and by `*` for all other buckets.
         max_pixels: Instead of `batch_size`: batches of each bucket are as large as this number of
             pixels allows (frames x height x width x samples).
-        frames: T, the number of frames in a window; or a mapping, as for `batch_size`.
+        frames: T, the number of frames in a window; or a mapping, as for `batch_size`. None takes
+            17, or the number of the stored windows.
         stride: A window takes every `stride`-th frame of the clip.
         fps: Frames/s of windows, whatever the rate of the clip: a window has the frames that are
             shown at t, t + 1/fps, …, as clips that `cut.fps` writes. Clips that are too short for a
             window are left out and counted. None takes frames by number, so that speeds mix.
         window: `random` draws the start from seed, round and clip; `first` takes the clip's start.
+            The name of a family in `members` draws one of the windows for which it has values, such
+            as `latents`: a batch has exactly its frames, and its value. Clips without windows are
+            left out and counted.
         size: Width and height in px, both even: `(1280, 720)`, `"1280x720"`, `"720p"`, or `256`
             for a square. Frames are scaled to cover the size, then cropped around the centre. None
             does not scale: it crops all clips of a bucket to its least width and least height.
@@ -122,11 +129,15 @@ class ClipDataset(IterableDataset[Batch]):
             depends on seed, epoch and clip. None gives the sample's `txt`.
         caption_dropout: Share of samples whose caption is the empty text.
         caption_embedding: Reads the caption's embedding (`text.npy`) into `caption_embedding`.
-        members: Names of families to read, such as latents that annotators stored in the samples.
-            A batch has each family's values under its name. Arrays with the axis `FRAMES` have the
-            entries of the window's frames. Other values belong to the whole clip, so families whose
-            values may have a part per frame (`Family.may_have_frames`) are refused with windows
-            that are not the whole clip.
+        members: Names of families to read, such as latents that annotators stored in the samples,
+            or a mapping from names to the facts that this training expects of each family, such as
+            `{"latents": {"sample": "mean"}}`: others are refused. A batch has each family's values
+            under its name. Arrays with an axis that follows time have the entries of the window's
+            frames; with the axis `REQUESTED`, `<name>_frames` has their frames, counted from the
+            clip's start. Other values belong to the whole clip, so families whose values may have a
+            part per frame (`Family.may_have_frames`) are refused with windows that are not the
+            whole clip. A value that was computed from another MP4, caption or family is refused
+            when its sample is read.
         whole_clip_values: Reads such families despite windows: a batch then has frames
             `start_frame` to … beside values of all frames, and the caller cuts the values.
         video: Decodes frames. False decodes nothing, and batches have no `video`, `fps` or
@@ -177,10 +188,10 @@ class ClipDataset(IterableDataset[Batch]):
         repeat: bool = False,
         batch_size: int | Mapping[str, int] | None = None,
         max_pixels: int | None = None,
-        frames: int | Mapping[str, int] = 17,
+        frames: int | Mapping[str, int] | None = None,
         stride: int = 1,
         fps: float | str | Fraction | None = None,
-        window: Literal["first", "random"] = "random",
+        window: str = "random",
         size: tuple[int, int] | int | str | None = None,
         multiple: int = 2,
         values: Literal["uint8", "unit"] = "uint8",
@@ -188,7 +199,7 @@ class ClipDataset(IterableDataset[Batch]):
         captions: Mapping[str, float] | None = None,
         caption_dropout: float = 0.0,
         caption_embedding: bool = False,
-        members: Sequence[str] = (),
+        members: Members = (),
         whole_clip_values: bool = False,
         video: bool = True,
         seed: int = 0,
@@ -228,11 +239,6 @@ class ClipDataset(IterableDataset[Batch]):
             self._size = None if size is None else parsed_size(size)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        rate = _rate(fps)
-        make = partial(
-            FrameWindow, stride=stride, fps=rate, place=window, decoder_threads=decoder_threads
-        )
-        self._windows = {name: make(frames=n) for name, n in _by_name("frames", frames).items()}
         self._captions = CaptionChoice.of(captions, caption_dropout, seed=seed)
         self._unit = values == "unit"
         self._embedding = embedding
@@ -251,7 +257,7 @@ class ClipDataset(IterableDataset[Batch]):
             per_output(name, value, len(self._outs))
             for name, value in (("snapshot", snapshot), ("where", where), ("view", view))
         ]
-        selection = select_clips(
+        outputs = open_outputs(
             [
                 OutputChoice(
                     out=place, split=split, snapshot=number, where=condition, view=chosen,
@@ -259,22 +265,39 @@ class ClipDataset(IterableDataset[Batch]):
                 )
                 for place, number, condition, chosen in zip(self._outs, *of_each, strict=True)
             ],
-            _names(buckets),
-            (lambda name: self._window_of(name).span) if rate is not None and video else None,
+            Reads(video=video, families=frozenset(members)),
         )  # fmt: skip
+        self._values = StoredValues(members, outputs.families, outputs.fingerprints, window)
+        rate, stored = _rate(fps), self._values.drawn
+        frames, stride = _of_stored(stored, frames, stride, rate)
+        make = partial(
+            FrameWindow,
+            stride=stride,
+            fps=rate,
+            place="random" if stored is not None else window,
+            decoder_threads=decoder_threads,
+        )
+        self._windows = {name: make(frames=n) for name, n in _by_name("frames", frames).items()}
+        has_least = video and (rate is not None or stored is not None)
+        selection = select_clips(
+            outputs,
+            _names(buckets),
+            (lambda name: self._window_of(name).span) if has_least else None,
+            None if stored is None or not video else stored.member,
+        )
         self.excluded = selection.excluded
         self._shards = selection.shards
         if n_short := self.excluded.get(Excluded.TOO_SHORT):
+            by, remedy = (
+                (f"fps={fps}", "lower frames or fps to read them")
+                if stored is None
+                else (f"window={window!r}", "they have no stored window")
+            )
             logger.warning(
-                "fps=%s: %d clips are too short for their windows and are left out (reason %s in "
-                "`excluded`); lower frames or fps to read them", fps, n_short, Excluded.TOO_SHORT,
+                "%s: %d clips are too short for their windows and are left out (reason %s in "
+                "`excluded`); %s", by, n_short, Excluded.TOO_SHORT, remedy,
             )  # fmt: skip
-        families = selection.families
-        for name in members:
-            if name not in families:
-                raise UsageError(unknown_key(name, families, "family with a member in the samples"))
-        self._families = [families[name] for name in members]
-        self._of_frames = [f for f in self._families if f.may_have_frames and f.frames_axis is None]
+        self._of_frames = self._values.of_whole_clips()
         if whole_clip_values or not video:
             self._of_frames = []
         found = selection.buckets
@@ -552,7 +575,8 @@ class ClipDataset(IterableDataset[Batch]):
         - `start_frame`: int64 [B], index of the window's first frame in the clip
         - `key`: clip ids; `json`: parsed JSON of each sample; `bucket`: name of each one's bucket
         - `output`: for several outputs, the address of each sample's output
-        - each name in `members`: a tensor [B, …], or a list if shapes differ or values lack
+        - each name in `members`: a tensor [B, …], or a list if shapes differ or values lack;
+          `<name>_frames` has the frames of entries with the axis `REQUESTED`
         - `embedding`: if requested, `Repeated` of float32 [U, D]
         - `caption_embedding`: if requested, `Repeated` of a list: float32 [D], or float16
           [tokens, D] for embeddings of tokens; None for a sample without a caption
@@ -600,7 +624,7 @@ class ClipDataset(IterableDataset[Batch]):
     def _reader(self) -> SampleReader:
         members = ["json", "txt", *(["mp4"] if self.video else [])]
         members += ["npy"] if self._embedding else []
-        optional = [family.member for family in self._families]
+        optional = self._values.suffixes
         if self._caption_embedding:
             optional.append(TEXT_VECTOR)
         return SampleReader(members, optional)
@@ -614,7 +638,18 @@ class ClipDataset(IterableDataset[Batch]):
             read = reader.read(shard, place)
             # A sample that is repeated within an epoch has another window.
             round_ = f"{epoch}+{copy}" if copy else str(epoch)
-            samples.append(_Sample(shard, self._outs[chosen.output], read, facts_of(read), round_))
+            samples.append(
+                _Sample(shard, self._outs[chosen.output], read, facts_of(read), round_, {})
+            )
+            samples[-1].values.update(
+                self._values.read(
+                    read,
+                    samples[-1].fact,
+                    output=chosen.output,
+                    fps=rate_of(samples[-1].fact),
+                    name=samples[-1].name,
+                )
+            )
         clips = [self._clip(sample) for sample in samples] if self.video else None
         batch = {} if clips is None else self._frames(samples, clips)
         captions = [
@@ -639,17 +674,14 @@ class ClipDataset(IterableDataset[Batch]):
             ]
             batch["caption_embedding"] = caption_embeddings(vectors)
         # Without video, there are no windows, and values are of the whole clip.
-        drawn = None
-        if clips is not None and self._families:
-            drawn = [
-                DrawnFrames(clip.wanted, int(sample.fact["n_frames"]), sample.name)
+        frames = None
+        if clips is not None:
+            frames = [
+                DrawnFrames(clip.wanted, int(sample.fact["n_frames"]), clip.rate, sample.name)
                 for clip, sample in zip(clips, samples, strict=True)
             ]
-        for family in self._families:
-            stored = [sample.read.get(family.member) for sample in samples]
-            batch[family.name] = member_values(family, stored, drawn)
-        names = [family.name for family in self._families]
-        return next(singles_of(batch, names)) if self.yields_samples else batch
+        batch |= self._values.batch([sample.values for sample in samples], frames)
+        return next(singles_of(batch, self._values.names())) if self.yields_samples else batch
 
     def _caption(self, sample: "_Sample", clip: ClipWindow | None) -> Caption:
         frames = None if clip is None else (clip.start, int(clip.wanted[-1]))
@@ -712,6 +744,10 @@ class ClipDataset(IterableDataset[Batch]):
                 "in the table; `curate verify` lists all damage"
             )
         start = window.start(n_starts, sample.key, seed=self._seed, round_=sample.round_)
+        stored = self._values.starts(sample.values, name)
+        if stored is not None:
+            drawn_place = drawn(f"window {self._seed} {sample.round_} {sample.key}")
+            start = stored[drawn_place % len(stored)]
         end = start + int(offsets[-1]) + 1
         self._check_whole(bucket, n_frames, f"the window of {name} is frames {start} to {end} of")
         return ClipWindow(
@@ -732,6 +768,7 @@ class _Sample(NamedTuple):
     read: Mapping[str, Any]
     fact: Mapping[str, Any]
     round_: str
+    values: dict[str, StoredValue | None]
 
     @property
     def key(self) -> str:
@@ -742,6 +779,26 @@ class _Sample(NamedTuple):
     def name(self) -> str:
         """Name in messages."""
         return f"clip {self.key} of {self.shard.store.uri}/{self.shard.name}"
+
+
+def _of_stored(
+    family: Family | None, frames: int | Mapping[str, int] | None, stride: int, fps: Fraction | None
+) -> tuple[int | Mapping[str, int], int]:
+    """Returns the frames and the stride of windows: those of stored windows, if they are drawn.
+
+    Raises:
+        UsageError: Another number or stride, or a rate, was given.
+    """
+    windows = None if family is None else family.windows
+    if family is None or windows is None:
+        return DEFAULT_FRAMES if frames is None else frames, stride
+    has_others = frames not in (None, windows.frames) or stride not in (1, windows.stride)
+    if has_others or fps is not None:
+        raise UsageError(
+            f"window {family.name!r} has {windows.frames} frames at stride {windows.stride}, for "
+            "which its values were computed; leave out frames, stride and fps"
+        )
+    return windows.frames, windows.stride
 
 
 def _by_name(option: str, value: int | Mapping[str, int]) -> dict[str, int]:

@@ -39,9 +39,9 @@ from curator.loading.window_decoder import (
     ClipWindow,
     decode_window,
     matrix_of,
-    packets_from,
     shown_size,
 )
+from curator.media.clip_packets import packets_from
 from curator.media.container import open_container, video_stream
 from curator.media.device_frames import DeviceScaler, Form, unscaled_rgb_BHWC
 from curator.media.nvdec import (

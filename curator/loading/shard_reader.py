@@ -12,19 +12,23 @@ import tarfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from webdataset.tariterators import group_by_keys, tar_file_iterator
 
+from curator.dataset.sample import padded
+from curator.dataset.tar_reader import BLOCK
 from curator.errors import ShardError, UsageError
-from curator.family import Family, FamilyError
+from curator.family import FamilyError, FamilyVersion
 from curator.number_text import amount
 from curator.storage import Store, open_store
 
@@ -34,6 +38,12 @@ TABLE = "dataset.parquet"
 SPLITS = ("train", "val")
 FACTS = ("clip_id", "num_frames", "height", "width", "fps")
 """Columns of the table that the loader reads for each sample."""
+
+SIZES = ("members", "member_bytes")
+"""Columns with the suffixes and sizes of each sample's members, in the order of the tar."""
+
+GAP_BYTES = 64 << 10
+"""Members that lie further apart are read with requests of their own."""
 
 AHEAD_BYTES, AHEAD_SAMPLES = 64 << 20, 32
 """Bounds of prefetching from object stores; at least one batch is fetched ahead."""
@@ -46,6 +56,13 @@ Group = TypeVar("Group")
 logger = logging.getLogger(__name__)
 
 
+class Reads(NamedTuple):
+    """What a dataset reads of samples: MP4s, and the members of some families, by name."""
+
+    video: bool = True
+    families: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class LocalShard:
     """One tar.
@@ -54,6 +71,7 @@ class LocalShard:
         store: Store of the shards.
         name: Path relative to the folder of the shards.
         offsets: First byte of each sample and the end of the last; None to read `.tar.idx`.
+        sizes: `SIZES` of each sample, if some members are not read.
     """
 
     store: Store
@@ -61,6 +79,7 @@ class LocalShard:
     bucket: str
     n_samples: int
     offsets: tuple[int, ...] | None = None
+    sizes: pa.Table | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +90,21 @@ class LoadedOutput:
         store: Store of the shards.
         clips: A row for each sample, in the order of `shards` and of the samples in a tar, with
             `height`, `width`, `num_frames`, `fps` and `clip_id`.
-        families: Families with members, by name.
+        families: Families with members and their fingerprints, by name.
     """
 
     store: Store
     shards: tuple[LocalShard, ...]
     clips: pa.Table
-    families: Mapping[str, Family]
+    families: Mapping[str, FamilyVersion]
+
+    def have(self, member: str) -> NDArray[np.bool_]:
+        """Returns which samples have a member, bool [samples]; all without `SIZES`."""
+        if SIZES[0] not in self.clips.column_names:
+            return np.ones(self.clips.num_rows, np.bool_)
+        padded_names = pc.binary_join_element_wise("", self.clips[SIZES[0]], "", " ")
+        found = pc.match_substring(padded_names, f" {member} ")
+        return np.asarray(pc.fill_null(found, True).to_numpy(), np.bool_)
 
     @property
     def shard_of(self) -> NDArray[np.int64]:
@@ -86,9 +113,16 @@ class LoadedOutput:
 
 
 def read_output(
-    out: str, split: str, *, allow_incomplete: bool = False, snapshot: int | None = None
+    out: str,
+    split: str,
+    *,
+    allow_incomplete: bool = False,
+    snapshot: int | None = None,
+    reads: Reads | None = None,
 ) -> LoadedOutput:
     """Finds the shards of a split; arguments are those of `ClipDataset`.
+
+    `reads` says what will be read of the samples; None stands for all members.
 
     Raises:
         UsageError: The split is unknown or empty, or the manifest or the snapshot is missing.
@@ -104,10 +138,11 @@ def read_output(
 
             of_out = open_store(out)
             names = read_snapshot(of_out, snapshot)[INDEXES]
-            loaded = _from_manifest(store, of_out, names["manifest"], names["dataset"], split)
+            files = names["manifest"], names["dataset"]
+            loaded = _from_manifest(store, of_out, *files, split, reads)
             break
         if store.exists(MANIFEST):
-            loaded = _from_manifest(store, store, _newest_manifest(store), TABLE, split)
+            loaded = _from_manifest(store, store, _newest_manifest(store), TABLE, split, reads)
             break
         if tars := [item.key for item in store.list() if item.key.endswith(".tar")]:
             if not allow_incomplete:
@@ -143,7 +178,9 @@ def _newest_manifest(store: Store) -> str:
     return MANIFEST
 
 
-def _from_manifest(store: Store, indexes: Store, name: str, table: str, split: str) -> LoadedOutput:
+def _from_manifest(
+    store: Store, indexes: Store, name: str, table: str, split: str, reads: Reads | None
+) -> LoadedOutput:
     """Reads the manifest `name` and the table `table` of the store `indexes`."""
     from curator.tables.checksums import opened_json
 
@@ -156,7 +193,9 @@ def _from_manifest(store: Store, indexes: Store, name: str, table: str, split: s
             shard = LocalShard(store, str(row["name"]), bucket, n_samples)
             if row["split"] == split:
                 shards.append(shard)
-        declared = [Family.from_json(value) for value in manifest.get("members", {}).values()]
+        declared = [
+            FamilyVersion.from_json(value) for value in manifest.get("members", {}).values()
+        ]
     except (ValueError, KeyError, TypeError, AttributeError, FamilyError) as error:
         raise ShardError(
             f"{indexes.uri}/{name} is not a manifest of shards ({error!r}); `curate run` writes "
@@ -167,16 +206,23 @@ def _from_manifest(store: Store, indexes: Store, name: str, table: str, split: s
             f"{indexes.uri}/{name} has version {version!r}, expected 1; install a newer curate"
         )
     shards.sort(key=attrgetter("bucket", "name"))
-    return LoadedOutput(
-        store=store,
-        shards=tuple(shards),
-        clips=_clips_of(shards, indexes, table),
-        families={family.name: family for family in declared},
-    )
+    families = {version.family.name: version for version in declared if version.family.member}
+    is_partial = reads is not None and (not reads.video or bool(families))
+    clips = _clips_of(shards, indexes, table, (*FACTS, *(SIZES if is_partial else ())))
+    if is_partial and SIZES[0] in clips.column_names:
+        ends = np.cumsum([shard.n_samples for shard in shards])
+        sizes = clips.select(SIZES)
+        shards = [
+            replace(shard, sizes=sizes.slice(end - shard.n_samples, shard.n_samples))
+            for shard, end in zip(shards, ends.tolist(), strict=True)
+        ]
+    return LoadedOutput(store=store, shards=tuple(shards), clips=clips, families=families)
 
 
-def _clips_of(shards: Sequence[LocalShard], store: Store, name: str) -> pa.Table:
-    """Returns the rows of the table of clips in the order of the shards."""
+def _clips_of(
+    shards: Sequence[LocalShard], store: Store, name: str, columns: Sequence[str]
+) -> pa.Table:
+    """Returns columns of the table of clips in the order of the shards; `SIZES` may be missing."""
     from curator.tables.checksums import read_rows
 
     if not store.exists(name):
@@ -184,8 +230,13 @@ def _clips_of(shards: Sequence[LocalShard], store: Store, name: str) -> pa.Table
             f"{store.uri} has {MANIFEST} and no {TABLE} with the sizes of the clips; copy the "
             "table too, or remove the manifest and give allow_incomplete=True"
         )
+
     # The rows of a tar are in its order.
-    rows = read_rows(store, name, lambda file: file.read(["shard", *FACTS]))
+    def read(file: pq.ParquetFile) -> pa.Table:
+        there = file.schema_arrow.names
+        return file.read(["shard", *(c for c in columns if c not in SIZES or c in there)])
+
+    rows = read_rows(store, name, read)
     wanted = pa.array([shard.name for shard in shards], pa.string())
     places = rows["shard"].combine_chunks().dictionary_encode()
     index = {tar: i for i, tar in enumerate(wanted.to_pylist())}
@@ -200,7 +251,7 @@ def _clips_of(shards: Sequence[LocalShard], store: Store, name: str) -> pa.Table
                 "damage"
             )
     order = np.argsort(shard_of, kind="stable")[int((shard_of < 0).sum()) :]
-    rows = rows.select(list(FACTS))
+    rows = rows.drop_columns(["shard"])
     is_sorted = len(order) == len(rows) and bool((np.diff(order) == 1).all())
     return rows if is_sorted else rows.take(pa.array(order))
 
@@ -265,7 +316,7 @@ class SampleReader:
         self._suffixes = frozenset(suffixes)
         self._kept = self._suffixes.union(optional)
         self._pool: ThreadPoolExecutor | None = None
-        self._under_way: dict[tuple[str, str, int], Future[bytes]] = {}
+        self._under_way: dict[tuple[str, str, int], list[Future[bytes]]] = {}
         self._n_bytes = 0
 
     def ahead(
@@ -296,10 +347,12 @@ class SampleReader:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_FETCHES, thread_name_prefix="clips-ahead")
-        first, end = self._span(shard, number)
-        fetch = self._pool.submit(shard.store.read_range, shard.name, first, end)
-        self._under_way[place] = fetch
-        self._n_bytes += end - first
+        spans = self._spans(shard, number)
+        self._under_way[place] = [
+            self._pool.submit(shard.store.read_range, shard.name, first, end)
+            for first, end in spans
+        ]
+        self._n_bytes += sum(end - first for first, end in spans)
 
     def read(self, shard: LocalShard, number: int) -> Mapping[str, Any]:
         """Returns a sample in the form of webdataset: `__key__`, `__url__`, and bytes by suffix.
@@ -308,13 +361,14 @@ class SampleReader:
             ShardError: The tar or its index is damaged, or the sample lacks a member.
             StorageError: Reading failed.
         """
-        first, end = self._span(shard, number)
+        spans = self._spans(shard, number)
+        first = spans[0][0]
         begun = self._under_way.pop((shard.store.uri, shard.name, number), None)
         if begun is not None:
-            self._n_bytes -= end - first
-            data = begun.result()
+            self._n_bytes -= sum(end - begin for begin, end in spans)
+            data = b"".join(fetch.result() for fetch in begun)
         else:
-            data = shard.store.read_range(shard.name, first, end)
+            data = b"".join(shard.store.read_range(shard.name, *span) for span in spans)
         where = f"sample {number} of {shard.store.uri}/{shard.name}"
         try:
             samples = list(group_by_keys(self._named(data, shard.name)))
@@ -334,11 +388,30 @@ class SampleReader:
         for member in tar_file_iterator(io.BytesIO(data), select_files=wanted):
             yield member | {"__url__": name}
 
-    def _span(self, shard: LocalShard, number: int) -> tuple[int, int]:
+    def _spans(self, shard: LocalShard, number: int) -> list[tuple[int, int]]:
+        """Returns the bytes to read of a sample: its wanted members, and small gaps between."""
         offsets: Sequence[int] | None = shard.offsets
         if offsets is None:
             offsets = _index(shard.store, shard.name, shard.n_samples)
-        return int(offsets[number]), int(offsets[number + 1])
+        begin, end = int(offsets[number]), int(offsets[number + 1])
+        names = None if shard.sizes is None else shard.sizes[SIZES[0]][number].as_py()
+        if shard.sizes is None or names is None:
+            return [(begin, end)]
+        sizes = shard.sizes[SIZES[1]][number].as_py()
+        spans: list[tuple[int, int]] = []
+        place = begin
+        for name, size in zip(names.split(), sizes, strict=True):
+            after = place + BLOCK + padded(size)
+            if name in self._kept:
+                if spans and place - spans[-1][1] <= GAP_BYTES:
+                    spans[-1] = spans[-1][0], after
+                else:
+                    spans.append((place, after))
+            place = after
+        if place != end or not spans:
+            # The index or the table is damaged; reading the whole sample says how.
+            return [(begin, end)]
+        return spans
 
     def close(self) -> None:
         """Cancels prefetching."""

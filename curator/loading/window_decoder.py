@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
-from typing import Any, Literal
 
 import av.error
 import av.video.frame
@@ -18,11 +17,11 @@ import av.video.stream
 import numpy as np
 import torch
 from av.container import InputContainer
-from av.packet import Packet
 from av.video.reformatter import Interpolation
 from numpy.typing import NDArray
 
 from curator.errors import ShardError, SourceError, UsageError
+from curator.media.clip_packets import packets_from
 from curator.media.container import open_container, video_stream
 from curator.media.scale import is_hd
 
@@ -45,7 +44,7 @@ class FrameWindow:
     frames: int
     stride: int
     fps: Fraction | None
-    place: Literal["first", "random"]
+    place: str
     decoder_threads: int
 
     def __post_init__(self) -> None:
@@ -174,29 +173,6 @@ def _numbered(
             )
         yield number, picture
         before = number
-
-
-def packets_from(
-    container: InputContainer, stream: av.video.stream.VideoStream, pts: int
-) -> "Iterator[Packet[Any]]":
-    """Yields packets, beginning with the last key frame that is not shown after `pts`.
-
-    FFmpeg seeks in MP4 by decoding time. If frames are shown later than they are decoded, the seek
-    may find a later key frame.
-    """
-    target = pts
-    while True:
-        if target > 0:
-            container.seek(target, stream=stream, backward=True)
-        elif target != pts:
-            container.seek(0, stream=stream)
-        packets = container.demux(stream)
-        first = next(packets)
-        is_early = first.pts is None or first.dts is None or first.pts <= pts
-        if target <= 0 or is_early:
-            return chain([first], packets)
-        assert first.dts is not None
-        target = min(target, first.dts) - 1
 
 
 def shown_size(height: int, width: int, size: tuple[int, ...], clip: ClipWindow) -> tuple[int, int]:

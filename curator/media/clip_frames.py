@@ -6,7 +6,9 @@ Shape letters: T frames, H height, W width.
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
+from itertools import chain
 from typing import Literal
 
 import av
@@ -15,6 +17,7 @@ from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
 
 from curator.errors import CutError
+from curator.media.clip_packets import packets_from
 from curator.media.opencv import cv2
 from curator.media.scale import Scaler, fit_inside, is_hd
 from curator.records.cuts import SampledFrames, TextLine
@@ -127,6 +130,7 @@ def sample_clip(
     n_frames: int,
     threads: int,
     read_text: ReadText | None = None,
+    rate: Fraction | None = None,
 ) -> SampledFrames:
     """Samples frames of a written clip, which is decoded once, up to the last requested frame.
 
@@ -136,17 +140,29 @@ def sample_clip(
         n_frames: Number of frames that were written.
         threads: Decoder threads.
         read_text: As for `FrameSampler`.
+        rate: Frames per second. If it is given, decoding begins at the key frame before the first
+            requested frame, and else at the clip's start.
 
     Raises:
         CutError: The clip does not decode, or it ends before the last requested frame.
     """
     sampler = FrameSampler(wanted, read_text)
     n_needed = 1 + max(number for request in wanted for number in request.numbers[-1:])
+    first = min(number for request in wanted for number in request.numbers[:1])
     try:
         with av.open(io.BytesIO(mp4), mode="r") as container:
             stream = container.streams.video[0]
             stream.codec_context.thread_count = threads
-            for picture in container.decode(stream):
+            ticks = 0 if rate is None or stream.time_base is None else 1 / (rate * stream.time_base)
+            packets = packets_from(container, stream, round(first * ticks))
+            for picture in chain.from_iterable(packet.decode() for packet in packets):
+                number = sampler.n_frames if not ticks else round((picture.pts or 0) / ticks)
+                if number != sampler.n_frames and (sampler.n_frames or number > first):
+                    raise CutError(
+                        f"frame {number} of a written clip follows frame {sampler.n_frames - 1}; "
+                        "`curate verify` says more"
+                    )
+                sampler.n_frames = number
                 sampler.see(picture)
                 if sampler.n_frames == n_needed:
                     break

@@ -525,7 +525,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"size": "huge"}, "size 'huge'; expected 1280x720, 720p, 256"),
     ({"multiple": 0}, "multiple 0; expected a number of px from 1"),
     ({"multiple": 200}, "too small to crop to multiples of 200; give size="),
-    ({"window": "middle"}, "window 'middle'; expected 'first' or 'random'"),
+    ({"window": "middle"}, "window 'middle'; expected 'first', 'random', or a family"),
     ({"values": "float"}, "values 'float'; expected 'uint8' or 'unit'"),
     ({"batch_size": 0}, "batch_size 0; expected a whole number from 1"),
     ({"batch_size": 40, "drop_last": True}, "no bucket has a full batch of 40 .*lower batch_size"),
@@ -721,7 +721,7 @@ def test_entries_of_frames_are_those_of_the_drawn_frames(
 ) -> None:
     """Pins each entry by the number that its frame shows, at any start, stride and rate."""
     family = _family(Array("i64", axes), "npy")
-    n_frames, axis = 24, family.frames_axis
+    n_frames, axis = 24, axes.index(FRAMES)
     shape = [n_frames if size == FRAMES else size if isinstance(size, int) else 3 for size in axes]
     numbers = np.arange(n_frames).reshape([-1 if size == FRAMES else 1 for size in axes])
     value = family.encode(np.ascontiguousarray(np.broadcast_to(numbers, shape)))

@@ -22,6 +22,7 @@ from samples import made_track
 from curator import pipeline
 from curator.cli import main
 from curator.errors import RecipeError
+from curator.frame_axes import TimeAxis
 from curator.loading import ClipDataset, ClipLoader
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
@@ -333,7 +334,7 @@ def test_the_declaration_of_a_track_of_frames_is_enough(name: str) -> None:
     assert name in segment_join._FRAMES
     assert sum(name in family.columns for family in BUILT_IN) == 1
     graph = graph_of(load_recipe("quickstart", [f"shard.signals=[{name}]"]))
-    assert graph["frame_signals"].families[0].frames_axis == 0
+    assert graph["frame_signals"].families[0].time_axis == TimeAxis(0)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -23,11 +24,12 @@ from curator.dataset.tar_reader import (
     declared_families,
 )
 from curator.errors import CuratorError, ShardError, raised_as
-from curator.family import Family, FamilyError
+from curator.family import Family, FamilyError, FamilyVersion
 from curator.json_bounds import load_bounded
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.tools.verify.findings import FindingCode, Findings
+from curator.value_header import HeaderError, ValueHeader
 
 MAX_PIXELS = 1 << 27
 """Pixels of the largest frame that is decoded; a larger frame counts as damage."""
@@ -147,8 +149,12 @@ class SuffixRules:
 
     def __init__(self, sets: Sequence[ShardSet]) -> None:
         declared = [declared_families(shard_set.manifest).values() for shard_set in sets]
-        families = [Family.from_json(value) for values in declared for value in values]
-        self.families = {family.member: family for family in families if family.member}
+        versions = [FamilyVersion.from_json(value) for values in declared for value in values]
+        self.families = {v.family.member: v.family for v in versions if v.family.member}
+        self.fingerprints: defaultdict[str, set[str]] = defaultdict(set)
+        """Fingerprints of each member's family in all manifests."""
+        for version in versions:
+            self.fingerprints[version.family.member].add(version.fingerprint)
         self.allowed = ALLOWED | self.families.keys()
 
 
@@ -168,7 +174,9 @@ class _ReadSample:
     text: bytes = b""
     mp4: bytes | None = None
     mp4_sha256: str = ""
-    shapes: list[tuple[str, Family, tuple[int, ...]]] = field(default_factory=list)
+    values: list[tuple[str, Family, ValueHeader | None, tuple[int, ...]]] = field(
+        default_factory=list
+    )
     """Member, family and shape of each array with an axis of frames."""
 
 
@@ -324,13 +332,13 @@ class TarCheck:
             most = f"at most {MAX_VALUE_BYTES}"
             self._add(FindingCode.MEMBERS, where, f"{member.bytes} bytes", most)
             return
+        data = reader.read(member)
         try:
-            value = family.decode(reader.read(member))
+            header, value = family.header(data), family.decode(data)
         except FamilyError as error:
             self._add(FindingCode.MEMBERS, where, str(error), _DECLARED)
             return
-        if family.frames_axis is not None:
-            sample.shapes.append((where, family, value.shape))
+        sample.values.append((where, family, header, tuple(getattr(value, "shape", ()))))
 
     def _close(self, sample: _ReadSample) -> None:
         """Checks a completely read sample, and records its facts."""
@@ -351,10 +359,12 @@ class TarCheck:
         self._digests.append(0)
         if fields is not None:
             self._n_frames += fields["n_frames"]
-            for where, family, shape in sample.shapes:
+            for where, family, header, shape in sample.values:
                 try:
-                    family.check_frames(shape, fields["n_frames"])
-                except FamilyError as error:
+                    family.check_length(shape, header, fields["n_frames"], rate_of(fields))
+                    if header is not None:
+                        header.check(self.rules.fingerprints[family.member], fields)
+                except (FamilyError, HeaderError) as error:
                     self._add(FindingCode.MEMBERS, where, str(error), _DECLARED)
             self._sources.add(fields["source_id"].encode())
             text = sample.text.decode("utf-8", "replace")

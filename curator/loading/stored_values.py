@@ -1,0 +1,231 @@
+"""The families that a dataset reads: what a training expects of them, and the values of a batch.
+
+A value is checked before it is used: its family's facts before the first batch, and its header and
+length when its sample is read. Values then have the entries of the frames, or the window, that the
+batch has.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from curator.errors import ShardError, UsageError, raised_as, unknown_key
+from curator.family import Family, FamilyError, Scalar
+from curator.frame_axes import DrawnFrames
+from curator.value_header import HeaderError, ValueHeader
+
+Expected = Mapping[str, Scalar]
+Members = Sequence[str] | Mapping[str, Expected | None]
+"""Names of families, perhaps each with the facts that a training expects of it."""
+_PLACES = ("first", "random")
+
+
+class StoredValue(NamedTuple):
+    """A value of a sample: an array or tensor, a text or bytes, and its header."""
+
+    value: Any
+    header: ValueHeader | None
+
+    @property
+    def frames(self) -> tuple[int, ...]:
+        """Frames that the header names: starts of windows, or requested frames."""
+        return (self.header.frames if self.header is not None else None) or ()
+
+
+class StoredValues:
+    """The families to read, in the order in which they were named.
+
+    Args:
+        members: The argument of `ClipDataset`.
+        families: The families that all outputs have, by name.
+        fingerprints: Fingerprint of each family, by name, for each output.
+        window: The argument of `ClipDataset`: the name of a family draws its windows.
+
+    Attributes:
+        drawn: The family whose windows are drawn; None if windows are drawn otherwise.
+
+    Raises:
+        UsageError: A family is unknown, or its facts are not those that are expected.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        families: Mapping[str, Family],
+        fingerprints: Sequence[Mapping[str, str]],
+        window: str,
+    ) -> None:
+        for name in members:
+            if name not in families:
+                raise UsageError(unknown_key(name, families, "family with a member in the samples"))
+        self.families = [families[name] for name in members]
+        self._fingerprints = fingerprints
+        if isinstance(members, Mapping):
+            for family in self.families:
+                _check_facts(family, members[family.name] or {})
+        self.drawn: Family | None = None
+        if window not in _PLACES:
+            self.drawn = self._with_windows(window)
+
+    def _with_windows(self, name: str) -> Family:
+        found = [family for family in self.families if family.windows is not None]
+        for family in found:
+            if family.name == name:
+                return family
+        names = [family.name for family in found]
+        raise UsageError(
+            f"window {name!r}; expected 'first', 'random', or a family in `members` with values of "
+            f"windows: {', '.join(names) or 'none of those in `members` has any'}"
+        )
+
+    @property
+    def suffixes(self) -> list[str]:
+        """The members of samples that hold the values."""
+        return [family.member for family in self.families]
+
+    def of_whole_clips(self) -> list[Family]:
+        """Returns families whose values may have parts per frame that no declaration places."""
+        return [
+            family
+            for family in self.families
+            if family.may_have_frames and family.time_axis is None and not self._is_drawn(family)
+        ]
+
+    def _is_drawn(self, family: Family) -> bool:
+        """Whether a batch has the family's value of the drawn window."""
+        return self.drawn is not None and family.windows == self.drawn.windows
+
+    def read(
+        self,
+        sample: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        *,
+        output: int,
+        fps: Fraction,
+        name: str,
+    ) -> dict[str, StoredValue | None]:
+        """Returns the values of a sample by family, None where it has none.
+
+        Args:
+            sample: Members by suffix.
+            facts: The sample's JSON.
+            output: Number of the sample's output.
+            fps: Frames per second of the clip.
+            name: Name of the clip in messages.
+
+        Raises:
+            ShardError: A value is damaged, or was computed from other frames, texts or settings.
+        """
+        values: dict[str, StoredValue | None] = {}
+        for family in self.families:
+            data = sample.get(family.member)
+            values[family.name] = None
+            if data is None:
+                continue
+            with raised_as(ShardError, FamilyError, HeaderError, of=f"{name}: {family.name}: "):
+                header = family.header(data)
+                if header is not None:
+                    header.check([self._fingerprints[output][family.name]], facts)
+                value = family.decode(data)
+                shape = tuple(getattr(value, "shape", ()))
+                family.check_length(shape, header, int(facts["n_frames"]), fps)
+            is_array = isinstance(value, np.ndarray)
+            values[family.name] = StoredValue(
+                torch.from_numpy(value) if is_array else value, header
+            )
+        return values
+
+    def starts(self, values: Mapping[str, StoredValue | None], name: str) -> tuple[int, ...] | None:
+        """Returns the first frames of the windows of a sample, or None if any frame may be one.
+
+        Raises:
+            ShardError: The sample has no value of the family whose windows are drawn.
+        """
+        if self.drawn is None:
+            return None
+        value = values[self.drawn.name]
+        if value is None:
+            raise ShardError(f"{name} has no {self.drawn.member!r}, whose windows are drawn")
+        return value.frames
+
+    def batch(
+        self,
+        values: Sequence[Mapping[str, StoredValue | None]],
+        frames: Sequence[DrawnFrames] | None,
+    ) -> dict[str, Any]:
+        """Returns the values of a batch by family.
+
+        Args:
+            values: From `read`, for each sample.
+            frames: The frames that the batch has of each sample; None for values of whole clips.
+
+        Returns:
+            For each family a tensor [B, …] if all values are arrays of one shape; else a list, with
+            None for a sample without a value. `<name>_frames` has the frames of the entries of a
+            family with the axis `REQUESTED`, counted from the clip's start.
+        """
+        batch: dict[str, Any] = {}
+        for family in self.families:
+            parts, numbers = [], []
+            for b, of_sample in enumerate(values):
+                part, own = self._part(
+                    family, of_sample[family.name], frames[b] if frames else None
+                )
+                parts.append(part)
+                numbers.append(own)
+            batch[family.name] = _stacked(parts)
+            if family.time_axis is not None and family.time_axis.is_requested:
+                batch[f"{family.name}_frames"] = _stacked(numbers)
+        return batch
+
+    def names(self) -> list[str]:
+        """Returns the names of the entries of a batch."""
+        axes = [(family.name, family.time_axis) for family in self.families]
+        requested = [f"{name}_frames" for name, axis in axes if axis and axis.is_requested]
+        return [name for name, _ in axes] + requested
+
+    def _part(
+        self, family: Family, stored: StoredValue | None, drawn: DrawnFrames | None
+    ) -> tuple[Any, torch.Tensor | None]:
+        """Returns the entries of a value that belong to a batch's frames, and their numbers."""
+        if stored is None:
+            return None, None
+        value, numbers = stored.value, torch.tensor(stored.frames, dtype=torch.int64)
+        axis = family.time_axis
+        if drawn is None:
+            return value, numbers
+        if self._is_drawn(family):
+            return value[stored.frames.index(int(drawn.numbers[0]))], None
+        if axis is None:
+            return value, None
+        entries = torch.from_numpy(axis.entries(drawn, stored.frames))
+        own = value.index_select(axis.place, entries)
+        return own, numbers[entries] if axis.is_requested else None
+
+
+def _check_facts(family: Family, expected: Expected) -> None:
+    """Refuses a family whose facts are not those that are expected."""
+    for name, wanted in expected.items():
+        if name not in family.facts:
+            known = ", ".join(family.facts) or "none"
+            raise UsageError(
+                f"members: {family.name!r} does not declare {name!r}, expected {wanted!r}; it "
+                f"declares {known}. Add the fact to the family's `facts`, so that its values are "
+                "computed again with it, or expect nothing of it"
+            )
+        if family.facts[name] != wanted:
+            raise UsageError(
+                f"members: {family.name!r} was computed with {name} = {family.facts[name]!r}, and "
+                f"this training expects {wanted!r}. Train with what the values were computed with, "
+                f"or run `curate run` with other settings of the stage that makes them"
+            )
+
+
+def _stacked(values: Sequence[Any]) -> Any:  # noqa: ANN401 - a tensor or a list
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if len(tensors) == len(values) and len({tensor.shape for tensor in tensors}) == 1:
+        return torch.stack(tensors)
+    return list(values)
