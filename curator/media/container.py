@@ -122,6 +122,9 @@ def open_container(
             io_open=_refuse_other_files,
         )
     except av.error.MemoryError as error:
+        if _is_heif_image(reader, n_bytes):
+            # A picture of 48 megapixels has a stream for each of 192 tiles.
+            raise OtherMediumError(Medium.IMAGE, uri) from error
         raise SourceError(
             ErrorCode.TOO_LARGE_TO_PROBE,
             f"{uri} ({n_bytes} bytes) has more than {MAX_STREAMS} streams, or an index or pictures "
@@ -129,6 +132,8 @@ def open_container(
             "with ffmpeg, or leave it out",
         ) from error
     except av.error.FFmpegError as error:
+        if _is_heif_image(reader, n_bytes):
+            raise OtherMediumError(Medium.IMAGE, uri) from error
         # FFmpeg refuses fragments of Common Encryption as invalid data.
         kind = _kind_of(reader, uri, n_bytes)
         if kind is not None:
@@ -145,8 +150,21 @@ def open_container(
         container.close()
 
 
-_STILL_BRANDS = ("avif", "heic", "heix", "mif1")
-"""Brands of still images in MP4 (ISO/IEC 23008-12); sequences have others."""
+def _is_heif_image(reader: BinaryIO, n_bytes: int) -> bool:
+    """Returns whether a file that FFmpeg refuses is HEIF or AVIF, by its `meta`, without a film."""
+    start, end = next(_boxes(reader, b"meta", 0, n_bytes), (0, 0))
+    if not end or next(_boxes(reader, b"moov", 0, n_bytes), None) is not None:
+        return False
+    reader.seek(start)
+    # After version and flags, the box `hdlr` with the type of the handler.
+    return reader.read(24)[20:] == b"pict"
+
+
+_STILL_BRANDS = (
+    "avif", "avis", "heic", "heix", "heim", "heis", "hevc", "hevx", "hevm", "hevs", "mif1", "mif2",
+    "msf1",
+)  # fmt: skip
+"""Brands of still images and image sequences in MP4 (ISO/IEC 23008-12, AVIF)."""
 
 
 def video_stream(container: av.container.InputContainer, uri: str) -> av.VideoStream:
@@ -156,15 +174,21 @@ def video_stream(container: av.container.InputContainer, uri: str) -> av.VideoSt
     before a still picture, then a stream that the container marks as default, then the larger
     picture, then more frames, and then the first.
 
+    A GIF, HEIF or AVIF, by its brand, is a still image unless a stream has several pictures. Files
+    with a brand of still images may have a film, as some programs write, and as sequences do.
+
     Raises:
         OtherMediumError: The container has a still image or only sound.
         SourceError: NO_VIDEO_STREAM or UNSUPPORTED_CODEC.
     """
-    if container.metadata.get("major_brand") in _STILL_BRANDS:
-        raise OtherMediumError(Medium.IMAGE, uri)
     streams = _pictures_of(container)
     if not streams and container.streams.audio:
         raise OtherMediumError(Medium.SOUND, uri)
+    may_be_still = (
+        container.format.name == "gif" or container.metadata.get("major_brand") in _STILL_BRANDS
+    )
+    if may_be_still and all(_has_one_picture(stream) for stream in streams):
+        raise OtherMediumError(Medium.IMAGE, uri)
     if not streams:
         kinds = ", ".join(sorted({s.type for s in container.streams})) or "no streams"
         raise SourceError(
@@ -204,10 +228,12 @@ def _is_still(stream: av.VideoStream) -> bool:
     """Returns whether a stream holds at most one picture, or nothing that FFmpeg recognizes."""
     if getattr(stream, "codec_context", None) is None or not stream.width:
         return True
+    return bool(stream.disposition & Disposition.still_image) or _has_one_picture(stream)
+
+
+def _has_one_picture(stream: av.VideoStream) -> bool:
     n_frames = _claimed_frames(stream)
-    return bool(stream.disposition & Disposition.still_image) or (
-        n_frames is not None and n_frames < 1.5
-    )
+    return n_frames is not None and n_frames < 1.5
 
 
 def _claimed_frames(stream: av.VideoStream) -> float | None:

@@ -4,6 +4,7 @@ import io
 import os
 import re
 import struct
+import time
 from fractions import Fraction
 
 import av
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from curator.errors import ErrorCode, SourceError
-from curator.media.file_kinds import ENCRYPTED, file_kind
+from curator.media.file_kinds import ENCRYPTED, OtherMediumError, file_kind
+from curator.records.sources import Medium
 from curator.stages.scan.probe import header_facts
 from curator.stages.scan.source_names import NameKind, name_kind
 
@@ -23,14 +25,24 @@ KEYS = {
 FRAGMENTED = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
 
 
-def film(form: str, codec: str = "libx264", options: dict[str, str] | None = None) -> bytes:
+def film(
+    form: str,
+    codec: str = "libx264",
+    options: dict[str, str] | None = None,
+    *,
+    pixels: str = "yuv420p",
+    n_frames: int = 24,
+) -> bytes:
     stream = io.BytesIO()
     noise = np.random.default_rng(0).integers(0, 255, (64, 96, 3), np.uint8)
     with av.open(stream, "w", format=form, options=options or {}) as container:
         video = container.add_stream(codec, rate=Fraction(25))
-        video.width, video.height, video.pix_fmt, video.gop_size = 96, 64, "yuv420p", 6
-        for _ in range(24):
-            container.mux(video.encode(av.VideoFrame.from_ndarray(noise, format="rgb24")))
+        video.width, video.height, video.pix_fmt = 96, 64, pixels
+        if n_frames > 6:
+            video.gop_size = 6
+        for i in range(n_frames):
+            frame = av.VideoFrame.from_ndarray(np.roll(noise, i, 0), format="rgb24")
+            container.mux(video.encode(frame.reformat(format=pixels)))
         container.mux(video.encode(None))
     return stream.getvalue()
 
@@ -196,3 +208,173 @@ def test_plain_videos_are_not_taken_for_others(
 def test_first_bytes_name_the_kind(head: bytes, what: str | None) -> None:
     kind = file_kind(head)
     assert (kind.what if kind is not None else None) == what
+
+
+def sound(form: str, codec: str, rate: int = 48_000) -> bytes:
+    """A second of noise, without tags."""
+    stream = io.BytesIO()
+    options = {"id3v2_version": "0", "write_xing": "0"} if form == "mp3" else {}
+    with av.open(stream, "w", format=form, options=options) as container:
+        track = container.add_stream(codec, rate=rate)
+        track.layout = "mono"
+        noise = np.random.default_rng(0).integers(-9000, 9000, (1, rate), np.int16)
+        frame = av.AudioFrame.from_ndarray(noise, format="s16", layout="mono")
+        frame.sample_rate = rate
+        n = track.codec_context.frame_size or 1024
+        resampler = av.AudioResampler(track.format, "mono", rate, frame_size=n)
+        for part in (*resampler.resample(frame), *resampler.resample(None)):
+            container.mux(track.encode(part))
+        container.mux(track.encode(None))
+    return stream.getvalue()
+
+
+def picture(form: str, codec: str, pixels: str) -> bytes:
+    return film(form, codec, pixels=pixels, n_frames=1)
+
+
+def branded(data: bytes, brand: bytes) -> bytes:
+    """The same MP4 with another major brand."""
+    at = data.index(b"ftyp") + 4
+    return data[:at] + brand + data[at + 4 :]
+
+
+def box(name: bytes, *parts: bytes) -> bytes:
+    data = b"".join(parts)
+    return struct.pack(">I4s", 8 + len(data), name) + data
+
+
+def tiled(n_tiles: int) -> bytes:
+    """A HEIF image of so many coded tiles, as telephones write them."""
+    still = picture("avif", "libsvtav1", "yuv420p")
+    at = still.index(b"av1C") - 4
+    configuration = still[at : at + int.from_bytes(still[at : at + 4], "big")]
+    coded = still[still.index(b"mdat") + 4 :]
+    ids, flags = range(1, n_tiles + 1), bytes(4)
+    count = struct.pack(">H", n_tiles)
+
+    def meta(at: int) -> bytes:
+        places = [struct.pack(">HHHII", i, 0, 1, at, len(coded)) for i in ids]
+        entries = [box(b"infe", b"\2\0\0\0", struct.pack(">HH4sx", i, 0, b"av01")) for i in ids]
+        of_each = [struct.pack(">HBBB", i, 2, 0x81, 2) for i in ids]
+        size = box(b"ispe", flags, struct.pack(">II", 96, 64))
+        return box(
+            b"meta", flags, box(b"hdlr", flags, flags, b"pict", bytes(13)),
+            box(b"pitm", flags, b"\0\1"),
+            box(b"iloc", flags, b"\x44\0", count, *places),
+            box(b"iinf", flags, count, *entries),
+            box(b"iprp", box(b"ipco", configuration, size),
+                box(b"ipma", flags, struct.pack(">I", n_tiles), *of_each)),
+        )  # fmt: skip
+
+    start = box(b"ftyp", b"heic", flags, b"mif1heic")
+    return start + meta(len(start) + len(meta(0)) + 8) + box(b"mdat", coded)
+
+
+@pytest.mark.parametrize(
+    ("form", "codec", "rate"),
+    [
+        ("mp3", "libmp3lame", 48_000), ("mp3", "libmp3lame", 16_000), ("mp3", "libmp3lame", 8_000),
+        ("mp2", "mp2", 48_000), ("adts", "aac", 48_000), ("ac3", "ac3", 48_000),
+        ("eac3", "eac3", 48_000), ("amr", "libopencore_amrnb", 8_000), ("flac", "flac", 48_000),
+        ("ogg", "libopus", 48_000), ("wav", "pcm_s16le", 48_000), ("w64", "pcm_s16le", 48_000),
+        ("aiff", "pcm_s16be", 48_000), ("au", "pcm_s16be", 48_000), ("caf", "pcm_s16be", 48_000),
+        ("wv", "wavpack", 48_000), ("tta", "tta", 48_000), ("voc", "pcm_u8", 48_000),
+        ("ipod", "aac", 48_000), ("matroska", "libopus", 48_000), ("mpegts", "aac", 48_000),
+    ],
+)  # fmt: skip
+def test_sound_is_of_its_medium(form: str, codec: str, rate: int) -> None:
+    error = refusal(sound(form, codec, rate), "a.bin")
+    assert isinstance(error, OtherMediumError), error
+    assert error.medium is Medium.SOUND
+
+
+JP2 = b"\0\0\0\x0cjP  \r\n\x87\n\0\0\0\x14ftyp"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(pytest.param((form, codec, pixels), id=f"{codec} in {form}") for form, codec, pixels in (
+            ("image2pipe", "png", "rgb24"), ("image2pipe", "mjpeg", "yuvj420p"),
+            ("image2pipe", "bmp", "bgr24"), ("image2pipe", "tiff", "rgb24"),
+            ("image2pipe", "libwebp", "yuv420p"), ("image2pipe", "jpeg2000", "rgb24"),
+            ("image2pipe", "exr", "gbrpf32le"), ("image2pipe", "dpx", "rgb24"),
+            ("image2pipe", "qoi", "rgb24"), ("image2pipe", "hdr", "gbrpf32le"),
+            ("image2pipe", "ppm", "rgb24"), ("image2pipe", "pgm", "gray"),
+            ("image2pipe", "pam", "rgb24"), ("ico", "png", "rgba"), ("ico", "bmp", "bgra"),
+            ("gif", "gif", "rgb8"), ("avif", "libsvtav1", "yuv420p"),
+        )),
+        pytest.param(JP2 + b"jp2 " + bytes(99), id="jp2"),
+        pytest.param(b"\xff\x4f\xff\x51" + bytes(99), id="j2k"),
+        pytest.param(b"\xff\x0a" + bytes(range(99)), id="jxl"),
+        pytest.param(b"\0\0\0\x0cJXL \r\n\x87\n" + bytes(99), id="jxl container"),
+        pytest.param(b"8BPS\0\1" + bytes(99), id="psd"),
+        pytest.param(b"P5 # noise\n# more\n64 64\n255\n" + bytes(99), id="pgm with comments"),
+        pytest.param(b"<?xml version='1.0'?><!-- a --><!DOCTYPE svg><svg/>", id="svg"),
+        pytest.param(b"<svg xmlns='http://www.w3.org/2000/svg'/>", id="bare svg"),
+    ],
+)  # fmt: skip
+def test_a_still_image_is_of_its_medium(data: bytes | tuple[str, str, str]) -> None:
+    error = refusal(data if isinstance(data, bytes) else picture(*data), "a.bin")
+    assert isinstance(error, OtherMediumError), error
+    assert error.medium is Medium.IMAGE
+
+
+@pytest.mark.parametrize("n_tiles", [1, 48, 192])
+def test_a_picture_of_tiles_is_a_still_image(n_tiles: int) -> None:
+    """Each tile is a stream for FFmpeg, and there may be more than of any film."""
+    error = refusal(tiled(n_tiles), "a.heic")
+    assert isinstance(error, OtherMediumError), error
+    assert error.medium is Medium.IMAGE
+
+
+@pytest.mark.parametrize("brand", [b"avif", b"avis", b"heic", b"hevc", b"mif1", b"msf1"])
+def test_what_the_container_has_decides_not_its_brand(brand: bytes) -> None:
+    for options in ({}, FRAGMENTED):
+        assert refusal(branded(film("mp4", options=options), brand), "a.mp4") is None
+    one = branded(film("mp4", n_frames=1), brand)
+    error = refusal(one, "a.mp4")
+    assert isinstance(error, OtherMediumError), error
+    assert error.medium is Medium.IMAGE
+    encrypted = refusal(branded(film("mp4", options=KEYS), brand), "a.mp4")
+    assert encrypted is not None
+    assert encrypted.code is ErrorCode.ENCRYPTED
+    whole = branded(film("mp4"), brand)
+    without_index = refusal(whole[: whole.index(b"moov") - 4], "a.mp4")
+    assert without_index is not None
+    assert without_index.code is ErrorCode.NOT_A_VIDEO
+
+
+def test_a_moving_picture_is_a_video() -> None:
+    for form, codec, pixels in (
+        ("avif", "libsvtav1", "yuv420p"), ("gif", "gif", "rgb8"), ("apng", "apng", "rgb24"),
+    ):  # fmt: skip
+        assert refusal(film(form, codec, pixels=pixels), f"a.{form}") is None
+    assert refusal(film("mp4", n_frames=1), "a.mp4") is None
+    error = refusal(film("webp", "libwebp_anim"), "a.webp")
+    assert error is not None
+    assert error.code is ErrorCode.UNSUPPORTED_CODEC
+    assert "an animated WebP" in error.message
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\xff\xfb\x90\x00" + bytes(9000),  # one frame
+        b"\xff\xfb" * 3 + bytes(60_000),
+        b"\x00\x00\x01\x00\x00\x0f\xff\xf8" + bytes(99),  # a picture of MPEG-2
+        JP2 + b"mjp2" + bytes(99),  # Motion JPEG 2000 without its index
+        b"RIFF\0\0\0\0AVI LIST" + bytes(99),
+    ],
+)
+def test_bytes_of_damaged_videos_are_of_no_other_medium(head: bytes) -> None:
+    kind = file_kind(head)
+    assert kind is None or kind.medium is None
+
+
+def test_many_comments_of_a_text_take_no_time() -> None:
+    begin = time.perf_counter()
+    for head in (b"<!---->" * 500 + b"<a/>", b"P1 " + b"# " * 2000, b"P1 " + b"#\n" * 30_000):
+        assert file_kind(head) is not None
+    # Without bounds on backtracking it would be years.
+    assert time.perf_counter() - begin < 5

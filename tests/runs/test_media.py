@@ -25,20 +25,24 @@ PICTURE = np.arange(64 * 96 * 3, dtype=np.uint32).astype(np.uint8).reshape(64, 9
 MEDIA = {
     "picture.png": Medium.IMAGE, "picture.jpg": Medium.IMAGE, "picture.avif": Medium.IMAGE,
     "sound.m4a": Medium.SOUND, "sound.wav": Medium.SOUND, "sound.mp4": Medium.SOUND,
-    "film.gif": Medium.VIDEO, "film.mp4": Medium.VIDEO,
+    "picture.gif": Medium.IMAGE, "film.gif": Medium.VIDEO, "film.avif": Medium.VIDEO,
+    "film.mp4": Medium.VIDEO,
 }  # fmt: skip
 
 
-def write_picture(path: Path, form: str, codec: str, pixels: str) -> None:
+def write_picture(path: Path, form: str, codec: str, pixels: str, n_frames: int = 1) -> None:
     with av.open(str(path), "w", format=form) as container:
         stream = container.add_stream(codec, rate=25)
         stream.width, stream.height, stream.pix_fmt = 96, 64, pixels
         frame = av.VideoFrame.from_ndarray(PICTURE, format="rgb24").reformat(format=pixels)
-        container.mux([*stream.encode(frame), *stream.encode()])
+        for i in range(n_frames):
+            frame.pts = i
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
 
 
-def write_sound(path: Path, codec: str) -> None:
-    with av.open(str(path), "w") as container:
+def write_sound(path: Path, codec: str, form: str | None = None) -> None:
+    with av.open(str(path), "w", format=form) as container:
         stream = container.add_stream(codec, rate=48_000)
         silence = np.zeros((1, 4096), np.int16)
         frame = av.AudioFrame.from_ndarray(silence, format="s16", layout="mono")
@@ -53,7 +57,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_picture(folder / "picture.png", "image2", "png", "rgb24")
     write_picture(folder / "picture.jpg", "image2", "mjpeg", "yuvj420p")
     write_picture(folder / "picture.avif", "avif", "libsvtav1", "yuv420p")
-    write_picture(folder / "film.gif", "gif", "gif", "rgb8")
+    write_picture(folder / "picture.gif", "gif", "gif", "rgb8")
+    write_picture(folder / "film.gif", "gif", "gif", "rgb8", n_frames=3)
+    write_picture(folder / "film.avif", "avif", "libsvtav1", "yuv420p", n_frames=3)
     for name, codec in (("sound.m4a", "aac"), ("sound.wav", "pcm_s16le"), ("sound.mp4", "aac")):
         write_sound(folder / name, codec)
     write_video(folder / "film.mp4", moving_texture(60, **QVGA))
@@ -118,3 +124,47 @@ def test_the_medium_is_a_fact_of_sources_clips_and_samples(
     (facts,) = (f for f in card["dataset_info"]["features"] if f["name"] == "json")
     assert {"name": "medium", "dtype": "string"} in facts["struct"]
     assert main(["verify", str(place.out)]) == EXIT_OK
+
+
+def test_a_run_accounts_for_each_file_of_a_folder_by_what_it_holds(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of videos, so that none is skipped; the film has the brand of a still image."""
+    work_here(monkeypatch)
+    folder = tmp_path / "films"
+    folder.mkdir()
+    for form, codec, pixels in (("ico", "png", "rgba"), ("gif", "gif", "rgb8")):
+        write_picture(folder / f"{form}.mp4", form, codec, pixels)
+    for form, codec in (("adts", "aac"), ("au", "pcm_s16be"), ("flac", "flac")):
+        write_sound(folder / f"{form}.mp4", codec, form)
+    film = (files / "film.mp4").read_bytes()
+    labelled = film.replace(b"ftypisom", b"ftypheic", 1)
+    assert labelled != film
+    for name, data in {
+        "labelled.mp4": labelled,
+        "cut.mp4": labelled[: labelled.index(b"moov") - 4],
+        "jp2.mp4": b"\0\0\0\x0cjP  \r\n\x87\n\0\0\0\x14ftypjp2 " + bytes(99),
+        "svg.mp4": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+        "noise.mp4": bytes(range(1, 256)),
+        "raw.mp4": b"\0\0\0\0RED2" + bytes(99),
+        # Skipped: by its name, and because it is no video and its name says nothing.
+        "a.ico": (folder / "ico.mp4").read_bytes(),
+        "a.jp2": b"\xff\x4f\xff\x51" + bytes(99),
+    }.items():
+        (folder / name).write_bytes(data)
+    place = Place(folder, tmp_path / "out")
+    settings = [part for change in (*SHORT, "shard.lengths=[17]") for part in ("--set", change)]
+    arguments = ["run", str(folder), str(place.out), "--recipe", "quickstart", "--max-failed", "1"]
+    assert main([*arguments, *settings]) == EXIT_OK
+    image, sound, other = ("unused_medium", "image"), ("unused_medium", "sound"), "not_a_video"
+    found = {
+        Path(row["uri"]).stem: (row["error_code"], row["medium"]) for row in place.table("sources")
+    }
+    assert found == {
+        "ico": image, "gif": image, "jp2": image, "svg": image,
+        "adts": sound, "au": sound, "flac": sound,
+        "labelled": (None, "video"), "cut": (other, None), "noise": (other, None),
+        "raw": ("unsupported_codec", None),
+    }  # fmt: skip
+    assert len(place.clips()) == 1
+    assert place.summary()["counts"]["skipped_names"] == 2

@@ -23,7 +23,7 @@ class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
     """
 
     name = "scan"
-    version = 5
+    version = 6
     phase = Phase.LIST
     scope = Scope.SOURCE
     writes = ("scan",)
