@@ -370,6 +370,7 @@ class AnnotatorWorker:
                 fingerprint=version.fingerprint,
                 mp4_sha256=clip.mp4_sha256 if stage.frames or stage.signals else "",
                 frames=frames if has_frames else None,
+                fps=facts.fps,
                 columns={name: column_digest(facts.columns[name]) for name in stage.columns},
             )
             encoded[name] = family.encode(value, header)

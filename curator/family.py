@@ -34,13 +34,14 @@ from curator.value_contents import (
     Scalar,
     Text,
     Value,
+    Video,
 )
-from curator.value_header import HeaderError, ValueHeader
+from curator.value_header import ValueHeader
 
 __all__ = (
     "FRAMES", "REQUESTED", "TENSOR", "Array", "Bytes", "ColumnKind", "Columns", "Family",
     "FamilyError", "FamilyVersion", "Kind", "Lifetime", "Row", "Scalar", "Scope", "Text", "Value",
-    "Windows", "per_second",
+    "Video", "Windows", "per_second",
 )  # fmt: skip
 
 _MEMBER = re.compile(r"[a-z0-9_]+(?:\.[a-z0-9_]+)+")
@@ -87,7 +88,7 @@ def _some(numbers: Sequence[int]) -> str:
     return f"{list(numbers[:4])}{'…' * (len(numbers) > 4)}"
 
 
-_CONTENTS = {kind.__name__.lower(): kind for kind in (Array, Text, Bytes, Columns)}
+_CONTENTS = {kind.__name__.lower(): kind for kind in (Array, Text, Bytes, Video, Columns)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Family:
 
     name: str
     scope: Scope
-    content: Array | Text | Bytes | Columns
+    content: Array | Text | Bytes | Video | Columns
     version: int = 1
     member: str = ""
     lifetime: Lifetime | None = None
@@ -155,7 +156,7 @@ class Family:
                 raise self._error(f"fact {name!r} is {value!r:.80}; expected a number or a text")
         axis = self.time_axis
         if self.windows is not None and axis is not None:
-            raise self._error("windows with an axis of time; expected one of them")
+            raise self._error("windows with a video or an axis of time; expected one of them")
         needs = [
             name
             for name, is_given in (
@@ -165,7 +166,7 @@ class Family:
             )
             if is_given
         ]
-        if needs and self.ending != "safetensors":
+        if needs and not self.has_header:
             raise self._error(
                 f"{needs[0]} with the member {self.member!r}, which has no room for a header; "
                 f"expected an array in {self.name}.safetensors"
@@ -192,12 +193,12 @@ class Family:
     @property
     def time_axis(self) -> TimeAxis | None:
         """The axis of values that follows the clip's time; None for other contents."""
-        return self.content.time_axis if isinstance(self.content, Array) else None
+        return self.content.time_axis if isinstance(self.content, Array | Video) else None
 
     @property
     def has_header(self) -> bool:
         """Whether values have a `ValueHeader`."""
-        return isinstance(self.content, Array) and self.ending == "safetensors"
+        return isinstance(self.content, Array | Video) and self.content.has_header(self.ending)
 
     def check_length(
         self, shape: Sequence[int], header: ValueHeader | None, n_frames: int, fps: Fraction
@@ -249,13 +250,13 @@ class Family:
 
     def header(self, data: bytes) -> ValueHeader | None:
         """Returns the header of a value that `has_header`; raises `FamilyError` without one."""
-        if not self.has_header:
+        if not (isinstance(self.content, Array | Video) and self.content.has_header(self.ending)):
             return None
-        with raised_as(FamilyError, HeaderError, of=f"family {self.name}: "):
-            return ValueHeader.read(data)
+        with raised_as(FamilyError, FamilyError, of=f"family {self.name}: "):
+            return self.content.header(data, self.ending)
 
     @property
-    def _stored(self) -> "Array | Text | Bytes | Columns":
+    def _stored(self) -> "Array | Text | Bytes | Video | Columns":
         if self.windows is None or not isinstance(self.content, Array):
             return self.content
         return replace(self.content, axes=("windows", *self.content.axes))

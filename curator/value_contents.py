@@ -1,7 +1,7 @@
 """The types of values that families declare: arrays, texts, bytes and rows of columns.
 
 A content encodes a value as the bytes of a member, decodes these bytes, and says whether a part of
-a value belongs to a frame.
+a value belongs to a frame. Contents with a `time_axis` follow the time of the clip.
 """
 
 import io
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from curator.errors import CuratorError, raised_as
 from curator.frame_axes import AxisError, TimeAxis
-from curator.value_header import ValueHeader
+from curator.value_header import HeaderError, ValueHeader
 
 Scalar = str | int | float | bool | None
 Row = Mapping[str, Scalar]
@@ -134,6 +134,15 @@ class Array:
         self._fits(array.shape)
         return array
 
+    def has_header(self, ending: str) -> bool:
+        """Returns whether values have a header."""
+        return ending == "safetensors"
+
+    def header(self, data: bytes, ending: str) -> ValueHeader:
+        """Returns the header of a value; raises `FamilyError` without a valid one."""
+        with raised_as(FamilyError, HeaderError):
+            return ValueHeader.of_safetensors(data)
+
     def may_have_frames(self, ending: str) -> bool:
         """Returns whether an axis may count frames.
 
@@ -196,7 +205,7 @@ def _torch_u8() -> Any:  # noqa: ANN401 - a type of torch, which only some calle
 def _metadata(
     header: ValueHeader | None, tensor: Callable[[], NDArray[np.generic]]
 ) -> dict[str, str] | None:
-    return None if header is None else header.to_metadata(tensor().tobytes())
+    return None if header is None else header.in_safetensors(tensor().tobytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +261,93 @@ class Bytes:
     def feature(self, ending: str) -> dict[str, Any]:
         """Returns the type that Hugging Face `datasets` infers from the ending."""
         return {"dtype": "image" if ending in _PICTURES else "binary"}
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """Videos with a frame for each frame of the clip, such as edges, depth or masks.
+
+        Family("edges", Scope.CLIP, Video("h264"), member="edges.mp4")
+
+    Attributes:
+        codec: `h264` for uint8 RGB [T, H, W, 3] of even sizes, in `mp4`, encoded as clips are; or
+            `ffv1` for uint16 [T, H, W], in `mkv`, without loss.
+        crf: Quality of `h264`, on x264's scale.
+    """
+
+    codec: Literal["h264", "ffv1"]
+    crf: int = 16
+
+    endings: ClassVar[tuple[str, ...]] = ("mp4", "mkv")
+    time_axis: ClassVar[TimeAxis] = TimeAxis(0)
+
+    def __post_init__(self) -> None:
+        if self.codec not in ("h264", "ffv1"):
+            raise FamilyError(f"codec {self.codec!r}; expected 'h264' or 'ffv1'")
+
+    def encode(self, value: Any, ending: str, header: ValueHeader | None = None) -> bytes:  # noqa: ANN401 - an array
+        """Returns the video; its comment has the header, which also names the rate.
+
+        Raises:
+            FamilyError: The frames have another form, or there is no header.
+        """
+        from curator.media.value_video import encode_video
+
+        self._check_ending(ending)
+        is_rgb = self.codec == "h264"
+        array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+        kind, n_axes = ("uint8", 4) if is_rgb else ("uint16", 3)
+        is_right = array.dtype == kind and array.ndim == n_axes and len(array)
+        if not is_right or (
+            is_rgb and (array.shape[3] != 3 or any(n % 2 for n in array.shape[1:3]))
+        ):
+            form = "uint8 [T, H, W, 3] of even H and W" if is_rgb else "uint16 [T, H, W]"
+            raise FamilyError(f"a value of {array.dtype} {list(array.shape)}; expected {form}")
+        if header is None or header.fps is None:
+            raise FamilyError("a video without the rate of its clip")
+        return encode_video(
+            array, fps=header.fps, crf=self.crf if is_rgb else None, metadata=header.to_metadata()
+        )
+
+    def decode(self, data: bytes, ending: str) -> NDArray[np.generic]:
+        """Returns all frames, uint8 [T, H, W, 3] or uint16 [T, H, W]."""
+        from curator.media.value_video import VideoError, decode_video
+
+        with raised_as(FamilyError, VideoError):
+            return decode_video(data)
+
+    def shape(self, data: bytes) -> tuple[int, int, int]:
+        """Returns frames, height and width without decoding; raises `FamilyError`."""
+        from curator.media.value_video import VideoError, video_facts
+
+        with raised_as(FamilyError, VideoError):
+            facts = video_facts(data)
+        return facts.n_frames, facts.height, facts.width
+
+    def has_header(self, ending: str) -> bool:
+        """Returns True."""
+        return True
+
+    def header(self, data: bytes, ending: str) -> ValueHeader:
+        """Returns the header of a value; raises `FamilyError` without a valid one."""
+        from curator.media.value_video import VideoError, video_facts
+
+        with raised_as(FamilyError, VideoError, HeaderError):
+            facts = video_facts(data)
+            return ValueHeader.from_metadata(facts.metadata, facts.digest)
+
+    def may_have_frames(self, ending: str) -> bool:
+        """Returns True: a video has a frame for each frame of the clip."""
+        return True
+
+    def feature(self, ending: str) -> dict[str, Any]:
+        """Returns the type for Hugging Face `datasets`."""
+        return {"dtype": "binary"}
+
+    def _check_ending(self, ending: str) -> None:
+        expected = "mp4" if self.codec == "h264" else "mkv"
+        if ending != expected:
+            raise FamilyError(f"{self.codec} in a member of {ending!r}; expected {expected!r}")
 
 
 _PYTHON: Mapping[str, tuple[type, ...]] = {

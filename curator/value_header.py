@@ -1,14 +1,15 @@
 """The header of a stored value: the inputs from which it was computed.
 
-A header is in the metadata of a safetensors file. The fingerprint says which code, settings and
-weights made the value; the header says for which frames and texts, and which bytes. A reader has
-only a sample, and checks the value against it.
+A header is in the metadata of a safetensors file, or in the comment of a video. The fingerprint
+says which code, settings and weights made the value; the header says for which frames and texts,
+and which bytes. A reader has only a sample, and checks the value against it.
 """
 
 import hashlib
 import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ import orjson
 
 from curator.errors import CuratorError
 
-_MP4, _FAMILY, _FRAMES, _BYTES, _COLUMN = "mp4_sha256", "family", "frames", "sha256", "column "
+HASH = "sha256"
+"""Name of the hash of the value's bytes, beside the header."""
+_MP4, _FAMILY, _FRAMES, _COLUMN = "mp4_sha256", "family", "frames", "column "
 _LENGTH = struct.Struct("<Q")
 _IN_SAMPLES = frozenset({"caption"})
 """Columns that a sample's JSON has with the same values; it rounds scores."""
@@ -35,33 +38,31 @@ class ValueHeader:
         fingerprint: Fingerprint of the family, from `FamilyVersion`.
         frames: Numbers of the first frames of windows, or of the requested frames; None if the
             value has neither windows nor requested frames.
+        fps: Frames per second of the clip, for videos; it is not stored.
         columns: SHA-256 of each column that the annotator read, by name, from `column_digest`.
     """
 
     fingerprint: str
     mp4_sha256: str = ""
     frames: tuple[int, ...] | None = None
+    fps: Fraction | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
 
-    def to_metadata(self, tensor: bytes) -> dict[str, str]:
-        """Returns metadata for safetensors; `tensor` has the bytes of the tensor."""
+    def to_metadata(self) -> dict[str, str]:
+        """Returns the header as texts by name."""
         frames = {} if self.frames is None else {_FRAMES: orjson.dumps(self.frames).decode()}
         mp4 = {_MP4: self.mp4_sha256} if self.mp4_sha256 else {}
         columns = {f"{_COLUMN}{name}": digest for name, digest in self.columns.items()}
-        own = {_FAMILY: self.fingerprint, _BYTES: hashlib.sha256(tensor).hexdigest()}
-        return own | mp4 | frames | columns
+        return {_FAMILY: self.fingerprint} | mp4 | frames | columns
 
     @classmethod
-    def read(cls, data: bytes | memoryview) -> "ValueHeader":
-        """Reads the header of a safetensors file, and compares the tensor's bytes with its hash.
+    def from_metadata(cls, metadata: Mapping[str, str], digest: str) -> "ValueHeader":
+        """Reads what `to_metadata` returned, with the hash of the value's bytes as `sha256`.
 
         Raises:
-            HeaderError: There is no header, or the bytes have another hash.
+            HeaderError: There is no header, or the hash is not `digest`, that of the bytes now.
         """
         try:
-            (length,) = _LENGTH.unpack_from(data)
-            metadata = orjson.loads(data[_LENGTH.size : _LENGTH.size + length])["__metadata__"]
-            digest = hashlib.sha256(memoryview(data)[_LENGTH.size + length :]).hexdigest()
             frames = metadata.get(_FRAMES)
             header = cls(
                 fingerprint=metadata[_FAMILY],
@@ -73,14 +74,33 @@ class ValueHeader:
                     if name.startswith(_COLUMN)
                 },
             )
-        except (struct.error, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise HeaderError(f"no header ({error!r})") from error
-        if metadata.get(_BYTES) != digest:
+        if (told := str(metadata.get(HASH))) != digest:
             raise HeaderError(
-                f"the tensor's bytes have the SHA-256 {digest[:12]}…, and the header has "
-                f"{str(metadata.get(_BYTES))[:12]}…"
+                f"the value's bytes have the SHA-256 {digest[:12]}…, and its header has "
+                f"{told[:12]}…"
             )
         return header
+
+    def in_safetensors(self, tensor: bytes) -> dict[str, str]:
+        """Returns metadata for safetensors; `tensor` has the bytes of the tensor."""
+        return self.to_metadata() | {HASH: hashlib.sha256(tensor).hexdigest()}
+
+    @classmethod
+    def of_safetensors(cls, data: bytes | memoryview) -> "ValueHeader":
+        """Reads the header of a safetensors file, and compares the tensor's bytes with its hash.
+
+        Raises:
+            HeaderError: There is no header, or the bytes have another hash.
+        """
+        try:
+            (length,) = _LENGTH.unpack_from(data)
+            metadata = orjson.loads(data[_LENGTH.size : _LENGTH.size + length])["__metadata__"]
+        except (struct.error, ValueError, KeyError, TypeError) as error:
+            raise HeaderError(f"no header ({error!r})") from error
+        digest = hashlib.sha256(memoryview(data)[_LENGTH.size + length :]).hexdigest()
+        return cls.from_metadata(metadata, digest)
 
     def check(self, fingerprints: Collection[str], sample: Mapping[str, Any]) -> None:
         """Raises `HeaderError` if the value does not belong to a sample.

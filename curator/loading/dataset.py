@@ -59,7 +59,7 @@ from curator.loading.clip_selection import (
 )
 from curator.loading.loader_state import Position, loaded, saved
 from curator.loading.shard_reader import LocalShard, Reads, SampleReader
-from curator.loading.stored_values import Members, StoredValue, StoredValues
+from curator.loading.stored_values import Members, ShownFrames, StoredValue, StoredValues
 from curator.loading.window_decoder import ClipWindow, FrameWindow, decode_window, drawn
 
 Batch = dict[str, Any]
@@ -677,7 +677,13 @@ class ClipDataset(IterableDataset[Batch]):
         frames = None
         if clips is not None:
             frames = [
-                DrawnFrames(clip.wanted, int(sample.fact["n_frames"]), clip.rate, sample.name)
+                ShownFrames(
+                    DrawnFrames(clip.wanted, int(sample.fact["n_frames"]), clip.rate, sample.name),
+                    size=self.sizes[sample.shard.bucket][::-1],
+                    scaled=clip.scaled,
+                    clip_size=(int(sample.fact["height"]), int(sample.fact["width"])),
+                    decoder_threads=clip.decoder_threads,
+                )
                 for clip, sample in zip(clips, samples, strict=True)
             ]
         batch |= self._values.batch([sample.values for sample in samples], frames)

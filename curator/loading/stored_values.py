@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from curator.errors import ShardError, UsageError, raised_as, unknown_key
-from curator.family import Family, FamilyError, Scalar
+from curator.family import Family, FamilyError, Scalar, Video
 from curator.frame_axes import DrawnFrames
+from curator.loading.window_decoder import ClipWindow, decode_window
 from curator.value_header import HeaderError, ValueHeader
 
 Expected = Mapping[str, Scalar]
@@ -23,8 +24,26 @@ Members = Sequence[str] | Mapping[str, Expected | None]
 _PLACES = ("first", "random")
 
 
+class ShownFrames(NamedTuple):
+    """How a batch shows the frames that it has of a clip.
+
+    Attributes:
+        drawn: The frames.
+        size: Height and width in pixels.
+        scaled: Whether frames are scaled to cover the size, or only cropped.
+        clip_size: Height and width of the clip.
+        decoder_threads: Threads of the decoder.
+    """
+
+    drawn: DrawnFrames
+    size: tuple[int, int]
+    scaled: bool
+    clip_size: tuple[int, int]
+    decoder_threads: int
+
+
 class StoredValue(NamedTuple):
-    """A value of a sample: an array or tensor, a text or bytes, and its header."""
+    """A value of a sample: an array or tensor, a text, bytes, or a video; and its header."""
 
     value: Any
     header: ValueHeader | None
@@ -129,8 +148,13 @@ class StoredValues:
                 header = family.header(data)
                 if header is not None:
                     header.check([self._fingerprints[output][family.name]], facts)
-                value = family.decode(data)
-                shape = tuple(getattr(value, "shape", ()))
+                content = family.content
+                if isinstance(content, Video):
+                    # Decoded later, and only the frames that the batch has.
+                    value, shape = data, content.shape(data)
+                else:
+                    value = family.decode(data)
+                    shape = tuple(getattr(value, "shape", ()))
                 family.check_length(shape, header, int(facts["n_frames"]), fps)
             is_array = isinstance(value, np.ndarray)
             values[family.name] = StoredValue(
@@ -154,13 +178,16 @@ class StoredValues:
     def batch(
         self,
         values: Sequence[Mapping[str, StoredValue | None]],
-        frames: Sequence[DrawnFrames] | None,
+        frames: Sequence[ShownFrames] | None,
     ) -> dict[str, Any]:
         """Returns the values of a batch by family.
 
         Args:
             values: From `read`, for each sample.
             frames: The frames that the batch has of each sample; None for values of whole clips.
+
+        Videos have the frames as the batch shows them: uint8 [B, 3, T, H, W], or int32
+        [B, 1, T, H, W] for 16 bits.
 
         Returns:
             For each family a tensor [B, …] if all values are arrays of one shape; else a list, with
@@ -188,15 +215,18 @@ class StoredValues:
         return [name for name, _ in axes] + requested
 
     def _part(
-        self, family: Family, stored: StoredValue | None, drawn: DrawnFrames | None
+        self, family: Family, stored: StoredValue | None, shown: ShownFrames | None
     ) -> tuple[Any, torch.Tensor | None]:
         """Returns the entries of a value that belong to a batch's frames, and their numbers."""
         if stored is None:
             return None, None
+        if isinstance(family.content, Video):
+            return _video(family.content, stored.value, shown), None
         value, numbers = stored.value, torch.tensor(stored.frames, dtype=torch.int64)
         axis = family.time_axis
-        if drawn is None:
+        if shown is None:
             return value, numbers
+        drawn = shown.drawn
         if self._is_drawn(family):
             return value[stored.frames.index(int(drawn.numbers[0]))], None
         if axis is None:
@@ -204,6 +234,38 @@ class StoredValues:
         entries = torch.from_numpy(axis.entries(drawn, stored.frames))
         own = value.index_select(axis.place, entries)
         return own, numbers[entries] if axis.is_requested else None
+
+
+def _video(content: Video, data: bytes, shown: ShownFrames | None) -> torch.Tensor:
+    """Decodes the frames of a batch, or all frames without one, [C, T, H, W]."""
+    is_gray = content.codec == "ffv1"
+    if shown is None:
+        frames = torch.from_numpy(
+            content.decode(data, "").astype(np.int32 if is_gray else np.uint8)
+        )
+        return frames[None] if is_gray else frames.permute(3, 0, 1, 2)
+    name, size = shown.drawn.name, content.shape(data)[1:]
+    if not shown.scaled and size != shown.clip_size:
+        raise ShardError(
+            f"{name}: a video of {size[1]}x{size[0]} beside a clip of "
+            f"{shown.clip_size[1]}x{shown.clip_size[0]}, of which only the centre is cut; give "
+            "`size` to scale both"
+        )
+    n_frames = len(shown.drawn.numbers)
+    frames = torch.empty(
+        (1 if is_gray else 3, n_frames, *shown.size), dtype=torch.int32 if is_gray else torch.uint8
+    )
+    window = ClipWindow(
+        mp4=data,
+        wanted=shown.drawn.numbers,
+        rate=shown.drawn.fps,
+        decoder_threads=shown.decoder_threads,
+        scaled=shown.scaled,
+        name=name,
+        pixels="gray16le" if is_gray else "rgb24",
+    )
+    decode_window(window, frames)
+    return frames
 
 
 def _check_facts(family: Family, expected: Expected) -> None:

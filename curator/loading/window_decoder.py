@@ -99,6 +99,7 @@ class ClipWindow:
         rate: Exact frames/s; a container's average is wrong if the last frame lasts longer.
         scaled: Whether frames are scaled to cover the requested size; else they are only cropped,
             and must be at least that large.
+        pixels: `rgb24`, or `gray16le` for one channel of 16 bits.
         name: Name of the clip in messages.
     """
 
@@ -108,6 +109,7 @@ class ClipWindow:
     decoder_threads: int
     scaled: bool
     name: str
+    pixels: str = "rgb24"
 
     @property
     def start(self) -> int:
@@ -116,7 +118,9 @@ class ClipWindow:
 
 
 def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N803
-    """Decodes the wanted frames of a clip into a tensor, uint8 [3, T, H, W].
+    """Decodes the wanted frames of a clip into a tensor, [C, T, H, W].
+
+    The tensor is uint8 with 3 channels, or int32 with one for `gray16le`.
 
     Frames are cropped around the centre. Their timestamps give their indices, because clips have a
     constant rate and begin at time 0; from the key frame before `start` on, no index may be
@@ -203,18 +207,21 @@ def matrix_of(picture: av.video.frame.VideoFrame) -> int:
 def _rgb(
     picture: av.video.frame.VideoFrame, size: tuple[int, ...], clip: ClipWindow
 ) -> torch.Tensor:
-    """Returns the centre of a frame, uint8 [3, H, W], as a tensor that is not contiguous."""
+    """Returns the centre of a frame, [C, H, W], as a tensor that is not contiguous."""
     height, width = size
     shown = shown_size(picture.height, picture.width, size, clip)
     shrinks = shown[0] < picture.height
     rgb = picture.reformat(
         width=shown[1],
         height=shown[0],
-        format="rgb24",
+        format=clip.pixels,
         src_colorspace=matrix_of(picture),
         interpolation=Interpolation.AREA if shrinks else Interpolation.BICUBIC,
         threads=1,
     )
     top, left = (shown[0] - height) // 2, (shown[1] - width) // 2
-    shown_HWC = np.asarray(rgb.to_ndarray(), np.uint8)  # noqa: N806 - shape letters
-    return torch.from_numpy(shown_HWC[top : top + height, left : left + width]).permute(2, 0, 1)
+    shown_HWC = rgb.to_ndarray()[top : top + height, left : left + width]  # noqa: N806 - letters
+    if shown_HWC.ndim == 2:
+        # Few operations of torch take uint16.
+        return torch.from_numpy(shown_HWC.astype(np.int32))[None]
+    return torch.from_numpy(shown_HWC).permute(2, 0, 1)

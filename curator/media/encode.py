@@ -206,7 +206,7 @@ def encode_mp4(
     with unnamed_file(".mp4") as (path, file):
         n_frames = 0
         with av.open(path, "w", format="mp4", container_options=MP4_OPTIONS) as output:
-            stream = _add_stream(output, width, height, fps, settings)
+            stream = add_stream(output, width, height, fps, settings)
             for picture in pictures:
                 picture.pts = n_frames
                 picture.time_base = 1 / fps
@@ -237,13 +237,14 @@ def _packets(
         raise DeviceLostError(f"NVENC fails ({problem}): {error}") from error
 
 
-def _add_stream(
+def add_stream(
     output: av.container.OutputContainer,
     width: int,
     height: int,
     fps: Fraction,
     settings: EncodeSettings,
 ) -> av.VideoStream:
+    """Adds a stream for yuv420p frames of an even size, encoded as clips are."""
     gop = max(1, min(floor(fps), 250))
     stream = output.add_stream(_CODECS[settings.encoder], rate=fps)
     stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"

@@ -485,7 +485,7 @@ def test_what_fails_in_nvenc_is_the_gpus_and_not_the_clips(
         return []
 
     taken: list[int] = []
-    monkeypatch.setattr(encoding, "_add_stream", lambda *_: SimpleNamespace(encode=encode))
+    monkeypatch.setattr(encoding, "add_stream", lambda *_: SimpleNamespace(encode=encode))
     monkeypatch.setattr(encoding, "nvenc_problem", lambda: None if opens else "it does not open")
     monkeypatch.setattr("curator.stages.cut.clip_cutter.refuse_without", lambda _: None)
     with pytest.raises(kind) as raised:

@@ -262,7 +262,7 @@ def shifted(suffix: str, data: bytes) -> bytes:
 FAULTS: dict[str, tuple[Callable[[str, bytes], bytes], str]] = {
     "windows off by one": (changed_header("frames", "[0,9,18", "[1,9,18"), r"from \[0, 9, 18"),
     "another window": (changed_header("frames", "[0,9,18", "[0,9,17"), r"frames \[0, 9, 17"),
-    "rows shifted": (shifted, "the tensor's bytes have the SHA-256"),
+    "rows shifted": (shifted, "the value's bytes have the SHA-256"),
 }
 
 

@@ -1,0 +1,1 @@
+"""Built-in annotators: values that are derived from written clips and captions."""
