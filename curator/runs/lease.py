@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def held(store: Store, command: str) -> "Iterator[Lease]":
+def acquire_lease(store: Store, command: str) -> "Iterator[Lease]":
     """Holds an output root while the block runs; other runs see the name of the command.
 
     If the present holder may be dead, waits for a sign of life, at most until its lease expires.
@@ -87,7 +87,7 @@ def held(store: Store, command: str) -> "Iterator[Lease]":
 
 
 class Lease:
-    """The lease of this run on an output root; `held` creates it.
+    """The lease of this run on an output root; `acquire_lease` creates it.
 
     `begun` is when the request for the root began, and `version` is the version of the object.
     `is_guarded` is False if the store does not support conditional writes.

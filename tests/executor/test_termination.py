@@ -26,7 +26,7 @@ from curator.executor.termination import (
     signals_held,
     uninterrupted,
 )
-from curator.runs.lease import held
+from curator.runs.lease import acquire_lease
 from curator.runs.progress_report import reported, run_status
 from curator.storage import open_store
 from curator.tables.out_layout import LEASE
@@ -216,7 +216,7 @@ def test_a_second_signal_at_any_step_leaves_no_lease(
     elif step == "join":
         monkeypatch.setattr(threading.Thread, "join", join)
     work = send if step == "work" else list
-    with pytest.raises(KeyboardInterrupt), ends_when_asked(), held(store, "run"):
+    with pytest.raises(KeyboardInterrupt), ends_when_asked(), acquire_lease(store, "run"):
         work()
     assert sent
     assert not store.exists(LEASE)
