@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from curator.annotator_worker import AnnotatorWorker, ClipResult, ClipWork
 from curator.errors import CuratorError, UsageError
-from curator.executor.engine import Check, Engine
+from curator.executor.engine import Check, Engine, Placement
 from curator.executor.fleet import Fleet
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
@@ -118,23 +118,21 @@ class UnitRunner:
         steps: Sequence[Step],
         units: Iterable[object],
         *,
-        here: bool = False,
-        small: bool = False,
+        placement: Placement = "ray",
         without_gpu: Chain | None = None,
         check: Check | None = None,
         is_shown: bool = True,
     ) -> Iterator[Any]:
-        """Yields the results of units in any order. Arguments and errors are those of `Engine.run`.
-
-        With `here`, this process runs the units one by one, in order.
-        """
+        """Yields the results of units in any order; arguments and errors are as in `Engine.run`."""
         engine = self._engine
-        if here:
-            results = engine.run_here(steps, units)
-        else:
-            results = engine.run(
-                steps, units, small=small, without_gpu=without_gpu, check=check, is_shown=is_shown
-            )
+        results = engine.run(
+            steps,
+            units,
+            placement=placement,
+            without_gpu=without_gpu,
+            check=check,
+            is_shown=is_shown,
+        )
         with self._progress.polling(engine.progress):
             for unit in results:
                 self.cpu_s.update(unit.cpu_s)
@@ -202,8 +200,8 @@ class UnitStream(Generic[ItemT, ResultT]):
         while self._waiting:
             units.append([self._batch(self._stage.unit_items)])
         # Loading a model takes longer than starting Ray.
-        small = self._engine.is_small(1, 0.0)
-        for result in self._engine.run([self._step()], units, small=small) if units else ():
+        placement: Placement = "child" if self._engine.is_small(1, 0.0) else "ray"
+        for result in self._engine.run([self._step()], units, placement=placement) if units else ():
             yield [self._taken(result)]
         # Frees GPUs and connections.
         self.close()
@@ -345,8 +343,9 @@ class RowScheduler(Generic[ItemT]):
     def finish(self, runner: UnitRunner) -> None:
         """Computes missing rows. This process handles few items faster than a cluster starts."""
         step = stage_step(self._rows.stage, keep=self._rows.put)
-        is_few = self.n_made <= FEW_ITEMS
-        for table in runner.run([step], itertools.chain(self._head, self._units), here=is_few):
+        placement: Placement = "driver" if self.n_made <= FEW_ITEMS else "ray"
+        units = itertools.chain(self._head, self._units)
+        for table in runner.run([step], units, placement=placement):
             self._take(table)
 
     def _packed(self, missing: Iterator[ItemT]) -> Iterator[list[ItemT]]:
@@ -509,7 +508,7 @@ class Scheduler:
             name=chain[0].name,
         )
         check = partial(_refusal, chain) if kind.gpus else None
-        yield from runner.run([step], units, small=small, check=check)
+        yield from runner.run([step], units, placement="child" if small else "ray", check=check)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from curator.executor.engine import Placement
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import stage_step
 from curator.executor.worker import Step
@@ -119,7 +120,8 @@ def _join_payload(run: RunContext, into: Mapping[str, Sequence[str]]) -> Iterato
         name=run.graph.writer("candidates").name,
     )
     units = [PayloadJoin(into=name, names=tuple(names)) for name, names in into.items()]
-    yield from run.engine.run([step], units, small=not run.engine.is_started, is_shown=False)
+    placement: Placement = "ray" if run.engine.is_started else "child"
+    yield from run.engine.run([step], units, placement=placement, is_shown=False)
 
 
 def _analyzing(run: RunContext, log: RunLog, *, is_ahead: bool = False) -> Analyzing:

@@ -96,9 +96,9 @@ def test_every_item_is_done_once_and_counted_once_where_units_come_back(
     long = stage_step(Doubling(StageConfig()), store_s=0.0)
     then = stage_step(Doubling(StageConfig()), load=Passed())
     with Engine(address=None, workers=None) as engine:
-        here = list(engine.run_here([long, then], [UNIT, [Item("d")]]))
+        here = list(engine.run_in_driver([long, then], [UNIT, [Item("d")]]))
         assert [one.results for one in here] == [["aaaa"], ["bbbb"], ["cccc"], ["dddd"]]
-        child = list(engine.run([long, then], [UNIT], small=True))
+        child = list(engine.run([long, then], [UNIT], placement="child"))
         assert [one.results for one in child] == [["aaaa"], ["bbbb"], ["cccc"]]
         assert engine.progress() == (3, 3 * 3.0, 3 * 3.0)
 

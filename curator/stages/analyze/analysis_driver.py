@@ -224,7 +224,7 @@ class Analyzing:
         for result in self.runner.run(
             chains[0],
             units,
-            small=small,
+            placement="child" if small else "ray",
             without_gpu=chains[1] if len(chains) > 1 else None,
             check=nvdec_refusal if devices[0] == "gpu" and engine.joins else None,
             is_shown=not self._is_ahead,
@@ -261,7 +261,8 @@ class Analyzing:
 
     def _run(self, steps: Sequence[Step], units: Sequence[object]) -> Iterator[Any]:
         """Runs steps that decode nothing; few units run in this process."""
-        return self.runner.run(steps, units, here=len(units) <= INLINE_UNITS)
+        is_few = len(units) <= INLINE_UNITS
+        return self.runner.run(steps, units, placement="driver" if is_few else "ray")
 
     def _join(self, items: Sequence[JoinItem]) -> None:
         units = [

@@ -384,7 +384,7 @@ class Captioning:
             load=partial(read_clips, self._store),
             keep=self._parts.put,
         )
-        for unit in engine.run([step], units, small=small):
+        for unit in engine.run([step], units, placement="child" if small else "ray"):
             self.cpu_s.update(unit.cpu_s)
             self.take(unit.results)
 

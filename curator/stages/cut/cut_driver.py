@@ -322,7 +322,7 @@ class Cutting:
                 "cut.encoder is nvenc, and neither the driver nor Ray finds a GPU; `curate doctor` "
                 "shows the reason; --set cut.encoder=x264 needs no GPU"
             )
-        yield from self._runner.run([step, *after], units, small=small)
+        yield from self._runner.run([step, *after], units, placement="child" if small else "ray")
 
     def _units(
         self,
