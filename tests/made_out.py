@@ -213,7 +213,7 @@ def finish_rows(
         "cpu_seconds": {},
         "shards": [],
         "extensions": [],
-        "judged": {},
+        "decided_with": {},
         "candidates": sorted(
             candidates.names() | CorpusTables(store, candidates.fingerprint).names(PAIRS)
         ),

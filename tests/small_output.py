@@ -147,7 +147,7 @@ class SmallOutput:
             },
             "listed_ns": 0, "rules": [], "work": {}, "long_sources_analyzed_whole": {}, "cut": {},
             "reasons": graph_of(_RECIPE).reasons(),
-            "stage_seconds": {}, "cpu_seconds": {}, "extensions": [], "judged": {},
+            "stage_seconds": {}, "cpu_seconds": {}, "extensions": [], "decided_with": {},
             "shards": sharding.summary,
             "candidates": sorted(
                 candidates.names()

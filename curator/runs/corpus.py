@@ -60,7 +60,7 @@ RULES = "rules"
 """Family of the rules: each rule as applied, with its counts. `summary.json` has the same rows."""
 _PART_OF = ("clip_id", "source_id", "shot", "start_frame", "end_frame")
 """Columns that the row of a part copies from its clip, before `part_start_s` and `part_end_s`."""
-_RESERVED = frozenset({"stamp", "generation"})
+_RESERVED = frozenset({"fingerprint", "generation"})
 """Names that the run itself writes; a stage may not use them."""
 
 

@@ -187,7 +187,7 @@ class Run:
                 run.metadata,
                 earlier,
                 scope.reusable,
-                run.judged,
+                run.decided_with,
             )
             if why is None:
                 n_kept = self._sources.settle(earlier)

@@ -32,7 +32,7 @@ from curator.runs.commit_run import Commit, Rows, clip_outcomes, commit_run, kep
 from curator.runs.corpus import RULES, ClipCorpus
 from curator.runs.dropped_clips import DropCheck
 from curator.runs.elsewhere import elsewhere_of, reject_removed
-from curator.runs.generations import GENERATION, STAMP
+from curator.runs.generations import FINGERPRINT, GENERATION
 from curator.runs.marked_clips import SUMMARY_KEY, MarkedClips
 from curator.runs.measuring import Ahead, measure, remainders
 from curator.runs.run_context import RunContext
@@ -59,7 +59,7 @@ from curator.tables.schemas import (
     candidates_schema,
     with_declared,
 )
-from curator.tables.snapshot_store import CANDIDATES, EARLIER, INDEXES, JUDGED
+from curator.tables.snapshot_store import CANDIDATES, DECIDED_WITH, EARLIER, INDEXES
 from curator.tables.source_table import SourceTable
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ class GenerationRun:
 
     def _carried(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
         """Returns the values of a family that earlier generations left; None if none count."""
-        return None if self._before is None else self._before[JUDGED].get(family)
+        return None if self._before is None else self._before[DECIDED_WITH].get(family)
 
     def _propose(self, parts: pa.Table) -> ProposedUnit:
         """Returns candidates made from parts of clips."""
@@ -484,13 +484,17 @@ class GenerationRun:
         corpus, run = self._corpus, self._run
         left = dict(corpus.left)
         rules = left.pop(RULES)
-        judged = {STAMP: run.judged[STAMP], **left, GENERATION: self._sources.last_generation()}
+        decided_with = {
+            FINGERPRINT: run.decided_with[FINGERPRINT],
+            **left,
+            GENERATION: self._sources.last_generation(),
+        }
         return {
             "fingerprints": {table: run.fingerprint_of(table) for table in FINGERPRINTED},
             "extensions": run.extensions,
             **({} if run.learned is None else {SUITABILITY: run.learned.fingerprint}),
             "rules": rules,
-            JUDGED: judged,
+            DECIDED_WITH: decided_with,
             CANDIDATES: sorted(self._candidates.names() | self._left.names("duplicate_pairs")),
         }
 

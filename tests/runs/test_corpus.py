@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from judged import needs
+from filtered_clips import needs
 from made_out import candidates_table
 
 from curator.errors import CuratorError
@@ -158,7 +158,7 @@ def decisions(rows: list[int], **columns: list[Any]) -> Decisions:
     ("found", "said"),
     [
         (CarriedState("bounds", {}), "stage early leaves 'bounds', a name that the run"),
-        (CarriedState("stamp", {}), "stage early leaves 'stamp', a name that the run"),
+        (CarriedState("fingerprint", {}), "stage early leaves 'fingerprint', a name that the run"),
         (
             CarriedState("early", pa.table({})),
             "'early' is a table, and an output root has no folder",
@@ -220,7 +220,7 @@ def test_a_divided_clip_that_is_marked_keep_has_no_parts() -> None:
     assert [clip.decision for clip in corpus.clips.take(range(3))] == ["kept"] * 3
 
 
-def test_parts_of_clips_are_judged_by_the_bounds_of_all_others() -> None:
+def test_parts_of_clips_are_filtered_by_the_bounds_of_all_others() -> None:
     """Pins rows, counts of rules, and that later stages decide about parts too."""
     asked = []
 

@@ -83,7 +83,7 @@ def snapshots(options: argparse.Namespace) -> Result:
         facts = {
             NUMBER: number,
             MADE: summary[MADE],
-            "generations": summary.get("judged", {}).get("generation", 1),
+            "generations": summary.get("decided_with", {}).get("generation", 1),
             "sources": counts["sources"],
             "clips": counts["clips"],
             "kept": counts["kept"],

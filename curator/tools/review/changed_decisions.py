@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from curator.dataset.output_form import as_written
 from curator.executor.corpus_work import CorpusWork
-from curator.measures.judging import score_values
+from curator.measures.filtering import score_values
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.records.clips import REMAINDER, Reason

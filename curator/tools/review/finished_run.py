@@ -43,7 +43,7 @@ from curator.tables.schemas import (
     further_fields,
     metadata_fields,
 )
-from curator.tables.snapshot_store import EARLIER, JUDGED
+from curator.tables.snapshot_store import DECIDED_WITH, EARLIER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Finished:
         """Returns the quantile bounds that a growing run froze, by rule; None for other runs."""
         if self.recipe.run.mode != "growing":
             return None
-        bounds = self.summary.get(JUDGED, {}).get("bounds", {})
+        bounds = self.summary.get(DECIDED_WITH, {}).get("bounds", {})
         return {rule: (low, high) for rule, (low, high) in bounds.items()}
 
     def require_clips(self) -> None:

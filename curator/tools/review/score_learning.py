@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.installation import install_extra
-from curator.measures.judging import score_values
+from curator.measures.filtering import score_values
 from curator.measures.learned_score import LearnedScore
 from curator.measures.score_list import SUITABILITY
 from curator.number_text import amount
