@@ -12,7 +12,7 @@ from curator.measures.filtering import FilteredClips, FilterNeeds, corpus_of, fi
 from curator.measures.rule_config import Rule
 from curator.measures.rules import resolve
 from curator.measures.score_list import BUILT_IN, Measures
-from curator.runs.corpus import DecidedClips
+from curator.runs.corpus import CorpusState
 from curator.stage import AnyCorpusStage
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import StoredVectors
@@ -58,7 +58,7 @@ def run_stage(
 ) -> dict[str, Any]:
     """Lets a stage decide about rows, as a run does; returns what it leaves."""
     stored = StoredVectors.of(vectors) if vectors is not None else None
-    decided = DecidedClips(
+    decided = CorpusState(
         rows, 1 << 30, vectors=lambda _: stored, carried=(earlier or {}).get, tables=tables
     )
     decided.decide(stage, CorpusWork(stage.name))

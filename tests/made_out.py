@@ -19,7 +19,7 @@ from curator.recipe import Recipe
 from curator.records.clips import FITTED, WINDOWED
 from curator.records.cuts import CROP_COLUMNS
 from curator.runs.commit_run import Commit, alone, commit_run, kept_by_source
-from curator.runs.corpus import SHOT_ORDER, DecidedClips
+from curator.runs.corpus import SHOT_ORDER, CorpusState
 from curator.stages.propose.stage import ProposeStage
 from curator.storage import Store
 from curator.tables.candidate_store import Candidates, ProposedUnit, write_payload
@@ -180,7 +180,7 @@ def finish_run(
     clips = as_written(clips, recipe.cut, recipe.shard)
     stored = StoredVectors.of(vectors)
     tables = CorpusTables(store, candidates.fingerprint)
-    decided = DecidedClips(
+    decided = CorpusState(
         clips, 1 << 30, vectors=lambda _: stored, tables=tables, footage=candidates.footage
     )
     for stage in graph_of(recipe).deciding():
@@ -194,7 +194,7 @@ def finish_rows(
     store: Store,
     recipe: Recipe,
     candidates: Candidates,
-    decided: DecidedClips,
+    decided: CorpusState,
     vectors: StoredVectors,
     **tables: StoredVectors,
 ) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from curator.records.clips import Span
 from curator.records.cuts import Crop
 from curator.records.sources import SourceRef
 from curator.records.tracks import Track
-from curator.runs.corpus import DecidedClips
+from curator.runs.corpus import CorpusState
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import BUILT_IN, families_of
 from curator.stages.analyze.stage import AnalyzeStage
@@ -125,7 +125,7 @@ def candidates(track: Track, source: SourceRef) -> pa.Table:
 
 def filtered(candidates: pa.Table) -> pa.Table:
     recipe = load_recipe("quickstart", ["shard.resolutions=[100]", "filters.short_side_px.min=50"])
-    decided = DecidedClips(candidates, 1 << 30, vectors={}.__getitem__)
+    decided = CorpusState(candidates, 1 << 30, vectors={}.__getitem__)
     decided.decide(graph_of(recipe)["filter"], CorpusWork("filter"))
     return pa.concat_tables(decided.clips.blocks())
 

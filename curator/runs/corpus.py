@@ -33,7 +33,7 @@ from curator.stage import (
     Work,
 )
 from curator.tables.candidate_store import ProposedUnit
-from curator.tables.clip_rows import ClipRows, ClipStore, fields_of
+from curator.tables.clip_rows import ClipRows, DiskClipTable, fields_of
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows, in_blocks
@@ -77,8 +77,8 @@ def _nothing(family: str) -> None:
     """Returns the values of a family if no earlier generation counts: None."""
 
 
-class DecidedClips:
-    """Clips about which stages decide, one stage after the other.
+class CorpusState:
+    """The clips, and what stages said about them so far; `decide` runs the next stage.
 
     Args:
         clips: Candidates in the order of source and time, or rows with the decisions of the rules.
@@ -127,13 +127,13 @@ class DecidedClips:
         self._ready = set() if ready is None else ready
         self._candidates = None if isinstance(clips, ClipRows) else clips
         self._rows = clips if isinstance(clips, ClipRows) else None
-        self._store: ClipStore | None = None
+        self._store: DiskClipTable | None = None
         self.left: dict[str, Any] = {}
         self._left_tables: dict[str, pa.Table] = {}
         self.warnings: list[str] = []
         self.parts: pa.Table | None = None
         self._over = partial(
-            DecidedClips,
+            CorpusState,
             memory_budget_bytes=memory_budget_bytes,
             vectors=vectors,
             ready=self._ready,
@@ -144,7 +144,7 @@ class DecidedClips:
         )
 
     @property
-    def clips(self) -> ClipStore:
+    def clips(self) -> DiskClipTable:
         """All clips; available after the first decision."""
         assert self._store is not None, "no stage has decided"
         return self._store
@@ -168,7 +168,7 @@ class DecidedClips:
         """
         candidates, self._candidates, self.parts = self._candidates, None, None
         corpus = (
-            _KeptClips(self, self.rows) if candidates is None else _CandidateClips(self, candidates)
+            _KeptView(self, self.rows) if candidates is None else _CandidateView(self, candidates)
         )
         try:
             if stage.name not in self._ready:
@@ -180,7 +180,7 @@ class DecidedClips:
                 elif isinstance(outcome, CarriedState):
                     self._leave(stage.name, outcome)
                 elif isinstance(outcome, Remainders):
-                    assert isinstance(corpus, _KeptClips), "the first stage divides no clips"
+                    assert isinstance(corpus, _KeptView), "the first stage divides no clips"
                     self.parts = corpus.parts(outcome)
                 elif isinstance(outcome, str):
                     self.warnings.append(outcome)
@@ -260,23 +260,23 @@ class DecidedClips:
     def add_decided(self, decided: pa.Table) -> None:
         """Adds clips with decisions; clips come in order."""
         if self._store is None:
-            self._store = ClipStore(decided.schema, self._memory_budget_bytes)
+            self._store = DiskClipTable(decided.schema, self._memory_budget_bytes)
         self._store.add(decided)
 
 
-class _Shared:
-    """The data that a stage reads besides the columns of its clips."""
+class _CorpusView:
+    """A `curator.stage.Corpus`: what a stage reads of a `CorpusState`."""
 
-    def __init__(self, of: DecidedClips) -> None:
+    def __init__(self, of: CorpusState) -> None:
         self._of = of
         self.vectors, self.carried, self.read = of.vectors, of.carried, of.read
         self.footage, self.elsewhere, self.marked = of.footage, of.elsewhere, of.marked
 
 
-class _CandidateClips(_Shared):
-    """The candidates: the corpus stores decisions about a block before it reads the next block."""
+class _CandidateView(_CorpusView):
+    """The candidates, for the first stage, which decides about a block before it reads the next."""
 
-    def __init__(self, of: DecidedClips, candidates: SortedRows | pa.Table) -> None:
+    def __init__(self, of: CorpusState, candidates: SortedRows | pa.Table) -> None:
         super().__init__(of)
         self._all = candidates
         self._block = candidates.schema.empty_table()
@@ -309,10 +309,10 @@ class _CandidateClips(_Shared):
         self._of.add_decided(clips)
 
 
-class _KeptClips(_Shared):
-    """The kept rows at the start of a stage."""
+class _KeptView(_CorpusView):
+    """The rows that are kept when a stage begins, for all stages but the first."""
 
-    def __init__(self, of: DecidedClips, rows: ClipRows) -> None:
+    def __init__(self, of: CorpusState, rows: ClipRows) -> None:
         super().__init__(of)
         self._rows = rows
         self._numbers = rows.kept_numbers()
@@ -437,8 +437,8 @@ def _parents(clips: pa.Table, parts: pa.Table) -> Iterator[str]:
         yield next(c for a, b, c in by_source[source_id] if a <= start and end <= b)
 
 
-class ClipCorpus(DecidedClips):
-    """Shots, clips and vectors of all sources.
+class RunCorpus(CorpusState):
+    """The corpus of a run: clips as in `CorpusState`, with the shots and vectors of all sources.
 
     Args:
         formed: Adds to candidates their size, rate and length in the output, and the metadata of
@@ -447,7 +447,7 @@ class ClipCorpus(DecidedClips):
         scores: Names of the scores that candidates have.
         tables: Tables that stages of earlier runs left; None for none.
         propose: Makes candidates from parts of clips; None if parts do not become clips.
-        compared: `carried`, `footage`, `elsewhere` and `marks` of `DecidedClips`.
+        compared: `carried`, `footage`, `elsewhere` and `marks` of `CorpusState`.
     """
 
     def __init__(
@@ -458,7 +458,7 @@ class ClipCorpus(DecidedClips):
         scores: Collection[str] = SCORES,
         tables: CorpusTables | None = None,
         propose: Callable[[pa.Table], ProposedUnit] | None = None,
-        **compared: Any,  # noqa: ANN401 - checked by `DecidedClips`
+        **compared: Any,  # noqa: ANN401 - checked by `CorpusState`
     ) -> None:
         self._formed, budget = formed, memory_budget_of(memory_bytes)
         self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, budget)

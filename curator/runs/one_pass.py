@@ -29,7 +29,7 @@ from curator.records.clips import Clip
 from curator.records.sources import SourceRef
 from curator.runs.annotating import annotate, rejected_before, stored_values
 from curator.runs.commit_run import Commit, Rows, clip_outcomes, commit_run, kept_by_source
-from curator.runs.corpus import RULES, ClipCorpus
+from curator.runs.corpus import RULES, RunCorpus
 from curator.runs.dropped_clips import DropCheck
 from curator.runs.elsewhere import elsewhere_of, reject_removed
 from curator.runs.generations import FINGERPRINT, GENERATION
@@ -158,9 +158,9 @@ class GenerationRun:
         fingerprint = self._run.fingerprint_of("candidates")
         return CorpusTables(self._run.fenced, fingerprint, earlier=earlier)
 
-    def _empty(self) -> ClipCorpus:
+    def _empty(self) -> RunCorpus:
         run = self._run
-        return ClipCorpus(
+        return RunCorpus(
             self._formed,
             run.memory_bytes,
             scores=measures_of(run.recipe).specs,

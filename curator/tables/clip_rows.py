@@ -328,8 +328,8 @@ class ClipRows(Sequence[ClipRow]):
             self._store(block)
 
 
-class ClipStore:
-    """All clips of a run, in order: `rows` has clips that pass the rules, the disk has the others.
+class DiskClipTable:
+    """All clips of a run, in order: `rows` has clips that pass the rules, a disk table the others.
 
     Later stages read only clips that pass. The others are final, and wait in a temporary file
     for tables and report. Each kind takes at most `memory_budget_bytes` of memory.
@@ -400,7 +400,7 @@ class ClipStore:
         return ClipRows(_in_order(out, passed.table(self.schema), is_passed), self._of_clips)
 
 
-ClipColumns = ClipRows | ClipStore
+ClipColumns = ClipRows | DiskClipTable
 """Clips to read column by column, in memory or on the disk."""
 
 

@@ -14,7 +14,7 @@ from made_out import candidates_table
 from curator.errors import CuratorError
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.rule_config import FilterConfig
-from curator.runs.corpus import CLIP_ORDER, ClipCorpus, DecidedClips
+from curator.runs.corpus import CLIP_ORDER, CorpusState, RunCorpus
 from curator.stage import (
     AnyCorpusStage,
     CarriedState,
@@ -42,15 +42,15 @@ def filter_stage(**rules: object) -> FilterStage:
     return FilterStage(FilterConfig.model_validate(rules), needs(ShardConfig()))
 
 
-def corpus_of(*tables: pa.Table, **options: Any) -> ClipCorpus:  # noqa: ANN401 - as `ClipCorpus`
-    corpus = ClipCorpus(lambda clips: clips, 1 << 24, **options)
+def corpus_of(*tables: pa.Table, **options: Any) -> RunCorpus:  # noqa: ANN401 - as `RunCorpus`
+    corpus = RunCorpus(lambda clips: clips, 1 << 24, **options)
     corpus._candidates = SortedRows(tables[0].schema, CLIP_ORDER, 1 << 20)
     for table in tables:
         corpus._candidates.add(table)
     return corpus
 
 
-def decide(corpus: ClipCorpus, *stages: AnyCorpusStage) -> None:
+def decide(corpus: RunCorpus, *stages: AnyCorpusStage) -> None:
     for stage in stages:
         corpus.decide(stage, CorpusWork(stage.name))
 
@@ -190,7 +190,7 @@ def test_what_a_stage_may_not_leave_is_said(
             yield found
 
     store = open_store(str(tmp_path_factory.mktemp("out")))
-    decided = DecidedClips(
+    decided = CorpusState(
         candidates_table(5), 1 << 20, vectors={}.__getitem__, tables=CorpusTables(store, "0" * 16)
     )
     decided.decide(filter_stage(**RULES), CorpusWork("filter"))
