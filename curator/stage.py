@@ -484,7 +484,7 @@ class Corpus(Protocol):
     def footage(self) -> "Footage":
         """Returns the footage by which clips are compared: vectors, pictures and luma."""
 
-    def elsewhere(self) -> Sequence["ReferenceClips"]:
+    def reference_clips(self) -> Sequence["ReferenceClips"]:
         """Returns clips of earlier generations, clips of other outputs, and removed clips."""
 
     def carried(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it

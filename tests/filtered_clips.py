@@ -62,4 +62,4 @@ def run_stage(
         rows, 1 << 30, vectors=lambda _: stored, carried=(earlier or {}).get, tables=tables
     )
     decided.decide(stage, CorpusWork(stage.name))
-    return decided.left
+    return decided.carried_state

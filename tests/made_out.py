@@ -18,7 +18,7 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.records.clips import FITTED, WINDOWED
 from curator.records.cuts import CROP_COLUMNS
-from curator.runs.commit_run import Commit, alone, commit_run, kept_by_source
+from curator.runs.commit_run import Commit, commit_run, kept_by_source, no_lease_check
 from curator.runs.corpus import SHOT_ORDER, CorpusState
 from curator.stages.propose.stage import ProposeStage
 from curator.storage import Store
@@ -204,7 +204,7 @@ def finish_rows(
         "recipe": recipe.model_dump(mode="json"),
         "fingerprints": {"scan": "0", "tracks": TRACK_STAMP, "candidates": candidates.fingerprint},
         "listed_ns": 0,
-        "rules": decided.left["rules"],
+        "rules": decided.carried_state["rules"],
         "reasons": graph_of(recipe).reasons(),
         "work": {},
         "long_sources_analyzed_whole": {},
@@ -220,7 +220,7 @@ def finish_rows(
     }
     return commit_run(
         Commit(
-            store=FencedStore(store, alone),
+            store=FencedStore(store, no_lease_check),
             previous=read_summary(store),
             facts=lambda: facts,
             sources=SourceTable().rows(kept_by_source(decided.clips)),

@@ -263,8 +263,8 @@ class Engine:
                 result = waiting.pop()
                 for step in made:
                     result = step(result)
-                if isinstance(result, UnitResult) and result.left:
-                    waiting.append(list(result.left))
+                if isinstance(result, UnitResult) and result.not_begun:
+                    waiting.append(list(result.not_begun))
                 self.heartbeat.beat()
                 yield result
 

@@ -32,7 +32,7 @@ DECIDED = ("reason", "reason_score", "reason_threshold", "reasons", "bucket", "t
 MARK_RULE = "run.marks"
 LENGTH_RULE = "propose.min_s"
 WINDOW_RULE = "propose.windows"
-STANDING_RULE = "propose.max_s"
+STILL_RULE = "propose.max_s"
 CONTENT_RULE = "semantic.reject"
 BUCKET_RULE = "shard.bucket"
 """Names of the checks that are no rules of the recipe. Rules have a dot only in names `meta.*`."""
@@ -203,7 +203,7 @@ def checks_around(
         # Only a still picture is so long: nothing can split it.
         hit = (seconds > 2 * needs.max_s) & ~_is_window(clips)
         if hit.any():
-            first.append(ReasonCheck(STANDING_RULE, Reason.TOO_LONG, hit, seconds, needs.max_s))
+            first.append(ReasonCheck(STILL_RULE, Reason.TOO_LONG, hit, seconds, needs.max_s))
     last = [_content_check(clips, needs.semantic)] if needs.semantic.reject else []
     last += _form_checks(clips, needs)
     return first, last + _bucket_checks(clips, has_none, needs.classes)
@@ -473,7 +473,7 @@ def _in_order(counts: Mapping[str, RuleCount], bounds: Sequence[Bounds]) -> list
         MARK_RULE,
         LENGTH_RULE,
         WINDOW_RULE,
-        STANDING_RULE,
+        STILL_RULE,
         *rules,
         CONTENT_RULE,
         *form,

@@ -88,13 +88,13 @@ class CorpusState:
         tables: Tables that stages of earlier runs left; None for none.
         ready: Names of stages that are set up; None for none.
         footage: Returns the footage of the clips.
-        elsewhere: Returns clips outside of these, which stay for certain.
+        reference_clips: Returns clips outside of these, which no decision changes.
         marks: Marks by clip id.
         propose: Returns candidates made of parts of clips, from rows of `parts`, in the form of
             the output; None if parts do not become clips.
 
     Attributes:
-        left: JSON values that stages left, by family. Tables are in `tables` instead.
+        carried_state: JSON values that stages leave, by family. Tables are in `tables` instead.
         warnings: Warnings of stages, a line each.
         parts: Parts of clips that the last stage turns into clips; None for none.
     """
@@ -109,7 +109,7 @@ class CorpusState:
         tables: CorpusTables | None = None,
         ready: set[str] | None = None,
         footage: Callable[[], Footage] = _no_footage,
-        elsewhere: Callable[[], Sequence[ReferenceClips]] = tuple,
+        reference_clips: Callable[[], Sequence[ReferenceClips]] = tuple,
         marks: Mapping[str, Mark] = MappingProxyType({}),
         propose: Callable[[pa.Table], pa.Table] | None = None,
     ) -> None:
@@ -120,7 +120,7 @@ class CorpusState:
             verdict: pa.array([n for n, m in marks.items() if m.verdict == verdict], pa.string())
             for verdict in VERDICTS
         }
-        self.footage, self.elsewhere = footage, elsewhere
+        self.footage, self.reference_clips = footage, reference_clips
         self._memory_budget_bytes = memory_budget_bytes
         self.vectors, self.carried, self._tables = vectors, carried, tables
         self.read = _nothing if tables is None else tables.read
@@ -128,7 +128,7 @@ class CorpusState:
         self._candidates = None if isinstance(clips, ClipRows) else clips
         self._rows = clips if isinstance(clips, ClipRows) else None
         self._store: DiskClipTable | None = None
-        self.left: dict[str, Any] = {}
+        self.carried_state: dict[str, Any] = {}
         self._left_tables: dict[str, pa.Table] = {}
         self.warnings: list[str] = []
         self.parts: pa.Table | None = None
@@ -139,7 +139,7 @@ class CorpusState:
             ready=self._ready,
             carried=carried,
             footage=footage,
-            elsewhere=elsewhere,
+            reference_clips=reference_clips,
             marks=marks,
         )
 
@@ -208,14 +208,14 @@ class CorpusState:
         if not candidates.num_rows:
             return
         order = pc.sort_indices(candidates, [(name, "ascending") for name in CLIP_ORDER])
-        some = self._over(take_rows(candidates, order), carried=self.left.get)
+        some = self._over(take_rows(candidates, order), carried=self.carried_state.get)
         for stage in self._rules:
             some.decide(stage, CorpusWork(stage.name))
         decided = pa.concat_tables(some.clips.blocks())
         details = pa.array([f"{REMAINDER} of {name}" for name in _parents(decided, parts)])
         self.clips.append(with_column(decided, "reason_detail", details.cast(pa.string())))
-        counts = {rule["rule"]: rule for rule in some.left[RULES]}
-        for rule in self.left[RULES]:
+        counts = {rule["rule"]: rule for rule in some.carried_state[RULES]}
+        for rule in self.carried_state[RULES]:
             more = counts.get(rule["rule"], {})
             rule |= {name: rule[name] + more.get(name, 0) for name in ("first", "alone", "any")}
 
@@ -236,7 +236,7 @@ class CorpusState:
             else:
                 self._left_tables[left.family] = left.rows
             return
-        if left.family in _RESERVED or left.family in self.left:
+        if left.family in _RESERVED or left.family in self.carried_state:
             raise CuratorError(
                 f"stage {stage} leaves {left.family!r}, a name that the run or a stage uses "
                 "already; expected another name"
@@ -255,7 +255,7 @@ class CorpusState:
                 f"stage {stage}: {left.family!r} takes {n_bytes} bytes as JSON; expected at most "
                 f"{_MAX_LEFT_BYTES}, because each snapshot holds these bytes"
             )
-        self.left[left.family] = left.rows
+        self.carried_state[left.family] = left.rows
 
     def add_decided(self, decided: pa.Table) -> None:
         """Adds clips with decisions; clips come in order."""
@@ -270,7 +270,7 @@ class _CorpusView:
     def __init__(self, of: CorpusState) -> None:
         self._of = of
         self.vectors, self.carried, self.read = of.vectors, of.carried, of.read
-        self.footage, self.elsewhere, self.marked = of.footage, of.elsewhere, of.marked
+        self.footage, self.reference_clips, self.marked = of.footage, of.reference_clips, of.marked
 
 
 class _CandidateView(_CorpusView):
@@ -441,18 +441,18 @@ class RunCorpus(CorpusState):
     """The corpus of a run: clips as in `CorpusState`, with the shots and vectors of all sources.
 
     Args:
-        formed: Adds to candidates their size, rate and length in the output, and the metadata of
+        as_output: Adds to candidates their size, rate and length in the output, and the metadata of
             their sources.
         memory_bytes: Memory for all tables; the rest is on the local disk.
         scores: Names of the scores that candidates have.
         tables: Tables that stages of earlier runs left; None for none.
         propose: Makes candidates from parts of clips; None if parts do not become clips.
-        compared: `carried`, `footage`, `elsewhere` and `marks` of `CorpusState`.
+        compared: `carried`, `footage`, `reference_clips` and `marks` of `CorpusState`.
     """
 
     def __init__(
         self,
-        formed: Callable[[pa.Table], pa.Table],
+        as_output: Callable[[pa.Table], pa.Table],
         memory_bytes: int,
         *,
         scores: Collection[str] = SCORES,
@@ -460,14 +460,14 @@ class RunCorpus(CorpusState):
         propose: Callable[[pa.Table], ProposedUnit] | None = None,
         **compared: Any,  # noqa: ANN401 - checked by `CorpusState`
     ) -> None:
-        self._formed, budget = formed, memory_budget_of(memory_bytes)
+        self._as_output, budget = as_output, memory_budget_of(memory_bytes)
         self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, budget)
         self.stored_vectors = {
             name: StoredVectors(embeddings_schema(1).empty_table(), budget)
             for name in ("embeddings", "clip_embeddings")
         }
         """Scene vectors of all clips, and CLIP vectors if the recipe names a CLIP model."""
-        schema = formed(candidates_schema(scores).empty_table()).schema
+        schema = as_output(candidates_schema(scores).empty_table()).schema
         super().__init__(
             SortedRows(schema, CLIP_ORDER, budget),
             budget,
@@ -479,7 +479,7 @@ class RunCorpus(CorpusState):
 
     def add(self, proposed: ProposedUnit) -> pa.Table:
         """Adds the candidates of some sources; returns them with their form in the output."""
-        clips = self._formed(proposed.clips)
+        clips = self._as_output(proposed.clips)
         assert isinstance(self._candidates, SortedRows), "a stage has decided"
         self._candidates.add(clips)
         self.shots.add(proposed.shots)
@@ -500,9 +500,9 @@ class RunCorpus(CorpusState):
     def _of_parts(self, propose: Callable[[pa.Table], ProposedUnit], parts: pa.Table) -> pa.Table:
         proposed = propose(parts)
         self._add_vectors(proposed)
-        return self._formed(proposed.clips)
+        return self._as_output(proposed.clips)
 
-    def alone(self, stages: Iterable[AnyCorpusStage], clips: pa.Table) -> ClipRows:
+    def passing(self, stages: Iterable[AnyCorpusStage], clips: pa.Table) -> ClipRows:
         """Returns those candidates of some sources that pass stages without needing other clips."""
         some = self._over(clips)
         for stage in stages:

@@ -20,7 +20,7 @@ from curator.executor.worker import Step
 from curator.records.clips import Span
 from curator.records.columns import field_names
 from curator.records.sources import SourceRef
-from curator.runs.elsewhere import EXCLUDED_CLIPS
+from curator.runs.reference_clips import EXCLUDED_CLIPS
 from curator.runs.run_context import RunContext, RunLog
 from curator.stage import Resources
 from curator.stages.analyze.analysis_driver import Analyzing

@@ -31,10 +31,10 @@ from curator.runs.annotating import annotate, rejected_before, stored_values
 from curator.runs.commit_run import Commit, Rows, clip_outcomes, commit_run, kept_by_source
 from curator.runs.corpus import RULES, RunCorpus
 from curator.runs.dropped_clips import DropCheck
-from curator.runs.elsewhere import elsewhere_of, reject_removed
 from curator.runs.generations import FINGERPRINT, GENERATION
 from curator.runs.marked_clips import SUMMARY_KEY, MarkedClips
 from curator.runs.measuring import Ahead, measure, remainders
+from curator.runs.reference_clips import reference_clips_of, reject_removed
 from curator.runs.run_context import RunContext
 from curator.stage import AnyCorpusStage, AnyGraphStage, AnyStage, Phase
 from curator.stages.caption.measured_caption import measured_captions
@@ -168,7 +168,9 @@ class GenerationRun:
             propose=self._propose,
             carried=self._carried,
             footage=self._candidates.footage,
-            elsewhere=lambda: elsewhere_of(run.store, run.recipe, run.removals, self._before),
+            reference_clips=lambda: reference_clips_of(
+                run.store, run.recipe, run.removals, self._before
+            ),
             marks=run.marks,
         )
 
@@ -218,7 +220,7 @@ class GenerationRun:
         seconds += sum(clips["seconds"].to_pylist())
         self._log.clips = {UNDECIDED: (n_clips + clips.num_rows, seconds)}
         if self._ahead is not None:
-            passing = self._corpus.alone(self._graph.deciding(), clips)
+            passing = self._corpus.passing(self._graph.deciding(), clips)
             self._n_passed += len(passing.kept_numbers())
             self._log.progress.clips(self._n_before.total() + self._n_passed)
             self._cutting.ahead(passing, self._ahead)
@@ -482,7 +484,7 @@ class GenerationRun:
     def _decided(self) -> dict[str, Any]:
         """Returns the fields of the summary that come from the stages before `caption`."""
         corpus, run = self._corpus, self._run
-        left = dict(corpus.left)
+        left = dict(corpus.carried_state)
         rules = left.pop(RULES)
         decided_with = {
             FINGERPRINT: run.decided_with[FINGERPRINT],

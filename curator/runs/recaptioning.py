@@ -22,7 +22,7 @@ from curator.executor.progress import Expected, Progress
 from curator.extensions import named
 from curator.pipeline import Graph, graph_of
 from curator.recipe import Recipe, measures_of, recipe_used, with_changes
-from curator.runs.commit_run import alone, kept_by_source
+from curator.runs.commit_run import kept_by_source, no_lease_check
 from curator.runs.corpus import RunCorpus
 from curator.runs.marked_clips import MarkedClips
 from curator.runs.one_pass import GenerationRun, RunScope
@@ -76,7 +76,7 @@ class Recaption:
         engine: Engine,
         progress: Progress,
         *,
-        check: Callable[[], None] = alone,
+        check: Callable[[], None] = no_lease_check,
         memory_bytes: int | None = None,
     ) -> None:
         for change in changes:

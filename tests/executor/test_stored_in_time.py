@@ -75,10 +75,10 @@ UNIT = [Item("a"), Item("b"), Item("c")]
 def test_a_unit_that_takes_long_gives_the_rest_back() -> None:
     worker = UnitWorker(stage=Doubling(StageConfig()), store_s=0.0)
     first = worker(UNIT)
-    assert (first.results, first.left) == (["aa"], (Item("b"), Item("c")))
+    assert (first.results, first.not_begun) == (["aa"], (Item("b"), Item("c")))
     assert (first.n_items, first.video_s) == (1, 1.5)
     whole = UnitWorker(stage=Doubling(StageConfig()), store_s=60.0)(UNIT)
-    assert (whole.results, whole.left, whole.n_items) == (["aa", "bb", "cc"], (), 3)
+    assert (whole.results, whole.not_begun, whole.n_items) == (["aa", "bb", "cc"], (), 3)
 
 
 class Passed:

@@ -95,12 +95,12 @@ def test_clips_of_some_sources_are_decided_about_as_among_all() -> None:
     whole = candidates_table(120, luma=luma)
     parts = [whole.slice(0, 50), whole.slice(50, 50), whole.slice(100)]
     corpus, stages = corpus_of(*parts), [filter_stage(**RULES), Early(StageConfig())]
-    alone = [name for part in parts for name in corpus.alone(stages, part).kept_ids().to_pylist()]
+    alone = [name for part in parts for name in corpus.passing(stages, part).kept_ids().to_pylist()]
     decide(corpus, *stages)
     assert alone == corpus.rows.kept_ids().to_pylist()
     (rejected,) = {tuple(row.reasons) for row in corpus.rows if row.decision == "rejected"}
     assert rejected == ("early",)
-    assert (stages[1].n_setups, corpus.left["early"]) == (1, 3)
+    assert (stages[1].n_setups, corpus.carried_state["early"]) == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_parts_of_clips_are_filtered_by_the_bounds_of_all_others() -> None:
         ("dark", "too_dark"), ("light", None),
     ]  # fmt: skip
     assert {row["reason_detail"] for row in rows[10:]} == {f"remainder of {whole}"}
-    (rule,) = (rule for rule in corpus.left["rules"] if rule["rule"] == "luma")
+    (rule,) = (rule for rule in corpus.carried_state["rules"] if rule["rule"] == "luma")
     assert (rule["first"], rule["n_measured"]) == (2, 10)
     decide(corpus, Early(StageConfig()))
     assert "light" not in corpus.rows.kept_ids().to_pylist()

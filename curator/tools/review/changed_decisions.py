@@ -101,7 +101,7 @@ def decide_again(
         vectors=finished.vectors,
         tables=finished.tables,
         footage=finished.footage,
-        elsewhere=finished.elsewhere,
+        reference_clips=finished.reference_clips,
         marks=finished.marks,
         propose=parts.find,
     )
@@ -114,7 +114,7 @@ def decide_again(
             candidates.slice(n_whole),
             finished.memory_budget_bytes,
             vectors=finished.vectors,
-            carried=clips.left.get,
+            carried=clips.carried_state.get,
             marks=finished.marks,
         )
         own.decide(filters, CorpusWork(filters.name))
