@@ -72,7 +72,7 @@ class RawStream(ShotStream):
 
     def __init__(self, network: ShotNetwork) -> None:
         super().__init__(network)
-        self._held = self._held._replace(head=RawHead(network.head))
+        self._earlier = self._earlier._replace(head=RawHead(network.head))
 
 
 def no_head() -> HeadWeights:
