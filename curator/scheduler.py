@@ -322,12 +322,12 @@ class UnitStream(Generic[ItemT, ResultT]):
 class RowScheduler(Generic[ItemT]):
     """Runs a stage over the items of a stream that have no stored rows.
 
-    The stream is read lazily: memory holds a window of it and the units in progress. `take`
+    The stream is read lazily: memory holds a window of it and the units in progress. `on_result`
     receives all rows, stored and new, in tables of several items.
     """
 
-    def __init__(self, rows: FamilyRows[ItemT], take: Callable[[pa.Table], None]) -> None:
-        self._rows, self._take = rows, take
+    def __init__(self, rows: FamilyRows[ItemT], on_result: Callable[[pa.Table], None]) -> None:
+        self._rows, self._on_result = rows, on_result
         self._units: Iterator[list[ItemT]] = iter(())
         self._head: list[list[ItemT]] = []
         self.n_made = 0
@@ -335,7 +335,7 @@ class RowScheduler(Generic[ItemT]):
 
     def begin(self, items: Iterable[ItemT]) -> list[ItemT] | None:
         """Reads items until many lack rows. Returns the items that lack rows if they are few."""
-        self._units = self._packed(self._rows.missing(items, self._take))
+        self._units = self._packed(self._rows.missing(items, self._on_result))
         while self.n_made <= FEW_ITEMS and (unit := next(self._units, None)) is not None:
             self._head.append(unit)
         return list(itertools.chain.from_iterable(self._head)) if self.n_made <= FEW_ITEMS else None
@@ -346,7 +346,7 @@ class RowScheduler(Generic[ItemT]):
         placement: Placement = "driver" if self.n_made <= FEW_ITEMS else "ray"
         units = itertools.chain(self._head, self._units)
         for table in runner.run([step], units, placement=placement):
-            self._take(table)
+            self._on_result(table)
 
     def _packed(self, missing: Iterator[ItemT]) -> Iterator[list[ItemT]]:
         most = self._rows.stage.unit_items
@@ -407,7 +407,7 @@ class Scheduler:
                     for number, error in result.errors.items():
                         errors[number][int(all_values[number].key_of_clip[result.number])] = error
                     for number, some in result.members.items():
-                        all_values[number].take(result.number, some)
+                        all_values[number].add(result.number, some)
                         made.n_made.update(member.version.family.name for member in some)
             for stage, values, wrong in zip(chain, all_values, errors, strict=True):
                 if wrong:
@@ -553,7 +553,7 @@ class _Values:
         """Returns the key of a clip by its number."""
         return str(self.keys[int(self.key_of_clip[clip])].as_py())
 
-    def take(self, clip: int, members: Sequence[StoredMember]) -> None:
+    def add(self, clip: int, members: Sequence[StoredMember]) -> None:
         """Adds the newly computed values of a clip."""
         at = int(self.key_of_clip[clip])
         by_name = {column.version.family.name: column for column in self.columns}

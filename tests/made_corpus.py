@@ -404,7 +404,7 @@ def _analyze(
     picture_bytes: int | None,
     missing: Sequence[SourceRef],
     step: Any,  # noqa: ANN401
-    take: Callable[[ProposedUnit], None],
+    on_result: Callable[[ProposedUnit], None],
     **_: object,
 ) -> None:
     """Hands on what is stored as if workers had just proposed it, a few clips at a time."""
@@ -414,7 +414,7 @@ def _analyze(
     else:
         units = _from_child(out, uris, unit_clips, picture_bytes)
     for unit in units:
-        take(unit)
+        on_result(unit)
 
 
 def execute(

@@ -43,7 +43,7 @@ def measure(
     run: RunContext,
     sources: Sequence[SourceRef],
     candidates: Candidates,
-    take: Callable[[ProposedUnit], None],
+    on_result: Callable[[ProposedUnit], None],
     log: RunLog,
     *,
     all_: bool = True,
@@ -55,7 +55,7 @@ def measure(
         run: The run.
         sources: Sources, each content once.
         candidates: The store of candidates.
-        take: Gets stored candidates first, and new ones when they are made.
+        on_result: Gets stored candidates first, and new ones when they are made.
         log: Gets the counts, and shows the progress.
         all_: Whether `candidates` may drop candidates of all other sources.
         is_ahead: Whether a pass works at the same time.
@@ -66,11 +66,11 @@ def measure(
         if proposed.n_excluded:
             log.counts[EXCLUDED_CLIPS] += proposed.n_excluded
         candidates.add(proposed)
-        take(proposed)
+        on_result(proposed)
 
     uris = {str(source.source_id): source.uri for source in sources}
     for stored in candidates.load(uris, all_=all_):
-        take(stored)
+        on_result(stored)
     missing = [s for s in sources if str(s.source_id) not in candidates.track_part]
     if missing:
         n_known = len(sources) - len(missing)

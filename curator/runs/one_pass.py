@@ -210,10 +210,15 @@ class GenerationRun:
             self._ahead = {str(source.source_id): source for source in sources}
         with self._log.timed(first.step):
             measure(
-                self._run, sources, self._candidates, self._take, self._log, all_=self._is_whole
+                self._run,
+                sources,
+                self._candidates,
+                self._add_candidates,
+                self._log,
+                all_=self._is_whole,
             )
 
-    def _take(self, proposed: ProposedUnit) -> None:
+    def _add_candidates(self, proposed: ProposedUnit) -> None:
         self._sources.measured(proposed.sources)
         clips = self._corpus.add(self._scored(proposed))
         n_clips, seconds = self._log.clips.get(UNDECIDED, (0, 0.0))
@@ -350,7 +355,7 @@ class GenerationRun:
         for unit in cutting.cut(clips, self._kept_sources(), then):
             begin()
             if captioning is not None:
-                captioning.take(unit.frames, unit.facts())
+                captioning.submit(unit.frames, unit.facts())
         begin()
         self._locations = cutting.finish(clips)
         reject_removed(clips, self._run.removals)

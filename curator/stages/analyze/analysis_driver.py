@@ -89,7 +89,7 @@ class Analyzing:
         self,
         sources: Iterable[SourceRef],
         then: Step,
-        take: Callable[[Any], None],
+        on_result: Callable[[Any], None],
         *,
         n_known: int = 0,
     ) -> None:
@@ -98,15 +98,15 @@ class Analyzing:
         Args:
             sources: Sources with their ids, without duplicates.
             then: The next stage. It gets an `AnalyzedUnit`, in the process that measured.
-            take: Called with each result of the next stage.
+            on_result: Called with each result of the next stage.
             n_known: Number of other sources, which the progress shows as done.
         """
-        self._then, self._take = then, take
+        self._then, self._on_result = then, on_result
         stored, pending = self._sorted(list(sources))
         self.counts["sources_analyzed"] = len(pending)
         units = [UnitResult(results=AnalyzedUnit(tracks=tuple(t))) for t in stored.values()]
         for result in self._run([then], units):
-            take(result)
+            on_result(result)
         self._decide_devices(pending)
         segments, joins = self._planned(pending)
         in_segments = {item.uri for item in joins}
@@ -279,7 +279,7 @@ class Analyzing:
     def _note(self, result: Any) -> None:  # noqa: ANN401
         """Passes on a result of the next stage; of segments, keeps hashes and failures to join."""
         if not isinstance(result, AnalyzedUnit):
-            self._take(result)
+            self._on_result(result)
             return
         for done in result.segments:
             if done.whole is not None:
