@@ -479,7 +479,7 @@ def digests(
     seen: dict[str, Any] = {}
     render, sealed = commit.render_report, commit.sealed_json
     gone = {"stage_seconds": {}, "cpu_seconds": {}, "versions": {}, "listed_ns": 0}
-    gone |= {"curate_version": "", "extensions": [], "made": "", "head": {}}
+    gone |= {"curate_version": "", "extensions": [], "created_at": "", "head": {}}
 
     def same(summary: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in summary.items() if name not in FACTS} | gone

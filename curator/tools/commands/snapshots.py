@@ -54,7 +54,12 @@ _UNITS = {"d": "days", "h": "hours", "w": "weeks"}
 def snapshots(options: argparse.Namespace) -> Result:
     from curator.storage import open_store
     from curator.tables.output_format import read_current_summary
-    from curator.tables.snapshot_store import MADE, NUMBER, listed_snapshots, require_snapshots
+    from curator.tables.snapshot_store import (
+        CREATED_AT,
+        NUMBER,
+        listed_snapshots,
+        require_snapshots,
+    )
 
     store = open_store(options.out)
     require_snapshots(store)
@@ -82,7 +87,7 @@ def snapshots(options: argparse.Namespace) -> Result:
         counts = summary["counts"]
         facts = {
             NUMBER: number,
-            MADE: summary[MADE],
+            CREATED_AT: summary[CREATED_AT],
             "generations": summary.get("decided_with", {}).get("generation", 1),
             "sources": counts["sources"],
             "clips": counts["clips"],
@@ -103,7 +108,7 @@ def _line(facts: Mapping[str, Any]) -> str:
     n = facts["generations"]
     of = f" of {n} generations" if n > 1 else ""
     return (
-        f"{facts['snapshot']:>6}  {facts['made']}  {amount(facts['sources'], 'source')}{of}, "
+        f"{facts['snapshot']:>6}  {facts['created_at']}  {amount(facts['sources'], 'source')}{of}, "
         f"{facts['kept']} of {amount(facts['clips'], 'clip')} kept "
         f"({facts['kept_s'] / 3600:.2f} h), {amount(facts['shards'], 'tar')} "
         f"({facts['new_shards']} new, {facts['bytes'] / 1e9:.2f} GB in all)"

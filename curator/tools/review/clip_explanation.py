@@ -126,7 +126,7 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
     if (mark := finished.marks.get(clip.clip_id)) is not None:
         values = dict(clip.declared(), decision=clip.decision, caption=clip.caption)
         # Whole seconds, as the commit has: a fast run honours a mark of the same second.
-        is_newer = mark.marked_at[:19] > finished.summary["made"][:19]
+        is_newer = mark.marked_at[:19] > finished.summary["created_at"][:19]
         rest = "the next run honours the mark" if is_newer else "this run did not honour the mark"
         rest = "" if has_effect(mark, values) else f"; {rest}"
         yield f"marked by hand: {', '.join(map(plain, mark.content))}{rest}"

@@ -146,7 +146,7 @@ class Trial:
             finished = replace(finished)
             names = ("clip_id", "source_id", "start_frame", "end_frame")
             (span,) = self.candidates.slice(self.number, 1).select(names).to_pylist()
-            mark = Mark(**span, verdict="keep", marked_at=finished.summary["made"])
+            mark = Mark(**span, verdict="keep", marked_at=finished.summary["created_at"])
             finished.__dict__["tables"] = self.finished.tables
             finished.__dict__["marks"] = {**finished.marks, self.clip_id: mark}
         decisions = decide_again(finished, recipe, self.candidates, rules_only=not self.is_exact)
