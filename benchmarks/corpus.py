@@ -3,7 +3,7 @@
 `tests/made_corpus.py` writes the probes and candidates that workers would have stored. Each case is
 a run in its own process with real decisions: rules with bounds by quantile, duplicates, and a
 selection if requested. Listing and cutting are simulated. The driver's own work remains: reading,
-judging, deciding, planning shards, tables, report.
+filtering, deciding, planning shards, tables, report.
 
 Memory is sampled every 10 ms, and the sampling does not count as CPU. It has two figures: all
 resident memory, and the part that no file backs (`anon`). Pages of temporary files are only in

@@ -81,7 +81,7 @@ class Output:
 
 
 def _run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
-    return self.run_here(steps, units)
+    return self.run_in_driver(steps, units)
 
 
 def called(arguments: list[str]) -> tuple[int, str]:

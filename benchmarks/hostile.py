@@ -135,7 +135,7 @@ def _descendants(number: int) -> Iterator[int]:
                 yield from _descendants(int(child))
 
 
-def judged(
+def checked(
     one: Measured,
     fits: frozenset[str] | None,
     *,
@@ -238,7 +238,7 @@ def attacked(work: Path, options: argparse.Namespace) -> list[str]:
     if options.only == [""]:
         problems += _texts(work, canary_path)
     trace = work / "trace" if options.strace else None
-    whole = judged(run([folder], work / "out", trace=trace), None, most_s=3600, most_bytes=2 << 30)
+    whole = checked(run([folder], work / "out", trace=trace), None, most_s=3600, most_bytes=2 << 30)
     show("all", "all of them, in one run", 0, whole)
     for row in pq.read_table(work / "out" / "sources").to_pylist():
         code = row["error_code"] or "done"
@@ -302,7 +302,7 @@ def _watched(peaks: dict[str, int], ended: threading.Event) -> None:
 
 def _alone(one: Hostile, path: Path, tried: Alone, listener: Listener, canary: Canary) -> list[str]:
     """Analyzes one file alone; returns the problems."""
-    done = judged(tried(path), one.fits)
+    done = checked(tried(path), one.fits)
     done.problems += [f"the listener saw {seen}" for seen in listener.seen]
     listener.seen.clear()
     if canary.was_opened():
@@ -334,7 +334,7 @@ def _texts(work: Path, canary: Path) -> list[str]:
         done = run(words[:1], work / "texts", trace=None) if len(words) == 1 else _with(words, work)
         expected = done.exit_code in codes
         done.exit_code = 0 if expected else done.exit_code
-        judged(done, None, most_bytes=2 << 30)
+        checked(done, None, most_bytes=2 << 30)
         show(name, "texts", 0, done)
         problems += [f"{name}: {problem}" for problem in done.problems]
         shutil.rmtree(work / "texts", ignore_errors=True)

@@ -2,8 +2,8 @@
 
 `corpora` makes takes: lengths are log-normal, and rates, sizes, sound and trainers are mixed. Brute
 force tries all numbers of frames from the shortest to 160 at five rates, with three strides, kept
-and overlapping ends; then the likeliest of all pairs; then equal parts. Both judge the same takes,
-and no clip is shorter than `--solve` would make it.
+and overlapping ends; then the likeliest of all pairs; then equal parts. Both use the same
+takes, and no clip is shorter than `--solve` would make it.
 
 `outputs` solves for each trainer alone, cuts all windows in a run over a copy of OUT, and compares.
 With `--each`, a run per trainer cuts its recipe over a copy, WORK/TRAINER, which is kept and used

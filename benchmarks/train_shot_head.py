@@ -72,7 +72,7 @@ class RawStream(ShotStream):
 
     def __init__(self, network: ShotNetwork) -> None:
         super().__init__(network)
-        self._held = self._held._replace(head=RawHead(network.head))
+        self._earlier = self._earlier._replace(head=RawHead(network.head))
 
 
 def no_head() -> HeadWeights:
@@ -371,7 +371,7 @@ def gaps_at(film: Film, frame: int) -> list[int] | None:
     return [i for i, (a, b) in gaps if a - near <= position <= b + near]
 
 
-def judged(film: Film, found: list[int]) -> tuple[list[bool], list[bool]]:
+def matched(film: Film, found: list[int]) -> tuple[list[bool], list[bool]]:
     """Returns whether each peak is right and each gap is found, without ignored peaks."""
     near = [gaps for frame in found if (gaps := gaps_at(film, frame)) is not None]
     hit = {number for gaps in near for number in gaps}

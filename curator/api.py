@@ -21,7 +21,7 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.number_text import amount, clock, length, moment
 from curator.recipe import Overrides
-from curator.runs.lease import held
+from curator.runs.lease import acquire_lease
 from curator.runs.start import check_run, start_run
 from curator.tables.disk_table import taken
 from curator.tables.snapshot_store import NUMBER
@@ -110,7 +110,7 @@ def run(
         shared_out=shared_out,
     )
     with (
-        held(store, "run") as lease,
+        acquire_lease(store, "run") as lease,
         _shown(progress) as shown,
         Engine(address=ray_address, workers=workers, place=place) as engine,
     ):

@@ -56,7 +56,7 @@ from curator.tools.commands.standard_streams import (
 
 GROUPS = {
     "curate": (run, plan, status, recaption, demo),
-    "judge": (explain, tune, view, mark, learn, search, report),
+    "review": (explain, tune, view, mark, learn, search, report),
     "use": (fit, export, views, verify),
     "keep": (snapshots, clean, remove),
     "check and look up": (doctor, recipes, scores, models, graph),

@@ -23,7 +23,7 @@ from curator.extensions import Extension, Kind, load_extension
 from curator.family import FamilyError, Scope
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
-from curator.measures.judging import FilterNeeds
+from curator.measures.filtering import FilterNeeds
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, StageEntry, measures_of, semantics_of, stored_measures_of
 from curator.records.clips import FACT_COLUMNS

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from curator.annotator_worker import AnnotatorWorker, ClipResult, ClipWork
 from curator.errors import CuratorError, UsageError
-from curator.executor.engine import Check, Engine
+from curator.executor.engine import Check, Engine, Placement
 from curator.executor.fleet import Fleet
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
@@ -119,23 +119,21 @@ class UnitRunner:
         steps: Sequence[Step],
         units: Iterable[object],
         *,
-        here: bool = False,
-        small: bool = False,
+        placement: Placement = "ray",
         without_gpu: Chain | None = None,
         check: Check | None = None,
         is_shown: bool = True,
     ) -> Iterator[Any]:
-        """Yields the results of units in any order. Arguments and errors are those of `Engine.run`.
-
-        With `here`, this process runs the units one by one, in order.
-        """
+        """Yields the results of units in any order; arguments and errors are as in `Engine.run`."""
         engine = self._engine
-        if here:
-            results = engine.run_here(steps, units)
-        else:
-            results = engine.run(
-                steps, units, small=small, without_gpu=without_gpu, check=check, is_shown=is_shown
-            )
+        results = engine.run(
+            steps,
+            units,
+            placement=placement,
+            without_gpu=without_gpu,
+            check=check,
+            is_shown=is_shown,
+        )
         with self._progress.polling(engine.progress):
             for unit in results:
                 self.cpu_s.update(unit.cpu_s)
@@ -203,8 +201,8 @@ class UnitStream(Generic[ItemT, ResultT]):
         while self._waiting:
             units.append([self._batch(self._stage.unit_items)])
         # Loading a model takes longer than starting Ray.
-        small = self._engine.is_small(1, 0.0)
-        for result in self._engine.run([self._step()], units, small=small) if units else ():
+        placement: Placement = "child" if self._engine.is_small(1, 0.0) else "ray"
+        for result in self._engine.run([self._step()], units, placement=placement) if units else ():
             yield [self._taken(result)]
         # Frees GPUs and connections.
         self.close()
@@ -325,12 +323,12 @@ class UnitStream(Generic[ItemT, ResultT]):
 class RowScheduler(Generic[ItemT]):
     """Runs a stage over the items of a stream that have no stored rows.
 
-    The stream is read lazily: memory holds a window of it and the units in progress. `take`
+    The stream is read lazily: memory holds a window of it and the units in progress. `on_result`
     receives all rows, stored and new, in tables of several items.
     """
 
-    def __init__(self, rows: FamilyRows[ItemT], take: Callable[[pa.Table], None]) -> None:
-        self._rows, self._take = rows, take
+    def __init__(self, rows: FamilyRows[ItemT], on_result: Callable[[pa.Table], None]) -> None:
+        self._rows, self._on_result = rows, on_result
         self._units: Iterator[list[ItemT]] = iter(())
         self._head: list[list[ItemT]] = []
         self.n_made = 0
@@ -338,7 +336,7 @@ class RowScheduler(Generic[ItemT]):
 
     def begin(self, items: Iterable[ItemT]) -> list[ItemT] | None:
         """Reads items until many lack rows. Returns the items that lack rows if they are few."""
-        self._units = self._packed(self._rows.missing(items, self._take))
+        self._units = self._packed(self._rows.missing(items, self._on_result))
         while self.n_made <= FEW_ITEMS and (unit := next(self._units, None)) is not None:
             self._head.append(unit)
         return list(itertools.chain.from_iterable(self._head)) if self.n_made <= FEW_ITEMS else None
@@ -346,9 +344,10 @@ class RowScheduler(Generic[ItemT]):
     def finish(self, runner: UnitRunner) -> None:
         """Computes missing rows. This process handles few items faster than a cluster starts."""
         step = stage_step(self._rows.stage, keep=self._rows.put)
-        is_few = self.n_made <= FEW_ITEMS
-        for table in runner.run([step], itertools.chain(self._head, self._units), here=is_few):
-            self._take(table)
+        placement: Placement = "driver" if self.n_made <= FEW_ITEMS else "ray"
+        units = itertools.chain(self._head, self._units)
+        for table in runner.run([step], units, placement=placement):
+            self._on_result(table)
 
     def _packed(self, missing: Iterator[ItemT]) -> Iterator[list[ItemT]]:
         most = self._rows.stage.unit_items
@@ -415,7 +414,7 @@ class Scheduler:
                     for number, error in result.errors.items():
                         errors[number][int(all_values[number].key_of_clip[result.number])] = error
                     for number, some in result.members.items():
-                        all_values[number].take(result.number, some)
+                        all_values[number].add(result.number, some)
                         made.n_made.update(member.version.family.name for member in some)
             for stage, values, wrong in zip(chain, all_values, errors, strict=True):
                 if wrong:
@@ -521,7 +520,7 @@ class Scheduler:
             name=chain[0].name,
         )
         check = partial(_refusal, chain) if kind.gpus else None
-        yield from runner.run([step], units, small=small, check=check)
+        yield from runner.run([step], units, placement="child" if small else "ray", check=check)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -566,7 +565,7 @@ class _Values:
         """Returns the key of a clip by its number."""
         return str(self.keys[int(self.key_of_clip[clip])].as_py())
 
-    def take(self, clip: int, members: Sequence[StoredMember]) -> None:
+    def add(self, clip: int, members: Sequence[StoredMember]) -> None:
         """Adds the newly computed values of a clip."""
         at = int(self.key_of_clip[clip])
         by_name = {column.version.family.name: column for column in self.columns}

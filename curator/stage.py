@@ -60,10 +60,10 @@ GRANULARITY = {
 }
 OFF = "off"
 BY_ORDER = "only because a run takes stages in turn"
-JUDGED = "every clip to be judged"
+FILTERED = "every clip to be filtered"
 DECISIONS = "the decisions about all clips"
 """Texts of `Wait.on` and `Wait.why`."""
-JUDGED_AGAIN = "clips are judged again, and those that are newly kept are cut"
+FILTERED_AGAIN = "clips are filtered again, and those that are newly kept are cut"
 """Effect of another setting of a stage that decides about clips."""
 WORKER_BYTES = 2 << 30
 """Memory of a worker. Torch and the network need 1.0 GB; 1.4 GB with 1080p, 1.7 GB with 8K."""
@@ -484,7 +484,7 @@ class Corpus(Protocol):
     def footage(self) -> "Footage":
         """Returns the footage by which clips are compared: vectors, pictures and luma."""
 
-    def elsewhere(self) -> Sequence["ReferenceClips"]:
+    def reference_clips(self) -> Sequence["ReferenceClips"]:
         """Returns clips of earlier generations, clips of other outputs, and removed clips."""
 
     def carried(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
@@ -581,7 +581,7 @@ class CorpusStage(GraphStage[ConfigT]):
     scope = Scope.CORPUS
     reads: ClassVar[tuple[str, ...]] = ("clips",)
     writes: ClassVar[tuple[str, ...]] = ("clips",)
-    change_effect: ClassVar[str] = JUDGED_AGAIN
+    change_effect: ClassVar[str] = FILTERED_AGAIN
     time_share: ClassVar[float] = 0.1
 
     @property
@@ -630,8 +630,8 @@ class CorpusStage(GraphStage[ConfigT]):
         """Returns a wait with the reason `needs_all`."""
         if self.needs_all is None:
             why = f"{BY_ORDER}; no decision depends on other clips"
-            return self.waits_for(JUDGED, why, is_needed=False)
-        return self.waits_for(JUDGED, self.needs_all + (self.needs_earlier if is_growing else ""))
+            return self.waits_for(FILTERED, why, is_needed=False)
+        return self.waits_for(FILTERED, self.needs_all + (self.needs_earlier if is_growing else ""))
 
 
 AnyCorpusStage = CorpusStage[Any]

@@ -130,10 +130,10 @@ def assert_described(done: Captioned, **changes: object) -> None:
 def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets runs start no process but the sandbox."""
 
-    def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
-        return self.run_here(steps, units)
+    def run_in_driver(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
+        return self.run_in_driver(steps, units)
 
-    monkeypatch.setattr(Engine, "run", run_here)
+    monkeypatch.setattr(Engine, "run", run_in_driver)
 
 
 @pytest.fixture(scope="session")

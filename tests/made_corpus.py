@@ -404,7 +404,7 @@ def _analyze(
     picture_bytes: int | None,
     missing: Sequence[SourceRef],
     step: Any,  # noqa: ANN401
-    take: Callable[[ProposedUnit], None],
+    on_result: Callable[[ProposedUnit], None],
     **_: object,
 ) -> None:
     """Hands on what is stored as if workers had just proposed it, a few clips at a time."""
@@ -414,7 +414,7 @@ def _analyze(
     else:
         units = _from_child(out, uris, unit_clips, picture_bytes)
     for unit in units:
-        take(unit)
+        on_result(unit)
 
 
 def execute(
@@ -479,7 +479,7 @@ def digests(
     seen: dict[str, Any] = {}
     render, sealed = commit.render_report, commit.sealed_json
     gone = {"stage_seconds": {}, "cpu_seconds": {}, "versions": {}, "listed_ns": 0}
-    gone |= {"curate_version": "", "extensions": [], "made": "", "head": {}}
+    gone |= {"curate_version": "", "extensions": [], "created_at": "", "head": {}}
 
     def same(summary: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in summary.items() if name not in FACTS} | gone

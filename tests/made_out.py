@@ -18,8 +18,8 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.records.clips import FITTED, WINDOWED
 from curator.records.cuts import CROP_COLUMNS
-from curator.runs.commit_run import Commit, alone, commit_run, kept_by_source
-from curator.runs.corpus import SHOT_ORDER, DecidedClips
+from curator.runs.commit_run import Commit, commit_run, kept_by_source, no_lease_check
+from curator.runs.corpus import SHOT_ORDER, CorpusState
 from curator.stages.propose.stage import ProposeStage
 from curator.storage import Store
 from curator.tables.candidate_store import Candidates, ProposedUnit, write_payload
@@ -180,7 +180,7 @@ def finish_run(
     clips = as_written(clips, recipe.cut, recipe.shard)
     stored = StoredVectors.of(vectors)
     tables = CorpusTables(store, candidates.fingerprint)
-    decided = DecidedClips(
+    decided = CorpusState(
         clips, 1 << 30, vectors=lambda _: stored, tables=tables, footage=candidates.footage
     )
     for stage in graph_of(recipe).deciding():
@@ -194,7 +194,7 @@ def finish_rows(
     store: Store,
     recipe: Recipe,
     candidates: Candidates,
-    decided: DecidedClips,
+    decided: CorpusState,
     vectors: StoredVectors,
     **tables: StoredVectors,
 ) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def finish_rows(
         "recipe": recipe.model_dump(mode="json"),
         "fingerprints": {"scan": "0", "tracks": TRACK_STAMP, "candidates": candidates.fingerprint},
         "listed_ns": 0,
-        "rules": decided.left["rules"],
+        "rules": decided.carried_state["rules"],
         "reasons": graph_of(recipe).reasons(),
         "work": {},
         "long_sources_analyzed_whole": {},
@@ -213,14 +213,14 @@ def finish_rows(
         "cpu_seconds": {},
         "shards": [],
         "extensions": [],
-        "judged": {},
+        "decided_with": {},
         "candidates": sorted(
             candidates.names() | CorpusTables(store, candidates.fingerprint).names(PAIRS)
         ),
     }
     return commit_run(
         Commit(
-            store=FencedStore(store, alone),
+            store=FencedStore(store, no_lease_check),
             previous=read_summary(store),
             facts=lambda: facts,
             sources=SourceTable().rows(kept_by_source(decided.clips)),

@@ -1,4 +1,4 @@
-"""Judges clips one by one, to compare the judging of whole tables with."""
+"""Filters clips one by one, to compare the filtering of whole tables with."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ class Verdict:
     threshold: float
 
 
-def judge(scores: Mapping[str, float | None], bounds: Sequence[Bounds]) -> list[Verdict]:
+def verdicts_on(scores: Mapping[str, float | None], bounds: Sequence[Bounds]) -> list[Verdict]:
     """Reasons against one clip, in the order of the rules; none when it passes all that reject."""
-    found = [(bound, _judge_rule(scores[bound.score], bound)) for bound in bounds]
+    found = [(bound, _verdict(scores[bound.score], bound)) for bound in bounds]
     return [v for bound, v in found if v is not None and bound.severity == "reject"]
 
 
 def flags(scores: Mapping[str, float | None], bounds: Sequence[Bounds]) -> list[str]:
     """Tags that rules put on one clip; none for a score that it has not: nothing is known of it."""
-    found = [(bound, _judge_rule(scores[bound.score], bound)) for bound in bounds]
+    found = [(bound, _verdict(scores[bound.score], bound)) for bound in bounds]
     return list(
         dict.fromkeys(
             bound.tag(v.reason)
@@ -35,7 +35,7 @@ def flags(scores: Mapping[str, float | None], bounds: Sequence[Bounds]) -> list[
     )
 
 
-def _judge_rule(score: float | None, bound: Bounds) -> Verdict | None:
+def _verdict(score: float | None, bound: Bounds) -> Verdict | None:
     """A rule's reason against a score, whatever its severity."""
     spec = BUILT_IN.spec_of(bound.score)
     least = bound.min if bound.min is not None else bound.max

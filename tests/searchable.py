@@ -15,7 +15,7 @@ from curator.matching.clip_footage import ClipFootage
 from curator.models.scene_network import SCENE_DIM, SCENE_MODEL
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
-from curator.runs.corpus import DecidedClips
+from curator.runs.corpus import CorpusState
 from curator.storage import open_store
 from curator.tables.candidate_store import Candidates, ProposedUnit, write_payload
 from curator.tables.clip_vectors import StoredVectors, vectors_table
@@ -73,7 +73,7 @@ def searchable_out(
     vectors = vectors_table(list(zip(ids, vectors_ND, strict=True)), model=SCENE_MODEL)
     candidates = _stored(store, settings, clips, vectors, dict(zip(ids, shown, strict=True)))
     stored = StoredVectors.of(vectors)
-    decided = DecidedClips(clips, 1 << 30, vectors=lambda _: stored)
+    decided = CorpusState(clips, 1 << 30, vectors=lambda _: stored)
     for stage in graph_of(settings).deciding():
         decided.decide(stage, CorpusWork(stage.name))
     for row in decided.rows:

@@ -24,11 +24,11 @@ from curator.executor.engine import Engine
 from curator.measures.score_list import SCORES
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
-from curator.runs.commit_run import Commit, alone, commit_run, kept_by_source
+from curator.runs.commit_run import Commit, commit_run, kept_by_source, no_lease_check
 from curator.runs.corpus import SHOT_ORDER
 from curator.runs.dropped_clips import DropCheck
-from curator.runs.elsewhere import exclude_removed_sources
 from curator.runs.generations import last_sources
+from curator.runs.reference_clips import exclude_removed_sources
 from curator.runs.repair import ALL, repair_objects, with_repair
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.reusable_shards import ReusableShards
@@ -147,7 +147,7 @@ class SmallOutput:
             },
             "listed_ns": 0, "rules": [], "work": {}, "long_sources_analyzed_whole": {}, "cut": {},
             "reasons": graph_of(_RECIPE).reasons(),
-            "stage_seconds": {}, "cpu_seconds": {}, "extensions": [], "judged": {},
+            "stage_seconds": {}, "cpu_seconds": {}, "extensions": [], "decided_with": {},
             "shards": sharding.summary,
             "candidates": sorted(
                 candidates.names()
@@ -156,7 +156,7 @@ class SmallOutput:
         }  # fmt: skip
         commit_run(
             Commit(
-                store=FencedStore(store, alone),
+                store=FencedStore(store, no_lease_check),
                 previous=previous,
                 facts=lambda: facts,
                 sources=sources.rows(kept_by_source(clips)),

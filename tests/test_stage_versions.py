@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
-from judged import run_stage
+from filtered_clips import run_stage
 from made_out import SAME
 from numpy.typing import NDArray
 from overlays import lettering, subtitled
@@ -32,7 +32,7 @@ from curator.records.clips import Span
 from curator.records.cuts import Crop
 from curator.records.sources import SourceRef
 from curator.records.tracks import Track
-from curator.runs.corpus import DecidedClips
+from curator.runs.corpus import CorpusState
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import BUILT_IN, families_of
 from curator.stages.analyze.stage import AnalyzeStage
@@ -123,22 +123,22 @@ def candidates(track: Track, source: SourceRef) -> pa.Table:
     return table.set_column(table.schema.get_field_index("clip_id"), "clip_id", ids)
 
 
-def judged(candidates: pa.Table) -> pa.Table:
+def filtered(candidates: pa.Table) -> pa.Table:
     recipe = load_recipe("quickstart", ["shard.resolutions=[100]", "filters.short_side_px.min=50"])
-    decided = DecidedClips(candidates, 1 << 30, vectors={}.__getitem__)
+    decided = CorpusState(candidates, 1 << 30, vectors={}.__getitem__)
     decided.decide(graph_of(recipe)["filter"], CorpusWork("filter"))
     return pa.concat_tables(decided.clips.blocks())
 
 
 def rows_of(candidates: pa.Table) -> ClipRows:
-    return ClipRows(judged(candidates), clips_schema(SCORES))
+    return ClipRows(filtered(candidates), clips_schema(SCORES))
 
 
 DECISION = ("decision", "reason", "reason_score", "reasons", "bucket", "tags")
 
 
 def test_other_decisions_have_another_version(candidates: pa.Table) -> None:
-    clips = judged(candidates)
+    clips = filtered(candidates)
     columns = {name: clips[name].to_pylist() for name in DECISION}
     check_digest("filter", FilterStage.version, columns)
 

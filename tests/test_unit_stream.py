@@ -109,7 +109,7 @@ class Streaming:
         self.pools.append(Pool(steps, most))
         return self.pools[-1]
 
-    def _run(self, steps: Any, units: Any, *, small: bool) -> Any:  # noqa: ANN401
+    def _run(self, steps: Any, units: Any, *, placement: str) -> Any:  # noqa: ANN401
         self.at_end += units
         worker = UnitWorker(**steps[0].settings)
         return map(worker, units)

@@ -80,7 +80,7 @@ def as_written(clips: "pa.Table", cut: FormSettings, shard: BucketClasses) -> "p
 
     Adds the columns `FITTED`, by which clips that `cut.enlarge`, `cut.most_cropped` or
     `cut.most_repeated` forbids are rejected. Buckets depend on the written form; scores, which the
-    rules judge, stay those of the source. Windows have their rate and frames already.
+    rules use, stay those of the source. Windows have their rate and frames already.
     """
     if not cut.has_form:
         return clips
@@ -147,10 +147,10 @@ def _frames_at(
     n_frames = np.where(factor == 1, n_frames, resampled.astype(np.int64))
     n_source = np.subtract(*(clips[name].to_numpy() for name in ("end_frame", "start_frame")))
     is_vfr = np.asarray(clips["is_vfr"].to_numpy(zero_copy_only=False), np.bool_)
-    judged = n_frames if most is None else np.where(is_vfr, n_frames, np.minimum(n_frames, most))
+    counted = n_frames if most is None else np.where(is_vfr, n_frames, np.minimum(n_frames, most))
     # The source's frame a quarter into the last frame, as in `frame_plan`.
-    last = np.floor((judged - 0.75) * n_source / exact + 1e-9)
+    last = np.floor((counted - 0.75) * n_source / exact + 1e-9)
     shown = np.where(is_vfr, n_source, np.minimum(n_source, last + 1))
-    shown = np.where((factor == 1) & ~is_vfr, judged, shown)
-    repeated = np.maximum(0, judged - shown) / judged
+    shown = np.where((factor == 1) & ~is_vfr, counted, shown)
+    repeated = np.maximum(0, counted - shown) / counted
     return n_frames, {"rate_factor": factor, "repeated_share": repeated}

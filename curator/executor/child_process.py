@@ -98,8 +98,8 @@ class Child:
             answer = self._ask(chain, work.packed())
             if answer is not None:
                 n_crashes = n_crashes if work.is_given_up else 0
-                if isinstance(answer[0], UnitResult) and answer[0].left:
-                    waiting.appendleft(UnitAttempts(unit=list(answer[0].left)))
+                if isinstance(answer[0], UnitResult) and answer[0].not_begun:
+                    waiting.appendleft(UnitAttempts(unit=list(answer[0].not_begun)))
                 yield answer[0]
                 continue
             n_crashes += 1

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.executor.cpu_accounting import CpuClock
-from curator.executor.engine import Engine
+from curator.executor.engine import Engine, Placement
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import Step
 from curator.stage import WORKER_BYTES, Resources
@@ -87,8 +87,9 @@ class CorpusWork:
             name=self._name,
         )
         is_small = not engine.joins and not engine.is_started and cpu_s < MANY_S
+        placement: Placement = "child" if is_small else "ray"
         try:
-            for result in engine.run([step], parts, small=is_small, is_shown=False):
+            for result in engine.run([step], parts, placement=placement, is_shown=False):
                 self.cpu_s.update(result.cpu_s)
                 engine.cpu_s.update(result.cpu_s)
                 yield result.results

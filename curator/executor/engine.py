@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from curator.errors import CuratorError
 from curator.executor.child_process import Child
@@ -51,6 +51,9 @@ the driver takes the last result."""
 
 FACTS = ("unit_times", "cluster", "cpu_instead_of_gpu", "sandboxes")
 """Keys of a summary that describe the execution of a run; the other keys describe its results."""
+
+Placement = Literal["driver", "child", "ray"]
+"""Where units run: one by one in the driver's process, in its child process, or on Ray."""
 
 Check = Callable[[], str | None]
 """Runs once on a node. Returns None if the node can do the work, else the reason, which is a
@@ -192,17 +195,17 @@ class Engine:
         steps: Chain,
         units: Iterable[Any],
         *,
-        small: bool = False,
+        placement: Placement = "ray",
         without_gpu: Chain | None = None,
         check: Check | None = None,
         is_shown: bool = True,
     ) -> Iterator[Any]:
-        """Streams units through a chain on Ray, or through the child process.
+        """Streams units through a chain on Ray, in the child process, or in this process.
 
         Args:
             steps: The chain.
             units: Lists of items. From a stream, only as many are taken as workers have room for.
-            small: Whether to use one child process instead of Ray.
+            placement: Where the units run; `driver` neither counts nor shows them.
             without_gpu: The same work for workers without a GPU, which take units from the end;
                 None for no such workers. On a single machine, these workers use the cores that
                 workers with a GPU leave free.
@@ -210,22 +213,25 @@ class Engine:
             is_shown: Whether `progress` counts these units.
 
         Yields:
-            Results, in any order.
+            Results, in any order; in the order of units with `driver`.
 
         Raises:
             CuratorError: The first error of a step, unchanged.
         """
         if isinstance(units, Sequence) and not units:
             return
+        if placement == "driver":
+            yield from self.run_in_driver(steps, units)
+            return
         if is_shown:
             # Reset before Ray's slow start: a display must not show the last chain's progress.
             self._done = (0, 0.0, 0.0)
-        if small:
+        if placement == "child":
             # A sandbox is a child process already.
             is_child = any(step.stage is not None and step.stage.sandboxed for step in steps)
             units = list(units)
             if is_child:
-                results = self.run_here(steps, units)
+                results = self.run_in_driver(steps, units)
             else:
                 results = self._timed(steps, self._child.run(steps, units))
         else:
@@ -245,7 +251,7 @@ class Engine:
                     )  # fmt: skip
             yield result
 
-    def run_here(self, steps: Chain, units: Iterable[Any]) -> Iterator[Any]:
+    def run_in_driver(self, steps: Chain, units: Iterable[Any]) -> Iterator[Any]:
         """Runs a chain in this process, one unit at a time."""
         yield from self._timed(steps, self._here(steps, units))
 
@@ -257,8 +263,8 @@ class Engine:
                 result = waiting.pop()
                 for step in made:
                     result = step(result)
-                if isinstance(result, UnitResult) and result.left:
-                    waiting.append(list(result.left))
+                if isinstance(result, UnitResult) and result.not_begun:
+                    waiting.append(list(result.not_begun))
                 self.heartbeat.beat()
                 yield result
 

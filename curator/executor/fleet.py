@@ -394,11 +394,11 @@ class Fleet:
         result = pickle.loads(answer.result)
         if isinstance(result, CuratorError):
             raise result
-        if isinstance(result, UnitResult) and result.left:
+        if isinstance(result, UnitResult) and result.not_begun:
             # A worker of the same pool takes these items, if the pool has a worker.
             is_last = self._is_last(worker.pool)
             put = self._waiting.append if is_last else self._waiting.appendleft
-            put(UnitAttempts(unit=list(result.left)))
+            put(UnitAttempts(unit=list(result.not_begun)))
         return result
 
     def _on_ready(self, worker: Worker, ready: WorkerReady) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 AGAIN_S = 5.0
 """Time after which another signal interrupts again, unless the command is ending already: native
@@ -61,7 +61,7 @@ def ends_when_asked() -> Iterator[None]:
         yield
         return
     _now = _Interruption(is_active=True)
-    before = {number: signal.getsignal(number) for number in HELD}
+    before = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
@@ -137,7 +137,7 @@ def end_process(code: int) -> NoReturn:
     40 commands aborted during teardown, after all output. The cause is unknown, perhaps threads of
     libraries. An interrupt during teardown also prints a traceback of some library.
     """
-    for number in HELD:
+    for number in HANDLED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -159,7 +159,7 @@ def signals_held() -> Iterator[None]:
     if not _is_main():
         yield
         return
-    handlers = {number: signal.getsignal(number) for number in HELD}
+    handlers = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
     taken, given = os.pipe()
     os.set_blocking(taken, False)
     os.set_blocking(given, False)
@@ -184,7 +184,7 @@ def signals_held() -> Iterator[None]:
         os.close(taken)
         os.close(given)
     for received in arrived:
-        handler = handlers[signal.Signals(received)] if received in HELD else None
+        handler = handlers[signal.Signals(received)] if received in HANDLED_SIGNALS else None
         if callable(handler):
             handler(received, None)
     if leaves is not None:

@@ -49,7 +49,7 @@ class UnitResult(Generic[ResultT]):
         n_items: Number of finished items.
         video_s: Seconds of video in the finished items.
         work_s: `video_s`, weighted by the cost of each second.
-        left: Items that were not begun. They become another unit.
+        not_begun: Items for which no time was left. They become another unit.
         notes: Warnings for the user.
     """
 
@@ -59,7 +59,7 @@ class UnitResult(Generic[ResultT]):
     n_items: int = 0
     video_s: float = 0.0
     work_s: float = 0.0
-    left: tuple[Any, ...] = ()
+    not_begun: tuple[Any, ...] = ()
     notes: tuple[str, ...] = ()
 
     def divided(self) -> "list[UnitResult[Any]]":
@@ -79,7 +79,7 @@ class UnitWorker:
         keep: Called with items and results. Its return value leaves the worker instead of the
             results, for example as the name of the part that holds them.
         store_s: Seconds after which a unit ends early: finished items are stored, and the others
-            are returned in `UnitResult.left`. None for no such limit. Not with `load`.
+            are returned in `UnitResult.not_begun`. None for no such limit. Not with `load`.
         rest: Purpose of the CPU-seconds that the stage does not measure; None for its name.
     """
 
@@ -127,7 +127,7 @@ class UnitWorker:
         self._video_s, self._work_s = before.video_s, before.work_s
         spent = self._clock.begin()
         results: Any = self._results(items, n_deaths)
-        items, left = items[: len(results)], tuple(items[len(results) :])
+        items, not_begun = items[: len(results)], tuple(items[len(results) :])
         spent.update(self._stage.cpu_s)
         if self._keep is not None:
             begun_s = thread_cpu_s()
@@ -153,7 +153,7 @@ class UnitWorker:
             n_items=before.n_items or len(items),
             video_s=self._video_s,
             work_s=self._work_s,
-            left=before.left or left,
+            not_begun=before.not_begun or not_begun,
             notes=notes,
         )
 

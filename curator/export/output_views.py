@@ -57,7 +57,7 @@ from curator.tables.view_store import (
 
 logger = logging.getLogger(__name__)
 
-_CHOSEN = ("name", "snapshot", "where", "split", "buckets", "marks", "made")
+_CHOSEN = ("name", "snapshot", "where", "split", "buckets", "marks", "created_at")
 """Fields of a view that do not follow from its samples."""
 _WRITERS = 16
 
@@ -104,7 +104,7 @@ def make_view(
         "split": choice.split,
         "buckets": list(choice.buckets),
         "marks": choice.marks,
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     check()
     # Until all files are those of this choice, no reader finds a view.

@@ -76,10 +76,10 @@ class ClipLoader(DataLoader[Batch]):
         batches: Iterator[Packed] = super().__iter__()
         if self._clips.gpu is not None and self.num_workers:
             batches = _owned(batches, self._clips.gpu)
-        for held in batches:
+        for packed in batches:
             # A worker of this process pickled the data, so loading it is safe.
-            batch: Batch = pickle.loads(held.rest)
-            batch = batch if held.video is None else {"video": held.video} | batch
+            batch: Batch = pickle.loads(packed.rest)
+            batch = batch if packed.video is None else {"video": packed.video} | batch
             self._clips.advance(batch)
             yield batch
         self._clips.set_epoch(epoch + 1)
@@ -116,15 +116,15 @@ def _owned(batches: Iterator[Packed], gpu: int) -> Iterator[Packed]:
     own_stream = torch.cuda.Stream(gpu)
     while True:
         with torch.cuda.stream(own_stream):
-            held = next(batches, None)
-            if held is None:
+            packed = next(batches, None)
+            if packed is None:
                 return
-            if held.video is None:
-                yield held
+            if packed.video is None:
+                yield packed
                 continue
-            video = held.video.clone()
-            held.video.data = video.new_empty(0)
+            video = packed.video.clone()
+            packed.video.data = video.new_empty(0)
         using = torch.cuda.current_stream(gpu)
         using.wait_stream(own_stream)
         video.record_stream(using)
-        yield Packed(video, held.rest)
+        yield Packed(video, packed.rest)

@@ -57,10 +57,10 @@ def ray_clips(
     started = _started_ray()
     if not 0 <= first_step <= dataset.steps:
         raise UsageError(f"first_step {first_step}; expected 0 to {dataset.steps}")
-    held = started.put(dataset)
+    reference = started.put(dataset)
 
     def decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        clips: ClipDataset = started.get(held)
+        clips: ClipDataset = started.get(reference)
         yield from _rows(clips, epoch, int(row["step"]))
 
     steps = [{"step": step} for step in range(first_step, dataset.steps)]

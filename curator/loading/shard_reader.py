@@ -288,8 +288,14 @@ def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], list[dict[str, A
                     offsets.append(member.offset)
                 end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
                 if member.name == f"{key}.json":
-                    held = orjson.loads(tar.extractfile(member).read())  # type: ignore[union-attr]
-                    values = (key, held["n_frames"], held["height"], held["width"], held["fps"])
+                    fields = orjson.loads(tar.extractfile(member).read())  # type: ignore[union-attr]
+                    values = (
+                        key,
+                        fields["n_frames"],
+                        fields["height"],
+                        fields["width"],
+                        fields["fps"],
+                    )
                     facts.append(dict(zip(FACTS, values, strict=True)))
     except (tarfile.TarError, ValueError, KeyError) as error:
         raise ShardError(

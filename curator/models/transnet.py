@@ -179,7 +179,7 @@ class _EarlierFrames(NamedTuple):
     pictures: "Tensor | None" = None
     colours: "Tensor | None" = None
     n_given: int = 0
-    """Number of held frames that are already classified."""
+    """Number of earlier frames that are already classified."""
     n_seen: int = 0
     n_answered: int = 0
     """Numbers of frames that arrived, and that were classified; both include padding."""
@@ -195,7 +195,7 @@ class ShotStream:
         self._chunk = chunk
         self._work = OneAhead("transnet" if in_background else None)
         none = [None] * len(network.blocks)
-        self._held = _EarlierFrames(none, none, HeadStream(network.head))
+        self._earlier = _EarlierFrames(none, none, HeadStream(network.head))
         self._pending: list[Tensor] = []
         self._n_pending = self._n_frames = 0
         self._answers: list[Tensor] = []
@@ -283,42 +283,44 @@ class ShotStream:
 
     def _compute(self, frames_THWC: "Tensor", *, is_last: bool) -> None:
         """Runs a chunk through all layers; if this fails, the state is unchanged."""
-        net, torch, held = self._network, self._network.torch, self._held
+        net, torch, earlier = self._network, self._network.torch, self._earlier
 
         def joined(before: "Tensor | None", new: "Tensor") -> "Tensor":
             return new if before is None else torch.cat([before, new])
 
-        head = copy(held.head)
-        head.push(self._shown(frames_THWC, held.n_seen))
-        colours = joined(held.colours, _colour_histograms(torch, frames_THWC))
+        head = copy(earlier.head)
+        head.push(self._shown(frames_THWC, earlier.n_seen))
+        colours = joined(earlier.colours, _colour_histograms(torch, frames_THWC))
         x = frames_THWC.to(net.dtype).permute(0, 3, 1, 2)
         blocks, means = [], []
-        for block, before, mean in zip(net.blocks, held.blocks, held.means, strict=True):
+        for block, before, mean in zip(net.blocks, earlier.blocks, earlier.means, strict=True):
             x, after = run_block(block, x, before, is_last=is_last)
             blocks.append(after)
             means.append(joined(mean, x.mean(dim=(2, 3), dtype=torch.float32)))
         flat = x.permute(0, 2, 3, 1).reshape(len(x), -1)
-        pictures = joined(held.pictures, net.from_picture(flat).float())
+        pictures = joined(earlier.pictures, net.from_picture(flat).float())
         # Only frames with all their neighbours known are compared and classified.
         n_known = min(len(part) for part in means)
-        n_new = max(0, n_known - held.n_given - (0 if is_last else _LOOK))
+        n_new = max(0, n_known - earlier.n_given - (0 if is_last else _LOOK))
         new_answers = []
         if n_new:
             joined_means = torch.cat([part[:n_known] for part in means], dim=1)
             answers = self._answers_of(
-                joined_means, colours[:n_known], pictures[:n_new], held.n_given, n_new
+                joined_means, colours[:n_known], pictures[:n_new], earlier.n_given, n_new
             )
-            new_answers.append(head.answer(self._shown(answers, held.n_answered), is_last=is_last))
-        drop = max(0, held.n_given + n_new - _LOOK)
-        self._held = _EarlierFrames(
+            new_answers.append(
+                head.answer(self._shown(answers, earlier.n_answered), is_last=is_last)
+            )
+        drop = max(0, earlier.n_given + n_new - _LOOK)
+        self._earlier = _EarlierFrames(
             blocks=blocks,
             means=[part[drop:].clone() for part in means],
             head=head,
             pictures=pictures[n_new:].clone(),
             colours=colours[drop:].clone(),
-            n_given=held.n_given + n_new - drop,
-            n_seen=held.n_seen + len(frames_THWC),
-            n_answered=held.n_answered + n_new,
+            n_given=earlier.n_given + n_new - drop,
+            n_seen=earlier.n_seen + len(frames_THWC),
+            n_answered=earlier.n_answered + n_new,
         )
         self._answers += new_answers
 

@@ -67,7 +67,7 @@ REPORT = "report/index.html"
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
-def alone() -> None:
+def no_lease_check() -> None:
     """Checks nothing: no other run can write to the output."""
 
 

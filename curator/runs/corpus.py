@@ -33,7 +33,7 @@ from curator.stage import (
     Work,
 )
 from curator.tables.candidate_store import ProposedUnit
-from curator.tables.clip_rows import ClipRows, ClipStore, fields_of
+from curator.tables.clip_rows import ClipRows, DiskClipTable, fields_of
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows, in_blocks
@@ -60,7 +60,7 @@ RULES = "rules"
 """Family of the rules: each rule as applied, with its counts. `summary.json` has the same rows."""
 _PART_OF = ("clip_id", "source_id", "shot", "start_frame", "end_frame")
 """Columns that the row of a part copies from its clip, before `part_start_s` and `part_end_s`."""
-_RESERVED = frozenset({"stamp", "generation"})
+_RESERVED = frozenset({"fingerprint", "generation"})
 """Names that the run itself writes; a stage may not use them."""
 
 
@@ -77,8 +77,8 @@ def _nothing(family: str) -> None:
     """Returns the values of a family if no earlier generation counts: None."""
 
 
-class DecidedClips:
-    """Clips about which stages decide, one stage after the other.
+class CorpusState:
+    """The clips, and what stages said about them so far; `decide` runs the next stage.
 
     Args:
         clips: Candidates in the order of source and time, or rows with the decisions of the rules.
@@ -88,13 +88,13 @@ class DecidedClips:
         tables: Tables that stages of earlier runs left; None for none.
         ready: Names of stages that are set up; None for none.
         footage: Returns the footage of the clips.
-        elsewhere: Returns clips outside of these, which stay for certain.
+        reference_clips: Returns clips outside of these, which no decision changes.
         marks: Marks by clip id.
         propose: Returns candidates made of parts of clips, from rows of `parts`, in the form of
             the output; None if parts do not become clips.
 
     Attributes:
-        left: JSON values that stages left, by family. Tables are in `tables` instead.
+        carried_state: JSON values that stages leave, by family. Tables are in `tables` instead.
         warnings: Warnings of stages, a line each.
         parts: Parts of clips that the last stage turns into clips; None for none.
     """
@@ -109,7 +109,7 @@ class DecidedClips:
         tables: CorpusTables | None = None,
         ready: set[str] | None = None,
         footage: Callable[[], Footage] = _no_footage,
-        elsewhere: Callable[[], Sequence[ReferenceClips]] = tuple,
+        reference_clips: Callable[[], Sequence[ReferenceClips]] = tuple,
         marks: Mapping[str, Mark] = MappingProxyType({}),
         propose: Callable[[pa.Table], pa.Table] | None = None,
     ) -> None:
@@ -120,31 +120,31 @@ class DecidedClips:
             verdict: pa.array([n for n, m in marks.items() if m.verdict == verdict], pa.string())
             for verdict in VERDICTS
         }
-        self.footage, self.elsewhere = footage, elsewhere
+        self.footage, self.reference_clips = footage, reference_clips
         self._memory_budget_bytes = memory_budget_bytes
         self.vectors, self.carried, self._tables = vectors, carried, tables
         self.read = _nothing if tables is None else tables.read
         self._ready = set() if ready is None else ready
         self._candidates = None if isinstance(clips, ClipRows) else clips
         self._rows = clips if isinstance(clips, ClipRows) else None
-        self._store: ClipStore | None = None
-        self.left: dict[str, Any] = {}
+        self._store: DiskClipTable | None = None
+        self.carried_state: dict[str, Any] = {}
         self._left_tables: dict[str, pa.Table] = {}
         self.warnings: list[str] = []
         self.parts: pa.Table | None = None
         self._over = partial(
-            DecidedClips,
+            CorpusState,
             memory_budget_bytes=memory_budget_bytes,
             vectors=vectors,
             ready=self._ready,
             carried=carried,
             footage=footage,
-            elsewhere=elsewhere,
+            reference_clips=reference_clips,
             marks=marks,
         )
 
     @property
-    def clips(self) -> ClipStore:
+    def clips(self) -> DiskClipTable:
         """All clips; available after the first decision."""
         assert self._store is not None, "no stage has decided"
         return self._store
@@ -168,7 +168,7 @@ class DecidedClips:
         """
         candidates, self._candidates, self.parts = self._candidates, None, None
         corpus = (
-            _KeptClips(self, self.rows) if candidates is None else _CandidateClips(self, candidates)
+            _KeptView(self, self.rows) if candidates is None else _CandidateView(self, candidates)
         )
         try:
             if stage.name not in self._ready:
@@ -180,7 +180,7 @@ class DecidedClips:
                 elif isinstance(outcome, CarriedState):
                     self._leave(stage.name, outcome)
                 elif isinstance(outcome, Remainders):
-                    assert isinstance(corpus, _KeptClips), "the first stage divides no clips"
+                    assert isinstance(corpus, _KeptView), "the first stage divides no clips"
                     self.parts = corpus.parts(outcome)
                 elif isinstance(outcome, str):
                     self.warnings.append(outcome)
@@ -208,14 +208,14 @@ class DecidedClips:
         if not candidates.num_rows:
             return
         order = pc.sort_indices(candidates, [(name, "ascending") for name in CLIP_ORDER])
-        some = self._over(take_rows(candidates, order), carried=self.left.get)
+        some = self._over(take_rows(candidates, order), carried=self.carried_state.get)
         for stage in self._rules:
             some.decide(stage, CorpusWork(stage.name))
         decided = pa.concat_tables(some.clips.blocks())
         details = pa.array([f"{REMAINDER} of {name}" for name in _parents(decided, parts)])
         self.clips.append(with_column(decided, "reason_detail", details.cast(pa.string())))
-        counts = {rule["rule"]: rule for rule in some.left[RULES]}
-        for rule in self.left[RULES]:
+        counts = {rule["rule"]: rule for rule in some.carried_state[RULES]}
+        for rule in self.carried_state[RULES]:
             more = counts.get(rule["rule"], {})
             rule |= {name: rule[name] + more.get(name, 0) for name in ("first", "alone", "any")}
 
@@ -236,7 +236,7 @@ class DecidedClips:
             else:
                 self._left_tables[left.family] = left.rows
             return
-        if left.family in _RESERVED or left.family in self.left:
+        if left.family in _RESERVED or left.family in self.carried_state:
             raise CuratorError(
                 f"stage {stage} leaves {left.family!r}, a name that the run or a stage uses "
                 "already; expected another name"
@@ -255,28 +255,28 @@ class DecidedClips:
                 f"stage {stage}: {left.family!r} takes {n_bytes} bytes as JSON; expected at most "
                 f"{_MAX_LEFT_BYTES}, because each snapshot holds these bytes"
             )
-        self.left[left.family] = left.rows
+        self.carried_state[left.family] = left.rows
 
     def add_decided(self, decided: pa.Table) -> None:
         """Adds clips with decisions; clips come in order."""
         if self._store is None:
-            self._store = ClipStore(decided.schema, self._memory_budget_bytes)
+            self._store = DiskClipTable(decided.schema, self._memory_budget_bytes)
         self._store.add(decided)
 
 
-class _Shared:
-    """The data that a stage reads besides the columns of its clips."""
+class _CorpusView:
+    """A `curator.stage.Corpus`: what a stage reads of a `CorpusState`."""
 
-    def __init__(self, of: DecidedClips) -> None:
+    def __init__(self, of: CorpusState) -> None:
         self._of = of
         self.vectors, self.carried, self.read = of.vectors, of.carried, of.read
-        self.footage, self.elsewhere, self.marked = of.footage, of.elsewhere, of.marked
+        self.footage, self.reference_clips, self.marked = of.footage, of.reference_clips, of.marked
 
 
-class _CandidateClips(_Shared):
-    """The candidates: the corpus stores decisions about a block before it reads the next block."""
+class _CandidateView(_CorpusView):
+    """The candidates, for the first stage, which decides about a block before it reads the next."""
 
-    def __init__(self, of: DecidedClips, candidates: SortedRows | pa.Table) -> None:
+    def __init__(self, of: CorpusState, candidates: SortedRows | pa.Table) -> None:
         super().__init__(of)
         self._all = candidates
         self._block = candidates.schema.empty_table()
@@ -309,10 +309,10 @@ class _CandidateClips(_Shared):
         self._of.add_decided(clips)
 
 
-class _KeptClips(_Shared):
-    """The kept rows at the start of a stage."""
+class _KeptView(_CorpusView):
+    """The rows that are kept when a stage begins, for all stages but the first."""
 
-    def __init__(self, of: DecidedClips, rows: ClipRows) -> None:
+    def __init__(self, of: CorpusState, rows: ClipRows) -> None:
         super().__init__(of)
         self._rows = rows
         self._numbers = rows.kept_numbers()
@@ -437,37 +437,37 @@ def _parents(clips: pa.Table, parts: pa.Table) -> Iterator[str]:
         yield next(c for a, b, c in by_source[source_id] if a <= start and end <= b)
 
 
-class ClipCorpus(DecidedClips):
-    """Shots, clips and vectors of all sources.
+class RunCorpus(CorpusState):
+    """The corpus of a run: clips as in `CorpusState`, with the shots and vectors of all sources.
 
     Args:
-        formed: Adds to candidates their size, rate and length in the output, and the metadata of
+        as_output: Adds to candidates their size, rate and length in the output, and the metadata of
             their sources.
         memory_bytes: Memory for all tables; the rest is on the local disk.
         scores: Names of the scores that candidates have.
         tables: Tables that stages of earlier runs left; None for none.
         propose: Makes candidates from parts of clips; None if parts do not become clips.
-        compared: `carried`, `footage`, `elsewhere` and `marks` of `DecidedClips`.
+        compared: `carried`, `footage`, `reference_clips` and `marks` of `CorpusState`.
     """
 
     def __init__(
         self,
-        formed: Callable[[pa.Table], pa.Table],
+        as_output: Callable[[pa.Table], pa.Table],
         memory_bytes: int,
         *,
         scores: Collection[str] = SCORES,
         tables: CorpusTables | None = None,
         propose: Callable[[pa.Table], ProposedUnit] | None = None,
-        **compared: Any,  # noqa: ANN401 - checked by `DecidedClips`
+        **compared: Any,  # noqa: ANN401 - checked by `CorpusState`
     ) -> None:
-        self._formed, budget = formed, memory_budget_of(memory_bytes)
+        self._as_output, budget = as_output, memory_budget_of(memory_bytes)
         self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, budget)
         self.stored_vectors = {
             name: StoredVectors(embeddings_schema(1).empty_table(), budget)
             for name in ("embeddings", "clip_embeddings")
         }
         """Scene vectors of all clips, and CLIP vectors if the recipe names a CLIP model."""
-        schema = formed(candidates_schema(scores).empty_table()).schema
+        schema = as_output(candidates_schema(scores).empty_table()).schema
         super().__init__(
             SortedRows(schema, CLIP_ORDER, budget),
             budget,
@@ -479,7 +479,7 @@ class ClipCorpus(DecidedClips):
 
     def add(self, proposed: ProposedUnit) -> pa.Table:
         """Adds the candidates of some sources; returns them with their form in the output."""
-        clips = self._formed(proposed.clips)
+        clips = self._as_output(proposed.clips)
         assert isinstance(self._candidates, SortedRows), "a stage has decided"
         self._candidates.add(clips)
         self.shots.add(proposed.shots)
@@ -500,9 +500,9 @@ class ClipCorpus(DecidedClips):
     def _of_parts(self, propose: Callable[[pa.Table], ProposedUnit], parts: pa.Table) -> pa.Table:
         proposed = propose(parts)
         self._add_vectors(proposed)
-        return self._formed(proposed.clips)
+        return self._as_output(proposed.clips)
 
-    def alone(self, stages: Iterable[AnyCorpusStage], clips: pa.Table) -> ClipRows:
+    def passing(self, stages: Iterable[AnyCorpusStage], clips: pa.Table) -> ClipRows:
         """Returns those candidates of some sources that pass stages without needing other clips."""
         some = self._over(clips)
         for stage in stages:

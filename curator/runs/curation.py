@@ -20,13 +20,13 @@ from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
-from curator.runs.commit_run import alone
+from curator.runs.commit_run import no_lease_check
 from curator.runs.dropped_clips import DropCheck
-from curator.runs.elsewhere import check_recognition, exclude_removed_sources
 from curator.runs.generations import CARRIED, Generations, carry, last_sources, why_stale
 from curator.runs.measuring import Ahead
 from curator.runs.one_pass import GenerationRun, Results, RunScope, earlier_results
 from curator.runs.progress_report import expected_of, read_plan
+from curator.runs.reference_clips import check_recognition, exclude_removed_sources
 from curator.runs.repair import repair_objects
 from curator.runs.run_context import RunContext, RunLog
 from curator.scheduler import RowScheduler, UnitRunner
@@ -64,7 +64,7 @@ class Run:
         engine: Engine,
         progress: Progress,
         *,
-        check: Callable[[], None] = alone,
+        check: Callable[[], None] = no_lease_check,
         memory_bytes: int | None = None,
     ) -> None:
         self._sources = SourceTable()
@@ -187,7 +187,7 @@ class Run:
                 run.metadata,
                 earlier,
                 scope.reusable,
-                run.judged,
+                run.decided_with,
             )
             if why is None:
                 n_kept = self._sources.settle(earlier)

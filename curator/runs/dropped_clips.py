@@ -94,7 +94,7 @@ class DropCheck:
         """Logs clips of contents outside the run; raises `UsageError` if these clips must stay."""
         missing = self.missing(sources.contents())
         self._accepted = missing["source_id"]
-        self._judge(by_source(missing, sources.contents_of), sources)
+        self._check(by_source(missing, sources.contents_of), sources)
 
     def refuse_unread(self, sources: SourceTable) -> None:
         """Raises `NothingReadableError` if no source can be read, and OUT has clips."""
@@ -139,7 +139,7 @@ class DropCheck:
             dropped.append(DroppedClips(why=why, clips=lost, cause="".join(causes.to_pylist())))
             gone = rest
         dropped.append(DroppedClips(why=Why.RECIPE, clips=gone))
-        self._judge([lost for lost in dropped if lost.clips.num_rows], sources)
+        self._check([lost for lost in dropped if lost.clips.num_rows], sources)
 
     def missing(self, contents: pa.ChunkedArray, unread: Sequence[str] = ()) -> pa.Table:
         """Returns the clips in the shards from contents outside the run.
@@ -186,7 +186,7 @@ class DropCheck:
             f"its work; {remedy}"
         )
 
-    def _judge(self, dropped: Sequence[DroppedClips], sources: SourceTable) -> None:
+    def _check(self, dropped: Sequence[DroppedClips], sources: SourceTable) -> None:
         problem = self.problem(dropped)
         if problem is not None:
             if not len(sources.contents()):

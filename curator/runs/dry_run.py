@@ -138,13 +138,13 @@ def _contents(
     own_id = {(row["uri"], row["version"]): row["source_id"] for row in decided}
     contents: dict[str, str | None] = {}
 
-    def take(probes: pa.Table) -> None:
+    def on_result(probes: pa.Table) -> None:
         for row in probes.to_pylist():
             stored = None if row["error_code"] else row["source_id"]
             contents[row["uri"]] = own_id.get((row["uri"], row["version"])) or stored
 
     rows = FamilyRows(graph_of(recipe)["scan"], store)
-    for source in rows.missing(listed, take, ("uri", "version", "source_id", "error_code")):
+    for source in rows.missing(listed, on_result, ("uri", "version", "source_id", "error_code")):
         row = last.get(source.uri)
         if row is None or row["version"] != source.version or row["error_code"] in RETRIED:
             contents[source.uri] = _UNREAD

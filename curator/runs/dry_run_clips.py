@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from curator.dataset.output_form import as_written
 from curator.errors import ModelError
-from curator.measures.judging import corpus_of, judge_table
+from curator.measures.filtering import corpus_of, filter_table
 from curator.measures.rules import resolve
 from curator.number_text import amount
 from curator.pipeline import filter_needs, graph_of
@@ -54,7 +54,7 @@ def clip_lines(
     }
     needs = filter_needs(recipe)
     bounds = resolve(rules, corpus_of(clips, needs), measures=measures_of(recipe))
-    decided = judge_table(clips, bounds, needs).clips
+    decided = filter_table(clips, bounds, needs).clips
     kept = decided.filter(pc.equal(decided["decision"], "kept"))
     written = _written(store, previous, graph["cut"].fingerprint({}))
     todo = kept.filter(pc.invert(pc.is_in(kept["clip_id"], value_set=written)))

@@ -21,14 +21,14 @@ from curator.tables.checksums import read_parquet
 from curator.tables.out_layout import listed
 from curator.tables.output_format import existing
 from curator.tables.schemas import SOURCES_SCHEMA
-from curator.tables.snapshot_store import CANDIDATES, INDEXES, JUDGED
+from curator.tables.snapshot_store import CANDIDATES, DECIDED_WITH, INDEXES
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable, without_copies
 
 CARRIED = "sources_of_earlier_runs"
 """Key of `work` in the summary: number of sources that stay although the run does not name them."""
-STAMP, GENERATION = "stamp", "generation"
-"""Fields of `judged`: a fingerprint, and the number of the last generation."""
+FINGERPRINT, GENERATION = "fingerprint", "generation"
+"""Fields of `decided_with`: a fingerprint, and the number of the last generation."""
 _CAPTIONS = "captions"
 _CAPTIONERS = "captioners"
 _SHORT = 0.5
@@ -102,7 +102,7 @@ def why_stale(
     metadata: SourceMetadata,
     earlier: pa.Table,
     reusable: ReusableShards,
-    judged: Mapping[str, Any],
+    present: Mapping[str, Any],
 ) -> str | None:
     """Returns why the run must decide again about clips of earlier runs; None if it need not.
 
@@ -113,13 +113,13 @@ def why_stale(
         metadata: Metadata of the sources.
         earlier: Rows of `sources` of the last run.
         reusable: Tars that exist.
-        judged: Fingerprints of this run, from `judged_by`.
+        present: Fingerprints of this run, from `decided_with`.
     """
-    before = previous.get(JUDGED, {})
-    if before.get(STAMP) != judged[STAMP]:
+    before = previous.get(DECIDED_WITH, {})
+    if before.get(FINGERPRINT) != present[FINGERPRINT]:
         return "the recipe, this version, or the columns of metadata changed"
-    sections, _ = judged[_CAPTIONS]
-    if _of_captions(previous["recipe"], previous["extensions"], sections) != judged[_CAPTIONS]:
+    sections, _ = present[_CAPTIONS]
+    if _of_captions(previous["recipe"], previous["extensions"], sections) != present[_CAPTIONS]:
         return f"the section {', '.join(sections)} of the recipe changed"
     contents = sources.by_content()
     there = pc.is_in(earlier["source_id"], value_set=contents["source_id"])
@@ -152,7 +152,7 @@ def _described_otherwise(contents: pa.Table, earlier: pa.Table) -> list[str]:
     return uris
 
 
-def judged_by(
+def decided_with(
     recipe: Recipe,
     graph: Graph,
     fingerprints: Mapping[str, str],
@@ -174,7 +174,9 @@ def judged_by(
     versions = {stage.name: stage.version for stage in graph if stage.name not in added}
     columns = sorted((field.name, str(field.type)) for field in metadata)
     return {
-        STAMP: fingerprint("judged", settings, stage_fingerprints, versions, others, columns),
+        FINGERPRINT: fingerprint(
+            "decided_with", settings, stage_fingerprints, versions, others, columns
+        ),
         _CAPTIONS: _of_captions(recipe.model_dump(mode="json"), extensions, sections),
     }
 

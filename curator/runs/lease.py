@@ -42,7 +42,7 @@ _RELEASED_S = 5.0
 """Longest wait until the object of a released lease is removed."""
 _CONFIRMED_S = 5.0
 """Age up to which `Lease.check` reuses its last result; a lease takes much longer to expire."""
-_LOOKS = 4
+_READ_ATTEMPTS = 4
 """Attempts to read the object before a holder gives up. The network may damage a single read."""
 _PATIENCE_S = 10.0
 """Longest wait for a release. If the network is gone, the release may never end."""
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def held(store: Store, command: str) -> "Iterator[Lease]":
+def acquire_lease(store: Store, command: str) -> "Iterator[Lease]":
     """Holds an output root while the block runs; other runs see the name of the command.
 
     If the present holder may be dead, waits for a sign of life, at most until its lease expires.
@@ -87,7 +87,7 @@ def held(store: Store, command: str) -> "Iterator[Lease]":
 
 
 class Lease:
-    """The lease of this run on an output root; `held` creates it.
+    """The lease of this run on an output root; `acquire_lease` creates it.
 
     `begun` is when the request for the root began, and `version` is the version of the object.
     `is_guarded` is False if the store does not support conditional writes.
@@ -129,7 +129,7 @@ class Lease:
             begun = _now()
             if self._lost is None and begun - self._confirmed >= _CONFIRMED_S:
                 if begun - self._renewed < 1.5 * RENEW_S:
-                    self._look()
+                    self._read()
                     self._confirmed = begun
                 else:
                     self._renew()
@@ -192,7 +192,7 @@ class Lease:
             info = self._store.replace(LEASE, mine.to_bytes(), self._version)
             if info is None:
                 # If the response to an earlier write was lost, `_version` is out of date.
-                self._look()
+                self._read()
                 return self._lost is not None
         except UnconditionalStoreError as error:
             _warn_unguarded(self._store, error)
@@ -204,9 +204,9 @@ class Lease:
         self._version, self._renewed, self._confirmed = info.version, begun, begun
         return True
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         """Reads the object: notes its version, or why this run has lost the root."""
-        for _ in range(_LOOKS):
+        for _ in range(_READ_ATTEMPTS):
             entry = self._store.read_versioned(LEASE)
             if entry is None:
                 self._lost = f"{LEASE} is gone"
@@ -235,12 +235,12 @@ class Lease:
                 if self._is_guarded:
                     is_marked = self._store.replace(LEASE, released, self._version) is not None
                 else:
-                    self._look()
+                    self._read()
                     is_marked = self._lost is None
                 if is_marked:
                     self._store.delete([LEASE])
                     return
-                self._look()
+                self._read()
                 if self._lost is not None:
                     return
         except StorageError as error:

@@ -13,13 +13,14 @@ from functools import partial
 
 import pyarrow as pa
 
+from curator.executor.engine import Placement
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import stage_step
 from curator.executor.worker import Step
 from curator.records.clips import Span
 from curator.records.columns import field_names
 from curator.records.sources import SourceRef
-from curator.runs.elsewhere import EXCLUDED_CLIPS
+from curator.runs.reference_clips import EXCLUDED_CLIPS
 from curator.runs.run_context import RunContext, RunLog
 from curator.stage import Resources
 from curator.stages.analyze.analysis_driver import Analyzing
@@ -42,7 +43,7 @@ def measure(
     run: RunContext,
     sources: Sequence[SourceRef],
     candidates: Candidates,
-    take: Callable[[ProposedUnit], None],
+    on_result: Callable[[ProposedUnit], None],
     log: RunLog,
     *,
     all_: bool = True,
@@ -54,7 +55,7 @@ def measure(
         run: The run.
         sources: Sources, each content once.
         candidates: The store of candidates.
-        take: Gets stored candidates first, and new ones when they are made.
+        on_result: Gets stored candidates first, and new ones when they are made.
         log: Gets the counts, and shows the progress.
         all_: Whether `candidates` may drop candidates of all other sources.
         is_ahead: Whether a pass works at the same time.
@@ -65,11 +66,11 @@ def measure(
         if proposed.n_excluded:
             log.counts[EXCLUDED_CLIPS] += proposed.n_excluded
         candidates.add(proposed)
-        take(proposed)
+        on_result(proposed)
 
     uris = {str(source.source_id): source.uri for source in sources}
     for stored in candidates.load(uris, all_=all_):
-        take(stored)
+        on_result(stored)
     missing = [s for s in sources if str(s.source_id) not in candidates.track_part]
     if missing:
         n_known = len(sources) - len(missing)
@@ -119,7 +120,8 @@ def _join_payload(run: RunContext, into: Mapping[str, Sequence[str]]) -> Iterato
         name=run.graph.writer("candidates").name,
     )
     units = [PayloadJoin(into=name, names=tuple(names)) for name, names in into.items()]
-    yield from run.engine.run([step], units, small=not run.engine.is_started, is_shown=False)
+    placement: Placement = "ray" if run.engine.is_started else "child"
+    yield from run.engine.run([step], units, placement=placement, is_shown=False)
 
 
 def _analyzing(run: RunContext, log: RunLog, *, is_ahead: bool = False) -> Analyzing:

@@ -29,12 +29,12 @@ from curator.records.clips import Clip
 from curator.records.sources import SourceRef
 from curator.runs.annotating import annotate, rejected_before, stored_values
 from curator.runs.commit_run import Commit, Rows, clip_outcomes, commit_run, kept_by_source
-from curator.runs.corpus import RULES, ClipCorpus
+from curator.runs.corpus import RULES, RunCorpus
 from curator.runs.dropped_clips import DropCheck
-from curator.runs.elsewhere import elsewhere_of, reject_removed
-from curator.runs.generations import GENERATION, STAMP
+from curator.runs.generations import FINGERPRINT, GENERATION
 from curator.runs.marked_clips import SUMMARY_KEY, MarkedClips
 from curator.runs.measuring import Ahead, measure, remainders
+from curator.runs.reference_clips import reference_clips_of, reject_removed
 from curator.runs.run_context import RunContext
 from curator.stage import AnyCorpusStage, AnyGraphStage, AnyStage, Phase
 from curator.stages.caption.measured_caption import measured_captions
@@ -59,7 +59,7 @@ from curator.tables.schemas import (
     candidates_schema,
     with_declared,
 )
-from curator.tables.snapshot_store import CANDIDATES, EARLIER, INDEXES, JUDGED
+from curator.tables.snapshot_store import CANDIDATES, DECIDED_WITH, EARLIER, INDEXES
 from curator.tables.source_table import SourceTable
 
 if TYPE_CHECKING:
@@ -158,9 +158,9 @@ class GenerationRun:
         fingerprint = self._run.fingerprint_of("candidates")
         return CorpusTables(self._run.fenced, fingerprint, earlier=earlier)
 
-    def _empty(self) -> ClipCorpus:
+    def _empty(self) -> RunCorpus:
         run = self._run
-        return ClipCorpus(
+        return RunCorpus(
             self._formed,
             run.memory_bytes,
             scores=measures_of(run.recipe).specs,
@@ -168,7 +168,9 @@ class GenerationRun:
             propose=self._propose,
             carried=self._carried,
             footage=self._candidates.footage,
-            elsewhere=lambda: elsewhere_of(run.store, run.recipe, run.removals, self._before),
+            reference_clips=lambda: reference_clips_of(
+                run.store, run.recipe, run.removals, self._before
+            ),
             marks=run.marks,
         )
 
@@ -208,17 +210,22 @@ class GenerationRun:
             self._ahead = {str(source.source_id): source for source in sources}
         with self._log.timed(first.step):
             measure(
-                self._run, sources, self._candidates, self._take, self._log, all_=self._is_whole
+                self._run,
+                sources,
+                self._candidates,
+                self._add_candidates,
+                self._log,
+                all_=self._is_whole,
             )
 
-    def _take(self, proposed: ProposedUnit) -> None:
+    def _add_candidates(self, proposed: ProposedUnit) -> None:
         self._sources.measured(proposed.sources)
         clips = self._corpus.add(self._scored(proposed))
         n_clips, seconds = self._log.clips.get(UNDECIDED, (0, 0.0))
         seconds += sum(clips["seconds"].to_pylist())
         self._log.clips = {UNDECIDED: (n_clips + clips.num_rows, seconds)}
         if self._ahead is not None:
-            passing = self._corpus.alone(self._graph.deciding(), clips)
+            passing = self._corpus.passing(self._graph.deciding(), clips)
             self._n_passed += len(passing.kept_numbers())
             self._log.progress.clips(self._n_before.total() + self._n_passed)
             self._cutting.ahead(passing, self._ahead)
@@ -269,7 +276,7 @@ class GenerationRun:
 
     def _carried(self, family: str) -> Any:  # noqa: ANN401 - as the stage left it
         """Returns the values of a family that earlier generations left; None if none count."""
-        return None if self._before is None else self._before[JUDGED].get(family)
+        return None if self._before is None else self._before[DECIDED_WITH].get(family)
 
     def _propose(self, parts: pa.Table) -> ProposedUnit:
         """Returns candidates made from parts of clips."""
@@ -348,7 +355,7 @@ class GenerationRun:
         for unit in cutting.cut(clips, self._kept_sources(), then):
             begin()
             if captioning is not None:
-                captioning.take(unit.frames, unit.facts())
+                captioning.submit(unit.frames, unit.facts())
         begin()
         self._locations = cutting.finish(clips)
         reject_removed(clips, self._run.removals)
@@ -482,15 +489,19 @@ class GenerationRun:
     def _decided(self) -> dict[str, Any]:
         """Returns the fields of the summary that come from the stages before `caption`."""
         corpus, run = self._corpus, self._run
-        left = dict(corpus.left)
+        left = dict(corpus.carried_state)
         rules = left.pop(RULES)
-        judged = {STAMP: run.judged[STAMP], **left, GENERATION: self._sources.last_generation()}
+        decided_with = {
+            FINGERPRINT: run.decided_with[FINGERPRINT],
+            **left,
+            GENERATION: self._sources.last_generation(),
+        }
         return {
             "fingerprints": {table: run.fingerprint_of(table) for table in FINGERPRINTED},
             "extensions": run.extensions,
             **({} if run.learned is None else {SUITABILITY: run.learned.fingerprint}),
             "rules": rules,
-            JUDGED: judged,
+            DECIDED_WITH: decided_with,
             CANDIDATES: sorted(self._candidates.names() | self._left.names("duplicate_pairs")),
         }
 

@@ -17,7 +17,7 @@ from curator.recipe import (
     with_changes,
 )
 from curator.records.clips import OF_FORM
-from curator.stage import JUDGED_AGAIN
+from curator.stage import FILTERED_AGAIN
 from curator.storage import Store
 from curator.tables.out_layout import MANIFEST
 from curator.tables.output_format import find_settings, read_summary
@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 _OF_NO_STAGE = {
     "run": "this key applies to the new sources of this run",
-    "run.marks": JUDGED_AGAIN,
-    **{key: JUDGED_AGAIN for key, _ in OF_FORM.values()},
+    "run.marks": FILTERED_AGAIN,
+    **{key: FILTERED_AGAIN for key, _ in OF_FORM.values()},
     "run.mode": "all clips are decided about again, except in mode growing without clusters",
-    "stages": "changed stages judge, cut or annotate clips again",
+    "stages": "changed stages filter, cut or annotate clips again",
     "train_for": "the summary of the run says what other trainers see",
     "models": "weights are read from this place",
 }

@@ -17,7 +17,7 @@ from curator.executor.progress import Expected, Progress, ProgressStep
 from curator.executor.termination import arrived_signal
 from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
-from curator.runs.commit_run import alone
+from curator.runs.commit_run import no_lease_check
 from curator.storage import Store
 from curator.tables.lease_holder import read_holder, utc_now
 from curator.tables.out_layout import LEASE, PLAN, PROGRESS
@@ -35,7 +35,9 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def reported(store: Store, progress: Progress, check: Callable[[], None] = alone) -> Iterator[None]:
+def reported(
+    store: Store, progress: Progress, check: Callable[[], None] = no_lease_check
+) -> Iterator[None]:
     """Reports progress while the block runs, in a thread.
 
     `check` raises if this run may not write to the root any more.

@@ -22,8 +22,8 @@ from curator.executor.progress import Expected, Progress
 from curator.extensions import named
 from curator.pipeline import Graph, graph_of
 from curator.recipe import Recipe, measures_of, recipe_used, with_changes
-from curator.runs.commit_run import alone, kept_by_source
-from curator.runs.corpus import ClipCorpus
+from curator.runs.commit_run import kept_by_source, no_lease_check
+from curator.runs.corpus import RunCorpus
 from curator.runs.marked_clips import MarkedClips
 from curator.runs.one_pass import GenerationRun, RunScope
 from curator.runs.output_recipe import log_changes
@@ -76,7 +76,7 @@ class Recaption:
         engine: Engine,
         progress: Progress,
         *,
-        check: Callable[[], None] = alone,
+        check: Callable[[], None] = no_lease_check,
         memory_bytes: int | None = None,
     ) -> None:
         for change in changes:
@@ -183,7 +183,7 @@ class Snapshot:
     summary: Mapping[str, Any]
     sources: SnapshotSources
     reusable: ReusableShards
-    corpus: ClipCorpus
+    corpus: RunCorpus
     locations: Locations
     n_kept: Counter[str]
 
@@ -199,7 +199,7 @@ class Snapshot:
         store, graph, tables = run.store, run.graph, summary["tables"]
         columns = [*graph.columns(), *MarkedClips(run.marks).columns()]
         scores = measures_of(run.recipe).specs
-        corpus = ClipCorpus(lambda clips: clips, run.memory_bytes, scores=scores)
+        corpus = RunCorpus(lambda clips: clips, run.memory_bytes, scores=scores)
         places = []
         for part in tables["clips"]:
             clips = as_runs_write(read_parquet(store, part))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from curator.errors import DamagedError, StorageError
-from curator.runs.commit_run import alone
+from curator.runs.commit_run import no_lease_check
 from curator.storage import Store
 from curator.tables.checksums import TRIES, filter_in_threads, is_damaged, sealed_json, to_json
 from curator.tables.fenced_store import Digest, FencedStore
@@ -54,7 +54,11 @@ _ROUNDS = 2 * len(ALL)
 
 
 def with_repair(
-    store: Store, work: Callable[[], T], kinds: frozenset[str], *, check: Callable[[], None] = alone
+    store: Store,
+    work: Callable[[], T],
+    kinds: frozenset[str],
+    *,
+    check: Callable[[], None] = no_lease_check,
 ) -> T:
     """Does some work; after damage, removes the damaged objects and starts the work again.
 
@@ -111,7 +115,7 @@ def _remove(
 
 
 def repair_objects(
-    store: Store, *, check: Callable[[], None] = alone, makes_again: bool = True
+    store: Store, *, check: Callable[[], None] = no_lease_check, makes_again: bool = True
 ) -> None:
     """Restores damaged objects of the newest snapshot from equal copies, and removes the others.
 

@@ -18,7 +18,7 @@ from curator.measures.learned_score import LearnedScore
 from curator.measures.score_list import SUITABILITY
 from curator.pipeline import Graph
 from curator.recipe import Recipe, learned_score_of, measures_of, semantics_of
-from curator.runs.generations import judged_by
+from curator.runs.generations import decided_with
 from curator.runs.marked_clips import honoured_marks
 from curator.stages.analyze.gpu_engines import GpuProbe
 from curator.stages.caption.captioners.captioner_contract import captioner_extensions
@@ -155,13 +155,13 @@ class RunContext:
         return list(map(named, (*self.graph.extensions, *measures, *captioners)))
 
     @cached_property
-    def judged(self) -> dict[str, Any]:
+    def decided_with(self) -> dict[str, Any]:
         """Fingerprints of all that decides about clips; read them when all metadata is known."""
         fingerprints = dict(self.fingerprints)
         if self.learned is not None:
             fingerprints[SUITABILITY] = self.learned.fingerprint
         columns = self.metadata.schema()
-        return judged_by(self.recipe, self.graph, fingerprints, self.extensions, columns)
+        return decided_with(self.recipe, self.graph, fingerprints, self.extensions, columns)
 
     def candidates(self, previous: Mapping[str, Any]) -> Candidates:
         """Returns stored candidates, without objects that only snapshots before `previous` name."""

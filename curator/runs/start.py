@@ -27,10 +27,10 @@ from curator.models.weight_store import ModelStore
 from curator.number_text import amount
 from curator.pipeline import graph_of
 from curator.recipe import Overrides, Recipe, learned_score_of, measures_of, semantics_of
-from curator.runs.elsewhere import check_recognition, other_output
 from curator.runs.lease import Lease
 from curator.runs.output_recipe import recipe_for
 from curator.runs.progress_report import reported
+from curator.runs.reference_clips import check_recognition, other_output
 from curator.runs.repair import ALL, with_repair
 from curator.runs.run_context import RunLog
 from curator.stages.analyze.gpu_engines import device_here

@@ -231,10 +231,10 @@ class RangeReader(SeekableReader):
 
     def _keep(self, block: _FetchedBlock) -> None:
         self._blocks[block.start] = block
-        held = sum(len(other.data) for other in self._blocks.values())
-        while held > CACHED_BLOCKS * self._block_bytes and len(self._blocks) > 1:
+        cached_bytes = sum(len(other.data) for other in self._blocks.values())
+        while cached_bytes > CACHED_BLOCKS * self._block_bytes and len(self._blocks) > 1:
             _, dropped = self._blocks.popitem(last=False)
-            held -= len(dropped.data)
+            cached_bytes -= len(dropped.data)
 
     def _fetch(self, start: int, end: int, run: int) -> _FetchedBlock:
         answer = self._get(start, end)

@@ -99,7 +99,7 @@ class KeyIndex:
         return (self._keys.slice(at, _AT_ONCE) for at in range(0, len(self._keys), _AT_ONCE))
 
 
-class LocationColumns:
+class LocationArray:
     """N locations by number, 24 bytes each; a location is missing until it is set."""
 
     def __init__(self, n: int, column: str = "mp4") -> None:
@@ -152,7 +152,7 @@ class Locations(Mapping[str, Location]):
 
     def __init__(self, table: pa.Table) -> None:
         self._rows = KeyIndex(table["clip_id"])
-        self._places = LocationColumns(table.num_rows)
+        self._places = LocationArray(table.num_rows)
         self._places.fill(np.arange(table.num_rows), table)
 
     def __getitem__(self, clip_id: str) -> Location:

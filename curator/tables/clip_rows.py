@@ -31,7 +31,7 @@ from curator.tables.schemas import (
 
 BLOCK = 512
 """Number of rows per block; the values of a block become Python objects together."""
-HELD = 16
+LOADED_BLOCKS = 16
 """Maximum number of blocks that are Python objects at a time."""
 _ROWS_PER_CHUNK = 128 * BLOCK
 """Rows per chunk of a changed column."""
@@ -144,7 +144,7 @@ class ClipRows(Sequence[ClipRow]):
         self._base = dict(zip(table.column_names, table.columns, strict=True))
         self._own: defaultdict[str, dict[int, pa.Array]] = defaultdict(dict)
         """Changed blocks of columns, by column and number."""
-        self._held: OrderedDict[int, _Block] = OrderedDict()
+        self._loaded: OrderedDict[int, _Block] = OrderedDict()
         """The last blocks in use, by number."""
         self._block = _Block(0, 0)
 
@@ -247,7 +247,7 @@ class ClipRows(Sequence[ClipRow]):
         self._settle()
         self._own.pop(name, None)
         self._base[name] = column
-        for block in self._held.values():
+        for block in self._loaded.values():
             block.values.pop(name, None)
 
     def append(self, table: pa.Table) -> None:
@@ -258,7 +258,7 @@ class ClipRows(Sequence[ClipRow]):
         both = pa.concat_tables([self.table(schema), widened(table, schema)])
         self._base = dict(zip(both.column_names, both.columns, strict=True))
         self._n = both.num_rows
-        self._held.clear()
+        self._loaded.clear()
         self._block = _Block(0, 0)
 
     def scatter(self, numbers: NDArray[np.int64], table: pa.Table) -> None:
@@ -295,12 +295,12 @@ class ClipRows(Sequence[ClipRow]):
         return self.slice(0, self._n, schema)
 
     def _open(self, number: int) -> _Block:
-        if number not in self._held:
-            if len(self._held) >= HELD:
-                self._store(self._held.popitem(last=False)[1])
-            self._held[number] = _Block(number, self._n)
-        self._held.move_to_end(number)
-        self._block = self._held[number]
+        if number not in self._loaded:
+            if len(self._loaded) >= LOADED_BLOCKS:
+                self._store(self._loaded.popitem(last=False)[1])
+            self._loaded[number] = _Block(number, self._n)
+        self._loaded.move_to_end(number)
+        self._block = self._loaded[number]
         return self._block
 
     def _load(self, block: _Block, name: str) -> list[Any]:
@@ -324,12 +324,12 @@ class ClipRows(Sequence[ClipRow]):
         block.changed.clear()
 
     def _settle(self) -> None:
-        for block in self._held.values():
+        for block in self._loaded.values():
             self._store(block)
 
 
-class ClipStore:
-    """All clips of a run, in order: `rows` has clips that pass the rules, the disk has the others.
+class DiskClipTable:
+    """All clips of a run, in order: `rows` has clips that pass the rules, a disk table the others.
 
     Later stages read only clips that pass. The others are final, and wait in a temporary file
     for tables and report. Each kind takes at most `memory_budget_bytes` of memory.
@@ -400,7 +400,7 @@ class ClipStore:
         return ClipRows(_in_order(out, passed.table(self.schema), is_passed), self._of_clips)
 
 
-ClipColumns = ClipRows | ClipStore
+ClipColumns = ClipRows | DiskClipTable
 """Clips to read column by column, in memory or on the disk."""
 
 

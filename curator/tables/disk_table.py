@@ -76,7 +76,7 @@ class _GrowingTable:
     def __init__(self, schema: pa.Schema, memory_budget_bytes: int) -> None:
         self.schema = schema
         self._memory_budget_bytes = memory_budget_bytes
-        self._held = TableBuffer(schema)
+        self._buffer = TableBuffer(schema)
         self._spill = Spill()
         self._places: list[tuple[int, int]] = []
         """Offset and length of each batch in the file."""
@@ -85,11 +85,11 @@ class _GrowingTable:
     @property
     def num_rows(self) -> int:
         """Number of rows."""
-        return self._n_written + self._held.n_rows
+        return self._n_written + self._buffer.n_rows
 
     def whole(self) -> pa.Table:
         """Returns all rows; rows in the file are read on use."""
-        return pa.concat_tables([self._batches(self._places), self._held.whole()])
+        return pa.concat_tables([self._batches(self._places), self._buffer.whole()])
 
     def forget(self) -> None:
         """Frees the memory of the file's pages that were read."""
@@ -123,11 +123,11 @@ class DiskTable(_GrowingTable):
     def add(self, table: pa.Table) -> None:
         """Adds rows."""
         self._whole = None
-        self._held.add(like(table, self.schema))
-        if self._held.n_bytes < self._memory_budget_bytes:
+        self._buffer.add(like(table, self.schema))
+        if self._buffer.n_bytes < self._memory_budget_bytes:
             return
-        if self._held.n_rows >= BLOCK_ROWS or not self._places:
-            for batch in self._held.take().to_batches(BLOCK_ROWS):
+        if self._buffer.n_rows >= BLOCK_ROWS or not self._places:
+            for batch in self._buffer.take().to_batches(BLOCK_ROWS):
                 self._write(batch)
             # After the file exists, each block goes to the file as soon as the block is full.
             self._memory_budget_bytes = 0
@@ -168,20 +168,20 @@ class SortedRows(_GrowingTable):
 
     def add(self, table: pa.Table) -> None:
         """Adds rows."""
-        self._held.add(like(table, self.schema))
+        self._buffer.add(like(table, self.schema))
         self._is_sorted = False
-        if self._held.n_bytes >= self._memory_budget_bytes:
-            self._write_held()
+        if self._buffer.n_bytes >= self._memory_budget_bytes:
+            self._write_buffer()
 
     def blocks(self) -> Iterator[pa.Table]:
         """Yields all rows in order, some at a time; can be called again."""
         if not self._n_written:
             if not self._is_sorted:
-                self._held.add(joined([self._held.take()], self._by))
+                self._buffer.add(joined([self._buffer.take()], self._by))
                 self._is_sorted = True
-            yield from in_blocks(self._held.whole())
+            yield from in_blocks(self._buffer.whole())
             return
-        self._write_held()
+        self._write_buffer()
         for places in filter(None, self._ranges):
             yield from in_blocks(joined([self._batches(places)], self._by))
             self.forget()
@@ -197,9 +197,9 @@ class SortedRows(_GrowingTable):
             int64 [N].
         """
         if not self._n_written:
-            groups = iter([(np.arange(len(keys)), self._held.whole())])
+            groups = iter([(np.arange(len(keys)), self._buffer.whole())])
         else:
-            self._write_held()
+            self._write_buffer()
             codes = _ranges_of(pa.chunked_array([keys]))
             groups = (
                 (np.flatnonzero(codes == code), self._batches(places))
@@ -211,17 +211,17 @@ class SortedRows(_GrowingTable):
             yield positions[is_there], table, rows.drop_null().to_numpy().astype(np.int64)
             self.forget()
 
-    def _write_held(self) -> None:
+    def _write_buffer(self) -> None:
         """Writes the rows in memory to the file, one batch for each range."""
-        if not self._held.n_rows:
+        if not self._buffer.n_rows:
             return
-        held = joined_chunks(self._held.take())
-        codes = _ranges_of(held[self._by[0]])
-        held = take_rows(held, pa.array(np.argsort(codes, kind="stable")))
+        buffered = joined_chunks(self._buffer.take())
+        codes = _ranges_of(buffered[self._by[0]])
+        buffered = take_rows(buffered, pa.array(np.argsort(codes, kind="stable")))
         ends = np.cumsum(np.bincount(codes, minlength=N_RANGES)).tolist()
         for places, begin, end in zip(self._ranges, [0, *ends], ends, strict=False):
             if begin < end:
-                places += map(self._write, held.slice(begin, end - begin).to_batches())
+                places += map(self._write, buffered.slice(begin, end - begin).to_batches())
 
 
 def widened(table: pa.Table, schema: pa.Schema) -> pa.Table:

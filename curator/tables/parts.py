@@ -33,7 +33,8 @@ VECTOR_BYTES = 64 << 20
 GROUP_VECTOR_BYTES = 8 << 20
 """Most bytes of vectors in a row group. Encoding a row group takes some four times as much."""
 _ROWS_PER_GROUP = 65_536
-_JUDGED_VALUES = 16_384
+_SAMPLED_VALUES = 16_384
+"""First values of a column that decide how the column is encoded."""
 
 
 def leave_pandas_out() -> None:
@@ -187,9 +188,9 @@ def _encodings(table: pa.Table) -> dict[str, list[str]]:
     repeating: list[str] = []
     differing: list[str] = []
     for name in table.column_names:
-        path, values = name, table[name].slice(0, _JUDGED_VALUES)
+        path, values = name, table[name].slice(0, _SAMPLED_VALUES)
         while pa.types.is_list(values.type) or pa.types.is_fixed_size_list(values.type):
-            path, values = f"{path}.list.element", pc.list_flatten(values).slice(0, _JUDGED_VALUES)
+            path, values = f"{path}.list.element", pc.list_flatten(values).slice(0, _SAMPLED_VALUES)
         n_distinct = pc.count_distinct(values).as_py() if pa.types.is_floating(values.type) else 0
         differs = 2 * n_distinct > len(values) - values.null_count
         (differing if differs else repeating).append(path)

@@ -367,7 +367,7 @@ def removals_of(records: Sequence[Mapping[str, Any]]) -> Removals:
     spans: defaultdict[str, list[RemovedSpan]] = defaultdict(list)
     for record in records:
         for source in record["sources"]:
-            sources.setdefault(source, record["made"])
+            sources.setdefault(source, record["created_at"])
         for clip in record["clips"]:
             span = {name: value for name, value in clip.items() if name != "source"}
             spans[clip["source"]].append(RemovedSpan(**span))
@@ -408,7 +408,7 @@ def record_bytes(record: Mapping[str, Any], name: str) -> bytes:
 def empty_record(named_by: str) -> dict[str, Any]:
     """Returns a record without footage."""
     lists: dict[str, Any] = {name: [] for name in ("sources", "clips", *_SETS, LENGTHS)}
-    return {"made": _now(), "named_by": named_by, **lists, HASHES: ""}
+    return {"created_at": _now(), "named_by": named_by, **lists, HASHES: ""}
 
 
 def _now() -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curator.family import FamilyVersion
-from curator.tables.clip_locations import KeyIndex, Location, LocationColumns
+from curator.tables.clip_locations import KeyIndex, Location, LocationArray
 from curator.tables.parts import columns_schema
 
 VALUE = "value"
@@ -55,7 +55,7 @@ class MemberColumn:
 
     def __init__(self, version: FamilyVersion, keys: pa.ChunkedArray) -> None:
         self.version, self._keys = version, keys
-        self.places = LocationColumns(len(keys), VALUE)
+        self.places = LocationArray(len(keys), VALUE)
 
     def __getitem__(self, number: int) -> StoredMember | None:
         where = self.places[number]

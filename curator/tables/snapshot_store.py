@@ -61,7 +61,7 @@ FORMAT = 5
 """Format of an output. Increases when a column or an object changes its name or meaning, or when
 readers need a new one. A new score does not change the format: tables without it did not measure
 it."""
-NUMBER, MADE, EARLIER = "snapshot", "made", "earlier"
+NUMBER, CREATED_AT, EARLIER = "snapshot", "created_at", "earlier"
 """Fields of a summary: number, time, and objects that only earlier snapshots name."""
 INDEXES = "indexes"
 """Field of a summary: names of the snapshot's own `manifest` and `dataset`."""
@@ -72,8 +72,8 @@ BEFORE = "previous"
 HEAD = "head"
 """Field of `summary.json` alone: SHA-256 of its snapshot, number of the first snapshot that
 `curate clean` left, and the versions of written objects in the store."""
-JUDGED = "judged"
-"""Field of a summary: fingerprints that decisions depend on, and values that stages left."""
+DECIDED_WITH = "decided_with"
+"""Field of a summary: fingerprints that decisions depend on, and carried state of stages."""
 CLUSTERS = "clusters"
 """Value that is left of clusters: number, count of clips, words and nearest clips of each."""
 CENTROIDS = "centroids"
@@ -84,7 +84,7 @@ REMOVALS = "removals"
 """Field of a summary: SHA-256 of each record of `curate remove`, by name, in order."""
 _CONTENT = ("recipe", "tables", "fingerprints", CANDIDATES, INDEXES, REMOVALS)
 """A commit adds a snapshot if one of these fields changes; other fields have times and counts."""
-_CHAIN = (NUMBER, MADE, OBJECTS, BEFORE)
+_CHAIN = (NUMBER, CREATED_AT, OBJECTS, BEFORE)
 _CLEANED = folders_of(FolderLifetime.NAMED, FolderLifetime.KEPT)
 _FIXED_INDEXES = {"manifest": MANIFEST, "dataset": DATASET}
 _READERS = 8
@@ -248,7 +248,7 @@ class Committed:
     """A summary with the number of its snapshot."""
 
     summary: dict[str, Any]
-    """Has `snapshot`, `made` and `earlier`, and the fixed paths of the tables."""
+    """Has `snapshot`, `created_at` and `earlier`, and the fixed paths of the tables."""
     is_new: bool
     """Whether the commit adds a snapshot, because it changes results for readers."""
     named: frozenset[str]
@@ -282,7 +282,7 @@ def number_commit(
     if is_new:
         facts = {
             NUMBER: max([*numbers, *lost], default=0) + 1,
-            MADE: datetime.now(UTC).isoformat(timespec="seconds"),
+            CREATED_AT: datetime.now(UTC).isoformat(timespec="seconds"),
             OBJECTS: digests(store, named - _of_shards(archive), previous),
             BEFORE: _link(store, numbers[-1]) if numbers else None,
         }
@@ -293,7 +293,7 @@ def number_commit(
         earlier |= named_objects(archived(previous))
     earlier -= named
     # The summary may have values of the snapshot before, which `facts` replaces.
-    first = {name: facts[name] for name in (NUMBER, MADE)}
+    first = {name: facts[name] for name in (NUMBER, CREATED_AT)}
     numbered = first | with_fixed_paths(summary) | {EARLIER: sorted(earlier)} | facts
     objects = named | earlier | named_objects(numbered)
     return Committed(summary=numbered, is_new=is_new, named=frozenset(objects))
@@ -539,7 +539,9 @@ def clean(
                     "without --older-than); `curate run` writes the newest one again"
                 )
             removed.append(number)
-        elif stays or (newest is not None and datetime.fromisoformat(summary[MADE]) >= newest):
+        elif stays or (
+            newest is not None and datetime.fromisoformat(summary[CREATED_AT]) >= newest
+        ):
             kept[number] = named_objects(summary)
         elif is_viewed:
             kept[number] = named_objects(summary)

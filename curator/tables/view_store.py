@@ -35,7 +35,7 @@ class View:
         split: `train` or `val`; None for both.
         buckets: Buckets of the samples; empty for all.
         marks: Verdict or label of the marks by hand; None for any.
-        made: UTC, ISO 8601.
+        created_at: UTC, ISO 8601.
         counts: Clips, frames and seconds, and clips by split and by bucket.
         tars: Tars that hold the samples, relative to `shards/`.
         files: Size and SHA-256 of each file of the view, by name relative to its folder.
@@ -47,7 +47,7 @@ class View:
     split: str | None
     buckets: Sequence[str]
     marks: str | None
-    made: str
+    created_at: str
     counts: Mapping[str, Any]
     tars: Sequence[str]
     files: Mapping[str, Mapping[str, Any]]

@@ -33,7 +33,7 @@ from curator.errors import (
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.frame_size import parsed_size
-from curator.measures.judging import _most_repeated
+from curator.measures.filtering import _most_repeated
 from curator.measures.score_list import SCORES
 from curator.media import encode as encoding
 from curator.media.encode import _NVENC_OPTIONS, nvenc_problem

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judged import decide
+from filtered_clips import decide
 from place import QVGA, Place, write_films
 from samples import made_signals, made_track
 
@@ -45,7 +45,7 @@ def test_it_tells_a_wall_from_a_crowd() -> None:
 
 
 def rows(recipe: Recipe, values: list[float]) -> list[dict[str, object]]:
-    """Clips of constant signals, judged."""
+    """Clips of constant signals, filtered."""
     measures, span = measures_of(recipe), Span(start_frame=0, end_frame=150, shot=0)
     settings: Any = {"aggregates": recipe.scores.root, "measures": measures, "crop_borders": False}
     tracks = [made_track(signals=made_signals(20, edge_share=value)) for value in values]
@@ -112,7 +112,7 @@ class Measured(Place):
         return clip
 
 
-def test_a_run_measures_judges_and_writes_the_score_of_a_user(tmp_path: Path) -> None:
+def test_a_run_measures_filters_and_writes_the_score_of_a_user(tmp_path: Path) -> None:
     """Pins columns, reason, JSON and report, reruns without a decode, and a run without it."""
     place = Measured(write_films(tmp_path / "in", (90,), fps=30, **QVGA), tmp_path / "out")
     assert "decode" in place.run()["cpu_seconds"]

@@ -167,7 +167,7 @@ def test_a_stage_over_the_corpus_decides_in_a_run_and_in_tune(
     assert summary["counts"]["by_reason"] == {"group_too_large": len(out)}
     assert {clip["reason_threshold"] for clip in out} == {1.0}
     assert all(clip["reasons"] == ["group_too_large"] for clip in out)
-    assert sorted(summary["judged"]["balanced"].values()) == [1, 1, len(out) + 1]
+    assert sorted(summary["decided_with"]["balanced"].values()) == [1, 1, len(out) + 1]
     page = (place.out / "report/index.html").read_text()
     assert "beyond the smallest source_id" in page
     assert "group_too_odd" not in page
@@ -187,7 +187,7 @@ def test_a_stage_over_the_corpus_decides_in_a_run_and_in_tune(
     assert main(["explain", str(place.out), out[0]["clip_id"]]) == EXIT_OK
     assert main(["graph", "--set", stage]) == EXIT_OK
     shown = capsys.readouterr().out
-    assert "every clip to be judged: the smallest group says how many" in shown
+    assert "every clip to be filtered: the smallest group says how many" in shown
     assert place.code(stage.replace("source_id", "sauce_id")) == EXIT_BROKEN_OFF
     error = capsys.readouterr().err.splitlines()[-1]
     assert "stage balanced of the recipe's `stages` fails: KeyError" in error

@@ -12,7 +12,7 @@ import pytest
 from curator.errors import CuratorError, ErrorCode, SourceError, StorageError
 from curator.executor import engine as engine_module
 from curator.executor import ray_cluster, worker
-from curator.executor.engine import Engine, available_cpus
+from curator.executor.engine import Engine, Placement, available_cpus
 from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import SERVED_BYTES, Step, call_chain, pack_chain
 from curator.stage import Resources
@@ -188,22 +188,26 @@ class Fragile:
         return [f"{unit[0]}: {n_deaths}"] if n_deaths > 1 else self(unit)
 
 
-@pytest.mark.parametrize(
-    "small", [True, pytest.param(False, marks=pytest.mark.long)], ids=["child", "ray"]
-)
+@pytest.mark.parametrize("placement", ["child", pytest.param("ray", marks=pytest.mark.long)])
 @pytest.mark.usefixtures("here")
 def test_an_item_that_kills_its_process_twice_is_given_up_and_its_neighbours_are_done(
-    small: bool, shared: Engine
+    placement: Placement, shared: Engine
 ) -> None:
     before = children()
-    with Engine(address=None, workers=None) if small else nullcontext(shared) as engine:
+    with (
+        Engine(address=None, workers=None)
+        if placement == "child"
+        else nullcontext(shared) as engine
+    ):
         step = Step(make=Fragile, resources=Resources(cpus=1), keeps_state=True)
-        results = list(engine.run([step], [["a"], ["b", "deadly", "c"], ["d"]], small=small))
+        results = list(
+            engine.run([step], [["a"], ["b", "deadly", "c"], ["d"]], placement=placement)
+        )
         assert sorted(results) == [["a"], ["b"], ["c"], ["d"], ["deadly: 2"]]
         with pytest.raises(StorageError, match="3 is odd"):
-            list(engine.run([HALF], [2, 3], small=small))
-        assert engine.is_started != small
-    assert not small or children() <= before
+            list(engine.run([HALF], [2, 3], placement=placement))
+        assert engine.is_started == (placement == "ray")
+    assert placement == "ray" or children() <= before
 
 
 class Unloadable:
@@ -220,7 +224,7 @@ def test_small_work_ends_with_an_error_where_no_process_can_load_its_models(
     step = Step(make=Unloadable, resources=Resources(cpus=1))
     said = "while it loads the models of Unloadable"
     with Engine(address=None, workers=None) as engine, pytest.raises(CuratorError, match=said):
-        list(engine.run([step], [[1]], small=True))
+        list(engine.run([step], [[1]], placement="child"))
 
 
 def test_small_work_has_few_items_and_frames_and_no_named_workers_or_cluster() -> None:
@@ -244,11 +248,11 @@ class Counted:
 def test_progress_is_what_the_results_of_the_last_chain_say() -> None:
     with Engine(address=None, workers=None) as engine:
         step = Step(make=Counted, resources=Resources(cpus=1))
-        list(engine.run([step], [[1, 2], [3]], small=True))
+        list(engine.run([step], [[1, 2], [3]], placement="child"))
         assert engine.progress() == (3, 3.0, 3.0)
-        list(engine.run([step], [[1]], small=True, is_shown=False))
+        list(engine.run([step], [[1]], placement="child", is_shown=False))
         assert engine.progress() == (3, 3.0, 3.0)
-        list(engine.run([step], [[1]], small=True))
+        list(engine.run([step], [[1]], placement="child"))
         assert engine.progress() == (1, 1.5, 1.5)
         # A small run tells where its time went, too.
         (times,) = engine.facts()["unit_times"]
@@ -285,4 +289,4 @@ def test_an_unforeseen_error_ends_the_run_with_its_words(at_once: bool, said: st
     """Pins that no process is started again for an error that comes back each time."""
     step = Step(make=Broken, settings={"at_once": at_once}, resources=Resources())
     with Engine(address=None, workers=None) as engine, pytest.raises(CuratorError, match=said):
-        list(engine.run([step], [7], small=True))
+        list(engine.run([step], [7], placement="child"))

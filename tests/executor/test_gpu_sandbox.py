@@ -420,7 +420,7 @@ def test_a_run_says_how_often_a_gpu_failed(film: str) -> None:
     """Pins that no fall-back is silent: `sandboxes` of the summary."""
     with Engine(address=None, workers=None) as engine:
         step = stage_step(Holding(HoldingConfig()))
-        list(engine.run([step], [[Item(film, "lost")]], small=True))
+        list(engine.run([step], [[Item(film, "lost")]], placement="child"))
         assert engine.facts()["sandboxes"] == {"lost_gpu": 2}
 
 

@@ -75,10 +75,10 @@ UNIT = [Item("a"), Item("b"), Item("c")]
 def test_a_unit_that_takes_long_gives_the_rest_back() -> None:
     worker = UnitWorker(stage=Doubling(StageConfig()), store_s=0.0)
     first = worker(UNIT)
-    assert (first.results, first.left) == (["aa"], (Item("b"), Item("c")))
+    assert (first.results, first.not_begun) == (["aa"], (Item("b"), Item("c")))
     assert (first.n_items, first.video_s) == (1, 1.5)
     whole = UnitWorker(stage=Doubling(StageConfig()), store_s=60.0)(UNIT)
-    assert (whole.results, whole.left, whole.n_items) == (["aa", "bb", "cc"], (), 3)
+    assert (whole.results, whole.not_begun, whole.n_items) == (["aa", "bb", "cc"], (), 3)
 
 
 class Passed:
@@ -96,9 +96,9 @@ def test_every_item_is_done_once_and_counted_once_where_units_come_back(
     long = stage_step(Doubling(StageConfig()), store_s=0.0)
     then = stage_step(Doubling(StageConfig()), load=Passed())
     with Engine(address=None, workers=None) as engine:
-        here = list(engine.run_here([long, then], [UNIT, [Item("d")]]))
+        here = list(engine.run_in_driver([long, then], [UNIT, [Item("d")]]))
         assert [one.results for one in here] == [["aaaa"], ["bbbb"], ["cccc"], ["dddd"]]
-        child = list(engine.run([long, then], [UNIT], small=True))
+        child = list(engine.run([long, then], [UNIT], placement="child"))
         assert [one.results for one in child] == [["aaaa"], ["bbbb"], ["cccc"]]
         assert engine.progress() == (3, 3 * 3.0, 3 * 3.0)
 

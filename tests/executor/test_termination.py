@@ -19,14 +19,14 @@ import pytest
 from curator.executor import termination
 from curator.executor.progress import Progress
 from curator.executor.termination import (
-    HELD,
+    HANDLED_SIGNALS,
     arrived_signal,
     ends_when_asked,
     ignore_further_interrupts,
     signals_held,
     uninterrupted,
 )
-from curator.runs.lease import held
+from curator.runs.lease import acquire_lease
 from curator.runs.progress_report import reported, run_status
 from curator.storage import open_store
 from curator.tables.out_layout import LEASE
@@ -38,7 +38,7 @@ PROGRAM = "from curator.cli import command; command()"
 def interrupts() -> Iterator[None]:
     """Signals as in the foreground; a shell, or `nohup`, lets what it starts ignore some."""
     usual = {signal.SIGINT: signal.default_int_handler}
-    before = {n: signal.signal(n, usual.get(n, signal.SIG_DFL)) for n in HELD}
+    before = {n: signal.signal(n, usual.get(n, signal.SIG_DFL)) for n in HANDLED_SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -47,7 +47,7 @@ def interrupts() -> Iterator[None]:
 def test_a_second_interrupt_does_not_break_the_end_of_workers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    before = [signal.getsignal(number) for number in HELD]
+    before = [signal.getsignal(number) for number in HANDLED_SIGNALS]
     steps = []
 
     def work() -> None:
@@ -57,7 +57,7 @@ def test_a_second_interrupt_does_not_break_the_end_of_workers(
                     os.kill(os.getpid(), signal.SIGINT)
             finally:
                 steps.append("workers are ended")
-                for number in HELD:
+                for number in HANDLED_SIGNALS:
                     os.kill(os.getpid(), number)
                 steps.append("all of them")
 
@@ -65,10 +65,10 @@ def test_a_second_interrupt_does_not_break_the_end_of_workers(
         work()
     assert len(steps) == 2
     assert "stopping" in capsys.readouterr().err
-    assert [signal.getsignal(number) for number in HELD] == before
+    assert [signal.getsignal(number) for number in HANDLED_SIGNALS] == before
 
 
-@pytest.mark.parametrize("number", HELD)
+@pytest.mark.parametrize("number", HANDLED_SIGNALS)
 def test_a_schedulers_signal_is_told_from_an_interrupt(
     number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -165,7 +165,7 @@ Handler = Callable[..., None]
 def test_a_signal_waits_for_the_end_of_the_block(
     sent: list[signal.Signals], handler: Handler | None, expected: list[str]
 ) -> None:
-    before = {number: signal.signal(number, end) for number in HELD}
+    before = {number: signal.signal(number, end) for number in HANDLED_SIGNALS}
     done = []
     try:
         with signals_held():
@@ -177,7 +177,7 @@ def test_a_signal_waits_for_the_end_of_the_block(
     except Ended:
         done.append("ended")
     finally:
-        handlers = {number: signal.signal(number, before[number]) for number in HELD}
+        handlers = {number: signal.signal(number, before[number]) for number in HANDLED_SIGNALS}
     assert done == expected
     assert set(handlers.values()) == {end}
 
@@ -188,7 +188,7 @@ def test_a_block_that_leaves_by_itself_leaves() -> None:
 
 
 @pytest.mark.parametrize("step", ["write_new", "work", "join"])
-@pytest.mark.parametrize("second", HELD)
+@pytest.mark.parametrize("second", HANDLED_SIGNALS)
 def test_a_second_signal_at_any_step_leaves_no_lease(
     step: str, second: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +216,7 @@ def test_a_second_signal_at_any_step_leaves_no_lease(
     elif step == "join":
         monkeypatch.setattr(threading.Thread, "join", join)
     work = send if step == "work" else list
-    with pytest.raises(KeyboardInterrupt), ends_when_asked(), held(store, "run"):
+    with pytest.raises(KeyboardInterrupt), ends_when_asked(), acquire_lease(store, "run"):
         work()
     assert sent
     assert not store.exists(LEASE)

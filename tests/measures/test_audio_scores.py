@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from one_by_one import judge
+from one_by_one import verdicts_on
 from pydantic import ValidationError
 from samples import framed, made_track
 from sound import Sound, tone, write_film
@@ -107,7 +107,8 @@ def test_rules_on_audio_name_what_is_wrong_and_need_it_measured() -> None:
 
     def reasons(track: Track) -> list[Reason]:
         return [
-            verdict.reason for verdict in judge(BUILT_IN.score_clip(track, span(0, 60)), bounds)
+            verdict.reason
+            for verdict in verdicts_on(BUILT_IN.score_clip(track, span(0, 60)), bounds)
         ]
 
     assert reasons(heard([-20.0] * 100)) == []

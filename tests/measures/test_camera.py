@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from film_shots import texture
 from numpy.typing import NDArray
-from one_by_one import judge
+from one_by_one import verdicts_on
 from samples import made_signals, made_track
 
 from curator.measures.camera import SHAKY, SIGNALS, camera_jitter, camera_signals, camera_tags
@@ -244,7 +244,8 @@ def test_static_violent_and_shaky_clips_have_different_reasons() -> None:
     def reasons(**signals: object) -> list[Reason]:
         clip = clip_of(**signals)
         return [
-            verdict.reason for verdict in judge(BUILT_IN.score_clip(clip.track, clip.span), bounds)
+            verdict.reason
+            for verdict in verdicts_on(BUILT_IN.score_clip(clip.track, clip.span), bounds)
         ]
 
     assert reasons(motion=0.001) == ["motion_too_low"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judged import decide
+from filtered_clips import decide
 from numpy.typing import NDArray
 from samples import made_track
 from tiny_clip import tiny_folder
@@ -100,8 +100,8 @@ def row(track: Track, semantic: SemanticConfig, heads: Heads | None = HEADS) -> 
     made = candidate_of(track, SPAN, "u", aggregates={}, crop_borders=False, heads=heads)
     clips = candidates_table([made], SCORES)
     decided = decide(clips, {}, min_s=2.0, shard=ShardConfig(), semantic=semantic)
-    (judged,) = decided.clips.to_pylist()
-    return judged
+    (filtered,) = decided.clips.to_pylist()
+    return filtered
 
 
 def test_unwanted_content_types_are_rejected_when_sure() -> None:

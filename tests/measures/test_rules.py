@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judged import needs
-from one_by_one import Verdict, judge
+from filtered_clips import needs
+from one_by_one import Verdict, verdicts_on
 from pydantic import ValidationError
 from samples import made_signals, made_track
 
@@ -103,31 +103,34 @@ def test_bounds_are_inclusive_and_each_side_has_its_reason(name: str) -> None:
     """Pins, for every score, that a clip at a bound is kept, and the reasons beyond the bounds."""
     bounds = rules(**{name: {"min": 2.0, "max": 3.0}})
     spec = SCORES[name]
-    assert judge(scores_with(**{name: 2.0}), bounds) == []
-    assert judge(scores_with(**{name: 3.0}), bounds) == []
-    below, above = (judge(scores_with(**{name: value}), bounds) for value in (1.999, 3.001))
+    assert verdicts_on(scores_with(**{name: 2.0}), bounds) == []
+    assert verdicts_on(scores_with(**{name: 3.0}), bounds) == []
+    below, above = (verdicts_on(scores_with(**{name: value}), bounds) for value in (1.999, 3.001))
     assert below == [Verdict(reason=spec.low, score=1.999, threshold=2.0)]
     assert above == [Verdict(reason=spec.high, score=3.001, threshold=3.0)]
 
 
 def test_zero_is_a_bound_and_reasons_come_in_the_order_of_the_rules() -> None:
     # Pins that a bound of 0 is not taken for none: `hdr: {max: 0}` rejects HDR.
-    assert judge(scores_with(hdr=1.0), rules(hdr={"max": 0}))[0].reason == Reason.HIGH_DYNAMIC_RANGE
-    assert judge(scores_with(hdr=0.0), rules(hdr={"max": 0})) == []
+    assert (
+        verdicts_on(scores_with(hdr=1.0), rules(hdr={"max": 0}))[0].reason
+        == Reason.HIGH_DYNAMIC_RANGE
+    )
+    assert verdicts_on(scores_with(hdr=0.0), rules(hdr={"max": 0})) == []
     # Pins that `motion: {}` and nulls are no rule, even for a score that is absent.
-    assert judge(scores_with(motion=None), rules(motion={})) == []
-    assert judge(scores_with(), rules(motion={"min": None, "max": None})) == []
+    assert verdicts_on(scores_with(motion=None), rules(motion={})) == []
+    assert verdicts_on(scores_with(), rules(motion={"min": None, "max": None})) == []
     # Pins that a clip is never kept on a score it has not, with the bound that asked for it.
-    verdicts = judge(scores_with(motion=None), rules(motion={"min": 0.1, "max": 4}))
+    verdicts = verdicts_on(scores_with(motion=None), rules(motion={"min": 0.1, "max": 4}))
     assert verdicts == [Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=0.1)]
-    verdicts = judge(scores_with(motion=None), rules(motion={"max": 4}))
+    verdicts = verdicts_on(scores_with(motion=None), rules(motion={"max": 4}))
     assert verdicts == [Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=4)]
     # The recipe's order decides which reason is named first, and all are named.
     scores = scores_with(motion=0.0, luma=0.0, fps=5.0)
     low = {"min": 9.0}
-    found = [v.reason for v in judge(scores, rules(luma=low, fps=low, motion=low))]
+    found = [v.reason for v in verdicts_on(scores, rules(luma=low, fps=low, motion=low))]
     assert found == ["too_dark", "fps_too_low", "motion_too_low"]
-    found = [v.reason for v in judge(scores, rules(motion=low, luma=low, fps=low))]
+    found = [v.reason for v in verdicts_on(scores, rules(motion=low, luma=low, fps=low))]
     assert found == ["motion_too_low", "too_dark", "fps_too_low"]
 
 

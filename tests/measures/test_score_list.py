@@ -22,7 +22,7 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe, measures_of
 from curator.records.clips import Span
 from curator.records.sources import SourceRef
-from curator.runs.corpus import DecidedClips
+from curator.runs.corpus import CorpusState
 from curator.stages.propose.stage import KeepProposed, ProposedRows
 from curator.storage import open_store
 from curator.tables.clip_vectors import StoredVectors, vectors_table
@@ -165,7 +165,7 @@ def facts(kind: str) -> tuple[object, ...]:
             measures=measures_of(recipe),
         )  # fmt: skip
         clips = keep([], [ProposedRows(clips=made)]).clips
-    decided = DecidedClips(clips, 1 << 24, vectors=lambda _: StoredVectors.of(vectors_table([])))
+    decided = CorpusState(clips, 1 << 24, vectors=lambda _: StoredVectors.of(vectors_table([])))
     decided.decide(graph["filter"], CorpusWork("filter"))
     (table,) = decided.clips.blocks(("reasons",))
     (reasons,) = {tuple(found) for found in table["reasons"].to_pylist()}

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from judged import needs
+from filtered_clips import needs
 from made_out import candidates_table
 
 from curator.errors import CuratorError
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.rule_config import FilterConfig
-from curator.runs.corpus import CLIP_ORDER, ClipCorpus, DecidedClips
+from curator.runs.corpus import CLIP_ORDER, CorpusState, RunCorpus
 from curator.stage import (
     AnyCorpusStage,
     CarriedState,
@@ -42,15 +42,15 @@ def filter_stage(**rules: object) -> FilterStage:
     return FilterStage(FilterConfig.model_validate(rules), needs(ShardConfig()))
 
 
-def corpus_of(*tables: pa.Table, **options: Any) -> ClipCorpus:  # noqa: ANN401 - as `ClipCorpus`
-    corpus = ClipCorpus(lambda clips: clips, 1 << 24, **options)
+def corpus_of(*tables: pa.Table, **options: Any) -> RunCorpus:  # noqa: ANN401 - as `RunCorpus`
+    corpus = RunCorpus(lambda clips: clips, 1 << 24, **options)
     corpus._candidates = SortedRows(tables[0].schema, CLIP_ORDER, 1 << 20)
     for table in tables:
         corpus._candidates.add(table)
     return corpus
 
 
-def decide(corpus: ClipCorpus, *stages: AnyCorpusStage) -> None:
+def decide(corpus: RunCorpus, *stages: AnyCorpusStage) -> None:
     for stage in stages:
         corpus.decide(stage, CorpusWork(stage.name))
 
@@ -95,12 +95,12 @@ def test_clips_of_some_sources_are_decided_about_as_among_all() -> None:
     whole = candidates_table(120, luma=luma)
     parts = [whole.slice(0, 50), whole.slice(50, 50), whole.slice(100)]
     corpus, stages = corpus_of(*parts), [filter_stage(**RULES), Early(StageConfig())]
-    alone = [name for part in parts for name in corpus.alone(stages, part).kept_ids().to_pylist()]
+    alone = [name for part in parts for name in corpus.passing(stages, part).kept_ids().to_pylist()]
     decide(corpus, *stages)
     assert alone == corpus.rows.kept_ids().to_pylist()
     (rejected,) = {tuple(row.reasons) for row in corpus.rows if row.decision == "rejected"}
     assert rejected == ("early",)
-    assert (stages[1].n_setups, corpus.left["early"]) == (1, 3)
+    assert (stages[1].n_setups, corpus.carried_state["early"]) == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def decisions(rows: list[int], **columns: list[Any]) -> Decisions:
     ("found", "said"),
     [
         (CarriedState("bounds", {}), "stage early leaves 'bounds', a name that the run"),
-        (CarriedState("stamp", {}), "stage early leaves 'stamp', a name that the run"),
+        (CarriedState("fingerprint", {}), "stage early leaves 'fingerprint', a name that the run"),
         (
             CarriedState("early", pa.table({})),
             "'early' is a table, and an output root has no folder",
@@ -190,7 +190,7 @@ def test_what_a_stage_may_not_leave_is_said(
             yield found
 
     store = open_store(str(tmp_path_factory.mktemp("out")))
-    decided = DecidedClips(
+    decided = CorpusState(
         candidates_table(5), 1 << 20, vectors={}.__getitem__, tables=CorpusTables(store, "0" * 16)
     )
     decided.decide(filter_stage(**RULES), CorpusWork("filter"))
@@ -220,7 +220,7 @@ def test_a_divided_clip_that_is_marked_keep_has_no_parts() -> None:
     assert [clip.decision for clip in corpus.clips.take(range(3))] == ["kept"] * 3
 
 
-def test_parts_of_clips_are_judged_by_the_bounds_of_all_others() -> None:
+def test_parts_of_clips_are_filtered_by_the_bounds_of_all_others() -> None:
     """Pins rows, counts of rules, and that later stages decide about parts too."""
     asked = []
 
@@ -252,7 +252,7 @@ def test_parts_of_clips_are_judged_by_the_bounds_of_all_others() -> None:
         ("dark", "too_dark"), ("light", None),
     ]  # fmt: skip
     assert {row["reason_detail"] for row in rows[10:]} == {f"remainder of {whole}"}
-    (rule,) = (rule for rule in corpus.left["rules"] if rule["rule"] == "luma")
+    (rule,) = (rule for rule in corpus.carried_state["rules"] if rule["rule"] == "luma")
     assert (rule["first"], rule["n_measured"]) == (2, 10)
     decide(corpus, Early(StageConfig()))
     assert "light" not in corpus.rows.kept_ids().to_pylist()

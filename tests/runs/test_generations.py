@@ -22,7 +22,7 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe, load_recipe
 from curator.run_config import RunConfig
 from curator.runs.curation import Run
-from curator.runs.generations import Generations, judged_by, numbered
+from curator.runs.generations import Generations, decided_with, numbered
 from curator.runs.measuring import Ahead
 from curator.runs.run_context import RunLog
 from curator.storage import open_store
@@ -139,14 +139,19 @@ def test_tars_hold_clips_of_one_generation(mode: str, request: pytest.FixtureReq
 def test_growing_generations_leave_earlier_clips_as_they_are(growing: Path) -> None:
     """Pins that each commit adds, and that bounds and kept clips of the first one stay."""
     found = snapshots(growing)
-    assert set(summary_of(growing)["judged"]) == {"stamp", "bounds", "taken", "generation"}
+    assert set(summary_of(growing)["decided_with"]) == {
+        "fingerprint",
+        "bounds",
+        "taken",
+        "generation",
+    }
     assert [one["counts"]["sources"] for one in found] == [20, 40, 60, 80]
     for before, after in itertools.pairwise(found):
         for name in ("clips", "shots", "embeddings"):
             n_parts = len(before["tables"][name])
             assert after["tables"][name][:n_parts] == before["tables"][name]
         assert {s["name"] for s in before["shards"]} < {s["name"] for s in after["shards"]}
-        assert after["judged"]["bounds"] == before["judged"]["bounds"] != {}
+        assert after["decided_with"]["bounds"] == before["decided_with"]["bounds"] != {}
     clips, number = table(growing, "clips", found[-1]), generations(growing, found[-1])
     source_of = dict(zip(clips["clip_id"].to_pylist(), clips["source_id"].to_pylist(), strict=True))
     copies = clips.filter(pc.is_valid(clips["duplicate_of"]))
@@ -177,7 +182,7 @@ def test_clips_of_all_generations_are_explained_by_the_bounds_that_they_were_hel
 ) -> None:
     """Pins that generations are put in one order, and that each table has the frozen number."""
     finished = open_finished(str(growing))
-    low, _ = finished.summary["judged"]["bounds"]["sharpness"]
+    low, _ = finished.summary["decided_with"]["bounds"]["sharpness"]
     low_clips = finished.clips.filter(pc.equal(finished.clips["reason"], "sharpness_too_low"))
     assert len(low_clips)
     for clip_id in (low_clips["clip_id"][0].as_py(), low_clips["clip_id"][-1].as_py()):
@@ -240,8 +245,8 @@ def test_settings_that_recaption_changes_are_no_reason_to_decide_again(
         recipe = load_recipe("quickstart", changes)
         graph = graph_of(recipe)
         fingerprints = {stage.name: str(stage.config) for stage in graph}
-        stamp: str = judged_by(recipe, graph, fingerprints, (), pa.schema([]))["stamp"]
-        return stamp
+        value: str = decided_with(recipe, graph, fingerprints, (), pa.schema([]))["fingerprint"]
+        return value
 
     assert (decided_by(change) == decided_by()) == is_same
 

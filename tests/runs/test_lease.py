@@ -34,12 +34,12 @@ RUN_RENEW_S, RUN_EXPIRES_S = 0.5, 5.0
 HOLDER = """
 import sys
 from curator.errors import UsageError
-from curator.runs.lease import held
+from curator.runs.lease import acquire_lease
 from curator.storage import open_store
 store = open_store(sys.argv[1])
 {}
 try:
-    with held(store, 'run'):
+    with acquire_lease(store, 'run'):
         {}
 except UsageError:
     print('refused', flush=True)
@@ -113,7 +113,7 @@ def elsewhere(*, silent_s: float) -> Holder:
 def test_a_root_is_held_renewed_and_left_as_it_was(store: Store, short: None) -> None:
     store.write("a", b"x")
     before = list(store.list())
-    with lease.held(store, "run") as mine:
+    with lease.acquire_lease(store, "run") as mine:
         mine.check()
         first = holder_of(store)
         assert (first.command, first.pid, first.state) == ("run", os.getpid(), "held")
@@ -129,13 +129,13 @@ def test_a_second_run_is_refused_and_told_by_whom(store: Store, short: None) -> 
         rf"being written by another run: `curate run` of .* process {os.getpid()}, since 20.*wait "
         "until it has ended, or stop it"
     )
-    with lease.held(store, "run") as mine:
+    with lease.acquire_lease(store, "run") as mine:
         time.sleep(EXPIRES_S + RENEW_S)
-        with pytest.raises(UsageError, match=said) as caught, lease.held(store, "run"):
+        with pytest.raises(UsageError, match=said) as caught, lease.acquire_lease(store, "run"):
             pass
         assert "\n" not in str(caught.value)
         mine.check()
-    with lease.held(store, "run"):
+    with lease.acquire_lease(store, "run"):
         pass
 
 
@@ -170,7 +170,7 @@ def test_a_killed_holder_on_this_machine_is_replaced_at_once(store: Store, root:
     os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
     assert holder_of(store).pid == killed.pid
     begun = time.monotonic()
-    with lease.held(store, "run"):
+    with lease.acquire_lease(store, "run"):
         assert holder_of(store).pid == os.getpid()
     assert time.monotonic() - begun < 5
     assert killed.wait() == -signal.SIGKILL
@@ -196,7 +196,7 @@ def test_a_silent_holder_elsewhere_is_waited_for_and_replaced(
 ) -> None:
     store.write(LEASE, elsewhere(silent_s=silent_s).to_bytes())
     begun = time.monotonic()
-    with lease.held(store, "run") as mine:
+    with lease.acquire_lease(store, "run") as mine:
         assert EXPIRES_S <= time.monotonic() - begun < EXPIRES_S + 3
         mine.check()
     assert "`curate recaption` of" in caplog.text
@@ -209,7 +209,7 @@ def test_a_holder_elsewhere_that_was_alive_just_now_is_not_waited_for(
 ) -> None:
     theirs = elsewhere(silent_s=0.0).to_bytes()
     store.write(LEASE, theirs)
-    with pytest.raises(UsageError, match="on far away"), lease.held(store, "run"):
+    with pytest.raises(UsageError, match="on far away"), lease.acquire_lease(store, "run"):
         pass
     assert store.read(LEASE) == theirs
 
@@ -229,7 +229,7 @@ def test_a_holder_whose_clock_is_wrong_and_who_renews_is_not_replaced(
     thread = threading.Thread(target=renew)
     thread.start()
     try:
-        with pytest.raises(UsageError, match="on far away"), lease.held(store, "run"):
+        with pytest.raises(UsageError, match="on far away"), lease.acquire_lease(store, "run"):
             pass
     finally:
         ending.set()
@@ -248,7 +248,7 @@ def test_what_a_damaged_lease_or_a_release_that_broke_off_leaves_is_waited_for_a
     released = replace(elsewhere(silent_s=0), state="released").to_bytes()
     store.write(LEASE, left if isinstance(left, bytes) else released)
     begun = time.monotonic()
-    with lease.held(store, "run"):
+    with lease.acquire_lease(store, "run"):
         assert least_s <= time.monotonic() - begun < least_s + 1.0
     assert list(store.list()) == []
 
@@ -260,7 +260,7 @@ def test_a_holder_that_lost_its_root_may_not_write_and_removes_nothing(
     theirs = elsewhere(silent_s=0.0).to_bytes() if change == "taken" else b"damaged"
     words = {"taken": "taken over by `curate recaption`", "removed": "is gone",
              "damaged": "was written over"}[change]  # fmt: skip
-    with lease.held(store, "run") as mine:
+    with lease.acquire_lease(store, "run") as mine:
         if change == "removed":
             store.delete([LEASE])
         else:
@@ -281,7 +281,7 @@ def test_a_holder_that_cannot_renew_stops_before_others_may_begin(
     def fails(*_: object) -> None:
         raise StorageError("cannot write: the network is gone")
 
-    with lease.held(store, "run") as mine:
+    with lease.acquire_lease(store, "run") as mine:
         begun = time.monotonic()
         with monkeypatch.context() as patch:
             patch.setattr(LocalStore, "replace", fails)
@@ -310,7 +310,7 @@ def test_a_run_without_progress_renews_no_more_and_says_so(
             time.sleep(0.05)
         return found
 
-    with lease.held(store, "run") as held:
+    with lease.acquire_lease(store, "run") as held:
         held.follow(heartbeat)
         for _ in range(20):
             heartbeat.beat()
@@ -338,7 +338,7 @@ def test_a_failure_between_renewals_costs_nothing(
         return renew(self, key, data, version)
 
     monkeypatch.setattr(LocalStore, "replace", fails)
-    with lease.held(store, "run") as mine:
+    with lease.acquire_lease(store, "run") as mine:
         time.sleep(2 * EXPIRES_S)
         assert not failures
         mine.check()
@@ -354,12 +354,12 @@ def test_a_store_without_conditions_is_used_with_a_warning(
         raise UnconditionalStoreError("the server does not support conditional writes")
 
     monkeypatch.setattr(LocalStore, "replace", refuses)
-    with lease.held(store, "run") as mine:
+    with lease.acquire_lease(store, "run") as mine:
         time.sleep(3 * RENEW_S)
         mine.check()
     assert list(store.list()) == []
     monkeypatch.setattr(LocalStore, "write_new", refuses)
-    with lease.held(store, "run") as mine:
+    with lease.acquire_lease(store, "run") as mine:
         mine.check()
     assert caplog.text.count("neither run notices the other") == 2
 

@@ -12,7 +12,7 @@ import curator
 from curator.cli import COMMANDS, main
 from curator.errors import UsageError
 from curator.loading import ClipDataset
-from curator.runs.elsewhere import other_output
+from curator.runs.reference_clips import other_output
 from curator.storage import open_store
 from curator.tables.checksums import sealed_json, to_json
 from curator.tables.snapshot_store import FORMAT

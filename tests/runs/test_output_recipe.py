@@ -57,7 +57,7 @@ def test_a_key_changes_on_top_of_it_and_that_is_said_first(
     before = used(place)
     change = ("--set", "filters.motion.min=0.3")
     assert run(place, *change, "--dry-run") == EXIT_OK
-    said = "filters.motion.min: 0.4 -> 0.3 (clips are judged again, and those"
+    said = "filters.motion.min: 0.4 -> 0.3 (clips are filtered again, and those"
     assert said in caplog.text
     assert used(place) == before
     caplog.clear()

@@ -11,13 +11,13 @@ import pytest
 
 from curator.errors import StorageError
 from curator.measures.score_list import SCORES
-from curator.tables.clip_rows import BLOCK, HELD, ClipRows
+from curator.tables.clip_rows import BLOCK, LOADED_BLOCKS, ClipRows
 from curator.tables.disk_table import joined
 from curator.tables.parts import parquet_by_content, to_parquet
 from curator.tables.schemas import clips_schema
 from curator.tables.spill_file import Spill
 
-N = (HELD + 3) * BLOCK + 7
+N = (LOADED_BLOCKS + 3) * BLOCK + 7
 """More than are Python objects at a time, and no whole number of blocks."""
 GIVEN = ("clip_id", "shot", "motion", "decision", "reasons")
 """Columns that the table has; the others of `clips_schema(SCORES)` are null."""

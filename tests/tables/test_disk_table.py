@@ -13,7 +13,7 @@ from curator.errors import StorageError
 from curator.measures.score_list import SCORES
 from curator.tables import clip_locations, disk_table
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyIndex, Location, Locations
-from curator.tables.clip_rows import ClipRows, ClipStore
+from curator.tables.clip_rows import ClipRows, DiskClipTable
 from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.disk_table import DiskTable, SortedRows
 from curator.tables.parts import rows_to_table
@@ -143,7 +143,7 @@ def test_clips_that_passed_and_others_are_one_table(memory_budget_bytes: int) ->
     ]  # fmt: skip
     schema = pa.schema([clips_schema(SCORES).field(name) for name in rows[0]])
     table = pa.Table.from_pylist(rows, schema=schema)
-    store = ClipStore(schema, memory_budget_bytes)
+    store = DiskClipTable(schema, memory_budget_bytes)
     for start in range(0, 1000, 130):
         store.add(table.slice(start, 130))
     assert [row.shot for row in store.rows] == list(range(0, 1000, 3))

@@ -19,7 +19,7 @@ from curator.tables.removal_records import (
 )
 
 RECORD = empty_record("clips") | {
-    "made": "2026-01-02T03:04:05+00:00", "sources": [removal_hash("s1")],
+    "created_at": "2026-01-02T03:04:05+00:00", "sources": [removal_hash("s1")],
     "uris": [removal_hash("/a.mp4")], "clip_ids": [removal_hash("c1")], "mp4": ["0" * 64],
     "clips": [
         {"source": removal_hash("s2"), "start_s": 2.0, "end_s": 4.0, "start_frame": 50,
@@ -37,7 +37,7 @@ def test_records_are_numbered_and_read_together(tmp_path: Path) -> None:
         mark_finished(store, [name])
     removals = finished_removals(store)
     assert removals.n_records == 2
-    assert str(RECORD["made"]) in str(removals.refusal("/a.mp4", "s2"))
+    assert str(RECORD["created_at"]) in str(removals.refusal("/a.mp4", "s2"))
     assert removals.refusal("/a.mp4", "s3") is removals.refusal("/a.mp4", None) is None
     assert len(removals.spans_of("s2")) == 2
 

@@ -89,7 +89,7 @@ class Analyzing:
         self,
         sources: Iterable[SourceRef],
         then: Step,
-        take: Callable[[Any], None],
+        on_result: Callable[[Any], None],
         *,
         n_known: int = 0,
     ) -> None:
@@ -98,15 +98,15 @@ class Analyzing:
         Args:
             sources: Sources with their ids, without duplicates.
             then: The next stage. It gets an `AnalyzedUnit`, in the process that measured.
-            take: Called with each result of the next stage.
+            on_result: Called with each result of the next stage.
             n_known: Number of other sources, which the progress shows as done.
         """
-        self._then, self._take = then, take
+        self._then, self._on_result = then, on_result
         stored, pending = self._sorted(list(sources))
         self.counts["sources_analyzed"] = len(pending)
         units = [UnitResult(results=AnalyzedUnit(tracks=tuple(t))) for t in stored.values()]
         for result in self._run([then], units):
-            take(result)
+            on_result(result)
         self._decide_devices(pending)
         segments, joins = self._planned(pending)
         in_segments = {item.uri for item in joins}
@@ -224,7 +224,7 @@ class Analyzing:
         for result in self.runner.run(
             chains[0],
             units,
-            small=small,
+            placement="child" if small else "ray",
             without_gpu=chains[1] if len(chains) > 1 else None,
             check=nvdec_refusal if devices[0] == "gpu" and engine.joins else None,
             is_shown=not self._is_ahead,
@@ -261,7 +261,8 @@ class Analyzing:
 
     def _run(self, steps: Sequence[Step], units: Sequence[object]) -> Iterator[Any]:
         """Runs steps that decode nothing; few units run in this process."""
-        return self.runner.run(steps, units, here=len(units) <= INLINE_UNITS)
+        is_few = len(units) <= INLINE_UNITS
+        return self.runner.run(steps, units, placement="driver" if is_few else "ray")
 
     def _join(self, items: Sequence[JoinItem]) -> None:
         units = [
@@ -278,7 +279,7 @@ class Analyzing:
     def _note(self, result: Any) -> None:  # noqa: ANN401
         """Passes on a result of the next stage; of segments, keeps hashes and failures to join."""
         if not isinstance(result, AnalyzedUnit):
-            self._take(result)
+            self._on_result(result)
             return
         for done in result.segments:
             if done.whole is not None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import StorageError
+from curator.executor.engine import Placement
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import stage_step
 from curator.fingerprints import fingerprint
@@ -196,11 +197,12 @@ class Identifying:
         ]
         step = stage_step(HashStage(self._config))
         self._progress.stage("hash")
-        here = sum(item.source.n_bytes for item in items) <= INLINE_BYTES
+        is_small = sum(item.source.n_bytes for item in items) <= INLINE_BYTES
+        placement: Placement = "driver" if is_small else "ray"
         units = [[item] for item in items]
         return {
             (source.uri, source.version): content
-            for ((source, content),) in self._runner.run([step], units, here=here)
+            for ((source, content),) in self._runner.run([step], units, placement=placement)
         }
 
 

@@ -84,14 +84,14 @@ class UserMeasures:
             if len(waiting) >= measure.batch:
                 self._measure(measure, waiting)
         # Measures share pictures, so each picture counts once.
-        held = {
+        bytes_by_picture = {
             id(picture): picture.nbytes
             for waiting in self._waiting
             for pictures, _ in waiting
             for picture in (pictures.full, pictures.full_after)
             if picture is not None
         }
-        if sum(held.values()) > WAITING_BYTES:
+        if sum(bytes_by_picture.values()) > WAITING_BYTES:
             self.flush()
 
     def flush(self) -> None:

@@ -261,7 +261,7 @@ class Captioning:
             where = stored.get(frames_key(self._content(row), self._moments(row)))
             if where is not None:
                 by_id[row.clip_id] = replace(where, clip_id=row.clip_id)
-        self.take(list(by_id.values()))
+        self.submit(list(by_id.values()))
         return [row for row in missing if row.clip_id not in by_id]
 
     def _replayed_clip(self, row: ClipRow) -> list[Annotation] | None:
@@ -290,7 +290,7 @@ class Captioning:
             remember(annotation, self._fingerprint, self._replies)
         return annotation, replies
 
-    def take(
+    def submit(
         self, frames: Sequence[StoredFrames], written: Mapping[str, Mapping[str, Any]] | None = None
     ) -> None:
         """Submits the windows of clips whose frames are stored.
@@ -384,9 +384,9 @@ class Captioning:
             load=partial(read_clips, self._store),
             keep=self._parts.put,
         )
-        for unit in engine.run([step], units, small=small):
+        for unit in engine.run([step], units, placement="child" if small else "ray"):
             self.cpu_s.update(unit.cpu_s)
-            self.take(unit.results)
+            self.submit(unit.results)
 
     def _tasks(self, row: ClipRow, content: str, text: str) -> list[Task]:
         """Returns a task for each window of a clip; `text` is the text in its frames, as JSON."""

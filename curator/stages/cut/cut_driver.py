@@ -203,7 +203,7 @@ class Cutting:
             for unit in self._units(self._waiting, sources, None, CUT_UNIT_S):
                 self._pool.submit(unit)
             self._waiting = []
-        self._take(self._pool.poll())
+        self._collect(self._pool.poll())
 
     def cut(
         self, clips: ClipRows, sources: Mapping[str, SourceRef], then: FollowUp | None = None
@@ -214,7 +214,7 @@ class Cutting:
         """
         self.refuse_hdr(clips)
         while self._pool is not None and self._pool.n_open:
-            self._take(self._pool.poll(timeout=1.0))
+            self._collect(self._pool.poll(timeout=1.0))
         self.close()
         self._failures.clear()
         written = pa.concat_tables([WRITTEN_SCHEMA.empty_table(), *self._written(clips)])
@@ -291,7 +291,7 @@ class Cutting:
             self._pool.close()
             self._pool = None
 
-    def _take(self, results: Iterable[UnitResult[CutUnit]]) -> None:
+    def _collect(self, results: Iterable[UnitResult[CutUnit]]) -> None:
         for result in results:
             self._made.append(result.results.written)
             self.cpu_s.update(result.cpu_s)
@@ -322,7 +322,7 @@ class Cutting:
                 "cut.encoder is nvenc, and neither the driver nor Ray finds a GPU; `curate doctor` "
                 "shows the reason; --set cut.encoder=x264 needs no GPU"
             )
-        yield from self._runner.run([step, *after], units, small=small)
+        yield from self._runner.run([step, *after], units, placement="child" if small else "ray")
 
     def _units(
         self,

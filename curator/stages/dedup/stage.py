@@ -97,10 +97,10 @@ class DedupStage(CorpusStage[DedupConfig]):
     def decide(
         self, corpus: Corpus, work: Work, /
     ) -> Iterator[Decisions | CarriedState | Remainders | str]:
-        """Rejects clips with footage of other places, then clips with a better duplicate."""
+        """Rejects clips with footage of reference clips, then clips with a better duplicate."""
         if not corpus.num_rows:
             return
-        is_on, every = self.config.enabled, corpus.elsewhere()
+        is_on, every = self.config.enabled, corpus.reference_clips()
         places = [p for p in every if is_on or p.reason == Reason.REMOVED_BEFORE]
         if not is_on and not places:
             return
@@ -113,7 +113,7 @@ class DedupStage(CorpusStage[DedupConfig]):
             pairs, is_window = pairs.without_views(windows), windows.size > 0
         is_left, is_removed = np.ones(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
         rejected, partly = [], set[int]()
-        for decisions in self._elsewhere(pairs, stored.places, places):
+        for decisions in self._of_references(pairs, stored.places, places):
             is_left[decisions.rows] = False
             if decisions.columns["reason"][0].as_py() == Reason.REMOVED_BEFORE:
                 is_removed[decisions.rows] = True
@@ -193,7 +193,7 @@ class DedupStage(CorpusStage[DedupConfig]):
         found = {(p.clip_id, p.other, p.place): p for p in chain.from_iterable(pairs)}
         return stored.with_new(compared, keys, found.values()), True
 
-    def _elsewhere(
+    def _of_references(
         self, pairs: "_NumberedPairs", keys: Sequence[str], places: Sequence[ReferenceClips]
     ) -> Iterator[Decisions]:
         """Rejects clips with enough footage of another place, or any part of removed footage."""

@@ -1,3 +1,3 @@
-"""Settings of the rules, which `curator/measures/rule_config.py` defines for all that judge."""
+"""Settings of the rules, which `curator/measures/rule_config.py` defines for all that filter."""
 
 from curator.measures.rule_config import FilterConfig as FilterConfig

@@ -7,12 +7,12 @@ from functools import partial
 import numpy as np
 
 from curator.buckets import class_settings
-from curator.measures.judging import (
+from curator.measures.filtering import (
     DECIDED,
     FilterNeeds,
     RuleCount,
     corpus_of,
-    judge_table,
+    filter_table,
     total_counts,
 )
 from curator.measures.rules import Bounds, Sides, resolve, unwanted_reason
@@ -114,7 +114,7 @@ class FilterStage(CorpusStage[FilterConfig]):
         start = 0
         for block in corpus.blocks():
             keep, drop = (corpus.marked(verdict, block["clip_id"]) for verdict in VERDICTS)
-            decided = judge_table(block, bounds, self._needs, keep=keep, drop=drop)
+            decided = filter_table(block, bounds, self._needs, keep=keep, drop=drop)
             rows = np.arange(start, start + block.num_rows)
             yield Decisions(rows, decided.clips.select(DECIDED))
             start += block.num_rows

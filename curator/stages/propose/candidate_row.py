@@ -38,7 +38,7 @@ def candidate_of(
     heads: Heads | None = None,
     measures: Measures = BUILT_IN,
 ) -> Candidate:
-    """Returns a candidate clip with its scores; no rule has judged it yet.
+    """Returns a candidate clip with its scores; no rule was applied to it yet.
 
     `aggregates` overrides, by score, how a `ScoreSpec` combines samples. `heads` makes scores from
     CLIP embeddings. With `crop_borders`, the clip gets a crop without black borders.

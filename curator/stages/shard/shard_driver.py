@@ -146,8 +146,7 @@ class Sharding:
         n_bytes = sum(s.mp4_bytes for u in units if u.missing for s in u.plan.samples)
         # Copying few bytes takes less time than starting a process.
         is_worth_it = self.engine.is_started and n_bytes > COPIED_HERE_BYTES
-        run = self.engine.run if is_worth_it else self.engine.run_here
-        return run([step], units)
+        return self.engine.run([step], units, placement="ray" if is_worth_it else "driver")
 
 
 _SAME = (

@@ -35,11 +35,11 @@ def _recipe_named(name: str, overrides: Sequence[str] = ()) -> "tuple[str, Recip
         return f"recipe {name}", load_recipe(name, overrides)
     from curator.storage import open_store
     from curator.tables.output_format import read_current_summary
-    from curator.tables.snapshot_store import MADE, NUMBER
+    from curator.tables.snapshot_store import CREATED_AT, NUMBER
 
     store = open_store(name)
     summary = read_current_summary(store)
-    words = f"recipe of {store.uri}, snapshot {summary[NUMBER]} of {summary[MADE]}"
+    words = f"recipe of {store.uri}, snapshot {summary[NUMBER]} of {summary[CREATED_AT]}"
     return words, with_changes(recipe_used(summary, store.uri), overrides)
 
 

@@ -157,7 +157,7 @@ def _smaller(
 ) -> list[dict[str, Any]]:
     """Returns sizes below `cut.size` under which the trainers see more, with what they see."""
     from curator.recipe import with_changes
-    from curator.tools.planning.recipe_search import judged
+    from curator.tools.planning.recipe_search import evaluated
 
     if not isinstance(recipe.cut.size, tuple):
         return []
@@ -168,7 +168,7 @@ def _smaller(
             continue
         size = shape_of(side, width, height)
         smaller = with_changes(recipe, {"cut.size": list(size)})
-        there = judged(takes, outcome.division, trainers, smaller)
+        there = evaluated(takes, outcome.division, trainers, smaller)
         pairs = list(zip(there.seen, outcome.seen, strict=True))
         gain = sum(a.well_s + a.seen_s - b.well_s - b.seen_s for a, b in pairs) / 2
         if gain > LEAST_GAIN * len(trainers) * outcome.total_s:

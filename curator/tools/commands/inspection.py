@@ -352,14 +352,14 @@ def search(options: argparse.Namespace) -> Result:
 )
 def report(options: argparse.Namespace) -> Result:
     from curator.executor.engine import Engine
-    from curator.runs.lease import held
+    from curator.runs.lease import acquire_lease
     from curator.tables.removal_records import finished_removals
     from curator.tools.review.clip_previews import write_report
     from curator.tools.review.finished_run import open_finished
 
     # Before the lease, which would be written to whatever place was named.
     store = open_finished(options.out).store
-    with held(store, "report"), Engine(address=None, workers=1) as engine:
+    with acquire_lease(store, "report"), Engine(address=None, workers=1) as engine:
         finished_removals(store)
         n_previews = write_report(open_finished(options.out), engine)
     page = f"{store.uri}/report/index.html"

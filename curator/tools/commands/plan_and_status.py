@@ -60,7 +60,7 @@ def plan(options: argparse.Namespace) -> Result:
     from curator.executor.host_resources import available_cpus
     from curator.executor.progress import Progress
     from curator.runs.curation import Run
-    from curator.runs.lease import held
+    from curator.runs.lease import acquire_lease
     from curator.runs.output_recipe import recipe_for
     from curator.runs.progress_report import write_plan
     from curator.runs.start import check_run
@@ -88,7 +88,7 @@ def plan(options: argparse.Namespace) -> Result:
         )
     with (
         ends_when_asked(),
-        held(store, "plan") as lease,
+        acquire_lease(store, "plan") as lease,
         Progress() as progress,
         engine_of(options) as engine,
         ignore_further_interrupts(),

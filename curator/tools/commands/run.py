@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> Result:
     from curator.executor.progress import Progress
     from curator.runs.dry_run import dry_run
     from curator.runs.generations import CARRIED
-    from curator.runs.lease import held
+    from curator.runs.lease import acquire_lease
     from curator.runs.start import check_run, start_run
     from curator.storage.object_service import scheme_of
     from curator.storage.place_names import local_path
@@ -178,7 +178,7 @@ def run(options: argparse.Namespace) -> Result:
     with (
         ends_when_asked(),
         served(options.metrics, store, options.core_hour_price) as watch,
-        held(store, "run") as lease,
+        acquire_lease(store, "run") as lease,
         Progress(is_logged=options.log_format == "json") as progress,
         engine_of(options) as engine,
         ignore_further_interrupts(),
@@ -248,7 +248,7 @@ def run(options: argparse.Namespace) -> Result:
 def recaption(options: argparse.Namespace) -> Result:
     from curator.executor.progress import Progress
     from curator.pipeline import graph_of
-    from curator.runs.lease import held
+    from curator.runs.lease import acquire_lease
     from curator.runs.progress_report import reported
     from curator.runs.recaptioning import Recaption
     from curator.runs.repair import CACHES, with_repair
@@ -266,7 +266,7 @@ def recaption(options: argparse.Namespace) -> Result:
     check_writable(store)
     with (
         ends_when_asked(),
-        held(store, "recaption") as lease,
+        acquire_lease(store, "recaption") as lease,
         Progress() as progress,
         engine_of(options) as engine,
         ignore_further_interrupts(),

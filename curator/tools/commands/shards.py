@@ -338,7 +338,7 @@ def _exported_lines(exported: "Exported", destination: str, format: str) -> Iter
 def views(options: argparse.Namespace) -> Result:
     from curator.errors import UsageError
     from curator.export.output_views import Choice, make_view
-    from curator.runs.lease import held
+    from curator.runs.lease import acquire_lease
     from curator.storage import open_store
     from curator.tables.output_format import read_current_summary
     from curator.tables.removal_records import read_removals
@@ -356,7 +356,7 @@ def views(options: argparse.Namespace) -> Result:
         raise UsageError("--remove deletes a view, and NAME makes one; expected one of them")
     if options.remove is not None:
         check_view_name(options.remove)
-        with held(store, "views"):
+        with acquire_lease(store, "views"):
             n_objects = delete_view(store, options.remove)
         if not n_objects:
             raise UsageError(
@@ -373,7 +373,7 @@ def views(options: argparse.Namespace) -> Result:
     check_view_name(options.name)
     # A removal that is under way, or was killed, makes all views again at its end.
     read_removals(store).require_finished(store.uri)
-    with held(store, "views") as lease:
+    with acquire_lease(store, "views") as lease:
         if options.name in view_names(store) and not options.replace:
             raise UsageError(
                 f"{store.uri} has a view {options.name!r} already; choose another name, or make it "

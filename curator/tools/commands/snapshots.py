@@ -54,7 +54,12 @@ _UNITS = {"d": "days", "h": "hours", "w": "weeks"}
 def snapshots(options: argparse.Namespace) -> Result:
     from curator.storage import open_store
     from curator.tables.output_format import read_current_summary
-    from curator.tables.snapshot_store import MADE, NUMBER, listed_snapshots, require_snapshots
+    from curator.tables.snapshot_store import (
+        CREATED_AT,
+        NUMBER,
+        listed_snapshots,
+        require_snapshots,
+    )
 
     store = open_store(options.out)
     require_snapshots(store)
@@ -82,8 +87,8 @@ def snapshots(options: argparse.Namespace) -> Result:
         counts = summary["counts"]
         facts = {
             NUMBER: number,
-            MADE: summary[MADE],
-            "generations": summary.get("judged", {}).get("generation", 1),
+            CREATED_AT: summary[CREATED_AT],
+            "generations": summary.get("decided_with", {}).get("generation", 1),
             "sources": counts["sources"],
             "clips": counts["clips"],
             "kept": counts["kept"],
@@ -103,7 +108,7 @@ def _line(facts: Mapping[str, Any]) -> str:
     n = facts["generations"]
     of = f" of {n} generations" if n > 1 else ""
     return (
-        f"{facts['snapshot']:>6}  {facts['made']}  {amount(facts['sources'], 'source')}{of}, "
+        f"{facts['snapshot']:>6}  {facts['created_at']}  {amount(facts['sources'], 'source')}{of}, "
         f"{facts['kept']} of {amount(facts['clips'], 'clip')} kept "
         f"({facts['kept_s'] / 3600:.2f} h), {amount(facts['shards'], 'tar')} "
         f"({facts['new_shards']} new, {facts['bytes'] / 1e9:.2f} GB in all)"
@@ -155,7 +160,7 @@ def _age(text: str) -> timedelta:
     "files.",
 )
 def clean(options: argparse.Namespace) -> Result:
-    from curator.runs.lease import held
+    from curator.runs.lease import acquire_lease
     from curator.storage import open_store
     from curator.tables.out_layout import OWN_FOLDERS, is_own
     from curator.tables.output_format import refuse_lost_commit
@@ -172,7 +177,7 @@ def clean(options: argparse.Namespace) -> Result:
     if options.dry_run:
         cleaned = remove_old(store, **chosen, dry_run=True)
     else:
-        with held(store, "clean") as lease:
+        with acquire_lease(store, "clean") as lease:
             finished_removals(store)
             cleaned = remove_old(store, **chosen, check=lease.check)
             store.clean_temporary(("", *OWN_FOLDERS), is_own)
@@ -238,7 +243,7 @@ def clean(options: argparse.Namespace) -> Result:
     "a removal. `curate remove OUT --finish` finishes an interrupted removal.",
 )
 def remove(options: argparse.Namespace) -> Result:
-    from curator.runs.lease import held
+    from curator.runs.lease import acquire_lease
     from curator.runs.repair import with_repair
     from curator.storage import open_store
     from curator.tables.out_layout import has_results
@@ -267,7 +272,7 @@ def remove(options: argparse.Namespace) -> Result:
             return Result({"records": removals.n_records, "unfinished": [*removals.unfinished]})
     elif options.dry_run:
         return Result({"dry_run": True, **_selected_facts(_plan(options, store))})
-    with ends_when_asked(), held(store, "remove") as lease:
+    with ends_when_asked(), acquire_lease(store, "remove") as lease:
 
         def finish() -> "Removed":
             with terminal_line() as shown:
@@ -299,7 +304,7 @@ def remove(options: argparse.Namespace) -> Result:
 
 
 def _give_up(options: argparse.Namespace, store: "Store") -> Result:
-    from curator.runs.lease import held
+    from curator.runs.lease import acquire_lease
     from curator.tools.removal.removing import (
         finish_removal,
         give_up_lost,
@@ -317,7 +322,7 @@ def _give_up(options: argparse.Namespace, store: "Store") -> Result:
     if not lost and not numbers:
         print("no record or footage of a removal is lost")
     elif not options.dry_run:
-        with ends_when_asked(), held(store, "remove") as lease:
+        with ends_when_asked(), acquire_lease(store, "remove") as lease:
             if lost:
                 print(f"record: {store.uri}/{give_up_lost(store)}")
             if numbers and (numbers := unreadable_snapshots(store, lease.check)):

@@ -65,7 +65,7 @@ class Outcome:
 
 
 def solved(takes: Takes, trainers: Sequence[Trainer], recipe: Recipe) -> Outcome:
-    """Returns the best division of takes for trainers, judged on all takes.
+    """Returns the best division of takes for trainers, evaluated on all takes.
 
     The division maximises the mean over the trainers of the share that is seen well. A second size
     of windows, footage in several clips, and more clips cost a part of a percent.
@@ -75,7 +75,7 @@ def solved(takes: Takes, trainers: Sequence[Trainer], recipe: Recipe) -> Outcome
     return search.outcome(search.best(), takes.distinct())
 
 
-def judged(
+def evaluated(
     takes: Takes, division: Division, trainers: Sequence[Trainer], recipe: Recipe
 ) -> Outcome:
     """Returns what trainers see of a division."""

@@ -23,7 +23,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import as_matrix
 from curator.tables.removal_records import Removals
-from curator.tables.snapshot_store import CENTROIDS, CLUSTERS, JUDGED
+from curator.tables.snapshot_store import CENTROIDS, CLUSTERS, DECIDED_WITH
 
 _COLUMNS = ("clip_id", "source_id", "source_uri", "start_s", "end_s", "fps", "cluster")
 
@@ -33,7 +33,7 @@ def centroids_without(store: Store, summary: Mapping[str, Any], removals: Remova
 
     They depend only on embeddings of clips that are in the snapshot and not removed.
     """
-    packed, described = (summary[JUDGED].get(name) for name in (CENTROIDS, CLUSTERS))
+    packed, described = (summary[DECIDED_WITH].get(name) for name in (CENTROIDS, CLUSTERS))
     if not packed or not described:
         return None
     n_dims = len(b64decode(packed)) // np.dtype(np.float16).itemsize // len(described)

@@ -35,9 +35,9 @@ from curator.tables.schemas import clips_schema, further_fields, scores_in
 from curator.tables.snapshot_store import (
     CANDIDATES,
     CENTROIDS,
+    DECIDED_WITH,
     EARLIER,
     INDEXES,
-    JUDGED,
     NUMBER,
     REMOVALS,
     index_names,
@@ -113,12 +113,12 @@ class SnapshotRewriting:
             INDEXES: indexes,
             REMOVALS: self._records,
         }
-        if JUDGED in summary:
+        if DECIDED_WITH in summary:
             # Custom stages may store ids there.
-            written[JUDGED] = value_without_ids(summary[JUDGED], self._removals.ids)
+            written[DECIDED_WITH] = value_without_ids(summary[DECIDED_WITH], self._removals.ids)
             centroids = centroids_without(store, summary, self._removals)
             if centroids is not None:
-                written[JUDGED][CENTROIDS] = centroids
+                written[DECIDED_WITH][CENTROIDS] = centroids
         own = named_objects(written)
         written[EARLIER] = sorted(self._named - own)
         self._named |= own

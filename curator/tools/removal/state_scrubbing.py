@@ -109,8 +109,8 @@ def _without_thumbnails(table: pa.Table, removals: Removals) -> pa.Table:
         shown = shown_frames(np.asarray(frames, np.int32), removals.spans_of(ids[row]))
         if not shown.all():
             is_changed = True
-            for held in columns.values():
-                held[row] = [held[row][number] for number in np.flatnonzero(shown)]
+            for column in columns.values():
+                column[row] = [column[row][number] for number in np.flatnonzero(shown)]
     if not is_changed:
         return table
     for name, values in columns.items():

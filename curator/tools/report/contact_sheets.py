@@ -188,5 +188,5 @@ def galleries_of(summary: Mapping[str, Any], clips: ClipColumns) -> list[Gallery
 
 def listed_clusters(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the clusters with nearest clips; empty without clusters."""
-    clusters = (summary.get("judged") or {}).get("clusters") or ()
+    clusters = (summary.get("decided_with") or {}).get("clusters") or ()
     return [entry for entry in clusters if entry.get("nearest")]

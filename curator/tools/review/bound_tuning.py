@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError, unknown_key
 from curator.measures.clip_semantics import check_content
-from curator.measures.judging import corpus_of, score_values
+from curator.measures.filtering import corpus_of, score_values
 from curator.measures.rule_config import Rule
 from curator.measures.rules import Bounds, resolve, unwanted_reason
 from curator.measures.score_list import SUITABILITY

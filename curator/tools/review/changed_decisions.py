@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from curator.dataset.output_form import as_written
 from curator.executor.corpus_work import CorpusWork
-from curator.measures.judging import score_values
+from curator.measures.filtering import score_values
 from curator.pipeline import graph_of
 from curator.recipe import Recipe
 from curator.records.clips import REMAINDER, Reason
-from curator.runs.corpus import DecidedClips
+from curator.runs.corpus import CorpusState
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
 from curator.tools.review.finished_run import Finished, has_tag, is_of_stage
@@ -95,13 +95,13 @@ def decide_again(
     is_part = has_tag(finished.clips, REMAINDER)
     n_whole = int(np.sum(~is_part))
     parts = _StoredRemainders(candidates.slice(n_whole), candidates.slice(0, n_whole))
-    clips = DecidedClips(
+    clips = CorpusState(
         candidates.slice(0, n_whole),
         finished.memory_budget_bytes,
         vectors=finished.vectors,
         tables=finished.tables,
         footage=finished.footage,
-        elsewhere=finished.elsewhere,
+        reference_clips=finished.reference_clips,
         marks=finished.marks,
         propose=parts.find,
     )
@@ -110,11 +110,11 @@ def decide_again(
     names = ("clip_id", "decision", "reason", "reasons")
     rules = [pa.concat_tables(clips.clips.blocks(names))]
     if n_whole < candidates.num_rows:
-        own = DecidedClips(
+        own = CorpusState(
             candidates.slice(n_whole),
             finished.memory_budget_bytes,
             vectors=finished.vectors,
-            carried=clips.left.get,
+            carried=clips.carried_state.get,
             marks=finished.marks,
         )
         own.decide(filters, CorpusWork(filters.name))

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from curator.dataset.output_form import as_written
 from curator.errors import UsageError, ambiguous_id
-from curator.measures.judging import checks_around
+from curator.measures.filtering import checks_around
 from curator.number_text import amount, moment, plain, score
 from curator.pipeline import filter_needs
 from curator.records.clips import COMPARED, REMAINDER, Reason
@@ -22,10 +22,10 @@ from curator.tools.report.page_templates import declared_values
 from curator.tools.review.finished_run import Finished
 from curator.tools.review.remedies import (
     MAX_TRIED,
-    JudgedRule,
+    AppliedRule,
     Trial,
+    applied_rules,
     find_remedies,
-    judged_rules,
     words,
 )
 
@@ -90,8 +90,8 @@ def explain(
     (clip,) = ClipRows(finished.clips.slice(number, 1), finished.clips.schema)
     if candidates is None:
         candidates = finished.candidates()
-    judged = list(judged_rules(finished, finished.recipe, candidates, number))
-    ruled = {rule.bounds.score for rule in judged}
+    applied = list(applied_rules(finished, finished.recipe, candidates, number))
+    ruled = {rule.bounds.score for rule in applied}
     others = [
         f"{name} {value:.4g}"
         for name in finished.measures.specs
@@ -109,10 +109,10 @@ def explain(
         _without_mark(
             finished,
             clip,
-            judged,
+            applied,
             as_written(candidates.slice(number, 1), finished.recipe.cut, finished.recipe.shard),
         ),
-        _table(judged),
+        _table(applied),
         f"scores without a rule: {', '.join(others)}" if others else "",
         f"by annotators and marks: {', '.join(declared)}" if declared else "",
         "\n".join(_remedies(finished, clip, Trial(finished, candidates, number, max_tried))),
@@ -126,7 +126,7 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
     if (mark := finished.marks.get(clip.clip_id)) is not None:
         values = dict(clip.declared(), decision=clip.decision, caption=clip.caption)
         # Whole seconds, as the commit has: a fast run honours a mark of the same second.
-        is_newer = mark.marked_at[:19] > finished.summary["made"][:19]
+        is_newer = mark.marked_at[:19] > finished.summary["created_at"][:19]
         rest = "the next run honours the mark" if is_newer else "this run did not honour the mark"
         rest = "" if has_effect(mark, values) else f"; {rest}"
         yield f"marked by hand: {', '.join(map(plain, mark.content))}{rest}"
@@ -165,12 +165,12 @@ def _form_words(clip: ClipRow) -> Iterator[str]:
 
 
 def _without_mark(
-    finished: Finished, clip: ClipRow, judged: Sequence[JudgedRule], candidate: pa.Table
+    finished: Finished, clip: ClipRow, applied: Sequence[AppliedRule], candidate: pa.Table
 ) -> str:
     """Describes what the recipe decides about a clip marked `keep` without the mark."""
     if clip.declared().get(MARK_COLUMNS[0]) != "keep":
         return ""
-    reasons = [rule.reason for rule in judged if rule.bounds.severity == "reject" and rule.reason]
+    reasons = [rule.reason for rule in applied if rule.bounds.severity == "reject" and rule.reason]
     _, last = checks_around(candidate, filter_needs(finished.recipe))
     reasons += [str(check.reason) for check in last if check.hit[0]]
     if not reasons:
@@ -210,11 +210,11 @@ def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
         yield f"  its part from {span} is {part.clip_id}, {part.reason or part.decision}"
 
 
-def _table(judged: Sequence[JudgedRule]) -> str:
-    if not judged:
+def _table(applied: Sequence[AppliedRule]) -> str:
+    if not applied:
         return "the recipe has no rules"
     rows = [("rule", "score", "bounds", "")]
-    for rule in judged:
+    for rule in applied:
         text = plain(", ".join(map(str, rule.values))) or "-"
         value = text if rule.value is None else f"{rule.value:.4g}"
         verdict = "ok"
@@ -236,7 +236,7 @@ def _aligned(rows: Sequence[Sequence[str]], sides: str) -> Iterator[str]:
         yield "  ".join(f"{cell:{side}{width}}" for cell, side, width in cells).rstrip()
 
 
-def _bounds(rule: JudgedRule) -> str:
+def _bounds(rule: AppliedRule) -> str:
     facts = {
         "drop_lowest": rule.rule.drop_lowest,
         "drop_highest": rule.rule.drop_highest,

@@ -48,7 +48,7 @@ def write_report(finished: Finished, engine: Engine) -> int:
     settings = EncodeSettings(crf=0, preset="veryfast", encoder=encoder)
     shown = [c for c in clips_by_id(clips, ids).values() if c.decision == "kept" and c.shard]
     step = stage_step(SampleFramesStage(), load=partial(_read, store))
-    units = engine.run_here([step], [[clip] for clip in shown])
+    units = engine.run_in_driver([step], [[clip] for clip in shown])
     for clip, unit in zip(shown, units, strict=True):
         mp4 = _preview(unit.results[0], clip, settings)
         if mp4 is not None:

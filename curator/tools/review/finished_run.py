@@ -18,8 +18,8 @@ from curator.measures.score_list import Measures
 from curator.recipe import Recipe, measures_of, recipe_used, stored_measures_of
 from curator.records.clips import REMAINDER, Reason
 from curator.runs.corpus import CLIP_ORDER, memory_budget_of
-from curator.runs.elsewhere import elsewhere_of
 from curator.runs.marked_clips import honoured_marks
+from curator.runs.reference_clips import reference_clips_of
 from curator.stage import ReferenceClips
 from curator.storage import Store, open_store
 from curator.storage.metadata_columns import is_metadata
@@ -43,7 +43,7 @@ from curator.tables.schemas import (
     further_fields,
     metadata_fields,
 )
-from curator.tables.snapshot_store import EARLIER, JUDGED
+from curator.tables.snapshot_store import DECIDED_WITH, EARLIER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Finished:
         """Returns the quantile bounds that a growing run froze, by rule; None for other runs."""
         if self.recipe.run.mode != "growing":
             return None
-        bounds = self.summary.get(JUDGED, {}).get("bounds", {})
+        bounds = self.summary.get(DECIDED_WITH, {}).get("bounds", {})
         return {rule: (low, high) for rule, (low, high) in bounds.items()}
 
     def require_clips(self) -> None:
@@ -135,9 +135,9 @@ class Finished:
         """Returns the footage by which clips are compared."""
         return FootageStore.of(self.store, self.stored_objects("footage"))
 
-    def elsewhere(self) -> list[ReferenceClips]:
+    def reference_clips(self) -> list[ReferenceClips]:
         """Returns clips of other outputs and removed clips, as a run of this recipe reads them."""
-        return elsewhere_of(self.store, self.recipe, read_removals(self.store))
+        return reference_clips_of(self.store, self.recipe, read_removals(self.store))
 
     @cached_property
     def marks(self) -> dict[str, Mark]:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.errors import RecipeError, in_one_line
-from curator.measures.judging import corpus_of, reason_of, score_values
+from curator.measures.filtering import corpus_of, reason_of, score_values
 from curator.measures.rule_config import Rule
 from curator.measures.rules import Bounds, resolve, unwanted_reason
 from curator.number_text import plain
@@ -46,7 +46,7 @@ _NEXT = 1e-6
 """Step from a value to one that is above it."""
 
 
-class JudgedRule(NamedTuple):
+class AppliedRule(NamedTuple):
     """A rule applied to the clip."""
 
     rule: Rule
@@ -73,10 +73,10 @@ class Remedy:
     blocked: str = ""
 
 
-def judged_rules(
+def applied_rules(
     finished: Finished, recipe: Recipe, candidates: pa.Table, number: int
-) -> Iterator[JudgedRule]:
-    """Applies the rules of a recipe to a candidate by its number; flags judge no absent score."""
+) -> Iterator[AppliedRule]:
+    """Applies the rules of a recipe to a candidate by its number; flags ignore an absent score."""
     whole = candidates.slice(0, finished.without_remainders().clips.num_rows)
     corpus = corpus_of(whole, filter_needs(recipe))
     frozen = finished.frozen() if recipe is finished.recipe else None
@@ -90,7 +90,7 @@ def judged_rules(
         if bounds.severity == "flag" and reason == Reason.NOT_MEASURED:
             reason = None
         stored = row[bounds.score][0].as_py() if bounds.names_values else None
-        yield JudgedRule(
+        yield AppliedRule(
             rule,
             bounds,
             None if np.isnan(measured) else float(measured),
@@ -146,7 +146,7 @@ class Trial:
             finished = replace(finished)
             names = ("clip_id", "source_id", "start_frame", "end_frame")
             (span,) = self.candidates.slice(self.number, 1).select(names).to_pylist()
-            mark = Mark(**span, verdict="keep", marked_at=finished.summary["made"])
+            mark = Mark(**span, verdict="keep", marked_at=finished.summary["created_at"])
             finished.__dict__["tables"] = self.finished.tables
             finished.__dict__["marks"] = {**finished.marks, self.clip_id: mark}
         decisions = decide_again(finished, recipe, self.candidates, rules_only=not self.is_exact)
@@ -200,10 +200,10 @@ def _completed(trial: Trial, settings: Settings) -> Remedy:
 
 def _against(trial: Trial, clip: ClipRow, recipe: Recipe) -> list[Settings] | str:
     """Returns alternative settings against all reasons; or why no setting ends one of them."""
-    judged = list(judged_rules(trial.finished, recipe, trial.candidates, trial.number))
+    applied = list(applied_rules(trial.finished, recipe, trial.candidates, trial.number))
     all_ways = []
     for reason in clip.reasons or [str(clip.reason)]:
-        ways = list(_ways(trial, clip, reason, recipe, judged))
+        ways = list(_ways(trial, clip, reason, recipe, applied))
         if not ways:
             why = _WHY_NONE.get(reason, "a stage of the recipe's `stages` gives this reason")
             return f"no setting of the recipe ends {reason}: {why}"
@@ -220,10 +220,10 @@ def _without(settings: Settings, others: Settings) -> Settings:
 
 
 def _ways(
-    trial: Trial, clip: ClipRow, reason: str, recipe: Recipe, judged: Sequence[JudgedRule]
+    trial: Trial, clip: ClipRow, reason: str, recipe: Recipe, applied: Sequence[AppliedRule]
 ) -> Iterator[Settings]:
     """Yields alternative settings against one reason; the first asks for the least."""
-    rules = [rule for rule in judged if rule.bounds.severity == "reject" and rule.reason == reason]
+    rules = [rule for rule in applied if rule.bounds.severity == "reject" and rule.reason == reason]
     if rules:
         settings: Settings = {}
         for rule in rules:
@@ -294,7 +294,7 @@ def _above(value: str | float) -> str:
     return value if isinstance(value, str) else rounded(value + _NEXT, down=False)
 
 
-def _of_rule(rule: JudgedRule) -> Settings:
+def _of_rule(rule: AppliedRule) -> Settings:
     """Returns settings with which a rule that rejects the clip passes it."""
     key, config = f"filters.{rule.bounds.rule}", rule.rule
     if rule.reason == Reason.NOT_MEASURED:
@@ -317,7 +317,7 @@ def _of_rule(rule: JudgedRule) -> Settings:
     return settings or {f"{key}.severity": "flag"}
 
 
-def _named_values(key: str, rule: JudgedRule) -> Settings:
+def _named_values(key: str, rule: AppliedRule) -> Settings:
     settings: Settings = {}
     texts = {str(pa.scalar(value).cast(pa.string())) for value in rule.values}
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.installation import install_extra
-from curator.measures.judging import score_values
+from curator.measures.filtering import score_values
 from curator.measures.learned_score import LearnedScore
 from curator.measures.score_list import SUITABILITY
 from curator.number_text import amount
@@ -137,12 +137,12 @@ def learn(marked: MarkedScores) -> Learned:
     marked.check()
     probability, single = np.zeros((2, len(marked.is_kept)))
     for train, test in _folds(marked, _FOLDS, 0):
-        own, held = marked.some(train), marked.some(test)
-        probability[test] = _chosen(own).probability(held.ranks_NC)
+        own, held_out = marked.some(train), marked.some(test)
+        probability[test] = _chosen(own).probability(held_out.ranks_NC)
         best, sign = _best_single(own)
         ranks = sign * own.ranks_NC[:, best]
         scale, shift, noise = _calibration(ranks, own.is_kept)
-        single[test] = _probability(scale * sign * held.ranks_NC[:, best] + shift, noise)
+        single[test] = _probability(scale * sign * held_out.ranks_NC[:, best] + shift, noise)
     of_both, likely = _intervals(marked, probability, single)
     return Learned(
         fitted=_chosen(marked),

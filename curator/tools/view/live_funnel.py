@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.dataset.output_form import as_written
-from curator.measures.judging import (
+from curator.measures.filtering import (
     CONTENT_RULE,
     FilterNeeds,
     Mask,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from curator.errors import UsageError
-from curator.measures.judging import Mask
+from curator.measures.filtering import Mask
 from curator.tables.candidate_store import read_all_pictures
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import KeyIndex

@@ -26,7 +26,7 @@ def snapshots(out: Path) -> list[dict[str, Any]]:
 
 
 def centroids(summary: dict[str, Any]) -> np.ndarray:
-    packed = b64decode(summary["judged"]["centroids"])
+    packed = b64decode(summary["decided_with"]["centroids"])
     return np.frombuffer(packed, np.float16).reshape(N_CLUSTERS, -1)
 
 
@@ -62,10 +62,10 @@ def test_clusters_of_the_first_generation_stay(growing: Path) -> None:
     """Pins that later generations join the clusters, and that the summary counts all clips."""
     found = snapshots(growing)
     assert len(found) > 1
-    assert {summary["judged"]["centroids"] for summary in found} == {
-        found[0]["judged"]["centroids"]
+    assert {summary["decided_with"]["centroids"] for summary in found} == {
+        found[0]["decided_with"]["centroids"]
     }
-    sizes = [one["n_clips"] for one in found[-1]["judged"]["clusters"]]
+    sizes = [one["n_clips"] for one in found[-1]["decided_with"]["clusters"]]
     clusters = Counter(row["cluster"] for row in rows(growing, found[-1], "clips"))
     assert sizes == [clusters[number] for number in range(N_CLUSTERS)]
 
@@ -112,7 +112,10 @@ def test_a_clip_whose_row_is_gone_is_in_no_centroid(growing: Path, tmp_path: Pat
     rewritten = SnapshotRewriting(open_store(str(out)), removals, (), {}).rewrite(summary).summary
     stale = {
         **rewritten,
-        "judged": {**rewritten["judged"], "centroids": summary["judged"]["centroids"]},
+        "decided_with": {
+            **rewritten["decided_with"],
+            "centroids": summary["decided_with"]["centroids"],
+        },
     }
     other = Removals(clip_ids=frozenset({removal_hash("another")}), n_records=1)
     again = SnapshotRewriting(open_store(str(out)), other, (), {}).rewrite(stale).summary

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from judged import run_stage
+from filtered_clips import run_stage
 from pydantic import ValidationError
 
 from curator.errors import RecipeError

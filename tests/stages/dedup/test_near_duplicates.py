@@ -86,7 +86,7 @@ def test_a_new_clip_is_compared_with_clips_that_a_rule_rejects_now(
     config = DedupConfig()
     none = NearDuplicatePairs.of(None, config.search_fingerprint)
     stored = none.with_new(pa.array(["stays", "rejected"]), [], []).table()
-    corpus = MagicMock(read=lambda _: stored, elsewhere=list)
+    corpus = MagicMock(read=lambda _: stored, reference_clips=list)
     asked = {}
 
     def find_pairs(
@@ -101,7 +101,7 @@ def test_a_new_clip_is_compared_with_clips_that_a_rule_rejects_now(
     pairs, is_new = stage._pairs(corpus, now, None, [], CorpusWork("dedup"))
     assert (asked["own"], asked["new"]) == (["stays", "rejected", "new"], ["new"])
     assert is_new
-    again = MagicMock(read=lambda _: pairs.table(), elsewhere=list)
+    again = MagicMock(read=lambda _: pairs.table(), reference_clips=list)
     whole = pa.array(["stays", "rejected", "new"])
     found, is_new = stage._pairs(again, whole, None, [], CorpusWork("dedup"))
     assert not is_new

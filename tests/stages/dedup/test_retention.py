@@ -211,7 +211,7 @@ def test_only_what_others_retain_is_taken_at_its_time() -> None:
     clips = {"a": (0.0, 20.0), "b": (10.0, 30.0)}
     ab = pair("a", "b", *clips.values(), speed=0.8)
     assert pieces(found(clips, [ab], b_speed=0.8)["b"]) == [(8.0, 16.0)]
-    # Footage elsewhere is taken too.
+    # Footage of reference clips is taken too.
     own = pair("a", "far", (0.0, 20.0), (5.0, 12.0))
     far = Pair(clip_id="a", other="far", place="x", match=Match(**asdict(own.match)))
     assert pieces(found({"a": (0.0, 20.0)}, [far])["a"]) == [(0.0, 5.0), (12.0, 20.0)]

@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pyarrow as pa
 import pytest
-from judged import run_stage
+from filtered_clips import run_stage
 from made_clips import clip_rows
 from made_out import SAME
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from judged import decide
+from filtered_clips import decide
 from samples import made_track
 
 from curator.cut_requests import MAX_VARIABLE_FPS, cut_request, target_n_frames
@@ -66,8 +66,8 @@ def test_a_picture_that_stands_for_days_is_too_long_for_any_recipe(
     row = candidate_of(days(), span, "a.mp4", aggregates={}, crop_borders=False)
     clips = candidates_table([row], SCORES)
     decided = decide(clips, {}, min_s=2.0, shard=ShardConfig(), max_s=max_s)
-    (judged,) = decided.clips.drop_columns(["seconds"]).to_pylist()
-    assert (Reason.TOO_LONG in judged["reasons"]) == (reason is not None)
+    (filtered,) = decided.clips.drop_columns(["seconds"]).to_pylist()
+    assert (Reason.TOO_LONG in filtered["reasons"]) == (reason is not None)
     rules = {rule.rule: rule.n_any for rule in decided.rules}
     assert rules.get("propose.max_s") == (1 if reason else None)
 

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from judged import decide
+from filtered_clips import decide
 from samples import made_track
 
 from curator.cut_requests import cut_request, target_n_frames

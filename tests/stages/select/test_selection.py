@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from judged import run_stage
+from filtered_clips import run_stage
 from pydantic import ValidationError
 
 from curator.stages.select.config import SelectConfig

@@ -12,7 +12,7 @@ from command_line import Curate
 from curator.errors import CuratorError, StorageError, UsageError
 from curator.executor.progress import Expected, Progress, ProgressStep
 from curator.runs import progress_report
-from curator.runs.lease import held
+from curator.runs.lease import acquire_lease
 from curator.runs.progress_report import reported, run_status
 from curator.storage import open_store
 from curator.tables.checksums import sealed_json
@@ -37,7 +37,7 @@ def break_off(out: str, curate: Curate) -> None:
     """Asks for the status of a run that works, and breaks it off."""
     store = open_store(out)
     with (
-        held(store, "run"),
+        acquire_lease(store, "run"),
         Progress(io.StringIO(), live=False) as progress,
         reported(store, progress),
     ):
@@ -62,7 +62,7 @@ def test_run_that_works_then_breaks_off(tmp_path: Path, curate: Curate) -> None:
     assert "the same command resumes" in curate("status", tmp_path)
     # A run that was killed says so.
     store = open_store(str(tmp_path / "killed"))
-    with held(store, "run"):
+    with acquire_lease(store, "run"):
         lease = store.read(LEASE)
     # The holder of this process has ended.
     store.write(LEASE, lease)
@@ -76,7 +76,7 @@ def test_resumed_run_does_not_show_the_report_of_the_attempt_before(
     with pytest.raises(CuratorError, match="the disk"):
         break_off(str(tmp_path), curate)
     store = open_store(str(tmp_path))
-    with held(store, "run"):
+    with acquire_lease(store, "run"):
         shown = curate("status", tmp_path)
         assert shown.startswith("running: `curate run` of ")
         assert "\nresumed what an earlier attempt began; no report yet" in shown
@@ -88,7 +88,7 @@ def test_resumed_run_does_not_show_the_report_of_the_attempt_before(
             progress.stage("scan")
             wait(lambda: run_status(store).get("stage") == "scan")
             assert "resumed" not in curate("status", tmp_path)
-    with held(open_store(str(tmp_path / "new")), "run"):
+    with acquire_lease(open_store(str(tmp_path / "new")), "run"):
         assert "\nno report yet" in curate("status", tmp_path / "new")
 
 

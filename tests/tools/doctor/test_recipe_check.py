@@ -123,7 +123,7 @@ def test_a_score_that_gpus_do_not_give_is_refused_where_one_may_decode(
     is_refused: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Pins that no clip is judged by an absent quantiser: it is said before work begins."""
+    """Pins that no clip is filtered by an absent quantiser: it is said before work begins."""
     monkeypatch.setattr(start, "available_gpus", lambda: n_gpus)
     monkeypatch.setattr(gpu_engines, "nvdec_refusal", lambda: None)
     bound = ["filters.coarse.max=38"] if "coarse" in rule else []

@@ -23,7 +23,7 @@ from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.tools.commands.fit_solving import based, recipe_text, where
 from curator.tools.planning import usable_takes
 from curator.tools.planning.divided_takes import Division, divided
-from curator.tools.planning.recipe_search import judged, recipe_changes, solved
+from curator.tools.planning.recipe_search import evaluated, recipe_changes, solved
 from curator.tools.planning.seen_footage import Watcher, seen
 from curator.tools.planning.usable_takes import Clips, Takes
 from curator.trainers.trainer_files import load_trainer
@@ -201,7 +201,9 @@ def test_two_trainers_get_windows_of_their_own_rates() -> None:
     assert {str(w.rate) for w in outcome.division.windows} == {"16", "24"}
     assert len({each.windows for each in outcome.seen}) == 2
     # The figures are those of the division.
-    assert judged(takes, outcome.division, trainers, load_recipe("quickstart")).well == outcome.well
+    assert (
+        evaluated(takes, outcome.division, trainers, load_recipe("quickstart")).well == outcome.well
+    )
 
 
 def test_a_sample_of_takes_has_the_seconds_of_all() -> None:

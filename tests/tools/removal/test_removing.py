@@ -164,7 +164,7 @@ def test_a_removed_clip_is_nowhere_and_does_not_come_back(place: Captioned) -> N
     summary, again = place.run(*SHARED), place.run(*SHARED)
     assert (place.files(), place.n_asked()) == (files, asked)
     assert (again["work"]["shards_written"], again["work"]["sources_analyzed"]) == (0, 0)
-    same = ("counts", "tables", "shards", "indexes", "snapshot", "made", "earlier", "video_s")
+    same = ("counts", "tables", "shards", "indexes", "snapshot", "created_at", "earlier", "video_s")
     assert {name: again[name] for name in same} == {name: summary[name] for name in same}
     for max_s in (3, 2.5):
         if max_s == 2.5:
@@ -386,7 +386,7 @@ def state_of(out: Path) -> dict[str, Any]:
     def plain(path: Path) -> object:
         if is_record(path):
             record = json.loads(path.read_text())
-            times = ("made", "finished", "written", "checksum")
+            times = ("created_at", "finished", "written", "checksum")
             return {n: v for n, v in record.items() if n not in times}
         if path.suffix == ".json" and (path.parent.name == "snapshots" or path.parent == out):
             summary = json.loads(path.read_text())

@@ -236,7 +236,7 @@ def test_clusters_are_galleries_of_clips_that_are_still_there() -> None:
         {"cluster": 1, "n_clips": 1, "nearest": [clips[2]["clip_id"]], "words": [EVIL, "dog"]},
         {"cluster": 2, "n_clips": 1, "medoid": clips[2]["clip_id"]},
     ]
-    summary = summary_of(clips, judged={"clusters": listed})
+    summary = summary_of(clips, decided_with={"clusters": listed})
     html, page = render(clips, summary=summary)
     _refuses_evil(html, page)
     gallery = html[html.index('id="clusters"') : html.index('id="scores"')]

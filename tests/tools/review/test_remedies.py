@@ -26,7 +26,7 @@ from curator.executor.corpus_work import CorpusWork
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records.clips import Reason
-from curator.runs.corpus import DecidedClips
+from curator.runs.corpus import CorpusState
 from curator.stage import CorpusStage
 from curator.storage import Store, open_store
 from curator.tables.clip_rows import reject
@@ -94,9 +94,9 @@ class Corpus:
     clips: pa.Table
     vectors: StoredVectors
 
-    def decided(self, recipe: Recipe, marks: Mapping[str, Mark]) -> DecidedClips:
+    def decided(self, recipe: Recipe, marks: Mapping[str, Mark]) -> CorpusState:
         tables = CorpusTables(self.store, open_fingerprint(self.store))
-        clips = DecidedClips(
+        clips = CorpusState(
             as_written(self.clips, recipe.cut, recipe.shard), 1 << 30, tables=tables,
             vectors=lambda _: self.vectors, marks=marks,
         )  # fmt: skip

@@ -227,7 +227,7 @@ class ServerCaptioner(Captioner):
     def _try(self, body: bytes, until: float) -> Reply | _Failed:
         limit_s = max(0.0, min(self.config.timeout_s, until - time.monotonic()))
         try:
-            outcome = self._judged(*self._access.send("POST", "/chat/completions", body, limit_s))
+            outcome = self._response(*self._access.send("POST", "/chat/completions", body, limit_s))
         except UnreachableError as error:
             outcome = self._unreached(str(error))
         except TimeoutError:
@@ -243,7 +243,7 @@ class ServerCaptioner(Captioner):
             self.request_limit.check_open()
         return outcome
 
-    def _judged(self, status: int, headers: Mapping[str, str], answer: bytes) -> Reply | _Failed:
+    def _response(self, status: int, headers: Mapping[str, str], answer: bytes) -> Reply | _Failed:
         if status == 200:
             try:
                 return parse_answer(answer)

@@ -159,7 +159,7 @@ class Asker:
             return Reply(failure=result.reason, detail=f"{result.field}: {result.message}")
         if isinstance(result, Reply) or config.judge is None:
             return result
-        return (yield from self._judged(task, result, config.judge))
+        return (yield from self._scored(task, result, config.judge))
 
     def _answer(
         self, request: Request, set_aside: Counter[str]
@@ -185,7 +185,7 @@ class Asker:
                 return problem_of(answer, self.config) or candidate
         return Reply(failure=Unanswered.BAD_ANSWER, detail=message)
 
-    def _judged(
+    def _scored(
         self, task: Task, candidate: AnswerCandidate, judge: ModelConfig
     ) -> Generator[Request, Reply, AnswerCandidate]:
         """Returns a candidate with its scores, or without scores if the judge gives none."""

@@ -27,12 +27,12 @@ from curator.storage.metadata_columns import is_metadata
 Mask = NDArray[np.bool_]
 
 DECIDED = ("reason", "reason_score", "reason_threshold", "reasons", "bucket", "tags")
-"""Columns that `judge_table` adds, in addition to `decision`."""
+"""Columns that `filter_table` adds, in addition to `decision`."""
 
 MARK_RULE = "run.marks"
 LENGTH_RULE = "propose.min_s"
 WINDOW_RULE = "propose.windows"
-STANDING_RULE = "propose.max_s"
+STILL_RULE = "propose.max_s"
 CONTENT_RULE = "semantic.reject"
 BUCKET_RULE = "shard.bucket"
 """Names of the checks that are no rules of the recipe. Rules have a dot only in names `meta.*`."""
@@ -100,7 +100,7 @@ class ReasonCheck:
     bounds: Bounds | None = None
 
 
-class JudgedColumns(Protocol):
+class ColumnSource(Protocol):
     """Columns of clips: a table, or a corpus that is larger than memory."""
 
     @property
@@ -114,7 +114,7 @@ class JudgedColumns(Protocol):
     def __getitem__(self, name: str, /) -> pa.ChunkedArray: ...
 
 
-def score_values(clips: JudgedColumns, score: str) -> Values:
+def score_values(clips: ColumnSource, score: str) -> Values:
     """Returns values of a score or of metadata, float64 [N]; NaN if absent or not a number.
 
     Raises:
@@ -131,7 +131,7 @@ def reason_of(clips: pa.Table, bound: Bounds) -> str | None:
     return next((str(check.reason) for check in rule_checks(clips, bound) if check.hit[0]), None)
 
 
-def corpus_of(clips: JudgedColumns, needs: FilterNeeds) -> Callable[[str], Values]:
+def corpus_of(clips: ColumnSource, needs: FilterNeeds) -> Callable[[str], Values]:
     """Returns a function for `resolve`: a score's finite values, of clips that are long enough."""
     long_enough = ~np.logical_or(*_too_short(clips, needs))
 
@@ -142,7 +142,7 @@ def corpus_of(clips: JudgedColumns, needs: FilterNeeds) -> Callable[[str], Value
     return corpus
 
 
-def judge_table(
+def filter_table(
     clips: pa.Table,
     bounds: Sequence[Bounds],
     needs: FilterNeeds,
@@ -203,7 +203,7 @@ def checks_around(
         # Only a still picture is so long: nothing can split it.
         hit = (seconds > 2 * needs.max_s) & ~_is_window(clips)
         if hit.any():
-            first.append(ReasonCheck(STANDING_RULE, Reason.TOO_LONG, hit, seconds, needs.max_s))
+            first.append(ReasonCheck(STILL_RULE, Reason.TOO_LONG, hit, seconds, needs.max_s))
     last = [_content_check(clips, needs.semantic)] if needs.semantic.reject else []
     last += _form_checks(clips, needs)
     return first, last + _bucket_checks(clips, has_none, needs.classes)
@@ -228,7 +228,7 @@ def _floats(column: pa.ChunkedArray) -> Values:
     return np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)
 
 
-def _is_window(clips: JudgedColumns) -> Mask:
+def _is_window(clips: ColumnSource) -> Mask:
     """Returns the mask of clips with all frames of their window, bool [N]."""
     if "window_frames" not in clips.column_names:
         return np.zeros(clips.num_rows, np.bool_)
@@ -236,7 +236,7 @@ def _is_window(clips: JudgedColumns) -> Mask:
     return is_whole
 
 
-def _too_short(clips: JudgedColumns, needs: FilterNeeds) -> tuple[Mask, Mask]:
+def _too_short(clips: ColumnSource, needs: FilterNeeds) -> tuple[Mask, Mask]:
     """Returns the masks of clips below `min_s`, and of ends of takes that are not kept."""
     short: Mask = _floats(clips["seconds"]) < needs.min_s - 1e-6
     if "window_frames" not in clips.column_names:
@@ -248,7 +248,7 @@ def _too_short(clips: JudgedColumns, needs: FilterNeeds) -> tuple[Mask, Mask]:
     return short & ~is_end & ~_is_window(clips), is_end
 
 
-def rule_checks(clips: JudgedColumns, bound: Bounds) -> Iterator[ReasonCheck]:
+def rule_checks(clips: ColumnSource, bound: Bounds) -> Iterator[ReasonCheck]:
     """Yields a rule's checks, one per reason, for rules of either severity."""
     if bound.is_idle:
         return
@@ -473,7 +473,7 @@ def _in_order(counts: Mapping[str, RuleCount], bounds: Sequence[Bounds]) -> list
         MARK_RULE,
         LENGTH_RULE,
         WINDOW_RULE,
-        STANDING_RULE,
+        STILL_RULE,
         *rules,
         CONTENT_RULE,
         *form,

@@ -1,4 +1,4 @@
-"""Judges candidates by rules alone, without the recipe around them."""
+"""Filters candidates by rules alone, without the recipe around them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,11 +8,11 @@ import pyarrow as pa
 from curator.buckets import BucketClasses
 from curator.executor.corpus_work import CorpusWork
 from curator.measures.clip_semantics import SemanticConfig
-from curator.measures.judging import FilteredClips, FilterNeeds, corpus_of, judge_table
+from curator.measures.filtering import FilteredClips, FilterNeeds, corpus_of, filter_table
 from curator.measures.rule_config import Rule
 from curator.measures.rules import resolve
 from curator.measures.score_list import BUILT_IN, Measures
-from curator.runs.corpus import DecidedClips
+from curator.runs.corpus import CorpusState
 from curator.stage import AnyCorpusStage
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import StoredVectors
@@ -26,7 +26,7 @@ def needs(
     max_s: float | None = None,
     semantic: SemanticConfig | None = None,
 ) -> FilterNeeds:
-    """What judging needs of other sections of a recipe; any number of frames will do."""
+    """What filtering needs of other sections of a recipe; any number of frames will do."""
     return FilterNeeds(
         min_s=min_s, max_s=max_s, min_frames=None, classes=shard,
         semantic=semantic or SemanticConfig(),
@@ -43,9 +43,9 @@ def decide(
     max_s: float | None = None,
     measures: Measures = BUILT_IN,
 ) -> FilteredClips:
-    """Resolves rules over all candidates, and judges them."""
+    """Resolves rules over all candidates, and applies them."""
     of = needs(shard, min_s=min_s, max_s=max_s, semantic=semantic)
-    return judge_table(clips, resolve(rules, corpus_of(clips, of), measures=measures), of)
+    return filter_table(clips, resolve(rules, corpus_of(clips, of), measures=measures), of)
 
 
 def run_stage(
@@ -58,8 +58,8 @@ def run_stage(
 ) -> dict[str, Any]:
     """Lets a stage decide about rows, as a run does; returns what it leaves."""
     stored = StoredVectors.of(vectors) if vectors is not None else None
-    decided = DecidedClips(
+    decided = CorpusState(
         rows, 1 << 30, vectors=lambda _: stored, carried=(earlier or {}).get, tables=tables
     )
     decided.decide(stage, CorpusWork(stage.name))
-    return decided.left
+    return decided.carried_state

@@ -1,4 +1,4 @@
-"""Judging a table of clips: the same as judging one by one, and what each rule is counted for."""
+"""Filtering a table of clips: the same as clip by clip, and what each rule is counted for."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from judged import decide, needs
-from one_by_one import flags, judge
+from filtered_clips import decide, needs
+from one_by_one import flags, verdicts_on
 
 from curator.measures.clip_semantics import SemanticConfig
-from curator.measures.judging import FilteredClips, corpus_of, judge_table
+from curator.measures.filtering import FilteredClips, corpus_of, filter_table
 from curator.measures.rule_config import FilterConfig
 from curator.measures.rules import resolve
 from curator.measures.score_list import SCORES
@@ -46,8 +46,8 @@ def counts(result: FilteredClips) -> dict[str, tuple[int, int, int]]:
     return {rule.rule: (rule.n_first, rule.n_alone, rule.n_any) for rule in result.rules}
 
 
-def test_a_table_is_judged_as_its_clips_are_one_by_one() -> None:
-    """Pins every column against `judge` and `flags`, on random scores with ties and gaps."""
+def test_a_table_is_filtered_as_its_clips_are_one_by_one() -> None:
+    """Pins every column against `verdicts_on` and `flags`, on random scores with ties and gaps."""
     rng = np.random.default_rng(7)
     n, names = 500, list(SCORES)[:11]
     scores = {
@@ -80,7 +80,7 @@ def test_a_table_is_judged_as_its_clips_are_one_by_one() -> None:
     assert {row["decision"] for row in rows} == {"kept", "rejected"}
     for number, row in enumerate(rows):
         clip = {name: values[number] for name, values in scores.items()}
-        verdicts = judge(clip, bounds)
+        verdicts = verdicts_on(clip, bounds)
         reasons = ([] if long_enough[number] else ["too_short"]) + [str(v.reason) for v in verdicts]
         assert row["reasons"] == list(dict.fromkeys(reasons))
         assert row["decision"] == ("rejected" if reasons else "kept")
@@ -100,16 +100,16 @@ def test_rules_ask_for_what_they_name_and_what_they_take_is_counted() -> None:
     rows = decided(clips, rules).clips.to_pylist()
     assert [row["reasons"] for row in rows] == [[], [], ["motion_too_high"]]
     bounds = resolve(FilterConfig.model_validate(rules).root)
-    assert judge(dict.fromkeys(SCORES), bounds) == []
-    # Pins that a rule on `fps` judges the score, and not the rate that the clip is written at.
+    assert verdicts_on(dict.fromkeys(SCORES), bounds) == []
+    # Pins that a rule on `fps` is about the score, and not the rate that the clip is written at.
     clips = clips_with(2, written_fps=[30.0, 30.0], fps=[8.0, 29.0])
     rows = decided(clips, {"fps": {"min": 9.5}}).clips.to_pylist()
     assert [row["reasons"] for row in rows] == [["fps_too_low"], []]
     assert [row["written_fps"] for row in rows] == [30.0, 30.0]
-    # Pins that an older table without a score can be judged where no bound asks for it.
+    # Pins that an older table without a score can be filtered where no bound asks for it.
     clips = clips_with(3).drop_columns(["noise", "tags"])
     bounds = resolve(FilterConfig.model_validate({"noise": {}, "motion": {"min": 2}}).root)
-    result = judge_table(clips, bounds, needs(ShardConfig()))
+    result = filter_table(clips, bounds, needs(ShardConfig()))
     assert result.clips["decision"].to_pylist().count("kept") == 0
     # The counts on clips that fail motion, luma, both, nothing, and length with motion.
     clips = clips_with(
@@ -126,7 +126,7 @@ def test_rules_ask_for_what_they_name_and_what_they_take_is_counted() -> None:
     assert result.clips["decision"].to_pylist().count("kept") == 1
 
 
-def test_content_types_are_judged_after_rules_and_before_buckets() -> None:
+def test_content_types_are_checked_after_rules_and_before_buckets() -> None:
     """Pins the order of reasons and counts, the bound itself, and that no type is no reason."""
     clips = clips_with(
         6, content_type=["ad", "ad", "ad", "sea", None, "ad"],
@@ -248,9 +248,9 @@ def test_windows_have_no_least_length_and_their_ends_are_kept_by_size() -> None:
         (every, [[], end, end, end, ["too_short"], []], [1.0, 6.0]),
         (some, [[], [], end, ["too_short"], ["too_short"], []], [1.0, 2.0, 6.0]),
     ):
-        result = judge_table(clips, [], of)
+        result = filter_table(clips, [], of)
         assert result.clips["reasons"].to_pylist() == expected
         assert corpus_of(clips, of)("motion").tolist() == corpus
         assert counts(result)["propose.windows"][0] == sum(row == end for row in expected)
-    row = judge_table(clips, [], every).clips.to_pylist()[1]
+    row = filter_table(clips, [], every).clips.to_pylist()[1]
     assert (row["reason_score"], row["reason_threshold"]) == (40, 81)

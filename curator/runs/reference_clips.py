@@ -1,7 +1,7 @@
-"""Finds footage that a run must not keep: footage of clips elsewhere, and removed footage.
+"""Finds footage that a run must not keep: that of reference clips, and removed footage.
 
-Clips elsewhere are clips of earlier generations, clips of other outputs, and removed clips. A run
-rejects a clip if a clip elsewhere has the same footage.
+Reference clips are clips of earlier generations, clips of other outputs, and removed clips. A run
+rejects a clip if a reference clip has the same footage.
 """
 
 import itertools
@@ -75,10 +75,10 @@ def check_recognition(recipe: Recipe, removals: Removals) -> None:
         )
 
 
-def elsewhere_of(
+def reference_clips_of(
     store: Store, recipe: Recipe, removals: Removals, before: Mapping[str, Any] | None = None
 ) -> list[ReferenceClips]:
-    """Returns all clips elsewhere.
+    """Returns all reference clips.
 
     `before` is the summary of earlier generations; None if the run decides about all clips.
 
