@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.family import Family, Scope, Video
+from curator.family import Family, Scalar, Scope, Video
 from curator.media.opencv import cv2
 from curator.stage import Annotator, FrameRequest, SampledClip, StageConfig, setting
 
@@ -32,7 +32,7 @@ class Edges(Annotator[EdgesConfig]):
 
     def __init__(self, config: EdgesConfig) -> None:
         super().__init__(config)
-        facts = {"method": "canny", "low": config.low, "high": config.high}
+        facts: dict[str, Scalar] = {"method": "canny", "low": config.low, "high": config.high}
         self.families = (
             Family("edges", Scope.CLIP, Video("h264"), member="edges.mp4", facts=facts),
         )
