@@ -1,0 +1,412 @@
+"""Measures derived values: faults that readers refuse, bytes of a new family, and ranks over S3.
+
+    derived_values.py make DIR --clips 1000     films, an output, and annotators in DIR/own
+    derived_values.py faults DIR --faults 200 --right 1000
+    derived_values.py traffic DIR               a new family, a new column, the loader
+    derived_values.py ranks DIR --ranks 64      over an S3 server of this process
+
+Films show the number of each frame. `faults` reads right values, then values into each of which one
+fault was put, drawn from a seed: of all kinds in turn. A fault counts as refused if reading its
+sample, or opening the dataset, raises. `traffic` counts what the process reads and writes
+(/proc/self/io), so that reads of tables count too. `ranks` reads an epoch as so many ranks would,
+one after the other, and compares the union of their samples with the corpus; then it reads the same
+tars with webdataset and Megatron-Energon from a folder, all members, one process each, no decoding.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tarfile
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import tests_path  # noqa: F401
+import yaml
+from film_makers import write_video
+from measure import arguments, tell
+
+FPS, WINDOW = Fraction(24), 17
+OWN = '''"""Annotators of the benchmark."""
+
+import numpy as np
+import torch
+
+from curator.family import REQUESTED, Array, Columns, Family, Scope, Windows
+from curator.stage import Annotator, FrameRequest, StageConfig
+
+
+class Config(StageConfig):
+    vae: str = "a"
+
+
+class BenchLatents(Annotator[Config]):
+    """Values of the shape of latents: 16 channels, an eighth of each side."""
+
+    name, version, config_type, batch = "bench_latents", 1, Config, 4
+    frames = (FrameRequest(size=(64, 40)),)
+    windows = Windows(frames=9, every=4)
+
+    def __init__(self, config):
+        super().__init__(config)
+        facts = {"vae": config.vae, "sample": "mean", "scale": 0.5}
+        self.families = (
+            Family("latents", Scope.CLIP, Array("bf16", (16, 3, 5, 8)), facts=facts,
+                   member="latents.safetensors"),
+        )
+
+    def process(self, unit):
+        # Means of blocks, so that other frames have other values.
+        values = []
+        for window in unit:
+            blocks = torch.from_numpy(window.frames[[0, 4, 8], :, :, 0].copy()).float()
+            means = torch.nn.functional.avg_pool2d(blocks, 8) / 255
+            values.append(means.expand(16, 3, 5, 8).bfloat16().contiguous())
+        return values
+
+
+class BenchPoses(Annotator[StageConfig]):
+    name, version = "bench_poses", 1
+    frames = (FrameRequest(at=lambda clip: range(1, clip.n_frames, 3), size=(64, 40)),)
+    columns = ("caption",)
+    families = (
+        Family("poses", Scope.CLIP, Array("f32", (REQUESTED, 6)), member="poses.safetensors"),
+    )
+
+    def process(self, unit):
+        means = [clip.frames.reshape(len(clip.frames), -1).mean(1)[:, None] for clip in unit]
+        return [np.repeat(mean, 6, 1).astype(np.float32) for mean in means]
+
+
+class BenchColumn(Annotator[StageConfig]):
+    name, version, frames = "bench_column", 1, ()
+    families = (Family("counts", Scope.CLIP, Columns({"n_faces": "i32", "n_hands": "i32"})),)
+
+    def process(self, unit):
+        return [{"n_faces": clip.facts.n_frames % 3, "n_hands": 2} for clip in unit]
+'''
+RECIPE = {
+    "propose": {"windows": [f"{WINDOW}@{FPS}"]},
+    "dedup": {"enabled": False},
+    "filters": {},
+    "shard": {"resolutions": [180], "lengths": [WINDOW], "val_share": 0, "aspects_tolerance": 0.99},
+}  # fmt: skip
+
+
+def main() -> None:
+    """Runs a measurement; the last line is JSON."""
+    parser = arguments(__doc__)
+    parser.add_argument("what", choices=("make", "faults", "traffic", "ranks"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--clips", type=int, default=1000)
+    parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--right", type=int, default=1000)
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    own = str((options.folder / "own").resolve())
+    sys.path.insert(0, own)
+    os.environ["PYTHONPATH"] = os.pathsep.join([own, os.environ.get("PYTHONPATH", "")])
+    tell({"what": options.what} | globals()[options.what](options))
+
+
+def curate(options: argparse.Namespace, out: Path, *stages: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs the pipeline in this process with some annotators; returns the summary."""
+    from curator.cli import main as command
+
+    recipe = options.folder / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(RECIPE | {"stages": list(stages)}))
+    code = command(["run", str(options.folder / "in"), str(out), "--recipe", str(recipe)])
+    assert code == 0, code
+    return dict(json.loads((out / "summary.json").read_text()))
+
+
+def tars_of(out: Path) -> list[Path]:
+    """Returns the tars of the newest snapshot; older ones lie beside them."""
+    manifest = json.loads((out / "shards" / "manifest.json").read_text())
+    return [out / "shards" / entry["name"] for entry in manifest["shards"]]
+
+
+LATENTS = {"use": "bench_values:BenchLatents"}
+POSES = {"use": "bench_values:BenchPoses"}
+COLUMN = {"use": "bench_values:BenchColumn"}
+
+
+def make(options: argparse.Namespace) -> dict[str, Any]:
+    """Makes films of one shot each, and an output without annotators."""
+    shutil.rmtree(options.folder, ignore_errors=True)
+    (options.folder / "in").mkdir(parents=True)
+    (options.folder / "own").mkdir()
+    (options.folder / "own" / "bench_values.py").write_text(OWN)
+    n_films = 8
+    n_frames = -(-options.clips // n_films) * WINDOW
+
+    def frames(film: int) -> Iterator[np.ndarray]:
+        random = np.random.default_rng(film)
+        texture = random.integers(40, 200, (180 + 8 * 60, 320 + 8 * 60, 3), np.uint8)
+        texture = np.repeat(np.repeat(texture[::6, ::6], 6, 0), 6, 1)
+        for number in range(n_frames):
+            x, y = (round(200 * (1 + np.sin(number / at))) for at in (97, 131))
+            yield np.ascontiguousarray(texture[y : y + 180, x : x + 320])
+
+    for film in range(n_films):
+        write_video(options.folder / "in" / f"{film}.mp4", frames(film), fps=FPS)
+    summary = curate(options, options.folder / "out")
+    tars = sum(path.stat().st_size for path in tars_of(options.folder / "out"))
+    return {"clips": summary["counts"]["kept"], "tar_bytes": tars}
+
+
+def spent() -> dict[str, float]:
+    """Returns what this process has read and written so far, and its CPU-seconds."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    counts = {name: int(value) for name, value in (line.split(": ") for line in lines)}
+    times = os.times()
+    cpu_s = times.user + times.system + times.children_user + times.children_system
+    return {"read": counts["rchar"], "written": counts["wchar"], "cpu_s": cpu_s}
+
+
+def cost(work: Callable[[], object]) -> dict[str, float]:
+    """Returns what a piece of work reads, writes and computes."""
+    before = spent()
+    work()
+    return {name: value - before[name] for name, value in spent().items()}
+
+
+def traffic(options: argparse.Namespace) -> dict[str, Any]:
+    """Counts what a new family, a new column and an epoch of the loader read and write."""
+    import pytest
+    from captioned import work_here
+
+    from curator.loading import ClipDataset, ClipLoader
+
+    out = options.folder / "traffic"
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(options.folder / "out", out)
+    tars = sum(path.stat().st_size for path in tars_of(out))
+    found: dict[str, Any] = {"tar_bytes": tars}
+    with pytest.MonkeyPatch.context() as patch:
+        work_here(patch)
+        found["nothing_new"] = cost(lambda: curate(options, out))
+        found["family"] = cost(lambda: curate(options, out, LATENTS))
+        found["same"] = cost(lambda: curate(options, out, LATENTS))
+        found["column"] = cost(lambda: curate(options, out, LATENTS, COLUMN))
+    with_values = sum(path.stat().st_size for path in tars_of(out))
+    found["value_bytes"] = with_values - tars
+
+    def epoch(**settings: object) -> Callable[[], object]:
+        dataset = ClipDataset(str(out), batch_size=8, **settings)  # type: ignore[arg-type]
+        return lambda: [batch["key"] for batch in ClipLoader(dataset, num_workers=0)]
+
+    found["epoch_of_latents"] = cost(epoch(members=["latents"], video=False))
+    found["epoch_of_both"] = cost(epoch(members=["latents"], window="latents"))
+    found["epoch_of_video"] = cost(epoch(frames=9))
+    return found
+
+
+# Each takes a sample's members and JSON, and another sample's; it changes one thing.
+Sample = dict[str, Any]
+
+
+def tampered_header(data: bytes, field: str, change: Callable[[str], str]) -> bytes:
+    """Returns a safetensors file with another value of a header's field; its hash stays right."""
+    length = int.from_bytes(data[:8], "little")
+    header = orjson.loads(data[8 : 8 + length])
+    header["__metadata__"][field] = change(header["__metadata__"][field])
+    text = orjson.dumps(header)
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
+
+
+def shifted_rows(data: bytes) -> bytes:
+    """Returns a file whose tensor is moved by one row; the header stays."""
+    length = 8 + int.from_bytes(data[:8], "little")
+    return data[:length] + data[length + 24 :] + data[length : length + 24]
+
+
+def changed_numbers(text: str, chosen: random.Random) -> str:
+    """Moves one of the frames of a header by one."""
+    numbers = json.loads(text)
+    at = chosen.randrange(len(numbers))
+    return json.dumps([n + (i == at) for i, n in enumerate(numbers)])
+
+
+L, P = "latents.safetensors", "poses.safetensors"
+FAULTS: dict[str, Callable[[Sample, dict[str, Any], Sample, random.Random], None]] = {
+    "window off by one": lambda s, f, o, r: s.update(
+        {L: tampered_header(s[L], "frames", lambda text: changed_numbers(text, r))}
+    ),
+    "rows shifted": lambda s, f, o, r: s.update({P: shifted_rows(s[P])}),
+    "requested frame beyond the clip": lambda s, f, o, r: s.update(
+        {P: tampered_header(s[P], "frames", lambda t: json.dumps([*json.loads(t)[:-1], WINDOW]))}
+    ),
+    "stale caption": lambda s, f, o, r: f.update(caption=f"{f['caption']} {r.random()}"),
+    "cut file": lambda s, f, o, r: s.update({L: s[L][: r.randrange(len(s[L]))]}),
+    "flipped bit": lambda s, f, o, r: s.update({L: flipped(s[L], r)}),
+    "value of another clip": lambda s, f, o, r: s.update({L: o[L]}),
+    "another MP4": lambda s, f, o, r: f.update(mp4_sha256=f"{r.getrandbits(256):064x}"),
+    "value of another family version": lambda s, f, o, r: s.update(
+        {L: tampered_header(s[L], "family", lambda text: f"{r.getrandbits(64):016x}")}
+    ),
+}  # fmt: skip
+FACTS = {
+    "another VAE": {"vae": "b"},
+    "a draw for the mean": {"sample": "draw"},
+    "wrong scale": {"scale": 1.0},
+    "a fact that is not declared": {"shift": 0.0},
+}
+
+
+def flipped(data: bytes, chosen: random.Random) -> bytes:
+    """Returns bytes with one bit of the tensor changed."""
+    at = chosen.randrange(8 + int.from_bytes(data[:8], "little"), len(data))
+    return data[:at] + bytes([data[at] ^ 1 << chosen.randrange(8)]) + data[at + 1 :]
+
+
+def faults(options: argparse.Namespace) -> dict[str, Any]:
+    """Reads right values, and values with faults."""
+    from curator.errors import CuratorError
+    from curator.loading import ClipDataset
+
+    out = options.folder / "faults"
+    if not out.exists():
+        shutil.copytree(options.folder / "out", out)
+        curate(options, out, LATENTS, POSES)
+    right = {"latents": {"vae": "a", "sample": "mean", "scale": 0.5}, "poses": None}
+    dataset = ClipDataset(str(out), members=right, window="latents", batch_size=1)
+    n_right, wrongly_refused = 0, 0
+    while n_right < options.right:
+        try:
+            n_right += sum(1 for _ in dataset)
+        except CuratorError as error:
+            wrongly_refused += 1
+            print(error)
+            break
+    samples: list[Sample] = []
+    for tar in tars_of(out):
+        by_key: dict[str, Sample] = {}
+        with tarfile.open(tar) as members:
+            for member in members:
+                key, _, suffix = member.name.partition(".")
+                by_key.setdefault(key, {})[suffix] = members.extractfile(member).read()  # type: ignore[union-attr]
+        samples += by_key.values()
+    chosen = random.Random(options.seed)
+    kinds = [*FAULTS, *FACTS]
+    refused, missed = Counter[str](), Counter[str]()
+    for number in range(options.faults):
+        kind = kinds[number % len(kinds)]
+        sample, other = (dict(each) for each in chosen.sample(samples, 2))
+        facts = orjson.loads(sample["json"])
+        try:
+            if kind in FACTS:
+                ClipDataset(
+                    str(out), batch_size=1, window="latents",
+                    members={"latents": right["latents"] | FACTS[kind]},  # type: ignore[operator]
+                )  # fmt: skip
+            else:
+                FAULTS[kind](sample, facts, other, chosen)
+                dataset._values.read(sample, facts, output=0, fps=FPS, name="a clip")
+            missed[kind] += 1
+        except CuratorError:
+            refused[kind] += 1
+    return {
+        "right": n_right, "wrongly_refused": wrongly_refused, "faults": options.faults,
+        "refused": sum(refused.values()), "by_kind": dict(refused), "missed": dict(missed),
+    }  # fmt: skip
+
+
+READERS = {
+    "webdataset": """
+        import json, sys, webdataset
+        index = json.load(open(sys.argv[1] + "/wids-train.json"))
+        tars = [sys.argv[1] + "/" + each["url"] for each in index["shardlist"]]
+        samples = webdataset.WebDataset(tars, shardshuffle=False)
+        print(sum(1 for _ in samples))
+    """,
+    "energon": """
+        import sys
+        sys.path.insert(0, sys.argv[2])
+        from energon_reader import read
+        print(len(read(sys.argv[1], "train", 0)))
+    """,
+}
+
+
+def ranks(options: argparse.Namespace) -> dict[str, Any]:
+    """Reads an epoch as many ranks, from S3; then the same tars with other readers, locally."""
+    import boto3
+    from fault_proxy import FaultProxy
+    from moto.server import ThreadedMotoServer
+
+    from curator.loading import ClipDataset
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    os.environ |= {
+        "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+    }  # fmt: skip
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="bench")
+    out = options.folder / "faults"
+    for path in sorted(out.rglob("*")):
+        if path.is_file():
+            client.upload_file(str(path), "bench", str(path.relative_to(out)))
+    expected = {
+        orjson.loads(line)["key"]
+        for path in tars_of(out)
+        for line in path.with_suffix(".meta.jsonl").read_bytes().splitlines()
+    }
+    found: dict[str, Any] = {"clips": len(expected)}
+    with FaultProxy(server=f"http://{host}:{port}", share=0.0) as proxy:
+        os.environ["AWS_ENDPOINT_URL"] = proxy.url
+        for name, settings in {
+            "latents": {"members": ["latents"], "video": False},
+            "latents and frames": {"members": ["latents", "poses"], "window": "latents"},
+        }.items():
+            seen: Counter[str] = Counter()
+            begin, cpu, before = time.perf_counter(), time.process_time(), proxy.counts["requests"]
+            for rank in range(options.ranks):
+                dataset = ClipDataset(
+                    "s3://bench", batch_size=4, rank=rank, world_size=options.ranks,
+                    **settings,  # type: ignore[arg-type]
+                )  # fmt: skip
+                seen.update(key for batch in dataset for key in batch["key"])
+            wall, cpu = time.perf_counter() - begin, time.process_time() - cpu
+            found[name] = {
+                "is_exact": set(seen) == expected and max(seen.values()) == 1,
+                "requests_a_clip": (proxy.counts["requests"] - before) / len(expected),
+                "cpu_ms_a_clip": 1000 * cpu / len(expected),
+                "samples_s": len(expected) / wall,
+            }
+    server.stop()
+    for name, settings in {
+        "ours, latents": {"members": ["latents", "poses"], "video": False}
+    }.items():
+        begin = time.perf_counter()
+        dataset = ClipDataset(str(out), batch_size=4, **settings)  # type: ignore[arg-type]
+        n = sum(len(batch["key"]) for batch in dataset)
+        found[name] = {"samples": n, "samples_s": n / (time.perf_counter() - begin)}
+    for name, program in READERS.items():
+        begin = time.perf_counter()
+        command = [sys.executable, "-c", textwrap.dedent(program), str(out / "shards")]
+        command.append(str(Path(__file__).parents[1] / "tests"))
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        wall = time.perf_counter() - begin
+        n = int(done.stdout.split()[-1])
+        found[name] = {"samples": n, "samples_s_with_imports": n / wall}
+    return found
+
+
+if __name__ == "__main__":
+    main()
