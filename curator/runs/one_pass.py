@@ -6,7 +6,7 @@ snapshot and then removes objects that no snapshot names.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -34,7 +34,7 @@ from curator.runs.dropped_clips import DropCheck
 from curator.runs.elsewhere import elsewhere_of, reject_removed
 from curator.runs.generations import GENERATION, STAMP
 from curator.runs.marked_clips import SUMMARY_KEY, MarkedClips
-from curator.runs.measuring import Ahead, measure, remainders
+from curator.runs.measuring import Ahead, measure, measure_lost, remainders
 from curator.runs.run_context import RunContext
 from curator.stage import AnyCorpusStage, AnyGraphStage, AnyStage, Phase
 from curator.stages.caption.measured_caption import measured_captions
@@ -376,7 +376,11 @@ class GenerationRun:
                 short,
                 in_tars,
                 partial(rejected_before, run.store, scope.previous),
+                self._measure_lost if scope.snapshot is None else None,
             )
+
+    def _measure_lost(self, source_ids: Collection[str]) -> list[str]:
+        return measure_lost(self._run, self._sources.find(source_ids).values())
 
     def _pack(self, stage: Any) -> None:  # noqa: ANN401 - a stage with its config
         log, recipe, clips, scope = self._log, self._recipe, self._corpus.rows, self._scope
