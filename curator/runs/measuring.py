@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -84,7 +85,8 @@ def measure(
 def measure_lost(run: RunContext, sources: Iterable[SourceRef]) -> list[str]:
     """Measures lost families of sources whose candidates are stored; returns errors of sources."""
     analyzing, errors = _analyzing(run, run.log), list[str]()
-    step = Step(make=FailuresOf, settings={}, resources=Resources(cpus=0.1), name="analyze")
+    name = run.graph.writer("tracks").name
+    step = Step(make=FailuresOf, settings={}, resources=Resources(cpus=0.5), name=name)
     analyzing.run(sources, step, errors.extend)
     _add_work(run.log, analyzing)
     return errors
@@ -93,9 +95,9 @@ def measure_lost(run: RunContext, sources: Iterable[SourceRef]) -> list[str]:
 class FailuresOf:
     """The step of a worker that passes on why sources could not be measured."""
 
-    def __call__(self, unit: UnitResult[AnalyzedUnit]) -> UnitResult[AnalyzedUnit | list[str]]:
+    def __call__(self, unit: UnitResult[Any]) -> UnitResult[Any]:
         """Returns the errors; of segments, the unit itself."""
-        done = unit.results
+        done: AnalyzedUnit = unit.results
         results = done if done.segments else [failure.message for _, failure in done.failed]
         return replace(unit, results=results)
 
