@@ -281,7 +281,10 @@ def faults(options: argparse.Namespace) -> dict[str, Any]:
     if not out.exists():
         shutil.copytree(options.folder / "out", out)
         curate(options, out, LATENTS, POSES)
-    right = {"latents": {"vae": "a", "sample": "mean", "scale": 0.5}, "poses": None}
+    right: dict[str, dict[str, Any] | None] = {
+        "latents": {"vae": "a", "sample": "mean", "scale": 0.5},
+        "poses": None,
+    }
     dataset = ClipDataset(str(out), members=right, window="latents", batch_size=1)
     n_right, wrongly_refused = 0, 0
     while n_right < options.right:

@@ -49,6 +49,7 @@ from curator.value_header import ValueHeader, column_digest
 
 logger = logging.getLogger(__name__)
 
+_DIED = "its worker died"
 MAX_BATCH_BYTES = 1 << 30
 """Most bytes of frames that a worker holds at a time."""
 STORE_S = 15.0
@@ -444,9 +445,14 @@ def _results(
     ]
 
 
+def may_pass(error: str) -> bool:
+    """Returns whether a later run may succeed where an annotator failed with this error."""
+    return any(text in error for text in (_DIED, "MemoryError", "OutOfMemory", "out of memory"))
+
+
 def _why_died(stage: AnyAnnotator) -> str:
     return (
-        f"{type(stage).__qualname__}: its worker died {MAX_ATTEMPTS} times on this clip, through a "
+        f"{type(stage).__qualname__}: {_DIED} {MAX_ATTEMPTS} times on this clip, through a "
         "crash, lack of memory, or a call of `process` that took longer than timeout_s = "
         f"{stage.timeout_s:g} s; the worker's log shows where such a call was"
     )

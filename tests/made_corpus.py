@@ -456,7 +456,7 @@ def execute(
         ExitStack() as stack,
         Engine(address=None, workers=1) as engine,
         patch.object(curation, "list_sources", lambda *_, **__: listed(n_sources, meta=meta)),
-        patch.object(cut_driver.Cutting, "cut", lambda *_: iter(())),
+        patch.object(cut_driver.Cutting, "cut", lambda *_, **__: iter(())),
         patch.object(cut_driver.Cutting, "finish", _cut),
         patch.object(TarWriter, "read", lambda self, sample: MP4),
         patch.object(dedup_stage, "find_pairs", _find_pairs),

@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +18,7 @@ from newest import earlier_objects
 
 from curator.cli import main
 from curator.errors import StorageError
+from curator.executor.engine import Engine
 from curator.runs import one_pass
 from curator.tools.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 
@@ -116,3 +117,20 @@ class Place:
         with monkeypatch.context() as context:
             context.setattr(one_pass, "commit_run", fail)
             assert self.code(*more) == EXIT_BROKEN_OFF
+
+
+def count_units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Returns a list that gets the step of each unit of a run that cuts or decodes."""
+    calls: list[str] = []
+    whole = Engine.run_here
+
+    def counted(self: Engine, steps: Any, units: Any) -> Iterator[Any]:  # noqa: ANN401
+        name = getattr(steps[0].settings.get("stage"), "name", steps[0].make.__name__)
+        for unit in units:
+            if name in ("analyze", "cut", "identify", "AnnotatorWorker"):
+                calls.append(name)
+            yield from whole(self, steps, [unit])
+
+    monkeypatch.setattr(Engine, "run_here", counted)
+    monkeypatch.setattr(Engine, "run", lambda self, steps, units, **_: counted(self, steps, units))
+    return calls

@@ -205,6 +205,7 @@ LITERALS_OF_COLUMNS = {
     "runs/dry_run_clips.py": {"caption": 2},
     "runs/marked_clips.py": {"caption": 2},
     "runs/recaptioning.py": {"caption": 2, "shard": 5},  # also the section
+    "runs/written_clips.py": {"caption": 1},
     "stage.py": {"cluster": 1},
     "tables/family_store.py": {"shard": 3},
     "tables/mark_table.py": {"caption": 2},

@@ -39,6 +39,7 @@ def annotate(
     short_caption: Callable[[Clip], str | None] | None,
     in_tars: Mapping[str, pa.Table],
     failed_before: Callable[[str], Collection[str]],
+    measure: Callable[[Collection[str]], Sequence[str]] | None,
 ) -> Callable[[Clip], Sequence[StoredMember]]:
     """Makes missing values of annotators, and rejects clips for which a required annotator fails.
 
@@ -50,12 +51,13 @@ def annotate(
         short_caption: Returns the short caption of a clip; None without a captioner.
         in_tars: Stored values, from `stored_values`.
         failed_before: Returns the clips that the last run rejected for a reason.
+        measure: Measures lost tracks, as `SignalParts` says.
 
     Returns:
         A function that returns the members of a clip.
     """
     store = FamilyStore(run.store, in_tars)
-    signals = SignalParts(run.store, run.graph.track_families)
+    signals = SignalParts(run.store, run.graph.track_families, measure)
     scheduler = Scheduler(
         store, run.engine, run.log.progress, signals=signals, failed_before=failed_before
     )

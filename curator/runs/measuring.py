@@ -8,14 +8,16 @@ same without the analysis ahead.
 import io
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from curator.executor.engine import Placement
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import stage_step
+from curator.executor.unit_worker import UnitResult, stage_step
 from curator.executor.worker import Step
 from curator.records.clips import Span
 from curator.records.columns import field_names
@@ -35,6 +37,7 @@ from curator.tables.candidate_store import (
     ProposedUnit,
     remainders_fingerprint,
 )
+from curator.tables.track_parts import AnalyzedUnit
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +80,30 @@ def measure(
         analyzing.run(missing, _propose_step(run, analyzing), take_new, n_known=n_known)
     candidates.join_payload(partial(_join_payload, run))
     candidates.flush()
+    _add_work(log, analyzing)
+
+
+def measure_lost(run: RunContext, sources: Iterable[SourceRef]) -> list[str]:
+    """Measures lost families of sources whose candidates are stored; returns errors of sources."""
+    analyzing, errors = _analyzing(run, run.log), list[str]()
+    name = run.graph.writer("tracks").name
+    step = Step(make=FailuresOf, settings={}, resources=Resources(cpus=0.5), name=name)
+    analyzing.run(sources, step, errors.extend)
+    _add_work(run.log, analyzing)
+    return errors
+
+
+class FailuresOf:
+    """The step of a worker that passes on why sources could not be measured."""
+
+    def __call__(self, unit: UnitResult[Any]) -> UnitResult[Any]:
+        """Returns the errors; of segments, the unit itself."""
+        done: AnalyzedUnit = unit.results
+        results = done if done.segments else [failure.message for _, failure in done.failed]
+        return replace(unit, results=results)
+
+
+def _add_work(log: RunLog, analyzing: Analyzing) -> None:
     counts = analyzing.runner.counts
     arithmetic = {name: n for name, n in counts.items() if name.startswith(ANALYZED_IN)}
     halved = counts["gpu_batches_halved"]

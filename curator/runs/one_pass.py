@@ -6,7 +6,7 @@ snapshot and then removes objects that no snapshot names.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curator.dataset.output_form import as_written
@@ -33,16 +34,23 @@ from curator.runs.corpus import RULES, RunCorpus
 from curator.runs.dropped_clips import DropCheck
 from curator.runs.generations import FINGERPRINT, GENERATION
 from curator.runs.marked_clips import SUMMARY_KEY, MarkedClips
-from curator.runs.measuring import Ahead, measure, remainders
-from curator.runs.reference_clips import reference_clips_of, reject_removed
+from curator.runs.measuring import Ahead, measure, measure_lost, remainders
+from curator.runs.reference_clips import reference_clips_of
 from curator.runs.run_context import RunContext
+from curator.runs.written_clips import (
+    ANNOTATED_BY,
+    annotated_by,
+    reject_as_before,
+    reject_as_written,
+    still_failed,
+)
 from curator.stage import AnyCorpusStage, AnyGraphStage, AnyStage, Phase
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
 from curator.stages.cut.cut_driver import Cutting, FollowUp
 from curator.stages.shard.config import BY_SOURCE
 from curator.stages.shard.reusable_shards import ReusableShards
-from curator.stages.shard.shard_driver import Sharding, sources_alone
+from curator.stages.shard.shard_driver import Sharding, reject_across, sources_alone
 from curator.stages.shard.split_groups import SplitGroups, shared_footage, split_sources
 from curator.storage import Store
 from curator.tables.candidate_store import Candidates, ProposedUnit
@@ -351,17 +359,38 @@ class GenerationRun:
         then = None
         if captioning is not None:
             step = captioning.after_cut if self._recipe.caption.asks else None
-            then = FollowUp(rejects=captioning.rejects_again, note=captioning.frames_of, step=step)
-        for unit in cutting.cut(clips, self._kept_sources(), then):
+            then = FollowUp(note=captioning.frames_of, step=step)
+        if self._before is not None:
+            # Captions and annotators change no split, so clips that no split takes need no cut.
+            reject_across(clips, self._splits())
+        rejects = partial(self._reject_again, captioning)
+        for unit in cutting.cut(clips, self._kept_sources(), then, rejects=rejects):
             begin()
             if captioning is not None:
                 captioning.submit(unit.frames, unit.facts())
         begin()
         self._locations = cutting.finish(clips)
-        reject_removed(clips, self._run.removals)
+        reject_as_written(clips, self._run.removals, self._recipe.shard)
         log.cut = _summed(log.cut, cutting.work)
         log.counts["clips_cut"] += cutting.n_cut
         log.cpu_s.update(cutting.cpu_s)
+
+    def _reject_again(self, captioning: "Captioning | None", written: pa.Table) -> pa.Array:
+        """Rejects clips that the last run rejected after the cut, for reasons that still hold."""
+        if not written.num_rows:
+            return pa.array([], pa.bool_())
+        run, shard = self._run, self._recipe.shard
+        failed = still_failed(run.store, self._scope.reuses, self._annotated_by)
+        is_gone = reject_as_before(self._corpus.rows, written, run.removals, shard, failed)
+        if captioning is None:
+            return is_gone
+        others = pc.indices_nonzero(pc.invert(is_gone))
+        by_answers = captioning.rejects_again(written.take(others))
+        return pc.replace_with_mask(is_gone, pc.invert(is_gone), by_answers)
+
+    @cached_property
+    def _annotated_by(self) -> dict[str, str]:
+        return annotated_by(self._graph.annotators(), self._run.decided_with, self._run.marks)
 
     def _vectors(self, kind: str) -> Vectors | None:
         if kind == "none":
@@ -383,7 +412,11 @@ class GenerationRun:
                 short,
                 in_tars,
                 partial(rejected_before, run.store, scope.previous),
+                self._measure_lost if scope.snapshot is None else None,
             )
+
+    def _measure_lost(self, source_ids: Collection[str]) -> list[str]:
+        return measure_lost(self._run, self._sources.find(source_ids).values())
 
     def _pack(self, stage: Any) -> None:  # noqa: ANN401 - a stage with its config
         log, recipe, clips, scope = self._log, self._recipe, self._corpus.rows, self._scope
@@ -459,6 +492,9 @@ class GenerationRun:
                 facts, parts = self._decided(), self._before["tables"] if self._before else {}
             n_kept += self._n_before
             facts.pop(SUMMARY_KEY, None)
+            if at is not None:
+                # Its failures are of other captions; the next run tries these clips again.
+                facts.pop(ANNOTATED_BY, None)
             facts |= self._marks.facts(corpus.clips, run.store)
             facts |= {"recipe": self._recipe.model_dump(mode="json"), "shards": sharding.summary}
             facts |= {"reasons": reasons}
@@ -499,6 +535,7 @@ class GenerationRun:
         return {
             "fingerprints": {table: run.fingerprint_of(table) for table in FINGERPRINTED},
             "extensions": run.extensions,
+            ANNOTATED_BY: self._annotated_by,
             **({} if run.learned is None else {SUITABILITY: run.learned.fingerprint}),
             "rules": rules,
             DECIDED_WITH: decided_with,

@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,7 +22,6 @@ from curator.storage import Store, check_listable, open_store
 from curator.storage.object_service import scheme_of
 from curator.tables.candidate_store import stored_candidates
 from curator.tables.checksums import read_parquet
-from curator.tables.clip_rows import ClipRows, reject
 from curator.tables.footage_store import FootageStore, read_removed_footage
 from curator.tables.output_format import read_current_summary
 from curator.tables.removal_records import Removals
@@ -149,18 +147,3 @@ def exclude_removed_sources(sources: SourceTable, removals: Removals) -> None:
         failed = {"source_id": None, "outcome": "failed"}
         refused = filter(None, itertools.starmap(removals.refusal, sources.ids()))
         sources.revise([{"uri": source.uri} | failed | source.columns() for source in refused])
-
-
-def reject_removed(clips: ClipRows, removals: Removals) -> None:
-    """Rejects clips with the MP4 bytes of a removed clip.
-
-    `without_removed` drops most such clips before the cut, by hashes of frames, which footage with
-    frozen pictures lacks.
-    """
-    if not removals.mp4:
-        return
-    removed = pa.array(sorted(removals.mp4), pa.string())
-    is_listed = pc.is_in(clips.column("mp4_sha256"), value_set=removed)
-    for number in np.flatnonzero(is_listed.to_numpy(zero_copy_only=False)).tolist():
-        if clips[number].decision == "kept":
-            reject(clips[number], Reason.REMOVED, detail="`curate remove` took this MP4 out of OUT")

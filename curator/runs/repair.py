@@ -105,7 +105,7 @@ def _remove(
         return False
     logger.warning(
         "damaged objects in %s/%s: %d of %d, such as %s (%s); this command removes these objects, "
-        "and makes their contents again",
+        "and makes again what it needs of them",
         store.uri, folder or error.name, len(damaged), len(names),
         error.name if error.name in damaged else damaged[0], error.why,
     )  # fmt: skip

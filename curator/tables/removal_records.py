@@ -109,7 +109,7 @@ class Removals:
         mp4: SHA-256 of their MP4 files.
         captions: Their captions that no other clip shares.
         caption_lengths: Lengths of captions as hashed.
-        pictures: SHA-256 of their thumbnails.
+        pictures: SHA-256 of their thumbnails that no other footage shares.
         frames: Hashes of their decoded frames, ascending.
         unfinished: Records of removals that began and did not finish.
         footage: Objects with vectors, keypoints and luma, to recognise edited copies.

@@ -31,7 +31,7 @@ from curator.tables.checksums import read_parquet
 from curator.tables.frame_hashes import matching_regions
 from curator.tables.key_index import KnownKeys, part_versions
 from curator.tables.out_layout import is_own
-from curator.tables.parts import Parts
+from curator.tables.parts import Parts, with_column
 from curator.tables.removal_records import Removals, RemovedSpan
 from curator.tables.track_items import (
     FRAMES,
@@ -47,6 +47,8 @@ from curator.tables.track_table import ORIGIN, PLACES, table_to_tracks, tracks_t
 
 TRACKS, SEGMENTS = "tracks", "segments"
 _CHECKED = ("frame_pts", "frame_bytes")
+THUMBNAILS = ("thumbnail_frame", "thumbnails")
+"""Columns with the JPEGs of a source, and their frames."""
 Found = Track | Failure | WholeReason | ContentHashes
 """The result of analyzing an item."""
 
@@ -313,6 +315,30 @@ def shown_frames(
     for span in spans:
         shown &= (frames_N < span.start_frame) | (frames_N >= span.end_frame)
     return shown
+
+
+def without_removed_thumbnails(table: pa.Table, removals: Removals) -> pa.Table:
+    """Returns rows of tracks without the thumbnails of removed spans, or the same table."""
+    if not {"source_id", *THUMBNAILS} <= set(table.column_names):
+        return table
+    ids = table["source_id"].to_pylist()
+    rows = np.flatnonzero(removals.named(table["source_id"], removals.spans)).tolist()
+    columns: dict[str, list[Any]] = {name: table[name].to_pylist() for name in THUMBNAILS}
+    is_changed = False
+    for row in rows:
+        frames = columns["thumbnail_frame"][row]
+        if frames is None:
+            continue
+        shown = shown_frames(np.asarray(frames, np.int32), removals.spans_of(ids[row]))
+        if not shown.all():
+            is_changed = True
+            for held in columns.values():
+                held[row] = [held[row][number] for number in np.flatnonzero(shown)]
+    if not is_changed:
+        return table
+    for name, values in columns.items():
+        table = with_column(table, name, pa.array(values, table[name].type))
+    return table
 
 
 def track_origins(store: Store, source_ids: Set[str]) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ from curator.records.tracks import FRAME_SIGNALS, SourceFrames
 from curator.stage import ClipFacts
 from curator.storage import Store
 from curator.tables.parts import Parts
-from curator.tables.track_items import StoredFamily
+from curator.tables.track_items import PartsByFamily, StoredFamily
 from curator.tables.track_parts import TRACKS, TrackParts
 from curator.tables.track_table import table_to_source_frames
 
@@ -31,10 +31,17 @@ class SignalParts:
     """The stored families of a recipe, by the signals that they have.
 
     `families` is called at the first use, because fingerprints need the weights of models.
+    `measure` measures lost families of sources again, and returns errors; None if the caller reads
+    no sources.
     """
 
-    def __init__(self, store: Store, families: Callable[[], Sequence[StoredFamily]]) -> None:
-        self._store, self._families = store, families
+    def __init__(
+        self,
+        store: Store,
+        families: Callable[[], Sequence[StoredFamily]],
+        measure: Callable[[Collection[str]], Sequence[str]] | None = None,
+    ) -> None:
+        self._store, self._families, self._measure = store, families, measure
 
     @cached_property
     def _family_of(self) -> dict[str, StoredFamily]:
@@ -48,26 +55,45 @@ class SignalParts:
         """Returns the parts with the signals of sources, and with their frames and samples.
 
         Raises:
-            CuratorError: A source has no part of a family.
+            CuratorError: A source has no part of a family, and this run cannot measure it again.
         """
         names = {_TIMES, *_SAMPLES, *signals}
         families = {self._family_of[name].name: self._family_of[name] for name in names}
-        stored, _ = TrackParts(self._store, list(families.values())).stored(source_ids)
+        tracks = TrackParts(self._store, list(families.values()))
+        stored, _ = tracks.stored(source_ids)
+        errors: Sequence[str] = ()
+        lost = _lost(source_ids, families, stored)
+        if lost and self._measure is not None:
+            errors = self._measure(lost)
+            stored, _ = tracks.stored(source_ids)
+            lost = _lost(source_ids, families, stored)
+        for source_id, family in lost.items():
+            remedy = (
+                "`curate run SOURCE... OUT` with the sources of the last run measures it again"
+                if self._measure is None
+                else f"it could not be measured again: {next(iter(errors), 'unknown source')}"
+            )
+            raise CuratorError(
+                f"{self._store.uri}: source {source_id} has no stored track of the family "
+                f"{family!r}, from which signals are read; {remedy}"
+            )
         shared: dict[int, PartsByColumn] = {}
         found: dict[str, PartsByColumn] = {}
         for source_id in source_ids:
             # Sources of one unit share one mapping.
-            parts = stored.get(source_id, {})
-            if lost := families.keys() - parts.keys():
-                raise CuratorError(
-                    f"{self._store.uri}: source {source_id} has no stored track of the family "
-                    f"{min(lost)!r}, from which signals are read; delete the folder candidates "
-                    "there, so that `curate run` analyzes all sources without tracks again"
-                )
+            parts = stored[source_id]
             if id(parts) not in shared:
                 shared[id(parts)] = {name: parts[self._family_of[name].name] for name in names}
             found[source_id] = shared[id(parts)]
         return found
+
+
+def _lost(
+    source_ids: Iterable[str], families: Collection[str], stored: Mapping[str, PartsByFamily]
+) -> dict[str, str]:
+    """Returns the first family that a source lacks, by id of the source."""
+    missing = ((name, set(families).difference(stored.get(name, ()))) for name in source_ids)
+    return {name: min(lost) for name, lost in sorted(missing) if lost}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import pytest
 import torch
 import yaml
 from captioned import work_here
-from place import QVGA, SHORT, Place, write_films
+from place import QVGA, SHORT, Place, count_units, write_films
 from safetensors.torch import load
 from tiny_text import DIM, write_catalogue
 
@@ -490,19 +490,40 @@ def test_a_clip_on_which_it_fails_is_rejected_or_lacks_the_value(
 
 
 @pytest.mark.usefixtures("here")
-def test_a_rerun_keeps_the_rejections_of_several_clips(place: Annotated, own: Path) -> None:
-    """Pins that a rerun, which receives the failed clips alone, does not end with an error."""
+def test_a_rerun_keeps_the_rejections_and_cuts_and_decodes_nothing(
+    place: Annotated, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins also that a mended class, and a failure that may pass, are tried again."""
     shutil.copy(EXAMPLE, own.parent / "mean_latents.py")
     place.run(stage())
     bright = sorted(float(value.float().mean()) for value in place.values().values())
     bound = (np.mean(bright[:2]) + 1) * 127.5
-    (own.parent / "failing.py").write_text(FAILING.format(required="", bound=bound))
-    sys.modules.pop("failing", None)
-    for _ in range(2):
-        place.run("stages=[{use: failing:Failing}]", "--replace", "--max-failed=1")
+    failing = own.parent / "failing.py"
+    failing.write_text(FAILING.format(required="", bound=bound))
+    calls = count_units(monkeypatch)
+
+    def rerun() -> tuple[int, int]:
+        """Returns how many clips are rejected, and how many were cut."""
+        sys.modules.pop("failing", None)
+        summary = place.run("stages=[{use: failing:Failing}]", "--replace", "--max-failed=1")
         decisions = [row["reason"] for row in place.table("clips")]
-        assert decisions.count("mean_latents_failed") == 2
-        assert decisions.count(None) == 1
+        assert decisions.count("mean_latents_failed") + decisions.count(None) == 3
+        return decisions.count("mean_latents_failed"), summary["work"]["clips_cut"]
+
+    assert rerun() == (2, 0)
+    assert "AnnotatorWorker" in calls
+    before = place.files("shards", "clips")
+    calls.clear()
+    assert rerun() == (2, 0)
+    assert rerun() == (2, 0)
+    assert calls == []
+    assert place.files("shards", "clips") == before
+    # What may pass is tried again, with the same error here.
+    failing.write_text(failing.read_text().replace("'too bright", "'out of memory: too bright"))
+    assert rerun() == rerun() == (2, 2)
+    failing.write_text(FAILING.format(required="", bound=10_000))
+    assert rerun() == (0, 2)
+    assert rerun() == (0, 0)
 
 
 HANGING = """

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -252,7 +252,7 @@ def test_resampled_shortened_and_windowed_clips(
     assert check_drawn(place) == {clip["clip_id"] for clip in place.clips()}
 
 
-def test_stored_values_need_no_tracks_and_new_values_name_what_is_missing(
+def test_stored_values_need_no_tracks_and_new_values_measure_what_is_missing(
     finished: Signalled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = finished.copy(tmp_path)
@@ -264,15 +264,19 @@ def test_stored_values_need_no_tracks_and_new_values_name_what_is_missing(
     assert place.tars() == before
 
     more = "shard.signals=[luma_mean, shown, motion, pan_rate]"
+    # The command that reads no sources names the one that does.
+    (tmp_path / "other").mkdir()
+    shutil.copy(place.sources / "short.mp4", tmp_path / "other" / "short.mp4")
     capsys.readouterr()
-    assert place.code(more) != EXIT_OK
-    error = capsys.readouterr().err
+    kept_away = place.sources.rename(tmp_path / "away")
+    assert replace(place, sources=tmp_path / "other").code(more) != EXIT_OK
+    error = capsys.readouterr().err.splitlines()[-1]
     assert "has no stored track of the family 'motion'" in error
-    assert "delete the folder candidates" in error
-    # As the message says: this measures what is missing, and cuts nothing again.
-    shutil.rmtree(place.out / "candidates")
-    work = place.run(more)["work"]
-    assert (work["sources_analyzed"], work["pan_rate_made"], work["clips_cut"]) == (3, 9, 0)
+    assert "it could not be measured again: " in error
+    assert place.tars() == before
+    kept_away.rename(place.sources)
+    work = place.run(more)["work"]  # One of them was measured before the error.
+    assert (work["sources_analyzed"], work["pan_rate_made"], work["clips_cut"]) == (2, 9, 0)
     shutil.rmtree(place.out / "tracks")
     work = place.run(more)["work"]
     assert (work["sources_analyzed"], work.get("pan_rate_made", 0)) == (3, 0)

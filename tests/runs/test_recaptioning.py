@@ -142,9 +142,19 @@ def test_clips_that_answers_reject_leave_and_come_back_with_a_run(
     kept = {row["uri"]: row["n_kept"] for row in place.table("sources")}
     for uri, n_kept in kept.items():
         assert n_kept == sum(clip["source_uri"] == uri for clip in place.clips())
-    place.run(question)
+    # This command has no bytes of these clips, and names the one that cuts them.
+    capsys.readouterr()
+    assert place.recaption("caption.reject={}")["work"]["clips_rejected"] == 0
+    said = capsys.readouterr().out
+    assert f"\n{n_lost} clips rejected by answers before (answer_unwanted): " in said
+    assert f"`curate run SOURCE... {place.out}`" in said
+    assert [c["clip_id"] for c in place.clips("rejected")] == [c["clip_id"] for c in lost]
+    assert main(["run", str(place.sources), str(place.out)]) == EXIT_OK
     assert [clip["clip_id"] for clip in place.clips()] == [clip["clip_id"] for clip in all_clips]
     assert place.n_asked() == n_asked
+    capsys.readouterr()
+    place.recaption()
+    assert "rejected by answers before" not in capsys.readouterr().out
     place.run()
     assert place.files() == described.files()
 

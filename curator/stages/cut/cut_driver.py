@@ -83,14 +83,11 @@ class FollowUp:
     """What another stage does with clips in the process that wrote them.
 
     Attributes:
-        rejects: Gets rows of `WRITTEN_SCHEMA` of clips that the last run wrote and rejected, and
-            returns those that it rejects again, bool [rows].
         note: Returns what the worker needs to know about a clip.
         step: Returns the step after the cut, by the number of decoder threads. It gets a `CutUnit`
             with `fresh` clips, and returns the unit without them. None for no such step.
     """
 
-    rejects: Callable[[pa.Table], pa.Array]
     note: Callable[[ClipRow], Any]
     step: Callable[[int], Step] | None
 
@@ -206,11 +203,21 @@ class Cutting:
         self._collect(self._pool.poll())
 
     def cut(
-        self, clips: ClipRows, sources: Mapping[str, SourceRef], then: FollowUp | None = None
+        self,
+        clips: ClipRows,
+        sources: Mapping[str, SourceRef],
+        then: FollowUp | None = None,
+        *,
+        rejects: Callable[[pa.Table], pa.Array] | None = None,
     ) -> Iterator[CutUnit]:
         """Cuts the kept clips that no part of `cuts` and no shard has; yields the results.
 
-        `then` gets the clips of a unit in the worker that wrote them.
+        Args:
+            clips: Clips of the run.
+            sources: Sources of the kept clips, by id.
+            then: Gets the clips of a unit in the worker that wrote them.
+            rejects: Gets rows of `WRITTEN_SCHEMA` of clips that the last run wrote and rejected,
+                and returns those that it rejects again, bool [rows].
         """
         self.refuse_hdr(clips)
         while self._pool is not None and self._pool.n_open:
@@ -219,8 +226,8 @@ class Cutting:
         self._failures.clear()
         written = pa.concat_tables([WRITTEN_SCHEMA.empty_table(), *self._written(clips)])
         is_there = pc.is_valid(written["name"])
-        if then is not None:
-            self._reject_again(clips, written.filter(pc.invert(is_there)), then)
+        if rejects is not None:
+            self._reject_again(clips, written.filter(pc.invert(is_there)), rejects)
         self._earlier = [written.filter(is_there)]
         kept, there = clips.kept_numbers(), self._earlier[0]["clip_id"]
         is_missing = ~pc.is_in(clips.kept_ids(), value_set=there).to_numpy(False)
@@ -253,9 +260,11 @@ class Cutting:
         columns = ("clip_id", "name", "row", "offset", "mp4_bytes")
         return Locations(table.select(columns).rename_columns(LOCATION_SCHEMA.names))
 
-    def _reject_again(self, clips: ClipRows, written: pa.Table, then: FollowUp) -> None:
+    def _reject_again(
+        self, clips: ClipRows, written: pa.Table, rejects: Callable[[pa.Table], pa.Array]
+    ) -> None:
         """Rejects clips that the last run rejected after it wrote them, instead of cutting them."""
-        rejected = written.filter(then.rejects(written))
+        rejected = written.filter(rejects(written))
         at = pc.index_in(rejected["clip_id"], value_set=clips.column("clip_id"))
         self._set_facts(clips, at.to_numpy(), rejected)
 

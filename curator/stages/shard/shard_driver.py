@@ -93,7 +93,7 @@ class Sharding:
     ) -> None:
         """Writes missing tars, and records in kept rows of `clips` where their samples are.
 
-        Clips that fit no bucket as they were cut are rejected, and clips of `splits.across`.
+        Each clip must fit a bucket as it was written, and no source may be in `splits.across`.
         Without `vectors`, `stored_of` or `annotation_of`, samples have no embedding, no members of
         families or no annotation. `generation_of` has the generation of each source id; None if
         there is only one. Without `splits`, each source is in the split that its hash gives.
@@ -170,24 +170,12 @@ def _samples(
 ) -> Iterator[tuple[Bucket, Sample]]:
     """Yields the samples of the kept clips, with their buckets; JSON and captions are on disk."""
     spill = Spill()
-    declared = declared_columns(clips.schema)
-
-    def leave_out(clip: ClipRow, reason: Reason, detail: str) -> None:
-        reject(clip, reason, detail=detail)
-        for name in declared:
-            clips.change(clip.number, name, None)
 
     for clip in clips.kept():
         bucket = bucket_of(
             clip.width, clip.height, clip.n_frames, config, content_type=clip.content_type
         )
-        if bucket is None:
-            size = f"{clip.width}x{clip.height}, {clip.n_frames} frames"
-            leave_out(clip, Reason.NO_BUCKET, f"{size} as written")
-            continue
-        if clip.source_id in splits.across:
-            leave_out(clip, Reason.ACROSS_SPLITS, _ACROSS)
-            continue
+        assert bucket is not None, "the run rejected clips without a bucket after the cut"
         if clip.bucket != bucket.name:
             clip.bucket = bucket.name
         source, key, caption = clip.source_id, clip.clip_id, clip.caption or ""
@@ -212,6 +200,14 @@ def _samples(
 
 
 _ACROSS = "its source belongs together with clips of earlier generations in train and in val"
+
+
+def reject_across(clips: ClipRows, splits: SplitGroups) -> None:
+    """Rejects the kept clips of sources that no split can take."""
+    if splits.across:
+        for clip in clips.kept():
+            if clip.source_id in splits.across:
+                reject(clip, Reason.ACROSS_SPLITS, detail=_ACROSS)
 
 
 def sources_alone(clips: ClipRows) -> dict[str, str]:

@@ -262,7 +262,7 @@ def recaption(options: argparse.Namespace) -> Result:
     with ends_when_asked():
         check_cluster((options.out,), ray_address=address, shared_out=options.shared_out)
     store = open_store(options.out)
-    read_current_summary(store)
+    before = read_current_summary(store)
     check_writable(store)
     with (
         ends_when_asked(),
@@ -277,7 +277,7 @@ def recaption(options: argparse.Namespace) -> Result:
         check_captions(anew.recipe, asks_server=False)
         with reported(store, progress, partial(lease.check, beats=False)):
             summary = with_repair(store, anew.execute, CACHES, check=lease.check)
-    print(*_recaptioned(summary), sep="\n")
+    print(*_recaptioned(before, summary, store.uri), sep="\n")
     if line := older_tars_line(store, summary):
         print(line)
     print(f"{store.uri}/report/index.html  captions to look at")
@@ -287,7 +287,7 @@ def recaption(options: argparse.Namespace) -> Result:
     return Result(summary, code)
 
 
-def _recaptioned(summary: Mapping[str, Any]) -> Iterator[str]:
+def _recaptioned(before: Mapping[str, Any], summary: Mapping[str, Any], out: str) -> Iterator[str]:
     from curator.records.clips import Reason
 
     work, counts = summary["work"], summary["counts"]
@@ -295,8 +295,17 @@ def _recaptioned(summary: Mapping[str, Any]) -> Iterator[str]:
         f"{amount(counts['kept'], 'clip')} in {amount(len(summary['shards']), 'shard')}; "
         f"shards written by this command: {work['shards_written']}"
     )
+    by_answers = (Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW)
+    earlier = before["counts"]["by_reason"]
+    if n_earlier := sum(earlier.get(name, 0) for name in by_answers):
+        reasons = [name for name in by_answers if earlier.get(name)]
+        yield (
+            f"{amount(n_earlier, 'clip')} rejected by answers before ({', '.join(reasons)}): this "
+            "command captions kept clips only; `curate run SOURCE... "
+            f"{out}` with the sources decides about them by the recipe that OUT has now, and cuts "
+            "those that it keeps"
+        )
     if n_rejected := work["clips_rejected"]:
-        by_answers = (Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW)
         reasons = [name for name in by_answers if counts["by_reason"].get(name)]
         yield f"{amount(n_rejected, 'clip')} newly rejected by answers ({', '.join(reasons)})"
     n_windows = work.get("caption_windows", 0)

@@ -4,7 +4,7 @@ import hashlib
 import os
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -45,7 +45,7 @@ from curator.tables.removal_records import (
 from curator.tables.schemas import clips_schema, scores_in
 from curator.tables.sql_condition import matching_clips
 from curator.tables.track_items import FRAMES
-from curator.tables.track_parts import TRACKS
+from curator.tables.track_parts import THUMBNAILS, TRACKS, without_removed_thumbnails
 from curator.tables.track_table import ORIGIN
 from curator.tools.report.page_templates import card_picture
 
@@ -167,7 +167,7 @@ def select(
         "mp4": sorted(set(rows["mp4_sha256"].drop_null().to_pylist())),
         "captions": sorted(captions),
         LENGTHS: sorted(set(captions.values())),
-        "pictures": _pictures(store, own_ids),
+        "pictures": _pictures(store, own_ids, ids, gone),
         HASHES: packed_hashes(selection.frames),
     }
     return RemovalSelection(
@@ -218,7 +218,9 @@ class _Selection:
         for info in self._store.list(f"{CANDIDATES}/pictures/"):
             table = read_parquet(self._store, info.key)
             pairs = zip(table["clip_id"].to_pylist(), table["jpeg"].to_pylist(), strict=True)
-            back.update(clip_id for clip_id, jpegs in pairs if before.pictures & _hashes(jpegs))
+            back.update(
+                clip_id for clip_id, jpegs in pairs if before.pictures & set(map(_hash, jpegs))
+            )
         removed_ids = self._footage.filter(pa.array(before.rows(self._footage)))["clip_id"]
         self.add(back.difference(removed_ids.to_pylist()))
         self._take_regions(frame_regions(self._store, before.frames), before)
@@ -436,15 +438,46 @@ def _captions(
     return {name: len(text) for text, name in hashes.items() if name is not None}
 
 
-def _pictures(store: Store, ids: Collection[str]) -> list[str]:
-    hashes: set[str] = set()
+def _pictures(
+    store: Store, own_ids: Collection[str], ids: Collection[str], gone: Removals
+) -> list[str]:
+    """Returns hashes of the thumbnails of `own_ids`, without those of footage that stays.
+
+    Sources may share title cards and black pictures. `ids` are all clips that are removed.
+    """
+    n_bytes: dict[str, int] = {}
+    cards: dict[str, str] = {}
     for info in store.list(f"{CANDIDATES}/pictures/"):
-        for jpegs in read_all_pictures(store, [info.key], ids).values():
-            # Reports show a smaller copy of the middle picture.
-            jpegs += [card_picture(jpegs[len(jpegs) // 2])] if jpegs else []
-            hashes |= _hashes(jpegs)
-    return sorted(hashes)
+        for jpegs in read_all_pictures(store, [info.key], own_ids).values():
+            n_bytes |= {_hash(jpeg): len(jpeg) for jpeg in jpegs}
+            if jpegs:
+                # Reports show a smaller copy of the middle picture.
+                middle = jpegs[len(jpegs) // 2]
+                cards[_hash(middle)] = _hash(card_picture(middle))
+    lengths = pa.array(sorted(set(n_bytes.values())), pa.int32())
+    own = set(n_bytes)
+    for pictures in _pictures_that_stay(store, ids, gone) if own else ():
+        # Hashing all pictures would take longer than reading them.
+        alike = pictures.filter(pc.is_in(pc.binary_length(pictures), value_set=lengths))
+        own.difference_update(map(_hash, alike.to_pylist()))
+    return sorted(own | {cards[picture] for picture in own & cards.keys()})
 
 
-def _hashes(jpegs: Iterable[bytes]) -> set[str]:
-    return {hashlib.sha256(jpeg).hexdigest() for jpeg in jpegs}
+def _pictures_that_stay(
+    store: Store, ids: Collection[str], gone: Removals
+) -> Iterator[pa.ChunkedArray]:
+    """Yields the thumbnails of candidates that are not in `ids`, and of tracks, block by block."""
+    for name in [info.key for info in store.list(f"{CANDIDATES}/pictures/")]:
+        table = read_rows(store, name, partial(pq.ParquetFile.read, columns=["clip_id", "jpeg"]))
+        stays = pc.invert(_among(table["clip_id"], ids))
+        yield pc.list_flatten(table.filter(stays)["jpeg"])
+    columns = ["source_id", *THUMBNAILS]
+    for name in [info.key for info in store.list(f"{TRACKS}/pictures/")]:
+        table = read_rows(store, name, partial(pq.ParquetFile.read, columns=columns))
+        table = without_removed_thumbnails(table, gone)
+        stays = pa.array(~gone.named(table["source_id"], gone.sources))
+        yield pc.list_flatten(table.filter(stays)[THUMBNAILS[1]])
+
+
+def _hash(jpeg: bytes) -> str:
+    return hashlib.sha256(jpeg).hexdigest()

@@ -320,7 +320,8 @@ def finish_removal(
         named = named.union(*map(named_objects, every))
     else:
         # Nothing can be written from a snapshot, and these files show removed footage.
-        store.delete([SUMMARY, NEXT_MANIFEST, *(info.key for info in store.list("report/"))])
+        pages = [info.key for info in store.list("report/") if is_own(info.key)]
+        store.delete([SUMMARY, NEXT_MANIFEST, *pages])
     check()
     progress("old objects")
     old = list(_unnamed(store, named))

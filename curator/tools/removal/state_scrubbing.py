@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,12 +31,11 @@ from curator.tables.out_layout import (
 from curator.tables.parts import FAILED, KEYS, Parts, to_parquet, with_column
 from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.track_items import FRAMES
-from curator.tables.track_parts import TRACKS, shown_frames
+from curator.tables.track_parts import TRACKS, without_removed_thumbnails
 from curator.tools.removal.removal_selection import Summaries, stored_clips, tables_of
 
 _NAMING = "duplicate_of"
 """Column that names another clip."""
-_THUMBNAILS = ("thumbnail_frame", "thumbnails")
 
 
 def scrubbed(
@@ -52,7 +50,7 @@ def scrubbed(
     is_gone = is_gone if unused is None else is_gone | unused
     gone = table.filter(pa.array(is_gone))
     left = table.filter(pa.array(~is_gone)) if gone.num_rows else table
-    left = _without_thumbnails(_without_names(left, removals), removals)
+    left = without_removed_thumbnails(_without_names(left, removals), removals)
     left = without_named(left, removals)
     metadata = dict(table.schema.metadata or {})
     for field in (KEYS, FAILED):
@@ -92,30 +90,6 @@ def _without_names(table: pa.Table, removals: Removals) -> pa.Table:
         return table
     null = pa.scalar(None, names.type)
     return with_column(table, _NAMING, pc.if_else(pa.array(is_named), null, names))
-
-
-def _without_thumbnails(table: pa.Table, removals: Removals) -> pa.Table:
-    """Drops thumbnails of removed clips from tracks of sources that stay."""
-    if not {"source_id", *_THUMBNAILS} <= set(table.column_names):
-        return table
-    ids = table["source_id"].to_pylist()
-    rows = np.flatnonzero(removals.named(table["source_id"], removals.spans)).tolist()
-    columns: dict[str, list[Any]] = {name: table[name].to_pylist() for name in _THUMBNAILS}
-    is_changed = False
-    for row in rows:
-        frames = columns["thumbnail_frame"][row]
-        if frames is None:
-            continue
-        shown = shown_frames(np.asarray(frames, np.int32), removals.spans_of(ids[row]))
-        if not shown.all():
-            is_changed = True
-            for column in columns.values():
-                column[row] = [column[row][number] for number in np.flatnonzero(shown)]
-    if not is_changed:
-        return table
-    for name, values in columns.items():
-        table = with_column(table, name, pa.array(values, table[name].type))
-    return table
 
 
 _WHOLE = frozenset({"clips", "shots", "vectors", "sources"})

@@ -32,7 +32,8 @@ _MAX_FINDINGS = 10_000
 """Maximum number of stored findings of one code: each object at fault has to be named."""
 OUTSIDE = (
     "footage encoded anew, cut, scaled, cropped, in another container or as single frames",
-    "pictures other than the stored thumbnails, byte for byte; previews",
+    "pictures other than the stored thumbnails, byte for byte; thumbnails that footage that stays "
+    "has too; previews",
     "captions in other words, in part, within a sentence without delimiters, of fewer than 16 "
     "characters, or that a clip that stays has too",
     "other texts of models about a clip, such as answers, tags and text read in pictures",

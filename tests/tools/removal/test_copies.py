@@ -106,7 +106,7 @@ def test_finish_takes_out_all_that_verify_finds(
     with monkeypatch.context() as patch:
         # As a version that does not compare.
         patch.setattr(candidate_store, "frame_regions", lambda *_: {})
-        patch.setattr(one_pass, "reject_removed", lambda *_: None)
+        patch.setattr(one_pass, "reject_as_written", lambda *_: None)
         patch.setattr(track_parts, "matching_regions", lambda *_: NO_REGIONS)
         copies.run(*SHARED)
     # The times of some frames are rounded in Matroska, and then the MP4 is another.
