@@ -122,7 +122,7 @@ class Place:
 def count_units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Returns a list that gets the step of each unit of a run that cuts or decodes."""
     calls: list[str] = []
-    whole = Engine.run_here
+    whole = Engine.run_in_driver
 
     def counted(self: Engine, steps: Any, units: Any) -> Iterator[Any]:  # noqa: ANN401
         name = getattr(steps[0].settings.get("stage"), "name", steps[0].make.__name__)
@@ -131,6 +131,6 @@ def count_units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 calls.append(name)
             yield from whole(self, steps, [unit])
 
-    monkeypatch.setattr(Engine, "run_here", counted)
+    monkeypatch.setattr(Engine, "run_in_driver", counted)
     monkeypatch.setattr(Engine, "run", lambda self, steps, units, **_: counted(self, steps, units))
     return calls
