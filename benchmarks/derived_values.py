@@ -93,7 +93,14 @@ class BenchColumn(Annotator[StageConfig]):
     families = (Family("counts", Scope.CLIP, Columns({"n_faces": "i32", "n_hands": "i32"})),)
 
     def process(self, unit):
-        return [{"n_faces": clip.facts.n_frames % 3, "n_hands": 2} for clip in unit]
+        return [dict.fromkeys(self.families[0].columns, 2) for clip in unit]
+
+
+class BenchTableColumn(BenchColumn):
+    name = "bench_table_column"
+    families = (
+        Family("others", Scope.CLIP, Columns({"n_cars": "i32", "n_dogs": "i32"}), in_samples=False),
+    )
 '''
 RECIPE = {
     "propose": {"windows": [f"{WINDOW}@{FPS}"]},
@@ -140,6 +147,7 @@ def tars_of(out: Path) -> list[Path]:
 LATENTS = {"use": "bench_values:BenchLatents"}
 POSES = {"use": "bench_values:BenchPoses"}
 COLUMN = {"use": "bench_values:BenchColumn"}
+TABLE_COLUMN = {"use": "bench_values:BenchTableColumn"}
 
 
 def make(options: argparse.Namespace) -> dict[str, Any]:
@@ -199,6 +207,7 @@ def traffic(options: argparse.Namespace) -> dict[str, Any]:
         found["nothing_new"] = cost(lambda: curate(options, out))
         found["family"] = cost(lambda: curate(options, out, LATENTS))
         found["same"] = cost(lambda: curate(options, out, LATENTS))
+        found["column_of_table"] = cost(lambda: curate(options, out, LATENTS, TABLE_COLUMN))
         found["column"] = cost(lambda: curate(options, out, LATENTS, COLUMN))
     with_values = sum(path.stat().st_size for path in tars_of(out))
     found["value_bytes"] = with_values - tars

@@ -109,6 +109,8 @@ class Family:
         windows: The windows of a clip for which there are values; None for values of whole clips. A
             stored array then has the windows as its first axis, which `content` does not name.
             `Annotator.windows` sets it.
+        in_samples: Whether the samples' JSON has the values of `Columns`. If not, they are only in
+            the table `clips`, and a new column changes no tar.
     """
 
     name: str
@@ -119,6 +121,7 @@ class Family:
     lifetime: Lifetime | None = None
     facts: Mapping[str, Scalar] = field(default_factory=dict)
     windows: Windows | None = None
+    in_samples: bool = True
 
     def __post_init__(self) -> None:
         if NAME.fullmatch(self.name) is None:
@@ -137,6 +140,8 @@ class Family:
             if self.windows is not None or self.facts:
                 raise self._error("columns with windows or facts; expected an array in safetensors")
             return
+        if not self.in_samples:
+            raise self._error("in_samples=False with a member; only columns can be left out")
         if self.member in _OWN_MEMBERS or _MEMBER.fullmatch(self.member) is None:
             example = f"{self.name}.{self.content.endings[0]}"
             raise self._error(
@@ -270,6 +275,7 @@ class Family:
             "member": self.member, "lifetime": str(self.lifetime), "content": {"kind": kind} | own,
             "facts": dict(self.facts),
             "windows": None if self.windows is None else self.windows.to_json(),
+            "in_samples": self.in_samples,
         }  # fmt: skip
 
     @classmethod
@@ -287,6 +293,7 @@ class Family:
                 lifetime=Lifetime(value["lifetime"]),
                 facts=value["facts"],
                 windows=None if value["windows"] is None else Windows(**value["windows"]),
+                in_samples=bool(value["in_samples"]),
             )
         except (KeyError, TypeError, ValueError, AxisError) as error:
             raise FamilyError(f"no declaration of a family: {error!r}") from error

@@ -75,7 +75,7 @@ def dataset_card(
     """
     families = [Family.from_json(value) for value in declared.values()]
     members = [family for family in families if family.member]
-    columns = [f.content.feature("")["struct"] for f in families if not f.member]
+    columns = [f.content.feature("")["struct"] for f in families if not f.member and f.in_samples]
     typed = [*_json_fields(scores), *(_annotation_fields() if with_annotation else ())]
     typed += map(_plain, WINDOWED, ("int64", "float64")) if with_windows else ()
     typed += [_struct(COLUMNS, *chain.from_iterable(columns))] if columns else []

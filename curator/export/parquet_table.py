@@ -58,9 +58,9 @@ class ParquetTables(Exporter[ParquetOptions, None]):
             for name in declared.values()
             for fact in ("offset", "bytes")
         ]
-        families = declared_families(job.shards.manifest).values()
+        families = map(Family.from_json, declared_families(job.shards.manifest).values())
         columns = [
-            field for family in families for field in family_fields(Family.from_json(family))
+            field for family in families if family.in_samples for field in family_fields(family)
         ]
         video = [VIDEO] if with_videos else []
         schema = pa.schema([*SCHEMA, *columns, *places, *video])

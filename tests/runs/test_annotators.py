@@ -327,6 +327,24 @@ class Reader(LightColumns):
 
 
 @pytest.mark.usefixtures("here")
+def test_columns_that_are_not_in_samples_change_no_tar(place: Annotated, own: Path) -> None:
+    """Pins that a new column costs the table alone, and that readers of the table see it."""
+    (own.parent / "own_beside.py").write_text(
+        LIGHT.read_text().replace('"light": "text"})\n', '"light": "text"}), in_samples=False\n')
+    )
+    assert "in_samples" in (own.parent / "own_beside.py").read_text()
+    before = place.tars()
+    summary = place.run("stages=[{use: own_beside:LightColumns}]")
+    assert summary["work"]["light_made"] == 3
+    assert place.tars() == before
+    assert all("columns" not in told for told in samples(place.out).values())
+    assert all(0 < row["brightness"] < 1 for row in place.table("clips"))
+    dataset = ClipDataset(str(place.out), where="brightness > 0", video=False, batch_size=1)
+    assert len(list(dataset)) == 3
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK
+
+
+@pytest.mark.usefixtures("here")
 def test_an_annotator_leaves_columns_and_members_and_another_reads_its_columns(
     place: Annotated, own: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,7 @@ the files that describe all tars, the manifest last.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -170,7 +170,8 @@ def _samples(
 ) -> Iterator[tuple[Bucket, Sample]]:
     """Yields the samples of the kept clips, with their buckets; JSON and captions are on disk."""
     spill = Spill()
-
+    declared = declared_columns(clips.schema)
+    left_out = {name for name, value in declared.items() if not value["in_samples"]}
     for clip in clips.kept():
         bucket = bucket_of(
             clip.width, clip.height, clip.n_frames, config, content_type=clip.content_type
@@ -184,7 +185,7 @@ def _samples(
         meta = clips.metadata_at(clip.number)
         sample = Sample(
             key=key,
-            metadata=sample_metadata(clip, bucket, split, annotation, meta),
+            metadata=sample_metadata(clip, bucket, split, annotation, meta, left_out),
             caption=caption,
             mp4_bytes=clip.mp4_bytes,
             mp4_sha256=clip.mp4_sha256,
@@ -223,14 +224,20 @@ def sample_metadata(
     split: Split,
     annotation: Mapping[str, Any] | None,
     meta: Mapping[str, Any],
+    left_out: Collection[str] = (),
 ) -> dict[str, Any]:
     """Returns the JSON fields of a sample; numbers are rounded for readability.
 
-    The version of `curate` is no field: each new version would replace all existing tars.
+    Columns in `left_out` are only in the table `clips`. The version of `curate` is no field: each
+    new version would replace all existing tars.
     """
     fps, columns = Fraction(clip.fps_fraction), clip.declared()
     # Clips without marks have no fields of marks, so a mark replaces only the tar of its clip.
-    columns = {n: v for n, v in columns.items() if n not in MARK_COLUMNS or v is not None}
+    columns = {
+        n: v
+        for n, v in columns.items()
+        if n not in left_out and (n not in MARK_COLUMNS or v is not None)
+    }
     # Only windows have fields of windows, so that other samples, and their tars, stay as they are.
     window = {name: getattr(clip, name) for name in WINDOWED}
     crop = {name.removeprefix("crop_"): getattr(clip, name) for name in CROP_COLUMNS}
