@@ -118,7 +118,7 @@ class ClipWindow:
 
 
 def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N803
-    """Decodes the wanted frames of a clip into a tensor, [C, T, H, W].
+    """Decodes the wanted frames of a clip into a tensor in the host's memory, [C, T, H, W].
 
     The tensor is uint8 with 3 channels, or int32 with one for `gray16le`.
 
@@ -133,6 +133,8 @@ def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N
     name, threads = clip.name, clip.decoder_threads
     wanted = clip.wanted.tolist()
     n_decoded = 0
+    # NumPy copies in this thread: torch's threads would wait for each other at each frame.
+    frames_CTHW = into_CTHW.numpy()  # noqa: N806 - shape letters
     try:
         with open_container(io.BytesIO(clip.mp4), name, n_bytes=len(clip.mp4)) as container:
             stream = video_stream(container, name)
@@ -142,8 +144,8 @@ def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N
                 if number < wanted[n_decoded]:
                     continue
                 end = bisect_right(wanted, number, lo=n_decoded)
-                shown = _rgb(picture, into_CTHW.shape[-2:], clip)
-                into_CTHW[:, n_decoded:end] = shown[:, None]
+                shown = _pixels(picture, into_CTHW.shape[-2:], clip)
+                frames_CTHW[:, n_decoded:end] = shown[:, None]
                 n_decoded = end
                 if n_decoded == len(wanted):
                     return
@@ -204,10 +206,10 @@ def matrix_of(picture: av.video.frame.VideoFrame) -> int:
     return _BT709 if is_hd(picture.width, picture.height) else _BT601
 
 
-def _rgb(
+def _pixels(
     picture: av.video.frame.VideoFrame, size: tuple[int, ...], clip: ClipWindow
-) -> torch.Tensor:
-    """Returns the centre of a frame, [C, H, W], as a tensor that is not contiguous."""
+) -> NDArray[np.generic]:
+    """Returns the centre of a frame, [C, H, W], as an array that is not contiguous."""
     height, width = size
     shown = shown_size(picture.height, picture.width, size, clip)
     shrinks = shown[0] < picture.height
@@ -222,6 +224,5 @@ def _rgb(
     top, left = (shown[0] - height) // 2, (shown[1] - width) // 2
     shown_HWC = rgb.to_ndarray()[top : top + height, left : left + width]  # noqa: N806 - letters
     if shown_HWC.ndim == 2:
-        # Few operations of torch take uint16.
-        return torch.from_numpy(shown_HWC.astype(np.int32))[None]
-    return torch.from_numpy(shown_HWC).permute(2, 0, 1)
+        return shown_HWC[None]
+    return shown_HWC.transpose(2, 0, 1)
