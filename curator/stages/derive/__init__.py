@@ -1,0 +1,1 @@
+"""Annotators of this package: values that trainings read. Each is one file with its settings."""
