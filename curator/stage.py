@@ -831,7 +831,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     by_content = frozenset(reads)
     families: tuple[Family, ...] = ()
     frames: tuple[FrameRequest, ...] = (FrameRequest(),)
-    columns: ClassVar[tuple[str, ...]] = ()
+    columns: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
     windows: Windows | None = None
     batch: int = 1

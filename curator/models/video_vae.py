@@ -11,19 +11,17 @@ Shape letters: B windows, C channels, T frames, H, W height and width.
 
 # ruff: noqa: N803 - shape letters
 
-import hashlib
 import importlib
 import importlib.util
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from curator.errors import ModelError, UsageError, one_line
 from curator.installation import install_extra
+from curator.models.saved_weights import SavedWeights, json_sha256, model_folder, settings_sha256
 
 if TYPE_CHECKING:
     from torch import Tensor, device
@@ -33,8 +31,6 @@ Dtype = Literal["bf16", "f16", "f32"]
 Size = tuple[int, int]
 
 _TORCH = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
-_WEIGHTS = "diffusion_pytorch_model.safetensors"
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 Config = Mapping[str, Any]
 
 
@@ -109,7 +105,7 @@ class VideoVae:
         Raises:
             ModelError: There is no such folder, or it holds no supported VAE.
         """
-        root = _folder(place)
+        root = model_folder(place, "vae")
         path = next((p for p in (root, root / "vae") if (p / "config.json").is_file()), None)
         if path is None:
             raise ModelError(
@@ -206,39 +202,13 @@ class VideoVae:
             raise UsageError(f"sample: draw; {self.name} has no distribution: take sample: mean")
 
     @property
-    def weight_files(self) -> list[Path]:
-        """The files of the weights.
-
-        Raises:
-            ModelError: There are none in safetensors.
-        """
-        index = self.folder / f"{_WEIGHTS}.index.json"
-        names = {_WEIGHTS}
-        if index.is_file():
-            names = set(json.loads(index.read_bytes())["weight_map"].values())
-        files = sorted(self.folder / name for name in names)
-        for path in files:
-            if not path.is_file():
-                raise ModelError(
-                    f"vae {self.folder}: {path.name} does not exist; expected weights in "
-                    f"safetensors, as `save_pretrained` of diffusers writes them"
-                )
-        return files
-
-    def weights_sha256(self) -> str:
-        """Returns the SHA-256 of the weights: of the file, or of the hashes of several files."""
-        digests = []
-        for path in self.weight_files:
-            stat = path.stat()
-            digests.append(_file_sha256(path, stat.st_size, stat.st_mtime_ns))
-        if len(digests) == 1:
-            return digests[0]
-        return hashlib.sha256("".join(digests).encode()).hexdigest()
+    def weights(self) -> SavedWeights:
+        """The files of the weights; raises `ModelError` if there are none in safetensors."""
+        return SavedWeights.find(self.folder, "diffusion_pytorch_model")
 
     def settings_sha256(self) -> str:
         """Returns the SHA-256 of the configuration, without the keys that diffusers adds."""
-        own = {name: value for name, value in self.config.items() if not name.startswith("_")}
-        return _json_sha256(own)
+        return settings_sha256(self.config)
 
     def facts(
         self, *, size: Size, dtype: Dtype, sample: Sample, scaled: bool
@@ -247,7 +217,7 @@ class VideoVae:
         self.check_sample(sample)
         shift, scale = self._normalisation() if scaled else (0.0, 1.0)
         return {
-            "vae": self.name, "weights": self.weights_sha256(), "sample": sample, "scaled": scaled,
+            "vae": self.name, "weights": self.weights.sha256(), "sample": sample, "scaled": scaled,
             "shift": shift, "scale": scale, "layout": "CTHW", "size": f"{size[0]}x{size[1]}",
             "dtype": dtype,
         }  # fmt: skip
@@ -268,7 +238,7 @@ class VideoVae:
                     "scaled: false"
                 )
         mean, deviation = (
-            f"sha256 {_json_sha256(list(config[name]))[:16]}"
+            f"sha256 {json_sha256(list(config[name]))[:16]}"
             for name in ("latents_mean", "latents_std")
         )
         return f"latents_mean ({mean})", f"{factor:g} / latents_std ({deviation})"
@@ -413,33 +383,6 @@ def check_diffusers() -> None:
     """Raises `ModelError` if the package is not installed; imports nothing."""
     if importlib.util.find_spec("diffusers") is None:
         raise ModelError(f"latents need diffusers: {install_extra('latents')}")
-
-
-def _folder(place: str) -> Path:
-    """Returns the folder that a path or the id of a repository names."""
-    path = Path(place).expanduser()
-    if path.is_dir():
-        return path
-    why = "no such folder"
-    if _HUB_ID.fullmatch(place) and importlib.util.find_spec("huggingface_hub") is not None:
-        hub = importlib.import_module("huggingface_hub")
-        try:
-            return Path(hub.snapshot_download(place, local_files_only=True))
-        except Exception as error:  # noqa: BLE001 - of many types, by version
-            why = f"no such folder, and not in the local cache of the hub: {one_line(error)}"
-    raise ModelError(f"vae {place!r}: {why}; expected the folder of a VAE")
-
-
-@lru_cache(maxsize=64)
-def _file_sha256(path: Path, n_bytes: int, changed_ns: int) -> str:
-    """Returns the SHA-256 of a file; size and time of change are only the cache's key."""
-    del n_bytes, changed_ns
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _json_sha256(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _product(factors: Sequence[int]) -> int:

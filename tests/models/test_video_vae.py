@@ -115,7 +115,7 @@ def test_windows_that_a_class_does_not_encode_are_refused(
 
 
 def test_a_folder_without_a_vae_is_refused(tmp_path: Path, folders: Callable[[str], Path]) -> None:
-    with pytest.raises(ModelError, match="no such folder; expected the folder of a VAE"):
+    with pytest.raises(ModelError, match="no such folder; expected the folder of a model"):
         VideoVae.find(str(tmp_path / "none"))
     with pytest.raises(ModelError, match=r"neither .* nor its folder vae has config.json"):
         VideoVae.find(str(tmp_path))

@@ -78,7 +78,7 @@ class Latents(Annotator[LatentsConfig]):
             facts = vae.facts(
                 size=config.size, dtype=config.dtype, sample=config.sample, scaled=config.scaled
             )
-            n_bytes = sum(path.stat().st_size for path in vae.weight_files)
+            n_bytes = vae.weights.n_bytes
         self._settings_sha256 = vae.settings_sha256()
         self._encoder: VideoEncoder | None = None
         self.windows = Windows(
@@ -119,7 +119,7 @@ class Latents(Annotator[LatentsConfig]):
         config = self.config
         vae = VideoVae.find(config.vae)
         expected = str(self.families[0].facts["weights"])
-        if (digest := vae.weights_sha256()) != expected:
+        if (digest := vae.weights.sha256()) != expected:
             raise ModelError(
                 f"vae {config.vae!r}: the weights of {vae.folder} have the SHA-256 "
                 f"{digest[:12]}…; expected {expected[:12]}…, which the run was planned with"
