@@ -79,7 +79,7 @@ def check_transformers() -> None:
     """Raises ModelError if the package is not installed; imports nothing."""
     if importlib.util.find_spec("transformers") is None:
         raise ModelError(
-            f"embeddings of captions need transformers: {install_extra('captions-local')}"
+            f"embeddings of texts need transformers: {install_extra('captions-local')}"
         )
 
 
