@@ -129,11 +129,14 @@ class AnnotatorWorker:
         self._decode = UnitWorker(stage=decode) if looks else None
         self._signals = SignalReader(store.store)
         self._clock = CpuClock()
+        self._is_ready = False
 
     def prepare(self) -> None:
-        """Loads the models."""
-        for stage in self._stages:
-            stage.setup()
+        """Sets the stages up, once."""
+        if not self._is_ready:
+            for stage in self._stages:
+                stage.setup()
+        self._is_ready = True
 
     def __call__(self, unit: Sequence[ClipWork]) -> UnitResult[list[ClipResult]]:
         """Computes and stores the missing values of some clips."""
@@ -146,6 +149,7 @@ class AnnotatorWorker:
         if n_deaths >= MAX_ATTEMPTS:
             errors = [{number: _why_died(self._stages[number]) for number in c.keys} for c in unit]
             return UnitResult(results=_results(unit, errors, made), n_items=len(unit))
+        self.prepare()
         spent = self._clock.begin()
         cpu_s, counts = Counter[str](), Counter[str]()
         values: dict[str, list[NewValue]] = defaultdict(list)

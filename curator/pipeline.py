@@ -44,7 +44,7 @@ from curator.stage import (
     StageReason,
     Wait,
 )
-from curator.stages import MOVABLE, OPTIONAL, stage_type
+from curator.stages import ANNOTATORS, MOVABLE, OPTIONAL, stage_type
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.caption.caption_annotators import (
@@ -310,7 +310,8 @@ def graph_of(recipe: Recipe) -> Graph:
     for entry in recipe.stages:
         if entry.use not in MOVABLE:
             extension, stage = _loaded(entry)
-            extensions.append(extension)
+            if entry.use not in ANNOTATORS:
+                extensions.append(extension)
             own.append((entry, stage))
     pixels = [stage for _, stage in own if isinstance(stage, PixelStage)]
     stages = built_in_stages(recipe, pixels)
@@ -361,7 +362,7 @@ def _refuse_unmeasured(signals: Iterable[str], recipe: Recipe, where: str) -> No
 
 
 def _loaded(entry: StageEntry) -> tuple[Extension, AnyGraphStage]:
-    extension = load_extension(Kind.STAGE, entry.use)
+    extension = load_extension(Kind.STAGE, entry.use, ANNOTATORS)
     target = extension.target
     if not issubclass(target, PixelStage | CorpusStage | Annotator):
         raise RecipeError(

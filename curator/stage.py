@@ -830,12 +830,12 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     reads = ("clips", "cuts")
     by_content = frozenset(reads)
     families: tuple[Family, ...] = ()
-    frames: ClassVar[tuple[FrameRequest, ...]] = (FrameRequest(),)
-    columns: ClassVar[tuple[str, ...]] = ()
+    frames: tuple[FrameRequest, ...] = (FrameRequest(),)
+    columns: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
     windows: Windows | None = None
-    batch: ClassVar[int] = 1
-    kinds: ClassVar[tuple[Resources, ...]] = (Resources(),)
+    batch: int = 1
+    kinds: tuple[Resources, ...] = (Resources(),)
     required: ClassVar[bool] = True
     timeout_s: ClassVar[float] = 600.0
     step = "annotate"

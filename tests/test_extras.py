@@ -22,6 +22,14 @@ CASES = {
     "clip": ("open_clip", (*RUN, "--set", "analyze.clip=openai-vit-b-32")),
     "cloud": ("obstore", ("run", "{film}", "gs://bucket/out")),
     "demo": ("skimage", ("demo", "{out}")),
+    "latents": (
+        "diffusers",
+        (
+            *RUN,
+            "--set",
+            "stages=[{{use: latents, config: {{vae: {vae}, size: [64, 64], frames: 9}}}}]",
+        ),
+    ),
 }
 """Extra, the package of it that is missing, and a command that needs it."""
 
@@ -30,7 +38,13 @@ CASES = {
 def places(tmp_path: Path) -> dict[str, str]:
     film = tmp_path / "film.mp4"
     film.write_bytes(b"\0" * 64)
-    return {"film": str(film), "out": str(tmp_path / "out")}
+    vae = tmp_path / "vae"
+    vae.mkdir()
+    (vae / "config.json").write_text(
+        '{"_class_name": "AutoencoderKLHunyuanVideo", "latent_channels": 16, "scaling_factor": 1}'
+    )
+    (vae / "diffusion_pytorch_model.safetensors").touch()
+    return {"film": str(film), "out": str(tmp_path / "out"), "vae": str(vae)}
 
 
 @pytest.mark.parametrize("extra", CASES)

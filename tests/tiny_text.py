@@ -62,6 +62,47 @@ def write_bert(folder: Path) -> None:
         _write(folder, BertModel(config), ("[CLS]", "[SEP]"))
 
 
+def write_umt5(folder: Path) -> None:
+    """Writes the encoder of a UMT5."""
+    import torch
+    from transformers import UMT5Config, UMT5EncoderModel
+
+    config = UMT5Config(
+        vocab_size=32, d_model=DIM, d_kv=8, d_ff=64, num_layers=2, num_heads=4, dropout_rate=0.1,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        _write(folder, UMT5EncoderModel(config), ("</s>",))
+
+
+_OF_LANGUAGE: dict[str, Any] = {
+    "vocab_size": 32, "hidden_size": DIM, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "initializer_range": 0.3,
+    "pad_token_id": 0,
+}  # fmt: skip
+
+
+def write_gemma(folder: Path) -> None:
+    """Writes a Gemma 3 of texts, as a language model."""
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    config = Gemma3TextConfig(**_OF_LANGUAGE, sliding_window=8)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        _write(folder, Gemma3ForCausalLM(config), ("<bos>", "<eos>"))
+
+
+def write_qwen(folder: Path) -> None:
+    """Writes a Qwen 3, as a language model."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        _write(folder, Qwen3ForCausalLM(Qwen3Config(**_OF_LANGUAGE)), ("<|im_start|>", "<|end|>"))
+
+
 def text_folder(folder: Path) -> Path:
     """A models folder with `tiny-t5`, and `tiny-bert` by the mean and by its first token."""
     write_t5(folder / "tiny-t5")

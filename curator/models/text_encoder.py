@@ -1,8 +1,9 @@
-"""Embeds captions with text encoders of the catalogue, through `transformers`.
+"""Embeds texts with text encoders, of the catalogue or of a folder, through `transformers`.
 
 A sentence encoder returns one unit vector per caption. A T5 encoder returns one vector per token,
 as trainers of world models need: Cosmos Predict reads up to 512 tokens of 1024 values from T5-11B
-without padding, and pads them with zeros.
+without padding, and pads them with zeros. So do UMT5, and language models such as Gemma and Qwen,
+of which trainers may read another layer than the last one.
 
 A text is batched only with texts that are padded to the same length, so its embedding depends on
 the others only through rounding of sums: by less than 1e-5 of the largest value in float32, by the
@@ -19,8 +20,10 @@ Shape letters: N texts, T tokens with padding, L tokens of one text, D dimension
 import hashlib
 import importlib
 import importlib.util
+import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -31,15 +34,40 @@ from numpy.typing import NDArray
 from curator.errors import ModelError, one_line
 from curator.installation import install_extra
 from curator.models.catalogue import ModelEntry
+from curator.models.saved_text_model import Dtype
 
 Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["auto", "float32", "bfloat16"]
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
 Embedding = NDArray[np.float32] | NDArray[np.float16]
 
 STEP_TOKENS = 16
 """Texts are padded to a multiple of this."""
 BATCH_TOKENS = 4096
 """Most tokens of a batch, with padding. The widest layer of T5-11B then takes 0.5 GB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEncoder:
+    """An encoder of a folder that gives a vector for each token.
+
+    Attributes:
+        name: Name for messages.
+        max_tokens: Most tokens that are read, with special tokens.
+        dim: Length of a vector.
+        tokenizer: File of the tokenizer.
+        dtype: Type of the vectors; bfloat16 vectors are tensors of torch.
+        layer: Layer whose output is taken: -1 for the model's output, -2 for the layer before.
+        skipped: Number of tokens at the beginning whose vectors are left out.
+    """
+
+    name: str
+    max_tokens: int
+    dim: int
+    tokenizer: Path
+    dtype: Dtype
+    layer: int = -1
+    skipped: int = 0
+    pooling: Literal["tokens"] = "tokens"
 
 
 def text_hash(text: str) -> str:
@@ -51,7 +79,7 @@ def check_transformers() -> None:
     """Raises ModelError if the package is not installed; imports nothing."""
     if importlib.util.find_spec("transformers") is None:
         raise ModelError(
-            f"embeddings of captions need transformers: {install_extra('captions-local')}"
+            f"embeddings of texts need transformers: {install_extra('captions-local')}"
         )
 
 
@@ -59,7 +87,7 @@ class TextEncoder:
     """A loaded text encoder.
 
     Args:
-        entry: A model of kind `text`.
+        entry: A model of kind `text`, or an encoder of a folder.
         folder: Folder of the model's files.
         device: `auto` is a GPU if there is one.
         precision: `auto` is float32 on a CPU and bfloat16 on a GPU; T5 overflows in float16.
@@ -70,7 +98,7 @@ class TextEncoder:
 
     def __init__(
         self,
-        entry: ModelEntry,
+        entry: ModelEntry | TokenEncoder,
         folder: Path,
         *,
         device: Device = "auto",
@@ -86,6 +114,10 @@ class TextEncoder:
             precision = "bfloat16" if device == "cuda" else "float32"
         self.device, self.precision = device, precision
         path = folder / "tokenizer.json"
+        self._layer, self._skipped, self._dtype = -1, 0, "f16"
+        if isinstance(entry, TokenEncoder):
+            path = entry.tokenizer
+            self._layer, self._skipped, self._dtype = entry.layer, entry.skipped, entry.dtype
         try:
             self._tokenizer = importlib.import_module("tokenizers").Tokenizer.from_file(str(path))
         except Exception as error:
@@ -102,6 +134,9 @@ class TextEncoder:
         transformers: Any = importlib.import_module("transformers")
         # Loads only the encoder of models that also have a decoder, such as T5.
         auto = transformers.AutoModelForTextEncoding
+        encoders = importlib.import_module("transformers.models.auto.modeling_auto")
+        if model_type(folder) not in encoders.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
+            auto = transformers.AutoModel
         # Hides its progress bars, and its warning about the missing decoder.
         hf_logging = transformers.utils.logging
         level, shows_bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
@@ -132,9 +167,10 @@ class TextEncoder:
             raise ModelError(
                 f"model {entry.name}: {folder} lacks {len(wrong)} tensors, such as {wrong[0]}"
             )
-        if model.config.hidden_size != entry.dim:
+        config = model.config.get_text_config()
+        if config.hidden_size != entry.dim:
             raise ModelError(
-                f"model {entry.name}: embeddings have {model.config.hidden_size} values; expected "
+                f"model {entry.name}: embeddings have {config.hidden_size} values; expected "
                 f"{entry.dim}"
             )
         return model.eval().to(self.device).requires_grad_(False)
@@ -161,13 +197,21 @@ class TextEncoder:
             mask_NT[row, : len(some)] = 1
         with torch.inference_mode():
             mask_NT = mask_NT.to(self.device)
-            answer = self._model(input_ids=ids_NT.to(self.device), attention_mask=mask_NT)
-            hidden_NTD = answer.last_hidden_state.float()
+            given = {"input_ids": ids_NT.to(self.device), "attention_mask": mask_NT}
+            if self._layer == -1:
+                hidden_NTD = self._model(**given).last_hidden_state.float()
+            else:
+                states = self._model(**given, output_hidden_states=True).hidden_states
+                hidden_NTD = states[self._layer].float()
             if self.entry.pooling == "tokens":
-                half_NTD = hidden_NTD.half().cpu().numpy()
-                made: list[Embedding] = [
-                    half_NTD[row, : len(some)].copy() for row, some in enumerate(ids)
+                dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+                kept_NTD = hidden_NTD.to(dtype[self._dtype]).cpu()
+                if self._dtype != "bf16":
+                    kept_NTD = kept_NTD.numpy()
+                made: list[Any] = [
+                    kept_NTD[row, self._skipped : len(some)] for row, some in enumerate(ids)
                 ]
+                made = [each.clone() if self._dtype == "bf16" else each.copy() for each in made]
             else:
                 pooled_ND = hidden_NTD[:, 0]
                 if self.entry.pooling == "mean":
@@ -175,11 +219,19 @@ class TextEncoder:
                     pooled_ND = (hidden_NTD * weights_NT1).sum(1) / weights_NT1.sum(1)
                 made = list(torch.nn.functional.normalize(pooled_ND, dim=-1).cpu().numpy())
         for embedding in made:
-            if not np.isfinite(embedding).all():
+            if not torch.isfinite(torch.as_tensor(embedding)).all():
                 raise ModelError(
                     f"model {self.entry.name} returned NaN or infinity in {self.precision}"
                 )
         return made
+
+
+def model_type(folder: Path) -> str:
+    """Returns the type of a model of transformers, from its `config.json`; empty if unknown."""
+    try:
+        return str(json.loads((folder / "config.json").read_bytes()).get("model_type", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def torch_refusal() -> str | None:

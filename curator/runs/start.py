@@ -112,7 +112,7 @@ def _checked(
     check_measured(loaded)
     check_cpu_scores(loaded, ray_address=ray_address)
     check_models(loaded)
-    graph_of(loaded)
+    graph = graph_of(loaded)
     with raised_as(RecipeError, ValueError, of="train_for: "):
         for entry in loaded.train_for:
             entry.load()
@@ -125,6 +125,10 @@ def _checked(
     is_first = not store.exists(SUMMARY)
     if is_first and ray_address is None and loaded.analyze.device == "gpu":
         device_here("gpu", available_gpus())
+    if is_first:
+        with raised_as(UsageError, ModelError):
+            for stage in graph.annotators():
+                stage.preflight()
     # A repair has the replies of earlier runs, even if it lacks their summary.
     has_replies = next(iter(store.list(f"{REPLIES}/")), None) is not None
     check_captions(loaded, asks_server=loaded.caption.asks and is_first and not has_replies)

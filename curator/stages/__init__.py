@@ -13,6 +13,12 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
 }
 """By folder, the classes of settings in `config.py` and of the stage in `stage.py`. The stages
 decide about clips, between `dedup` and `select`, in this order."""
+ANNOTATORS: Mapping[str, str] = {
+    "edges": f"{__name__}.derive.edges:Edges",
+    "latents": f"{__name__}.derive.latents:Latents",
+    "text_vectors": f"{__name__}.derive.text_vectors:TextVectors",
+}
+"""Annotators of this package by the names that recipes give them; a recipe names those it uses."""
 MOVABLE = ("dedup", *OPTIONAL, "select")
 """Stages that a recipe may move."""
 

@@ -1,1 +1,1 @@
-"""Built-in annotators: values that are derived from written clips and captions."""
+"""Annotators of this package: values that trainings read. Each is one file with its settings."""

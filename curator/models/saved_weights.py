@@ -1,0 +1,107 @@
+"""Folders of models as `save_pretrained` of diffusers and transformers writes them.
+
+Nothing is downloaded: a model is a folder, or a repository in the local cache of the hub.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from curator.errors import ModelError, one_line
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def model_folder(place: str, what: str) -> Path:
+    """Returns the folder of a path, or of a repository `owner/name` that the cache has.
+
+    Args:
+        place: What the user named.
+        what: Name of the setting, for messages.
+
+    Raises:
+        ModelError: There is no such folder.
+    """
+    path = Path(place).expanduser()
+    if path.is_dir():
+        return path
+    why = "no such folder"
+    if _HUB_ID.fullmatch(place) and importlib.util.find_spec("huggingface_hub") is not None:
+        hub = importlib.import_module("huggingface_hub")
+        try:
+            return Path(hub.snapshot_download(place, local_files_only=True))
+        except Exception as error:  # noqa: BLE001 - of many types, by version
+            why = f"no such folder, and not in the local cache of the hub: {one_line(error)}"
+    raise ModelError(f"{what} {place!r}: {why}; expected the folder of a model")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedWeights:
+    """The files of a model's weights, in order."""
+
+    files: tuple[Path, ...]
+
+    @classmethod
+    def find(cls, folder: Path, stem: str) -> "SavedWeights":
+        """Returns the weights of a folder.
+
+        Args:
+            folder: The folder.
+            stem: Name of the file without `.safetensors`, or of the index of several files.
+
+        Raises:
+            ModelError: There are none in safetensors, or the index cannot be read.
+        """
+        index = folder / f"{stem}.safetensors.index.json"
+        names = [f"{stem}.safetensors"]
+        if index.is_file():
+            try:
+                names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+            except (ValueError, KeyError, AttributeError) as error:
+                raise ModelError(f"{index} cannot be read: {error!r}") from error
+        for name in names:
+            if not (folder / name).is_file():
+                raise ModelError(
+                    f"{folder}: {name} does not exist; expected weights in safetensors, as "
+                    "`save_pretrained` writes them"
+                )
+        return cls(tuple(folder / name for name in names))
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of all files together."""
+        return sum(path.stat().st_size for path in self.files)
+
+    def sha256(self) -> str:
+        """Returns the SHA-256 of the file, or of the hashes of several files."""
+        stats = [(path, path.stat()) for path in self.files]
+        digests = [_file_sha256(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+        if len(digests) == 1:
+            return digests[0]
+        return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def settings_sha256(config: Mapping[str, Any]) -> str:
+    """Returns the SHA-256 of a model's configuration, without keys that depend on the writer."""
+    ignored = ("_", "transformers_version")
+    return json_sha256({k: value for k, value in config.items() if not k.startswith(ignored)})
+
+
+def json_sha256(value: object) -> str:
+    """Returns the SHA-256 of a JSON value, independent of the order of keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _file_sha256(path: Path, n_bytes: int, changed_ns: int) -> str:
+    """Returns the SHA-256 of a file; size and time of change are only the cache's key."""
+    del n_bytes, changed_ns
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
