@@ -1,6 +1,7 @@
 """Runs annotators on the written clips of a run or of a snapshot, by the scheduler."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,10 +15,18 @@ from numpy.typing import NDArray
 from curator.dataset.tar_reader import declared_families
 from curator.errors import DamagedError, ShardError
 from curator.measures.judging import RuleCount
+from curator.pipeline import Graph
 from curator.records.clips import Clip
 from curator.runs.run_context import RunContext
-from curator.scheduler import Scheduler
-from curator.stage import CLIP_EMBEDDING, EMBEDDING, SHORT_CAPTION, AnyAnnotator, ClipFacts
+from curator.scheduler import Scheduler, n_missing
+from curator.stage import (
+    CLIP_EMBEDDING,
+    EMBEDDING,
+    NOT_IN_CLIPS,
+    SHORT_CAPTION,
+    AnyAnnotator,
+    ClipFacts,
+)
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
 from curator.tables.checksums import find_json, read_parquet
@@ -133,6 +142,32 @@ def _set_decisions(clips: ClipRows, numbers: NDArray[np.int64], judged: pa.Table
     clips.scatter(numbers[is_rejected.to_numpy()], against.select(decided))
     ids: list[str] = against["clip_id"].to_pylist()
     return ids
+
+
+def n_missing_values(
+    store: Store, graph: Graph, previous: Mapping[str, Any], written: pa.Table
+) -> dict[str, int | None]:
+    """Returns by annotator the number of clips whose values are not stored; None if unknown.
+
+    `written` has rows of `clips` of the last run, whose summary is `previous`.
+    """
+    stages = graph.annotators()
+    is_known = {
+        stage.name: not set(stage.columns).intersection(NOT_IN_CLIPS)
+        and set(stage.reads_columns()) <= set(written.column_names)
+        for stage in stages
+    }
+    some = [stage for stage in stages if is_known[stage.name]]
+    numbers: dict[str, int | None] = dict.fromkeys(is_known)
+    if some:
+        rows = ClipRows(written, written.schema)
+        columns = sorted({name for stage in some for name in stage.reads_columns()})
+        clips = _ClipsToAnnotate(rows, defaultdict(lambda: Location(name="")), columns, {})
+        in_tars = stored_values(store, previous, ReusableShards(store, previous))
+        signals = SignalParts(store, graph.track_families)
+        found = n_missing(FamilyStore(store, in_tars), signals, some, clips)
+        numbers |= {stage.name: n for stage, n in zip(some, found, strict=True)}
+    return numbers
 
 
 def rejected_before(store: Store, previous: Mapping[str, Any], reason: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,37 @@ def test_explain_tune_and_recaption_see_the_columns_of_written_clips(
     assert (rule["first"], rule["any"]) == (1, 1)
     assert place.run(LIGHT, remedy)["counts"]["kept"] == 3
     assert place.summary()["work"]["clips_cut"] == 0
+
+
+def dry_run(place: Annotated, capsys: pytest.CaptureFixture[str], *more: str) -> str:
+    """The line of a dry run about annotators."""
+    capsys.readouterr()
+    assert place.code(*more, "--dry-run") == EXIT_OK
+    told = capsys.readouterr().out
+    (line,) = re.findall(r"annotators to compute: (.*)$", told, re.MULTILINE)
+    return line
+
+
+BOTH = "stages=[light_columns:LightColumns, mean_latents:MeanLatents]"
+
+
+def test_a_dry_run_counts_the_values_of_each_annotator(
+    place: Annotated, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dry_run(place, capsys, LIGHT) == (
+        "light_columns of 3 clips; before duplicates and selection"
+    )
+    place.run(LIGHT)
+    bound = "filters.brightness.min=0"
+    assert dry_run(place, capsys, BOTH, bound) == (
+        "light_columns of 0 clips, mean_latents of 3 clips; before duplicates and selection, and "
+        "before rules on their columns"
+    )
+    place.run(BOTH)
+    assert dry_run(place, capsys, BOTH, "cut.crf=30", "cut.mode=encode") == (
+        "light_columns of 3 clips, mean_latents of 3 clips; before duplicates and selection"
+    )
+    empty = replace(place, out=tmp_path / "empty")
+    assert dry_run(empty, capsys, BOTH) == (
+        "light_columns, mean_latents, of each clip that is written"
+    )
