@@ -307,9 +307,10 @@ def rule_checks(clips: JudgedColumns, bound: Bounds) -> Iterator[ReasonCheck]:
     exact = np.float32 if is_single else np.float64
     compared = values.astype(exact)
     if bound.min is not None:
-        yield check(bound.spec.low, compared < exact(bound.min), bound.min)
+        is_below = np.asarray(compared < exact(bound.min), np.bool_)
+        yield check(bound.spec.low, is_below, bound.min)
     if bound.max is not None:
-        is_above = compared > exact(bound.max)
+        is_above = np.asarray(compared > exact(bound.max), np.bool_)
         if bound.min is not None:
             # Bounds by quantile can cross: a value outside both counts only as too low.
             is_above &= ~(compared < exact(bound.min))

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from captioned import work_here
 from place import QVGA, SHORT, Place, write_films
 
 from curator.cli import main
+from curator.errors import RecipeError
+from curator.pipeline import graph_of
+from curator.recipe import load_recipe
 from curator.tools.commands.arguments import EXIT_OK
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -138,3 +142,161 @@ def test_a_dry_run_counts_the_values_of_each_annotator(
     assert dry_run(empty, capsys, BOTH) == (
         "light_columns, mean_latents, of each clip that is written"
     )
+
+
+MORE = """
+from light_columns import LightColumns
+from mean_latents import MeanLatents
+from curator.family import Columns, Family, Scope
+
+seen = []
+
+class Facts(LightColumns):
+    name, frames, batch = "facts", (), 4
+    families = (Family("facts", Scope.CLIP, Columns({"n": "i64", "kind": "text", "ok": "bool"})),)
+
+    def process(self, unit):
+        rows = {0: (None, None, None), 1: (2**60, "day", True), 2: (7, "night", False)}
+        return [
+            dict(zip(("n", "kind", "ok"), rows[ROW[clip.facts.clip_id]])) for clip in unit
+        ]
+
+class Latents(MeanLatents):
+    def process(self, unit):
+        seen.extend(clip.facts.clip_id for clip in unit)
+        return super().process(unit)
+"""
+
+
+@pytest.fixture
+def more(place: Annotated, here: Path) -> list[str]:
+    """Annotators `more:Facts`, with other values for each clip, and `more:Latents`; the ids."""
+    ids = [row["clip_id"] for row in place.table("clips")]
+    rows = {clip_id: number for number, clip_id in enumerate(ids)}
+    (here / "more.py").write_text(MORE.replace("ROW", repr(rows)))
+    sys.modules.pop("more", None)
+    return ids
+
+
+def outcomes(place: Annotated, ids: list[str]) -> list[str | None]:
+    """The reason against each clip; None for a kept clip."""
+    by_id = {row["clip_id"]: row["reason"] for row in place.table("clips")}
+    return [by_id[clip_id] for clip_id in ids]
+
+
+def test_bounds_values_flags_and_marks_act_as_for_scores(
+    place: Annotated, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins that a null is not measured, and that clips of no value can be kept."""
+    facts = "stages=[more:Facts]"
+    summary = place.run(facts, "filters.n.max=7")
+    assert outcomes(place, more) == ["not_measured", "n_too_high", None]
+    rows = {row["clip_id"]: row for row in place.table("clips")}
+    high = rows[more[1]]
+    assert (high["reason_score"], high["reason_threshold"]) == (2.0**60, 7)
+    assert (high["reasons"], high["n"], high["shard"]) == (["n_too_high"], 2**60, None)
+    assert summary["counts"]["by_reason"] == {"n_too_high": 1, "not_measured": 1}
+    report = (place.out / "report" / "index.html").read_text()
+    assert "n above 7" in report
+    assert main(["status", str(place.out)]) == EXIT_OK
+    assert re.search(r"^  n_too_high +-1  1 left$", capsys.readouterr().out, re.MULTILINE)
+
+    rules = ("filters.wide={score: n, max: 7, unmeasured: keep, severity: flag}",)
+    place.run(facts, *rules, "filters.kind={one_of: [day], unmeasured: keep}")
+    assert outcomes(place, more) == [None, None, "kind_unwanted"]
+    tags = {row["clip_id"]: row["tags"] for row in place.table("clips")}
+    assert ["wide" in tags[clip_id] for clip_id in more] == [False, True, False]
+    place.run(facts, "filters.ok={none_of: [true]}")
+    assert outcomes(place, more) == ["not_measured", "ok_unwanted", None]
+    assert main(["mark", str(place.out), more[1], "--keep"]) == EXIT_OK
+    place.run(facts, "filters.ok={none_of: [true]}")
+    assert outcomes(place, more) == ["not_measured", None, None]
+    assert place.summary()["work"]["clips_cut"] == 0
+    assert main(["verify", str(place.out)]) == EXIT_OK
+
+
+@pytest.mark.parametrize(
+    ("stages", "rule", "said"),
+    [
+        ("[]", "brightness.min=1", "filters: unknown score 'brightness'"),
+        ("[light_columns:LightColumns]", "brightnes.min=1", "did you mean 'brightness'"),
+        ("[light_columns:LightColumns]", "motoin.min=1", "did you mean 'motion'"),
+        ("[mean_latents:MeanLatents]", "latents.min=1", "unknown score or column 'latents'"),
+        ("[light_columns:LightColumns]", "light.min=1", "'light' is text: set one_of or none_of"),
+        ("[light_columns:LightColumns]", "brightness.drop_lowest=0.1", "set min or max"),
+        ("[light_columns:LightColumns]", "n_dark={score: light, one_of: [a]}", "rename the rule"),
+        ("[]", "caption_alignment.min=0.2", "unknown score or column 'caption_alignment'"),
+    ],
+)
+def test_a_rule_that_no_column_fits_is_refused(stages: str, rule: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        graph_of(load_recipe("quickstart", [f"stages={stages}", f"filters.{rule}"]))
+
+
+def test_a_stage_after_the_rule_gets_kept_clips_and_one_before_keeps_its_values(
+    place: Annotated, more: list[str]
+) -> None:
+    after = "stages=[more:Facts, more:Latents]"
+    rule = "filters.n={max: 7, unmeasured: keep}"
+    place.run(after, rule)
+    seen = sys.modules["more"].seen
+    assert sorted(seen) == sorted([more[0], more[2]])
+    place.run(after)
+    assert sorted(seen) == sorted(more), "the clip comes back, and is annotated for the first time"
+
+    before = "stages=[more:Latents, more:Facts]"
+    place.run(before, rule)
+    ruled = place.run(before, "filters.n.max=7")
+    assert ruled["counts"]["kept"] == 1
+    kept = {name.split("/")[0] for name in ruled["candidates"]}
+    assert {"cuts", "values"} <= kept
+    assert main(["verify", str(place.out)]) == EXIT_OK
+    sizes = [path.stat().st_size for path in (place.out / "cuts").glob("*.parquet")]
+    place.run(before, "filters.n.max=7")
+    assert [path.stat().st_size for path in (place.out / "cuts").glob("*.parquet")] == sizes
+    looser = place.run(before)
+    assert looser["counts"]["kept"] == 3
+    assert (looser["work"]["clips_cut"], looser["work"].get("latents_made", 0)) == (0, 0)
+    assert sorted(seen) == sorted(more)
+    assert main(["clean", str(place.out), "--keep", "1"]) == EXIT_OK
+    assert not list((place.out / "cuts").glob("*.parquet"))
+    assert main(["verify", str(place.out)]) == EXIT_OK
+
+
+def test_remove_takes_out_the_footage_of_clips_that_a_rule_rejected(
+    place: Annotated, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins also that the next run cuts the other clip again, whose MP4 was in the same part."""
+    stages = "stages=[more:Latents, more:Facts]"
+    place.run(stages, "filters.n.max=7")
+    assert outcomes(place, more) == ["not_measured", "n_too_high", None]
+    named = place.out.parent / "gone.txt"
+    named.write_text(more[1])
+    assert main(["remove", str(place.out), "--clips", str(named)]) == EXIT_OK
+    assert main(["verify", str(place.out), "--removed"]) == EXIT_OK, capsys.readouterr().out
+    looser = place.run(stages, "filters.n={max: 7, unmeasured: keep}")
+    assert (looser["counts"]["kept"], looser["work"]["clips_cut"]) == (2, 1)
+    assert main(["verify", str(place.out), "--removed"]) == EXIT_OK, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", ["growing", "exact"])
+def test_generations_keep_what_their_rules_reject(
+    place: Annotated, more: list[str], mode: str
+) -> None:
+    settings = (f"run.mode={mode}", "run.generation_hours=0.0001", "stages=[more:Facts]")
+    place = replace(place, out=place.out.with_name(mode))
+    place.run(*settings, "filters.n.max=7")
+    assert len({row["generation"] for row in place.table("sources")}) == 3
+    assert outcomes(place, more) == ["not_measured", "n_too_high", None]
+    (rule,) = (rule for rule in place.summary()["rules"] if rule["rule"] == "n")
+    assert (rule["first"], rule["any"]) == (2, 2)
+    for rules, kept in (
+        (["filters.n.max=7"], 1),
+        (["filters.n={max: 7, unmeasured: keep}"], 2),
+        (["filters.n.max=6"], 0),
+        ([], 3),
+    ):
+        summary = place.run(*settings, *rules)
+        assert summary["counts"]["kept"] == kept
+        assert summary["work"]["clips_cut"] == summary["work"].get("facts_made", 0) == 0
+        assert main(["verify", str(place.out)]) == EXIT_OK
