@@ -128,14 +128,19 @@ class AnnotatorWorker:
         looks = any(stage.frames for stage in stages)
         self._decode = UnitWorker(stage=decode) if looks else None
         self._signals = SignalReader(store.store)
-        self._clock = CpuClock()
+        self._cpu_s: dict[str, float] = {}
+        """CPU-seconds by purpose since the last unit. Each stage has those of its own methods."""
+        self._rest = decode.name if looks else stages[0].name
         self._is_ready = False
 
     def prepare(self) -> None:
         """Sets the stages up, once."""
-        if not self._is_ready:
-            for stage in self._stages:
-                stage.setup()
+        if self._is_ready:
+            return
+        CpuClock.lap(self._cpu_s, "start_up")
+        for stage in self._stages:
+            stage.setup()
+            CpuClock.lap(self._cpu_s, stage.name)
         self._is_ready = True
 
     def __call__(self, unit: Sequence[ClipWork]) -> UnitResult[list[ClipResult]]:
@@ -149,8 +154,8 @@ class AnnotatorWorker:
         if n_deaths >= MAX_ATTEMPTS:
             errors = [{number: _why_died(self._stages[number]) for number in c.keys} for c in unit]
             return UnitResult(results=_results(unit, errors, made), n_items=len(unit))
+        CpuClock.lap(self._cpu_s, "between_units")
         self.prepare()
-        spent = self._clock.begin()
         cpu_s, counts = Counter[str](), Counter[str]()
         values: dict[str, list[NewValue]] = defaultdict(list)
         batches = pack(
@@ -164,13 +169,15 @@ class AnnotatorWorker:
             decoded = self._decoded(batch)
             cpu_s.update(decoded.cpu_s)
             counts.update(decoded.counts)
-            for number in range(len(self._stages)):
+            for number, stage in enumerate(self._stages):
                 self._annotate(number, batch, decoded.results, values)
+                CpuClock.lap(self._cpu_s, stage.name)
             if time.monotonic() > stored_s + STORE_S:
                 self._store_values(values, made)
                 stored_s = time.monotonic()
         self._store_values(values, made)
-        cpu_s.update(self._clock.end(spent, rest=self._stages[0].name))
+        cpu_s.update(self._cpu_s)
+        self._cpu_s = {}
         return UnitResult(
             results=_results(unit, errors, made),
             cpu_s=dict(cpu_s),
@@ -228,6 +235,7 @@ class AnnotatorWorker:
             )
             for item in asked
         ]
+        CpuClock.lap(self._cpu_s, self._rest)
         decoded: UnitResult[list[SampledFrames]] = self._decode(items)
         frames = iter(decoded.results)
         results = [next(frames) if item.wanted else SampledFrames() for item in batch]
@@ -386,10 +394,12 @@ class AnnotatorWorker:
 
     def _store_values(self, values: dict[str, list[NewValue]], made: Made) -> None:
         """Stores values in one part per family, and adds their places to `made`."""
+        CpuClock.lap(self._cpu_s, self._rest)
         for number, versions in enumerate(self._versions):
             for name, version in versions.items():
                 for member in self._store.put(version, values.pop(name, ())):
                     made[number, member.key].append(member)
+        CpuClock.lap(self._cpu_s, "store")
 
 
 def _wanted(stage: AnyAnnotator, clip: ClipFacts) -> dict[int | None, tuple[Wanted, ...]]:

@@ -25,7 +25,15 @@ from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
 from curator.measures.filtering import FilterNeeds
 from curator.models.weight_store import ModelStore
-from curator.recipe import Recipe, StageEntry, measures_of, semantics_of, stored_measures_of
+from curator.recipe import (
+    Recipe,
+    StageEntry,
+    column_rules,
+    measures_of,
+    score_rules,
+    semantics_of,
+    stored_measures_of,
+)
 from curator.records.clips import FACT_COLUMNS
 from curator.records.tracks import is_signal
 from curator.run_config import RunConfig
@@ -59,6 +67,8 @@ from curator.stages.commit.stage import CommitStage
 from curator.stages.cut.stage import CutStage, CutStageConfig, pixel_fingerprints
 from curator.stages.dedup.retention import ShortestClip
 from curator.stages.dedup.stage import DedupStage
+from curator.stages.filter.column_filter import ColumnFilter
+from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.stage import FilterStage
 from curator.stages.propose.stage import ProposeStage
 from curator.stages.scan.stage import ScanStage
@@ -90,7 +100,7 @@ def built_in_stages(recipe: Recipe, pixels: Sequence[PixelStage[Any]] = ()) -> l
             heads_fingerprint=semantics.heads_fingerprint,
             measures=stored,
         ),
-        FilterStage(recipe.filters, filter_needs(recipe), measures),
+        FilterStage(score_rules(recipe), filter_needs(recipe), measures),
         DedupStage(recipe.dedup, shortest, divides=not is_growing),
         *(stage_type(n).of(getattr(recipe, n), semantics, recipe.run) for n in OPTIONAL),
         SelectStage(recipe.select),
@@ -168,6 +178,10 @@ class Graph:
     def annotators(self) -> list[AnyAnnotator]:
         """Returns the stages that compute values of written clips."""
         return [stage for stage in self.stages if isinstance(stage, Annotator)]
+
+    def column_filter(self) -> ColumnFilter | None:
+        """Returns the stage that applies rules on annotators' columns; None without such rules."""
+        return next((stage for stage in self.stages if isinstance(stage, ColumnFilter)), None)
 
     def writer(self, table: str) -> Any:  # noqa: ANN401 - the stage that writes it
         """Returns the stage that writes a table, such as `candidates`; the last one of several."""
@@ -339,6 +353,9 @@ def graph_of(recipe: Recipe) -> Graph:
             _insert_annotator(stages, stage, entry, measures_of(recipe).specs)
         else:
             _insert(stages, stage, entry)
+    if (rules := column_rules(recipe)).root:
+        _refuse_unknown_columns(rules, stages, measures_of(recipe).specs)
+        stages.insert([stage.name for stage in stages].index("shard"), ColumnFilter(rules))
     scan, *others = stages
     assert isinstance(scan, ScanStage)
     readers = (stage for stage in others if "scan" in stage.reads)
@@ -350,6 +367,34 @@ def graph_of(recipe: Recipe) -> Graph:
         track_families=next(s for s in stages if isinstance(s, AnalyzeStage)).stored_families,
         extensions=tuple(extensions),
     )
+
+
+def _refuse_unknown_columns(
+    rules: FilterConfig, stages: Iterable[AnyGraphStage], scores: Iterable[str]
+) -> None:
+    """Raises `RecipeError` for rules that no column of an annotator fits."""
+    annotators = [stage for stage in stages if isinstance(stage, Annotator)]
+    kinds = {
+        name: kind
+        for stage in annotators
+        for family in stage.families
+        for name, kind in family.columns.items()
+    }
+    for name, rule in rules.root.items():
+        column = rule.score or name
+        if column not in kinds:
+            known = [*kinds, *scores]
+            raise RecipeError(f"filters: {unknown_key(column, known, 'score or column')}")
+        if rule.score is not None and name != column and (name in kinds or name in scores):
+            raise RecipeError(
+                f"filters: rule {name!r} has the name of a score or column and bounds another one, "
+                f"{column!r}; rename the rule"
+            )
+        if rule.bounds and kinds[column] in ("text", "bool"):
+            raise RecipeError(
+                f"filters: rule {name!r} has min or max, and the column {column!r} is "
+                f"{kinds[column]}: set one_of or none_of"
+            )
 
 
 def _refuse_unmeasured(signals: Iterable[str], recipe: Recipe, where: str) -> None:

@@ -28,7 +28,7 @@ from curator.errors import RecipeError, UsageError, raised_as
 from curator.measures.clip_semantics import SemanticConfig, Semantics
 from curator.measures.learned_score import LearnedScore, SuitabilityConfig
 from curator.measures.rule_config import Rule
-from curator.measures.score_list import SCORES, Measures, ScoreConfig
+from curator.measures.score_list import SCORES, Measures, RecipeContext, ScoreConfig
 from curator.models.weight_store import ModelStore
 from curator.run_config import RunConfig
 from curator.stage import StageConfig
@@ -137,6 +137,10 @@ class _Measured(BaseModel):
         description="custom measures: package.module:Class, or entry points of curate.measures",
         json_schema_extra={"unit": "names"},
     )
+    # Rules may name columns of these stages.
+    stages: tuple[StageEntry, ...] = Field(
+        (), description="custom stages, by dotted path or entry point, and their places in a run"
+    )
     suitability: SuitabilityConfig = Field(default_factory=SuitabilityConfig)
     scores: ScoreConfig = Field(default_factory=lambda: ScoreConfig({}))
     filters: FilterConfig = Field(default_factory=lambda: FilterConfig({}))
@@ -166,9 +170,6 @@ class Recipe(_WithOptional):
     shard: ShardConfig = Field(default_factory=ShardConfig)
     semantic: SemanticConfig = Field(default_factory=SemanticConfig)
     run: RunConfig = Field(default_factory=RunConfig)
-    stages: tuple[StageEntry, ...] = Field(
-        (), description="custom stages, by dotted path or entry point, and their places in a run"
-    )
     train_for: tuple[TrainFor, ...] = Field(
         (),
         description="trainers that will read the clips, as names or {trainer: ltx2, frames: 97}: "
@@ -194,7 +195,11 @@ class Recipe(_WithOptional):
         kind: type[BaseModel] = cls.model_fields[str(info.field_name)].annotation  # type: ignore[assignment]
         names = info.data.get("measures", ())
         learned = info.data.get("suitability", SuitabilityConfig()).model
-        context = Measures.of(names, has_learned=learned is not None)
+        stages = info.data.get("stages", ())
+        context = RecipeContext(
+            measures=Measures.of(names, has_learned=learned is not None),
+            has_annotators=any(entry.use not in MOVABLE for entry in stages),
+        )
         return kind.model_validate(section, context=context)
 
     @model_validator(mode="after")
@@ -256,6 +261,16 @@ def measures_of(recipe: Recipe) -> Measures:
 def stored_measures_of(recipe: Recipe) -> Measures:
     """Returns the measures whose scores are stored: all except `suitability`, which uses them."""
     return Measures.of(recipe.measures)
+
+
+def score_rules(recipe: Recipe) -> FilterConfig:
+    """Returns the rules on scores and metadata, which apply before clips are cut."""
+    return recipe.filters.of_scores(measures_of(recipe).specs)
+
+
+def column_rules(recipe: Recipe) -> FilterConfig:
+    """Returns the rules on columns of annotators, which apply to written clips."""
+    return recipe.filters.of_columns(measures_of(recipe).specs)
 
 
 def learned_score_of(recipe: Recipe) -> LearnedScore | None:

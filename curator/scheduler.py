@@ -388,7 +388,7 @@ class Scheduler:
         made = Annotated(members=Members(clips.ids()))
         runner = UnitRunner(self._engine, self._progress)
         for all_stages in self._chains(stages):
-            found = self._stored(all_stages, clips)
+            found = _find_values(self._store, self._signals, all_stages, clips)
             for values in found:
                 for column in values.columns:
                     if column.version.family.columns:
@@ -432,26 +432,6 @@ class Scheduler:
     def resources_of(self, chain: Sequence[AnyAnnotator]) -> Resources:
         """Returns the resources of a worker that holds the models of some stages."""
         return reduce(_together, [_kind_of(stage, self._engine) for stage in chain])
-
-    def _stored(self, chain: Sequence[AnyAnnotator], clips: Clips) -> list["_Values"]:
-        """Finds the stored and the missing values of each stage of a chain."""
-        keys: list[list[str | None]] = [[] for _ in chain]
-        chunks: list[list[pa.Array]] = [[] for _ in chain]
-        measured = [self._signals.fingerprints(stage.signals) for stage in chain]
-        for number in range(len(clips)):
-            facts, sha256, _ = clips[number]
-            for stage, fingerprints, own in zip(chain, measured, keys, strict=True):
-                columns = {name: facts.columns[name] for name in stage.reads_columns()}
-                columns |= fingerprints
-                own.append(stage.key(replace(facts, columns=columns), sha256))
-            if len(keys[0]) == _KEYS_AT_ONCE or number == len(clips) - 1:
-                for own, done in zip(keys, chunks, strict=True):
-                    done.append(pa.array(own, pa.string()))
-                    own.clear()
-        return [
-            _Values.find(self._store, stage, pa.chunked_array(done, pa.string()))
-            for stage, done in zip(chain, chunks, strict=True)
-        ]
 
     def _run(
         self,
@@ -504,7 +484,7 @@ class Scheduler:
         else:
             units = pack(to_do(), max_items=UNIT_ROWS)
             n_units = n_clips / UNIT_ROWS
-        self._progress.work(n_clips, seconds)
+        self._progress.work(n_clips, seconds, names=[stage.name for stage in chain])
         small = not kind.gpus and self._engine.is_small(n_clips, frames)
         n_workers = 1 if small else self._engine.n_workers(ceil(n_units), kind)
         step = Step(
@@ -521,6 +501,36 @@ class Scheduler:
         )
         check = partial(_refusal, chain) if kind.gpus else None
         yield from runner.run([step], units, placement="child" if small else "ray", check=check)
+
+
+def n_missing(
+    store: FamilyStore, signals: SignalParts, stages: Sequence[AnyAnnotator], clips: Clips
+) -> list[int]:
+    """Returns for each stage the number of values of clips that are not stored."""
+    return [len(values.first_clips) for values in _find_values(store, signals, stages, clips)]
+
+
+def _find_values(
+    store: FamilyStore, signals: SignalParts, stages: Sequence[AnyAnnotator], clips: Clips
+) -> list["_Values"]:
+    """Finds the stored and the missing values of each stage."""
+    keys: list[list[str | None]] = [[] for _ in stages]
+    chunks: list[list[pa.Array]] = [[] for _ in stages]
+    measured = [signals.fingerprints(stage.signals) for stage in stages]
+    for number in range(len(clips)):
+        facts, sha256, _ = clips[number]
+        for stage, fingerprints, own in zip(stages, measured, keys, strict=True):
+            columns = {name: facts.columns[name] for name in stage.reads_columns()}
+            columns |= fingerprints
+            own.append(stage.key(replace(facts, columns=columns), sha256))
+        if len(keys[0]) == _KEYS_AT_ONCE or number == len(clips) - 1:
+            for own, done in zip(keys, chunks, strict=True):
+                done.append(pa.array(own, pa.string()))
+                own.clear()
+    return [
+        _Values.find(store, stage, pa.chunked_array(done, pa.string()))
+        for stage, done in zip(stages, chunks, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import io
 import os
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +18,8 @@ from captioned import work_here
 from curator import annotator_worker
 from curator.annotator_worker import AnnotatorWorker, ClipResult, ClipWork
 from curator.errors import StorageError
+from curator.executor import cpu_accounting
+from curator.executor.cpu_accounting import CpuClock
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult
@@ -131,6 +134,54 @@ def test_a_request_that_fails_fails_its_own_stage_and_clip(tmp_path: Path) -> No
     assert errors["b"][1].startswith("LookupError: no such list")
     assert [len(worked.results[name].members) for name in "abc"] == [2, 1, 2]
     assert len(worked.decode.n_bytes) == 3, "both stages share a decode"
+
+
+def test_each_stage_has_its_own_cpu_seconds_and_all_are_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins also that the shared decode has its own seconds, and a stage those of its `setup`."""
+    clock = 0.0
+
+    def spend(seconds: float) -> None:
+        nonlocal clock
+        clock += seconds
+
+    class Costly(Means):
+        setup_s, clip_s = 100.0, 1.0
+
+        def setup(self) -> None:
+            spend(self.setup_s)
+
+        def process(self, unit: Sequence[SampledClip]) -> list[np.ndarray[Any, Any]]:
+            spend(self.clip_s * len(unit))
+            return super().process(unit)
+
+    class Cheaper(Costly):
+        name = "cheaper"
+        families = (family("cheaper"),)
+        setup_s, clip_s = 10.0, 0.25
+
+    class SlowDecode(Decode):
+        def process(self, unit: ClipToSample) -> SampledFrames:
+            spend(7.0)
+            return super().process(unit)
+
+    monkeypatch.setattr(cpu_accounting, "_own_cpu_s", lambda: clock)
+    monkeypatch.setattr(CpuClock, "_of_process", None)
+    store = LocalStore(str(tmp_path))
+    store.write("clip", b"mp4")
+    worker = AnnotatorWorker(
+        stages=[Costly(StageConfig()), Cheaper(StageConfig())],
+        decode=SlowDecode(),
+        store=FamilyStore(store),
+        has_gpu=False,
+    )
+    worker.prepare()
+    spent = [Counter(worker(works(2)).cpu_s) for _ in range(2)]
+    for cpu_s, loads in zip(spent, (1, 0), strict=True):
+        own = {"means": 3 + 100 * loads, "cheaper": 0.75 + 10 * loads}
+        assert +cpu_s == {**own, "decode": 21}
+    assert sum(map(Counter.total, spent)) == clock
 
 
 def test_frames_beyond_memory_are_decoded_by_stage_and_a_batch_holds_fewer_clips(
@@ -295,3 +346,28 @@ def test_cpu_seconds_are_those_of_one_call(tmp_path: Path, monkeypatch: pytest.M
     assert (first.n_made["words"], second.n_made["more"]) == (3, 3)
     assert "words" in first.cpu_s
     assert "words" not in second.cpu_s
+
+
+def test_the_progress_names_all_stages_that_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_here(monkeypatch)
+    lines: list[str] = []
+    progress = Progress(io.StringIO(), live=False)
+    scheduler = Scheduler(
+        FamilyStore(LocalStore(str(tmp_path))),
+        Engine(address=None, workers=1),
+        progress,
+        signals=SignalParts(LocalStore(str(tmp_path)), tuple),
+        decode=lambda threads: Decode(),
+    )
+
+    class Told(More):
+        def process(self, unit: Sequence[SampledClip]) -> list[np.ndarray[Any, Any]]:
+            lines.append(progress.line())
+            return super().process(unit)
+
+    progress.stage("annotate")
+    scheduler.annotate([Words(StageConfig()), Told(StageConfig())], ThreeClips())
+    assert lines[0].startswith("annotate: words and more, 0 of 3 items")
+    assert progress.state()["stages"] == ["words", "more"]

@@ -139,6 +139,8 @@ class _StageWork:
     n_before: int = 0
     """Items that an earlier run finished."""
     noun: str = "item"
+    names: tuple[str, ...] = ()
+    """Stages that work now, if the stage of the display is several."""
     n_done: int = 0
     done_s: float = 0.0
     began: float | None = None
@@ -253,6 +255,7 @@ class Progress:
         *,
         n_before: int = 0,
         noun: str | None = None,
+        names: Sequence[str] = (),
         work_s: float | None = None,
     ) -> None:
         """Sets the work of the current stage.
@@ -262,6 +265,7 @@ class Progress:
             video_s: Their seconds of video; 0 if unknown.
             n_before: Number of further items that an earlier run finished; shown as done.
             noun: Noun for an item; None for the noun of the step.
+            names: Names of the stages that work now, if the current stage is a step of several.
             work_s: Their seconds of video, weighted by cost; None to use `video_s`.
         """
         with self._lock:
@@ -270,6 +274,7 @@ class Progress:
                 video_s=video_s,
                 n_before=n_before,
                 noun=noun or self._step.noun,
+                names=tuple(names),
                 began=time.monotonic(),
                 work_s=work_s,
             )
@@ -378,6 +383,7 @@ class Progress:
                 "done": work.n_before + min(work.n_done, work.n_items),
                 "items": work.n_before + work.n_items,
                 "noun": work.noun,
+                "stages": list(work.names),
                 "share_done": work.share_done(),
                 "reached_s": (work.reached or self._began) - self._began,
                 "video_s_per_s": work.rate(),
@@ -407,6 +413,8 @@ class Progress:
         work = self._work
         if generation := self._generation():
             yield generation
+        if work.names:
+            yield " and ".join(work.names)
         if work.n_items > 0:
             done = work.n_before + min(work.n_done, work.n_items)
             yield f"{done:,} of {amount(work.n_before + work.n_items, work.noun)}"

@@ -7,7 +7,7 @@ Shape letters: N clips, C checks, R rules.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import add, attrgetter
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from curator.buckets import BucketClasses, aspect_loss, bucket_of
 from curator.measures.clip_semantics import SemanticConfig
 from curator.measures.rule_config import Rule
-from curator.measures.rules import Bounds, Values, unwanted_reason
+from curator.measures.rules import Bounds, Values, resolve, unwanted_reason
 from curator.records.clips import OF_FORM, WINDOWED, Reason
 from curator.storage.metadata_columns import is_metadata
 
@@ -115,12 +115,15 @@ class ColumnSource(Protocol):
 
 
 def score_values(clips: ColumnSource, score: str) -> Values:
-    """Returns values of a score or of metadata, float64 [N]; NaN if absent or not a number.
+    """Returns values of a score, of metadata or of a column, float64 [N]; NaN if not a number.
 
     Raises:
         KeyError: The table has no such column.
     """
     column = clips[score]
+    if pa.types.is_float32(column.type):
+        # With the fewest digits that identify the value, as people see it.
+        return _floats(column.cast(pa.string()))
     if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
         return _floats(column)
     return np.full(clips.num_rows, np.nan)
@@ -156,7 +159,42 @@ def filter_table(
     """
     bucket_codes, buckets = _buckets(clips, needs.classes)
     has_none = bucket_codes < 0
-    checks, last = checks_around(clips, needs, has_none)
+    first, last = checks_around(clips, needs, has_none)
+    checks, flagged = _checks_of_rules(clips, bounds)
+    checks = with_marks(first + checks + last, keep, drop)
+    columns = _decisions(checks, clips.num_rows) | {
+        "bucket": pa.array(buckets, pa.string()).take(pa.array(bucket_codes, mask=has_none)),
+        "tags": _tags(clips, flagged),
+    }
+    return FilteredClips(
+        clips=_with_columns(clips, columns), rules=_counts(checks, flagged, bounds)
+    )
+
+
+def filter_columns(
+    clips: pa.Table, rules: Mapping[str, Rule], columns: Collection[str], keep: Mask
+) -> FilteredClips:
+    """Decides about written clips by the rules on some columns of annotators, and nothing else.
+
+    `keep` is the mask of the clips that users marked, which no such rule rejects, bool [N].
+    """
+    bounds = [bound for bound in resolve(rules) if bound.score in columns]
+    checks, flagged = _checks_of_rules(clips, bounds)
+    nothing = np.full(clips.num_rows, np.nan)
+    # Rules that only flag clips have no check.
+    none = ReasonCheck("", "", np.zeros(clips.num_rows, np.bool_), nothing, np.nan)
+    checks = with_marks([none, *checks], keep, None)
+    columns = _decisions(checks, clips.num_rows) | {"tags": _tags(clips, flagged)}
+    return FilteredClips(
+        clips=_with_columns(clips, columns), rules=_counts(checks, flagged, bounds)
+    )
+
+
+def _checks_of_rules(
+    clips: pa.Table, bounds: Sequence[Bounds]
+) -> tuple[list[ReasonCheck], list[ReasonCheck]]:
+    """Returns the checks of rules that reject clips, and of rules that flag clips."""
+    checks: list[ReasonCheck] = []
     flagged: list[ReasonCheck] = []
     for bound in bounds:
         against = rule_checks(clips, bound)
@@ -165,16 +203,15 @@ def filter_table(
             continue
         measured = (check for check in against if check.reason != Reason.NOT_MEASURED)
         flagged += [replace(check, reason=bound.tag(check.reason)) for check in measured]
-    checks = with_marks(checks + last, keep, drop)
-    columns = _decisions(checks, clips.num_rows) | {
-        "bucket": pa.array(buckets, pa.string()).take(pa.array(bucket_codes, mask=has_none)),
-        "tags": _tags(clips, flagged),
-    }
+    return checks, flagged
+
+
+def _with_columns(clips: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
     for name, column in columns.items():
         at = clips.schema.get_field_index(name)
         own = clips.schema.field(at) if at >= 0 else name
         clips = clips.set_column(at, own, column) if at >= 0 else clips.append_column(own, column)
-    return FilteredClips(clips=clips, rules=_counts(checks, flagged, bounds))
+    return clips
 
 
 def checks_around(
@@ -225,7 +262,8 @@ def with_marks(
 
 
 def _floats(column: pa.ChunkedArray) -> Values:
-    return np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)
+    # Not all whole numbers of 64 bits are floats.
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float64)
 
 
 def _is_window(clips: ColumnSource) -> Mask:
@@ -264,13 +302,18 @@ def rule_checks(clips: ColumnSource, bound: Bounds) -> Iterator[ReasonCheck]:
         yield check(Reason.NOT_MEASURED, absent, bound.max if bound.min is None else bound.min)
     if bound.names_values:
         yield check(unwanted_reason(bound.score), _is_unwanted(clips[bound.score], bound), None)
+    # A clip at a bound of 0.7 is kept, also if its value has single precision.
+    is_single = pa.types.is_float32(clips[bound.score].type)
+    exact = np.float32 if is_single else np.float64
+    compared = values.astype(exact)
     if bound.min is not None:
-        yield check(bound.spec.low, values < bound.min, bound.min)
+        is_below = np.asarray(compared < exact(bound.min), np.bool_)
+        yield check(bound.spec.low, is_below, bound.min)
     if bound.max is not None:
-        is_above = values > bound.max
+        is_above = np.asarray(compared > exact(bound.max), np.bool_)
         if bound.min is not None:
             # Bounds by quantile can cross: a value outside both counts only as too low.
-            is_above &= ~(values < bound.min)
+            is_above &= ~(compared < exact(bound.min))
         yield check(bound.spec.high, is_above, bound.max)
 
 

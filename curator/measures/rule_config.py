@@ -1,5 +1,6 @@
 """Settings of the rules. The first rule in the recipe that rejects a clip gives its reason."""
 
+from collections.abc import Collection
 from typing import Literal
 
 from pydantic import (
@@ -16,7 +17,7 @@ from pydantic import (
 )
 
 from curator.errors import unknown_key
-from curator.measures.score_list import measures_in
+from curator.measures.score_list import RecipeContext, measures_in
 from curator.stage import StageConfig
 from curator.storage.metadata_columns import is_metadata
 
@@ -25,11 +26,15 @@ Unmeasured = Literal["reject", "keep"]
 Value = StrictBool | StrictInt | StrictFloat | StrictStr  # a value of metadata in a rule
 
 
+CAPTION_ALIGNMENT = "caption_alignment"
+"""Column of an annotator of this package, which a recipe may have without an entry in `stages`."""
+
+
 class Rule(StageConfig):
-    """Bounds of one score; a clip at a bound is kept."""
+    """Bounds of one score, or of one column of an annotator; a clip at a bound is kept."""
 
     score: str | None = None
-    """the score that the rule bounds; null for the score with the rule's name"""
+    """the score or column that the rule bounds; null for the one with the rule's name"""
     min: float | None = None
     """lowest score that is kept; null for no bound"""
     max: float | None = None
@@ -39,9 +44,11 @@ class Rule(StageConfig):
     drop_highest: float | None = Field(None, ge=0, lt=1)
     """largest share of clips above the bound, the clips with the highest scores; null for none"""
     one_of: tuple[Value, ...] | None = None
-    """values of metadata that are kept; one of them in a list is enough; null for all"""
+    """values of metadata or of a column that are kept; one of them in a list is enough; null for
+    all"""
     none_of: tuple[Value, ...] | None = None
-    """values of metadata that are not kept, also as one value of a list; null for none"""
+    """values of metadata or of a column that are not kept, also as one value of a list; null for
+    none"""
     severity: Severity = "reject"
     """reject a clip outside the bounds, or flag: keep the clip with a tag"""
     unmeasured: Unmeasured = "reject"
@@ -89,6 +96,7 @@ class FilterConfig(RootModel[dict[str, Rule]]):
     @classmethod
     def _check_names(cls, rules: dict[str, Rule], info: ValidationInfo) -> dict[str, Rule]:
         scores = measures_in(info).specs
+        has_annotators = isinstance(info.context, RecipeContext) and info.context.has_annotators
         for name, rule in rules.items():
             score = rule.score or name
             if not name.isidentifier() and not is_metadata(name):
@@ -96,9 +104,16 @@ class FilterConfig(RootModel[dict[str, Rule]]):
                     f"rule {name!r}; expected a name of letters, digits and _, or a column such as "
                     "meta.rating"
                 )
-            if score not in scores and not is_metadata(score):
+            is_column = _is_column(score, scores)
+            if is_column and not has_annotators and score != CAPTION_ALIGNMENT:
                 raise ValueError(unknown_key(score, scores, "score"))
-            if rule.values and not is_metadata(score):
+            if is_column and rule.is_by_quantile:
+                raise ValueError(
+                    f"rule {name!r}: drop_lowest and drop_highest are for scores and metadata, "
+                    f"which are known before clips are cut; {score} is a column of an annotator: "
+                    "set min or max"
+                )
+            if rule.values and score in scores:
                 raise ValueError(
                     f"rule {name!r}: one_of and none_of are for metadata, such as meta.license; "
                     f"{score} is a number: set min or max"
@@ -109,6 +124,29 @@ class FilterConfig(RootModel[dict[str, Rule]]):
                     f"{rule.score!r}; rename the rule"
                 )
         return rules
+
+    def of_scores(self, scores: Collection[str]) -> "FilterConfig":
+        """Returns the rules on these scores and on metadata, which apply before clips are cut."""
+        return self._some(scores, of_columns=False)
+
+    def of_columns(self, scores: Collection[str]) -> "FilterConfig":
+        """Returns the rules on columns of annotators: on neither these scores nor metadata."""
+        return self._some(scores, of_columns=True)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The scores and columns that the rules name."""
+        return frozenset(rule.score or name for name, rule in self.root.items())
+
+    def _some(self, scores: Collection[str], *, of_columns: bool) -> "FilterConfig":
+        # Without a check of names, which the measures of the recipe have passed.
+        return FilterConfig.model_construct(
+            {
+                name: rule
+                for name, rule in self.root.items()
+                if _is_column(rule.score or name, scores) is of_columns
+            }
+        )
 
     def metadata(self) -> tuple[list[str], list[str]]:
         """Returns the metadata columns with bounds, and the metadata columns without bounds."""
@@ -128,3 +166,7 @@ class FilterConfig(RootModel[dict[str, Rule]]):
             for name, rule in self.root.items()
             if rule.bounds and rule.severity == "reject"
         }
+
+
+def _is_column(name: str, scores: Collection[str]) -> bool:
+    return name not in scores and not is_metadata(name)

@@ -5,7 +5,7 @@ bounds; `flag` keeps the clip and adds a tag to its metadata. A bound is a numbe
 corpus to drop. All rules apply to all clips; their order decides only which reason is the first.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -24,6 +24,18 @@ Sides = tuple[float | None, float | None]  # lower and upper bound of a rule; No
 def unwanted_reason(score: str) -> str:
     """Returns the reason for which a rule that names values of metadata rejects a clip."""
     return f"{score}_unwanted"
+
+
+def reasons_of(rules: Mapping[str, Rule], measures: Measures = BUILT_IN) -> Iterator[str]:
+    """Yields the reasons for which rules reject clips."""
+    for name, rule in rules.items():
+        about = rule.score or name
+        spec = measures.spec_of(about)
+        ends = {spec.low: {"min", "drop_lowest"}, spec.high: {"max", "drop_highest"}}
+        names = [reason for reason, keys in ends.items() if keys & rule.bounds.keys()]
+        names += [unwanted_reason(about)] if rule.values else []
+        if rule.severity == "reject":
+            yield from names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

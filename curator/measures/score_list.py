@@ -123,15 +123,11 @@ class Measures:
         return _measures_of, (self.names, self.has_learned)
 
     def spec_of(self, score: str) -> ScoreSpec:
-        """Returns the declaration of a score, or of a column of metadata.
-
-        Raises:
-            KeyError: No score has this name.
-        """
-        if not is_metadata(score):
+        """Returns the declaration of a score, of metadata, or of a column of an annotator."""
+        if score in self.specs:
             return self.specs[score]
-        own = ScoreSpec(unit="", range="any", meaning="metadata of the source")
-        return _named({score: own})[score]
+        meaning = "metadata of the source" if is_metadata(score) else "column of an annotator"
+        return _named({score: ScoreSpec(unit="", range="any", meaning=meaning)})[score]
 
     def fingerprint(self) -> str:
         """Returns the fingerprint of the versions and scores of custom measures."""
@@ -312,9 +308,20 @@ def _check(
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeContext:
+    """What the sections of the recipe that is validated may name.
+
+    `has_annotators` says whether rules may name columns, which the graph checks.
+    """
+
+    measures: Measures
+    has_annotators: bool
+
+
 def measures_in(info: ValidationInfo) -> Measures:
     """Returns the measures of the recipe that is validated, or the built-in measures."""
-    return info.context if isinstance(info.context, Measures) else BUILT_IN
+    return info.context.measures if isinstance(info.context, RecipeContext) else BUILT_IN
 
 
 class ScoreConfig(RootModel[dict[str, How]]):

@@ -1,25 +1,37 @@
 """Runs annotators on the written clips of a run or of a snapshot, by the scheduler."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from curator.dataset.tar_reader import declared_families
 from curator.errors import DamagedError, ShardError
+from curator.measures.filtering import RuleCount
+from curator.pipeline import Graph
 from curator.records.clips import Clip
 from curator.runs.run_context import RunContext
-from curator.scheduler import Scheduler
-from curator.stage import CLIP_EMBEDDING, EMBEDDING, SHORT_CAPTION, AnyAnnotator, ClipFacts
+from curator.scheduler import Scheduler, n_missing
+from curator.stage import (
+    CLIP_EMBEDDING,
+    EMBEDDING,
+    NOT_IN_CLIPS,
+    SHORT_CAPTION,
+    AnyAnnotator,
+    ClipFacts,
+)
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
 from curator.tables.checksums import find_json, read_parquet
 from curator.tables.clip_locations import Location
-from curator.tables.clip_rows import ClipRows, reject
+from curator.tables.clip_rows import ClipRows, fields_of, reject
 from curator.tables.clip_vectors import Vectors
 from curator.tables.family_store import FamilyStore, values_in_tars
 from curator.tables.long_columns import take_rows
@@ -31,6 +43,21 @@ from curator.tables.track_signals import SignalParts
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotations:
+    """The outcome of all annotators.
+
+    Attributes:
+        members: Returns the members of a clip.
+        rejected: Ids of the clips that rules on columns rejected.
+        rules: These rules as applied, as in `summary.json`.
+    """
+
+    members: Callable[[Clip], Sequence[StoredMember]] = lambda clip: ()
+    rejected: Sequence[str] = ()
+    rules: Sequence[Mapping[str, Any]] = ()
+
+
 def annotate(
     run: RunContext,
     clips: ClipRows,
@@ -40,8 +67,11 @@ def annotate(
     in_tars: Mapping[str, pa.Table],
     failed_before: Callable[[str], Collection[str]],
     measure: Callable[[Collection[str]], Sequence[str]] | None,
-) -> Callable[[Clip], Sequence[StoredMember]]:
-    """Makes missing values of annotators, and rejects clips for which a required annotator fails.
+    marked_keep: Callable[[pa.ChunkedArray], NDArray[np.bool_]],
+) -> Annotations:
+    """Makes missing values of annotators, and applies the rules on their columns.
+
+    Rejects clips for which a required annotator fails, too.
 
     Args:
         run: The run; its log gets CPU-seconds, and counts of values made and of values lacking.
@@ -52,9 +82,7 @@ def annotate(
         in_tars: Stored values, from `stored_values`.
         failed_before: Returns the clips that the last run rejected for a reason.
         measure: Measures lost tracks, as `SignalParts` says.
-
-    Returns:
-        A function that returns the members of a clip.
+        marked_keep: Returns which clips users marked `keep`, bool [N], by their ids.
     """
     store = FamilyStore(run.store, in_tars)
     signals = SignalParts(run.store, run.graph.track_families, measure)
@@ -62,7 +90,9 @@ def annotate(
         store, run.engine, run.log.progress, signals=signals, failed_before=failed_before
     )
     all_members: list[Members] = []
-    for stages in _rounds(run.graph.annotators()):
+    column_filter, rejected, rules = run.graph.column_filter(), list[str](), list[RuleCount]()
+    ruled: Set[str] = set() if column_filter is None else column_filter.config.columns
+    for stages in _rounds(run.graph.annotators(), ruled):
         columns = {name for stage in stages for name in stage.reads_columns()}
         given: dict[str, Callable[[Clip], Any]] = {
             name: _vector_in(vectors(kind))
@@ -83,14 +113,63 @@ def annotate(
                 name, error = made.rejected[clip.clip_id]
                 reject(clip, reasons[name], detail=error)
         for column, of in made.columns:
-            # Sets the whole column, and clears the values of rejected clips.
-            rows = np.full(len(clips), -1, np.int32)
-            rows[written.numbers] = of
-            rows[pc.not_equal(clips.column("decision"), "kept").to_numpy()] = -1
-            taken = take_rows(store.rows(column), pa.array(rows, mask=rows < 0))
-            for name in taken.column_names:
-                clips.set_column(name, taken[name])
-    return lambda clip: [m for members in all_members for m in members.of(clip.clip_id)]
+            # Clips on which a stage of the round failed get no values.
+            is_kept = pc.equal(clips.column("decision"), "kept").to_numpy()[written.numbers]
+            rows = np.where(is_kept, of, -1)
+            values = take_rows(store.rows(column), pa.array(rows, mask=rows < 0))
+            clips.scatter(written.numbers, values)
+        bounded = ruled & {name for stage in stages for name in stage.writes_columns()}
+        if column_filter is not None and bounded:
+            numbers = clips.kept_numbers()
+            names = fields_of(clips.schema, ("clip_id", "tags", *sorted(bounded)))
+            some = take_rows(clips.table(names), pa.array(numbers))
+            judged = column_filter.judge(some, bounded, marked_keep(some["clip_id"]))
+            rejected += _set_decisions(clips, numbers, judged.clips)
+            rules += judged.rules
+    return Annotations(
+        members=lambda clip: [m for members in all_members for m in members.of(clip.clip_id)],
+        rejected=rejected,
+        rules=[]
+        if column_filter is None
+        else [{**rule.facts(column_filter.config.root), "is_column": True} for rule in rules],
+    )
+
+
+def _set_decisions(clips: ClipRows, numbers: NDArray[np.int64], judged: pa.Table) -> list[str]:
+    """Sets tags of clips and decisions against clips; returns the ids of rejected clips."""
+    clips.scatter(numbers, judged.select(["tags"]))
+    is_rejected = pc.equal(judged["decision"], "rejected")
+    against = judged.filter(is_rejected)
+    decided = ("decision", "reason", "reasons", "reason_score", "reason_threshold")
+    clips.scatter(numbers[is_rejected.to_numpy()], against.select(decided))
+    ids: list[str] = against["clip_id"].to_pylist()
+    return ids
+
+
+def n_missing_values(
+    store: Store, graph: Graph, previous: Mapping[str, Any], written: pa.Table
+) -> dict[str, int | None]:
+    """Returns by annotator the number of clips whose values are not stored; None if unknown.
+
+    `written` has rows of `clips` of the last run, whose summary is `previous`.
+    """
+    stages = graph.annotators()
+    is_known = {
+        stage.name: not set(stage.columns).intersection(NOT_IN_CLIPS)
+        and set(stage.reads_columns()) <= set(written.column_names)
+        for stage in stages
+    }
+    some = [stage for stage in stages if is_known[stage.name]]
+    numbers: dict[str, int | None] = dict.fromkeys(is_known)
+    if some:
+        rows = ClipRows(written, written.schema)
+        columns = sorted({name for stage in some for name in stage.reads_columns()})
+        clips = _ClipsToAnnotate(rows, defaultdict(lambda: Location(name="")), columns, {})
+        in_tars = stored_values(store, previous, ReusableShards(store, previous))
+        signals = SignalParts(store, graph.track_families)
+        found = n_missing(FamilyStore(store, in_tars), signals, some, clips)
+        numbers |= {stage.name: n for stage, n in zip(some, found, strict=True)}
+    return numbers
 
 
 def rejected_before(store: Store, previous: Mapping[str, Any], reason: str) -> set[str]:
@@ -158,11 +237,16 @@ def _vector_in(vectors: Vectors | None) -> Callable[[Clip], Any]:
     return lambda clip: None if vectors is None else vectors.get(clip.clip_id)
 
 
-def _rounds(stages: Sequence[AnyAnnotator]) -> Iterator[list[AnyAnnotator]]:
-    """Yields groups of stages that run together; readers of a column come after its writer."""
+def _rounds(stages: Sequence[AnyAnnotator], ruled: Collection[str]) -> Iterator[list[AnyAnnotator]]:
+    """Yields groups of stages that run together.
+
+    Readers of a column come after its writer. Stages after the writer of a column that a rule
+    bounds do not get the clips that the rule rejects.
+    """
     together: list[AnyAnnotator] = []
     for stage in stages:
-        if any(set(stage.columns) & set(other.writes_columns()) for other in together):
+        before = {*stage.columns, *ruled}
+        if any(before.intersection(other.writes_columns()) for other in together):
             yield together
             together = []
         together.append(stage)

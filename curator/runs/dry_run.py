@@ -111,6 +111,9 @@ def dry_run(
         usable |= stays
     of_clips = list(clip_lines(store, recipe, previous, last, usable))
     lines += of_clips or ["which clips to encode and to copy is known after their analysis"]
+    names = [stage.name for stage in graph_of(recipe).annotators()]
+    if names and not of_clips:
+        lines.append(f"annotators to compute: {', '.join(names)}, of each clip that is written")
     there = pa.chunked_array([sorted(usable)], pa.string())
     unread = [uri for uri, content in contents.items() if content == _UNREAD]
     dropped = by_source(

@@ -1,7 +1,7 @@
 """Counts the stored candidates that a run would keep by its rules, copy, encode or reuse."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +12,14 @@ from curator.errors import ModelError
 from curator.measures.filtering import corpus_of, filter_table
 from curator.measures.rules import resolve
 from curator.number_text import amount
-from curator.pipeline import filter_needs, graph_of
+from curator.pipeline import Graph, filter_needs, graph_of
 from curator.recipe import Recipe, measures_of
+from curator.runs.annotating import n_missing_values
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.output_format import existing
+from curator.tables.parts import with_column
+from curator.tables.schemas import clips_schema
 from curator.trainers.clip_fit import fit_of_each
 from curator.trainers.fit_words import fit_lines
 
@@ -56,8 +59,10 @@ def clip_lines(
     bounds = resolve(rules, corpus_of(clips, needs), measures=measures_of(recipe))
     decided = filter_table(clips, bounds, needs).clips
     kept = decided.filter(pc.equal(decided["decision"], "kept"))
-    written = _written(store, previous, graph["cut"].fingerprint({}))
-    todo = kept.filter(pc.invert(pc.is_in(kept["clip_id"], value_set=written)))
+    columns = None if graph.annotators() else ("clip_id", "decision", "cut_fingerprint")
+    written = _written(store, previous, graph["cut"].fingerprint({}), columns)
+    ids = written["clip_id"].combine_chunks()
+    todo = kept.filter(pc.invert(pc.is_in(kept["clip_id"], value_set=ids)))
     n_copied = pc.sum(_may_be_copied(todo, recipe, sources, has_pixels=bool(graph["cut"].pixels)))
     n_copied = n_copied.as_py() or 0
     reasons = Counter(decided["reason"].drop_null().to_pylist()).most_common()
@@ -71,6 +76,9 @@ def clip_lines(
         f"allow it, {kept.num_rows - todo.num_rows:,} written already; before duplicates and "
         "selection"
     )
+    if graph.annotators():
+        there = pc.is_in(written["clip_id"], value_set=kept["clip_id"].combine_chunks())
+        yield _values_line(store, graph, previous, written.filter(there), todo.num_rows)
     fits = fit_of_each(
         recipe.model_dump(mode="json")["train_for"], lambda: [_as_read(kept, recipe)]
     )
@@ -107,15 +115,34 @@ def _candidates(store: Store, fingerprint: str, usable: Collection[str]) -> pa.T
     return table.take(first["row_min"].sort()) if table.num_rows else None
 
 
-def _written(store: Store, previous: Mapping[str, Any], fingerprint: str) -> pa.Array:
-    """Returns the ids of clips that the last run wrote with the present settings."""
-    columns = ("clip_id", "cut_fingerprint")
-    parts = [read_parquet(store, n, columns) for n in existing(store, previous, "clips")]
-    if not parts:
-        return pa.array([], pa.string())
-    table = pa.concat_tables(parts)
-    ids = table.filter(pc.equal(table["cut_fingerprint"], fingerprint))["clip_id"]
-    return ids.combine_chunks()
+def _values_line(
+    store: Store, graph: Graph, previous: Mapping[str, Any], written: pa.Table, n_new: int
+) -> str:
+    """Says of how many clips each annotator would compute values; `n_new` are not written yet."""
+    numbers = n_missing_values(store, graph, previous, written)
+    parts = [
+        f"{name} of at most {amount(written.num_rows + n_new, 'clip')}"
+        if n is None
+        else f"{name} of {amount(n + n_new, 'clip')}"
+        for name, n in numbers.items()
+    ]
+    rules = ", and before rules on their columns" if graph.column_filter() is not None else ""
+    return f"annotators to compute: {', '.join(parts)}; before duplicates and selection{rules}"
+
+
+def _written(
+    store: Store,
+    previous: Mapping[str, Any],
+    fingerprint: str,
+    columns: Sequence[str] | None,
+) -> pa.Table:
+    """Returns the clips that the last run wrote with the present settings, each as kept."""
+    tables = [read_parquet(store, name, columns) for name in existing(store, previous, "clips")]
+    if not tables:
+        return clips_schema(()).empty_table()
+    table = pa.concat_tables(tables)
+    table = table.filter(pc.equal(table["cut_fingerprint"], fingerprint))
+    return with_column(table, "decision", pa.chunked_array([pa.repeat("kept", table.num_rows)]))
 
 
 def _may_be_copied(

@@ -26,9 +26,8 @@ from curator.executor.host_resources import device_of
 from curator.fingerprints import fingerprint
 from curator.measures.score_list import SUITABILITY
 from curator.recipe import measures_of
-from curator.records.clips import Clip
 from curator.records.sources import SourceRef
-from curator.runs.annotating import annotate, rejected_before, stored_values
+from curator.runs.annotating import Annotations, annotate, rejected_before, stored_values
 from curator.runs.commit_run import Commit, Rows, clip_outcomes, commit_run, kept_by_source
 from curator.runs.corpus import RULES, RunCorpus
 from curator.runs.dropped_clips import DropCheck
@@ -36,6 +35,7 @@ from curator.runs.generations import FINGERPRINT, GENERATION
 from curator.runs.marked_clips import SUMMARY_KEY, MarkedClips
 from curator.runs.measuring import Ahead, measure, measure_lost, remainders
 from curator.runs.reference_clips import reference_clips_of
+from curator.runs.rejected_clips import keep_rejected
 from curator.runs.run_context import RunContext
 from curator.runs.written_clips import (
     ANNOTATED_BY,
@@ -60,7 +60,7 @@ from curator.tables.clip_vectors import StoredVectors, Vectors
 from curator.tables.corpus_tables import CorpusTables
 from curator.tables.disk_table import SortedRows
 from curator.tables.out_layout import DATASET, INDEX, LAYOUT, MANIFEST
-from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA, StoredMember
+from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
 from curator.tables.schemas import (
     ANNOTATIONS_SCHEMA,
     SIDECARS_SCHEMA,
@@ -150,7 +150,9 @@ class GenerationRun:
         self._is_whole = scope.generation is None
         self._corpus = self._empty() if at is None else at.corpus
         self._locations: Mapping[str, Location] = {} if at is None else at.locations
-        self._members: Callable[[Clip], Sequence[StoredMember]] = lambda clip: ()
+        self._annotations = Annotations()
+        self._rejected_parts: set[str] = set()
+        """Parts with MP4s and members of clips that rules on columns rejected."""
         self._captioning: Captioning | None = None
         self._closing = ExitStack()
         """Closes captioners and workers at the end of the pass."""
@@ -400,11 +402,11 @@ class GenerationRun:
 
     def _annotate(self, first: AnyStage, *_: AnyStage) -> None:
         """Runs all annotators; annotators that read frames of the same clips share a decode."""
-        run, scope = self._run, self._scope
+        run, scope, log = self._run, self._scope, self._log
         short = self._captioning.short_caption if self._captioning is not None else None
-        with self._log.timed(first.step):
+        with log.timed(first.step):
             in_tars = stored_values(run.store, scope.reuses, scope.reusable)
-            self._members = annotate(
+            self._annotations = annotate(
                 run,
                 self._corpus.rows,
                 self._locations,
@@ -413,7 +415,16 @@ class GenerationRun:
                 in_tars,
                 partial(rejected_before, run.store, scope.previous),
                 self._measure_lost if scope.snapshot is None else None,
+                partial(self._corpus.marked, "keep"),
             )
+            self._rejected_parts = keep_rejected(
+                run,
+                self._corpus.rows,
+                self._annotations.rejected,
+                self._locations,
+                self._annotations.members,
+            )
+        log.progress.clips(self._n_before.total() + len(self._corpus.rows.kept_numbers()))
 
     def _measure_lost(self, source_ids: Collection[str]) -> list[str]:
         return measure_lost(self._run, self._sources.find(source_ids).values())
@@ -438,7 +449,7 @@ class GenerationRun:
                 clips,
                 self._locations,
                 self._vectors(recipe.shard.embedding),
-                self._members,
+                self._annotations.members,
                 self._captioning.sample if self._captioning is not None else None,
                 self._sources.generation_of(),
                 self._splits(),
@@ -497,7 +508,8 @@ class GenerationRun:
                 facts.pop(ANNOTATED_BY, None)
             facts |= self._marks.facts(corpus.clips, run.store)
             facts |= {"recipe": self._recipe.model_dump(mode="json"), "shards": sharding.summary}
-            facts |= {"reasons": reasons}
+            facts |= {"reasons": reasons, "rules": self._rules(facts["rules"])}
+            facts[CANDIDATES] = sorted({*facts[CANDIDATES], *self._rejected_parts})
             summary: dict[str, Any] = commit_run(
                 Commit(
                     store=run.fenced,
@@ -521,6 +533,22 @@ class GenerationRun:
         self._results = Results(
             summary=summary, shards=partial(_written, summary, sharding.files), n_kept=n_kept
         )
+
+    def _rules(self, before: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Returns the rules as applied, those on columns last.
+
+        Of a snapshot, `before` counts clips that these rules had rejected already.
+        """
+        counts = {rule["rule"]: rule for rule in before}
+        numbers = ("first", "alone", "any")
+        columns = [
+            {**rule, **{n: rule[n] + counts.get(rule["rule"], {}).get(n, 0) for n in numbers}}
+            if rule["severity"] == "reject"
+            else rule
+            for rule in self._annotations.rules
+        ]
+        names = {rule["rule"] for rule in columns}
+        return [*(rule for rule in before if rule["rule"] not in names), *columns]
 
     def _decided(self) -> dict[str, Any]:
         """Returns the fields of the summary that come from the stages before `caption`."""

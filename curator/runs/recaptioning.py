@@ -20,6 +20,7 @@ from curator.executor.engine import FACTS, Engine
 from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Expected, Progress
 from curator.extensions import named
+from curator.measures.rule_config import CAPTION_ALIGNMENT
 from curator.pipeline import Graph, graph_of
 from curator.recipe import Recipe, measures_of, recipe_used, with_changes
 from curator.runs.commit_run import kept_by_source, no_lease_check
@@ -39,10 +40,15 @@ from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.out_layout import SHARDS, TABLES, VALUES
 from curator.tables.output_format import read_current_summary
-from curator.tables.parts import as_runs_write
+from curator.tables.parts import as_runs_write, with_column
 from curator.tables.removal_records import finished_removals
 from curator.tables.sample_members import MEMBERS
-from curator.tables.schemas import clips_schema, metadata_fields, with_declared
+from curator.tables.schemas import (
+    clips_schema,
+    declared_columns,
+    metadata_fields,
+    with_declared,
+)
 from curator.tables.source_table import SourceTable
 
 SECTION = "caption"
@@ -206,8 +212,8 @@ class Snapshot:
             places.append(clips.filter(pc.equal(clips["decision"], "kept")).select(_PLACE))
             names = [f.name for f in clips_schema(scores) if f.name in clips.column_names]
             names += [field.name for field in metadata_fields(clips.schema)]
-            clips = clips.select([name for name in names if name not in _MADE_AGAIN])
-            corpus.add_decided(with_declared(clips, columns))
+            names = [name for name in names if name not in _MADE_AGAIN]
+            corpus.add_decided(_with_values(with_declared(clips.select(names), columns), clips))
         reads = {name for stage in graph.annotators() for name in stage.reads_columns()}
         packed = {"clip": [CLIP_EMBEDDING], "scene": [EMBEDDING], "none": []}
         reads.update(packed[run.recipe.shard.embedding])
@@ -236,6 +242,21 @@ class Snapshot:
         extensions = [e for e in facts.get("extensions", ()) if e["kind"] != "captioners"]
         extensions += map(named, captioner_extensions(recipe.caption.captioner))
         return facts | {"extensions": extensions}
+
+
+def _with_values(clips: pa.Table, stored: pa.Table) -> pa.Table:
+    """Adds the values of annotators that rejected clips have: a rule on a value may reject a clip.
+
+    Annotators make those of kept clips again.
+    """
+    for name in (*declared_columns(clips.schema), CAPTION_ALIGNMENT):
+        if name not in stored.column_names:
+            continue
+        field = stored.schema.field(name)
+        if name == CAPTION_ALIGNMENT or field.equals(clips.schema.field(name), check_metadata=True):
+            is_kept = pc.equal(stored["decision"], "kept")
+            clips = with_column(clips, name, pc.if_else(is_kept, None, stored[name]))
+    return clips
 
 
 def _locations(places: pa.Table, store: Store, reusable: ReusableShards) -> Locations:

@@ -200,7 +200,8 @@ class ClipRows(Sequence[ClipRow]):
 
     def floats(self, name: str) -> NDArray[np.float64]:
         """Returns a column as float64 [N]; NaN for null."""
-        return np.asarray(self.column(name).cast(pa.float64()).to_numpy(), np.float64)
+        values = self.column(name).cast(pa.float64(), safe=False)
+        return np.asarray(values.to_numpy(), np.float64)
 
     def kept(self) -> list[ClipRow]:
         """Returns the rows of kept clips."""

@@ -36,8 +36,10 @@ VIEW_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 COPIES = "copies"
 """Folder with copies of marks, of the model of `curate learn`, and of footage of removals."""
 LEARNED_MODEL = f"{LEARNED}/suitability.json"
+CUTS = "cuts"
+"""Folder of written clips until a commit; parts with clips that rules on columns reject stay."""
 VALUES, FAMILIES = "values", "families"
-"""Folders of values of families: until a commit, and permanently."""
+"""Folders of values of families: as `CUTS`, and permanently."""
 FRAME_PARTS, REPLIES = "frames", "replies"
 """Folders of frames for captions until a commit, and of replies of captioners."""
 INDEX = "index"
@@ -154,9 +156,9 @@ KINDS = (
     StoredKind("duplicate_pairs", _LIFE.NAMED, _ON.OBJECT, _PART, footage=("clip_id", "other")),
     StoredKind("scan", _LIFE.FINGERPRINTED, _ON.ROWS, _PART),
     StoredKind("segments", _LIFE.RUN, _ON.OBJECT, _PART, footage=("source_id",)),
-    StoredKind("cuts", _LIFE.RUN, _ON.OBJECT, _PART, footage=_CLIP, used="clip_id"),
+    StoredKind(CUTS, _LIFE.NAMED, _ON.OBJECT, _PART, footage=_CLIP, used="clip_id"),
     StoredKind(FRAME_PARTS, _LIFE.RUN, _ON.OBJECT, _PART, footage=_CLIP, used="clip_id"),
-    StoredKind(VALUES, _LIFE.RUN, _ON.OBJECT, _OF_FAMILY, footage=_CLIP, used="clip_id"),
+    StoredKind(VALUES, _LIFE.NAMED, _ON.OBJECT, _OF_FAMILY, footage=_CLIP, used="clip_id"),
     StoredKind("hashes", _LIFE.CACHE, _ON.ROWS, _PART),
     StoredKind("tracks", _LIFE.CACHE, _ON.ROWS, rf"[a-z_]+/{_PART}", footage=("source_id",)),
     StoredKind(

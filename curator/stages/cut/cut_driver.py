@@ -30,6 +30,7 @@ from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyIndex, Location, Locations
 from curator.tables.clip_rows import ClipRow, ClipRows, fields_of, reject
 from curator.tables.long_columns import joined_chunks, take_rows
+from curator.tables.out_layout import CUTS
 from curator.tables.output_format import existing
 from curator.tables.parts import Parts
 from curator.tables.schemas import CUT_SCHEMA, clips_schema
@@ -172,7 +173,7 @@ class Cutting:
     def __post_init__(self) -> None:
         self._config = self.stage.config.cut
         self.fingerprint = self.stage.fingerprint({})
-        self._parts = Parts(self.store, "cuts", self.fingerprint)
+        self._parts = Parts(self.store, CUTS, self.fingerprint)
         self._runner = UnitRunner(self.engine, self.progress)
         self.cpu_s = self._runner.cpu_s
         """CPU-seconds of the workers, by kind of work."""

@@ -15,7 +15,7 @@ from curator.measures.filtering import (
     filter_table,
     total_counts,
 )
-from curator.measures.rules import Bounds, Sides, resolve, unwanted_reason
+from curator.measures.rules import Bounds, Sides, reasons_of, resolve
 from curator.measures.score_list import BUILT_IN, Measures
 from curator.number_text import amount, score
 from curator.records.clips import OF_FORM, Reason
@@ -87,14 +87,8 @@ class FilterStage(CorpusStage[FilterConfig]):
         yield rare(name=Reason.MARKED_DROP)
         yield StageReason(name=Reason.TOO_SHORT, words=f"shorter than {score(needs.min_s)} s")
         yield from (rare(name=name) for name in (Reason.TOO_LONG, Reason.SHORTER_THAN_WINDOW))
-        for name, rule in self.config.root.items():
-            about = rule.score or name
-            spec = self._measures.spec_of(about)
-            ends = {spec.low: {"min", "drop_lowest"}, spec.high: {"max", "drop_highest"}}
-            names = [reason for reason, keys in ends.items() if keys & rule.bounds.keys()]
-            names += [unwanted_reason(about)] if rule.values else []
-            if rule.severity == "reject":
-                yield from (StageReason(name=reason) for reason in names)
+        for reason in reasons_of(self.config.root, self._measures):
+            yield StageReason(name=reason)
         yield rare(name=Reason.NOT_MEASURED)
         if unwanted := needs.semantic.reject:
             least = score(needs.semantic.reject_from)

@@ -228,7 +228,9 @@ def _stages(status: Mapping[str, Any]) -> Iterator[str]:
     for name in dict.fromkeys([*ended, *([stage] if stage else []), *left]):
         facts = [f"took {length(ended[name])}"] if name in ended else []
         if name == stage:
-            facts = [f"works for {length(status['stage_s'])}"]
+            # A report of an older version has no `stages`.
+            names = " and ".join(status.get("stages", ()))
+            facts = [*filter(None, [names]), f"works for {length(status['stage_s'])}"]
             if status["items"]:
                 facts.append(f"{status['done']:,} of {amount(status['items'], status['noun'])}")
             if status["share_done"] is not None:

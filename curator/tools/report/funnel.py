@@ -47,7 +47,7 @@ def applied_rules(summary: Mapping[str, Any]) -> list[Facts]:
     for name, rule in recipe.items():
         fact = {"rule": name, "severity": "reject", **rule, **applied.get(name, {})}
         about = fact.get("score") or name
-        if about in measures.specs or is_metadata(about):
+        if about in measures.specs or is_metadata(about) or fact.get("is_column"):
             rules.append(fact | {"score": about, "spec": measures.spec_of(about)})
     return rules
 

@@ -14,20 +14,25 @@ from numpy.typing import NDArray
 from curator.errors import UsageError, unknown_key
 from curator.measures.clip_semantics import check_content
 from curator.measures.filtering import corpus_of, score_values
-from curator.measures.rule_config import Rule
+from curator.measures.rule_config import CAPTION_ALIGNMENT, Rule
 from curator.measures.rules import Bounds, resolve, unwanted_reason
 from curator.measures.score_list import SUITABILITY
 from curator.number_text import amount, compared, score
 from curator.pipeline import filter_needs
-from curator.recipe import Recipe, with_changes
+from curator.recipe import Recipe, column_rules, with_changes
 from curator.storage import Store
 from curator.tables.clip_rows import ClipRows
 from curator.tables.disk_table import taken
 from curator.tables.long_columns import take_values
-from curator.tables.schemas import metadata_fields
+from curator.tables.schemas import further_fields
 from curator.tools.report.histogram import histogram
 from curator.tools.report.page_templates import render
-from curator.tools.review.changed_decisions import ChangedDecisions, decide_again, first_reasons
+from curator.tools.review.changed_decisions import (
+    ChangedDecisions,
+    decide_again,
+    first_reasons,
+    is_annotated,
+)
 from curator.tools.review.finished_run import Finished
 
 SECTIONS = ("filters", "dedup", "select")
@@ -111,6 +116,12 @@ def _unknown(finished: Finished, recipe: Recipe, decisions: ChangedDecisions) ->
         yield (
             f"{amount(sum(gained), 'clip')} would newly be kept; a run rejects those that cannot "
             f"be {later}"
+        )
+    is_new = np.array(gained, np.bool_) & ~is_annotated(finished.clips, finished.recipe)
+    if (rules := column_rules(recipe).root) and is_new.any():
+        yield (
+            f"{amount(int(is_new.sum()), 'clip')} of them have no values of annotators; a run "
+            f"computes these and applies filters.{', filters.'.join(rules)}"
         )
     if decisions.n_new_parts:
         yield (
@@ -245,7 +256,8 @@ def check_measured(finished: Finished, recipe: Recipe) -> None:
     used, clips = finished.recipe, finished.clips
     if (recipe.semantic, recipe.select) != (used.semantic, used.select):
         check_content(recipe.semantic, recipe.analyze.clip, recipe.select.by)
-    names = [*finished.measures.specs, *(field.name for field in metadata_fields(clips.schema))]
+    names = [*finished.measures.specs, *(field.name for field in further_fields(clips.schema))]
+    names.append(CAPTION_ALIGNMENT)
     measured = [n for n in names if clips.num_rows > pc.sum(pc.is_null(clips[n])).as_py()]
     for name, rule in recipe.filters.root.items():
         score, is_new = rule.score or name, rule != used.filters.root.get(name)
@@ -306,11 +318,13 @@ def render_tune(tuned: Tuned, about: Sequence[str] = ()) -> str:
 
 def _change(tuned: Tuned, before: Bounds | None, after: Bounds) -> dict[str, Any]:
     """Returns a changed rule, its histogram, and rows of title, numbers of clips and bound."""
+    finished = tuned.finished
     old, new = marks_of(before), marks_of(after)
     same = {side: value for side, value in new.items() if old.get(side) == value}
     marks = {f"now {side}": value for side, value in old.items() if side not in same}
     marks |= {f"then {side}": value for side, value in new.items() if side not in same} | same
-    values = score_values(tuned.candidates, after.score)
+    is_score = after.score in tuned.candidates.column_names
+    values = score_values(tuned.candidates if is_score else finished.clips, after.score)
     kept_then = np.array([reason is None for reason in tuned.then], dtype=np.bool_)
     shown = np.where(_up_to(tuned.decided, after), values, np.nan)
     has_new_severity = before is not None and before.severity != after.severity

@@ -1,8 +1,9 @@
 """Decides about the clips of a finished run again, by another recipe, without decoding.
 
 The stages of `curate run` filter, deduplicate and select the stored candidates, in the form in
-which the changed recipe would write them. The outcome of later stages is not predicted, except HDR:
-clips that the run rejected after selection keep their outcome.
+which the changed recipe would write them. Rules on columns of annotators apply to the clips that
+the run annotated. The outcome of other later stages is not predicted, except HDR: clips that the
+run rejected after selection keep their outcome.
 """
 
 from dataclasses import dataclass
@@ -14,13 +15,15 @@ from numpy.typing import NDArray
 
 from curator.dataset.output_form import as_written
 from curator.executor.corpus_work import CorpusWork
-from curator.measures.filtering import score_values
+from curator.measures.filtering import filter_columns, score_values
+from curator.measures.rules import reasons_of
 from curator.pipeline import graph_of
-from curator.recipe import Recipe
+from curator.recipe import Recipe, column_rules
 from curator.records.clips import REMAINDER, Reason
 from curator.runs.corpus import CorpusState
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
+from curator.tables.parts import with_column
 from curator.tools.review.finished_run import Finished, has_tag, is_of_stage
 
 NOT_PROPOSED = "no_clip_of_its_own"
@@ -64,7 +67,7 @@ def after_selection(finished: Finished) -> NDArray[np.bool_]:
     HDR clips that the cut rejected do not count, because their outcome can be predicted.
     """
     graph = graph_of(finished.recipe)
-    own = {stage.name for stage in graph.deciding()}
+    own = {stage.name for stage in (*graph.deciding(), graph.column_filter()) if stage is not None}
     late = {row["name"] for row in graph.reasons() if row["stage"] not in own} - _PREDICTED
     is_late = pc.is_in(finished.clips["reason"], value_set=pa.array(sorted(late), pa.string()))
     details = pc.fill_null(pc.ends_with(finished.clips["reason_detail"], _AS_WRITTEN), False)
@@ -78,6 +81,39 @@ def is_refused_hdr(clips: pa.Table, recipe: Recipe) -> NDArray[np.bool_]:
         return np.zeros(clips.num_rows, np.bool_)
     is_hdr: NDArray[np.bool_] = np.nan_to_num(score_values(clips, "hdr")) > 0
     return is_hdr
+
+
+def is_annotated(clips: pa.Table, recipe: Recipe) -> NDArray[np.bool_]:
+    """Returns which clips of a run with this recipe have values of its annotators, bool [N]."""
+    names = [str(Reason.NOT_MEASURED), *reasons_of(column_rules(recipe).root)]
+    is_ruled = pc.is_in(clips["reason"], value_set=pa.array(names, pa.string()))
+    is_ruled = pc.and_(is_ruled, pc.is_valid(clips["cut_fingerprint"]))
+    return np.asarray(pc.or_(pc.equal(clips["decision"], "kept"), is_ruled).to_numpy(), np.bool_)
+
+
+def decided_by_columns(finished: Finished, recipe: Recipe, clips: pa.Table) -> pa.Table:
+    """Applies the rules of a recipe on columns of annotators to some of a run's clips.
+
+    Returns `decision` and the columns of reasons. A clip without values is kept, because only a run
+    can compute them.
+    """
+    rules = column_rules(recipe)
+    columns = rules.columns.intersection(clips.column_names)
+    marked = [clip_id for clip_id, mark in finished.marks.items() if mark.verdict == "keep"]
+    is_marked = pc.is_in(clips["clip_id"], value_set=pa.array(marked, pa.string())).to_numpy()
+    own = clips.select(["clip_id", *columns])
+    filtered = filter_columns(own, rules.root, columns, is_marked).clips
+    is_known = is_annotated(clips, finished.recipe)
+    # A rule of an earlier round may have kept a clip from the annotator of the column.
+    lacks, lacked = (
+        pc.fill_null(pc.equal(table["reason"], str(Reason.NOT_MEASURED)), False).to_numpy()
+        for table in (filtered, clips)
+    )
+    is_known &= ~lacks | lacked | pc.equal(clips["decision"], "kept").to_numpy()
+    is_rejected = pc.and_(pc.is_valid(filtered["reason"]), pa.array(is_known))
+    for name in ("reason", "reason_score", "reason_threshold"):
+        filtered = with_column(filtered, name, pc.if_else(is_rejected, filtered[name], None))
+    return with_column(filtered, "decision", pc.if_else(is_rejected, "rejected", "kept"))
 
 
 def decide_again(
@@ -147,7 +183,7 @@ def _outcomes(
     stays = after_selection(finished)
     if rules_only:
         others = reasons_after_rules(finished)
-        stays |= np.array([r in others or is_of_stage(r, finished.measures) for r in before], bool)
+        stays |= np.array([r in others or is_of_stage(r, finished) for r in before], bool)
     # Clips come first, in the same order; a remainder may have the id of its clip.
     n_whole = int(np.sum(~has_tag(finished.clips, REMAINDER)))
     made = decided["clip_id"].slice(n_whole).combine_chunks()
@@ -155,18 +191,20 @@ def _outcomes(
     at = [*range(n_whole), *(-1 if place is None else place for place in places)]
     reasons = [*first_reasons(decided), NOT_PROPOSED]
     refused = is_refused_hdr(candidates, recipe)
+    by_columns = decided_by_columns(finished, recipe, finished.clips)["reason"].to_pylist()
     then: list[str | None] = []
     for n, row in enumerate(at):
         late = before[n] if stays[n] else str(Reason.HIGH_DYNAMIC_RANGE) if refused[n] else None
-        then.append(reasons[row] or late)
+        then.append(reasons[row] or late or by_columns[n])
     return then
 
 
 def reasons_after_rules(finished: Finished) -> frozenset[str]:
     """Returns the reasons that stages after the rules declare, without those of `_PREDICTED`."""
     graph = graph_of(finished.recipe)
-    rules = graph.deciding()[0].name
-    return frozenset(row["name"] for row in graph.reasons() if row["stage"] != rules) - _PREDICTED
+    rules = {stage.name for stage in (graph.deciding()[0], graph.column_filter()) if stage}
+    names = frozenset(row["name"] for row in graph.reasons() if row["stage"] not in rules)
+    return names - _PREDICTED
 
 
 def first_reasons(clips: pa.Table) -> list[str | None]:

@@ -13,9 +13,15 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.executor.host_resources import default_memory_bytes
-from curator.measures.rules import Sides
+from curator.measures.rules import Sides, reasons_of
 from curator.measures.score_list import Measures
-from curator.recipe import Recipe, measures_of, recipe_used, stored_measures_of
+from curator.recipe import (
+    Recipe,
+    column_rules,
+    measures_of,
+    recipe_used,
+    stored_measures_of,
+)
 from curator.records.clips import REMAINDER, Reason
 from curator.runs.corpus import CLIP_ORDER, memory_budget_of
 from curator.runs.marked_clips import honoured_marks
@@ -228,9 +234,11 @@ def _as_now(table: pa.Table, measures: Measures) -> pa.Table:
     return widened(table, schema)
 
 
-def is_of_stage(reason: str | None, measures: Measures) -> bool:
+def is_of_stage(reason: str | None, finished: Finished) -> bool:
     """Returns whether a reason comes from a custom stage, which runs after the rules."""
     if reason is None or is_metadata(reason):
         return False
-    of_scores = {name for spec in measures.specs.values() for name in (spec.low, spec.high)}
-    return reason not in of_scores and reason not in list(Reason)
+    specs = finished.measures.specs.values()
+    of_rules = {name for spec in specs for name in (spec.low, spec.high)}
+    of_rules.update(reasons_of(column_rules(finished.recipe).root))
+    return reason not in of_rules and reason not in list(Reason)

@@ -24,12 +24,17 @@ from curator.measures.rule_config import Rule
 from curator.measures.rules import Bounds, resolve, unwanted_reason
 from curator.number_text import plain
 from curator.pipeline import filter_needs, graph_of
-from curator.recipe import Recipe, with_changes
+from curator.recipe import Recipe, column_rules, with_changes
 from curator.records.clips import OF_FORM, Reason
 from curator.tables.clip_rows import ClipRow
 from curator.tables.duplicate_pairs import PAIRS, NearDuplicatePairs
 from curator.tables.mark_table import Mark
-from curator.tools.review.changed_decisions import decide_again, is_refused_hdr
+from curator.tools.review.changed_decisions import (
+    decide_again,
+    decided_by_columns,
+    is_annotated,
+    is_refused_hdr,
+)
 from curator.tools.review.finished_run import Finished
 
 logger = logging.getLogger(__name__)
@@ -76,15 +81,23 @@ class Remedy:
 def applied_rules(
     finished: Finished, recipe: Recipe, candidates: pa.Table, number: int
 ) -> Iterator[AppliedRule]:
-    """Applies the rules of a recipe to a candidate by its number; flags ignore an absent score."""
+    """Applies the rules of a recipe to a candidate by its number; flags judge no absent score.
+
+    Leaves out rules on columns of annotators if the clip was not annotated.
+    """
     whole = candidates.slice(0, finished.without_remainders().clips.num_rows)
     corpus = corpus_of(whole, filter_needs(recipe))
     frozen = finished.frozen() if recipe is finished.recipe else None
     rules = recipe.filters.root
-    row = candidates.slice(number, 1)
+    candidate, written = candidates.slice(number, 1), finished.clips.slice(number, 1)
+    of_columns = column_rules(recipe).root
+    has_columns = is_annotated(written, finished.recipe)[0]
     for bounds, rule in zip(
         resolve(rules, corpus, frozen, measures=finished.measures), rules.values(), strict=True
     ):
+        if bounds.rule in of_columns and not has_columns:
+            continue
+        row = written if bounds.rule in of_columns else candidate
         (measured,) = score_values(row, bounds.score)
         reason = reason_of(row, bounds)
         if bounds.severity == "flag" and reason == Reason.NOT_MEASURED:
@@ -156,6 +169,12 @@ class Trial:
             if is_refused_hdr(candidate, recipe)[0]:
                 row.decision, row.reason = "rejected", str(Reason.HIGH_DYNAMIC_RANGE)
                 row.reasons = [str(Reason.HIGH_DYNAMIC_RANGE)]
+                return row
+            written = finished.clips.slice(self.number, 1)
+            (decided,) = decided_by_columns(finished, recipe, written).to_pylist()
+            if decided["decision"] == "rejected":
+                for name in ("decision", "reason", "reasons", "reason_score", "reason_threshold"):
+                    setattr(row, name, decided[name])
         return row
 
 

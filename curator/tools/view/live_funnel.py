@@ -4,6 +4,7 @@ Shape letters: N clips in the order of `clips`, without remainders of divided cl
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -25,13 +26,14 @@ from curator.measures.filtering import (
 from curator.measures.rule_config import Rule
 from curator.measures.rules import Bounds, resolve
 from curator.pipeline import filter_needs
-from curator.recipe import Recipe, with_changes
+from curator.recipe import Recipe, column_rules, with_changes
 from curator.records.clips import OVERRIDDEN, Reason
 from curator.storage.metadata_columns import is_metadata
 from curator.tools.report.histogram import BINS, Axis, axis_of
 from curator.tools.review.bound_tuning import check_measured, full_key
 from curator.tools.review.changed_decisions import (
     after_selection,
+    is_annotated,
     is_refused_hdr,
     reasons_after_rules,
 )
@@ -77,8 +79,9 @@ class LiveFunnel:
     def __init__(self, finished: Finished) -> None:
         self.finished = finished.without_remainders()
         self._recipe = self.finished.recipe
-        self.stored = self.finished.candidates()
-        """Scored clips, in the form of their sources."""
+        self.stored = self._with_annotations(self.finished.candidates())
+        """Scored clips, in the form of their sources, with the columns that rules bound."""
+        self._is_annotated = is_annotated(self.finished.clips, self._recipe)
         self.candidates = self._as_written(self._recipe)
         """Scored clips, with the form in which this recipe writes them."""
         self.reasons: list[str | None] = [None]
@@ -90,8 +93,10 @@ class LiveFunnel:
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         self.now = np.array([*own, KEPT], np.uint16)[codes]
         """Codes of the clips' present outcomes, uint16 [N]."""
-        measures, others = self.finished.measures, reasons_after_rules(self.finished)
-        stays = np.array([name in others or is_of_stage(name, measures) for name in self.reasons])
+        others = reasons_after_rules(self.finished)
+        stays = np.array(
+            [name in others or is_of_stage(name, self.finished) for name in self.reasons]
+        )
         is_late = stays[self.now] | after_selection(self.finished)
         self._late = np.where(is_late, self.now, KEPT).astype(np.uint16)
         self.seconds = score_values(self.candidates, "seconds")
@@ -187,8 +192,17 @@ class LiveFunnel:
 
     def _hits_of(self, bound: Bounds) -> list[_Hit]:
         is_by_score = not is_metadata(bound.score)
-        checks = rule_checks(self.candidates, bound)
+        checks = list(rule_checks(self.candidates, bound))
+        if bound.rule in column_rules(self._recipe).root:
+            checks = [replace(check, hit=check.hit & self._is_annotated) for check in checks]
         return [(self._code(check.reason), check.hit, is_by_score) for check in checks]
+
+    def _with_annotations(self, candidates: pa.Table) -> pa.Table:
+        for name, rule in column_rules(self._recipe).root.items():
+            column = rule.score or name
+            if column not in candidates.column_names:
+                candidates = candidates.append_column(column, self.finished.clips[column])
+        return candidates
 
     def _as_written(self, recipe: Recipe) -> pa.Table:
         return as_written(self.stored, recipe.cut, recipe.shard)

@@ -1,0 +1,302 @@
+"""Rules on columns of annotators: which clips they reject, and what later runs compute again."""
+
+import re
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from captioned import work_here
+from place import QVGA, SHORT, Place, write_films
+
+from curator.cli import main
+from curator.errors import RecipeError
+from curator.pipeline import graph_of
+from curator.recipe import load_recipe
+from curator.tools.commands.arguments import EXIT_OK
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LIGHT = "stages=[light_columns:LightColumns]"
+
+
+class Annotated(Place):
+    """Three films of a clip each."""
+
+    settings = (*SHORT, "shard.lengths=[17]", "shard.val_share=0")
+
+    def by_brightness(self) -> list[dict[str, Any]]:
+        """The rows of `clips`, the darkest first."""
+        return sorted(self.table("clips"), key=lambda row: row["brightness"])
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Annotators work in this process, from a folder of their own."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for name in ("light_columns.py", "mean_latents.py"):
+        shutil.copy(EXAMPLES / name, folder / name)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    work_here(monkeypatch)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Annotated:
+    """A run without annotators; not to be changed."""
+    folder = tmp_path_factory.mktemp("ruled")
+    place = Annotated(write_films(folder / "in", (60, 60, 60), fps=30, **QVGA), folder / "out")
+    place.run()
+    return place
+
+
+@pytest.fixture
+def place(finished: Annotated, tmp_path: Path) -> Annotated:
+    """A copy of the finished run: analyzed and cut."""
+    return finished.copy(tmp_path)
+
+
+def test_a_rule_on_a_column_rejects_and_other_bounds_compute_nothing(
+    place: Annotated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.run(LIGHT)
+    values = [row["brightness"] for row in place.by_brightness()]
+    between = (values[0] + values[1]) / 2
+    place.run(LIGHT, f"filters.brightness.min={between}")
+    rows = place.by_brightness()
+    assert [row["reason"] for row in rows] == ["brightness_too_low", None, None]
+    for _ in range(2):
+        again = place.run(LIGHT, f"filters.brightness.min={between}")
+        assert again["work"]["clips_cut"] == again["work"].get("light_made", 0) == 0
+    looser = place.run(LIGHT, f"filters.brightness.min={values[0] / 2}")
+    assert looser["work"]["clips_cut"] == looser["work"].get("light_made", 0) == 0
+    assert looser["counts"]["kept"] == 3
+    assert main(["verify", str(place.out)]) == EXIT_OK, capsys.readouterr().out
+
+
+def test_explain_tune_and_recaption_see_the_columns_of_written_clips(
+    place: Annotated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins also that the setting which `explain` names keeps the clip."""
+    place.run(LIGHT)
+    first, second, third = (row["brightness"] for row in place.by_brightness())
+    between = f"filters.brightness.min={(first + second) / 2}"
+    place.run(LIGHT, between)
+    dark, light, _ = place.by_brightness()
+    capsys.readouterr()
+    assert main(["explain", str(place.out), light["clip_id"]]) == EXIT_OK
+    assert re.search(r"^brightness +0\.\d+ +min 0\.\d+ +ok$", capsys.readouterr().out, re.M)
+    assert main(["explain", str(place.out), dark["clip_id"]]) == EXIT_OK
+    told = capsys.readouterr().out
+    assert "rejected: brightness_too_low (" in told
+    assert re.search(r"^brightness .* rejects: brightness_too_low$", told, re.M)
+    (remedy,) = re.findall(r"^  --set (filters.brightness.min=\S+)$", told, re.M)
+
+    for rules in ([], ["--rules-only"]):
+        assert main(["tune", str(place.out), f"brightness.min={third}", *rules]) == EXIT_OK
+        told = capsys.readouterr().out
+        assert "kept -> rejected  1  as 1 brightness_too_low" in told
+        assert main(["tune", str(place.out), "brightness.min=0", *rules]) == EXIT_OK
+        assert "rejected -> kept  1  were 1 brightness_too_low" in capsys.readouterr().out
+
+    assert main(["recaption", str(place.out), "--set", "caption.enabled=false"]) == EXIT_OK
+    assert place.by_brightness()[0]["brightness"] == first
+    (rule,) = (rule for rule in place.summary()["rules"] if rule["rule"] == "brightness")
+    assert (rule["first"], rule["any"]) == (1, 1)
+    assert place.run(LIGHT, remedy)["counts"]["kept"] == 3
+    assert place.summary()["work"]["clips_cut"] == 0
+
+
+def dry_run(place: Annotated, capsys: pytest.CaptureFixture[str], *more: str) -> str:
+    """The line of a dry run about annotators."""
+    capsys.readouterr()
+    assert place.code(*more, "--dry-run") == EXIT_OK
+    told = capsys.readouterr().out
+    (line,) = re.findall(r"annotators to compute: (.*)$", told, re.MULTILINE)
+    return line
+
+
+BOTH = "stages=[light_columns:LightColumns, mean_latents:MeanLatents]"
+
+
+def test_a_dry_run_counts_the_values_of_each_annotator(
+    place: Annotated, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dry_run(place, capsys, LIGHT) == (
+        "light_columns of 3 clips; before duplicates and selection"
+    )
+    place.run(LIGHT)
+    bound = "filters.brightness.min=0"
+    assert dry_run(place, capsys, BOTH, bound) == (
+        "light_columns of 0 clips, mean_latents of 3 clips; before duplicates and selection, and "
+        "before rules on their columns"
+    )
+    place.run(BOTH)
+    assert dry_run(place, capsys, BOTH, "cut.crf=30", "cut.mode=encode") == (
+        "light_columns of 3 clips, mean_latents of 3 clips; before duplicates and selection"
+    )
+    empty = replace(place, out=tmp_path / "empty")
+    assert dry_run(empty, capsys, BOTH) == (
+        "light_columns, mean_latents, of each clip that is written"
+    )
+
+
+MORE = """
+from light_columns import LightColumns
+from mean_latents import MeanLatents
+from curator.family import Columns, Family, Scope
+
+seen = []
+
+class Facts(LightColumns):
+    name, frames, batch = "facts", (), 4
+    families = (Family("facts", Scope.CLIP, Columns({"n": "i64", "kind": "text", "ok": "bool"})),)
+
+    def process(self, unit):
+        rows = {0: (None, None, None), 1: (2**60, "day", True), 2: (7, "night", False)}
+        return [
+            dict(zip(("n", "kind", "ok"), rows[ROW[clip.facts.clip_id]])) for clip in unit
+        ]
+
+class Latents(MeanLatents):
+    def process(self, unit):
+        seen.extend(clip.facts.clip_id for clip in unit)
+        return super().process(unit)
+"""
+
+
+@pytest.fixture
+def more(place: Annotated, here: Path) -> list[str]:
+    """Annotators `more:Facts`, with other values for each clip, and `more:Latents`; the ids."""
+    ids = [row["clip_id"] for row in place.table("clips")]
+    rows = {clip_id: number for number, clip_id in enumerate(ids)}
+    (here / "more.py").write_text(MORE.replace("ROW", repr(rows)))
+    sys.modules.pop("more", None)
+    return ids
+
+
+def outcomes(place: Annotated, ids: list[str]) -> list[str | None]:
+    """The reason against each clip; None for a kept clip."""
+    by_id = {row["clip_id"]: row["reason"] for row in place.table("clips")}
+    return [by_id[clip_id] for clip_id in ids]
+
+
+def test_bounds_values_flags_and_marks_act_as_for_scores(
+    place: Annotated, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins that a null is not measured, and that clips of no value can be kept."""
+    facts = "stages=[more:Facts]"
+    summary = place.run(facts, "filters.n.max=7")
+    assert outcomes(place, more) == ["not_measured", "n_too_high", None]
+    rows = {row["clip_id"]: row for row in place.table("clips")}
+    high = rows[more[1]]
+    assert (high["reason_score"], high["reason_threshold"]) == (2.0**60, 7)
+    assert (high["reasons"], high["n"], high["shard"]) == (["n_too_high"], 2**60, None)
+    assert summary["counts"]["by_reason"] == {"n_too_high": 1, "not_measured": 1}
+    report = (place.out / "report" / "index.html").read_text()
+    assert "n above 7" in report
+    assert main(["status", str(place.out)]) == EXIT_OK
+    assert re.search(r"^  n_too_high +-1  1 left$", capsys.readouterr().out, re.MULTILINE)
+
+    rules = ("filters.wide={score: n, max: 7, unmeasured: keep, severity: flag}",)
+    place.run(facts, *rules, "filters.kind={one_of: [day], unmeasured: keep}")
+    assert outcomes(place, more) == [None, None, "kind_unwanted"]
+    tags = {row["clip_id"]: row["tags"] for row in place.table("clips")}
+    assert ["wide" in tags[clip_id] for clip_id in more] == [False, True, False]
+    place.run(facts, "filters.ok={none_of: [true]}")
+    assert outcomes(place, more) == ["not_measured", "ok_unwanted", None]
+    assert main(["mark", str(place.out), more[1], "--keep"]) == EXIT_OK
+    place.run(facts, "filters.ok={none_of: [true]}")
+    assert outcomes(place, more) == ["not_measured", None, None]
+    assert place.summary()["work"]["clips_cut"] == 0
+    assert main(["verify", str(place.out)]) == EXIT_OK
+
+
+@pytest.mark.parametrize(
+    ("stages", "rule", "said"),
+    [
+        ("[]", "brightness.min=1", "filters: unknown score 'brightness'"),
+        ("[light_columns:LightColumns]", "brightnes.min=1", "did you mean 'brightness'"),
+        ("[light_columns:LightColumns]", "motoin.min=1", "did you mean 'motion'"),
+        ("[mean_latents:MeanLatents]", "latents.min=1", "unknown score or column 'latents'"),
+        ("[light_columns:LightColumns]", "light.min=1", "'light' is text: set one_of or none_of"),
+        ("[light_columns:LightColumns]", "brightness.drop_lowest=0.1", "set min or max"),
+        ("[light_columns:LightColumns]", "n_dark={score: light, one_of: [a]}", "rename the rule"),
+        ("[]", "caption_alignment.min=0.2", "unknown score or column 'caption_alignment'"),
+    ],
+)
+def test_a_rule_that_no_column_fits_is_refused(stages: str, rule: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        graph_of(load_recipe("quickstart", [f"stages={stages}", f"filters.{rule}"]))
+
+
+def test_a_stage_after_the_rule_gets_kept_clips_and_one_before_keeps_its_values(
+    place: Annotated, more: list[str]
+) -> None:
+    after = "stages=[more:Facts, more:Latents]"
+    rule = "filters.n={max: 7, unmeasured: keep}"
+    place.run(after, rule)
+    seen = sys.modules["more"].seen
+    assert sorted(seen) == sorted([more[0], more[2]])
+    place.run(after)
+    assert sorted(seen) == sorted(more), "the clip comes back, and is annotated for the first time"
+
+    before = "stages=[more:Latents, more:Facts]"
+    place.run(before, rule)
+    ruled = place.run(before, "filters.n.max=7")
+    assert ruled["counts"]["kept"] == 1
+    kept = {name.split("/")[0] for name in ruled["candidates"]}
+    assert {"cuts", "values"} <= kept
+    assert main(["verify", str(place.out)]) == EXIT_OK
+    sizes = [path.stat().st_size for path in (place.out / "cuts").glob("*.parquet")]
+    place.run(before, "filters.n.max=7")
+    assert [path.stat().st_size for path in (place.out / "cuts").glob("*.parquet")] == sizes
+    looser = place.run(before)
+    assert looser["counts"]["kept"] == 3
+    assert (looser["work"]["clips_cut"], looser["work"].get("latents_made", 0)) == (0, 0)
+    assert sorted(seen) == sorted(more)
+    assert main(["clean", str(place.out), "--keep", "1"]) == EXIT_OK
+    assert not list((place.out / "cuts").glob("*.parquet"))
+    assert main(["verify", str(place.out)]) == EXIT_OK
+
+
+def test_remove_takes_out_the_footage_of_clips_that_a_rule_rejected(
+    place: Annotated, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins also that the next run cuts the other clip again, whose MP4 was in the same part."""
+    stages = "stages=[more:Latents, more:Facts]"
+    place.run(stages, "filters.n.max=7")
+    assert outcomes(place, more) == ["not_measured", "n_too_high", None]
+    named = place.out.parent / "gone.txt"
+    named.write_text(more[1])
+    assert main(["remove", str(place.out), "--clips", str(named)]) == EXIT_OK
+    assert main(["verify", str(place.out), "--removed"]) == EXIT_OK, capsys.readouterr().out
+    looser = place.run(stages, "filters.n={max: 7, unmeasured: keep}")
+    assert (looser["counts"]["kept"], looser["work"]["clips_cut"]) == (2, 1)
+    assert main(["verify", str(place.out), "--removed"]) == EXIT_OK, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", ["growing", "exact"])
+def test_generations_keep_what_their_rules_reject(
+    place: Annotated, more: list[str], mode: str
+) -> None:
+    settings = (f"run.mode={mode}", "run.generation_hours=0.0001", "stages=[more:Facts]")
+    place = replace(place, out=place.out.with_name(mode))
+    place.run(*settings, "filters.n.max=7")
+    assert len({row["generation"] for row in place.table("sources")}) == 3
+    assert outcomes(place, more) == ["not_measured", "n_too_high", None]
+    (rule,) = (rule for rule in place.summary()["rules"] if rule["rule"] == "n")
+    assert (rule["first"], rule["any"]) == (2, 2)
+    for rules, kept in (
+        (["filters.n.max=7"], 1),
+        (["filters.n={max: 7, unmeasured: keep}"], 2),
+        (["filters.n.max=6"], 0),
+        ([], 3),
+    ):
+        summary = place.run(*settings, *rules)
+        assert summary["counts"]["kept"] == kept
+        assert summary["work"]["clips_cut"] == summary["work"].get("facts_made", 0) == 0
+        assert main(["verify", str(place.out)]) == EXIT_OK
