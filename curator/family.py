@@ -309,6 +309,32 @@ class FamilyVersion:
     family: Family
     fingerprint: str
 
+    def read(
+        self, data: bytes, sample: Mapping[str, Any], fps: Fraction
+    ) -> tuple[Any, ValueHeader | None]:
+        """Returns the value of a sample's member and its header; a video stays encoded.
+
+        Args:
+            data: Bytes of the member.
+            sample: The sample's JSON.
+            fps: Frames per second of the clip.
+
+        Raises:
+            FamilyError: The bytes are not a value, or do not fit the length of the clip.
+            HeaderError: The value was computed from other frames, texts or settings.
+        """
+        family = self.family
+        header = family.header(data)
+        if header is not None:
+            header.check([self.fingerprint], sample)
+        if isinstance(family.content, Video):
+            value, shape = data, family.content.shape(data)
+        else:
+            value = family.decode(data)
+            shape = tuple(getattr(value, "shape", ()))
+        family.check_length(shape, header, int(sample["n_frames"]), fps)
+        return value, header
+
     def to_json(self) -> dict[str, Any]:
         """Returns the declaration and the fingerprint for JSON."""
         return self.family.to_json() | {"fingerprint": self.fingerprint}

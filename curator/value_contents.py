@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from curator.errors import CuratorError, raised_as
 from curator.frame_axes import AxisError, TimeAxis
-from curator.value_header import HeaderError, ValueHeader
+from curator.value_header import HeaderError, ValueHeader, sorted_safetensors
 
 Scalar = str | int | float | bool | None
 Row = Mapping[str, Scalar]
@@ -105,7 +105,7 @@ class Array:
 
             tensor = value.detach().cpu().contiguous()
             metadata = _metadata(header, lambda: tensor.view(-1).view(_torch_u8()).numpy())
-            return bytes(torch.save({TENSOR: tensor}, metadata))
+            return sorted_safetensors(torch.save({TENSOR: tensor}, metadata))
         own = value.detach().cpu().numpy() if is_torch else value
         array = np.ascontiguousarray(own).astype(_NUMPY[self.dtype], copy=False)
         if ending == "npy":
@@ -114,7 +114,7 @@ class Array:
             return output.getvalue()
         from safetensors.numpy import save
 
-        return bytes(save({TENSOR: array}, _metadata(header, lambda: array)))
+        return sorted_safetensors(save({TENSOR: array}, _metadata(header, lambda: array)))
 
     def decode(self, data: bytes, ending: str) -> Any:  # noqa: ANN401 - an array or a tensor
         """Returns the array; bfloat16, which NumPy lacks, as a tensor of torch."""

@@ -124,6 +124,19 @@ class ValueHeader:
                 raise HeaderError(f"computed from another {name} than {sample[name]!r:.60}")
 
 
+def sorted_safetensors(data: bytes) -> bytes:
+    """Returns a safetensors file with the names in its header sorted.
+
+    The library writes metadata in another order in each process, so equal values would have
+    different bytes.
+    """
+    (length,) = _LENGTH.unpack_from(data)
+    begin = _LENGTH.size + length
+    header = orjson.dumps(orjson.loads(data[_LENGTH.size : begin]), option=orjson.OPT_SORT_KEYS)
+    header += b" " * (-len(header) % _LENGTH.size)
+    return _LENGTH.pack(len(header)) + header + data[begin:]
+
+
 def column_digest(value: Any) -> str:  # noqa: ANN401 - any value of a column
     """Returns the SHA-256 of a value of a column, which is JSON or a vector of numbers.
 

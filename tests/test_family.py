@@ -1,5 +1,6 @@
 """Declarations of families, and the values that fit them."""
 
+import json
 from fractions import Fraction
 
 import numpy as np
@@ -19,6 +20,7 @@ from curator.family import (
     per_second,
 )
 from curator.frame_axes import TimeAxis
+from curator.value_header import ValueHeader
 
 OneOf = Array | Text | Bytes
 
@@ -47,6 +49,22 @@ def test_bfloat16_stays_bfloat16() -> None:
     found = made.decode(made.encode(given))
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, given)
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16"])
+def test_equal_values_have_equal_bytes_in_every_process(kind: Kind) -> None:
+    """Pins the order of names in headers, which the library draws anew in each process."""
+    made = family(Array(kind, (2,)), "values.safetensors")
+    header = ValueHeader(
+        fingerprint="1", mp4_sha256="2", frames=(0, 4), columns={"caption": "3", "a": "4"}
+    )
+    value = torch.tensor([1.0, 2.0], dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
+    data = made.encode(value, header)
+    names = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    assert list(names) == sorted(names)
+    assert len(names) == 6
+    assert made.header(data) == header
+    assert torch.equal(torch.as_tensor(made.decode(data)), value)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,11 @@ FORMATS: Mapping[str, str] = {
     "energon": "curator.export.tar_indexes:Energon",
     "wids": "curator.export.tar_indexes:Wids",
     "webshart": "curator.export.tar_indexes:Webshart",
+    "ltx2-cache": "curator.export.ltx2_cache:Ltx2Cache",
+    "fastvideo-cache": "curator.export.fastvideo_cache:FastVideoCache",
+    "musubi-cache": "curator.export.musubi_cache:MusubiCache",
+    "automodel-cache": "curator.export.automodel_cache:AutomodelCache",
+    "dfm-cache": "curator.export.dfm_cache:DfmCache",
     "conversations": "curator.export.post_training:Conversations",
     "preferences": "curator.export.post_training:Preferences",
 }

@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -96,6 +96,8 @@ class Exported:
     n_records: int = 0
     n_short: int = 0
     """Clips that were left out because they have too few frames."""
+    n_lacking: int = 0
+    """Clips that were left out because they lack a value that the format holds."""
     n_unselected: int = 0
     """Clips of the chosen splits and buckets that do not meet the condition of the export."""
     n_others: int = 0
@@ -163,6 +165,7 @@ class Job:
         wants_mp4: Callable[[ShardClip, str], bool] | bool = False,
         *,
         min_frames: int | None = None,
+        needs: Collection[str] = (),
         by_metadata: bool = False,
     ) -> Iterator[ShardClip]:
         """Yields the clips of a shard, and counts each when the next is requested.
@@ -172,6 +175,7 @@ class Job:
             wants_mp4: Whether to read MP4s. A function decides for each clip; it gets the clip
                 without its MP4, and the SHA-256 of the MP4.
             min_frames: Shorter clips are counted and left out.
+            needs: Suffixes of members; clips that lack one are counted and left out.
             by_metadata: Whether to read only the requested MP4s from the tar, and all else from the
                 object with its metadata, if it exists. Such clips have no `members`.
         """
@@ -195,6 +199,9 @@ class Job:
                 continue
             if not is_long(clip):
                 self.exported.add(short=1)
+                continue
+            if not clip.members.keys() >= set(needs):
+                self.exported.add(lacking=1)
                 continue
             yield clip
             self.exported.add(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from curator.errors import ShardError, UsageError, raised_as, unknown_key
-from curator.family import Family, FamilyError, Scalar, Video
+from curator.family import Family, FamilyError, FamilyVersion, Scalar, Video
 from curator.frame_axes import DrawnFrames
 from curator.loading.window_decoder import ClipWindow, decode_window
 from curator.value_header import HeaderError, ValueHeader
@@ -144,18 +144,10 @@ class StoredValues:
             values[family.name] = None
             if data is None:
                 continue
+            version = FamilyVersion(family, self._fingerprints[output][family.name])
             with raised_as(ShardError, FamilyError, HeaderError, of=f"{name}: {family.name}: "):
-                header = family.header(data)
-                if header is not None:
-                    header.check([self._fingerprints[output][family.name]], facts)
-                content = family.content
-                if isinstance(content, Video):
-                    # Decoded later, and only the frames that the batch has.
-                    value, shape = data, content.shape(data)
-                else:
-                    value = family.decode(data)
-                    shape = tuple(getattr(value, "shape", ()))
-                family.check_length(shape, header, int(facts["n_frames"]), fps)
+                # A video is decoded later, and only the frames that the batch has.
+                value, header = version.read(data, facts, fps)
             is_array = isinstance(value, np.ndarray)
             values[family.name] = StoredValue(
                 torch.from_numpy(value) if is_array else value, header
