@@ -7,8 +7,8 @@
 
 Films show the number of each frame. `faults` reads right values, then values into each of which one
 fault was put, drawn from a seed: of all kinds in turn. A fault counts as refused if reading its
-sample, or opening the dataset, raises. `traffic` counts what the process reads and writes
-(/proc/self/io), so that reads of tables count too. `ranks` reads an epoch as so many ranks would,
+sample, or opening the dataset, raises. `traffic` counts what the store of
+OUT reads and writes, in all and by kind of object. `ranks` reads an epoch as so many ranks would,
 one after the other, and compares the union of their samples with the corpus; then it reads the same
 tars with webdataset and Megatron-Energon from a folder, all members, one process each, no decoding.
 """
@@ -121,6 +121,10 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if options.what == "make":
+        shutil.rmtree(options.folder, ignore_errors=True)
+    (options.folder / "own").mkdir(parents=True, exist_ok=True)
+    (options.folder / "own" / "bench_values.py").write_text(OWN)
     own = str((options.folder / "own").resolve())
     sys.path.insert(0, own)
     os.environ["PYTHONPATH"] = os.pathsep.join([own, os.environ.get("PYTHONPATH", "")])
@@ -152,10 +156,7 @@ TABLE_COLUMN = {"use": "bench_values:BenchTableColumn"}
 
 def make(options: argparse.Namespace) -> dict[str, Any]:
     """Makes films of one shot each, and an output without annotators."""
-    shutil.rmtree(options.folder, ignore_errors=True)
-    (options.folder / "in").mkdir(parents=True)
-    (options.folder / "own").mkdir()
-    (options.folder / "own" / "bench_values.py").write_text(OWN)
+    (options.folder / "in").mkdir()
     n_films = 8
     n_frames = -(-options.clips // n_films) * WINDOW
 
@@ -174,20 +175,77 @@ def make(options: argparse.Namespace) -> dict[str, Any]:
     return {"clips": summary["counts"]["kept"], "tar_bytes": tars}
 
 
-def spent() -> dict[str, float]:
-    """Returns what this process has read and written so far, and its CPU-seconds."""
-    lines = Path("/proc/self/io").read_text().splitlines()
-    counts = {name: int(value) for name, value in (line.split(": ") for line in lines)}
-    times = os.times()
-    cpu_s = times.user + times.system + times.children_user + times.children_system
-    return {"read": counts["rchar"], "written": counts["wchar"], "cpu_s": cpu_s}
+COUNTS: Counter[str] = Counter()
+"""Bytes that the store has read and written, and by kind of object."""
+
+
+class Counted:
+    """A stream that counts its bytes."""
+
+    def __init__(self, stream: Any, kind: str, what: str) -> None:  # noqa: ANN401
+        self._stream, self._kind, self._what = stream, kind, what
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._stream, name)
+
+    def __enter__(self) -> "Counted":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def _count(self, n: int) -> None:
+        COUNTS[self._what] += n
+        COUNTS[f"{self._what} {self._kind}"] += n
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._stream.read(size)
+        self._count(len(data))
+        return data
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401
+        n: int = self._stream.readinto(buffer)
+        self._count(n)
+        return n
+
+    def write(self, data: Any) -> int:  # noqa: ANN401
+        self._count(len(memoryview(data)))
+        return int(self._stream.write(data))
+
+
+def count_bytes(patch: Any) -> None:  # noqa: ANN401 - pytest's MonkeyPatch
+    """Counts what folders read and write from now on."""
+    from contextlib import contextmanager
+
+    from curator.storage.local_store import LocalStore
+
+    def kind_of(key: str) -> str:
+        return "tar" if key.endswith(".tar") else key.partition("/")[0]
+
+    opened, ranged, created = LocalStore.open, LocalStore.read_range, LocalStore.create
+
+    def read_range(self: LocalStore, key: str, start: int, end: int) -> bytes:
+        data = ranged(self, key, start, end)
+        Counted(None, kind_of(key), "read")._count(len(data))
+        return data
+
+    @contextmanager
+    def create(self: LocalStore, key: str) -> Iterator[Any]:
+        with created(self, key) as stream:
+            yield Counted(stream, kind_of(key), "written")
+
+    patch.setattr(LocalStore, "open", lambda s, key: Counted(opened(s, key), kind_of(key), "read"))
+    patch.setattr(LocalStore, "read_range", read_range)
+    patch.setattr(LocalStore, "create", create)
 
 
 def cost(work: Callable[[], object]) -> dict[str, float]:
     """Returns what a piece of work reads, writes and computes."""
-    before = spent()
+    before, begin = COUNTS.copy(), os.times()
     work()
-    return {name: value - before[name] for name, value in spent().items()}
+    end = os.times()
+    cpu_s = sum(end[:4]) - sum(begin[:4])
+    return {"cpu_s": round(cpu_s, 2), **(COUNTS - before)}
 
 
 def traffic(options: argparse.Namespace) -> dict[str, Any]:
@@ -204,21 +262,22 @@ def traffic(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"tar_bytes": tars}
     with pytest.MonkeyPatch.context() as patch:
         work_here(patch)
-        found["nothing_new"] = cost(lambda: curate(options, out))
+        count_bytes(patch)
+        found["first_after_copying"] = cost(lambda: curate(options, out))
         found["family"] = cost(lambda: curate(options, out, LATENTS))
         found["same"] = cost(lambda: curate(options, out, LATENTS))
         found["column_of_table"] = cost(lambda: curate(options, out, LATENTS, TABLE_COLUMN))
         found["column"] = cost(lambda: curate(options, out, LATENTS, COLUMN))
-    with_values = sum(path.stat().st_size for path in tars_of(out))
-    found["value_bytes"] = with_values - tars
+        with_values = sum(path.stat().st_size for path in tars_of(out))
+        found["value_bytes"] = with_values - tars
 
-    def epoch(**settings: object) -> Callable[[], object]:
-        dataset = ClipDataset(str(out), batch_size=8, **settings)  # type: ignore[arg-type]
-        return lambda: [batch["key"] for batch in ClipLoader(dataset, num_workers=0)]
+        def epoch(**settings: object) -> Callable[[], object]:
+            dataset = ClipDataset(str(out), batch_size=8, **settings)  # type: ignore[arg-type]
+            return lambda: [batch["key"] for batch in ClipLoader(dataset, num_workers=0)]
 
-    found["epoch_of_latents"] = cost(epoch(members=["latents"], video=False))
-    found["epoch_of_both"] = cost(epoch(members=["latents"], window="latents"))
-    found["epoch_of_video"] = cost(epoch(frames=9))
+        found["epoch_of_latents"] = cost(epoch(members=["latents"], video=False))
+        found["epoch_of_both"] = cost(epoch(members=["latents"], window="latents"))
+        found["epoch_of_video"] = cost(epoch(frames=9))
     return found
 
 

@@ -42,7 +42,7 @@ FACTS = ("clip_id", "num_frames", "height", "width", "fps")
 SIZES = ("members", "member_bytes")
 """Columns with the suffixes and sizes of each sample's members, in the order of the tar."""
 
-GAP_BYTES = 64 << 10
+GAP_BYTES, LOCAL_GAP_BYTES = 64 << 10, 4 << 10
 """Members that lie further apart are read with requests of their own."""
 
 AHEAD_BYTES, AHEAD_SAMPLES = 64 << 20, 32
@@ -404,12 +404,13 @@ class SampleReader:
         if shard.sizes is None or names is None:
             return [(begin, end)]
         sizes = shard.sizes[SIZES[1]][number].as_py()
+        gap = LOCAL_GAP_BYTES if shard.store.is_local else GAP_BYTES
         spans: list[tuple[int, int]] = []
         place = begin
         for name, size in zip(names.split(), sizes, strict=True):
             after = place + BLOCK + padded(size)
             if name in self._kept:
-                if spans and place - spans[-1][1] <= GAP_BYTES:
+                if spans and place - spans[-1][1] <= gap:
                     spans[-1] = spans[-1][0], after
                 else:
                     spans.append((place, after))

@@ -332,7 +332,7 @@ def test_the_loader_reads_only_the_members_that_it_needs(
         return inner(self, key, first, end)
 
     monkeypatch.setattr(LocalStore, "read_range", read_range)
-    monkeypatch.setattr(shard_reader, "GAP_BYTES", 0)
+    monkeypatch.setattr(shard_reader, "LOCAL_GAP_BYTES", 0)
     batches(finished.out, members=["thirds"], video=False)
     partly = sum(end - first for first, end in read)
     read.clear()
