@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from curator.errors import ModelError, UsageError, one_line
+from curator.errors import ModelError, UsageError, one_line, raised_as
 from curator.installation import install_extra
 from curator.models.saved_weights import SavedWeights, json_sha256, model_folder, settings_sha256
 
@@ -127,18 +127,8 @@ class VideoVae:
         return cls(folder=path, name=name, config=config)
 
     @property
-    def n_frames_per_latent(self) -> int:
-        """Frames of the video for each latent after the first."""
-        return self._ratios[1]
-
-    @property
-    def n_pixels_per_latent(self) -> int:
-        """Pixels of the video for each latent, along height and width."""
-        return self._ratios[0]
-
-    @property
     def _ratios(self) -> tuple[int, int]:
-        """Pixels and frames per latent."""
+        """Pixels along height and width, and frames after the first, for each latent."""
         config, known = self.config, VAE_CLASSES[self.name]
         if self.name == "AutoencoderKLCogVideoX":
             sides = 2 ** (len(config["block_out_channels"]) - 1)
@@ -146,7 +136,7 @@ class VideoVae:
         if self.name == "AutoencoderKLMochi":
             return _product(config["spatial_expansions"]), _product(config["temporal_expansions"])
         if self.name.startswith("AutoencoderKLLTX"):
-            # Files of LTX-2 state other ratios than those of the layers, or none.
+            # The layers decide; a ratio in the file is optional.
             default = _LTX2_STEPS if self.name == "AutoencoderKLLTX2Video" else ("conv",) * 8
             layers = zip(
                 config.get("downsample_type", default), config["spatio_temporal_scaling"],
@@ -169,8 +159,11 @@ class VideoVae:
 
         Raises:
             UsageError: The class encodes no such window; the message names the nearest ones.
+            ModelError: `config.json` lacks a key.
         """
-        per_side, per_latent = self._ratios
+        with raised_as(ModelError, KeyError, of=f"vae {self.folder}: config.json lacks "):
+            per_side, per_latent = self._ratios
+            channels = int(self.config[VAE_CLASSES[self.name].channels])
         if n_frames < 1 or (n_frames - 1) % per_latent:
             below = max(0, (n_frames - 1) // per_latent) * per_latent + 1
             raise UsageError(
@@ -185,7 +178,6 @@ class VideoVae:
                     f"take {below} or {below + per_side}"
                 )
         width, height = size
-        channels = int(self.config[VAE_CLASSES[self.name].channels])
         n_latents = (n_frames - 1) // per_latent + 1
         # Cosmos has statistics for each channel and each of the first latent frames.
         n_known = len(self.config.get("latents_mean") or ()) // channels

@@ -126,6 +126,9 @@ def test_a_folder_without_a_vae_is_refused(tmp_path: Path, folders: Callable[[st
     config.write_text("{}")
     with pytest.raises(ModelError, match=r"config.json names no class of diffusers"):
         VideoVae.find(str(tmp_path))
+    config.write_text('{"_class_name": "AutoencoderKLLTXVideo"}')
+    with pytest.raises(ModelError, match=r"config.json lacks 'spatio_temporal_scaling'"):
+        VideoVae.find(str(tmp_path)).shape(9, SIZE, scaled=False)
     shutil.copy(folders("wan2.1") / "config.json", config)
     with pytest.raises(ModelError, match=r"diffusion_pytorch_model.safetensors does not exist"):
         latents_facts(tmp_path, size=SIZE)
