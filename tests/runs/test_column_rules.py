@@ -16,6 +16,8 @@ from curator.errors import RecipeError
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
 from curator.tools.commands.arguments import EXIT_OK
+from curator.tools.review.finished_run import open_finished
+from curator.tools.view.live_funnel import KEPT, LiveFunnel
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LIGHT = "stages=[light_columns:LightColumns]"
@@ -101,6 +103,11 @@ def test_explain_tune_and_recaption_see_the_columns_of_written_clips(
         assert "kept -> rejected  1  as 1 brightness_too_low" in told
         assert main(["tune", str(place.out), "brightness.min=0", *rules]) == EXIT_OK
         assert "rejected -> kept  1  were 1 brightness_too_low" in capsys.readouterr().out
+
+    funnel = LiveFunnel(open_finished(str(place.out)))
+    for bound, kept in ((0, 3), (third, 1), (1, 0)):
+        codes = funnel.decide([f"brightness.min={bound}"]).codes
+        assert (codes == KEPT).sum() == kept
 
     assert main(["recaption", str(place.out), "--set", "caption.enabled=false"]) == EXIT_OK
     assert place.by_brightness()[0]["brightness"] == first

@@ -66,7 +66,8 @@ def test_every_folder_is_declared_once() -> None:
     # What later runs store again is what a removal changes in place.
     lives = FolderLifetime.FINGERPRINTED, FolderLifetime.CACHE, FolderLifetime.RUN
     changed = folders_of(OnRemoval.ROWS, OnRemoval.OBJECT, OnRemoval.FOLDER)
-    assert {*changed} == {*folders_of(*lives), "candidates", "duplicate_pairs"}
+    named = {"candidates", "cuts", "duplicate_pairs", "values"}
+    assert {*changed} == {*folders_of(*lives), *named}
 
 
 @pytest.mark.parametrize(
