@@ -96,6 +96,9 @@ class DfmCache(ValueExporter[ValueOptions, DescribedTar]):
         tars = sorted(self._tars, key=lambda tar: tar.name)
         for name, data in energon_files(tars, DATASET_SCHEMA.empty_table(), prefix=""):
             job.place.put(f".nv-meta/{name}", data)
+        # For Energon 6, which DFM pins. JSON is YAML.
+        counts = {tar.name: tar.samples for tar in tars}
+        job.place.put(".nv-meta/.info.yaml", orjson.dumps({"shard_counts": counts}))
 
 
 def _described(shard: Shard, key: str, n_samples: int) -> DescribedTar:

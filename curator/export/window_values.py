@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 Expected = Mapping[str, Sequence[Scalar] | None]
 """The values of each fact that a trainer can use; None if it can use all."""
 WAN_VAE = "AutoencoderKLWan"
-WAN_TEXT: Expected = {"encoder": ("UMT5EncoderModel",)}
+WAN_TEXT: Expected = {
+    "encoder": ("UMT5EncoderModel",), "column": ("caption",), "template": ("{text}",),
+    "skip": (0,), "layer": (-1,),
+}  # fmt: skip
+"""The model's output for all tokens of the caption alone."""
 WAN_TOKENS = 512
 """Tokens of a text that Wan reads; trainers cut or refuse longer ones."""
 

@@ -37,6 +37,8 @@ from curator.stage import Annotator, StageConfig
 
 WAN = {"vae": "AutoencoderKLWan", "sample": "mean", "scaled": True, "layout": "CTHW",
        "size": "24x16"}
+TEXT = {"encoder": "UMT5EncoderModel", "column": "caption", "template": "{text}", "skip": 0,
+        "layer": -1}
 OTHERS = {
     "latents": {},
     "raw": {"scaled": False},
@@ -68,7 +70,7 @@ class Texts(Annotator[StageConfig]):
     name, version, columns, frames = "own_texts", 1, ("caption",), ()
     families = (
         Family("text_vectors", Scope.CLIP, Array("bf16", ("tokens", 8)),
-               member="text_vectors.safetensors", facts={"encoder": "UMT5EncoderModel"}),
+               member="text_vectors.safetensors", facts=TEXT),
     )
 
     def process(self, unit):
@@ -78,6 +80,8 @@ class Texts(Annotator[StageConfig]):
 class Features(Texts):
     name = "own_features"
     families = (
+        Family("shifted", Scope.CLIP, Array("f16", ("tokens", 8)),
+               member="shifted.safetensors", facts=TEXT | {"layer": -2}),
         Family("features", Scope.CLIP, Array("f16", ("tokens", 8)),
                member="features.safetensors", facts={"features": "ltx-2 19b"}),
         Family("nameless", Scope.CLIP, Array("f16", ("tokens", 8)), member="nameless.npy"),
@@ -85,7 +89,8 @@ class Features(Texts):
 
     def process(self, unit):
         text = torch.arange(24.0).reshape(3, 8).half().numpy()
-        return [{"features": text, "nameless": text} for _ in unit]
+        names = ("features", "nameless", "shifted")
+        return [dict.fromkeys(names, text) for _ in unit]
 '''
 RECIPE = {
     "stages": [{"use": f"cached_values:{name}"} for name in ("Latents", "Texts", "Features")],
@@ -270,6 +275,8 @@ def test_dfm_tars_are_opened_by_energon(cached: Cached, tmp_path: Path) -> None:
         assert (facts["processed_width"], facts["processed_height"]) == (24, 16)
         assert facts["caption"] == cached.clip["caption"]
 
+    counts = {"shard_counts": {f"train/{path.name}": 2}}
+    assert yaml.safe_load((tmp_path / ".nv-meta/.info.yaml").read_text()) == counts
     from megatron.energon import (
         DefaultTaskEncoder,
         WorkerConfig,
@@ -328,6 +335,8 @@ REFUSED = {
     "texts without facts": ("dfm-cache", {"text": "nameless"},
                             "'nameless' does not declare 'encoder'.*it declares no facts"),
     "texts of another encoder": ("dfm-cache", {"text": "features"}, "does not declare 'encoder'"),
+    "texts of another layer": ("dfm-cache", {"text": "shifted"},
+                               "'shifted' was computed with layer = -2, and NeMo DFM expects -1"),
     "which text": ("dfm-cache", {"text": None}, "--text: .* text_vectors"),
     "no text": ("dfm-cache", {"text": "raw"}, "unknown family with such values 'raw'; known"),
     "no latents": ("dfm-cache", {"latents": "latent"}, "'latent'.*latents"),

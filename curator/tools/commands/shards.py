@@ -202,7 +202,8 @@ def _add_formats(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> N
         exporters = {name: load_format(name)[0] for name in names}
     except CuratorError as error:
         parser.error(str(error))
-    lines = [f"  {name:14}{exporter.about}" for name, exporter in exporters.items()]
+    width = max(map(len, exporters)) + 2
+    lines = [f"  {name:{width}}{exporter.about}" for name, exporter in exporters.items()]
     parser.description = "\n".join(["Formats:", *lines])
     having: dict[str, list[str]] = {}
     for name, exporter in exporters.items():
