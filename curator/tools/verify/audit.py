@@ -34,9 +34,11 @@ from curator.number_text import amount
 from curator.storage import Store, open_store
 from curator.storage.file_walk import is_hidden
 from curator.tables.out_layout import (
+    CUTS,
     NEXT_MANIFEST,
     SHARDS,
     TABLES,
+    VALUES,
     FolderLifetime,
     folders_of,
     has_fixed_path,
@@ -87,6 +89,8 @@ View = tuple[ShardSet, Sequence[TarFacts]]
 """A set of shards, and the facts of its existing tars."""
 _OF_RUN = folders_of(FolderLifetime.RUN)
 """Folders that the end of a run empties."""
+_EMPTIED = frozenset({CUTS, VALUES})
+"""Folders that the end of a run empties of what no snapshot names."""
 _OF_SNAPSHOTS = folders_of(FolderLifetime.NAMED, FolderLifetime.KEPT)
 """Folders with objects that a run writes before the snapshot that names them."""
 _SUMS = frozenset({FindingCode.UNREADABLE, FindingCode.SIZE, FindingCode.HASH})
@@ -563,13 +567,15 @@ def _check_leftovers(root: Root, findings: Findings) -> None:
         return
     store = root.store
     by_folder = listed(store, (*_OF_RUN, *_OF_SNAPSHOTS))
-    of_run = [key for folder in _OF_RUN for key in by_folder[folder] if is_own(key)]
-    waiting = {
-        folder
-        for folder in _OF_SNAPSHOTS
+    unnamed = [
+        (folder, key)
+        for folder in (*_OF_RUN, *_OF_SNAPSHOTS)
         for key in by_folder[folder]
         if key not in root.named and is_own(key) and not has_fixed_path(key)
-    }
+    ]
+    emptied = _EMPTIED.union(_OF_RUN)
+    of_run = [key for folder, key in unnamed if folder in emptied]
+    waiting = {folder for folder, _ in unnamed if folder not in emptied}
     root.has_unfinished_run = bool(of_run or waiting - {SHARDS})
     if of_run and not waiting:
         words = f"{amount(len(of_run), 'object')} of a run, which its commit did not remove"
