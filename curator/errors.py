@@ -15,6 +15,7 @@ MAX_NAMED = 5
 MAX_ERROR = 1000
 """Most characters of an error of a user's code."""
 _PACKAGE = os.path.dirname(__file__)
+_CONTEXTLIB = contextmanager.__code__.co_filename
 
 
 class ErrorCode(StrEnum):
@@ -246,9 +247,21 @@ def without_run(error: ModuleNotFoundError) -> str:
 
 def in_one_line(error: Exception) -> str:
     """Formats an error of a user's code as one short line, with the file and line at fault."""
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
-    place = f" ({outside[-1].filename}:{outside[-1].lineno})" if outside else ""
+    place = place_of(error)
     text = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return (text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]} ...") + place
+
+
+def place_of(error: Exception) -> str:
+    """Returns the file and line of code outside of this package that raised an error, as ` (…)`.
+
+    Empty if only this package's code raised it, such as a check of a value.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((_PACKAGE, "<")) and frame.filename != _CONTEXTLIB
+    ]
+    return f" ({outside[-1].filename}:{outside[-1].lineno})" if outside else ""

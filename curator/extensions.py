@@ -6,7 +6,6 @@ dotted path. Any other name is a built-in class or an entry point of the kind.
 
 import importlib
 import sys
-import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,9 +15,7 @@ from importlib.metadata import packages_distributions as distributions_of_packag
 from types import MappingProxyType
 from typing import Any
 
-from curator.errors import RecipeError, unknown_key
-from curator.family import FamilyError
-from curator.family import __file__ as family_file
+from curator.errors import CuratorError, RecipeError, place_of, unknown_key
 
 
 class Kind(StrEnum):
@@ -101,13 +98,10 @@ def _from_path(name: str, kind: Kind) -> Any:  # noqa: ANN401
             f"{module_name} importable: install its package, or put its folder in PYTHONPATH, on "
             f"every node{_WITHOUT.get(kind, '')}"
         ) from error
-    except FamilyError as error:
-        place = traceback.extract_tb(error.__traceback__)
-        others = (f for f in reversed(place) if f.filename not in (family_file, "<string>"))
-        where = next(others, place[-1])
-        raise RecipeError(
-            f"{name!r} cannot be imported: {error} ({where.filename}:{where.lineno})"
-        ) from error
+    except Exception as error:
+        # Whatever the file does when it is imported is the file's fault.
+        text = str(error) if isinstance(error, CuratorError) else f"{type(error).__name__}: {error}"
+        raise RecipeError(f"{name!r} cannot be imported: {text}{place_of(error)}") from error
     try:
         return getattr(module, attribute)
     except AttributeError as error:

@@ -22,6 +22,7 @@ from curator.executor.progress import ProgressStep
 from curator.extensions import Extension, Kind, load_extension
 from curator.family import FamilyError, Scope
 from curator.fingerprints import fingerprint
+from curator.frame_axes import AxisError
 from curator.measures.clip_semantics import Semantics
 from curator.measures.filtering import FilterNeeds
 from curator.models.weight_store import ModelStore
@@ -421,7 +422,12 @@ def _loaded(entry: StageEntry) -> tuple[Extension, AnyGraphStage]:
         where = ": ".join(filter(None, (".".join(location), why)))
         raise RecipeError(f"stages: config of {entry.use!r}: {where}") from error
     _refuse_incomplete(entry.use, target)
-    stage = target(config)
+    try:
+        stage = target(config)
+        if isinstance(stage, Annotator):
+            stage.declared_families()
+    except (FamilyError, AxisError) as error:
+        raise RecipeError(f"stages: {entry.use!r}: {error}") from error
     if not isinstance(stage, Annotator):
         # The reason of an annotator follows from its name, which is checked.
         _refuse_odd_reasons(entry.use, stage)

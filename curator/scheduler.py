@@ -395,6 +395,13 @@ class Scheduler:
                         made.columns.append((column, values.key_of_clip))
                     else:
                         made.members.add(column, values.key_of_clip)
+            for stage, values in zip(all_stages, found, strict=True):
+                if stage.windows is not None and (n := int((values.key_of_clip < 0).sum())):
+                    made.lacking[stage.name] += n
+                    logger.warning(
+                        "%s: %d of %d clips are shorter than its windows of %d frames, and have "
+                        "no values", stage.name, n, len(clips), stage.windows.span,
+                    )  # fmt: skip
             # Workers load no model of a stage whose values are all stored.
             is_needed = [bool(len(values.first_clips)) for values in found]
             chain, all_values = (
@@ -598,7 +605,7 @@ def _add_failures(
     failed = np.flatnonzero(np.isin(values.key_of_clip, list(errors))).tolist()
     first = f"such as {clips[failed[0]][0].clip_id}: {errors[int(values.key_of_clip[failed[0]])]}"
     if not stage.required:
-        made.lacking[stage.name] = len(failed)
+        made.lacking[stage.name] += len(failed)
         logger.warning("%s: clips without its values: %d, %s", stage.name, len(failed), first)
         return
     n_wanting = int(values.is_key_missing[values.key_of_clip[values.key_of_clip >= 0]].sum())

@@ -879,11 +879,14 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         requests = [(getattr(f.at, "__qualname__", str(f.at)), f.size) for f in self.frames]
         made_by = self.name, self.version, self.settings(), self.models()
         reads = requests, self.columns, *([self.signals] if self.signals else [])
-        families = [replace(family, windows=self.windows) for family in self.families]
         return {
             family.name: FamilyVersion(family, fingerprint(*made_by, family.to_json(), *reads))
-            for family in families
+            for family in self.declared_families()
         }
+
+    def declared_families(self) -> list[Family]:
+        """Returns the families with the stage's windows; raises `FamilyError` if they exclude."""
+        return [replace(family, windows=self.windows) for family in self.families]
 
     def reads_columns(self) -> tuple[str, ...]:
         """Returns `columns`, and those that place a clip in the tracks that the stage reads."""

@@ -1,12 +1,14 @@
 """Declarations of families, and the values that fit them."""
 
 import json
+import traceback
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 
+from curator.errors import in_one_line
 from curator.family import (
     FRAMES,
     Array,
@@ -129,6 +131,16 @@ def test_a_declaration_is_read_without_the_stage(content: OneOf) -> None:
         damaged = {name: value for name, value in made.to_json().items() if name != key}
         with pytest.raises(FamilyError):
             FamilyVersion.from_json(damaged)
+
+
+def test_an_error_of_this_package_names_no_place_of_it() -> None:
+    """Pins that a wrong value does not send its author to a line of Python's library."""
+    with pytest.raises(FamilyError) as caught:
+        family(Array("f16", (3,)), "values.npy").encode(np.zeros(4, np.float16))
+    own = [f for f in traceback.extract_tb(caught.tb) if f.filename != __file__]
+    caught.value.__traceback__ = caught.tb.tb_next
+    assert own
+    assert in_one_line(caught.value).endswith("expected [3]")
 
 
 def test_an_axis_of_frames_has_an_entry_for_each_frame() -> None:

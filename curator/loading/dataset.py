@@ -140,8 +140,8 @@ class ClipDataset(IterableDataset[Batch]):
             when its sample is read.
         whole_clip_values: Reads such families despite windows: a batch then has frames
             `start_frame` to … beside values of all frames, and the caller cuts the values.
-        video: Decodes frames. False decodes nothing, and batches have no `video`, `fps` or
-            `start_frame`.
+        video: Decodes frames. False decodes none, and batches have no `video` and `fps`; they have
+            `start_frame` only if stored windows are drawn.
         seed: Seed of the order and of random windows.
         shuffle: Window of the shuffle, in samples; tars are shuffled too. 0 keeps the order of tars
             and samples.
@@ -278,12 +278,12 @@ class ClipDataset(IterableDataset[Batch]):
             decoder_threads=decoder_threads,
         )
         self._windows = {name: make(frames=n) for name, n in _by_name("frames", frames).items()}
-        has_least = video and (rate is not None or stored is not None)
+        has_least = stored is not None or (video and rate is not None)
         selection = select_clips(
             outputs,
             _names(buckets),
             (lambda name: self._window_of(name).span) if has_least else None,
-            None if stored is None or not video else stored.member,
+            None if stored is None else stored.member,
         )
         self.excluded = selection.excluded
         self._shards = selection.shards
@@ -298,7 +298,9 @@ class ClipDataset(IterableDataset[Batch]):
                 "`excluded`); %s", by, n_short, Excluded.TOO_SHORT, remedy,
             )  # fmt: skip
         self._of_frames = self._values.of_whole_clips()
-        if whole_clip_values or not video:
+        self._draws = video or stored is not None
+        """Whether batches have windows; without, values are of whole clips."""
+        if whole_clip_values or not self._draws:
             self._of_frames = []
         found = selection.buckets
         _check_names("frames", frames, selection.known)
@@ -650,8 +652,11 @@ class ClipDataset(IterableDataset[Batch]):
                     name=samples[-1].name,
                 )
             )
-        clips = [self._clip(sample) for sample in samples] if self.video else None
-        batch = {} if clips is None else self._frames(samples, clips)
+        clips = [self._clip(sample) for sample in samples] if self._draws else None
+        batch: Batch = {}
+        if clips is not None:
+            batch["start_frame"] = torch.tensor([clip.start for clip in clips])
+            batch |= self._frames(samples, clips) if self.video else {}
         captions = [
             self._caption(sample, None if clips is None else clips[b])
             for b, sample in enumerate(samples)
@@ -673,7 +678,6 @@ class ClipDataset(IterableDataset[Batch]):
                 for sample, caption in zip(samples, captions, strict=True)
             ]
             batch["caption_embedding"] = caption_embeddings(vectors)
-        # Without video, there are no windows, and values are of the whole clip.
         frames = None
         if clips is not None:
             frames = [
@@ -716,7 +720,6 @@ class ClipDataset(IterableDataset[Batch]):
         batch: Batch = {
             "video": results[0],
             "fps": torch.tensor([window.rate(sample.fact["fps"]) for sample in samples]),
-            "start_frame": torch.tensor([clip.start for clip in clips]),
         }
         if on_device is not None:
             batch["not_on_gpu"] = dict(refused)
@@ -757,7 +760,7 @@ class ClipDataset(IterableDataset[Batch]):
         end = start + int(offsets[-1]) + 1
         self._check_whole(bucket, n_frames, f"the window of {name} is frames {start} to {end} of")
         return ClipWindow(
-            mp4=sample.read["mp4"],
+            mp4=sample.read.get("mp4", b""),
             wanted=start + offsets,
             rate=rate_of(fact),
             decoder_threads=window.decoder_threads,

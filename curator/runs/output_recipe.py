@@ -29,7 +29,8 @@ _OF_NO_STAGE = {
     "run.marks": FILTERED_AGAIN,
     **{key: FILTERED_AGAIN for key, _ in OF_FORM.values()},
     "run.mode": "all clips are decided about again, except in mode growing without clusters",
-    "stages": "changed stages filter, cut or annotate clips again",
+    "stages": "changed stages filter, cut or annotate clips again; values of stages that are left "
+    "out leave the samples",
     "train_for": "the summary of the run says what other trainers see",
     "models": "weights are read from this place",
 }

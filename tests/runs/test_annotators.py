@@ -439,6 +439,8 @@ class Captions(MeanLatents):
         ("[twice:Sources]", "scope clip"),
         ("[twice:Path]", "'../evil'"),
         ("[wrong:Wrong]", r"expected one of npy, safetensors \(.*wrong.py:25"),
+        ("[late:Windowed]", r"'late:Windowed': family 'one': windows with the member 'one.npy'"),
+        ("[typo:Typo]", r"TypeError: .*select.*typo.py:\d+"),
         ("[twice:Captions]", "'caption' makes the member 'text.npy'"),
         ("[{use: mean_latents:MeanLatents, before: dedup}]", "leave out before and after"),
         ("[{use: mean_latents:MeanLatents, config: {blok: 1}}]", "blok"),
@@ -452,6 +454,17 @@ def test_an_annotator_that_cannot_stand_there_is_refused(stages: str, said: str,
         '        Family("one", Scope.CLIP, Array("f32", ("d",)), member="one.txt"),\n    )\n'
     )
     (own.parent / "wrong.py").write_text(wrong)
+    (own.parent / "late.py").write_text(
+        "from curator.family import Windows\n"
+        + wrong.replace("one.txt", "one.npy").replace(
+            "Wrong(MeanLatents):", "Windowed(MeanLatents):"
+        )
+        + "    windows = Windows(frames=9)\n"
+    )
+    typo = wrong[: wrong.index("    families")] + "    frames = (FrameRequest(select=1),)\n"
+    (own.parent / "typo.py").write_text(
+        "from curator.stage import FrameRequest\n" + typo.replace("class Wrong", "class Typo")
+    )
     with pytest.raises(RecipeError, match=said):
         graph_of(load_recipe("quickstart", [f"stages={stages}"]))
 

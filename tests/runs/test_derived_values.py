@@ -159,6 +159,7 @@ def finished(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Derived:
     summary = place.run()
     assert summary["counts"]["kept"] == 2
     assert summary["work"]["seen_made"] == 1, "a clip shorter than a window has no value"
+    assert summary["work"]["of_windows_lacking"] == 1
     assert summary["work"]["squares_made"] == 2
     return place
 
@@ -213,6 +214,23 @@ def test_values_of_times_and_of_requested_frames_follow_the_window(
     assert len(found) > 2
     whole = {b["key"][0]: b for b in batches(finished.out, members=["thirds"], video=False)}
     assert sorted(len(batch["thirds"][0]) for batch in whole.values()) == [2, 6]
+
+
+def test_windows_are_drawn_without_frames_too(finished: Derived) -> None:
+    """Pins that a training on latents alone gets one window, and no clip without windows."""
+    with_frames = ClipDataset(str(finished.out), members=["seen"], window="seen", batch_size=1)
+    without = ClipDataset(
+        str(finished.out), members=["seen"], window="seen", batch_size=1, video=False
+    )
+    assert without.excluded == {"too_short": 1}
+    for epoch in range(8):
+        with_frames.set_epoch(epoch)
+        without.set_epoch(epoch)
+        (shown_batch,), (batch,) = with_frames, without
+        assert "video" not in batch
+        assert batch["seen"].shape == (1, 7)
+        assert torch.equal(batch["seen"], shown_batch["seen"])
+        assert torch.equal(batch["start_frame"], shown_batch["start_frame"])
 
 
 def test_a_family_of_windows_needs_its_window(finished: Derived) -> None:
