@@ -17,12 +17,14 @@ from curator.family import (
     Kind,
     Scope,
     Text,
+    Video,
     per_second,
 )
 from curator.frame_axes import TimeAxis
+from curator.media import value_video
 from curator.value_header import ValueHeader
 
-OneOf = Array | Text | Bytes
+OneOf = Array | Text | Bytes | Video
 
 
 def family(content: OneOf, member: str) -> Family:
@@ -65,6 +67,22 @@ def test_equal_values_have_equal_bytes_in_every_process(kind: Kind) -> None:
     assert len(names) == 6
     assert made.header(data) == header
     assert torch.equal(torch.as_tensor(made.decode(data)), value)
+
+
+def test_metadata_of_another_form_is_no_header() -> None:
+    """Pins that `verify` reports such a value, and does not end with an error of its own."""
+    metadata = b'{"__metadata__":["family"]}'
+    data = len(metadata).to_bytes(8, "little") + metadata
+    with pytest.raises(FamilyError, match="no header"):
+        family(Array("f32", (2,)), "values.safetensors").header(data)
+    frames = np.zeros((2, 32, 32), np.uint16)
+    for comment in ('["family"]', "7"):
+        video = value_video.encode_video(frames, fps=Fraction(25), crf=None, metadata={})
+        begin = video.index(b'{"sha256":"')
+        length = video.index(b'"}', begin) + 2 - begin
+        video = video[:begin] + comment.encode().ljust(length) + video[begin + length :]
+        with pytest.raises(FamilyError, match=r"no header|no video"):
+            family(Video("ffv1"), "values.mkv").header(video)
 
 
 @pytest.mark.parametrize(
