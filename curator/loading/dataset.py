@@ -127,7 +127,8 @@ class ClipDataset(IterableDataset[Batch]):
         captions: Share of each length of captions, such as `{"short": 0.1, "long": 0.9}`: the
             caption is that of the annotation's window that holds most of the drawn frames. The draw
             depends on seed, epoch and clip. None gives the sample's `txt`.
-        caption_dropout: Share of samples whose caption is the empty text.
+        caption_dropout: Share of samples whose caption is the empty text. They have None for values
+            that were computed from the caption alone.
         caption_embedding: Reads the caption's embedding (`text.npy`) into `caption_embedding`.
         members: Names of families to read, such as latents that annotators stored in the samples,
             or a mapping from names to the facts that this training expects of each family, such as
@@ -141,7 +142,8 @@ class ClipDataset(IterableDataset[Batch]):
         whole_clip_values: Reads such families despite windows: a batch then has frames
             `start_frame` to … beside values of all frames, and the caller cuts the values.
         video: Decodes frames. False decodes nothing, and batches have no `video`, `fps` or
-            `start_frame`.
+            `start_frame`. Values are then of the whole clip, or of a window that `window` draws by
+            the name of a family.
         seed: Seed of the order and of random windows.
         shuffle: Window of the shuffle, in samples; tars are shuffled too. 0 keeps the order of tars
             and samples.
@@ -267,7 +269,8 @@ class ClipDataset(IterableDataset[Batch]):
             ],
             Reads(video=video, families=frozenset(members)),
         )  # fmt: skip
-        self._values = StoredValues(members, outputs.families, outputs.fingerprints, window)
+        families = [each.families for each in outputs.loaded]
+        self._values = StoredValues(members, families, window)
         rate, stored = _rate(fps), self._values.drawn
         frames, stride = _of_stored(stored, frames, stride, rate)
         make = partial(
@@ -278,12 +281,14 @@ class ClipDataset(IterableDataset[Batch]):
             decoder_threads=decoder_threads,
         )
         self._windows = {name: make(frames=n) for name, n in _by_name("frames", frames).items()}
-        has_least = video and (rate is not None or stored is not None)
+        self._has_windows = video or stored is not None
+        """Whether batches have frames of windows, or values of drawn windows."""
+        has_least = stored is not None or (video and rate is not None)
         selection = select_clips(
             outputs,
             _names(buckets),
             (lambda name: self._window_of(name).span) if has_least else None,
-            None if stored is None or not video else stored.member,
+            None if stored is None else stored.member,
         )
         self.excluded = selection.excluded
         self._shards = selection.shards
@@ -298,7 +303,7 @@ class ClipDataset(IterableDataset[Batch]):
                 "`excluded`); %s", by, n_short, Excluded.TOO_SHORT, remedy,
             )  # fmt: skip
         self._of_frames = self._values.of_whole_clips()
-        if whole_clip_values or not video:
+        if whole_clip_values or not self._has_windows:
             self._of_frames = []
         found = selection.buckets
         _check_names("frames", frames, selection.known)
@@ -650,12 +655,15 @@ class ClipDataset(IterableDataset[Batch]):
                     name=samples[-1].name,
                 )
             )
-        clips = [self._clip(sample) for sample in samples] if self.video else None
-        batch = {} if clips is None else self._frames(samples, clips)
+        clips = [self._clip(sample) for sample in samples] if self._has_windows else None
+        batch = self._frames(samples, clips) if self.video and clips is not None else {}
         captions = [
             self._caption(sample, None if clips is None else clips[b])
             for b, sample in enumerate(samples)
         ]
+        for sample, caption in zip(samples, captions, strict=True):
+            for name, value in sample.values.items():
+                sample.values[name] = None if value is None else value.beside(caption.kind)
         batch |= {
             "caption": repeated([caption.text for caption in captions]),
             "caption_kind": [caption.kind for caption in captions],
@@ -673,7 +681,7 @@ class ClipDataset(IterableDataset[Batch]):
                 for sample, caption in zip(samples, captions, strict=True)
             ]
             batch["caption_embedding"] = caption_embeddings(vectors)
-        # Without video, there are no windows, and values are of the whole clip.
+        # Without windows, values are of the whole clip.
         frames = None
         if clips is not None:
             frames = [
@@ -757,7 +765,7 @@ class ClipDataset(IterableDataset[Batch]):
         end = start + int(offsets[-1]) + 1
         self._check_whole(bucket, n_frames, f"the window of {name} is frames {start} to {end} of")
         return ClipWindow(
-            mp4=sample.read["mp4"],
+            mp4=sample.read["mp4"] if self.video else b"",
             wanted=start + offsets,
             rate=rate_of(fact),
             decoder_threads=window.decoder_threads,
