@@ -20,7 +20,7 @@ from curator.family import (
     Video,
     per_second,
 )
-from curator.frame_axes import TimeAxis
+from curator.frame_axes import AxisError, TimeAxis
 from curator.media import value_video
 from curator.value_header import ValueHeader
 
@@ -159,3 +159,20 @@ def test_an_axis_of_frames_has_an_entry_for_each_frame() -> None:
     with pytest.raises(FamilyError, match="at most one axis of time"):
         Array("f32", (FRAMES, per_second(2)))
     assert family(Array("f32", ("t",)), "values.npy").time_axis is None
+
+
+@pytest.mark.parametrize("fact", [float("nan"), float("inf"), (1, 2)])
+def test_facts_that_json_does_not_have_are_refused(fact: object) -> None:
+    """Pins that the manifest stays JSON."""
+    with pytest.raises(
+        FamilyError, match=r"fact 'scale' is .*; expected a finite number or a text"
+    ):
+        Family("v", Scope.CLIP, Array("f32", (2,)), member="v.safetensors", facts={"scale": fact})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf"), "often", "1/0"])
+def test_rates_that_are_none_are_refused(rate: float | str) -> None:
+    with pytest.raises(AxisError, match="expected a number above 0"):
+        per_second(rate)
+    with pytest.raises(FamilyError, match="expected a number above 0"):
+        Array("f32", (f"per_second:{rate}",))
