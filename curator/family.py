@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -157,8 +158,12 @@ class Family:
     def _check_header(self) -> None:
         """Refuses what needs a header in a member that has none, and axes that windows exclude."""
         for name, value in self.facts.items():
-            if not isinstance(value, Scalar):
-                raise self._error(f"fact {name!r} is {value!r:.80}; expected a number or a text")
+            # JSON has neither NaN nor infinity, and NaN equals nothing that a training expects.
+            is_finite = not isinstance(value, float) or isfinite(value)
+            if not (isinstance(value, Scalar) and is_finite):
+                raise self._error(
+                    f"fact {name!r} is {value!r:.80}; expected a finite number or a text"
+                )
         axis = self.time_axis
         if self.windows is not None and axis is not None:
             raise self._error("windows with a video or an axis of time; expected one of them")

@@ -36,10 +36,17 @@ def per_second(rate: float | str | Fraction) -> str:
 
         Array("f32", (per_second(50), 80))
     """
-    exact = Fraction(str(rate)) if isinstance(rate, float) else Fraction(rate)
+    return f"{_PER_SECOND}{_exact(rate, f'{rate!r} entries per second')}"
+
+
+def _exact(rate: float | str | Fraction, named: str) -> Fraction:
+    try:
+        exact = Fraction(str(rate))
+    except (ValueError, ZeroDivisionError):
+        exact = Fraction(0)
     if exact <= 0:
-        raise AxisError(f"{rate!r} entries per second; expected a number above 0")
-    return f"{_PER_SECOND}{exact}"
+        raise AxisError(f"{named}; expected a number above 0, as in per_second(25)")
+    return exact
 
 
 class DrawnFrames(NamedTuple):
@@ -86,11 +93,8 @@ class TimeAxis:
             elif axis == REQUESTED:
                 found.append(cls(place, is_requested=True))
             elif isinstance(axis, str) and axis.startswith(_PER_SECOND):
-                try:
-                    rate = Fraction(axis.removeprefix(_PER_SECOND))
-                except (ValueError, ZeroDivisionError) as error:
-                    raise AxisError(f"axis {axis!r}; expected per_second(25)") from error
-                found.append(cls(place, rate=rate))
+                rate = axis.removeprefix(_PER_SECOND)
+                found.append(cls(place, rate=_exact(rate, f"axis {axis!r}")))
         if len(found) > 1:
             raise AxisError(f"axes {list(axes)}; expected at most one axis of time")
         return found[0] if found else None

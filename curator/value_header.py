@@ -74,7 +74,7 @@ class ValueHeader:
                     if name.startswith(_COLUMN)
                 },
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise HeaderError(f"no header ({error!r})") from error
         if (told := str(metadata.get(HASH))) != digest:
             raise HeaderError(

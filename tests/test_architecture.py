@@ -204,6 +204,7 @@ LITERALS_OF_COLUMNS = {
     "loading/dataset.py": {"caption": 2},
     "loading/ray_decoding.py": {"caption": 1, "shard": 2},
     "loading/shard_reader.py": {"shard": 3},
+    "loading/stored_values.py": {"caption": 1},
     "models/saved_text_model.py": {"caption": 1},
     "recipe.py": {"cluster": 1, "dedup": 1},  # a column, and a section of the recipe
     "runs/corpus.py": {"cluster": 1},

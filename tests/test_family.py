@@ -19,12 +19,14 @@ from curator.family import (
     Kind,
     Scope,
     Text,
+    Video,
     per_second,
 )
-from curator.frame_axes import TimeAxis
+from curator.frame_axes import AxisError, TimeAxis
+from curator.media import value_video
 from curator.value_header import ValueHeader
 
-OneOf = Array | Text | Bytes
+OneOf = Array | Text | Bytes | Video
 
 
 def family(content: OneOf, member: str) -> Family:
@@ -67,6 +69,22 @@ def test_equal_values_have_equal_bytes_in_every_process(kind: Kind) -> None:
     assert len(names) == 6
     assert made.header(data) == header
     assert torch.equal(torch.as_tensor(made.decode(data)), value)
+
+
+def test_metadata_of_another_form_is_no_header() -> None:
+    """Pins that `verify` reports such a value, and does not end with an error of its own."""
+    metadata = b'{"__metadata__":["family"]}'
+    data = len(metadata).to_bytes(8, "little") + metadata
+    with pytest.raises(FamilyError, match="no header"):
+        family(Array("f32", (2,)), "values.safetensors").header(data)
+    frames = np.zeros((2, 32, 32), np.uint16)
+    for comment in ('["family"]', "7"):
+        video = value_video.encode_video(frames, fps=Fraction(25), crf=None, metadata={})
+        begin = video.index(b'{"sha256":"')
+        length = video.index(b'"}', begin) + 2 - begin
+        video = video[:begin] + comment.encode().ljust(length) + video[begin + length :]
+        with pytest.raises(FamilyError, match=r"no header|no video"):
+            family(Video("ffv1"), "values.mkv").header(video)
 
 
 @pytest.mark.parametrize(
@@ -153,3 +171,20 @@ def test_an_axis_of_frames_has_an_entry_for_each_frame() -> None:
     with pytest.raises(FamilyError, match="at most one axis of time"):
         Array("f32", (FRAMES, per_second(2)))
     assert family(Array("f32", ("t",)), "values.npy").time_axis is None
+
+
+@pytest.mark.parametrize("fact", [float("nan"), float("inf"), (1, 2)])
+def test_facts_that_json_does_not_have_are_refused(fact: object) -> None:
+    """Pins that the manifest stays JSON."""
+    with pytest.raises(
+        FamilyError, match=r"fact 'scale' is .*; expected a finite number or a text"
+    ):
+        Family("v", Scope.CLIP, Array("f32", (2,)), member="v.safetensors", facts={"scale": fact})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf"), "often", "1/0"])
+def test_rates_that_are_none_are_refused(rate: float | str) -> None:
+    with pytest.raises(AxisError, match="expected a number above 0"):
+        per_second(rate)
+    with pytest.raises(FamilyError, match="expected a number above 0"):
+        Array("f32", (f"per_second:{rate}",))

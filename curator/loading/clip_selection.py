@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.errors import DamagedError, UsageError, unknown_key
-from curator.family import Family
 from curator.loading.shard_reader import LoadedOutput, LocalShard, Reads, read_output
 from curator.number_text import amount
 from curator.storage import open_store
@@ -139,23 +138,10 @@ def rate_in_table(fps: float | Fraction) -> Fraction:
 
 
 class OpenedOutputs(NamedTuple):
-    """Outputs, and which of their clips to read.
-
-    Attributes:
-        families: Families with members in all outputs, by name.
-    """
+    """Outputs, and which of their clips to read."""
 
     choices: Sequence[OutputChoice]
     loaded: Sequence[LoadedOutput]
-    families: Mapping[str, Family]
-
-    @property
-    def fingerprints(self) -> list[dict[str, str]]:
-        """Fingerprint of each family, by name, for each output."""
-        return [
-            {name: version.fingerprint for name, version in each.families.items()}
-            for each in self.loaded
-        ]
 
 
 def open_outputs(choices: Sequence[OutputChoice], reads: Reads) -> OpenedOutputs:
@@ -173,7 +159,7 @@ def open_outputs(choices: Sequence[OutputChoice], reads: Reads) -> OpenedOutputs
         )
         for c in choices
     ]
-    return OpenedOutputs(choices, loaded, _common_families(loaded))
+    return OpenedOutputs(choices, loaded)
 
 
 def select_clips(
@@ -194,7 +180,7 @@ def select_clips(
     Raises:
         UsageError: An argument does not fit the outputs, or nothing is left to read.
     """
-    choices, outputs, _ = opened
+    choices, outputs = opened
     known = sorted({shard.bucket for loaded in outputs for shard in loaded.shards})
     for name in buckets or ():
         if name not in known:
@@ -384,14 +370,3 @@ def _chosen_buckets(
             rates=(float(rates.min()), float(rates.max())),
         )
     return found
-
-
-def _common_families(outputs: Sequence[LoadedOutput]) -> dict[str, Family]:
-    first, *others = [
-        {name: version.family for name, version in loaded.families.items()} for loaded in outputs
-    ]
-    return {
-        name: family
-        for name, family in first.items()
-        if all(other.get(name) == family for other in others)
-    }

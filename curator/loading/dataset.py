@@ -127,7 +127,8 @@ class ClipDataset(IterableDataset[Batch]):
         captions: Share of each length of captions, such as `{"short": 0.1, "long": 0.9}`: the
             caption is that of the annotation's window that holds most of the drawn frames. The draw
             depends on seed, epoch and clip. None gives the sample's `txt`.
-        caption_dropout: Share of samples whose caption is the empty text.
+        caption_dropout: Share of samples whose caption is the empty text. They have None for values
+            that were computed from the caption alone.
         caption_embedding: Reads the caption's embedding (`text.npy`) into `caption_embedding`.
         members: Names of families to read, such as latents that annotators stored in the samples,
             or a mapping from names to the facts that this training expects of each family, such as
@@ -140,8 +141,9 @@ class ClipDataset(IterableDataset[Batch]):
             when its sample is read.
         whole_clip_values: Reads such families despite windows: a batch then has frames
             `start_frame` to … beside values of all frames, and the caller cuts the values.
-        video: Decodes frames. False decodes none, and batches have no `video` and `fps`; they have
-            `start_frame` only if stored windows are drawn.
+        video: Decodes frames. False decodes none, and batches have no `video` and `fps`. Values are
+            then of the whole clip, or of a window that `window` draws by the name of a family, and
+            `start_frame` is its first frame.
         seed: Seed of the order and of random windows.
         shuffle: Window of the shuffle, in samples; tars are shuffled too. 0 keeps the order of tars
             and samples.
@@ -267,7 +269,8 @@ class ClipDataset(IterableDataset[Batch]):
             ],
             Reads(video=video, families=frozenset(members)),
         )  # fmt: skip
-        self._values = StoredValues(members, outputs.families, outputs.fingerprints, window)
+        families = [each.families for each in outputs.loaded]
+        self._values = StoredValues(members, families, window)
         rate, stored = _rate(fps), self._values.drawn
         frames, stride = _of_stored(stored, frames, stride, rate)
         make = partial(
@@ -661,6 +664,9 @@ class ClipDataset(IterableDataset[Batch]):
             self._caption(sample, None if clips is None else clips[b])
             for b, sample in enumerate(samples)
         ]
+        for sample, caption in zip(samples, captions, strict=True):
+            for name, value in sample.values.items():
+                sample.values[name] = None if value is None else value.beside(caption.kind)
         batch |= {
             "caption": repeated([caption.text for caption in captions]),
             "caption_kind": [caption.kind for caption in captions],

@@ -5,6 +5,7 @@ length when its sample is read. Values then have the entries of the frames, or t
 batch has.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -15,13 +16,18 @@ import torch
 from curator.errors import ShardError, UsageError, raised_as, unknown_key
 from curator.family import Family, FamilyError, FamilyVersion, Scalar, Video
 from curator.frame_axes import DrawnFrames
+from curator.loading.caption_choice import DROPPED, TEXT
 from curator.loading.window_decoder import ClipWindow, decode_window
 from curator.value_header import HeaderError, ValueHeader
+
+logger = logging.getLogger(__name__)
 
 Expected = Mapping[str, Scalar]
 Members = Sequence[str] | Mapping[str, Expected | None]
 """Names of families, perhaps each with the facts that a training expects of it."""
 _PLACES = ("first", "random")
+_CAPTIONS = {"caption", "short_caption"}
+"""Columns that `caption_dropout` and `captions` replace in a batch."""
 
 
 class ShownFrames(NamedTuple):
@@ -53,14 +59,29 @@ class StoredValue(NamedTuple):
         """Frames that the header names: starts of windows, or requested frames."""
         return (self.header.frames if self.header is not None else None) or ()
 
+    def beside(self, kind: str) -> "StoredValue | None":
+        """Returns the value for a sample whose caption is of a kind; None for a dropped text.
+
+        Raises:
+            UsageError: The value is of the clip's text, and the caption was drawn by its length.
+        """
+        header = self.header
+        if header is None or header.mp4_sha256 or not _CAPTIONS & header.columns.keys():
+            return self
+        if kind not in (TEXT, DROPPED):
+            raise UsageError(
+                "captions with members that were computed from the clips' texts, which do not "
+                "follow the draw; leave one of them out"
+            )
+        return None if kind == DROPPED else self
+
 
 class StoredValues:
     """The families to read, in the order in which they were named.
 
     Args:
         members: The argument of `ClipDataset`.
-        families: The families that all outputs have, by name.
-        fingerprints: Fingerprint of each family, by name, for each output.
+        outputs: The families of each output, by name; those that all have alike are read.
         window: The argument of `ClipDataset`: the name of a family draws its windows.
 
     Attributes:
@@ -73,15 +94,18 @@ class StoredValues:
     def __init__(
         self,
         members: Members,
-        families: Mapping[str, Family],
-        fingerprints: Sequence[Mapping[str, str]],
+        outputs: Sequence[Mapping[str, FamilyVersion]],
         window: str,
     ) -> None:
+        first, *others = outputs
+        shared = [name for name in first if all(name in other for other in others)]
         for name in members:
-            if name not in families:
-                raise UsageError(unknown_key(name, families, "family with a member in the samples"))
-        self.families = [families[name] for name in members]
-        self._fingerprints = fingerprints
+            if name not in shared:
+                raise UsageError(unknown_key(name, shared, "family with a member in the samples"))
+            for other in others:
+                _check_alike(first[name], other[name])
+        self.families = [first[name].family for name in members]
+        self._outputs = outputs
         if isinstance(members, Mapping):
             for family in self.families:
                 _check_facts(family, members[family.name] or {})
@@ -144,7 +168,7 @@ class StoredValues:
             values[family.name] = None
             if data is None:
                 continue
-            version = FamilyVersion(family, self._fingerprints[output][family.name])
+            version = self._outputs[output][family.name]
             with raised_as(ShardError, FamilyError, HeaderError, of=f"{name}: {family.name}: "):
                 # A video is decoded later, and only the frames that the batch has.
                 value, header = version.read(data, facts, fps)
@@ -258,6 +282,26 @@ def _video(content: Video, data: bytes, shown: ShownFrames | None) -> torch.Tens
     )
     decode_window(window, frames)
     return frames
+
+
+def _check_alike(first: FamilyVersion, other: FamilyVersion) -> None:
+    """Refuses a family that two outputs declare in different ways; warns of other settings."""
+    declared = [
+        each.family.to_json() | {f"facts.{name}": of for name, of in each.family.facts.items()}
+        for each in (first, other)
+    ]
+    for name in sorted(set(declared[0]).union(declared[1]) - {"facts"}):
+        values = [each.get(name) for each in declared]
+        if values[0] != values[1]:
+            raise UsageError(
+                f"members: {first.family.name!r} has {name} = {values[0]!r} in one output, and "
+                f"{values[1]!r} in another; read outputs whose values were computed alike"
+            )
+    if first.fingerprint != other.fingerprint:
+        logger.warning(
+            "members: %r was computed with other code or settings in another output, and no fact "
+            "of the family says which; batches mix both", first.family.name,
+        )  # fmt: skip
 
 
 def _check_facts(family: Family, expected: Expected) -> None:

@@ -115,6 +115,8 @@ def video_facts(data: bytes) -> VideoFacts:
             n_frames = sum(packet.size > 0 for packet in container.demux(stream))
             comments = {key.lower(): value for key, value in container.metadata.items()}
             metadata = orjson.loads(comments.get(COMMENT, "{}"))
+            if not isinstance(metadata, dict):
+                raise ValueError(f"a comment that is no header: {metadata!r:.80}")
             own = str(metadata.get(_HASH, "")).encode()
             digest = hashlib.sha256(data.replace(own, _BLANK.encode(), 1) if own else data)
             return VideoFacts(n_frames, stream.width, stream.height, metadata, digest.hexdigest())

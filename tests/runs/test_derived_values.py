@@ -27,8 +27,11 @@ from curator.cli import main
 from curator.errors import ShardError, UsageError
 from curator.frame_axes import DrawnFrames, TimeAxis, Windows
 from curator.loading import ClipDataset, ClipLoader, shard_reader
+from curator.loading.stored_values import StoredValue
 from curator.storage.local_store import LocalStore
+from curator.tables.checksums import sealed_json, to_json
 from curator.tools.commands.arguments import EXIT_OK
+from curator.value_header import ValueHeader
 
 RATE_HZ = 25
 OWN = '''"""Annotators that store which frames they saw."""
@@ -89,9 +92,19 @@ class OfTimes(Annotator[StageConfig]):
                 "squares": np.stack([numbers, -numbers], axis=1),
             })
         return answers
+
+
+class OfTexts(Annotator[StageConfig]):
+    name, version, frames, columns = "of_texts", 1, (), ("caption",)
+    families = (
+        Family("letters", Scope.CLIP, Array("i32", ("tokens",)), member="letters.safetensors"),
+    )
+
+    def process(self, unit):
+        return [np.array([*map(ord, clip.facts.columns["caption"])], np.int32) for clip in unit]
 '''.replace("import numpy as np", "import os\n\nimport numpy as np", 1)
 RECIPE = {
-    "stages": [{"use": "own_values:OfWindows"}, {"use": "own_values:OfTimes"}],
+    "stages": [{"use": f"own_values:{name}"} for name in ("OfWindows", "OfTimes", "OfTexts")],
     "propose": {"min_s": 0.3, "max_s": 2.0, "boundary_threshold": 0.99},
     "dedup": {"enabled": False},
     "filters": {},
@@ -192,6 +205,23 @@ def test_a_stored_window_comes_with_exactly_its_frames(finished: Derived) -> Non
     assert main(["verify", str(finished.out), "--json"]) == EXIT_OK
 
 
+def test_windows_are_drawn_without_video_too(finished: Derived) -> None:
+    """Pins that only frames are missing: the same windows, and the entries of their times."""
+    members = ["seen", "squares"]
+    seen = ClipDataset(str(finished.out), members=members, window="seen", batch_size=1)
+    blind = ClipDataset(
+        str(finished.out), members=members, window="seen", batch_size=1, video=False
+    )
+    assert blind.excluded == {"too_short": 1}
+    for epoch in range(8):
+        seen.set_epoch(epoch)
+        blind.set_epoch(epoch)
+        (batch,), (other,) = seen, blind
+        assert "video" not in other
+        for name in (*members, "squares_frames"):
+            assert torch.equal(batch[name], other[name])
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_values_of_times_and_of_requested_frames_follow_the_window(
     finished: Derived, stride: int
@@ -231,6 +261,45 @@ def test_windows_are_drawn_without_frames_too(finished: Derived) -> None:
         assert batch["seen"].shape == (1, 7)
         assert torch.equal(batch["seen"], shown_batch["seen"])
         assert torch.equal(batch["start_frame"], shown_batch["start_frame"])
+
+
+def test_outputs_with_other_values_are_refused_or_named(
+    finished: Derived, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins that a difference which a declaration shows is refused, and another one is told."""
+    copy = finished.copy(tmp_path)
+    outs = [str(finished.out), str(copy.out)]
+    manifest = copy.out / "shards" / "manifest.json"
+    before = json.loads(manifest.read_text())
+
+    def read(change: Callable[[dict[str, Any]], object]) -> ClipDataset:
+        changed = json.loads(json.dumps(before))
+        del changed["object"], changed["checksum"]
+        change(changed["members"]["seen.safetensors"])
+        manifest.write_bytes(sealed_json(changed, to_json, "shards/manifest.json"))
+        return ClipDataset(outs, members=["seen"], window="seen")
+
+    read(lambda family: None)
+    assert "other code or settings" not in caplog.text
+    read(lambda family: family.update(fingerprint="0"))
+    assert "'seen' was computed with other code or settings in another output" in caplog.text
+    with pytest.raises(UsageError, match=r"'seen' has facts.sample = 'mean' in one.*'draw'"):
+        read(lambda family: family["facts"].update(sample="draw"))
+    with pytest.raises(UsageError, match=r"'seen' has windows = .*'every': 9.*'every': 8"):
+        read(lambda family: family["windows"].update(every=8))
+
+
+def test_values_of_texts_follow_the_caption(finished: Derived) -> None:
+    """Pins that a dropped caption has no vectors of the text, and values of frames stay."""
+    members = ["letters", "squares"]
+    for batch in batches(finished.out, members=members, frames=5):
+        assert "".join(map(chr, batch["letters"][0].tolist())) == batch["caption"].unique[0] != ""
+    for batch in batches(finished.out, members=members, frames=5, caption_dropout=1.0):
+        assert (batch["caption"].unique[0], batch["letters"]) == ("", [None])
+        assert batch["squares"][0] is not None
+    header = ValueHeader(fingerprint="f", columns={"caption": "0"})
+    with pytest.raises(UsageError, match="captions with members that were computed from the clips"):
+        StoredValue("vectors", header).beside("short")
 
 
 def test_a_family_of_windows_needs_its_window(finished: Derived) -> None:
