@@ -97,6 +97,8 @@ class StoredValues:
         outputs: Sequence[Mapping[str, FamilyVersion]],
         window: str,
     ) -> None:
+        if isinstance(members, str):
+            raise UsageError(f"members {members!r}; expected a list of names: [{members!r}]")
         first, *others = outputs
         shared = [name for name in first if all(name in other for other in others)]
         for name in members:

@@ -305,6 +305,8 @@ def test_values_of_texts_follow_the_caption(finished: Derived) -> None:
 def test_a_family_of_windows_needs_its_window(finished: Derived) -> None:
     with pytest.raises(UsageError, match=r"'seen'.*not which of its values belong to which frames"):
         ClipDataset(str(finished.out), members=["seen"], batch_size=1)
+    with pytest.raises(UsageError, match=r"members 'seen'; expected a list of names: \['seen'\]"):
+        ClipDataset(str(finished.out), members="seen")
     with pytest.raises(UsageError, match="7 frames at stride 2, for which its values were"):
         ClipDataset(str(finished.out), members=["seen"], window="seen", frames=9)
     with pytest.raises(UsageError, match=r"window 'thirds'.*values of windows: seen"):
