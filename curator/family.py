@@ -29,6 +29,7 @@ from curator.value_contents import (
     Bytes,
     ColumnKind,
     Columns,
+    EncodedVideo,
     FamilyError,
     Kind,
     Row,
@@ -40,9 +41,9 @@ from curator.value_contents import (
 from curator.value_header import ValueHeader
 
 __all__ = (
-    "FRAMES", "REQUESTED", "TENSOR", "Array", "Bytes", "ColumnKind", "Columns", "Family",
-    "FamilyError", "FamilyVersion", "Kind", "Lifetime", "Row", "Scalar", "Scope", "Text", "Value",
-    "Video", "Windows", "per_second",
+    "FRAMES", "REQUESTED", "TENSOR", "Array", "Bytes", "ColumnKind", "Columns", "EncodedVideo",
+    "Family", "FamilyError", "FamilyVersion", "Kind", "Lifetime", "Row", "Scalar", "Scope", "Text",
+    "Value", "Video", "Windows", "per_second",
 )  # fmt: skip
 
 _MEMBER = re.compile(r"[a-z0-9_]+(?:\.[a-z0-9_]+)+")
@@ -317,7 +318,7 @@ class FamilyVersion:
     def read(
         self, data: bytes, sample: Mapping[str, Any], fps: Fraction
     ) -> tuple[Any, ValueHeader | None]:
-        """Returns the value of a sample's member and its header; a video stays encoded.
+        """Returns the value of a sample's member and its header; a video as `EncodedVideo`.
 
         Args:
             data: Bytes of the member.
@@ -329,14 +330,17 @@ class FamilyVersion:
             HeaderError: The value was computed from other frames, texts or settings.
         """
         family = self.family
-        header = family.header(data)
+        value: Any = None
+        if isinstance(family.content, Video):
+            with raised_as(FamilyError, FamilyError, of=f"family {family.name}: "):
+                value = family.content.opened(data)
+            header = value.header
+        else:
+            header = family.header(data)
         if header is not None:
             header.check([self.fingerprint], sample)
-        if isinstance(family.content, Video):
-            value, shape = data, family.content.shape(data)
-        else:
-            value = family.decode(data)
-            shape = tuple(getattr(value, "shape", ()))
+        value = family.decode(data) if value is None else value
+        shape = tuple(getattr(value, "shape", ()))
         family.check_length(shape, header, int(sample["n_frames"]), fps)
         return value, header
 

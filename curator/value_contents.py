@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -263,6 +263,14 @@ class Bytes:
         return {"dtype": "image" if ending in _PICTURES else "binary"}
 
 
+class EncodedVideo(NamedTuple):
+    """A video that is not yet decoded: its bytes, its frames, height and width, and its header."""
+
+    data: bytes
+    shape: tuple[int, int, int]
+    header: ValueHeader
+
+
 @dataclass(frozen=True, slots=True)
 class Video:
     """Videos with a frame for each frame of the clip, such as edges, depth or masks.
@@ -316,13 +324,14 @@ class Video:
         with raised_as(FamilyError, VideoError):
             return decode_video(data)
 
-    def shape(self, data: bytes) -> tuple[int, int, int]:
-        """Returns frames, height and width without decoding; raises `FamilyError`."""
+    def opened(self, data: bytes) -> "EncodedVideo":
+        """Reads header and shape without decoding; raises `FamilyError` without a valid header."""
         from curator.media.value_video import VideoError, video_facts
 
-        with raised_as(FamilyError, VideoError):
+        with raised_as(FamilyError, VideoError, HeaderError):
             facts = video_facts(data)
-        return facts.n_frames, facts.height, facts.width
+            header = ValueHeader.from_metadata(facts.metadata, facts.digest)
+        return EncodedVideo(data, (facts.n_frames, facts.height, facts.width), header)
 
     def has_header(self, ending: str) -> bool:
         """Returns True."""
@@ -330,11 +339,7 @@ class Video:
 
     def header(self, data: bytes, ending: str) -> ValueHeader:
         """Returns the header of a value; raises `FamilyError` without a valid one."""
-        from curator.media.value_video import VideoError, video_facts
-
-        with raised_as(FamilyError, VideoError, HeaderError):
-            facts = video_facts(data)
-            return ValueHeader.from_metadata(facts.metadata, facts.digest)
+        return self.opened(data).header
 
     def may_have_frames(self, ending: str) -> bool:
         """Returns True: a video has a frame for each frame of the clip."""

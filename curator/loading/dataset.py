@@ -666,7 +666,7 @@ class ClipDataset(IterableDataset[Batch]):
         ]
         for sample, caption in zip(samples, captions, strict=True):
             for name, value in sample.values.items():
-                sample.values[name] = None if value is None else value.beside(caption.kind)
+                sample.values[name] = None if value is None else value.for_caption(caption.kind)
         batch |= {
             "caption": repeated([caption.text for caption in captions]),
             "caption_kind": [caption.kind for caption in captions],

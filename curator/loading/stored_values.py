@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from curator.errors import ShardError, UsageError, raised_as, unknown_key
-from curator.family import Family, FamilyError, FamilyVersion, Scalar, Video
+from curator.family import EncodedVideo, Family, FamilyError, FamilyVersion, Scalar, Video
 from curator.frame_axes import DrawnFrames
 from curator.loading.caption_choice import DROPPED, TEXT
 from curator.loading.window_decoder import ClipWindow, decode_window
@@ -59,7 +59,7 @@ class StoredValue(NamedTuple):
         """Frames that the header names: starts of windows, or requested frames."""
         return (self.header.frames if self.header is not None else None) or ()
 
-    def beside(self, kind: str) -> "StoredValue | None":
+    def for_caption(self, kind: str) -> "StoredValue | None":
         """Returns the value for a sample whose caption is of a kind; None for a dropped text.
 
         Raises:
@@ -254,18 +254,18 @@ class StoredValues:
         return own, numbers[entries] if axis.is_requested else None
 
 
-def _video(content: Video, data: bytes, shown: ShownFrames | None) -> torch.Tensor:
+def _video(content: Video, video: EncodedVideo, shown: ShownFrames | None) -> torch.Tensor:
     """Decodes the frames of a batch, or all frames without one, [C, T, H, W]."""
     is_gray = content.codec == "ffv1"
     if shown is None:
         frames = torch.from_numpy(
-            content.decode(data, "").astype(np.int32 if is_gray else np.uint8)
+            content.decode(video.data, "").astype(np.int32 if is_gray else np.uint8)
         )
         return frames[None] if is_gray else frames.permute(3, 0, 1, 2)
-    name, size = shown.drawn.name, content.shape(data)[1:]
+    name, size = shown.drawn.name, video.shape[1:]
     if not shown.scaled and size != shown.clip_size:
         raise ShardError(
-            f"{name}: a video of {size[1]}x{size[0]} beside a clip of "
+            f"{name}: a video of {size[1]}x{size[0]} for a clip of "
             f"{shown.clip_size[1]}x{shown.clip_size[0]}, of which only the centre is cut; give "
             "`size` to scale both"
         )
@@ -274,7 +274,7 @@ def _video(content: Video, data: bytes, shown: ShownFrames | None) -> torch.Tens
         (1 if is_gray else 3, n_frames, *shown.size), dtype=torch.int32 if is_gray else torch.uint8
     )
     window = ClipWindow(
-        mp4=data,
+        mp4=video.data,
         wanted=shown.drawn.numbers,
         rate=shown.drawn.fps,
         decoder_threads=shown.decoder_threads,

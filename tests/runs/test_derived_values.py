@@ -299,7 +299,7 @@ def test_values_of_texts_follow_the_caption(finished: Derived) -> None:
         assert batch["squares"][0] is not None
     header = ValueHeader(fingerprint="f", columns={"caption": "0"})
     with pytest.raises(UsageError, match="captions with members that were computed from the clips"):
-        StoredValue("vectors", header).beside("short")
+        StoredValue("vectors", header).for_caption("short")
 
 
 def test_a_family_of_windows_needs_its_window(finished: Derived) -> None:
