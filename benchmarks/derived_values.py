@@ -99,7 +99,7 @@ class BenchColumn(Annotator[StageConfig]):
 class BenchTableColumn(BenchColumn):
     name = "bench_table_column"
     families = (
-        Family("others", Scope.CLIP, Columns({"n_cars": "i32", "n_dogs": "i32"}), in_samples=False),
+        Family("others", Scope.CLIP, Columns({"n_cars": "i32", "n_dogs": "i32"}), place="table"),
     )
 '''
 RECIPE = {

@@ -42,8 +42,8 @@ from curator.value_header import ValueHeader
 
 __all__ = (
     "FRAMES", "REQUESTED", "TENSOR", "Array", "Bytes", "ColumnKind", "Columns", "EncodedVideo",
-    "Family", "FamilyError", "FamilyVersion", "Kind", "Lifetime", "Row", "Scalar", "Scope", "Text",
-    "Value", "Video", "Windows", "per_second",
+    "Family", "FamilyError", "FamilyVersion", "Kind", "Lifetime", "Place", "Row", "Scalar", "Scope",
+    "Text", "Value", "Video", "Windows", "per_second",
 )  # fmt: skip
 
 _MEMBER = re.compile(r"[a-z0-9_]+(?:\.[a-z0-9_]+)+")
@@ -64,6 +64,21 @@ class Scope(StrEnum):
     SOURCE = "source"
     CLIP = "clip"
     CORPUS = "corpus"
+
+
+class Place(StrEnum):
+    """Where readers find the values of a family."""
+
+    SAMPLE = "sample"
+    """In the samples: a member, or a field of the JSON."""
+    SIDE = "side"
+    """In tars with only these members, one beside each tar that needs it, with the same keys in
+    the same order. A new family, or other values, writes no tar with MP4s again."""
+    SHARED = "shared"
+    """As `SIDE`, and a value that several samples of a tar have in common is stored once, with the
+    first of them. The table of samples says where the value of each sample is."""
+    TABLE = "table"
+    """Columns in the table `clips` alone, so that a new column changes no tar."""
 
 
 class Lifetime(StrEnum):
@@ -111,8 +126,7 @@ class Family:
         windows: The windows of a clip for which there are values; None for values of whole clips. A
             stored array then has the windows as its first axis, which `content` does not name.
             `Annotator.windows` sets it.
-        in_samples: Whether the samples' JSON has the values of `Columns`. If not, they are only in
-            the table `clips`, and a new column changes no tar.
+        place: Where readers find the values: by default in the samples.
     """
 
     name: str
@@ -123,7 +137,7 @@ class Family:
     lifetime: Lifetime | None = None
     facts: Mapping[str, Scalar] = field(default_factory=dict)
     windows: Windows | None = None
-    in_samples: bool = True
+    place: Place = Place.SAMPLE
 
     def __post_init__(self) -> None:
         if NAME.fullmatch(self.name) is None:
@@ -131,6 +145,13 @@ class Family:
                               "case letters, digits and underscores")  # fmt: skip
         if self.name in _OF_BATCHES:
             raise self._error("batches of the loader have that name already; choose another one")
+        with raised_as(FamilyError, ValueError, of=f"family {self.name!r}: "):
+            object.__setattr__(self, "place", Place(self.place))
+        places = (Place.SAMPLE, Place.TABLE) if self.columns else tuple(Place)[:3]
+        if self.place not in places:
+            kind = "columns" if self.columns else "a member"
+            expected = ", ".join(map(repr, map(str, places)))
+            raise self._error(f"place {str(self.place)!r} of {kind}; expected one of {expected}")
         if self.lifetime is None:
             default = Lifetime.CACHE if self.columns else Lifetime.RUN
             object.__setattr__(self, "lifetime", default)
@@ -142,8 +163,6 @@ class Family:
             if self.windows is not None or self.facts:
                 raise self._error("columns with windows or facts; expected an array in safetensors")
             return
-        if not self.in_samples:
-            raise self._error("in_samples=False with a member; only columns can be left out")
         if self.member in _OWN_MEMBERS or _MEMBER.fullmatch(self.member) is None:
             example = f"{self.name}.{self.content.endings[0]}"
             raise self._error(
@@ -190,6 +209,11 @@ class Family:
     def columns(self) -> Mapping[str, ColumnKind]:
         """Type of each column by name; empty for a family with a member."""
         return self.content.columns if isinstance(self.content, Columns) else {}
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether the values are in tars of their own, beside those of the samples."""
+        return self.place in (Place.SIDE, Place.SHARED)
 
     @property
     def ending(self) -> str:
@@ -281,7 +305,7 @@ class Family:
             "member": self.member, "lifetime": str(self.lifetime), "content": {"kind": kind} | own,
             "facts": dict(self.facts),
             "windows": None if self.windows is None else self.windows.to_json(),
-            "in_samples": self.in_samples,
+            "place": str(self.place),
         }  # fmt: skip
 
     @classmethod
@@ -299,7 +323,7 @@ class Family:
                 lifetime=Lifetime(value["lifetime"]),
                 facts=value["facts"],
                 windows=None if value["windows"] is None else Windows(**value["windows"]),
-                in_samples=bool(value["in_samples"]),
+                place=Place(value["place"]),
             )
         except (KeyError, TypeError, ValueError, AxisError) as error:
             raise FamilyError(f"no declaration of a family: {error!r}") from error

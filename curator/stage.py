@@ -879,10 +879,13 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         requests = [(getattr(f.at, "__qualname__", str(f.at)), f.size) for f in self.frames]
         made_by = self.name, self.version, self.settings(), self.models()
         reads = requests, self.columns, *([self.signals] if self.signals else [])
-        return {
-            family.name: FamilyVersion(family, fingerprint(*made_by, family.to_json(), *reads))
-            for family in self.declared_families()
-        }
+        versions = {}
+        for family in self.declared_families():
+            # The same values are used again at another place.
+            declared = {name: v for name, v in family.to_json().items() if name != "place"}
+            made = fingerprint(*made_by, declared, *reads)
+            versions[family.name] = FamilyVersion(family, made)
+        return versions
 
     def declared_families(self) -> list[Family]:
         """Returns the families with the stage's windows; raises `FamilyError` if they exclude."""

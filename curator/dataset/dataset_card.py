@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from curator.dataset.tar_reader import COLUMNS, Declared, Split
-from curator.family import Family
+from curator.family import Family, Place
 from curator.measures.score_list import SCORES
 from curator.records.clips import FITTED, WINDOWED
 
@@ -74,8 +74,9 @@ def dataset_card(
         scores: Names of further scores in the JSON, such as those of custom measures.
     """
     families = [Family.from_json(value) for value in declared.values()]
-    members = [family for family in families if family.member]
-    columns = [f.content.feature("")["struct"] for f in families if not f.member and f.in_samples]
+    in_samples = [family for family in families if family.place is Place.SAMPLE]
+    members = [family for family in in_samples if family.member]
+    columns = [f.content.feature("")["struct"] for f in in_samples if not f.member]
     typed = [*_json_fields(scores), *(_annotation_fields() if with_annotation else ())]
     typed += map(_plain, WINDOWED, ("int64", "float64")) if with_windows else ()
     typed += [_struct(COLUMNS, *chain.from_iterable(columns))] if columns else []

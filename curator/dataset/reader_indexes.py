@@ -79,7 +79,10 @@ class MemberPlaces:
 
     @classmethod
     def of(cls, rows: pa.Table) -> "MemberPlaces | None":
-        """Returns the places for rows of `dataset.parquet`; None if a row lacks its members."""
+        """Returns the places for rows of `dataset.parquet`; None if a row lacks its members.
+
+        `offset` of a row is that of its MP4, or of its only member.
+        """
         names = rows.column_names
         if "members" not in names or rows["members"].null_count or not rows.num_rows:
             return None
@@ -93,7 +96,7 @@ class MemberPlaces:
         last = np.cumsum(counts) - 1
         before = np.concatenate([[0], ends[last][:-1]])
         headers = ends - steps - before[sample]
-        mp4 = np.array([suffix == "mp4" for suffix in suffixes])
+        mp4 = np.array([suffix == "mp4" for suffix in suffixes]) | (counts == 1)[sample]
         begins = rows["offset"].to_numpy() - BLOCK - headers[mp4]
         return cls(
             begins=begins,
@@ -197,7 +200,9 @@ def energon_database(rows: pa.Table, tars: Sequence[str]) -> dict[str, bytes]:
         places.sizes.tolist(),
         strict=True,
     )
-    media = zip((f"{key}.mp4" for key in keys), repeat("av"), _media(rows), strict=False)
+    has_media = set(_OF_MEDIA) <= set(rows.column_names)
+    names = (f"{key}.mp4" for key in keys if has_media)
+    media = zip(names, repeat("av"), _media(rows) if has_media else (), strict=False)
     with TemporaryDirectory() as folder:
         path = Path(folder, ENERGON_INDEX)
         database = sqlite3.connect(path, isolation_level=None)
@@ -230,6 +235,35 @@ _OF_MEDIA = {
     "width": "video_width",
     "height": "video_height",
 }
+
+
+def side_rows(rows: pa.Table, suffix: str, names: Mapping[str, str]) -> pa.Table:
+    """Returns rows, as of `dataset.parquet`, of the tars with one member beside the samples.
+
+    Args:
+        rows: In the order of the tars.
+        suffix: The member.
+        names: The tar with the member, by the value of `shard`.
+    """
+    found = [
+        (key, names[shard], place["offset"], suffix, [place["bytes"]])
+        for key, shard, beside in zip(
+            *(rows[name].to_pylist() for name in ("clip_id", "shard", "beside")), strict=True
+        )
+        for place in beside or ()
+        if place["member"] == suffix
+    ]
+    return pa.table(
+        dict(zip(_OF_SIDES.names, map(list, zip(*found, strict=True)), strict=True)), _OF_SIDES
+    )
+
+
+_OF_SIDES = pa.schema(
+    {
+        "clip_id": pa.string(), "shard": pa.string(), "offset": pa.int64(),
+        "members": pa.string(), "member_bytes": pa.list_(pa.int64()),
+    }
+)  # fmt: skip
 
 
 def member_columns(members: Iterable[tuple[str, int]]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Sample:
     Args:
         key: Letters and digits.
         embedding: float32 [D]; None for a sample without the member `npy`.
-        stored: Members that families declare.
+        stored: Members that families declare, in the tar or beside it.
         has_id: Whether the sample has the member `id`.
         generation: Generation of the clip's source. A tar has clips of one generation.
         spill: Temporary file for JSON and caption; None keeps them in memory.
@@ -36,8 +36,8 @@ class Sample:
     """
 
     __slots__ = (
-        "_caption_bytes", "_text", "embedding", "generation", "has_id", "json_bytes", "key",
-        "location", "mp4_bytes", "split", "stored",
+        "_caption_bytes", "_text", "beside", "embedding", "generation", "has_id", "json_bytes",
+        "key", "location", "mp4_bytes", "split", "stored",
     )  # fmt: skip
 
     def __init__(
@@ -63,7 +63,9 @@ class Sample:
         self.location = location
         self.split = split
         self.embedding = embedding
-        self.stored = tuple(sorted(stored, key=lambda member: member.suffix))
+        by_suffix = sorted(stored, key=lambda member: member.suffix)
+        self.stored = tuple(m for m in by_suffix if not m.version.family.is_beside)
+        self.beside = tuple(m for m in by_suffix if m.version.family.is_beside)
         self.has_id = has_id
         self.generation = generation
         json_text = orjson.dumps(metadata, option=orjson.OPT_SORT_KEYS)
@@ -76,6 +78,7 @@ class Sample:
     def __reduce__(self) -> tuple[Callable[[], "Sample"], tuple[()]]:
         """Pickles the sample with its texts, without the temporary file."""
         own = {name: getattr(self, name) for name in _ABOUT}
+        own["stored"] = self.stored + self.beside
         return partial(Sample, **own), ()
 
     def __eq__(self, other: object) -> bool:
@@ -124,7 +127,7 @@ class Sample:
         return members
 
     def distances(self) -> Iterator[tuple[StoredMember, int]]:
-        """Yields members of families, each with its distance in bytes from the MP4's first byte."""
+        """Yields a tar's members of families, with the distance in bytes from the MP4's start."""
         position = mp4 = 0
         by_suffix = {member.suffix: member for member in self.stored}
         for suffix, size in self.members():
@@ -163,7 +166,7 @@ class Sample:
 _EMBEDDING = Array("f32", ("dimension",))
 _ABOUT = (
     "key", "metadata", "caption", "mp4_bytes", "mp4_sha256", "location", "split", "embedding",
-    "stored", "has_id",
+    "has_id",
 )  # fmt: skip
 
 

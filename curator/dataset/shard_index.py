@@ -29,17 +29,26 @@ from curator.dataset.reader_indexes import (
     captions_file,
     energon_database,
     member_columns,
+    side_rows,
 )
 from curator.dataset.sample import Sample
 from curator.dataset.shard_plan import ShardPlan
-from curator.dataset.tar_reader import COLUMNS, SPLITS, Declared, Split, declared_families
+from curator.dataset.side_plan import SidePlan
+from curator.dataset.tar_reader import (
+    COLUMNS,
+    SPLITS,
+    Declared,
+    Split,
+    declared_families,
+)
+from curator.family import Family, Place
 from curator.records.clips import WINDOWED
 from curator.tables.checksums import sealed_json
 from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import DATASET as DATASET_KEY
-from curator.tables.out_layout import MANIFEST, SHARDS
+from curator.tables.out_layout import MANIFEST, SHARDS, SIDES
 from curator.tables.parts import columns_schema, parquet_by_content, rows_to_table
-from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA
+from curator.tables.sample_members import MEMBERS, MEMBERS_SCHEMA, StoredMember
 
 MANIFEST_VERSION = 1
 DATASET = "dataset.parquet"
@@ -59,12 +68,17 @@ DATASET_SCHEMA = columns_schema(
     ("source_id source_uri sha256", pa.string()),
     ("members", pa.string()),
     ("member_bytes", pa.list_(pa.int64())),
+    (
+        "beside",
+        pa.list_(pa.struct(columns_schema(("member", pa.string()), ("offset bytes", pa.int64())))),
+    ),
 )
 """One row per sample, in the order of the tars. `path` is `<tar>#<key>.mp4`. `offset`, `bytes` and
 `sha256` describe the MP4 in the tar. `aspect_ratio` is height / width, `resolution` is height *
 width in pixels, `duration` is in seconds. `members` has the suffixes of the sample's members,
-separated by spaces, in the order of the tar, and `member_bytes` their sizes; both are null in
-outputs of older versions."""
+separated by spaces, in the order of the tar, and `member_bytes` their sizes. `beside` has the
+members in tars beside it, which the manifest names: where each begins there, and its size. All
+three are null in outputs of older versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +107,8 @@ class DescribedTar:
     meta_sha256: str = ""
     members_sha256: str = ""
     """Empty for a tar of an older version, next to which lies no index for webshart."""
+    sides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Name, size, number of members and hashes of the tar with each member beside the samples."""
 
     @classmethod
     def of(cls, plan: ShardPlan, **facts: Any) -> "DescribedTar":  # noqa: ANN401
@@ -114,6 +130,12 @@ class DescribedTar:
             "members": members_of(plan.samples[0]),
         }
 
+    def has(self, plan: ShardPlan) -> bool:
+        """Returns whether the facts are of a planned tar, and of all its objects."""
+        sides = {side.suffix: side_entry(side)["name"] for side in plan.sides}
+        known = {suffix: side["name"] for suffix, side in self.sides.items()}
+        return bool(self.members_sha256) and sides == known
+
     def entry(self) -> dict[str, Any]:
         """Returns the tar's entry in the manifest."""
         entry = {name: getattr(self, name) for name in (*_ENTRY, *_LATER)}
@@ -124,8 +146,8 @@ _ENTRY = (
     "name", "bucket", "split", "medium", "samples", "frames", "bytes", "sha256", "md5",
     "idx_sha256", "meta_sha256",
 )  # fmt: skip
-_LATER = ("members_sha256",)
-"""Fields that manifests of older versions lack."""
+_LATER = ("members_sha256", "sides")
+"""Fields that a manifest has only for some tars; manifests of older versions lack them."""
 Shards = Sequence[tuple[ShardPlan, DescribedTar]]
 
 
@@ -203,7 +225,7 @@ def set_files(
     tables = (rows[t.name] if t.name in rows else dataset_table(plans[t.name]) for t in tars)
     declared = {**(before.declared if before is not None else {}), **columns}
     for plan in plans.values():
-        for member in chain.from_iterable(sample.stored for sample in plan.samples):
+        for member in chain.from_iterable((*s.stored, *s.beside) for s in plan.samples):
             if member.suffix not in declared:
                 declared[member.suffix] = member.version.to_json()
     return described_files(
@@ -328,10 +350,14 @@ def members_table(plans: Iterable[ShardPlan]) -> Iterator[pa.Table]:
                     "bytes": member.n_bytes,
                 }
                 for sample in plan.samples
-                for member, distance in sample.distances()
+                for member, distance in (*sample.distances(), *_beside(sample))
             ),
             MEMBERS_SCHEMA,
         )
+
+
+def _beside(sample: Sample) -> Iterator[tuple[StoredMember, None]]:
+    return ((member, None) for member in sample.beside)
 
 
 def _bucket_captions(dataset: bytes) -> dict[str, bytes]:
@@ -357,12 +383,20 @@ def dataset_table(plan: ShardPlan) -> pa.Table:
     """Returns the rows of a tar in `dataset.parquet`."""
     shard = plan.name.removeprefix(f"{SHARDS}/")
     rows = []
+    sides = {side.suffix: side for side in plan.sides}
     for sample, offset in zip(plan.samples, plan.layout.mp4_starts, strict=True):
         json_text, text, _ = sample.texts()
         row = sample_row(shard, sample.key, orjson.loads(json_text), text.decode())
         place = {"offset": offset, "bytes": sample.mp4_bytes}
-        rows.append(row | place | member_columns(sample.members()))
+        beside = [sides[value.suffix].place(sample.key, value) for value in sample.beside]
+        rows.append(row | place | member_columns(sample.members()) | {"beside": beside})
     return rows_to_table(rows, DATASET_SCHEMA)
+
+
+def side_entry(side: SidePlan) -> dict[str, Any]:
+    """Returns what is known of a tar beside the samples before it is written."""
+    name = side.name.removeprefix(f"{SHARDS}/")
+    return {"name": name, "samples": len(side.values), "bytes": side.n_bytes}
 
 
 def sample_row(shard: str, key: str, fields: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -413,6 +447,30 @@ def _files(
         first: Mapping[str, Any] = inside[0].members if inside else {}
         names = by_split(inside, prefix)
         yield f"{prefix}{CARD}", dataset_card(names, declared=declared, scores=scores, **first)
+    yield from _side_files(tars, rows, declared)
+
+
+def _side_files(
+    tars: Sequence[DescribedTar], rows: pa.Table, declared: Declared
+) -> Iterator[tuple[str, bytes]]:
+    """Yields the files by which Megatron-Energon joins families beside the samples with them."""
+    families = {suffix: Family.from_json(value) for suffix, value in declared.items()}
+    for suffix, family in sorted(families.items()):
+        if family.place is not Place.SIDE or not any(suffix in tar.sides for tar in tars):
+            continue
+        own = [
+            DescribedTar(
+                name=tar.sides[suffix]["name"], bucket=tar.bucket, split=tar.split,
+                samples=tar.sides[suffix]["samples"], bytes=tar.sides[suffix]["bytes"],
+            )
+            for tar in tars
+            if suffix in tar.sides
+        ]  # fmt: skip
+        prefix = f"{SIDES}/{family.name}/"
+        names = {tar.name: tar.sides[suffix]["name"] for tar in tars if suffix in tar.sides}
+        places = side_rows(rows, suffix, names)
+        for name, data in energon_files(own, places, prefix=prefix):
+            yield f"{prefix}.nv-meta/{name}", data
 
 
 def of_training(rows: pa.Table) -> pa.Table:

@@ -20,15 +20,13 @@ from typing import Protocol, cast
 
 from curator.buckets import Bucket
 from curator.dataset.sample import Sample, padded
+from curator.dataset.side_plan import END_BYTES, SidePlan, plan_sides
 from curator.dataset.tar_reader import BESIDE, BLOCK, Split, index_name, meta_name
 from curator.tables.out_layout import SHARDS
 from curator.tables.sample_members import StoredMember
 
 SHARD_VERSION = 3
 """Raise this number when the same clips give other bytes."""
-
-END_BYTES = 2 * BLOCK
-"""Size of the two empty blocks that end a tar."""
 
 _TAR_NAME = re.compile(
     rf"{SHARDS}/(?P<bucket>[^/]+)/(?P<split>train|val)-(?P<number>\d{{6,}})-[0-9a-f]{{8}}\.tar"
@@ -78,11 +76,14 @@ class ShardPlan:
     bucket: str
     split: Split
     samples: tuple[Sample, ...]
+    sides: tuple[SidePlan, ...] = ()
+    """Tars with members of its samples."""
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """Names of the tar and of the objects next to it."""
-        return self.name, *(name(self.name) for name in BESIDE.values())
+        """Names of the tar, of the objects next to it, and of tars with members of its samples."""
+        own = self.name, *(name(self.name) for name in BESIDE.values())
+        return *own, *(name for side in self.sides for name in side.objects)
 
     @cached_property
     def totals(self) -> tuple[int, float]:
@@ -112,6 +113,8 @@ class ShardPlan:
             index_name(self.name): 8 * (len(self.samples) + 1),
             meta_name(self.name): sum(sample.json_bytes + 1 for sample in self.samples),
         }
+        for side in self.sides:
+            known |= side.sizes()
         return frozenset(
             name
             for name in self.objects
@@ -242,6 +245,7 @@ def plan_shard(bucket: str, split: Split, number: int, group: Sequence[Sample]) 
         bucket=bucket,
         split=split,
         samples=tuple(group),
+        sides=plan_sides(bucket, split, number, group),
     )
 
 
@@ -254,7 +258,7 @@ def write_shard(
     """Writes a tar as a stream; one sample at a time is in memory.
 
     `read_clip` returns a sample's MP4, `read_member` a member that a family declares. Without such
-    members, `read_member` may be None.
+    members, `read_member` may be None. Tars beside it are written by `write_side`.
     """
     for sample in plan.samples:
         json_text, text, _ = sample.texts()
@@ -266,11 +270,25 @@ def write_shard(
         if sample.has_id:
             contents["id"] = sample.id()
         for suffix, _ in sample.members():
-            data = contents[suffix]
-            write(tar_header(f"{sample.key}.{suffix}", len(data)))
-            write(data)
-            write(b"\0" * (padded(len(data)) - len(data)))
+            _write_member(write, f"{sample.key}.{suffix}", contents[suffix])
     write(b"\0" * END_BYTES)
+
+
+def write_side(
+    plan: SidePlan,
+    write: Callable[[bytes], object],
+    read_member: Callable[[StoredMember], bytes],
+) -> None:
+    """Writes a tar with a member of each sample as a stream; one member at a time is in memory."""
+    for key, value in plan.values:
+        _write_member(write, f"{key}.{plan.suffix}", read_member(value))
+    write(b"\0" * END_BYTES)
+
+
+def _write_member(write: Callable[[bytes], object], name: str, data: bytes) -> None:
+    write(tar_header(name, len(data)))
+    write(data)
+    write(b"\0" * (padded(len(data)) - len(data)))
 
 
 def tar_header(name: str, size: int) -> bytes:

@@ -6,6 +6,7 @@ All input is untrusted: a damaged object raises a `ShardError`, never another ex
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from curator.errors import ShardError, UsageError, raised_as
 from curator.family import Family, FamilyError
 from curator.storage import Store, open_store
 from curator.tables.checksums import opened_json
+from curator.tables.out_layout import SIDES
 from curator.tables.output_format import refuse_other_format
 from curator.tables.parts import SUMMARY
 from curator.tables.sample_members import MEMBERS
@@ -57,6 +59,19 @@ BESIDE: Mapping[str, Callable[[str], str]] = {
 }
 """The objects next to a tar: the manifest's field with the SHA-256, and how the tar names it."""
 _OF_TAR = re.compile(r"(.*?)(?:\.tar\.idx|\.meta\.jsonl|(?<=-[0-9a-f]{8})\.json|\.tar)")
+
+
+def objects_of(facts: Mapping[str, Any]) -> dict[str, str | None]:
+    """Returns the SHA-256 of the objects of a tar by name; None where the manifest has none.
+
+    `facts` is the tar's entry in a manifest. The objects are the tar, those next to it, and the
+    tars with members of its samples. Names are relative to the folder of the shards.
+    """
+    objects = {facts["name"]: facts.get("sha256")}
+    objects |= {name(facts["name"]): facts.get(field) for field, name in BESIDE.items()}
+    for side in facts.get("sides", {}).values():
+        objects |= {side["name"]: side["sha256"], index_name(side["name"]): side["idx_sha256"]}
+    return objects
 
 
 def tar_of(name: str) -> str:
@@ -130,15 +145,31 @@ class Shard:
         return meta_name(self.name)
 
     @property
-    def beside(self) -> dict[str, Any]:
-        """SHA-256 of each object next to the tar, by name; None where the manifest has none.
+    def objects(self) -> dict[str, str | None]:
+        """SHA-256 of the tar and of the objects that belong to it, as `objects_of` returns them.
 
         Tars of an older version have no index for webshart, and their manifest names none.
         """
-        named = {field: name(self.name) for field, name in BESIDE.items()}
+        objects = objects_of({"name": self.name} | self.facts)
         if not self.facts.get("members_sha256"):
-            del named["members_sha256"]
-        return {name: self.facts.get(field) for field, name in named.items()}
+            del objects[members_name(self.name)]
+        return objects
+
+    @property
+    def indexes(self) -> dict[str, str | None]:
+        """Those of `objects` that are no tars."""
+        return {n: sha256 for n, sha256 in self.objects.items() if not n.endswith(".tar")}
+
+    @property
+    def side_tars(self) -> list[str]:
+        """Names of the tars with one member of each sample."""
+        return [side["name"] for side in self.sides.values()]
+
+    @property
+    def sides(self) -> dict[str, dict[str, Any]]:
+        """The tars with one member of each sample: their entry in the manifest, by member."""
+        sides: dict[str, dict[str, Any]] = self.facts.get("sides", {})
+        return sides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +275,7 @@ def open_shards(out: str, snapshot: int | None = None) -> ShardSet:
     if not sizes and not store.exists(SUMMARY):
         prefix = ""
         sizes = _sizes(store, prefix)
-        if not any(name.endswith(".tar") for name in sizes):
+        if not any(map(is_tar_of_samples, sizes)):
             raise UsageError(
                 f"{store.uri} has no shards: expected OUT of a finished `curate run`, or a folder "
                 "with the contents of OUT/shards"
@@ -265,7 +296,7 @@ def open_shards(out: str, snapshot: int | None = None) -> ShardSet:
             f"`curate run` again, or name the folder {store.uri}/{prefix.rstrip('/')} to use the "
             "tars that it has"
         )
-    tars = sorted(name for name in sizes if name.endswith(".tar"))
+    tars = sorted(filter(is_tar_of_samples, sizes))
     there = tuple(Shard(name=name, facts={}) for name in tars)
     return replace(shards, problem=problem, shards=there, following=None)
 
@@ -288,6 +319,10 @@ def _manifest(store: Store, name: str) -> tuple[dict[str, Any] | None, str | Non
         tar = facts.get("name") if isinstance(facts, dict) else None
         if not isinstance(tar, str) or not _is_safe(tar) or not tar.endswith(".tar"):
             return None, f"it names a shard {tar!r}; expected the name of a tar inside its folder"
+        with suppress(AttributeError, KeyError, TypeError):
+            if all(map(_is_safe, objects_of(facts))):
+                continue
+        return None, f"it names no usable `sides` of {tar}"
     files = manifest.get("files", {})
     if not isinstance(files, dict):
         return None, "its `files` is not a JSON object"
@@ -295,6 +330,14 @@ def _manifest(store: Store, name: str) -> tuple[dict[str, Any] | None, str | Non
         if not _is_safe(name):
             return None, f"it names a file {name!r}; expected a name inside its folder"
     return manifest, None
+
+
+def is_tar_of_samples(name: str) -> bool:
+    """Returns whether an object, by its name below the folder of the shards, is a tar of samples.
+
+    Tars with members of one family are none.
+    """
+    return name.endswith(".tar") and not name.startswith(f"{SIDES}/")
 
 
 def _is_safe(name: str) -> bool:

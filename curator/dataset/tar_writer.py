@@ -1,6 +1,7 @@
 """Writes planned tars, and the objects next to them, under an output root."""
 
 import hashlib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +13,10 @@ from curator.dataset.shard_index import (
     index_bytes,
     members_of,
     meta_lines,
+    side_entry,
 )
-from curator.dataset.shard_plan import ShardPlan, write_shard
+from curator.dataset.shard_plan import ShardPlan, write_shard, write_side
+from curator.dataset.side_plan import SidePlan
 from curator.dataset.tar_reader import BESIDE
 from curator.errors import DamagedError, ShardError
 from curator.storage import Store
@@ -62,8 +65,37 @@ class TarWriter:
         hashes: dict[str, Any] = {
             field: hashlib.sha256(data).hexdigest() for field, data in contents.items()
         }
+        known = {} if unit.known is None else dict(unit.known.sides)
+        sides = {side.suffix: self._side(side, unit.missing, known) for side in plan.sides}
         if unit.known is not None and tar not in unit.missing:
-            return replace(unit.known, **DescribedTar.planned(plan), **hashes)
+            return replace(unit.known, **DescribedTar.planned(plan), **hashes, sides=sides)
+        written = self._written(
+            tar,
+            tar in unit.missing,
+            lambda write: write_shard(plan, write, self.read, self.read_member),
+        )
+        return DescribedTar.of(plan, **written, **hashes, sides=sides)
+
+    def _side(
+        self, side: SidePlan, missing: Collection[str], known: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Writes the missing objects of a tar beside the samples; returns its `sides` entry."""
+        tar, index = side.objects
+        data = index_bytes(side.offsets)
+        if index in missing:
+            self._store.write(index, data)
+        entry = side_entry(side) | {"idx_sha256": hashlib.sha256(data).hexdigest()}
+        if tar not in missing and known.get(side.suffix, {}).get("name") == entry["name"]:
+            return {**known[side.suffix], **entry}
+        written = self._written(
+            tar, tar in missing, lambda write: write_side(side, write, self.read_member)
+        )
+        return entry | {name: written[name] for name in ("bytes", "sha256")}
+
+    def _written(
+        self, tar: str, is_missing: bool, write: Callable[[Callable[[bytes], None]], None]
+    ) -> dict[str, Any]:
+        """Writes a missing tar, or reads an existing one; returns its size and hashes."""
         sha256, md5, n_bytes = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
 
         def count(data: bytes) -> None:
@@ -72,27 +104,22 @@ class TarWriter:
             sha256.update(data)
             md5.update(data)
 
-        if tar in unit.missing:
+        if is_missing:
             with self._store.create(tar) as output:
 
-                def write(data: bytes) -> None:
+                def add(data: bytes) -> None:
                     count(data)
                     output.write(data)
 
-                write_shard(plan, write, self.read, self._read_member)
+                write(add)
         else:
             with self._store.open(tar) as reader:
                 while data := reader.read(_READ_BYTES):
                     count(data)
-        return DescribedTar.of(
-            plan,
-            bytes=n_bytes,
-            sha256=sha256.hexdigest(),
-            md5=md5.hexdigest(),
-            **hashes,
-        )
+        return {"bytes": n_bytes, "sha256": sha256.hexdigest(), "md5": md5.hexdigest()}
 
-    def _read_member(self, member: StoredMember) -> bytes:
+    def read_member(self, member: StoredMember) -> bytes:
+        """Reads a member that a family declares; raises as `write` does."""
         where = member.where
         value = located_bytes(self._store, where)
         if len(value) != where.n_bytes:

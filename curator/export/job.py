@@ -11,13 +11,15 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
 
 from curator.dataset.shard_index import rows_by_tar, sample_row
+from curator.dataset.side_places import SIDE_COLUMNS, side_places
 from curator.dataset.tar_reader import (
+    FOLDER,
     MAX_TEXT_BYTES,
     SPLITS,
     Member,
@@ -47,6 +49,16 @@ MAX_WORKERS = 16
 logger = logging.getLogger(__name__)
 
 
+class MemberPlace(NamedTuple):
+    """Where a member is: in the tar of its sample, or in one beside it."""
+
+    tar: str
+    """Name of the tar under the root of the shards."""
+    offset: int
+    """First byte of the member in the tar."""
+    n_bytes: int
+
+
 @dataclass(slots=True, kw_only=True)
 class ShardClip:
     """A sample of a shard."""
@@ -60,8 +72,8 @@ class ShardClip:
     """None if the exporter did not request the MP4."""
     mp4_offset: int = -1
     mp4_bytes: int = 0
-    members: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Offset in the tar and bytes of each other member, by suffix."""
+    members: dict[str, MemberPlace] = field(default_factory=dict)
+    """The place of each other member, by suffix."""
 
     def row(self) -> dict[str, Any]:
         """Columns as in `dataset.parquet`."""
@@ -189,6 +201,7 @@ class Job:
                 return False
             return wants_mp4(clip, sha256) if callable(wants_mp4) else wants_mp4
 
+        beside = self._beside.get(shard.name, {})
         described = self._described(shard) if by_metadata else None
         if described is None:
             read = read_clips(self.shards, shard, wants_mp4=wants)
@@ -200,6 +213,8 @@ class Job:
             if not is_long(clip):
                 self.exported.add(short=1)
                 continue
+            if described is None:
+                clip.members |= beside.get(clip.key, {})
             if not clip.members.keys() >= set(needs):
                 self.exported.add(lacking=1)
                 continue
@@ -242,18 +257,33 @@ class Job:
         if record is not None:
             self.place.put_record(name, sha256s)
 
+    @cached_property
+    def _beside(self) -> dict[str, dict[str, dict[str, MemberPlace]]]:
+        """Members in tars beside the samples, by the samples' tar, key and suffix."""
+        shards = self.shards
+        found: dict[str, dict[str, dict[str, MemberPlace]]] = {}
+        if not any(shard.sides for shard in shards.shards):
+            return found
+        rows = read_rows(shards.store, shards.dataset, lambda f: f.read([*SIDE_COLUMNS]))
+        for row in side_places(rows, shards.manifest or {}).to_pylist():
+            place = MemberPlace(row["name"].removeprefix(FOLDER), row["offset"], row["bytes"])
+            of_tar = found.setdefault(row["shard"], {})
+            of_tar.setdefault(row["clip_id"], {})[row["member"]] = place
+        return found
+
     def base(self, *, relative: bool) -> str:
         """Returns the prefix of paths in tables: empty, or the address of the destination."""
         return "" if relative else f"{self.store.uri}/"
 
     def fingerprint(self, shard: Shard, *settings: object) -> str:
-        """Hashes the inputs of a shard's object: the tar's name and size, and `settings`.
+        """Hashes the inputs of a shard's object: names and size of its tars, and `settings`.
 
-        The name has a hash of the samples. `settings` are the options that change the object's
+        The names have a hash of the samples. `settings` are the options that change the object's
         bytes, and the format's version. A selection of all clips is none.
         """
         some = self._selected_part(shard)
-        own = [] if some is None else [sorted(some)]
+        own: list[object] = [] if some is None else [sorted(some)]
+        own += [sorted(side["name"] for side in shard.sides.values())] if shard.sides else []
         return fingerprint(shard.name, self.shards.sizes[shard.name], *settings, *own)
 
     def n_clips(self, shard: Shard) -> int:
@@ -560,4 +590,5 @@ def _take(
             raise ShardError(f"{member.name!r} is no sample of `curate run`")
         clip.fields = fields
     else:
-        clip.members[member.suffix] = member.data_offset, member.bytes
+        place = MemberPlace(clip.shard.name, member.data_offset, member.bytes)
+        clip.members[member.suffix] = place

@@ -13,7 +13,7 @@ from curator.dataset.tar_reader import COLUMNS, Shard, declared_families
 from curator.errors import StorageError
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job, ShardClip
-from curator.family import Family
+from curator.family import Family, Place
 from curator.tables.schemas import family_fields
 
 STAMP = b"curate.export"
@@ -28,7 +28,8 @@ SCHEMA = pa.schema([*map(DATASET_SCHEMA.field, _AS_IN_DATASET), ("json", pa.stri
 """Columns as in `dataset.parquet`. `path` is the tar's address, `#`, and the member's name; its
 MP4 is the `bytes` from `offset` on. `json` is the full JSON of the clip. After these columns come
 the columns of annotators; then `<family>_offset` and `<family>_bytes` of each member that an
-annotator added to the tar; and last, with videos, `video`, the MP4."""
+annotator added, and `<family>_tar` if it is in a tar beside that of the clip; and last, with
+videos, `video`, the MP4."""
 VIDEO = pa.field("video", pa.binary())
 
 
@@ -50,17 +51,19 @@ class ParquetTables(Exporter[ParquetOptions, None]):
     def shard(self, job: Job, shard: Shard) -> None:
         """Writes a shard's table."""
         with_videos = self.options.videos
-        declared = {
-            suffix: Family.from_json(value).name for suffix, value in job.shards.declared.items()
-        }
+        added = {suffix: Family.from_json(v) for suffix, v in job.shards.declared.items()}
+        declared = {suffix: family.name for suffix, family in added.items()}
         places = [
-            pa.field(f"{name}_{fact}", pa.int64())
-            for name in declared.values()
-            for fact in ("offset", "bytes")
+            pa.field(f"{family.name}_{fact}", pa.string() if fact == "tar" else pa.int64())
+            for family in added.values()
+            for fact in ("offset", "bytes", "tar")[: 3 if family.is_beside else 2]
         ]
         families = map(Family.from_json, declared_families(job.shards.manifest).values())
         columns = [
-            field for family in families if family.in_samples for field in family_fields(family)
+            field
+            for family in families
+            if family.place is Place.SAMPLE
+            for field in family_fields(family)
         ]
         video = [VIDEO] if with_videos else []
         schema = pa.schema([*SCHEMA, *columns, *places, *video])
@@ -68,7 +71,7 @@ class ParquetTables(Exporter[ParquetOptions, None]):
         uri = job.shards.uri(shard.name)
         # Tables without such columns keep the fingerprint that they had before such columns
         # existed.
-        own = [sorted(declared.items())] if declared else []
+        own: list[object] = [sorted(declared.items())] if declared else []
         own += [[(field.name, str(field.type)) for field in columns]] if columns else []
         fingerprint = job.fingerprint(shard, "parquet", self.version, with_videos, uri, *own)
         n_rows = _reusable_rows(job, key, fingerprint)
@@ -103,7 +106,8 @@ def _row(
         **clip.fields.get(COLUMNS, {}),
     }
     for suffix, name in declared.items():
-        row[f"{name}_offset"], row[f"{name}_bytes"] = clip.members.get(suffix, (None, None))
+        tar, offset, n_bytes = clip.members.get(suffix, (None, None, None))
+        row |= {f"{name}_offset": offset, f"{name}_bytes": n_bytes, f"{name}_tar": tar}
     return row | {"video": clip.mp4} if with_videos else row
 
 

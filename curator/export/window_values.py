@@ -208,10 +208,9 @@ class ValueExporter(Exporter[ValueOptionsT, ResultT]):
         """Returns a value, and the frames that its header names."""
         import torch
 
-        offset, n_bytes = clip.members[version.family.member]
-        key = job.shards.key(clip.shard.name)
-        data = job.shards.store.read_range(key, offset, offset + n_bytes)
-        name = f"{job.shards.uri(clip.shard.name)}: {clip.key}: {version.family.name}: "
+        tar, offset, n_bytes = clip.members[version.family.member]
+        data = job.shards.store.read_range(job.shards.key(tar), offset, offset + n_bytes)
+        name = f"{job.shards.uri(tar)}: {clip.key}: {version.family.name}: "
         with raised_as(ShardError, FamilyError, HeaderError, of=name):
             value, header = version.read(data, clip.fields, fps)
         return torch.as_tensor(value), (header.frames if header is not None else None) or ()

@@ -9,7 +9,7 @@ import hashlib
 import io
 import logging
 import tarfile
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from webdataset.tariterators import group_by_keys, tar_file_iterator
 
 from curator.dataset.sample import padded
-from curator.dataset.tar_reader import BLOCK
+from curator.dataset.tar_reader import BLOCK, is_tar_of_samples
 from curator.errors import ShardError, UsageError
-from curator.family import FamilyError, FamilyVersion
+from curator.family import FamilyError, FamilyVersion, Place
 from curator.number_text import amount
 from curator.storage import Store, open_store
 
@@ -41,6 +41,9 @@ FACTS = ("clip_id", "num_frames", "height", "width", "fps")
 
 SIZES = ("members", "member_bytes")
 """Columns with the suffixes and sizes of each sample's members, in the order of the tar."""
+
+BESIDE = "beside"
+"""Column with the places of each sample's members in tars beside its own."""
 
 GAP_BYTES, LOCAL_GAP_BYTES = 64 << 10, 4 << 10
 """Members that lie further apart are read with requests of their own."""
@@ -63,6 +66,24 @@ class Reads(NamedTuple):
     families: frozenset[str] = frozenset()
 
 
+class Span(NamedTuple):
+    """Some bytes of a tar."""
+
+    tar: str
+    begin: int
+    end: int
+    is_shared: bool = False
+    """Whether other samples have the same value, so that it may be read once for all."""
+
+
+class SideTar(NamedTuple):
+    """A tar with one member of each sample of another tar."""
+
+    name: str
+    is_shared: bool
+    """Whether samples share values."""
+
+
 @dataclass(frozen=True, slots=True)
 class LocalShard:
     """One tar.
@@ -71,7 +92,9 @@ class LocalShard:
         store: Store of the shards.
         name: Path relative to the folder of the shards.
         offsets: First byte of each sample and the end of the last; None to read `.tar.idx`.
-        sizes: `SIZES` of each sample, if some members are not read.
+        sizes: `SIZES` of each sample, if some members are not read, and `BESIDE`, if some are in
+            other tars.
+        sides: Tars with one member of each sample, by the member.
     """
 
     store: Store
@@ -80,6 +103,7 @@ class LocalShard:
     n_samples: int
     offsets: tuple[int, ...] | None = None
     sizes: pa.Table | None = field(default=None, compare=False)
+    sides: Mapping[str, SideTar] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +128,12 @@ class LoadedOutput:
             return np.ones(self.clips.num_rows, np.bool_)
         padded_names = pc.binary_join_element_wise("", self.clips[SIZES[0]], "", " ")
         found = pc.match_substring(padded_names, f" {member} ")
-        return np.asarray(pc.fill_null(found, True).to_numpy(), np.bool_)
+        have = np.array(pc.fill_null(found, True).to_numpy(), np.bool_)
+        if BESIDE in self.clips.column_names:
+            listed = self.clips[BESIDE].combine_chunks()
+            is_own = pc.equal(pc.list_flatten(listed).field("member"), member)
+            have[pc.list_parent_indices(listed).filter(is_own).to_numpy()] = True
+        return have
 
     @property
     def shard_of(self) -> NDArray[np.int64]:
@@ -144,7 +173,7 @@ def read_output(
         if store.exists(MANIFEST):
             loaded = _from_manifest(store, store, _newest_manifest(store), TABLE, split, reads)
             break
-        if tars := [item.key for item in store.list() if item.key.endswith(".tar")]:
+        if tars := [item.key for item in store.list() if is_tar_of_samples(item.key)]:
             if not allow_incomplete:
                 raise UsageError(
                     f"{store.uri} has {amount(len(tars), 'tar')} and no {MANIFEST}, which a run "
@@ -188,14 +217,19 @@ def _from_manifest(
     try:
         manifest = opened_json(indexes.read(name), name)
         version = manifest["version"]
-        for row in manifest["shards"]:
-            bucket, n_samples = str(row["bucket"]), int(row["samples"])
-            shard = LocalShard(store, str(row["name"]), bucket, n_samples)
-            if row["split"] == split:
-                shards.append(shard)
         declared = [
             FamilyVersion.from_json(value) for value in manifest.get("members", {}).values()
         ]
+        shared = {v.family.member for v in declared if v.family.place is Place.SHARED}
+        for row in manifest["shards"]:
+            bucket, n_samples = str(row["bucket"]), int(row["samples"])
+            sides = {
+                suffix: SideTar(str(side["name"]), suffix in shared)
+                for suffix, side in row.get("sides", {}).items()
+            }
+            shard = LocalShard(store, str(row["name"]), bucket, n_samples, sides=sides)
+            if row["split"] == split:
+                shards.append(shard)
     except (ValueError, KeyError, TypeError, AttributeError, FamilyError) as error:
         raise ShardError(
             f"{indexes.uri}/{name} is not a manifest of shards ({error!r}); `curate run` writes "
@@ -208,10 +242,11 @@ def _from_manifest(
     shards.sort(key=attrgetter("bucket", "name"))
     families = {version.family.name: version for version in declared if version.family.member}
     is_partial = reads is not None and (not reads.video or bool(families))
-    clips = _clips_of(shards, indexes, table, (*FACTS, *(SIZES if is_partial else ())))
+    wanted = (*SIZES, BESIDE) if any(shard.sides for shard in shards) else SIZES
+    clips = _clips_of(shards, indexes, table, (*FACTS, *(wanted if is_partial else ())))
     if is_partial and SIZES[0] in clips.column_names:
         ends = np.cumsum([shard.n_samples for shard in shards])
-        sizes = clips.select(SIZES)
+        sizes = clips.select([name for name in wanted if name in clips.column_names])
         shards = [
             replace(shard, sizes=sizes.slice(end - shard.n_samples, shard.n_samples))
             for shard, end in zip(shards, ends.tolist(), strict=True)
@@ -222,7 +257,10 @@ def _from_manifest(
 def _clips_of(
     shards: Sequence[LocalShard], store: Store, name: str, columns: Sequence[str]
 ) -> pa.Table:
-    """Returns columns of the table of clips in the order of the shards; `SIZES` may be missing."""
+    """Returns columns of the table of clips in the order of the shards.
+
+    `SIZES` and `BESIDE` may be missing.
+    """
     from curator.tables.checksums import read_rows
 
     if not store.exists(name):
@@ -234,7 +272,7 @@ def _clips_of(
     # The rows of a tar are in its order.
     def read(file: pq.ParquetFile) -> pa.Table:
         there = file.schema_arrow.names
-        return file.read(["shard", *(c for c in columns if c not in SIZES or c in there)])
+        return file.read(["shard", *(c for c in columns if c in FACTS or c in there)])
 
     rows = read_rows(store, name, read)
     wanted = pa.array([shard.name for shard in shards], pa.string())
@@ -324,6 +362,8 @@ class SampleReader:
         self._pool: ThreadPoolExecutor | None = None
         self._under_way: dict[tuple[str, str, int], list[Future[bytes]]] = {}
         self._n_bytes = 0
+        self._shared: OrderedDict[tuple[str, Span], Future[bytes]] = OrderedDict()
+        """The last values that samples share, at most `AHEAD_BYTES`."""
 
     def ahead(
         self, groups: Iterable[Group], places: Callable[[Group], Iterable[tuple[LocalShard, int]]]
@@ -353,12 +393,23 @@ class SampleReader:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_FETCHES, thread_name_prefix="clips-ahead")
-        spans = self._spans(shard, number)
-        self._under_way[place] = [
-            self._pool.submit(shard.store.read_range, shard.name, first, end)
-            for first, end in spans
-        ]
-        self._n_bytes += sum(end - first for first, end in spans)
+        spans = self._spans(shard, number) + [span for _, span in self._beside(shard, number)]
+        self._under_way[place] = [self._fetch(shard.store, span) for span in spans]
+        self._n_bytes += sum(map(_n_bytes, spans))
+
+    def _fetch(self, store: Store, span: Span) -> Future[bytes]:
+        """Begins to read a span, or returns the reading of a shared value that began before."""
+        assert self._pool is not None
+        place = store.uri, span
+        if place in self._shared:
+            self._shared.move_to_end(place)
+            return self._shared[place]
+        begun = self._pool.submit(store.read_range, span.tar, span.begin, span.end)
+        if span.is_shared:
+            self._shared[place] = begun
+            while sum(_n_bytes(span) for _, span in self._shared) > AHEAD_BYTES:
+                self._shared.popitem(last=False)
+        return begun
 
     def read(self, shard: LocalShard, number: int) -> Mapping[str, Any]:
         """Returns a sample in the form of webdataset: `__key__`, `__url__`, and bytes by suffix.
@@ -367,14 +418,15 @@ class SampleReader:
             ShardError: The tar or its index is damaged, or the sample lacks a member.
             StorageError: Reading failed.
         """
-        spans = self._spans(shard, number)
-        first = spans[0][0]
+        spans, beside = self._spans(shard, number), self._beside(shard, number)
+        wanted = spans + [span for _, span in beside]
         begun = self._under_way.pop((shard.store.uri, shard.name, number), None)
         if begun is not None:
-            self._n_bytes -= sum(end - begin for begin, end in spans)
-            data = b"".join(fetch.result() for fetch in begun)
+            self._n_bytes -= sum(map(_n_bytes, wanted))
+            read = [fetch.result() for fetch in begun]
         else:
-            data = b"".join(shard.store.read_range(shard.name, *span) for span in spans)
+            read = [shard.store.read_range(span.tar, span.begin, span.end) for span in wanted]
+        data, first = b"".join(read[: len(spans)]), spans[0].begin
         where = f"sample {number} of {shard.store.uri}/{shard.name}"
         try:
             samples = list(group_by_keys(self._named(data, shard.name)))
@@ -386,7 +438,9 @@ class SampleReader:
         if len(samples) != 1 or (missing := self._suffixes - samples[0].keys()):
             fault = f"lacks {min(missing)!r}" if len(samples) == 1 else f"is {len(samples)} samples"
             raise ShardError(f"{where} {fault}; `curate verify` lists all damage")
-        sample: Mapping[str, Any] = samples[0]
+        sample: dict[str, Any] = samples[0]
+        for (suffix, span), member in zip(beside, read[len(spans) :], strict=True):
+            sample[suffix] = _member(shard, sample["__key__"], suffix, span, member)
         return sample
 
     def _named(self, data: bytes, name: str) -> Iterator[dict[str, Any]]:
@@ -394,7 +448,19 @@ class SampleReader:
         for member in tar_file_iterator(io.BytesIO(data), select_files=wanted):
             yield member | {"__url__": name}
 
-    def _spans(self, shard: LocalShard, number: int) -> list[tuple[int, int]]:
+    def _beside(self, shard: LocalShard, number: int) -> list[tuple[str, Span]]:
+        """Returns the wanted members of a sample in tars beside its own, with their headers."""
+        if shard.sizes is None or BESIDE not in shard.sizes.column_names:
+            return []
+        places = shard.sizes[BESIDE][number].as_py() or ()
+        return [
+            (name, Span(side.name, begin - BLOCK, begin + place["bytes"], side.is_shared))
+            for place in places
+            if (name := place["member"]) in self._kept and (side := shard.sides.get(name))
+            for begin in (place["offset"],)
+        ]
+
+    def _spans(self, shard: LocalShard, number: int) -> list[Span]:
         """Returns the bytes to read of a sample: its wanted members, and small gaps between."""
         offsets: Sequence[int] | None = shard.offsets
         if offsets is None:
@@ -402,7 +468,7 @@ class SampleReader:
         begin, end = int(offsets[number]), int(offsets[number + 1])
         names = None if shard.sizes is None else shard.sizes[SIZES[0]][number].as_py()
         if shard.sizes is None or names is None:
-            return [(begin, end)]
+            return [Span(shard.name, begin, end)]
         sizes = shard.sizes[SIZES[1]][number].as_py()
         gap = LOCAL_GAP_BYTES if shard.store.is_local else GAP_BYTES
         spans: list[tuple[int, int]] = []
@@ -417,8 +483,8 @@ class SampleReader:
             place = after
         if place != end or not spans:
             # The index or the table is damaged; reading the whole sample says how.
-            return [(begin, end)]
-        return spans
+            return [Span(shard.name, begin, end)]
+        return [Span(shard.name, *span) for span in spans]
 
     def close(self) -> None:
         """Cancels prefetching."""
@@ -427,6 +493,29 @@ class SampleReader:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
+
+
+def _n_bytes(span: Span) -> int:
+    return span.end - span.begin
+
+
+def _member(shard: LocalShard, key: str, suffix: str, span: Span, data: bytes) -> bytes:
+    """Returns a member that was read from a tar beside that of its sample, with its header."""
+    where = f"{shard.store.uri}/{span.tar}"
+    try:
+        info = tarfile.TarInfo.frombuf(data[:BLOCK], "utf-8", "strict")
+    except (tarfile.HeaderError, UnicodeDecodeError) as error:
+        raise ShardError(
+            f"{where} has no member at byte {span.begin} ({error}), where {shard.name} has "
+            f"{suffix!r} of {key}; `curate verify` lists all damage"
+        ) from error
+    owner, _, of = info.name.partition(".")
+    if of != suffix or len(data) != BLOCK + info.size or not (span.is_shared or owner == key):
+        raise ShardError(
+            f"{where} has {info.name!r} of {info.size} bytes at byte {span.begin}; expected "
+            f"{key}.{suffix} of {len(data) - BLOCK} bytes; `curate verify` lists all damage"
+        )
+    return data[BLOCK:]
 
 
 @lru_cache(maxsize=256)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curator.dataset.side_places import PLACES_SCHEMA, SIDE_COLUMNS, side_places
 from curator.dataset.tar_reader import declared_families
 from curator.errors import DamagedError, ShardError
 from curator.measures.filtering import RuleCount
@@ -35,7 +36,7 @@ from curator.tables.clip_rows import ClipRows, fields_of, reject
 from curator.tables.clip_vectors import Vectors
 from curator.tables.family_store import FamilyStore, values_in_tars
 from curator.tables.long_columns import take_rows
-from curator.tables.out_layout import MANIFEST
+from curator.tables.out_layout import DATASET, MANIFEST
 from curator.tables.output_format import existing
 from curator.tables.sample_members import Members, StoredMember
 from curator.tables.track_signals import SignalParts
@@ -188,12 +189,16 @@ def stored_values(
     if not previous:
         return {}
     try:
-        declared = declared_families(find_json(store, MANIFEST))
+        manifest = find_json(store, MANIFEST)
+        declared = declared_families(manifest)
+        beside = PLACES_SCHEMA.empty_table()
+        if manifest is not None and any("sides" in entry for entry in manifest["shards"]):
+            beside = side_places(read_parquet(store, DATASET, SIDE_COLUMNS), manifest)
     except (DamagedError, ShardError) as error:
         # This run makes the values again, and its commit writes the manifest again.
         logger.warning("this run does not reuse values in tars: %s", error)
         return {}
-    return values_in_tars(store, previous, declared, reusable.sizes)
+    return values_in_tars(store, previous, declared, reusable.sizes, beside)
 
 
 class _ClipsToAnnotate:

@@ -232,11 +232,13 @@ def values_in_tars(
     summary: Mapping[str, Any],
     declared: Mapping[str, Mapping[str, Any]],
     sizes: Mapping[str, int],
+    beside: pa.Table,
 ) -> dict[str, pa.Table]:
     """Returns `key`, `name`, `offset` and `n_bytes` of values in tars, by fingerprint of a family.
 
     `summary` is that of a snapshot. `declared` has the declarations of members in its manifest, by
-    suffix. `sizes` has the size of each valid tar.
+    suffix. `sizes` has the size of each valid tar. `beside` has `clip_id`, `member`, `name` and
+    `offset` of members in tars beside those of the samples.
     """
     names = summary.get("tables", {})
     parts = [read_parquet(store, name) for name in names.get(MEMBERS, ())]
@@ -249,17 +251,17 @@ def values_in_tars(
         table.filter(pc.is_in(table["shard"], value_set=there))
         for table in (read_parquet(store, name, columns) for name in names.get("clips", ()))
     )
-    rows = rows.join(clips, "clip_id", join_type="inner")
+    own = rows.join(clips.rename_columns({"shard": "name"}), "clip_id", join_type="inner")
+    own = own.append_column("offset", pc.add(own["mp4_offset"], own["mp4_distance"]))
+    beside = beside.filter(pc.is_in(beside["name"], value_set=there))
+    beside = beside.select(["clip_id", "member", "name", "offset"])
+    others = rows.join(beside, ["clip_id", "member"], join_type="inner")
+    fields = ["member", "fingerprint", "key", "name", "offset", "bytes"]
+    found = pa.concat_tables([own.select(fields), others.select(fields)])
+    found = found.drop_null().rename_columns({"bytes": "n_bytes"})
     members = {}
     for suffix, value in declared.items():
         fingerprint = FamilyVersion.from_json(value).fingerprint
-        own = rows.filter((pc.field("member") == suffix) & (pc.field("fingerprint") == fingerprint))
-        members[fingerprint] = pa.table(
-            {
-                "key": own["key"],
-                "name": own["shard"],
-                "offset": pc.add(own["mp4_offset"], own["mp4_distance"]),
-                "n_bytes": own["bytes"],
-            }
-        )
+        is_own = (pc.field("member") == suffix) & (pc.field("fingerprint") == fingerprint)
+        members[fingerprint] = found.filter(is_own).drop(["member", "fingerprint"])
     return members

@@ -27,6 +27,8 @@ LEASE = "lease.json"
 PLAN, PROGRESS = "plan.json", "progress.json"
 """The estimate of `curate plan` for a run; the progress of a run that is writing or has failed."""
 SHARDS, SNAPSHOTS = "shards", "snapshots"
+SIDES = "side"
+"""Folder, below that of the shards, of tars with members of one family."""
 REMOVED, LEARNED, MARKS = "removed", "learned", "marks"
 """Folders of removal records, of the model of `curate learn`, and of marks by hand."""
 VIEWS = "views"
@@ -148,9 +150,11 @@ KINDS = (
         SHARDS,
         _LIFE.NAMED,
         _ON.UNNAMED,
-        r"[^/]+/(?:train|val)-\d{6,}-[0-9a-f]{8}\.(?:tar(?:\.idx)?|meta\.jsonl|json)",
+        r"[^/]+/(?:train|val)-\d{6,}-[0-9a-f]{8}\.(?:tar(?:\.idx)?|meta\.jsonl|json)"
+        rf"|{SIDES}/[a-z0-9_]+/[^/]+/(?:train|val)-\d{{6,}}-[0-9a-f]{{8}}\.tar(?:\.idx)?",
         fixed=r"dataset\.parquet|manifest(?:\.next)?\.json|wids-(?:train|val)\.json"
-        rf"|(?:{_BUCKET}/)?(?:README\.md|captions\.json|{_ENERGON})",
+        rf"|(?:{_BUCKET}/)?(?:README\.md|captions\.json|{_ENERGON})"
+        rf"|{SIDES}/[a-z0-9_]+/{_ENERGON}",
     ),
     StoredKind("candidates", _LIFE.NAMED, _ON.ROWS, rf"[a-z_]+/{_PART}"),
     StoredKind("duplicate_pairs", _LIFE.NAMED, _ON.OBJECT, _PART, footage=("clip_id", "other")),

@@ -44,6 +44,7 @@ from curator.tables.out_layout import (
     DATASET,
     MANIFEST,
     SHARDS,
+    SIDES,
     SNAPSHOTS,
     FolderLifetime,
     folders_of,
@@ -426,7 +427,8 @@ def older_tars_line(store: Store, summary: Mapping[str, Any]) -> str:
     """
     named = {shard["name"] for shard in summary["shards"]}
     sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
-    older = [key for key in sizes if key.endswith(".tar") and key not in named]
+    tars = (key for key in sizes if key.endswith(".tar"))
+    older = [k for k in tars if k not in named and not k.startswith(f"{SHARDS}/{SIDES}/")]
     if not older:
         return ""
     n_samples = sum(max(0, sizes.get(f"{key}.idx", 0) // 8 - 1) for key in older)

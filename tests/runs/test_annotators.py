@@ -330,9 +330,9 @@ class Reader(LightColumns):
 def test_columns_that_are_not_in_samples_change_no_tar(place: Annotated, own: Path) -> None:
     """Pins that a new column costs the table alone, and that readers of the table see it."""
     (own.parent / "own_beside.py").write_text(
-        LIGHT.read_text().replace('"light": "text"})\n', '"light": "text"}), in_samples=False\n')
+        LIGHT.read_text().replace('"light": "text"})\n', '"light": "text"}), place="table"\n')
     )
-    assert "in_samples" in (own.parent / "own_beside.py").read_text()
+    assert "table" in (own.parent / "own_beside.py").read_text()
     before = place.tars()
     summary = place.run("stages=[{use: own_beside:LightColumns}]")
     assert summary["work"]["light_made"] == 3

@@ -6,6 +6,7 @@ for which frames it stands.
 
 import io
 import json
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -124,10 +125,24 @@ class Derived(Place):
         (tar,) = self.out.glob("shards/*/*.tar")
         return tar
 
+    def members(self) -> dict[str, bytes]:
+        """All members of all tars by name."""
+        found = {}
+        for tar in (self.out / "shards").rglob("*.tar"):
+            with tarfile.open(tar) as source:
+                for member in source:
+                    found[member.name] = source.extractfile(member).read()  # type: ignore[union-attr]
+        return found
+
     def rewrite(self, change: Callable[[str, bytes], bytes]) -> str:
         """Returns a copy of the shards whose members are changed, without a size that says so."""
         copy = self.copy(self.out.parent / f"changed-{len(list(self.out.parent.iterdir()))}")
-        tar = copy.tar
+        for tar in (copy.out / "shards").rglob("*.tar"):
+            self.rewrite_tar(tar, change)
+        return str(copy.out / "shards")
+
+    @staticmethod
+    def rewrite_tar(tar: Path, change: Callable[[str, bytes], bytes]) -> None:
         old, new = io.BytesIO(tar.read_bytes()), io.BytesIO()
         with (
             tarfile.open(fileobj=old) as source,
@@ -140,14 +155,23 @@ class Derived(Place):
                 target.addfile(member, io.BytesIO(changed))
         # A tar of `tarfile` has more empty blocks at its end.
         tar.write_bytes(new.getvalue()[: len(old.getvalue())])
-        return str(copy.out / "shards")
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The user's file."""
+@pytest.fixture(scope="module", params=["sample", "side"])
+def own(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The user's file, with all values in the samples, or most in tars of their own."""
     folder = tmp_path_factory.mktemp("own")
-    (folder / "own_values.py").write_text(OWN)
+    text = OWN
+    if request.param == "side":
+        for end, place in (
+            ("facts=FACTS)", "side"),
+            ('thirds.npy")', "side"),
+            ('letters.safetensors")', "shared"),
+        ):
+            assert text.count(end) == 1
+            text = text.replace(end, f'{end[:-1]}, place="{place}")')
+    (folder / "own_values.py").write_text(text)
+    sys.modules.pop("own_values", None)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
@@ -366,11 +390,7 @@ def test_values_that_do_not_belong_to_their_frames_are_refused(
 
 
 def test_a_value_of_another_mp4_or_family_is_refused(finished: Derived, own: Path) -> None:
-    tar = {}
-    with tarfile.open(finished.tar) as source:
-        for member in source:
-            tar[member.name] = source.extractfile(member).read()  # type: ignore[union-attr]
-    (data,) = (data for name, data in tar.items() if name.endswith("seen.safetensors"))
+    (data,) = (d for name, d in finished.members().items() if name.endswith("seen.safetensors"))
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
     for field, words in (("mp4_sha256", "computed from the MP4 0000"), ("family", "is 0000")):
         out = finished.rewrite(changed_header(field, header[field][:6], "000000"))

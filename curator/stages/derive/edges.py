@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.family import Family, Scalar, Scope, Video
+from curator.family import Family, Place, Scalar, Scope, Video
 from curator.media.opencv import cv2
 from curator.stage import Annotator, FrameRequest, SampledClip, StageConfig, setting
 
@@ -17,6 +17,8 @@ class EdgesConfig(StageConfig):
     """Gradients from this value on are edges beside an edge."""
     high: int = setting(200, unit="levels", ge=0)
     """Gradients from this value on are edges."""
+    place: Place = setting(Place.SAMPLE, unit="sample or side")
+    """in the samples, or in tars of their own"""
 
 
 class Edges(Annotator[EdgesConfig]):
@@ -29,12 +31,20 @@ class Edges(Annotator[EdgesConfig]):
     version = 1
     config_type = EdgesConfig
     frames = (FrameRequest(),)
+    results_ignore = frozenset({"place"})
 
     def __init__(self, config: EdgesConfig) -> None:
         super().__init__(config)
         facts: dict[str, Scalar] = {"method": "canny", "low": config.low, "high": config.high}
         self.families = (
-            Family("edges", Scope.CLIP, Video("h264"), member="edges.mp4", facts=facts),
+            Family(
+                "edges",
+                Scope.CLIP,
+                Video("h264"),
+                member="edges.mp4",
+                facts=facts,
+                place=config.place,
+            ),
         )
 
     def process(self, unit: Sequence[SampledClip]) -> list[NDArray[np.uint8]]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from curator.errors import ModelError, RecipeError, UsageError, raised_as
-from curator.family import Array, Family, Scope, Windows
+from curator.family import Array, Family, Place, Scope, Windows
 from curator.models.video_vae import (
     Dtype,
     Sample,
@@ -58,6 +58,8 @@ class LatentsConfig(StageConfig):
     """whether large frames are encoded in overlapping tiles: less memory, and other values"""
     batch: int = setting(1, unit="windows", ge=1)
     """windows that are encoded together; with more than one, the last bits depend on the others"""
+    place: Place = setting(Place.SIDE, unit="sample or side")
+    """in the samples, or in tars of their own, so that other latents write no MP4s again"""
 
 
 class Latents(Annotator[LatentsConfig]):
@@ -67,7 +69,7 @@ class Latents(Annotator[LatentsConfig]):
     version = 1
     config_type = LatentsConfig
     # The hash of the weights is among the facts.
-    results_ignore = frozenset({"vae", "batch"})
+    results_ignore = frozenset({"vae", "batch", "place"})
     noun = "clip"
 
     def __init__(self, config: LatentsConfig) -> None:
@@ -96,6 +98,7 @@ class Latents(Annotator[LatentsConfig]):
                 Scope.CLIP,
                 Array(config.dtype, shape),
                 member="latents.safetensors",
+                place=config.place,
                 facts=facts,
             ),
         )

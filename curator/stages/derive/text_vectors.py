@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from curator.errors import ModelError, RecipeError, raised_as
-from curator.family import Array, Family, Scope
+from curator.family import Array, Family, Place, Scope
 from curator.models.saved_text_model import TEXT, Dtype, SavedTextModel, text_vectors_facts
 from curator.models.saved_weights import settings_sha256
 from curator.models.text_encoder import (
@@ -54,6 +54,8 @@ class TextVectorsConfig(StageConfig):
     """type of the stored numbers; those of some encoders do not fit into f16"""
     compute: Dtype = setting("bf16", unit="bf16, f16 or f32")
     """type of weights and arithmetic; T5 overflows in f16"""
+    place: Place = setting(Place.SHARED, unit="sample, side or shared")
+    """in the samples; in tars of their own; or there, with equal texts of a tar stored once"""
 
 
 class TextVectors(Annotator[TextVectorsConfig]):
@@ -63,7 +65,7 @@ class TextVectors(Annotator[TextVectorsConfig]):
     version = 1
     config_type = TextVectorsConfig
     # The hashes of weights and tokenizer are among the facts.
-    results_ignore = frozenset({"model"})
+    results_ignore = frozenset({"model", "place"})
     frames = ()
     batch = 256
     """Texts of a call; the encoder batches texts of similar length."""
@@ -98,6 +100,7 @@ class TextVectors(Annotator[TextVectorsConfig]):
                 Scope.CLIP,
                 Array(config.dtype, ("tokens", saved.dim)),
                 member="text_vectors.safetensors",
+                place=config.place,
                 facts=facts,
             ),
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 from curator.dataset.shard_index import DATASET, DescribedTar, known_tars
 from curator.dataset.shard_plan import place_of
-from curator.dataset.tar_reader import BESIDE, Split
+from curator.dataset.tar_reader import Split, objects_of
 from curator.errors import DamagedError
 from curator.stages.shard.config import SPLIT_SETTINGS, ShardConfig
 from curator.storage import Store
@@ -120,7 +120,6 @@ class ReusableShards:
             yield from zip(*(table[n].to_pylist() for n in ("shard", "clip_id")), strict=True)
 
     def _hashes(self) -> Iterator[tuple[str, str]]:
-        for name, tar in self.tars.items():
-            yield name, tar.sha256
-            for field, beside in BESIDE.items():
-                yield beside(name), getattr(tar, field)
+        for tar in self.tars.values():
+            for name, sha256 in objects_of(tar.entry()).items():
+                yield f"{SHARDS}/{name}", str(sha256)

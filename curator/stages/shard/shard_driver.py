@@ -32,6 +32,7 @@ from curator.dataset.tar_writer import ShardUnit, TarWriter, shard_facts
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import PlainWorker
 from curator.executor.worker import Step
+from curator.family import Place
 from curator.models.scene_network import SCENE_MODEL
 from curator.models.transnet import transnet_model_name
 from curator.records.clips import FITTED, WINDOWED, Clip, Reason
@@ -115,13 +116,13 @@ class Sharding:
             missing, stored = plan.missing(sizes), reusable.get(plan.name)
             if stored is not None and stored.bytes != plan.layout.n_bytes:
                 stored = None
-            if not missing and stored is not None and stored.members_sha256:
+            if not missing and stored is not None and stored.has(plan):
                 tars[plan.name] = replace(stored, **DescribedTar.planned(plan))
             else:
                 units.append(ShardUnit(plan=plan, missing=missing, known=stored))
         self.n_written = sum(unit.plan.name in unit.missing for unit in units)
         tars |= {f"{SHARDS}/{tar.name}": tar for tar in self._run(units)}
-        if any(sample.stored for plan in plans for sample in plan.samples):
+        if any(sample.stored or sample.beside for plan in plans for sample in plan.samples):
             self.members = partial(members_table, plans)
         place_samples(plans, clips)
         versions = {info.key: info.version for info in self.store.list(f"{SHARDS}/")}
@@ -171,7 +172,7 @@ def _samples(
     """Yields the samples of the kept clips, with their buckets; JSON and captions are on disk."""
     spill = Spill()
     declared = declared_columns(clips.schema)
-    left_out = {name for name, value in declared.items() if not value["in_samples"]}
+    left_out = {name for name, value in declared.items() if value["place"] == Place.TABLE}
     for clip in clips.kept():
         bucket = bucket_of(
             clip.width, clip.height, clip.n_frames, config, content_type=clip.content_type

@@ -337,7 +337,7 @@ def finish_removal(
     mark_finished(store, removals.unfinished)
     return Removed(
         records=removals.unfinished,
-        n_shards=len(rewriting.tars.done),
+        n_shards=len({tar for tar, _ in rewriting.tars.done}),
         n_replies=scrubbing.n_replies,
         n_deleted=len(old),
     )

@@ -18,12 +18,14 @@ from curator.dataset.shard_index import (
     described_files,
     described_tars,
 )
+from curator.dataset.side_places import side_places
 from curator.dataset.tar_reader import declared_families
 from curator.family import FamilyVersion
 from curator.runs.commit_run import table_facts
 from curator.storage import Store
 from curator.tables.candidate_store import subtract_counts
 from curator.tables.checksums import read_json, read_parquet, sealed_json, to_json
+from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows
 from curator.tables.long_columns import sorted_rows
 from curator.tables.named_ids import naming_rows, value_without_ids
@@ -47,7 +49,7 @@ from curator.tables.snapshot_store import (
 from curator.tables.source_table import SourceTotals
 from curator.tools.removal.cluster_centroids import centroids_without
 from curator.tools.removal.state_scrubbing import scrubbed
-from curator.tools.removal.tar_rewriting import RewrittenTar, TarRewriting, Values
+from curator.tools.removal.tar_rewriting import RewrittenTar, TarRewriting, TarToRewrite
 
 Tars = Mapping[str, RewrittenTar | None]
 """New tars by the name of the old tar under the output root; None if no sample is left."""
@@ -87,7 +89,7 @@ class SnapshotRewriting:
         """Writes the missing objects of a snapshot, then the snapshot; deletes nothing."""
         store, tables = self._store, summary["tables"]
         dataset = read_parquet(store, summary[INDEXES]["dataset"])
-        tars = {name: self.tars.rewrite(name, values) for name, values in self._of_tars(summary)}
+        tars = {tar.name: self.tars.rewrite(tar) for tar in self._of_tars(summary)}
         new = {
             name: [self._part(part, name, tars) for part in parts]
             for name, parts in tables.items()
@@ -133,11 +135,11 @@ class SnapshotRewriting:
         Raises:
             ShardError: A tar is damaged, or is not as this version writes it.
         """
-        for name, values in self._of_tars(summary):
-            self.tars.check(name, values)
+        for tar in self._of_tars(summary):
+            self.tars.check(tar)
 
-    def _of_tars(self, summary: Mapping[str, Any]) -> Iterator[tuple[str, Values]]:
-        """Yields the tars to rewrite, with family and key of members.
+    def _of_tars(self, summary: Mapping[str, Any]) -> Iterator[TarToRewrite]:
+        """Yields the tars to rewrite.
 
         These tars hold removed clips, or clips whose texts name removed footage.
         """
@@ -157,8 +159,20 @@ class SnapshotRewriting:
             for row in table.to_pylist()
             if row["member"] in versions
         }
-        for name in sorted(gone["shard"].unique().to_pylist()):
-            yield f"{SHARDS}/{name}", values
+        shards = gone["shard"].unique()
+        beside: dict[str, dict[tuple[str, str], Location]] = {}
+        rows = dataset.filter(pc.is_in(dataset["shard"], value_set=shards))
+        for row in side_places(rows, manifest).to_pylist():
+            where = Location(name=row["name"], offset=row["offset"], n_bytes=row["bytes"])
+            beside.setdefault(row["shard"], {})[row["clip_id"], row["member"]] = where
+        for name in sorted(shards.to_pylist()):
+            own = beside.get(name, {})
+            yield TarToRewrite(
+                name=f"{SHARDS}/{name}",
+                sides=tuple(sorted({where.name for where in own.values()})),
+                values=values,
+                beside=own,
+            )
 
     def _naming(self, tables: Mapping[str, Any]) -> pa.Array:
         """Returns the ids of clips whose texts in any table name removed footage."""

@@ -32,6 +32,23 @@ Values = Mapping[tuple[str, str], tuple[FamilyVersion, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TarToRewrite:
+    """A tar of a snapshot that holds removed footage.
+
+    Attributes:
+        name: Name under the output root.
+        sides: Names of the tars with members of its samples.
+        values: Values of members.
+        beside: Places of the members in `sides`, by clip id and suffix.
+    """
+
+    name: str
+    sides: tuple[str, ...]
+    values: Values
+    beside: Mapping[tuple[str, str], Location]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenTar:
     """A tar without its removed samples.
 
@@ -49,8 +66,7 @@ class RewrittenTar:
 class TarRewriting:
     """Rewrites the tars of an output root, each at most once.
 
-    Methods take the name of a tar under the root, and the member values of a snapshot that names
-    the tar. Methods raise `ShardError` if the tar is damaged, or is not as this version writes it.
+    Methods raise `ShardError` if the tar is damaged, or is not as this version writes it.
     """
 
     def __init__(self, store: Store, removals: Removals) -> None:
@@ -58,32 +74,35 @@ class TarRewriting:
         self._removals = removals
         self._tars = TarWriter(store)
         self._sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
-        self._whole: set[str] = set()
-        """Old tars that passed the check."""
-        self.done: dict[str, RewrittenTar | None] = {}
-        """New tars by the name of the old tar under the output root; None if no sample is left."""
+        self._whole: set[tuple[str, ...]] = set()
+        """Old tars, with those beside them, that passed the check."""
+        self.done: dict[tuple[str, tuple[str, ...]], RewrittenTar | None] = {}
+        """New tars by the old tar and the tars beside it; None if no sample is left."""
 
-    def rewrite(self, name: str, values: Values) -> RewrittenTar | None:
+    def rewrite(self, tar: TarToRewrite) -> RewrittenTar | None:
         """Writes the replacement of a tar with removed samples; None if no sample is left."""
-        if name not in self.done:
-            self.done[name] = self._rewritten(name, values)
-        return self.done[name]
+        identity = tar.name, tar.sides
+        if identity not in self.done:
+            self.done[identity] = self._rewritten(tar)
+        return self.done[identity]
 
-    def check(self, name: str, values: Values) -> None:
+    def check(self, tar: TarToRewrite) -> None:
         """Reads the members that `rewrite` would read; writes nothing."""
-        if name not in self._whole:
-            for sample in self._left(name, values):
+        if (tar.name, *tar.sides) not in self._whole:
+            for sample in self._left(tar):
                 self._tars.read(sample)
-            self._whole.add(name)
+                for value in sample.beside:
+                    self._tars.read_member(value)
+            self._whole.add((tar.name, *tar.sides))
 
-    def _rewritten(self, name: str, values: Values) -> RewrittenTar | None:
-        samples = list(self._left(name, values))
+    def _rewritten(self, tar: TarToRewrite) -> RewrittenTar | None:
+        samples = list(self._left(tar))
         if not samples:
             return None
-        plan = plan_shard(*self._place(name), samples)
+        plan = plan_shard(*self._place(tar.name), samples)
         described = self._tars.write(ShardUnit(plan=plan, missing=plan.missing(self._sizes)))
-        there = {i.key: i for i in self._store.list(plan.name.removesuffix(".tar"))}
-        there |= find_unlisted(self._store, plan.objects, there)
+        there = find_unlisted(self._store, plan.objects, ())
+        self._sizes |= {name: info.bytes for name, info in there.items()}
         return RewrittenTar(
             described=described,
             summary=shard_facts(plan) | {"versions": {n: there[n].version for n in plan.objects}},
@@ -98,42 +117,50 @@ class TarRewriting:
             raise ShardError(f"{self._store.uri}/{name} is missing, or is no tar of curate")
         return place
 
-    def _left(self, name: str, values: Values) -> Iterator[Sample]:
+    def _left(self, tar: TarToRewrite) -> Iterator[Sample]:
         """Yields the remaining samples of a tar, without reading their MP4s."""
+        name = tar.name
         _, split, _ = self._place(name)
+        beside: dict[str, dict[str, Location]] = {}
+        for (key, suffix), place in tar.beside.items():
+            beside.setdefault(key, {})[suffix] = place
         with self._store.open(name) as stream:
             reader = TarReader(stream.read, self._sizes[name], seek=stream.seek)
             try:
                 for key, members in groupby(reader, key=lambda member: member.key):
                     ids = self._removals.ids
-                    if sample := _sample(name, key, members, reader, split, values, ids):
+                    own = beside.get(key, {})
+                    if sample := _sample(tar, key, members, reader, split, own, ids):
                         yield sample
             except (ShardError, KeyError, ValueError) as error:
                 raise ShardError(f"{self._store.uri}/{name}: {error}") from error
 
 
 def _sample(
-    name: str,
+    tar: TarToRewrite,
     key: str,
     members: Iterator[Member],
     reader: TarReader,
     split: Split,
-    values: Values,
+    beside: Mapping[str, Location],
     ids: Collection[str],
 ) -> Sample | None:
-    """Returns a sample whose texts do not name removed `ids`; None for removed footage."""
+    """Returns a sample whose texts do not name removed `ids`; None for removed footage.
+
+    `beside` has the places of its members in other tars.
+    """
     data: dict[str, bytes] = {}
-    places: dict[str, Location] = {}
+    places = dict(beside)
     for member in members:
         offset = member.data_offset
-        places[member.suffix] = Location(name=name, offset=offset, n_bytes=member.bytes)
+        places[member.suffix] = Location(name=tar.name, offset=offset, n_bytes=member.bytes)
         if member.suffix != "mp4":
             data[member.suffix] = reader.read(member)
     metadata, stored = orjson.loads(data["json"]), []
-    for suffix in data.keys() - OWN:
-        if (key, suffix) not in values:
+    for suffix in places.keys() - OWN:
+        if (key, suffix) not in tar.values:
             raise ShardError(f"the snapshot declares no member {suffix!r} of sample {key}")
-        version, made_from = values[key, suffix]
+        version, made_from = tar.values[key, suffix]
         stored.append(StoredMember(version=version, key=made_from, where=places[suffix]))
     sample = partial(
         Sample,

@@ -215,7 +215,7 @@ class _Audit:
             present, of_shards = self._check_named(sets, summary, pool, findings)
             tars = self._check_tars(sets, present, of_shards, pool, findings)
             if shards.prefix:
-                of_set = {shards.key(n) for s in present for n in (s.name, *s.beside)}
+                of_set = {shards.key(n) for s in present for n in s.objects}
                 checked = frozenset(of_set) | of_shards
                 n_chained, wrong = check_chain(
                     root, self.objects, checked, pool, findings, only=snapshot
@@ -271,9 +271,10 @@ class _Audit:
         named: dict[str, list[Expected]] = {}
         for shard_set in reversed(sets):
             for shard in shard_set.shards:
-                named[shard.name] = [Expected()]
+                # Hashes of tars are compared when they are read.
+                named |= {name: [Expected()] for name in (shard.name, *shard.side_tars)}
                 if shard_set.manifest is not None:
-                    named |= {n: [Expected(sha256=sha)] for n, sha in shard.beside.items()}
+                    named |= {n: [Expected(sha256=sha)] for n, sha in shard.indexes.items()}
         if shards.manifest is None:
             for entry in (summary or {}).get("shards") or ():
                 if isinstance(entry, dict) and isinstance(entry.get("name"), str):
@@ -518,7 +519,7 @@ def _check_unnamed(root: Root, sets: Sequence[ShardSet], findings: Findings) -> 
         for folder in {"", *(f"{shard.bucket}/" for shard in of_set.shards)}:
             named |= {f"{folder}{ENERGON}/{file}" for file in (*ENERGON_FILES, *ENERGON_OWN)}
         for shard in of_set.shards:
-            named |= {shard.name, *shard.beside}
+            named.update(shard.objects)
     for name in sorted(shards.sizes.keys() - named):
         key = f"{FOLDER}{name}"
         if key not in root.named and not is_gone(shards.store, shards.key(name)):

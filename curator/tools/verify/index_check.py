@@ -286,6 +286,11 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
     if shards.own_dataset is None and DATASET not in shards.sizes:
         return
     table = _TableCheck(shards, tars, FindingCode.DATASET, findings)
+    stored = {
+        (tar.shard.name, suffix): frozenset(places.values())
+        for tar in tars
+        for suffix, places in tar.beside.items()
+    }
 
     def check(path: str, row: Mapping[str, Any]) -> None:
         tar, at = table.find(path, row, "clip_id")
@@ -296,8 +301,15 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
                     table.differs(path, f"{name} {row[name]!r}", repr(expected))
         if row.get("members") is not None:
             end = tar.offsets[at + 1] if at + 1 < len(tar.offsets) else tar.end
-            if (span := sample_span(row)) != (wanted := (int(tar.offsets[at]), int(end))):
-                table.differs(path, f"members from {span[0]} to {span[1]}", f"{wanted}")
+            if (span := sample_span(row)) != (sample := (int(tar.offsets[at]), int(end))):
+                table.differs(path, f"members from {span[0]} to {span[1]}", f"{sample}")
+        places = {p["member"]: (p["offset"], p["bytes"]) for p in row.get("beside") or ()}
+        for suffix in tar.shard.sides:
+            own, found = tar.beside.get(suffix, {}), places.get(suffix)
+            # A value that samples share is with the first of them.
+            other = found if found in stored.get((tar.shard.name, suffix), ()) else None
+            if found != (wanted := own.get(row["clip_id"], other)):
+                table.differs(path, f"{suffix} at {found}", f"{wanted}")
 
     columns = [name for name in DATASET_SCHEMA.names if name != "path"]
     if table.rows(shards.dataset, columns, check):

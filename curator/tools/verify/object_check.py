@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -201,10 +201,12 @@ def _of_tars(store: Store, snapshot: Mapping[str, Any], remedy: str) -> dict[str
     objects: dict[str, Expected] = {}
     try:
         for facts in read_json(store, snapshot[INDEXES]["manifest"])["shards"]:
+            own = Shard(name=facts["name"], facts=facts).objects
+            objects |= {
+                f"{SHARDS}/{n}": Expected(sha256=sha256, remedy=remedy) for n, sha256 in own.items()
+            }
             name = f"{SHARDS}/{facts['name']}"
-            objects[name] = Expected(n_bytes=facts["bytes"], sha256=facts["sha256"], remedy=remedy)
-            beside = Shard(name=name, facts=facts).beside
-            objects |= {n: Expected(sha256=s, remedy=remedy) for n, s in beside.items()}
+            objects[name] = replace(objects[name], n_bytes=facts["bytes"])
     except (StorageError, KeyError, TypeError):
         # The check of the manifest as an object shows its damage.
         return {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from curator.dataset.tar_reader import BESIDE
+from curator.dataset.tar_reader import objects_of
 from curator.errors import CuratorError
 from curator.storage import Store
 from curator.tables.checksums import opened_json, read_json
@@ -205,8 +205,8 @@ class Root:
             names |= {snapshot_name(number)} | named_objects(archived(snapshot))
             try:
                 manifest = read_json(self.store, snapshot[INDEXES]["manifest"])
-                for tar in (f"{SHARDS}/{facts['name']}" for facts in manifest["shards"]):
-                    names |= {tar, *(name(tar) for name in BESIDE.values())}
+                for facts in manifest["shards"]:
+                    names |= {f"{SHARDS}/{name}" for name in objects_of(facts)}
             except (CuratorError, KeyError, TypeError):
                 why = why or f"the manifest of snapshot {number} cannot be read"
         return frozenset(names), why

@@ -29,6 +29,7 @@ from curator.json_bounds import load_bounded
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.tools.verify.findings import FindingCode, Findings
+from curator.tools.verify.side_reader import SideReader
 from curator.value_header import HeaderError, ValueHeader
 
 MAX_PIXELS = 1 << 27
@@ -134,6 +135,8 @@ class TarFacts:
     """SHA-256 of the tar; this and the MD5 are empty for an unreadable tar."""
     md5: str
     n_decoded: int
+    beside: Mapping[str, Mapping[str, tuple[int, int]]]
+    """First byte and size of members in tars beside it, by member and key."""
 
     @property
     def is_sound(self) -> bool:
@@ -177,7 +180,7 @@ class _ReadSample:
     values: list[tuple[str, Family, ValueHeader | None, tuple[int, ...]]] = field(
         default_factory=list
     )
-    """Member, family and shape of each array with an axis of frames."""
+    """Address, family, header and shape of each value."""
 
 
 @dataclass
@@ -210,6 +213,8 @@ class TarCheck:
         self._digests: list[int] = []
         self._sources: set[bytes] = set()
         self._n_frames = self._n_decoded = 0
+        self._sides: list[SideReader] = []
+        self._beside: dict[str, dict[str, tuple[int, int]]] = {}
 
     def run(self) -> TarFacts:
         """Reads all bytes of the tar, and adds a finding for each fault."""
@@ -229,8 +234,14 @@ class TarCheck:
                     md5.update(data)
                     return data
 
+                self._sides = [
+                    SideReader(shards, suffix, entry, self.findings, MAX_VALUE_BYTES, stack)
+                    for suffix, entry in shard.sides.items()
+                ]
                 reader = TarReader(read, n_bytes)
                 is_whole = self._samples(reader)
+                for side in self._sides if is_whole else ():
+                    side.finish()
                 while read(1 << 20):
                     pass
                 n_bytes, hashes = stream.tell(), (sha256.hexdigest(), md5.hexdigest())
@@ -257,6 +268,7 @@ class TarCheck:
             sha256=hashes[0],
             md5=hashes[1],
             n_decoded=self._n_decoded,
+            beside=self._beside,
         )
 
     def _open_meta(self, stack: ExitStack) -> None:
@@ -315,7 +327,9 @@ class TarCheck:
             sample.mp4 = b"".join(parts) if member.bytes <= MAX_MP4_BYTES else None
             sample.mp4_sha256 = digest.hexdigest()
         elif (family := self.rules.families.get(member.suffix)) is not None:
-            self._check_value(reader, member, family, sample)
+            is_small = member.bytes <= MAX_VALUE_BYTES
+            data = reader.read(member) if is_small else None
+            self._check_value(data, f"{self._path}#{member.name}", family, sample)
         elif member.bytes <= MAX_TEXT_BYTES:
             data = reader.read(member)
             if member.suffix == "json":
@@ -323,16 +337,26 @@ class TarCheck:
             elif member.suffix == "txt":
                 sample.text = data
 
+    def _read_sides(self, sample: _ReadSample) -> None:
+        """Reads the members of a sample that are in tars beside it."""
+        for side in self._sides:
+            for own in side.of_sample(sample.key):
+                if own.member.suffix in sample.sizes:
+                    sample.repeated.append(own.member.suffix)
+                sample.sizes[own.member.suffix] = own.member.bytes
+                place = own.member.data_offset, own.member.bytes
+                self._beside.setdefault(side.suffix, {})[sample.key] = place
+                family = self.rules.families[side.suffix]
+                self._check_value(own.data, own.where, family, sample)
+
     def _check_value(
-        self, reader: TarReader, member: Member, family: Family, sample: _ReadSample
+        self, data: bytes | None, where: str, family: Family, sample: _ReadSample
     ) -> None:
-        """Checks a member against the declaration of its family."""
-        where = f"{self._path}#{member.name}"
-        if member.bytes > MAX_VALUE_BYTES:
-            most = f"at most {MAX_VALUE_BYTES}"
-            self._add(FindingCode.MEMBERS, where, f"{member.bytes} bytes", most)
+        """Checks a member against the declaration of its family; None is one that is too large."""
+        if data is None:
+            found, most = f"more than {MAX_VALUE_BYTES} bytes", f"at most {MAX_VALUE_BYTES}"
+            self._add(FindingCode.MEMBERS, where, found, most)
             return
-        data = reader.read(member)
         try:
             header, value = family.header(data), family.decode(data)
         except FamilyError as error:
@@ -342,6 +366,7 @@ class TarCheck:
 
     def _close(self, sample: _ReadSample) -> None:
         """Checks a completely read sample, and records its facts."""
+        self._read_sides(sample)
         path, allowed = f"{self._path}#{sample.key}", self.rules.allowed
         missing = [name for name in NEEDED if name not in sample.sizes]
         others = sorted(sample.sizes.keys() - allowed) + sample.repeated
@@ -468,4 +493,4 @@ def row_digest(row: Mapping[str, Any]) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
 
 
-_UNHASHED = ("path", "members", "member_bytes")
+_UNHASHED = ("path", "members", "member_bytes", "beside")
