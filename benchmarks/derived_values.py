@@ -3,6 +3,7 @@
     derived_values.py make DIR --clips 1000     films, an output, and annotators in DIR/own
     derived_values.py faults DIR --faults 200 --right 1000
     derived_values.py traffic DIR               a new family, a new column, the loader
+    derived_values.py texts DIR                 vectors of texts, each stored once or with each clip
     derived_values.py ranks DIR --ranks 64      over an S3 server of this process
 
 Films show the number of each frame. `faults` reads right values, then values into each of which one
@@ -26,6 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,8 @@ from curator.stage import Annotator, FrameRequest, StageConfig
 
 class Config(StageConfig):
     vae: str = "a"
+    place: str = "sample"
+    texts: int = 10
 
 
 class BenchLatents(Annotator[Config]):
@@ -62,7 +66,7 @@ class BenchLatents(Annotator[Config]):
         facts = {"vae": config.vae, "sample": "mean", "scale": 0.5}
         self.families = (
             Family("latents", Scope.CLIP, Array("bf16", (16, 3, 5, 8)), facts=facts,
-                   member="latents.safetensors"),
+                   member="latents.safetensors", place=config.place),
         )
 
     def process(self, unit):
@@ -86,6 +90,26 @@ class BenchPoses(Annotator[StageConfig]):
     def process(self, unit):
         means = [clip.frames.reshape(len(clip.frames), -1).mean(1)[:, None] for clip in unit]
         return [np.repeat(mean, 6, 1).astype(np.float32) for mean in means]
+
+
+class BenchTexts(Annotator[Config]):
+    """Vectors of 256 tokens of one of some prompts: 2.1 MB."""
+
+    name, version, frames, config_type, batch = "bench_texts", 1, (), Config, 16
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.families = (
+            Family("texts", Scope.CLIP, Array("bf16", ("tokens", 4096)),
+                   member="texts.safetensors", place=config.place),
+        )
+
+    def key(self, facts, mp4_sha256):
+        return str(int(facts.clip_id[:8], 16) % self.config.texts)
+
+    def process(self, unit):
+        numbers = [float(self.key(clip.facts, "")) for clip in unit]
+        return [torch.full((256, 4096), number, dtype=torch.bfloat16) for number in numbers]
 
 
 class BenchColumn(Annotator[StageConfig]):
@@ -113,7 +137,7 @@ RECIPE = {
 def main() -> None:
     """Runs a measurement; the last line is JSON."""
     parser = arguments(__doc__)
-    parser.add_argument("what", choices=("make", "faults", "traffic", "ranks"))
+    parser.add_argument("what", choices=("make", "faults", "traffic", "texts", "ranks"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--clips", type=int, default=1000)
     parser.add_argument("--faults", type=int, default=200)
@@ -148,7 +172,9 @@ def tars_of(out: Path) -> list[Path]:
     return [out / "shards" / entry["name"] for entry in manifest["shards"]]
 
 
-LATENTS = {"use": "bench_values:BenchLatents"}
+LATENTS: dict[str, Any] = {"use": "bench_values:BenchLatents"}
+BESIDE = {**LATENTS, "config": {"place": "side"}}
+TEXTS = "bench_values:BenchTexts"
 POSES = {"use": "bench_values:BenchPoses"}
 COLUMN = {"use": "bench_values:BenchColumn"}
 TABLE_COLUMN = {"use": "bench_values:BenchTableColumn"}
@@ -270,14 +296,56 @@ def traffic(options: argparse.Namespace) -> dict[str, Any]:
         found["column"] = cost(lambda: curate(options, out, LATENTS, COLUMN))
         with_values = sum(path.stat().st_size for path in tars_of(out))
         found["value_bytes"] = with_values - tars
+        beside = options.folder / "traffic-beside"
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.copytree(options.folder / "out", beside)
+        found["family_beside"] = cost(lambda: curate(options, beside, BESIDE))
+        other = {**LATENTS, "config": {"place": "side", "vae": "b"}}
+        found["other_values_beside"] = cost(lambda: curate(options, beside, other))
 
-        def epoch(**settings: object) -> Callable[[], object]:
-            dataset = ClipDataset(str(out), batch_size=8, **settings)  # type: ignore[arg-type]
+        def epoch(of: Path = out, **settings: object) -> Callable[[], object]:
+            dataset = ClipDataset(str(of), batch_size=8, **settings)  # type: ignore[arg-type]
             return lambda: [batch["key"] for batch in ClipLoader(dataset, num_workers=0)]
 
         found["epoch_of_latents"] = cost(epoch(members=["latents"], video=False))
+        found["epoch_of_latents_beside"] = cost(epoch(beside, members=["latents"], video=False))
         found["epoch_of_both"] = cost(epoch(members=["latents"], window="latents"))
         found["epoch_of_video"] = cost(epoch(frames=9))
+    return found
+
+
+def texts(options: argparse.Namespace) -> dict[str, Any]:
+    """Compares vectors of ten texts that are with each clip with those that are stored once."""
+    import pytest
+    from captioned import work_here
+
+    from curator.loading import ClipDataset, ClipLoader
+
+    found: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        work_here(patch)
+        count_bytes(patch)
+        for place in ("sample", "side", "shared"):
+            out = options.folder / f"texts-{place}"
+            shutil.rmtree(out, ignore_errors=True)
+            shutil.copytree(options.folder / "out", out)
+            stage = {"use": TEXTS, "config": {"place": place}}
+            found[f"{place}: run"] = cost(partial(curate, options, out, stage))
+            entries = json.loads((out / "shards" / "manifest.json").read_text())["shards"]
+            sides = [side for entry in entries for side in entry.get("sides", {}).values()]
+            found[f"{place}: tar_bytes"] = sum(entry["bytes"] for entry in [*entries, *sides])
+            dataset = ClipDataset(
+                str(out), members=["texts"], whole_clip_values=True, video=False, batch_size=8
+            )
+
+            def epoch(dataset: ClipDataset = dataset) -> None:
+                for batch in ClipLoader(dataset, num_workers=0):
+                    keys = [int(key[:8], 16) % 10 for key in batch["key"]]
+                    assert batch["texts"][:, 0, 0].tolist() == keys
+
+            begin = time.perf_counter()
+            found[f"{place}: epoch"] = cost(epoch)
+            found[f"{place}: epoch"]["wall_s"] = round(time.perf_counter() - begin, 2)
     return found
 
 

@@ -187,13 +187,14 @@ fall."""
 LITERALS_OF_COLUMNS = {
     "api.py": {"caption": 2},
     "dataset/dataset_card.py": {"caption": 1},
-    "dataset/reader_indexes.py": {"shard": 1},
+    "dataset/reader_indexes.py": {"shard": 3},
     "dataset/sample.py": {"caption": 1},
     "dataset/shard_index.py": {"shard": 3},
+    "dataset/side_places.py": {"shard": 5},
     "executor/engine.py": {"cluster": 2},  # of machines, in summary.json
     "export/dfm_cache.py": {"caption": 1},
     "export/fastvideo_cache.py": {"caption": 2},
-    "export/job.py": {"caption": 1, "shard": 2},
+    "export/job.py": {"caption": 1, "shard": 3},
     "export/ltx2_cache.py": {"caption": 1},
     "export/output_views.py": {"shard": 4},
     "export/parquet_table.py": {"shard": 1},
@@ -223,7 +224,7 @@ LITERALS_OF_COLUMNS = {
     "tools/planning/planner.py": {"cluster": 1},  # of machines
     "tools/removal/cluster_centroids.py": {"cluster": 3},
     "tools/removal/removal_selection.py": {"caption": 1, "shard": 2},
-    "tools/removal/snapshot_rewriting.py": {"shard": 5},
+    "tools/removal/snapshot_rewriting.py": {"shard": 7},
     "tools/report/contact_sheets.py": {"cluster": 5},
     "tools/report/default_words.py": {"caption": 1},
     "tools/report/funnel.py": {"cluster": 1},  # of machines

@@ -398,18 +398,26 @@ class SampleReader:
         self._n_bytes += sum(map(_n_bytes, spans))
 
     def _fetch(self, store: Store, span: Span) -> Future[bytes]:
-        """Begins to read a span, or returns the reading of a shared value that began before."""
-        assert self._pool is not None
+        """Begins to read a span, or returns the reading of a shared value that began before.
+
+        Without threads, the span has been read when this returns.
+        """
         place = store.uri, span
-        if place in self._shared:
+        known = self._shared.get(place)
+        if known is not None and not (known.done() and known.exception()):
             self._shared.move_to_end(place)
-            return self._shared[place]
-        begun = self._pool.submit(store.read_range, span.tar, span.begin, span.end)
+            return known
+        where = span.tar, span.begin, span.end
+        if self._pool is not None:
+            fetch = self._pool.submit(store.read_range, *where)
+        else:
+            fetch = Future()
+            fetch.set_result(store.read_range(*where))
         if span.is_shared:
-            self._shared[place] = begun
+            self._shared[place] = fetch
             while sum(_n_bytes(span) for _, span in self._shared) > AHEAD_BYTES:
                 self._shared.popitem(last=False)
-        return begun
+        return fetch
 
     def read(self, shard: LocalShard, number: int) -> Mapping[str, Any]:
         """Returns a sample in the form of webdataset: `__key__`, `__url__`, and bytes by suffix.
@@ -423,9 +431,9 @@ class SampleReader:
         begun = self._under_way.pop((shard.store.uri, shard.name, number), None)
         if begun is not None:
             self._n_bytes -= sum(map(_n_bytes, wanted))
-            read = [fetch.result() for fetch in begun]
         else:
-            read = [shard.store.read_range(span.tar, span.begin, span.end) for span in wanted]
+            begun = [self._fetch(shard.store, span) for span in wanted]
+        read = [fetch.result() for fetch in begun]
         data, first = b"".join(read[: len(spans)]), spans[0].begin
         where = f"sample {number} of {shard.store.uri}/{shard.name}"
         try:
@@ -489,6 +497,7 @@ class SampleReader:
     def close(self) -> None:
         """Cancels prefetching."""
         self._under_way.clear()
+        self._shared.clear()
         self._n_bytes = 0
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

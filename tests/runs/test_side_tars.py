@@ -6,6 +6,8 @@ Films show the number of each frame, and the values are the numbers that the ann
 import io
 import json
 import shutil
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -344,3 +346,16 @@ def test_shared_values_are_requested_once(finished: Sides, monkeypatch: pytest.M
     monkeypatch.setattr(shard_reader, "GAP_BYTES", 0)
     finished.check()
     assert len([name for name in read if "side/lengths" in name]) == 3
+
+
+def test_energon_joins_the_values_with_the_samples(finished: Sides) -> None:
+    """Energon 7.4.1 fails on samples without a value if they stay (`nonmatch: none`)."""
+    program = Path(__file__).parents[1] / "energon_join.py"
+    arguments = [str(finished.out / "shards"), "numbers", "numbers.npy", "skip"]
+    done = subprocess.run(
+        [sys.executable, program, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    rows = finished.clips()
+    assert found == {r["clip_id"]: [*range(r["n_frames"])] for r in rows if r["n_frames"] > 8}

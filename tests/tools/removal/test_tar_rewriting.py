@@ -16,7 +16,7 @@ from curator.storage import Store, open_store
 from curator.tables.clip_locations import Location
 from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.sample_members import StoredMember
-from curator.tools.removal.tar_rewriting import TarRewriting
+from curator.tools.removal.tar_rewriting import TarRewriting, TarToRewrite, Values
 
 FAMILY = Family("vectors", Scope.CLIP, Array("f16", (3, "d")), member="text.npy")
 VERSION = FamilyVersion(FAMILY, "5" * 16)
@@ -72,6 +72,11 @@ def stored(store: Store, *, rich: bool) -> ShardPlan:
     return plan
 
 
+def alone(name: str, values: Values | None = None) -> TarToRewrite:
+    """A tar without others beside it."""
+    return TarToRewrite(name=name, sides=(), values=values or {}, beside={})
+
+
 @pytest.mark.parametrize("rich", [True, False])
 def test_the_bytes_and_the_name_are_those_of_a_run(rich: bool, tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
@@ -80,7 +85,7 @@ def test_the_bytes_and_the_name_are_those_of_a_run(rich: bool, tmp_path: Path) -
     removals = Removals(clip_ids=frozenset({removal_hash(plan.samples[1].key)}), n_records=1)
     values = {(s.key, m.suffix): (m.version, m.key) for s in plan.samples for m in s.stored}
     for _ in range(2):
-        new = TarRewriting(store, removals).rewrite(plan.name, values)
+        new = TarRewriting(store, removals).rewrite(alone(plan.name, values))
         assert new is not None
         assert f"shards/{new.described.name}" == expected.name
         assert store.read(expected.name) == tar_bytes(expected)
@@ -97,7 +102,7 @@ def test_a_tar_with_nothing_left_goes(tmp_path: Path) -> None:
     plan = stored(store, rich=False)
     sources = {removal_hash(f"{number:032x}"): "" for number in (0, 1)}
     rewriting = TarRewriting(store, Removals(sources=sources, n_records=1))
-    assert rewriting.rewrite(plan.name, {}) is None
+    assert rewriting.rewrite(alone(plan.name)) is None
     assert [info.key for info in store.list("shards/")] == [plan.name]
 
 
@@ -107,4 +112,4 @@ def test_a_damaged_tar_is_an_error(tmp_path: Path) -> None:
     store.write(plan.name, store.read(plan.name)[:-2000])
     removals = Removals(clip_ids=frozenset({removal_hash(plan.samples[1].key)}), n_records=1)
     with pytest.raises(ShardError, match="truncated"):
-        TarRewriting(store, removals).rewrite(plan.name, {})
+        TarRewriting(store, removals).rewrite(alone(plan.name))
