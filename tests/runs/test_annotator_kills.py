@@ -16,11 +16,16 @@ __all__ = ["finished", "place"]
 KILLER = f"""
 import os, signal
 from pathlib import Path
+from dataclasses import replace
 from {EXAMPLE.stem} import MeanLatents
 from curator.family import Windows
 
 class Killer(MeanLatents):
-    windows = Windows(frames=16, every=12) if "WINDOWS" in os.environ else None
+    windows = Windows(frames=16, every=12) if os.environ["FORM"] == "windows" else None
+    families = tuple(
+        replace(family, place="side" if os.environ["FORM"] == "side" else "sample")
+        for family in MeanLatents.families
+    )
 
     def process(self, unit):
         began = Path(os.environ["BEGAN"])
@@ -43,13 +48,13 @@ STAGE = "stages=[{use: killer:Killer}]"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize("form", ["clips", "windows", "side"])
 def test_a_killed_run_makes_the_rest_and_the_same_tars(
     finished: Annotated,
     place: Annotated,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    windows: bool,
+    form: str,
 ) -> None:
     """The run before had no annotator, so the killed process only annotates."""
     own = tmp_path / "own"
@@ -62,8 +67,7 @@ def test_a_killed_run_makes_the_rest_and_the_same_tars(
     monkeypatch.setenv("BEGAN", str(began))
     # The class of the other case may be loaded.
     monkeypatch.delitem(sys.modules, "killer", raising=False)
-    if windows:
-        monkeypatch.setenv("WINDOWS", "1")
+    monkeypatch.setenv("FORM", form)
     out = place.out
     whole = Annotated(place.sources, shutil.copytree(finished.out, tmp_path / "whole"))
     script = RUN.format(arguments=place.arguments(STAGE))
