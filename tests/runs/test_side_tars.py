@@ -359,3 +359,33 @@ def test_energon_joins_the_values_with_the_samples(finished: Sides) -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     rows = finished.clips()
     assert found == {r["clip_id"]: [*range(r["n_frames"])] for r in rows if r["n_frames"] > 8}
+
+
+def test_new_captions_leave_the_values_as_they_are(place: Sides) -> None:
+    before, sides = place.main_tars(), place.sides()
+    assert main(["recaption", str(place.out), "--set", "caption.enabled=false"]) == EXIT_OK
+    assert place.main_tars().keys().isdisjoint(before)
+    assert not any(place.summary()["work"].get(f"{n}_made") for n in ("numbers", "lengths"))
+    assert [tar.read_bytes() for tar in place.sides().values()] == [
+        tar.read_bytes() for tar in sides.values()
+    ]
+    place.check()
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK
+
+
+def test_a_growing_output_keeps_the_values_of_earlier_generations(
+    plain: Sides, tmp_path: Path
+) -> None:
+    sources = shutil.copytree(plain.sources, tmp_path / "in")
+    place = Sides(sources, tmp_path / "out", recipe=plain.recipe)
+    both = (place.stages(NUMBERS % 0, LENGTHS), "run.mode=growing", "run.generation_hours=0.0001")
+    place.run(*both)
+    first = place.tars()
+    write_video(sources / "e.mp4", (f[:, :80] for f in numbered(30)), fps=Fraction(25))
+    summary = place.run(*both)
+    assert (summary["work"]["numbers_made"], summary["work"]["clips_cut"]) == (1, 1)
+    assert first.items() < place.tars().items()
+    values = place.values()
+    assert sorted(v[0] for v in values.values()) == [8, 12, 12, 20, 30]
+    assert all(v[1] is None or v[1].tolist() == [*range(v[0])] for v in values.values())
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK
