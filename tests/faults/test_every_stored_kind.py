@@ -24,7 +24,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 FILMS = {"1.mp4": 400, "2.mkv": 60}
 """Number of frames; the first film is analyzed in segments."""
 SETTINGS = (
-    "stages=[{use: light_columns:LightColumns}]", "shard.signals=[luma_mean, motion, sharpness]",
+    "stages=[{use: light_columns:LightColumns}, {use: edges, config: {place: side}}]",
+    "shard.signals=[luma_mean, motion, sharpness]",
     "analyze.segment_s=10", "dedup.enabled=true", "shard.embedding=scene",
 )  # fmt: skip
 NEW_CLIPS = "propose.max_s=3"
@@ -84,18 +85,26 @@ _TRACKS = ("audio", "frames", "motion", "overlays", "pictures", "scenes", "shots
 _TABLES = (
     "annotations", "clips", "embeddings", "members", "shots", "sidecars", "sources",
 )  # fmt: skip
-_SHARDS = ("shards", "shards/.nv-meta", "shards/80p_4-3_17f", "shards/80p_4-3_17f/.nv-meta")
+_SHARDS = (
+    "shards",
+    "shards/.nv-meta",
+    "shards/80p_4-3_17f",
+    "shards/80p_4-3_17f/.nv-meta",
+    "shards/side/edges/80p_4-3_17f",
+    "shards/side/edges/.nv-meta",
+)
 FOLDERS = (
     *_TABLES, *(f"snapshots/{name}" for name in _TABLES), "snapshots", *_SHARDS,
     *(f"candidates/{kind}" for kind in _CANDIDATES), *(f"tracks/{name}" for name in _TRACKS),
-    *(f"values/{name}" for name in ("luma_mean", "motion", "sharpness")),
+    *(f"values/{name}" for name in ("edges", "luma_mean", "motion", "sharpness")),
     "cuts", "duplicate_pairs", "families/light", "frames", "index", "replies", "report", "scan",
     "segments",
 )  # fmt: skip
 
 
 SAMPLED = {
-    "clips", "snapshots/members", "shards/80p_4-3_17f", "candidates/vectors", "tracks/frames",
+    "clips", "snapshots/members", "shards/80p_4-3_17f", "shards/side/edges/80p_4-3_17f",
+    "candidates/vectors", "tracks/frames",
     "values/motion", "cuts", "families/light", "index",
 }  # fmt: skip
 """Folders that `make test` tries; `make test-long` tries all."""
@@ -147,6 +156,11 @@ def test_a_damaged_object_is_made_again(
     place = broken.copy(tmp_path)
     for other in without:
         shutil.rmtree(place.out / other)
-    damage(place.out / kinds_of(place.out)[folder][0], how)
+    names = kinds_of(place.out)[folder]
+    if "/side/edges/80p" in folder:
+        # No run makes a tar again that only an older snapshot needs.
+        named = (place.out / "shards" / "manifest.json").read_text()
+        names = [n for n in names if n.removeprefix("shards/").removesuffix(".idx") not in named]
+    damage(place.out / names[0], how)
     place.run(NEW_CLIPS)
     assert shards(place.out) == expected
