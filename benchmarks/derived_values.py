@@ -143,6 +143,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--right", type=int, default=1000)
     parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--place", choices=("sample", "side"), default="sample")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.what == "make":
@@ -413,10 +414,10 @@ def faults(options: argparse.Namespace) -> dict[str, Any]:
     from curator.errors import CuratorError
     from curator.loading import ClipDataset
 
-    out = options.folder / "faults"
+    out = options.folder / f"faults-{options.place}"
     if not out.exists():
         shutil.copytree(options.folder / "out", out)
-        curate(options, out, LATENTS, POSES)
+        curate(options, out, {**LATENTS, "config": {"place": options.place}}, POSES)
     right: dict[str, dict[str, Any] | None] = {
         "latents": {"vae": "a", "sample": "mean", "scale": 0.5},
         "poses": None,
@@ -430,14 +431,17 @@ def faults(options: argparse.Namespace) -> dict[str, Any]:
             wrongly_refused += 1
             print(error)
             break
-    samples: list[Sample] = []
-    for tar in tars_of(out):
-        by_key: dict[str, Sample] = {}
-        with tarfile.open(tar) as members:
-            for member in members:
-                key, _, suffix = member.name.partition(".")
-                by_key.setdefault(key, {})[suffix] = members.extractfile(member).read()  # type: ignore[union-attr]
-        samples += by_key.values()
+    by_key: dict[str, Sample] = {}
+    manifest = json.loads((out / "shards" / "manifest.json").read_text())
+    for entry in manifest["shards"]:
+        beside = [side["name"] for side in entry.get("sides", {}).values()]
+        for name in [entry["name"], *beside]:
+            with tarfile.open(out / "shards" / name) as members:
+                for member in members:
+                    key, _, suffix = member.name.partition(".")
+                    data = members.extractfile(member).read()  # type: ignore[union-attr]
+                    by_key.setdefault(key, {})[suffix] = data
+    samples = list(by_key.values())
     chosen = random.Random(options.seed)
     kinds = [*FAULTS, *FACTS]
     refused, missed = Counter[str](), Counter[str]()
@@ -497,7 +501,7 @@ def ranks(options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
     client = boto3.client("s3")
     client.create_bucket(Bucket="bench")
-    out = options.folder / "faults"
+    out = options.folder / f"faults-{options.place}"
     for path in sorted(out.rglob("*")):
         if path.is_file():
             client.upload_file(str(path), "bench", str(path.relative_to(out)))

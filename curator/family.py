@@ -12,6 +12,7 @@ the declaration, and contains no names of families.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -289,6 +290,16 @@ class Family:
             return None
         with raised_as(FamilyError, FamilyError, of=f"family {self.name}: "):
             return self.content.header(data, self.ending)
+
+    def is_whole(self, data: bytes) -> bool:
+        """Returns whether bytes are a value, with the right hash if it has one."""
+        with suppress(FamilyError):
+            if isinstance(self.content, Video):
+                self.content.opened(data)
+            elif self.header(data) is None:
+                self.decode(data)
+            return True
+        return False
 
     @property
     def _stored(self) -> "Array | Text | Bytes | Video | Columns":

@@ -285,6 +285,43 @@ def write_side(
     write(b"\0" * END_BYTES)
 
 
+def holds_shard(plan: ShardPlan, read: Callable[[int], bytes]) -> bool:
+    """Returns whether a stream is what `write_shard` writes; values may have other bits."""
+    for sample in plan.samples:
+        json_text, text, sha256 = sample.texts()
+        contents = {"json": json_text, "txt": text}
+        contents |= {} if sample.embedding is None else {"npy": sample.npy()}
+        contents |= {"id": sample.id()} if sample.has_id else {}
+        families = {member.suffix: member.version.family for member in sample.stored}
+        for suffix, size in sample.members():
+            data = _read_member(read, f"{sample.key}.{suffix}", size)
+            if suffix == "mp4":
+                is_right = hashlib.sha256(data).hexdigest() == sha256.decode()
+            elif suffix in families:
+                is_right = families[suffix].is_whole(data)
+            else:
+                is_right = data == contents[suffix]
+            if not is_right:
+                return False
+    return read(END_BYTES + 1) == bytes(END_BYTES)
+
+
+def holds_side(plan: SidePlan, read: Callable[[int], bytes]) -> bool:
+    """Returns whether a stream is what `write_side` writes; values may have other bits."""
+    for key, value in plan.values:
+        data = _read_member(read, f"{key}.{plan.suffix}", value.n_bytes)
+        if not value.version.family.is_whole(data):
+            return False
+    return read(END_BYTES + 1) == bytes(END_BYTES)
+
+
+def _read_member(read: Callable[[int], bytes], name: str, size: int) -> bytes:
+    """Returns the data of the next member; empty if it is another one."""
+    header, data = read(BLOCK), read(padded(size))
+    is_own = header == tar_header(name, size) and not any(data[size:])
+    return data[:size] if is_own else b""
+
+
 def _write_member(write: Callable[[bytes], object], name: str, data: bytes) -> None:
     write(tar_header(name, len(data)))
     write(data)

@@ -1,6 +1,7 @@
 """Writes planned tars, and the objects next to them, under an output root."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,13 @@ from curator.dataset.shard_index import (
     meta_lines,
     side_entry,
 )
-from curator.dataset.shard_plan import ShardPlan, write_shard, write_side
+from curator.dataset.shard_plan import (
+    ShardPlan,
+    holds_shard,
+    holds_side,
+    write_shard,
+    write_side,
+)
 from curator.dataset.side_plan import SidePlan
 from curator.dataset.tar_reader import BESIDE
 from curator.errors import DamagedError, ShardError
@@ -23,7 +30,7 @@ from curator.storage import Store
 from curator.tables.clip_locations import located_bytes
 from curator.tables.sample_members import StoredMember
 
-_READ_BYTES = 4 << 20
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +80,7 @@ class TarWriter:
             tar,
             tar in unit.missing,
             lambda write: write_shard(plan, write, self.read, self.read_member),
+            lambda read: holds_shard(plan, read),
         )
         return DescribedTar.of(plan, **written, **hashes, sides=sides)
 
@@ -88,14 +96,25 @@ class TarWriter:
         if tar not in missing and known.get(side.suffix, {}).get("name") == entry["name"]:
             return {**known[side.suffix], **entry}
         written = self._written(
-            tar, tar in missing, lambda write: write_side(side, write, self.read_member)
+            tar,
+            tar in missing,
+            lambda write: write_side(side, write, self.read_member),
+            lambda read: holds_side(side, read),
         )
         return entry | {name: written[name] for name in ("bytes", "sha256")}
 
     def _written(
-        self, tar: str, is_missing: bool, write: Callable[[Callable[[bytes], None]], None]
+        self,
+        tar: str,
+        is_missing: bool,
+        write: Callable[[Callable[[bytes], None]], None],
+        holds: Callable[[Callable[[int], bytes]], bool],
     ) -> dict[str, Any]:
-        """Writes a missing tar, or reads an existing one; returns its size and hashes."""
+        """Writes a missing or damaged tar, or reads an existing one; returns its size and hashes.
+
+        An existing tar is from a run that did not commit, or only older snapshots name it, so
+        nothing says which bytes it had.
+        """
         sha256, md5, n_bytes = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
 
         def count(data: bytes) -> None:
@@ -104,7 +123,20 @@ class TarWriter:
             sha256.update(data)
             md5.update(data)
 
-        if is_missing:
+        if not is_missing:
+            with self._store.open(tar) as reader:
+
+                def read(size: int) -> bytes:
+                    data: bytes = reader.read(size)
+                    count(data)
+                    return data
+
+                if not holds(read):
+                    logger.warning(
+                        "%s/%s is damaged; this run writes it again", self._store.uri, tar
+                    )
+                    return self._written(tar, True, write, holds)
+        else:
             with self._store.create(tar) as output:
 
                 def add(data: bytes) -> None:
@@ -112,10 +144,6 @@ class TarWriter:
                     output.write(data)
 
                 write(add)
-        else:
-            with self._store.open(tar) as reader:
-                while data := reader.read(_READ_BYTES):
-                    count(data)
         return {"bytes": n_bytes, "sha256": sha256.hexdigest(), "md5": md5.hexdigest()}
 
     def read_member(self, member: StoredMember) -> bytes:

@@ -162,7 +162,8 @@ def importable_code() -> ImportableCode:
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     paths = [*installed, *(path for path in libraries if not _is_personal(path))]
     plugins = {}
-    modules = {name: module for name, module in sys.modules.items() if "." not in name}
+    # A copy, because another thread may import meanwhile.
+    modules = {name: module for name, module in sys.modules.copy().items() if "." not in name}
     for name, module in modules.items():
         file = getattr(module, "__file__", None)
         folders = tuple(getattr(module, "__path__", ()))

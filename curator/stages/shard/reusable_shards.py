@@ -19,7 +19,6 @@ from curator.storage import Store
 from curator.tables.checksums import filter_in_threads, find_json, read_parquet
 from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import MANIFEST, SHARDS, find_unlisted
-from curator.tables.snapshot_store import EARLIER, named_objects, summary_or_none
 
 logger = logging.getLogger(__name__)
 
@@ -51,22 +50,16 @@ class ReusableShards:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Bytes of each object that a snapshot names, without those that changed since.
-
-        What only an interrupted run wrote is left out, because nothing says which bytes it had.
-        """
+        """Bytes of each object; objects that changed since they were written are left out."""
         versions: dict[str, str] = {}
         for shard in self.previous.get("shards", ()):
             versions |= shard.get("versions", {})
         there = {info.key: info for info in self.store.list(f"{SHARDS}/")}
         there |= find_unlisted(self.store, versions, there)
-        hashes, newest = dict(self._hashes()), summary_or_none(self.store) or {}
-        named = versions.keys() | hashes.keys() | named_objects(newest)
-        named |= set(newest.get(EARLIER, ()))
-        there = {key: info for key, info in there.items() if key in named}
         changed = [
             key for key, info in there.items() if versions.get(key, info.version) != info.version
         ]
+        hashes = dict(self._hashes())
         damaged = filter_in_threads(
             lambda key: Digest.of_object(self.store, key).sha256 != hashes.get(key), changed
         )
