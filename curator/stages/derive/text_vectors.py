@@ -65,8 +65,8 @@ class TextVectors(Annotator[TextVectorsConfig]):
     # The hashes of weights and tokenizer are among the facts.
     results_ignore = frozenset({"model"})
     frames = ()
-    batch = 256
-    """Texts of a call; the encoder batches texts of similar length."""
+    # Large enough for texts of similar length; progress and storing wait for the end of a call.
+    batch = 64
 
     def __init__(self, config: TextVectorsConfig) -> None:
         super().__init__(config)
