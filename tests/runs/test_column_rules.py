@@ -96,13 +96,16 @@ def test_explain_tune_and_recaption_see_the_columns_of_written_clips(
     assert "rejected: brightness_too_low (" in told
     assert re.search(r"^brightness .* rejects: brightness_too_low$", told, re.M)
     (remedy,) = re.findall(r"^  --set (filters.brightness.min=\S+)$", told, re.M)
+    assert "Not tried" not in told
 
     for rules in ([], ["--rules-only"]):
         assert main(["tune", str(place.out), f"brightness.min={third}", *rules]) == EXIT_OK
         told = capsys.readouterr().out
         assert "kept -> rejected  1  as 1 brightness_too_low" in told
         assert main(["tune", str(place.out), "brightness.min=0", *rules]) == EXIT_OK
-        assert "rejected -> kept  1  were 1 brightness_too_low" in capsys.readouterr().out
+        told = capsys.readouterr().out
+        assert "rejected -> kept  1  were 1 brightness_too_low" in told
+        assert "newly be kept" not in told, "the clip is written and annotated"
 
     funnel = LiveFunnel(open_finished(str(place.out)))
     for bound, kept in ((0, 3), (third, 1), (1, 0)):
@@ -115,6 +118,24 @@ def test_explain_tune_and_recaption_see_the_columns_of_written_clips(
     assert (rule["first"], rule["any"]) == (1, 1)
     assert place.run(LIGHT, remedy)["counts"]["kept"] == 3
     assert place.summary()["work"]["clips_cut"] == 0
+
+
+def test_explain_says_that_the_cut_was_not_tried_only_of_clips_that_no_snapshot_wrote(
+    place: Annotated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (first, *_) = place.table("clips")
+    place.run("filters.motion.min=4")
+    assert place.summary()["counts"]["kept"] == 0
+
+    def told() -> str:
+        capsys.readouterr()
+        assert main(["explain", str(place.out), first["clip_id"]]) == EXIT_OK
+        return capsys.readouterr().out
+
+    assert "It would be kept by:\n  --set filters.motion.min=" in told()
+    assert "Not tried" not in told()
+    assert main(["clean", str(place.out), "--keep", "1"]) == EXIT_OK
+    assert told().endswith("Not tried: the cut. A run rejects a clip that cannot be written.\n")
 
 
 def dry_run(place: Annotated, capsys: pytest.CaptureFixture[str], *more: str) -> str:
