@@ -125,7 +125,7 @@ class TextVectors(Annotator[TextVectorsConfig]):
         saved = SavedTextModel.find(config.model)
         facts = self.families[0].facts
         for name, found in (
-            ("weights", saved.weights.sha256()), ("tokenizer", saved.tokenizer_sha256()),
+            ("weights", saved.weights.sha256()), ("tokenizer", saved.tokenizer_sha256),
         ):  # fmt: skip
             if found != facts[name]:
                 raise ModelError(
