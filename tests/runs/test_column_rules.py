@@ -138,13 +138,14 @@ def test_explain_says_that_the_cut_was_not_tried_only_of_clips_that_no_snapshot_
     assert told().endswith("Not tried: the cut. A run rejects a clip that cannot be written.\n")
 
 
-def dry_run(place: Annotated, capsys: pytest.CaptureFixture[str], *more: str) -> str:
-    """The line of a dry run about annotators."""
+def dry_run(place: Annotated, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[str, str]:
+    """The lines of a dry run about rules on columns, empty without any, and about annotators."""
     capsys.readouterr()
     assert place.code(*more, "--dry-run") == EXIT_OK
     told = capsys.readouterr().out
     (line,) = re.findall(r"annotators to compute: (.*)$", told, re.MULTILINE)
-    return line
+    rules = re.findall(r"the rules on columns of annotators, by stored values, (.*)$", told, re.M)
+    return "".join(rules), line
 
 
 BOTH = "stages=[light_columns:LightColumns, mean_latents:MeanLatents]"
@@ -154,22 +155,53 @@ def test_a_dry_run_counts_the_values_of_each_annotator(
     place: Annotated, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert dry_run(place, capsys, LIGHT) == (
-        "light_columns of 3 clips; before duplicates and selection"
+        "",
+        "light_columns of 3 clips; before duplicates and selection",
+    )
+    bound = "filters.brightness.min=0"
+    assert dry_run(place, capsys, LIGHT, bound) == (
+        "keep 0; 3 clips without such a value yet",
+        "light_columns of 3 clips; before duplicates and selection, and before rules on the "
+        "columns to compute",
     )
     place.run(LIGHT)
-    bound = "filters.brightness.min=0"
     assert dry_run(place, capsys, BOTH, bound) == (
-        "light_columns of 0 clips, mean_latents of 3 clips; before duplicates and selection, and "
-        "before rules on their columns"
+        "keep 3; 0 clips without such a value yet",
+        "light_columns of 0 clips, mean_latents of 3 clips; before duplicates and selection",
     )
     place.run(BOTH)
     assert dry_run(place, capsys, BOTH, "cut.crf=30", "cut.mode=encode") == (
-        "light_columns of 3 clips, mean_latents of 3 clips; before duplicates and selection"
+        "",
+        "light_columns of 3 clips, mean_latents of 3 clips; before duplicates and selection",
     )
     empty = replace(place, out=tmp_path / "empty")
     assert dry_run(empty, capsys, BOTH) == (
-        "light_columns, mean_latents, of each clip that is written"
+        "",
+        "light_columns, mean_latents, of each clip that is written",
     )
+
+
+def test_a_dry_run_decides_by_stored_values_as_the_run_does(
+    place: Annotated, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins null values, a mark, a rule that flags, and that rejected clips need no later value."""
+    place.run("stages=[more:Facts]")
+    both = "stages=[more:Facts, more:Latents]"
+    for rules, rejected, n_kept in (
+        (["filters.n.max=7"], " and reject 2 (1 not_measured, 1 n_too_high)", 1),
+        (["filters.n={max: 7, unmeasured: keep}"], " and reject 1 (1 n_too_high)", 2),
+        (["filters.n={max: 7, severity: flag}"], "", 3),
+        (["filters.n={max: 7, unmeasured: keep}", "filters.kind={one_of: [day]}"],
+         " and reject 3 (1 n_too_high, 1 not_measured, 1 kind_unwanted)", 0),
+    ):  # fmt: skip
+        told, values = dry_run(place, capsys, both, *rules)
+        assert told == f"keep {n_kept}{rejected}; 0 clips without such a value yet"
+        assert values.startswith(f"facts of 0 clips, mean_latents of {n_kept} clip")
+    assert main(["mark", str(place.out), more[1], "--keep"]) == EXIT_OK
+    told, _ = dry_run(place, capsys, both, "filters.n.max=7")
+    assert told.startswith("keep 2 and reject 1 (1 not_measured); 0 clips")
+    summary = place.run(both, "filters.n.max=7")
+    assert (summary["counts"]["kept"], summary["work"]["latents_made"]) == (2, 2)
 
 
 MORE = """
