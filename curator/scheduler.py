@@ -430,10 +430,11 @@ class Scheduler:
         return made
 
     def _chains(self, stages: Sequence[AnyAnnotator]) -> list[list[AnyAnnotator]]:
-        """Groups stages by the kind of their workers. The stages of a group share a decode."""
-        chains: defaultdict[tuple[bool, float], list[AnyAnnotator]] = defaultdict(list)
+        """Groups stages by the kind and place of their workers. A group shares a decode."""
+        chains: defaultdict[tuple[bool, float, str | None], list[AnyAnnotator]] = defaultdict(list)
         for stage in stages:
-            chains[bool(stage.frames), _kind_of(stage, self._engine).gpus].append(stage)
+            gpus, place = _kind_of(stage, self._engine).gpus, self._engine.place.get(stage.name)
+            chains[bool(stage.frames), gpus, place].append(stage)
         return list(chains.values())
 
     def resources_of(self, chain: Sequence[AnyAnnotator]) -> Resources:
@@ -504,7 +505,7 @@ class Scheduler:
             },
             resources=kind,
             keeps_state=True,
-            name=chain[0].name,
+            names=tuple(stage.name for stage in chain),
         )
         check = partial(_refusal, chain) if kind.gpus else None
         yield from runner.run([step], units, placement="child" if small else "ray", check=check)

@@ -3,7 +3,7 @@
 import io
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from curator.executor.cpu_accounting import CpuClock
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult
+from curator.executor.worker import chain_name
 from curator.family import Array, Family, Scope, Windows
 from curator.records.cuts import SampledFrames
 from curator.sample_frames import ClipToSample
@@ -291,6 +292,8 @@ def test_a_lost_gpu_ends_the_process_and_fails_no_clip(
 
 def test_stages_of_one_worker_add_their_memory_and_shares_of_a_gpu() -> None:
     class Gpus:
+        place: Mapping[str, str] = {}
+
         def may_have_gpus(self) -> bool:
             return True
 
@@ -430,3 +433,43 @@ def test_the_progress_names_all_stages_that_work(
     scheduler.annotate([Words(StageConfig()), Told(StageConfig())], ThreeClips())
     assert lines[0].startswith("annotate: words and more, 0 of 3 items")
     assert progress.state()["stages"] == ["words", "more"]
+
+
+def test_times_and_places_are_of_all_stages_that_share_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that a stage with a place of its own shares no worker with the others."""
+
+    class Third(Words):
+        name = "third"
+        families = (family("third"),)
+
+    engine = Engine(address=None, workers=1, place={"third": "cpu_nodes"})
+    places: dict[str, str | None] = {}
+
+    def run(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
+        places[chain_name(steps)] = self._place_of(steps)
+        return self.run_in_driver(steps, units)
+
+    monkeypatch.setattr(Engine, "run", run)
+    store = LocalStore(str(tmp_path))
+    scheduler = Scheduler(
+        FamilyStore(store),
+        engine,
+        Progress(io.StringIO(), live=False),
+        signals=SignalParts(store, tuple),
+        decode=lambda threads: Decode(),
+    )
+    scheduler.annotate([one(StageConfig()) for one in (Words, Third, More)], ThreeClips())
+    assert places == {"words+more": None, "third": "cpu_nodes"}
+    assert [row["stage"] for row in engine.facts()["unit_times"]] == ["words+more", "third"]
+    engine.place = {"more": "disks", "words": "disks", "third": "disks"}
+    scheduler = Scheduler(
+        FamilyStore(LocalStore(str(tmp_path / "other"))),
+        engine,
+        Progress(io.StringIO(), live=False),
+        signals=SignalParts(store, tuple),
+        decode=lambda threads: Decode(),
+    )
+    scheduler.annotate([one(StageConfig()) for one in (Words, Third, More)], ThreeClips())
+    assert places["words+third+more"] == "disks"
