@@ -16,6 +16,7 @@ from curator.errors import RecipeError
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
 from curator.tools.commands.arguments import EXIT_OK
+from curator.tools.report.funnel import funnel_steps
 from curator.tools.review.finished_run import open_finished
 from curator.tools.view.live_funnel import KEPT, LiveFunnel
 
@@ -291,6 +292,114 @@ def test_bounds_values_flags_and_marks_act_as_for_scores(
 def test_a_rule_that_no_column_fits_is_refused(stages: str, rule: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         graph_of(load_recipe("quickstart", [f"stages={stages}", f"filters.{rule}"]))
+
+
+class Shown:
+    """What the commands of review say about a finished run with a rule on `brightness`."""
+
+    def __init__(self, place: Annotated, capsys: pytest.CaptureFixture[str]) -> None:
+        self.place, self.capsys = place, capsys
+        (rule,) = (one for one in place.summary()["rules"] if one["rule"] == "brightness")
+        self.rule = rule["min"], rule["first"], rule["alone"], rule["any"]
+        self.funnel = [
+            (step.reason, step.n_first, step.n_any, step.n_left)
+            for step in funnel_steps(place.summary())
+            if step.n_first or step.n_any
+        ]
+
+    def explained(self, clip_id: str) -> str:
+        """The outcome of a clip with its remedy."""
+        said = self._said("explain", str(self.place.out), clip_id)
+        found = re.findall(r"^(kept|rejected: \w+|  --set .*min=)", said, re.M)
+        return ", ".join(line.strip() for line in found)
+
+    def tuned(self, bound: float) -> tuple[int, int]:
+        """The numbers of clips that a bound would keep, by `tune` and by the funnel of `view`."""
+        told = self._said("tune", str(self.place.out), f"brightness.min={bound}")
+        (kept,) = re.findall(r"^kept +\d+ +(\d+)", told, re.M)
+        funnel = LiveFunnel(open_finished(str(self.place.out)))
+        return int(kept), int((funnel.decide([f"brightness.min={bound}"]).codes == KEPT).sum())
+
+    def _said(self, *command: str) -> str:
+        self.capsys.readouterr()
+        assert main(list(command)) == EXIT_OK
+        return self.capsys.readouterr().out
+
+
+def test_clips_that_several_runs_reject_are_shown_and_kept_as_of_one(
+    place: Annotated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each run rejects another clip, so the parts of rejected clips are of several runs."""
+    place.run(LIGHT)
+    first, second, third = (row["brightness"] for row in place.by_brightness())
+    ids = [row["clip_id"] for row in place.by_brightness()]
+    bounds = [(first + second) / 2, (second + third) / 2, third + 1]
+    low = "rejected: brightness_too_low, --set filters.brightness.min="
+    # Stricter in each run, then looser, and stricter again.
+    for n_rejected in (1, 2, 3, 1, 2, 0, 2):
+        bound = bounds[n_rejected - 1] if n_rejected else 0.0
+        summary = place.run(LIGHT, f"filters.brightness.min={bound}")
+        assert summary["work"]["clips_cut"] == summary["work"].get("light_made", 0) == 0
+        shown = Shown(place, capsys)
+        assert shown.rule == (bound, n_rejected, n_rejected, n_rejected)
+        assert shown.funnel == [("brightness_too_low", *[n_rejected] * 2, 3 - n_rejected)] * bool(
+            n_rejected
+        )
+        said = [shown.explained(clip_id) for clip_id in ids]
+        assert said == [low] * n_rejected + ["kept"] * (3 - n_rejected)
+        for n, other in enumerate([0.0, *bounds]):
+            assert shown.tuned(other) == (3 - n, 3 - n)
+        assert main(["verify", str(place.out)]) == EXIT_OK, capsys.readouterr().out
+
+
+def test_clips_of_sources_that_came_later_are_rejected_beside_earlier_ones(
+    place: Annotated, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    place.run(LIGHT)
+    rows = place.by_brightness()
+    between = f"filters.brightness.min={rows[2]['brightness']}"
+    listed = tmp_path / "films.txt"
+    grown = replace(place, sources=listed, out=place.out.with_name("grown"))
+    for n_sources in (1, 2, 3):
+        listed.write_text("".join(f"{row['source_uri']}\n" for row in rows[:n_sources]))
+        summary = grown.run(LIGHT, between)
+        assert summary["counts"]["kept"] == (n_sources == 3)
+        assert summary["work"]["clips_cut"] == summary["work"]["light_made"] == 1
+    shown = Shown(grown, capsys)
+    assert shown.rule[1:] == (2, 2, 2)
+    assert [shown.explained(row["clip_id"]).split(",")[0] for row in rows] == [
+        *["rejected: brightness_too_low"] * 2, "kept",
+    ]  # fmt: skip
+    assert shown.tuned(0.0) == (3, 3)
+    looser = grown.run(LIGHT)
+    assert looser["counts"]["kept"] == 3
+    assert looser["work"]["clips_cut"] == looser["work"].get("light_made", 0) == 0
+    assert main(["verify", str(grown.out)]) == EXIT_OK, capsys.readouterr().out
+
+
+def test_bytes_of_a_rejected_clip_may_be_of_several_runs(
+    place: Annotated, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its MP4 is in a part of one run, and its values are in parts of others."""
+    both, seen = "stages=[more:Latents, more:Facts]", []
+    for stages, rules, reasons in (
+        ("stages=[more:Facts]", "filters.n={max: 7, unmeasured: keep}", [None, "n_too_high", None]),
+        (both, "filters.n={max: 7, unmeasured: keep}", [None, "n_too_high", None]),
+        (both, "filters.kind={one_of: [night]}", ["not_measured", "kind_unwanted", None]),
+        (both, "filters.ok={none_of: [false], unmeasured: keep}", [None, None, "ok_unwanted"]),
+        (both, "filters.n.max=6", ["not_measured", "n_too_high", "n_too_high"]),
+        (both, "filters.n={max: 6, severity: flag}", [None, None, None]),
+    ):
+        summary = place.run(stages, rules)
+        assert outcomes(place, more) == reasons
+        assert summary["work"]["clips_cut"] == 0
+        seen.append(summary["work"].get("latents_made", 0))
+        for clip_id, reason in zip(more, reasons, strict=True):
+            capsys.readouterr()
+            assert main(["explain", str(place.out), clip_id]) == EXIT_OK
+            assert (f"rejected: {reason}" if reason else "kept, in") in capsys.readouterr().out
+        assert main(["verify", str(place.out)]) == EXIT_OK, capsys.readouterr().out
+    assert seen == [0, 3, 0, 0, 0, 0]
 
 
 def test_a_stage_after_the_rule_gets_kept_clips_and_one_before_keeps_its_values(
