@@ -9,6 +9,7 @@ import logging
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import floor, log10
 from typing import NamedTuple
@@ -489,7 +490,9 @@ def _was_written(trial: Trial, clip: ClipRow, recipe: Recipe) -> bool:
     store = trial.finished.store
     for _, summary in listed_snapshots(store) if trial.is_exact else ():
         if not isinstance(summary, DamagedError) and summary["fingerprints"].get("cuts") == cut:
-            samples = read_parquet(store, summary[INDEXES]["dataset"], ["clip_id"])
-            if pc.any(pc.equal(samples["clip_id"], clip.clip_id)).as_py():
-                return True
+            # A lost or damaged index only leaves the warning in place.
+            with suppress(DamagedError):
+                samples = read_parquet(store, summary[INDEXES]["dataset"], ["clip_id"])
+                if clip.clip_id in samples["clip_id"].to_pylist():
+                    return True
     return False
