@@ -17,6 +17,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import cast
 
 import numpy as np
@@ -53,7 +54,8 @@ _DIED = "its worker died"
 MAX_BATCH_BYTES = 1 << 30
 """Most bytes of frames that a worker holds at a time."""
 STORE_S = 15.0
-"""Seconds after which a worker writes the values of a unit that it has computed. If a worker is
+"""Seconds after which a worker stores the values that it has computed, and ends the unit if the
+next batch begins with another clip. Progress counts the clips of ended units. If a worker is
 killed, little more than the work of these seconds is lost."""
 _STDERR = 2  # file descriptor
 Answers = Mapping[str, Value]
@@ -144,7 +146,7 @@ class AnnotatorWorker:
         self._is_ready = True
 
     def __call__(self, unit: Sequence[ClipWork]) -> UnitResult[list[ClipResult]]:
-        """Computes and stores the missing values of some clips."""
+        """Computes and stores the missing values of some clips; slow clips are left `not_begun`."""
         return self.repeat(unit, 0)
 
     def repeat(self, unit: Sequence[ClipWork], n_deaths: int) -> UnitResult[list[ClipResult]]:
@@ -158,32 +160,41 @@ class AnnotatorWorker:
         self.prepare()
         cpu_s, counts = Counter[str](), Counter[str]()
         values: dict[str, list[NewValue]] = defaultdict(list)
-        batches = pack(
-            self._to_decode(unit, errors),
-            max_items=max(stage.batch for stage in self._stages),
-            weight=lambda item: item.n_bytes,
-            max_weight=MAX_BATCH_BYTES,
+        batches = list(
+            pack(
+                self._to_decode(unit, errors),
+                max_items=max(stage.batch for stage in self._stages),
+                weight=lambda item: item.n_bytes,
+                max_weight=MAX_BATCH_BYTES,
+            )
         )
+        n_begun = len(unit)
         stored_s = time.monotonic()
-        for batch in batches:
+        for batch, following in zip_longest(batches, batches[1:]):
             decoded = self._decoded(batch)
             cpu_s.update(decoded.cpu_s)
             counts.update(decoded.counts)
             for number, stage in enumerate(self._stages):
                 self._annotate(number, batch, decoded.results, values)
                 CpuClock.lap(self._cpu_s, stage.name)
-            if time.monotonic() > stored_s + STORE_S:
+            if following is not None and time.monotonic() > stored_s + STORE_S:
+                # Batches stay as they are: a value may depend on its batch in the last bits.
+                if (first := following[0].clip) is not batch[-1].clip:
+                    n_begun = next(n for n, clip in enumerate(unit) if clip is first)
+                    break
                 self._store_values(values, made)
                 stored_s = time.monotonic()
         self._store_values(values, made)
         cpu_s.update(self._cpu_s)
         self._cpu_s = {}
+        done = unit[:n_begun]
         return UnitResult(
-            results=_results(unit, errors, made),
+            results=_results(done, errors[:n_begun], made),
             cpu_s=dict(cpu_s),
             counts=counts,
-            n_items=len(unit),
-            video_s=sum(float(clip.facts.n_frames / clip.facts.fps) for clip in unit),
+            n_items=len(done),
+            video_s=sum(float(clip.facts.n_frames / clip.facts.fps) for clip in done),
+            not_begun=tuple(unit[n_begun:]),
         )
 
     def _to_decode(

@@ -388,7 +388,7 @@ class Scheduler:
         made = Annotated(members=Members(clips.ids()))
         runner = UnitRunner(self._engine, self._progress)
         for all_stages in self._chains(stages):
-            found = _find_values(self._store, self._signals, all_stages, clips)
+            found = find_values(self._store, self._signals, all_stages, clips)
             for values in found:
                 for column in values.columns:
                     if column.version.family.columns:
@@ -430,10 +430,11 @@ class Scheduler:
         return made
 
     def _chains(self, stages: Sequence[AnyAnnotator]) -> list[list[AnyAnnotator]]:
-        """Groups stages by the kind of their workers. The stages of a group share a decode."""
-        chains: defaultdict[tuple[bool, float], list[AnyAnnotator]] = defaultdict(list)
+        """Groups stages by the kind and place of their workers. A group shares a decode."""
+        chains: defaultdict[tuple[bool, float, str | None], list[AnyAnnotator]] = defaultdict(list)
         for stage in stages:
-            chains[bool(stage.frames), _kind_of(stage, self._engine).gpus].append(stage)
+            gpus, place = _kind_of(stage, self._engine).gpus, self._engine.place.get(stage.name)
+            chains[bool(stage.frames), gpus, place].append(stage)
         return list(chains.values())
 
     def resources_of(self, chain: Sequence[AnyAnnotator]) -> Resources:
@@ -446,7 +447,7 @@ class Scheduler:
         chain: Sequence[AnyAnnotator],
         kind: Resources,
         clips: Clips,
-        values: Sequence["_Values"],
+        values: Sequence["StageValues"],
         numbers: NDArray[np.int64],
     ) -> Iterator[list[ClipResult]]:
         """Computes the missing values of the clips with these numbers."""
@@ -504,22 +505,15 @@ class Scheduler:
             },
             resources=kind,
             keeps_state=True,
-            name=chain[0].name,
+            names=tuple(stage.name for stage in chain),
         )
         check = partial(_refusal, chain) if kind.gpus else None
         yield from runner.run([step], units, placement="child" if small else "ray", check=check)
 
 
-def n_missing(
+def find_values(
     store: FamilyStore, signals: SignalParts, stages: Sequence[AnyAnnotator], clips: Clips
-) -> list[int]:
-    """Returns for each stage the number of values of clips that are not stored."""
-    return [len(values.first_clips) for values in _find_values(store, signals, stages, clips)]
-
-
-def _find_values(
-    store: FamilyStore, signals: SignalParts, stages: Sequence[AnyAnnotator], clips: Clips
-) -> list["_Values"]:
+) -> list["StageValues"]:
     """Finds the stored and the missing values of each stage."""
     keys: list[list[str | None]] = [[] for _ in stages]
     chunks: list[list[pa.Array]] = [[] for _ in stages]
@@ -535,13 +529,13 @@ def _find_values(
                 done.append(pa.array(own, pa.string()))
                 own.clear()
     return [
-        _Values.find(store, stage, pa.chunked_array(done, pa.string()))
+        StageValues.find(store, stage, pa.chunked_array(done, pa.string()))
         for stage, done in zip(stages, chunks, strict=True)
     ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Values:
+class StageValues:
     """The values of one stage, both stored and newly computed.
 
     Attributes:
@@ -559,7 +553,8 @@ class _Values:
     first_clips: NDArray[np.int64]
 
     @classmethod
-    def find(cls, store: FamilyStore, stage: AnyAnnotator, keys: pa.ChunkedArray) -> "_Values":
+    def find(cls, store: FamilyStore, stage: AnyAnnotator, keys: pa.ChunkedArray) -> "StageValues":
+        """Returns the values of a stage for the key of each clip."""
         distinct = keys.drop_null().unique()
         of = pc.fill_null(pc.index_in(keys, value_set=distinct), -1).to_numpy()
         columns = [
@@ -578,6 +573,11 @@ class _Values:
             first_clips=first_clips,
         )
 
+    def is_missing(self) -> NDArray[np.bool_]:
+        """Returns which clips have a key without a stored value, bool [clips]."""
+        # The key of clips without a key is the last, -1.
+        return np.append(self.is_key_missing, False)[self.key_of_clip]
+
     def key(self, clip: int) -> str:
         """Returns the key of a clip by its number."""
         return str(self.keys[int(self.key_of_clip[clip])].as_py())
@@ -593,7 +593,7 @@ class _Values:
 def _add_failures(
     made: Annotated,
     stage: AnyAnnotator,
-    values: _Values,
+    values: StageValues,
     clips: Clips,
     errors: Mapping[int, str],
     failed_before: Callable[[str], Collection[str]],

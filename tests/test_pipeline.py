@@ -68,7 +68,7 @@ def test_steps_and_workers_of_a_run_are_those_of_its_stages() -> None:
     own = graph_of(load_recipe("quickstart", [stages]))
     assert [step.name for step in own.steps()][-3:] == ["annotate", "shard", "commit"]
     assert "blur" not in [step.name for step in own.steps()], "it runs within the cut"
-    assert {"plan", "look", "mean_latents"} <= set(own.worker_names())
+    assert {"plan", "sample_frames", "mean_latents"} <= set(own.worker_names())
     assert not {"filter", "commit"} & set(own.worker_names())
     assert own.writer("candidates").name == "propose"
     reasons = {row["name"]: row for row in own.reasons()}

@@ -3,7 +3,7 @@
 import io
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ from curator import annotator_worker
 from curator.annotator_worker import AnnotatorWorker, ClipResult, ClipWork
 from curator.errors import StorageError
 from curator.executor import cpu_accounting
+from curator.executor.child_process import Child
 from curator.executor.cpu_accounting import CpuClock
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult
-from curator.family import Array, Family, Scope
+from curator.executor.worker import chain_name
+from curator.family import Array, Family, Scope, Windows
 from curator.records.cuts import SampledFrames
 from curator.sample_frames import ClipToSample
 from curator.scheduler import Scheduler
@@ -122,8 +124,12 @@ class Worked:
         self._worker = AnnotatorWorker(
             stages=stages, decode=self.decode, store=self.families, has_gpu=has_gpu
         )
-        unit: UnitResult[list[ClipResult]] = self._worker(works(len(stages)))
-        self.results = {result.clip_id: result for result in unit.results}
+        self.units: list[UnitResult[list[ClipResult]]] = []
+        waiting = works(len(stages))
+        while waiting:
+            self.units.append(self._worker(waiting))
+            waiting = list(self.units[-1].not_begun)
+        self.results = {result.clip_id: result for unit in self.units for result in unit.results}
 
 
 def test_a_request_that_fails_fails_its_own_stage_and_clip(tmp_path: Path) -> None:
@@ -221,6 +227,32 @@ def test_values_are_stored_in_time_and_not_only_at_the_end(
     places = {name: worked.results[name].members[0][0].where for name in "abc"}
     assert len({where.name for where in places.values()}) == 3
     assert [where.row for where in places.values()] == [0, 0, 0]
+    assert [unit.n_items for unit in worked.units] == [1, 1, 1]
+
+
+def test_a_unit_ends_between_clips_and_batches_do_not_depend_on_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stage `ByTwo` has two decodes of a clip where memory holds three windows."""
+    sizes: list[int] = []
+
+    class ByTwo(Means):
+        batch, windows = 2, Windows(frames=1)
+        families = (Family("means", Scope.CLIP, Array("f64", (1,)), member="means.safetensors"),)
+
+        def process(self, unit: Sequence[SampledClip]) -> list[np.ndarray[Any, Any]]:
+            sizes.append(len(unit))
+            return [clip.frames.mean(keepdims=True)[0, 0, 0] for clip in unit]
+
+    monkeypatch.setattr(annotator_worker, "MAX_BATCH_BYTES", 3 * SIDE_PX * SIDE_PX * 3)
+    whole = Worked(tmp_path / "whole", [ByTwo(StageConfig())], has_gpu=False)
+    assert [unit.n_items for unit in whole.units] == [3]
+    of_whole, sizes[:] = list(sizes), []
+    monkeypatch.setattr(annotator_worker, "STORE_S", -1.0)
+    parts = Worked(tmp_path / "parts", [ByTwo(StageConfig())], has_gpu=False)
+    assert [unit.n_items for unit in parts.units] == [1, 1, 1]
+    assert sizes == of_whole == [2, 1, 1] * 3
+    assert parts.results.keys() == whole.results.keys() == set("abc")
 
 
 def test_storage_that_fails_is_no_fault_of_the_clips(tmp_path: Path) -> None:
@@ -260,6 +292,8 @@ def test_a_lost_gpu_ends_the_process_and_fails_no_clip(
 
 def test_stages_of_one_worker_add_their_memory_and_shares_of_a_gpu() -> None:
     class Gpus:
+        place: Mapping[str, str] = {}
+
         def may_have_gpus(self) -> bool:
             return True
 
@@ -348,6 +382,34 @@ def test_cpu_seconds_are_those_of_one_call(tmp_path: Path, monkeypatch: pytest.M
     assert "words" not in second.cpu_s
 
 
+def test_the_progress_counts_the_clips_of_a_slow_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All clips are one unit of the child process."""
+    monkeypatch.setattr(annotator_worker, "STORE_S", -1.0)
+    engine, progress = Engine(address=None, workers=None), Progress(io.StringIO(), live=False)
+    monkeypatch.setattr(Child, "run", lambda _, steps, units: engine._here(steps, units))
+    seen: list[int] = []
+
+    class OneByOne(Words):
+        batch = 1
+
+        def process(self, unit: Sequence[SampledClip]) -> list[np.ndarray[Any, Any]]:
+            seen.append(engine.progress()[0])
+            return super().process(unit)
+
+    scheduler = Scheduler(
+        FamilyStore(LocalStore(str(tmp_path))),
+        engine,
+        progress,
+        signals=SignalParts(LocalStore(str(tmp_path)), tuple),
+        decode=lambda threads: Decode(),
+    )
+    made = scheduler.annotate([OneByOne(StageConfig())], ThreeClips())
+    assert seen == [0, 1, 2]
+    assert made.n_made["words"] == 3
+
+
 def test_the_progress_names_all_stages_that_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,3 +433,43 @@ def test_the_progress_names_all_stages_that_work(
     scheduler.annotate([Words(StageConfig()), Told(StageConfig())], ThreeClips())
     assert lines[0].startswith("annotate: words and more, 0 of 3 items")
     assert progress.state()["stages"] == ["words", "more"]
+
+
+def test_times_and_places_are_of_all_stages_that_share_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that a stage with a place of its own shares no worker with the others."""
+
+    class Third(Words):
+        name = "third"
+        families = (family("third"),)
+
+    engine = Engine(address=None, workers=1, place={"third": "cpu_nodes"})
+    places: dict[str, str | None] = {}
+
+    def run(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
+        places[chain_name(steps)] = self._place_of(steps)
+        return self.run_in_driver(steps, units)
+
+    monkeypatch.setattr(Engine, "run", run)
+    store = LocalStore(str(tmp_path))
+    scheduler = Scheduler(
+        FamilyStore(store),
+        engine,
+        Progress(io.StringIO(), live=False),
+        signals=SignalParts(store, tuple),
+        decode=lambda threads: Decode(),
+    )
+    scheduler.annotate([one(StageConfig()) for one in (Words, Third, More)], ThreeClips())
+    assert places == {"words+more": None, "third": "cpu_nodes"}
+    assert [row["stage"] for row in engine.facts()["unit_times"]] == ["words+more", "third"]
+    engine.place = {"more": "disks", "words": "disks", "third": "disks"}
+    scheduler = Scheduler(
+        FamilyStore(LocalStore(str(tmp_path / "other"))),
+        engine,
+        Progress(io.StringIO(), live=False),
+        signals=SignalParts(store, tuple),
+        decode=lambda threads: Decode(),
+    )
+    scheduler.annotate([one(StageConfig()) for one in (Words, Third, More)], ThreeClips())
+    assert places["words+third+more"] == "disks"

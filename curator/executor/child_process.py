@@ -24,10 +24,10 @@ from curator.executor.worker import (
     Death,
     UnitAttempts,
     call_chain,
+    chain_name,
     is_crash_looping,
     load_chain,
     pack_chain,
-    stage_name,
 )
 from curator.tables.parts import leave_pandas_out
 
@@ -90,7 +90,7 @@ class Child:
                     if n_loads > MAX_LOADS:
                         raise CuratorError(
                             "the worker process dies each time while it loads the models of "
-                            f"{stage_name(steps)}; is there enough memory? use a smaller model"
+                            f"{chain_name(steps)}; is there enough memory? use a smaller model"
                         )
                     continue
                 self._loaded, n_loads = chain, 0

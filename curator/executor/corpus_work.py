@@ -84,7 +84,7 @@ class CorpusWork:
             make=_ArrayStep,
             settings={"store": store, "array": name, "function": function, "work": self._name},
             resources=Resources(memory_bytes=WORKER_BYTES + _COPIES * array.nbytes),
-            name=self._name,
+            names=(self._name,),
         )
         is_small = not engine.joins and not engine.is_started and cpu_s < MANY_S
         placement: Placement = "child" if is_small else "ray"

@@ -25,7 +25,7 @@ from curator.executor.sandboxed_process import SANDBOX_COUNTS, process_sandbox
 from curator.executor.termination import uninterrupted
 from curator.executor.unit_times import UnitTimes
 from curator.executor.unit_worker import UnitResult
-from curator.executor.worker import Chain, largest, pack_chain, stage_name
+from curator.executor.worker import Chain, chain_name, largest, pack_chain, stage_names
 from curator.stage import Resources
 
 logger = logging.getLogger(__name__)
@@ -272,7 +272,7 @@ class Engine:
         """Notes the time of each unit of the only worker of this machine."""
         begun_s = time.time()
         for result in results:
-            self.unit_times.add(stage_name(steps), "", begun_s, time.time(), "1")
+            self.unit_times.add(chain_name(steps), "", begun_s, time.time(), "1")
             yield result
             begun_s = time.time()
 
@@ -356,7 +356,7 @@ class Engine:
                 self._cluster = None
 
     def _pool(self, steps: Chain, check: Check | None, most: int | None) -> WorkerPool:
-        each, name = largest(steps), stage_name(steps)
+        each, name = largest(steps), chain_name(steps)
         if each.gpus:
             # A worker with a GPU must not wait for a core: see `WorkerProcess.begin`.
             each = replace(each, cpus=0.0)
@@ -369,9 +369,13 @@ class Engine:
             resources=each,
             most=partial(self._most, each) if most is None else lambda: most,
             check=pickle.dumps(check) if check is not None else None,
-            place=self.place.get(name),
+            place=self._place_of(steps),
             is_expected=not each.gpus or self.n_gpus() >= 1,
         )
+
+    def _place_of(self, steps: Chain) -> str | None:
+        """Returns the custom resource of a chain's nodes; None for any node."""
+        return next((self.place[name] for name in stage_names(steps) if name in self.place), None)
 
     def _most(self, each: Resources) -> int:
         if self.joins:

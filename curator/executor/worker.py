@@ -130,14 +130,15 @@ class Step:
     Args:
         make: Makes the step once per worker: a function from a unit to a result.
         keeps_state: Whether a worker holds state that is worth keeping, such as a model.
-        name: Name of the work for people; None for the name of the stage or of `make`.
+        names: Names of the stages that work in the step, or a name for people; empty for the name
+            of `stage` or of `make`.
     """
 
     make: Callable[..., Callable[[Any], Any]]
     settings: dict[str, Any] = field(default_factory=dict)
     resources: Resources
     keeps_state: bool = False
-    name: str | None = None
+    names: tuple[str, ...] = ()
 
     @property
     def stage(self) -> Stage[Any, Any, Any] | None:
@@ -158,10 +159,16 @@ def largest(steps: Chain) -> Resources:
     )
 
 
-def stage_name(steps: Chain) -> str:
-    """Returns the name of a chain's first step."""
+def stage_names(steps: Chain) -> tuple[str, ...]:
+    """Returns the names of the stages of a chain's first step, after which the chain is named."""
     first = steps[0]
-    return first.name or (first.stage.name if first.stage is not None else first.make.__name__)
+    own = first.stage.name if first.stage is not None else first.make.__name__
+    return first.names or (own,)
+
+
+def chain_name(steps: Chain) -> str:
+    """Returns the name of a chain: `cut`, or `edges+latents` for stages that share a decode."""
+    return "+".join(stage_names(steps))
 
 
 def pack_chain(steps: Chain) -> bytes:

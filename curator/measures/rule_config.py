@@ -138,6 +138,13 @@ class FilterConfig(RootModel[dict[str, Rule]]):
         """The scores and columns that the rules name."""
         return frozenset(rule.score or name for name, rule in self.root.items())
 
+    def rejecting_columns(self) -> dict[str, None]:
+        """Returns the scores and columns of rules that reject clips, in the order of the rules."""
+        rules = self.root.items()
+        return dict.fromkeys(
+            rule.score or name for name, rule in rules if rule.severity == "reject"
+        )
+
     def _some(self, scores: Collection[str], *, of_columns: bool) -> "FilterConfig":
         # Without a check of names, which the measures of the recipe have passed.
         return FilterConfig.model_construct(

@@ -16,7 +16,11 @@ from typing import Any
 
 from curator.errors import ModelError, one_line
 
+AS_SAVED = "copy or download the folder of the model again, as `save_pretrained` writes it"
+"""Remedy for a folder with files that are damaged or of something else."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_MAX_HEADER_BYTES = 100_000_000
+"""Longest header that the package safetensors reads."""
 
 
 def model_folder(place: str, what: str) -> Path:
@@ -39,7 +43,31 @@ def model_folder(place: str, what: str) -> Path:
             return Path(hub.snapshot_download(place, local_files_only=True))
         except Exception as error:  # noqa: BLE001 - of many types, by version
             why = f"no such folder, and not in the local cache of the hub: {one_line(error)}"
-    raise ModelError(f"{what} {place!r}: {why}; expected the folder of a model")
+    raise ModelError(
+        f"{what} {place!r}: {why}; expected the folder of a model, or owner/name of a repository "
+        "that `hf download owner/name` has put into the local cache"
+    )
+
+
+def read_settings(path: Path, of: str) -> dict[str, Any]:
+    """Returns the JSON object in a file of a model's folder.
+
+    Args:
+        path: The file.
+        of: Setting and value that the user named, for messages.
+
+    Raises:
+        ModelError: The file cannot be read, or holds something else.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{of}: {path} cannot be read as JSON ({one_line(error)}); {AS_SAVED}"
+        ) from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{of}: {path} holds {type(value).__name__}, no JSON object; {AS_SAVED}")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +85,28 @@ class SavedWeights:
             stem: Name of the file without `.safetensors`, or of the index of several files.
 
         Raises:
-            ModelError: There are none in safetensors, or the index cannot be read.
+            ModelError: There are none in safetensors, they are incomplete, or the index cannot be
+                read.
         """
         index = folder / f"{stem}.safetensors.index.json"
         names = [f"{stem}.safetensors"]
         if index.is_file():
-            try:
-                names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-            except (ValueError, KeyError, AttributeError) as error:
-                raise ModelError(f"{index} cannot be read: {error!r}") from error
-        for name in names:
-            if not (folder / name).is_file():
+            files = read_settings(index, str(folder)).get("weight_map")
+            of_tensors = files.values() if isinstance(files, dict) else ()
+            names = sorted({name for name in of_tensors if isinstance(name, str)})
+            if not names or len(names) < len({str(name) for name in of_tensors}):
                 raise ModelError(
-                    f"{folder}: {name} does not exist; expected weights in safetensors, as "
+                    f"{index} has no weight_map from tensors to names of files; {AS_SAVED}"
+                )
+        for path in (folder / name for name in names):
+            if not path.is_file():
+                raise ModelError(
+                    f"{path} does not exist; expected weights in safetensors, as "
                     "`save_pretrained` writes them"
                 )
+            stat = path.stat()
+            if (fault := _fault(path, stat.st_size, stat.st_mtime_ns)) is not None:
+                raise ModelError(f"{path} is no whole file in safetensors: {fault}; {AS_SAVED}")
         return cls(tuple(folder / name for name in names))
 
     @property
@@ -97,6 +132,27 @@ def settings_sha256(config: Mapping[str, Any]) -> str:
 def json_sha256(value: object) -> str:
     """Returns the SHA-256 of a JSON value, independent of the order of keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _fault(path: Path, n_bytes: int, changed_ns: int) -> str | None:
+    """Returns why a file is not in safetensors, or not whole; the time is only the cache's key.
+
+    A pointer of Git LFS in place of the weights is such a file, and so is a download that broke
+    off.
+    """
+    del changed_ns
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= min(n_bytes - 8, _MAX_HEADER_BYTES):
+                return f"its {n_bytes} bytes have no header"
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        end = 8 + length + max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
+        return f"its header cannot be read ({one_line(error)})"
+    return None if end == n_bytes else f"it has {n_bytes} bytes, and its header names {end}"
 
 
 @lru_cache(maxsize=64)

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError, one_line
+from curator.errors import ModelError, in_one_line, one_line
 from curator.installation import install_extra
 from curator.models.catalogue import ModelEntry
 from curator.models.saved_text_model import Dtype
@@ -128,6 +128,7 @@ class TextEncoder:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(entry.max_tokens)
         self._model = self._load(folder)
+        self._check(folder)
 
     def _load(self, folder: Path) -> Any:  # noqa: ANN401
         torch, entry = self._torch, self.entry
@@ -174,6 +175,21 @@ class TextEncoder:
                 f"{entry.dim}"
             )
         return model.eval().to(self.device).requires_grad_(False)
+
+    def _check(self, folder: Path) -> None:
+        """Raises `ModelError` if the model gives no vectors of a text, as models of sound do."""
+        # An index of a layer that the model lacks is such an error, too.
+        ids = self._tokenizer.encode("text").ids or [0]
+        try:
+            self._batch([ids], math.ceil(len(ids) / STEP_TOKENS) * STEP_TOKENS)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"model {self.entry.name}: {folder} holds a {type(self._model).__name__}, which "
+                f"gives no vectors of a text ({in_one_line(error)}); expected a text encoder or "
+                f"language model, and a layer that it has"
+            ) from error
 
     def each(self, texts: Sequence[str]) -> Iterator[tuple[int, Embedding]]:
         """Yields the indices and embeddings of texts, the shortest first; no text may be empty."""

@@ -13,15 +13,22 @@ Shape letters: B windows, C channels, T frames, H, W height and width.
 
 import importlib
 import importlib.util
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from curator.errors import ModelError, UsageError, one_line, raised_as
+from curator.errors import ModelError, UsageError, one_line
 from curator.installation import install_extra
-from curator.models.saved_weights import SavedWeights, json_sha256, model_folder, settings_sha256
+from curator.models.saved_weights import (
+    AS_SAVED,
+    SavedWeights,
+    json_sha256,
+    model_folder,
+    read_settings,
+    settings_sha256,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, device
@@ -112,17 +119,19 @@ class VideoVae:
                 f"vae {place!r}: neither {root} nor its folder vae has config.json; expected the "
                 "folder of a VAE as `save_pretrained` of diffusers writes it"
             )
-        try:
-            config = json.loads((path / "config.json").read_bytes())
-            name = config["_class_name"]
-        except (ValueError, KeyError, TypeError) as error:
+        config = read_settings(path / "config.json", f"vae {place!r}")
+        name = config.get("_class_name")
+        if not isinstance(name, str):
+            other = config.get("architectures") or config.get("model_type")
+            what = f"is of {other!r} of transformers" if other else "names no class of diffusers"
             raise ModelError(
-                f"vae {place!r}: {path / 'config.json'} names no class of diffusers ({error!r}); "
-                f"expected `_class_name`, one of {', '.join(VAE_CLASSES)}"
-            ) from error
+                f"vae {place!r}: {path / 'config.json'} {what}; expected `_class_name`, one of "
+                f"{', '.join(VAE_CLASSES)}: name the folder of the VAE"
+            )
         if name not in VAE_CLASSES:
             raise ModelError(
-                f"vae {place!r} is of the class {name!r}; expected one of {', '.join(VAE_CLASSES)}"
+                f"vae {place!r} is of the class {name!r}; expected one of "
+                f"{', '.join(VAE_CLASSES)}: name the folder of the VAE"
             )
         return cls(folder=path, name=name, config=config)
 
@@ -161,9 +170,11 @@ class VideoVae:
             UsageError: The class encodes no such window; the message names the nearest ones.
             ModelError: `config.json` lacks a key.
         """
-        with raised_as(ModelError, KeyError, of=f"vae {self.folder}: config.json lacks "):
+        with self._readable():
             per_side, per_latent = self._ratios
             channels = int(self.config[VAE_CLASSES[self.name].channels])
+            # Cosmos has statistics for each channel and each of the first latent frames.
+            n_known = len(self.config.get("latents_mean") or ()) // channels
         if n_frames < 1 or (n_frames - 1) % per_latent:
             below = max(0, (n_frames - 1) // per_latent) * per_latent + 1
             raise UsageError(
@@ -179,14 +190,27 @@ class VideoVae:
                 )
         width, height = size
         n_latents = (n_frames - 1) // per_latent + 1
-        # Cosmos has statistics for each channel and each of the first latent frames.
-        n_known = len(self.config.get("latents_mean") or ()) // channels
         if scaled and 1 < n_known < n_latents:
             raise UsageError(
                 f"windows of {n_frames} frames; the statistics of {self.folder} reach for "
                 f"{(n_known - 1) * per_latent + 1}: take at most so many, or scaled: false"
             )
         return channels, n_latents, height // per_side, width // per_side
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Raises `ModelError` if the block meets a missing or wrong value of the configuration."""
+        try:
+            yield
+        except KeyError as error:
+            raise ModelError(
+                f"vae {self.folder}: config.json lacks {error}, which {self.name} has; {AS_SAVED}"
+            ) from error
+        except (TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+            raise ModelError(
+                f"vae {self.folder}: config.json has a value that {self.name} cannot have "
+                f"({one_line(error)}); {AS_SAVED}"
+            ) from error
 
     def check_sample(self, sample: Sample) -> None:
         """Raises `UsageError` if latents are to be drawn, and the class has no distribution."""
@@ -207,7 +231,8 @@ class VideoVae:
     ) -> dict[str, str | int | float | bool | None]:
         """Returns what a trainer must know of the latents; see `latents_facts`."""
         self.check_sample(sample)
-        shift, scale = self._normalisation() if scaled else (0.0, 1.0)
+        with self._readable():
+            shift, scale = self._normalisation() if scaled else (0.0, 1.0)
         return {
             "vae": self.name, "weights": self.weights.sha256(), "sample": sample, "scaled": scaled,
             "shift": shift, "scale": scale, "layout": "CTHW", "size": f"{size[0]}x{size[1]}",

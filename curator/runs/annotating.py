@@ -1,7 +1,7 @@
 """Runs annotators on the written clips of a run or of a snapshot, by the scheduler."""
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,7 +19,7 @@ from curator.measures.filtering import RuleCount
 from curator.pipeline import Graph
 from curator.records.clips import Clip
 from curator.runs.run_context import RunContext
-from curator.scheduler import Scheduler, n_missing
+from curator.scheduler import Scheduler, StageValues, find_values
 from curator.stage import (
     CLIP_EMBEDDING,
     EMBEDDING,
@@ -147,30 +147,102 @@ def _set_decisions(clips: ClipRows, numbers: NDArray[np.int64], judged: pa.Table
     return ids
 
 
-def n_missing_values(
-    store: Store, graph: Graph, previous: Mapping[str, Any], written: pa.Table
-) -> dict[str, int | None]:
-    """Returns by annotator the number of clips whose values are not stored; None if unknown.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDecisions:
+    """What the rules on columns decide about written clips by the values that are stored.
 
-    `written` has rows of `clips` of the last run, whose summary is `previous`.
+    Attributes:
+        n_missing: By annotator, the number of values that are not stored; None if unknown.
+        n_kept: Clips that all rules keep.
+        reasons: Number of rejected clips, by the first reason.
+        n_undecided: Clips that no rule rejects, and of which a rule's value is not stored.
     """
-    stages = graph.annotators()
-    is_known = {
-        stage.name: not set(stage.columns).intersection(NOT_IN_CLIPS)
-        and set(stage.reads_columns()) <= set(written.column_names)
+
+    n_missing: Mapping[str, int | None]
+    n_kept: int
+    reasons: Mapping[str, int]
+    n_undecided: int
+
+
+def decide_by_stored(
+    store: Store,
+    graph: Graph,
+    previous: Mapping[str, Any],
+    written: pa.Table,
+    marked_keep: Collection[str],
+) -> StoredDecisions:
+    """Applies the rules on columns to written clips as a run would, but computes no value.
+
+    Args:
+        store: The output.
+        graph: The stages of the run.
+        previous: Summary of the last run.
+        written: Rows of `clips` of the last run; all count as kept.
+        marked_keep: Ids of clips that users marked `keep`.
+    """
+    families = FamilyStore(store, stored_values(store, previous, ReusableShards(store, previous)))
+    signals = SignalParts(store, graph.track_families)
+    column_filter, marked = graph.column_filter(), pa.array(marked_keep, pa.string())
+    rejecting = [] if column_filter is None else list(column_filter.config.rejecting_columns())
+    is_undecided = np.zeros(written.num_rows, np.bool_)
+    n_missing, reasons = dict[str, int | None](), Counter[str]()
+    for stages in _rounds(graph.annotators(), rejecting):
+        is_missing: dict[str, NDArray[np.bool_]] = {}
+        for stage, values in _stored(stages, families, signals, written):
+            n_missing[stage.name] = None if values is None else len(values.first_clips)
+            lacks = np.ones(written.num_rows, np.bool_) if values is None else values.is_missing()
+            is_missing |= dict.fromkeys(stage.writes_columns(), lacks)
+            if values is not None and stage.writes_columns():
+                written = _with_values(written, families, values)
+        is_rejected = np.zeros(written.num_rows, np.bool_)
+        for name in filter(is_missing.__contains__, rejecting):
+            is_undecided |= is_missing[name]
+            if column_filter is None or is_missing[name].all():
+                continue
+            keep = pc.is_in(written["clip_id"], value_set=marked).to_numpy()
+            judged = column_filter.judge(written.select(["clip_id", "tags", name]), {name}, keep)
+            is_new = pc.equal(judged.clips["decision"], "rejected").to_numpy()
+            is_new = is_new & ~is_missing[name] & ~is_rejected
+            reasons.update(judged.clips["reason"].filter(pa.array(is_new)).to_pylist())
+            is_rejected |= is_new
+        written, is_undecided = written.filter(pa.array(~is_rejected)), is_undecided[~is_rejected]
+    n_undecided = int(is_undecided.sum())
+    return StoredDecisions(
+        n_missing=n_missing,
+        n_kept=written.num_rows - n_undecided,
+        reasons=reasons,
+        n_undecided=n_undecided,
+    )
+
+
+def _with_values(written: pa.Table, families: FamilyStore, values: StageValues) -> pa.Table:
+    """Returns clips with the stored columns of an annotator in place of those of the last run."""
+    for column in values.columns:
+        of = pa.array(values.key_of_clip, mask=values.key_of_clip < 0)
+        own = take_rows(families.rows(column), of)
+        before = set(written.column_names).intersection(own.column_names)
+        written = written.drop_columns(sorted(before))
+        for field, rows in zip(own.schema, own.columns, strict=True):
+            written = written.append_column(field, rows)
+    return written
+
+
+def _stored(
+    stages: Sequence[AnyAnnotator], families: FamilyStore, signals: SignalParts, written: pa.Table
+) -> list[tuple[AnyAnnotator, StageValues | None]]:
+    """Returns the stages with their values; None if a stage reads what only a run knows."""
+    known = [
+        stage
         for stage in stages
-    }
-    some = [stage for stage in stages if is_known[stage.name]]
-    numbers: dict[str, int | None] = dict.fromkeys(is_known)
-    if some:
-        rows = ClipRows(written, written.schema)
-        columns = sorted({name for stage in some for name in stage.reads_columns()})
-        clips = _ClipsToAnnotate(rows, defaultdict(lambda: Location(name="")), columns, {})
-        in_tars = stored_values(store, previous, ReusableShards(store, previous))
-        signals = SignalParts(store, graph.track_families)
-        found = n_missing(FamilyStore(store, in_tars), signals, some, clips)
-        numbers |= {stage.name: n for stage, n in zip(some, found, strict=True)}
-    return numbers
+        if not set(stage.columns).intersection(NOT_IN_CLIPS)
+        and set(stage.reads_columns()) <= set(written.column_names)
+    ]
+    columns = sorted({name for stage in known for name in stage.reads_columns()})
+    rows = ClipRows(written, written.schema)
+    clips = _ClipsToAnnotate(rows, defaultdict(lambda: Location(name="")), columns, {})
+    found = find_values(families, signals, known, clips) if known else []
+    values = {stage.name: values for stage, values in zip(known, found, strict=True)}
+    return [(stage, values.get(stage.name)) for stage in stages]
 
 
 def rejected_before(store: Store, previous: Mapping[str, Any], reason: str) -> set[str]:

@@ -14,7 +14,8 @@ from curator.measures.rules import resolve
 from curator.number_text import amount
 from curator.pipeline import Graph, filter_needs, graph_of
 from curator.recipe import Recipe, measures_of
-from curator.runs.annotating import n_missing_values
+from curator.runs.annotating import decide_by_stored
+from curator.runs.marked_clips import honoured_marks
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.output_format import existing
@@ -65,11 +66,10 @@ def clip_lines(
     todo = kept.filter(pc.invert(pc.is_in(kept["clip_id"], value_set=ids)))
     n_copied = pc.sum(_may_be_copied(todo, recipe, sources, has_pixels=bool(graph["cut"].pixels)))
     n_copied = n_copied.as_py() or 0
-    reasons = Counter(decided["reason"].drop_null().to_pylist()).most_common()
-    rejected = ", ".join(f"{n:,} {reason}" for reason, n in reasons)
+    rejected = _rejected(Counter(decided["reason"].drop_null().to_pylist()))
     yield (
         f"{amount(clips.num_rows, 'stored candidate clip')}: the rules keep {kept.num_rows:,}"
-        + (f" and reject {clips.num_rows - kept.num_rows:,} ({rejected})" if rejected else "")
+        f"{rejected}"
     )
     yield (
         f"{todo.num_rows - n_copied:,} of them to encode, {n_copied:,} to copy where key frames "
@@ -78,7 +78,8 @@ def clip_lines(
     )
     if graph.annotators():
         there = pc.is_in(written["clip_id"], value_set=kept["clip_id"].combine_chunks())
-        yield _values_line(store, graph, previous, written.filter(there), todo.num_rows)
+        there = written.filter(there)
+        yield from _value_lines(store, recipe, graph, previous, there, todo.num_rows)
     fits = fit_of_each(
         recipe.model_dump(mode="json")["train_for"], lambda: [_as_read(kept, recipe)]
     )
@@ -115,19 +116,45 @@ def _candidates(store: Store, fingerprint: str, usable: Collection[str]) -> pa.T
     return table.take(first["row_min"].sort()) if table.num_rows else None
 
 
-def _values_line(
-    store: Store, graph: Graph, previous: Mapping[str, Any], written: pa.Table, n_new: int
-) -> str:
-    """Says of how many clips each annotator would compute values; `n_new` are not written yet."""
-    numbers = n_missing_values(store, graph, previous, written)
+def _value_lines(
+    store: Store,
+    recipe: Recipe,
+    graph: Graph,
+    previous: Mapping[str, Any],
+    written: pa.Table,
+    n_new: int,
+) -> Iterator[str]:
+    """Yields what rules on columns decide by stored values, and the values to compute.
+
+    `n_new` clips are not written yet.
+    """
+    marks = honoured_marks(store, recipe).items()
+    marked = [clip_id for clip_id, mark in marks if mark.verdict == "keep"]
+    decided = decide_by_stored(store, graph, previous, written, marked)
+    n_without = decided.n_undecided + n_new
+    if graph.column_filter() is not None:
+        yield (
+            f"the rules on columns of annotators, by stored values, keep {decided.n_kept:,}"
+            f"{_rejected(decided.reasons)}; {amount(n_without, 'clip')} without such a value yet"
+        )
     parts = [
         f"{name} of at most {amount(written.num_rows + n_new, 'clip')}"
         if n is None
         else f"{name} of {amount(n + n_new, 'clip')}"
-        for name, n in numbers.items()
+        for name, n in decided.n_missing.items()
     ]
-    rules = ", and before rules on their columns" if graph.column_filter() is not None else ""
-    return f"annotators to compute: {', '.join(parts)}; before duplicates and selection{rules}"
+    rules = graph.column_filter() is not None and n_without
+    end = ", and before rules on the columns to compute" if rules else ""
+    yield f"annotators to compute: {', '.join(parts)}; before duplicates and selection{end}"
+
+
+def _rejected(reasons: Mapping[str, int]) -> str:
+    """Returns how many clips are rejected, by reason; empty for none."""
+    if not reasons:
+        return ""
+    by_reason = Counter(reasons).most_common()
+    named = ", ".join(f"{n:,} {reason}" for reason, n in by_reason)
+    return f" and reject {sum(reasons.values()):,} ({named})"
 
 
 def _written(

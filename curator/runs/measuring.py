@@ -87,7 +87,7 @@ def measure_lost(run: RunContext, sources: Iterable[SourceRef]) -> list[str]:
     """Measures lost families of sources whose candidates are stored; returns errors of sources."""
     analyzing, errors = _analyzing(run, run.log), list[str]()
     name = run.graph.writer("tracks").name
-    step = Step(make=FailuresOf, settings={}, resources=Resources(cpus=0.5), name=name)
+    step = Step(make=FailuresOf, settings={}, resources=Resources(cpus=0.5), names=(name,))
     analyzing.run(sources, step, errors.extend)
     _add_work(run.log, analyzing)
     return errors
@@ -144,7 +144,7 @@ def _join_payload(run: RunContext, into: Mapping[str, Sequence[str]]) -> Iterato
         make=PayloadJoiner,
         settings={"store": run.store},
         resources=Resources(cpus=0.5),
-        name=run.graph.writer("candidates").name,
+        names=(run.graph.writer("candidates").name,),
     )
     units = [PayloadJoin(into=name, names=tuple(names)) for name, names in into.items()]
     placement: Placement = "ray" if run.engine.is_started else "child"

@@ -1,7 +1,7 @@
 """Chooses the recipe of a run into an output, and lists its changes to the output's recipe."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,6 @@ from curator.recipe import (
     DEFAULT_RECIPE,
     Overrides,
     Recipe,
-    leaves,
     load_recipe,
     recipe_used,
     with_changes,
@@ -112,14 +111,42 @@ def log_changes(uri: str, before: Recipe, recipe: Recipe) -> None:
 def recipe_changes(before: Recipe, recipe: Recipe) -> Iterator[str]:
     """Yields a line for each key with another value: the change, and its effect on a run.
 
-    The key `about` has no effect.
+    An entry that only one of the recipes has, such as a rule, is one key; its settings that are the
+    default are left out. The key `about` has no effect.
     """
     effects = consequences(recipe)
-    old, new = (dict(leaves(version.model_dump(mode="json"))) for version in (before, recipe))
-    for key in {**new, **old}:
-        if key != "about" and old.get(key) != new.get(key):
-            effect = effects.get(key) or effects[key.split(".")[0]]
-            yield f"{key}: {_shown(old.get(key))} -> {_shown(new.get(key))} ({effect})"
+    old, new = (version.model_dump(mode="json") for version in (before, recipe))
+    for path in _changed(old, new):
+        if path != ("about",):
+            was, now = (_shown(_value_at(version, path)) for version in (before, recipe))
+            key = ".".join(path)
+            yield f"{key}: {was} -> {now} ({effects.get(key) or effects[path[0]]})"
+
+
+def _changed(
+    old: Mapping[str, Any], new: Mapping[str, Any], above: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    """Yields the path of each value that differs, except mappings that both have."""
+    for name in {**new, **old}:
+        was, now = old.get(name), new.get(name)
+        if isinstance(was, Mapping) and isinstance(now, Mapping):
+            yield from _changed(was, now, (*above, name))
+        elif was != now:
+            yield (*above, name)
+
+
+def _value_at(recipe: Recipe, path: Sequence[str]) -> Any:  # noqa: ANN401 - of any key
+    """Returns the value at a path, a mapping without defaults; None if the recipe lacks the key."""
+
+    def of(values: Any) -> Any:  # noqa: ANN401
+        for name in path:
+            values = values.get(name) if isinstance(values, Mapping) else None
+        return values
+
+    value = of(recipe.model_dump(mode="json"))
+    if isinstance(value, Mapping):
+        return of(recipe.model_dump(mode="json", exclude_defaults=True)) or {}
+    return value
 
 
 def _shown(value: object) -> str:

@@ -88,7 +88,9 @@ def keep_rejected(
         max_weight=float(UNIT_BYTES),
     )
     runner = UnitRunner(run.engine, run.log.progress)
-    step = Step(make=_Keeper, settings={"store": run.store}, resources=Resources(), name="store")
+    step = Step(
+        make=_Keeper, settings={"store": run.store}, resources=Resources(), names=("store",)
+    )
     for written in runner.run(
         [step], units, placement="child" if run.engine.is_small(len(work), 0.0) else "ray"
     ):

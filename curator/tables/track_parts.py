@@ -179,13 +179,16 @@ class TrackParts:
         if isinstance(result, Failure) or not result.thumbnails:
             return result
         removals = self._removals
-        shown = shown_frames(result.thumbnail_frame, removals.spans_of(source_id))
-        for start, end in matching_regions(
-            result.luma_mean, result.luma_spread, removals.frames
-        ).tolist():
+        spans = removals.spans_of(source_id)
+        shown = shown_frames(result.thumbnail_frame, spans)
+        regions = matching_regions(result.luma_mean, result.luma_spread, removals.frames)
+        for start, end in regions.tolist():
             shown &= (result.thumbnail_frame < start) | (result.thumbnail_frame >= end)
         hashes = [hashlib.sha256(jpeg).hexdigest() for jpeg in result.thumbnails]
-        shown &= np.array([digest not in removals.pictures for digest in hashes])
+        is_removed = np.array([digest in removals.pictures for digest in hashes])
+        # Other sources may have the same title card or black picture.
+        if spans or len(regions) or is_removed.all():
+            shown &= ~is_removed
         thumbnails = tuple(result.thumbnails[at] for at in np.flatnonzero(shown))
         return replace(result, thumbnail_frame=result.thumbnail_frame[shown], thumbnails=thumbnails)
 

@@ -107,7 +107,7 @@ class Titled:
 
 
 def titled(name: str) -> Step:
-    return Step(make=Titled, resources=Resources(cpus=1), keeps_state=True, name=name)
+    return Step(make=Titled, resources=Resources(cpus=1), keeps_state=True, names=(name,))
 
 
 def where(name: str, cpus: float = 1) -> Step:

@@ -60,7 +60,7 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("one_gpu")
 def test_all_feeders_of_a_gpu_begin_while_cuts_have_all_cores(tmp_path: Path) -> None:
     """Pins that a generation is analyzed on a GPU while the one before is cut."""
-    cut = Step(make=Cuts, resources=Resources(), keeps_state=True, name="cut")
+    cut = Step(make=Cuts, resources=Resources(), keeps_state=True, names=("cut",))
     feed = Step(
         make=Feeds, settings={"folder": str(tmp_path)}, resources=Resources(gpus=1 / N_FEEDERS),
         keeps_state=True, name="analyze",
@@ -130,9 +130,9 @@ def test_cpus_of_this_machine_take_what_feeders_leave(
 ) -> None:
     monkeypatch.setattr(engine_module, "available_cpus", lambda: n_cpus)
     monkeypatch.setattr(engine_module, "memory_bytes", lambda: n_bytes)
-    gpu = Step(make=Cuts, resources=Resources(gpus=1 / 8), keeps_state=True, name="gpu")
-    cpu = Step(make=Cuts, resources=Resources(), keeps_state=True, name="cpu")
-    cut = Step(make=Cuts, resources=Resources(), keeps_state=True, name="cut")
+    gpu = Step(make=Cuts, resources=Resources(gpus=1 / 8), keeps_state=True, names=("gpu",))
+    cpu = Step(make=Cuts, resources=Resources(), keeps_state=True, names=("cpu",))
+    cut = Step(make=Cuts, resources=Resources(), keeps_state=True, names=("cut",))
     engine = Machine()
     units = [[number] for number in range(100)]
     assert len(list(engine.run([gpu], units, without_gpu=[cpu]))) == len(units)

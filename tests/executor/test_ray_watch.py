@@ -114,7 +114,7 @@ def test_a_run_ends_when_ray_dies_under_it(monkeypatch: pytest.MonkeyPatch) -> N
     """Pins that it does not wait for workers that Ray will never start."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setattr(fleet, "LOOK_S", 1.0)
-    step = Step(make=Sleeps, resources=Resources(), keeps_state=True, name="analyze")
+    step = Step(make=Sleeps, resources=Resources(), keeps_state=True, names=("analyze",))
     with Engine(address=None, workers=1) as engine:
         results = engine.run([step], [0.1] * 10_000)
         next(results)

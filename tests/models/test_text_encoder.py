@@ -106,6 +106,7 @@ def test_captions_are_cut_and_computed_in_bounded_batches(
     monkeypatch.setattr(TextEncoder, "_batch", watched)
     texts = many(700)
     embed_captions(texts, store.catalogue.find("tiny-bert"), store, device="cpu")
+    assert sizes.pop(0)[0] == 1, "a text that checks the model"
     assert sum(n for n, _ in sizes) == len(set(texts))
     assert {length for _, length in sizes} == {16, 32, 48}
     assert max(n * length for n, length in sizes) <= BATCH_TOKENS

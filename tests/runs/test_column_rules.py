@@ -16,6 +16,7 @@ from curator.errors import RecipeError
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
 from curator.tools.commands.arguments import EXIT_OK
+from curator.tools.report.funnel import funnel_steps
 from curator.tools.review.finished_run import open_finished
 from curator.tools.view.live_funnel import KEPT, LiveFunnel
 
@@ -96,13 +97,16 @@ def test_explain_tune_and_recaption_see_the_columns_of_written_clips(
     assert "rejected: brightness_too_low (" in told
     assert re.search(r"^brightness .* rejects: brightness_too_low$", told, re.M)
     (remedy,) = re.findall(r"^  --set (filters.brightness.min=\S+)$", told, re.M)
+    assert "Not tried" not in told
 
     for rules in ([], ["--rules-only"]):
         assert main(["tune", str(place.out), f"brightness.min={third}", *rules]) == EXIT_OK
         told = capsys.readouterr().out
         assert "kept -> rejected  1  as 1 brightness_too_low" in told
         assert main(["tune", str(place.out), "brightness.min=0", *rules]) == EXIT_OK
-        assert "rejected -> kept  1  were 1 brightness_too_low" in capsys.readouterr().out
+        told = capsys.readouterr().out
+        assert "rejected -> kept  1  were 1 brightness_too_low" in told
+        assert "newly be kept" not in told, "the clip is written and annotated"
 
     funnel = LiveFunnel(open_finished(str(place.out)))
     for bound, kept in ((0, 3), (third, 1), (1, 0)):
@@ -117,13 +121,32 @@ def test_explain_tune_and_recaption_see_the_columns_of_written_clips(
     assert place.summary()["work"]["clips_cut"] == 0
 
 
-def dry_run(place: Annotated, capsys: pytest.CaptureFixture[str], *more: str) -> str:
-    """The line of a dry run about annotators."""
+def test_explain_says_that_the_cut_was_not_tried_only_of_clips_that_no_snapshot_wrote(
+    place: Annotated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (first, *_) = place.table("clips")
+    place.run("filters.motion.min=4")
+    assert place.summary()["counts"]["kept"] == 0
+
+    def told() -> str:
+        capsys.readouterr()
+        assert main(["explain", str(place.out), first["clip_id"]]) == EXIT_OK
+        return capsys.readouterr().out
+
+    assert "It would be kept by:\n  --set filters.motion.min=" in told()
+    assert "Not tried" not in told()
+    assert main(["clean", str(place.out), "--keep", "1"]) == EXIT_OK
+    assert told().endswith("Not tried: the cut. A run rejects a clip that cannot be written.\n")
+
+
+def dry_run(place: Annotated, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[str, str]:
+    """The lines of a dry run about rules on columns, empty without any, and about annotators."""
     capsys.readouterr()
     assert place.code(*more, "--dry-run") == EXIT_OK
     told = capsys.readouterr().out
     (line,) = re.findall(r"annotators to compute: (.*)$", told, re.MULTILINE)
-    return line
+    rules = re.findall(r"the rules on columns of annotators, by stored values, (.*)$", told, re.M)
+    return "".join(rules), line
 
 
 BOTH = "stages=[light_columns:LightColumns, mean_latents:MeanLatents]"
@@ -133,22 +156,53 @@ def test_a_dry_run_counts_the_values_of_each_annotator(
     place: Annotated, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert dry_run(place, capsys, LIGHT) == (
-        "light_columns of 3 clips; before duplicates and selection"
+        "",
+        "light_columns of 3 clips; before duplicates and selection",
+    )
+    bound = "filters.brightness.min=0"
+    assert dry_run(place, capsys, LIGHT, bound) == (
+        "keep 0; 3 clips without such a value yet",
+        "light_columns of 3 clips; before duplicates and selection, and before rules on the "
+        "columns to compute",
     )
     place.run(LIGHT)
-    bound = "filters.brightness.min=0"
     assert dry_run(place, capsys, BOTH, bound) == (
-        "light_columns of 0 clips, mean_latents of 3 clips; before duplicates and selection, and "
-        "before rules on their columns"
+        "keep 3; 0 clips without such a value yet",
+        "light_columns of 0 clips, mean_latents of 3 clips; before duplicates and selection",
     )
     place.run(BOTH)
     assert dry_run(place, capsys, BOTH, "cut.crf=30", "cut.mode=encode") == (
-        "light_columns of 3 clips, mean_latents of 3 clips; before duplicates and selection"
+        "",
+        "light_columns of 3 clips, mean_latents of 3 clips; before duplicates and selection",
     )
     empty = replace(place, out=tmp_path / "empty")
     assert dry_run(empty, capsys, BOTH) == (
-        "light_columns, mean_latents, of each clip that is written"
+        "",
+        "light_columns, mean_latents, of each clip that is written",
     )
+
+
+def test_a_dry_run_decides_by_stored_values_as_the_run_does(
+    place: Annotated, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins null values, a mark, a rule that flags, and that rejected clips need no later value."""
+    place.run("stages=[more:Facts]")
+    both = "stages=[more:Facts, more:Latents]"
+    for rules, rejected, n_kept in (
+        (["filters.n.max=7"], " and reject 2 (1 not_measured, 1 n_too_high)", 1),
+        (["filters.n={max: 7, unmeasured: keep}"], " and reject 1 (1 n_too_high)", 2),
+        (["filters.n={max: 7, severity: flag}"], "", 3),
+        (["filters.n={max: 7, unmeasured: keep}", "filters.kind={one_of: [day]}"],
+         " and reject 3 (1 n_too_high, 1 not_measured, 1 kind_unwanted)", 0),
+    ):  # fmt: skip
+        told, values = dry_run(place, capsys, both, *rules)
+        assert told == f"keep {n_kept}{rejected}; 0 clips without such a value yet"
+        assert values.startswith(f"facts of 0 clips, mean_latents of {n_kept} clip")
+    assert main(["mark", str(place.out), more[1], "--keep"]) == EXIT_OK
+    told, _ = dry_run(place, capsys, both, "filters.n.max=7")
+    assert told.startswith("keep 2 and reject 1 (1 not_measured); 0 clips")
+    summary = place.run(both, "filters.n.max=7")
+    assert (summary["counts"]["kept"], summary["work"]["latents_made"]) == (2, 2)
 
 
 MORE = """
@@ -238,6 +292,114 @@ def test_bounds_values_flags_and_marks_act_as_for_scores(
 def test_a_rule_that_no_column_fits_is_refused(stages: str, rule: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         graph_of(load_recipe("quickstart", [f"stages={stages}", f"filters.{rule}"]))
+
+
+class Shown:
+    """What the commands of review say about a finished run with a rule on `brightness`."""
+
+    def __init__(self, place: Annotated, capsys: pytest.CaptureFixture[str]) -> None:
+        self.place, self.capsys = place, capsys
+        (rule,) = (one for one in place.summary()["rules"] if one["rule"] == "brightness")
+        self.rule = rule["min"], rule["first"], rule["alone"], rule["any"]
+        self.funnel = [
+            (step.reason, step.n_first, step.n_any, step.n_left)
+            for step in funnel_steps(place.summary())
+            if step.n_first or step.n_any
+        ]
+
+    def explained(self, clip_id: str) -> str:
+        """The outcome of a clip with its remedy."""
+        said = self._said("explain", str(self.place.out), clip_id)
+        found = re.findall(r"^(kept|rejected: \w+|  --set .*min=)", said, re.M)
+        return ", ".join(line.strip() for line in found)
+
+    def tuned(self, bound: float) -> tuple[int, int]:
+        """The numbers of clips that a bound would keep, by `tune` and by the funnel of `view`."""
+        told = self._said("tune", str(self.place.out), f"brightness.min={bound}")
+        (kept,) = re.findall(r"^kept +\d+ +(\d+)", told, re.M)
+        funnel = LiveFunnel(open_finished(str(self.place.out)))
+        return int(kept), int((funnel.decide([f"brightness.min={bound}"]).codes == KEPT).sum())
+
+    def _said(self, *command: str) -> str:
+        self.capsys.readouterr()
+        assert main(list(command)) == EXIT_OK
+        return self.capsys.readouterr().out
+
+
+def test_clips_that_several_runs_reject_are_shown_and_kept_as_of_one(
+    place: Annotated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each run rejects another clip, so the parts of rejected clips are of several runs."""
+    place.run(LIGHT)
+    first, second, third = (row["brightness"] for row in place.by_brightness())
+    ids = [row["clip_id"] for row in place.by_brightness()]
+    bounds = [(first + second) / 2, (second + third) / 2, third + 1]
+    low = "rejected: brightness_too_low, --set filters.brightness.min="
+    # Stricter in each run, then looser, and stricter again.
+    for n_rejected in (1, 2, 3, 1, 2, 0, 2):
+        bound = bounds[n_rejected - 1] if n_rejected else 0.0
+        summary = place.run(LIGHT, f"filters.brightness.min={bound}")
+        assert summary["work"]["clips_cut"] == summary["work"].get("light_made", 0) == 0
+        shown = Shown(place, capsys)
+        assert shown.rule == (bound, n_rejected, n_rejected, n_rejected)
+        assert shown.funnel == [("brightness_too_low", *[n_rejected] * 2, 3 - n_rejected)] * bool(
+            n_rejected
+        )
+        said = [shown.explained(clip_id) for clip_id in ids]
+        assert said == [low] * n_rejected + ["kept"] * (3 - n_rejected)
+        for n, other in enumerate([0.0, *bounds]):
+            assert shown.tuned(other) == (3 - n, 3 - n)
+        assert main(["verify", str(place.out)]) == EXIT_OK, capsys.readouterr().out
+
+
+def test_clips_of_sources_that_came_later_are_rejected_beside_earlier_ones(
+    place: Annotated, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    place.run(LIGHT)
+    rows = place.by_brightness()
+    between = f"filters.brightness.min={rows[2]['brightness']}"
+    listed = tmp_path / "films.txt"
+    grown = replace(place, sources=listed, out=place.out.with_name("grown"))
+    for n_sources in (1, 2, 3):
+        listed.write_text("".join(f"{row['source_uri']}\n" for row in rows[:n_sources]))
+        summary = grown.run(LIGHT, between)
+        assert summary["counts"]["kept"] == (n_sources == 3)
+        assert summary["work"]["clips_cut"] == summary["work"]["light_made"] == 1
+    shown = Shown(grown, capsys)
+    assert shown.rule[1:] == (2, 2, 2)
+    assert [shown.explained(row["clip_id"]).split(",")[0] for row in rows] == [
+        *["rejected: brightness_too_low"] * 2, "kept",
+    ]  # fmt: skip
+    assert shown.tuned(0.0) == (3, 3)
+    looser = grown.run(LIGHT)
+    assert looser["counts"]["kept"] == 3
+    assert looser["work"]["clips_cut"] == looser["work"].get("light_made", 0) == 0
+    assert main(["verify", str(grown.out)]) == EXIT_OK, capsys.readouterr().out
+
+
+def test_bytes_of_a_rejected_clip_may_be_of_several_runs(
+    place: Annotated, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its MP4 is in a part of one run, and its values are in parts of others."""
+    both, seen = "stages=[more:Latents, more:Facts]", []
+    for stages, rules, reasons in (
+        ("stages=[more:Facts]", "filters.n={max: 7, unmeasured: keep}", [None, "n_too_high", None]),
+        (both, "filters.n={max: 7, unmeasured: keep}", [None, "n_too_high", None]),
+        (both, "filters.kind={one_of: [night]}", ["not_measured", "kind_unwanted", None]),
+        (both, "filters.ok={none_of: [false], unmeasured: keep}", [None, None, "ok_unwanted"]),
+        (both, "filters.n.max=6", ["not_measured", "n_too_high", "n_too_high"]),
+        (both, "filters.n={max: 6, severity: flag}", [None, None, None]),
+    ):
+        summary = place.run(stages, rules)
+        assert outcomes(place, more) == reasons
+        assert summary["work"]["clips_cut"] == 0
+        seen.append(summary["work"].get("latents_made", 0))
+        for clip_id, reason in zip(more, reasons, strict=True):
+            capsys.readouterr()
+            assert main(["explain", str(place.out), clip_id]) == EXIT_OK
+            assert (f"rejected: {reason}" if reason else "kept, in") in capsys.readouterr().out
+        assert main(["verify", str(place.out)]) == EXIT_OK, capsys.readouterr().out
+    assert seen == [0, 3, 0, 0, 0, 0]
 
 
 def test_a_stage_after_the_rule_gets_kept_clips_and_one_before_keeps_its_values(

@@ -139,3 +139,16 @@ def test_entries_of_lists_are_said_as_a_recipe_has_them() -> None:
     (change,) = recipe_changes(one, two)
     said = "stages: [mine:One] -> [mine:One, {use: mine:Two, after: dedup, config: {px: 3, "
     assert change.startswith(f"{said}exact: true}}}}]")
+
+
+def test_an_entry_that_one_recipe_has_is_one_change_without_its_defaults() -> None:
+    """Pins a rule that is added, removed and changed, and one whose name has a dot."""
+    one = Recipe.model_validate({"filters": {"meta.rating": {"min": 2, "why": "good"}}})
+    two = Recipe.model_validate({"filters": {"motion": {"min": 0.3}}})
+    effect = "(clips are filtered again, and those that are newly kept are cut)"
+    assert list(recipe_changes(one, two)) == [
+        f"filters.motion: null -> {{min: 0.3}} {effect}",
+        f"filters.meta.rating: {{min: 2.0, why: good}} -> null {effect}",
+    ]
+    three = Recipe.model_validate({"filters": {"motion": {"min": 0.3, "severity": "flag"}}})
+    assert list(recipe_changes(two, three)) == [f"filters.motion.severity: reject -> flag {effect}"]

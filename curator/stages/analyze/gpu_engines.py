@@ -179,7 +179,7 @@ def _asked_on_cluster(engine: Engine) -> GpuFacts:
     if engine.n_gpus() < 1:
         raise CuratorError("the cluster has no node with a GPU yet")
     resources = Resources(cpus=0, gpus=0.01)
-    step = Step(make=_asking, resources=resources, keeps_state=True, name="ask a GPU")
+    step = Step(make=_asking, resources=resources, keeps_state=True, names=("ask a GPU",))
     pool = engine.pool([step], most=1, keeps=False)
     try:
         pool.submit(None)

@@ -17,6 +17,7 @@ from curator.records.clips import Reason, Span, Written
 from curator.records.cuts import Crop, CutRequest, NotCopied, crop_columns
 from curator.records.sources import Failure, SourceRef, decode_limit_s
 from curator.records.tracks import SourceFrames
+from curator.sample_frames import SampleFramesStage
 from curator.stage import (
     Phase,
     PixelStage,
@@ -127,7 +128,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
     change_effect = "clips are cut again"
     noun = "clip"
     time_share = 25.0
-    helpers = ("look",)
+    helpers = (SampleFramesStage.name,)
 
     def __init__(
         self, config: CutStageConfig, pixels: Sequence[PixelStage[Any]] = (), *, threads: int = 1

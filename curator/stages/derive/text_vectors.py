@@ -67,8 +67,8 @@ class TextVectors(Annotator[TextVectorsConfig]):
     # The hashes of weights and tokenizer are among the facts.
     results_ignore = frozenset({"model", "place"})
     frames = ()
-    batch = 256
-    """Texts of a call; the encoder batches texts of similar length."""
+    # Large enough for texts of similar length; progress and storing wait for the end of a call.
+    batch = 64
 
     def __init__(self, config: TextVectorsConfig) -> None:
         super().__init__(config)
@@ -128,7 +128,7 @@ class TextVectors(Annotator[TextVectorsConfig]):
         saved = SavedTextModel.find(config.model)
         facts = self.families[0].facts
         for name, found in (
-            ("weights", saved.weights.sha256()), ("tokenizer", saved.tokenizer_sha256()),
+            ("weights", saved.weights.sha256()), ("tokenizer", saved.tokenizer_sha256),
         ):  # fmt: skip
             if found != facts[name]:
                 raise ModelError(

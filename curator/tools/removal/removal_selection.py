@@ -1,6 +1,5 @@
 """Selects the footage of a removal in all snapshots, from clips and sources that a user names."""
 
-import hashlib
 import os
 from bisect import bisect_left
 from collections import defaultdict
@@ -45,9 +44,10 @@ from curator.tables.removal_records import (
 from curator.tables.schemas import clips_schema, scores_in
 from curator.tables.sql_condition import matching_clips
 from curator.tables.track_items import FRAMES
-from curator.tables.track_parts import THUMBNAILS, TRACKS, without_removed_thumbnails
+from curator.tables.track_parts import TRACKS
 from curator.tables.track_table import ORIGIN
 from curator.tools.report.page_templates import card_picture
+from curator.tools.verify.shared_content import picture_hash, pictures_that_stay
 
 By = Literal["clips", "sources", "where", "returned"]
 Summaries = Mapping[int, Mapping[str, Any]]
@@ -211,16 +211,13 @@ class _Selection:
             self._spans[source] += spans
 
     def take_returned(self, before: Removals) -> None:
-        """Adds clips of removed footage that returned, by their MP4s, thumbnails and frames."""
+        """Adds clips of removed footage that returned, by their MP4s and frames.
+
+        A thumbnail proves nothing: later sources may have the same title card or black picture.
+        """
         mp4 = pa.array(sorted(before.mp4), pa.string())
         is_back = pc.is_in(self._clips["mp4_sha256"], value_set=mp4)
         back = set(self._clips.filter(is_back)["clip_id"].to_pylist())
-        for info in self._store.list(f"{CANDIDATES}/pictures/"):
-            table = read_parquet(self._store, info.key)
-            pairs = zip(table["clip_id"].to_pylist(), table["jpeg"].to_pylist(), strict=True)
-            back.update(
-                clip_id for clip_id, jpegs in pairs if before.pictures & set(map(_hash, jpegs))
-            )
         removed_ids = self._footage.filter(pa.array(before.rows(self._footage)))["clip_id"]
         self.add(back.difference(removed_ids.to_pylist()))
         self._take_regions(frame_regions(self._store, before.frames), before)
@@ -449,35 +446,15 @@ def _pictures(
     cards: dict[str, str] = {}
     for info in store.list(f"{CANDIDATES}/pictures/"):
         for jpegs in read_all_pictures(store, [info.key], own_ids).values():
-            n_bytes |= {_hash(jpeg): len(jpeg) for jpeg in jpegs}
+            n_bytes |= {picture_hash(jpeg): len(jpeg) for jpeg in jpegs}
             if jpegs:
                 # Reports show a smaller copy of the middle picture.
                 middle = jpegs[len(jpegs) // 2]
-                cards[_hash(middle)] = _hash(card_picture(middle))
+                cards[picture_hash(middle)] = picture_hash(card_picture(middle))
     lengths = pa.array(sorted(set(n_bytes.values())), pa.int32())
     own = set(n_bytes)
-    for pictures in _pictures_that_stay(store, ids, gone) if own else ():
+    for pictures in pictures_that_stay(store, ids, gone) if own else ():
         # Hashing all pictures would take longer than reading them.
         alike = pictures.filter(pc.is_in(pc.binary_length(pictures), value_set=lengths))
-        own.difference_update(map(_hash, alike.to_pylist()))
+        own.difference_update(map(picture_hash, alike.to_pylist()))
     return sorted(own | {cards[picture] for picture in own & cards.keys()})
-
-
-def _pictures_that_stay(
-    store: Store, ids: Collection[str], gone: Removals
-) -> Iterator[pa.ChunkedArray]:
-    """Yields the thumbnails of candidates that are not in `ids`, and of tracks, block by block."""
-    for name in [info.key for info in store.list(f"{CANDIDATES}/pictures/")]:
-        table = read_rows(store, name, partial(pq.ParquetFile.read, columns=["clip_id", "jpeg"]))
-        stays = pc.invert(_among(table["clip_id"], ids))
-        yield pc.list_flatten(table.filter(stays)["jpeg"])
-    columns = ["source_id", *THUMBNAILS]
-    for name in [info.key for info in store.list(f"{TRACKS}/pictures/")]:
-        table = read_rows(store, name, partial(pq.ParquetFile.read, columns=columns))
-        table = without_removed_thumbnails(table, gone)
-        stays = pa.array(~gone.named(table["source_id"], gone.sources))
-        yield pc.list_flatten(table.filter(stays)[THUMBNAILS[1]])
-
-
-def _hash(jpeg: bytes) -> str:
-    return hashlib.sha256(jpeg).hexdigest()

@@ -18,7 +18,7 @@ from curator.measures.rule_config import CAPTION_ALIGNMENT, Rule
 from curator.measures.rules import Bounds, resolve, unwanted_reason
 from curator.measures.score_list import SUITABILITY
 from curator.number_text import amount, compared, score
-from curator.pipeline import filter_needs
+from curator.pipeline import filter_needs, graph_of
 from curator.recipe import Recipe, column_rules, with_changes
 from curator.storage import Store
 from curator.tables.clip_rows import ClipRows
@@ -111,13 +111,17 @@ def _unknown(finished: Finished, recipe: Recipe, decisions: ChangedDecisions) ->
         then is None and now is not None
         for now, then in zip(first_reasons(finished.clips), decisions.then, strict=True)
     ]
-    if any(gained):
+    cut = graph_of(recipe)["cut"].fingerprint({})
+    is_cut = pc.fill_null(pc.equal(finished.clips["cut_fingerprint"], cut), False).to_numpy()
+    # Captions and annotators come after the cut.
+    has_values = is_cut & is_annotated(finished.clips, finished.recipe)
+    is_new = np.array(gained, np.bool_) & ~has_values
+    if is_new.any():
         later = "cut or captioned" if recipe.caption.decides else "cut"
         yield (
-            f"{amount(sum(gained), 'clip')} would newly be kept; a run rejects those that cannot "
-            f"be {later}"
+            f"{amount(int(is_new.sum()), 'clip')} would newly be kept and were not written yet; a "
+            f"run rejects those that cannot be {later}"
         )
-    is_new = np.array(gained, np.bool_) & ~is_annotated(finished.clips, finished.recipe)
     if (rules := column_rules(recipe).root) and is_new.any():
         yield (
             f"{amount(int(is_new.sum()), 'clip')} of them have no values of annotators; a run "

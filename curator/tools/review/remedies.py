@@ -9,6 +9,7 @@ import logging
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import floor, log10
 from typing import NamedTuple
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.errors import RecipeError, in_one_line
+from curator.errors import DamagedError, RecipeError, in_one_line
 from curator.measures.filtering import corpus_of, reason_of, score_values
 from curator.measures.rule_config import Rule
 from curator.measures.rules import Bounds, resolve, unwanted_reason
@@ -26,9 +27,11 @@ from curator.number_text import plain
 from curator.pipeline import filter_needs, graph_of
 from curator.recipe import Recipe, column_rules, with_changes
 from curator.records.clips import OF_FORM, Reason
+from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRow
 from curator.tables.duplicate_pairs import PAIRS, NearDuplicatePairs
 from curator.tables.mark_table import Mark
+from curator.tables.snapshot_store import INDEXES, listed_snapshots
 from curator.tools.review.changed_decisions import (
     decide_again,
     decided_by_columns,
@@ -469,6 +472,27 @@ def _not_tried(trial: Trial, clip: ClipRow, kept: Sequence[Remedy]) -> Iterator[
         )
     if recipe.run.mode == "growing":
         yield "All generations were decided about together; a run decides one after the other."
-    if not keys & {"caption.failed", "caption.reject"} and recipe.caption.decides:
+    is_captioned = is_annotated(trial.finished.clips.slice(trial.number, 1), recipe)[0]
+    if not (is_captioned or keys & {"caption.failed", "caption.reject"}) and recipe.caption.decides:
         yield "It has no caption yet, and captions can reject it."
-    yield "Not tried: the cut. A run rejects a clip that cannot be written."
+    if not all(_was_written(trial, clip, trial.recipe(remedy.settings)) for remedy in kept):
+        yield "Not tried: the cut. A run rejects a clip that cannot be written."
+
+
+def _was_written(trial: Trial, clip: ClipRow, recipe: Recipe) -> bool:
+    """Returns whether a run wrote the clip with the settings of a recipe.
+
+    Earlier snapshots are read if settings are tried exactly.
+    """
+    cut = graph_of(recipe)["cut"].fingerprint({})
+    if clip.value("cut_fingerprint") == cut:
+        return True
+    store = trial.finished.store
+    for _, summary in listed_snapshots(store) if trial.is_exact else ():
+        if not isinstance(summary, DamagedError) and summary["fingerprints"].get("cuts") == cut:
+            # A lost or damaged index only leaves the warning in place.
+            with suppress(DamagedError):
+                samples = read_parquet(store, summary[INDEXES]["dataset"], ["clip_id"])
+                if clip.clip_id in samples["clip_id"].to_pylist():
+                    return True
+    return False

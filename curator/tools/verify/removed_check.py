@@ -4,8 +4,8 @@ Records of removals hold only hashes. The search therefore hashes all possible i
 pictures, clips and sources; `content_search` says in which objects.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,20 +13,18 @@ import pyarrow.compute as pc
 from curator.errors import DamagedError, StorageError, UsageError
 from curator.storage import Store, open_store
 from curator.storage.base import Entry
-from curator.tables.caption_search import CaptionSearch
 from curator.tables.checksums import read_parquet
 from curator.tables.frame_hashes import frame_regions, overlapping_regions
 from curator.tables.out_layout import is_own
 from curator.tables.removal_records import (
-    CAPTION_COLUMNS,
     RecordChain,
     Removals,
     restore_remedy,
 )
-from curator.tables.snapshot_store import listed_snapshots
 from curator.tools.verify.content_search import ContentSearch, Place
 from curator.tools.verify.findings import DELETE, FINISH_REMOVAL, FindingCode, Findings, Outcome
 from curator.tools.verify.lasting_check import check_lasting
+from curator.tools.verify.shared_content import parts_of_snapshots, without_shared
 
 _MAX_FINDINGS = 10_000
 """Maximum number of stored findings of one code: each object at fault has to be named."""
@@ -87,7 +85,7 @@ def verify_removed(
     removals = check_records(store, findings).removals()
     if not removals and not findings.counts:
         raise UsageError(f"{store.uri} has no records of removals; `curate remove` makes them")
-    search = _Search(store, _without_shared(store, removals), findings)
+    search = _Search(store, without_shared(store, removals), findings)
     n_bytes = 0
     for number, entry in enumerate(store.entries(), 1):
         search.entry(entry)
@@ -127,7 +125,7 @@ def check_records(store: Store, findings: Findings) -> RecordChain:
 
 def found_in(store: Store, removals: Removals, names: Iterable[str]) -> list[str]:
     """Returns the names of the objects that hold parts of removed footage."""
-    removals = _without_shared(store, removals)
+    removals = without_shared(store, removals)
     keys = []
     for name in names:
         findings, info = Findings(), store.find(name)
@@ -140,36 +138,11 @@ def found_in(store: Store, removals: Removals, names: Iterable[str]) -> list[str
     return keys
 
 
-def _parts(store: Store, table: str) -> Iterator[str]:
-    """Yields the parts of a table in all readable snapshots."""
-    for _, summary in listed_snapshots(store):
-        if not isinstance(summary, Exception):
-            yield from summary["tables"].get(table, ())
-
-
-def _without_shared(store: Store, removals: Removals) -> Removals:
-    """Returns the removals without captions that remaining clips have, also as a part of theirs."""
-    shared: set[str] = set()
-    search = CaptionSearch(removals.captions, removals.caption_lengths)
-    for table, columns in CAPTION_COLUMNS.items() if removals.captions else ():
-        for part in _parts(store, table):
-            try:
-                rows = read_parquet(store, part, ("clip_id", *columns))
-            except DamagedError:
-                # Only more would be found: a caption of a clip that stays counts as removed.
-                continue
-            rows = rows.filter(pc.invert(pa.array(removals.rows(rows))))
-            for name in columns:
-                for text in rows[name].unique().drop_null().to_pylist():
-                    shared.update(search.found_in(text))
-    return replace(removals, captions=removals.captions - shared)
-
-
 def _check_returned(store: Store, removals: Removals, findings: Findings) -> None:
     """Searches for kept clips that show frames of removed footage."""
     regions = frame_regions(store, removals.frames)
     columns = ("clip_id", "source_id", "start_frame", "end_frame", "decision")
-    for part in _parts(store, "clips") if regions else ():
+    for part in parts_of_snapshots(store, "clips") if regions else ():
         try:
             rows = read_parquet(store, part, columns)
         except DamagedError as error:

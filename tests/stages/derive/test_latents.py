@@ -19,6 +19,8 @@ from tiny_vae import write_vae
 from curator.errors import ModelError, RecipeError, UsageError
 from curator.loading import ClipDataset, ClipLoader
 from curator.models.video_vae import VideoVae, latents_facts
+from curator.pipeline import graph_of
+from curator.recipe import load_recipe
 from curator.stages.derive.latents import Latents, LatentsConfig
 from curator.tools.commands.arguments import EXIT_OK
 
@@ -181,6 +183,44 @@ def test_settings_that_cannot_be_are_refused_with_the_recipe(
     own = {"vae": str(vae), "size": SIZE, "frames": N_FRAMES} | settings
     with pytest.raises(RecipeError, match=words):
         Latents(LatentsConfig(**own))
+
+
+T5 = '{"architectures": ["T5EncoderModel"]}'
+WAN = '{"_class_name": "AutoencoderKLWan"'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.json", None, "neither .* nor its folder vae has config.json; expected the folder"),
+        ("config.json", "\x00", "config.json cannot be read as JSON .*again, as `save_pretrained`"),
+        ("config.json", "null", "config.json holds NoneType, no JSON object; copy or download"),
+        ("config.json", "{}", "names no class of diffusers; expected `_class_name`, one of Auto"),
+        ("config.json", T5, r"\['T5EncoderModel'\] of transformers; expected .*name the folder"),
+        ("config.json", '{"_class_name": "AutoencoderKL"}', "'AutoencoderKL'; expected one of A"),
+        ("config.json", f"{WAN}}}", "lacks 'z_dim', which AutoencoderKLWan has; copy or download"),
+        ("config.json", f'{WAN}, "z_dim": null}}', "a value that AutoencoderKLWan cannot have"),
+        ("config.json", f'{WAN}, "z_dim": 0}}', "a value that AutoencoderKLWan cannot have"),
+        (
+            "config.json",
+            f'{WAN}, "z_dim": 4, "latents_mean": 5, "latents_std": 5}}',
+            "a value that AutoencoderKLWan cannot have",
+        ),
+        ("diffusion_pytorch_model.safetensors", None, "does not exist; expected weights in safet"),
+        ("diffusion_pytorch_model.safetensors", "<html>", "is no whole file in safetensors"),
+    ],
+)
+def test_a_folder_of_something_else_is_refused_before_any_work(
+    name: str, content: str | None, words: str, vae: Path, tmp_path: Path
+) -> None:
+    """Pins the value, what was expected and the remedy."""
+    copy = Path(shutil.copytree(vae, tmp_path / "copy"))
+    if content is None:
+        (copy / name).unlink()
+    else:
+        (copy / name).write_text(content)
+    with pytest.raises(RecipeError, match=f"'latents': .*{copy}.*{words}"):
+        graph_of(load_recipe("quickstart", [stage(copy)]))
 
 
 def test_a_worker_with_other_weights_than_the_driver_ends_the_run(tmp_path: Path) -> None:

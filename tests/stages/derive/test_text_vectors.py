@@ -1,5 +1,6 @@
 """The annotator `text_vectors`: vectors of transformers' own call, each text once."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from tiny_text import DIM, write_tokenizer
 from curator.errors import ModelError, RecipeError, UsageError
 from curator.loading import ClipDataset
 from curator.models.saved_text_model import text_vectors_facts
+from curator.pipeline import graph_of
+from curator.recipe import load_recipe
 from curator.stage import ClipFacts, SampledClip
 from curator.stages.derive.text_vectors import TextVectors, TextVectorsConfig
 
@@ -118,7 +121,7 @@ def test_folders_and_settings_that_cannot_be_are_refused(
     model = str(folders("t5"))
     for settings, words in (
         ({"model": str(tmp_path / "none")}, "'text_vectors': model .*none': no such folder"),
-        ({"model": str(tmp_path)}, r"config.json names no model of transformers"),
+        ({"model": str(tmp_path)}, r"neither .* nor its folder text_encoder has config.json"),
         ({"template": "a {caption}"}, r"template 'a \{caption\}'; expected a text with \{text\}"),
         ({"skip": 512}, "skip 512 of max_tokens 512; expected fewer"),
     ):
@@ -132,6 +135,83 @@ def test_folders_and_settings_that_cannot_be_are_refused(
     (copy / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match=r"there is no tokenizer.json in"):
         text_vectors_facts(copy)
+
+
+DIFFUSERS = '{"_class_name": "AutoencoderKLWan"}'
+PICTURES = '{"architectures": ["ViTModel"], "hidden_size": 32}'
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.json", None, "neither .* nor its folder text_encoder has config.json"),
+        ("config.json", "", "config.json cannot be read as JSON .*again, as `save_pretrained`"),
+        ("config.json", "[]", "config.json holds list, no JSON object; copy or download"),
+        ("config.json", "{}", "config.json names no class; expected a text encoder"),
+        ("config.json", '{"architectures": "T5"}', "config.json names no class; expected"),
+        ("config.json", DIFFUSERS, "'AutoencoderKLWan' of diffusers; expected a text encoder"),
+        ("config.json", PICTURES, "'ViTModel', which reads no texts.*; expected a text encoder"),
+        (
+            "config.json",
+            '{"model_type": "t5", "vocab_size": 9, "text_config": null}',
+            "'t5', and has no length of a vector, hidden_size or d_model; expected a text",
+        ),
+        ("tokenizer.json", None, "no tokenizer.json in .*save_pretrained"),
+        ("tokenizer.json", "<html>", "tokenizer.json cannot be read as JSON .*again, as `save_pre"),
+        ("tokenizer.json", '{"a": 1}', "is no file of the package tokenizers; .*save_pretrained"),
+        ("model.safetensors", None, "model.safetensors does not exist; expected weights in safe"),
+        ("model.safetensors", LFS, "is no whole file in safetensors: .*; copy or download"),
+        ("model.safetensors", "", "is no whole file in safetensors: its 0 bytes have no header"),
+        (INDEX, "[]", "index.json holds list, no JSON object"),
+        (INDEX, '{"weight_map": {"a": 5}}', "index.json has no weight_map from tensors to names"),
+        (INDEX, '{"weight_map": {"a": "b"}}', "b does not exist; expected weights in safetensors"),
+    ],
+)
+def test_a_folder_of_something_else_is_refused_before_any_work(
+    name: str, content: str | None, words: str, tmp_path: Path, folders: Callable[[str], Path]
+) -> None:
+    """Pins the value, what was expected and the remedy, from the recipe and from a trainer."""
+    copy = Path(shutil.copytree(folders("umt5"), tmp_path / "copy"))
+    if content is None:
+        (copy / name).unlink()
+    else:
+        (copy / name).write_text(content)
+    recipe = [f"stages=[{{use: text_vectors, config: {{model: {copy}}}}}]"]
+    with pytest.raises(RecipeError, match=f"'text_vectors': .*{copy}.*{words}"):
+        graph_of(load_recipe("quickstart", recipe))
+    with pytest.raises(ModelError, match=words):
+        text_vectors_facts(copy)
+
+
+def test_weights_that_broke_off_are_refused(tmp_path: Path, folders: Callable[[str], Path]) -> None:
+    weights = Path(shutil.copytree(folders("t5"), tmp_path / "copy")) / "model.safetensors"
+    text_vectors_facts(weights.parent)
+    size = weights.stat().st_size
+    os.truncate(weights, size - 1)
+    with pytest.raises(ModelError, match=f"it has {size - 1} bytes, and its header names {size}"):
+        text_vectors_facts(weights.parent)
+
+
+def test_a_model_that_reads_no_texts_ends_the_run_when_it_is_loaded(
+    tmp_path: Path, folders: Callable[[str], Path]
+) -> None:
+    """Pins a model of sound, whose settings name a vocabulary, and a layer that a model lacks."""
+    from transformers import WhisperConfig, WhisperModel
+
+    config = WhisperConfig(
+        vocab_size=32, d_model=DIM, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, pad_token_id=0,
+        bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+    )  # fmt: skip
+    WhisperModel(config).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path, ("</s>",))
+    for settings in ({"model": str(tmp_path)}, {"model": str(folders("t5")), "layer": -9}):
+        stage = TextVectors(TextVectorsConfig.model_validate(settings))
+        words = f"model {settings['model']}: .* gives no vectors of a text .*; expected a text enc"
+        with pytest.raises(ModelError, match=words):
+            stage.setup()
 
 
 def test_a_trainer_needs_no_transformers_for_facts(folders: Callable[[str], Path]) -> None:

@@ -1,5 +1,6 @@
 """What a removal selects: thumbnails that other footage has too stay, and objects of users."""
 
+import hashlib
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,7 +14,10 @@ from place import SHORT, Place
 from test_removing import check_all, of_film, remove, rows_of, search, thumbnails
 
 from curator.cli import main
-from curator.tools.commands.arguments import EXIT_OK
+from curator.storage import open_store
+from curator.tables.removal_records import read_removals
+from curator.tools.commands.arguments import EXIT_FAILED, EXIT_OK
+from curator.tools.removal import removal_selection
 
 TITLE_FRAMES, FRAMES = 40, 60
 LOSSLESS = {"qp": "0"}
@@ -24,21 +28,25 @@ class Titled(Place):
 
     settings = SHORT
 
+    def write(self, number: int) -> None:
+        """Writes a film."""
+        self.sources.mkdir(exist_ok=True)
+        frames = list(moving_texture(FRAMES, seed=number, width_px=160, height_px=120))
+        title = np.full_like(frames[0], 90)
+        title[40:80, 20:140] = 200
+        write_video(
+            self.sources / f"{number}.mp4", [title] * TITLE_FRAMES + frames, fps=Fraction(25),
+            options=LOSSLESS,
+        )  # fmt: skip
+
 
 @pytest.fixture
 def titled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Titled:
     """The output of two such films."""
     work_here(monkeypatch)
-    (tmp_path / "in").mkdir()
-    for number in range(2):
-        frames = list(moving_texture(FRAMES, seed=number, width_px=160, height_px=120))
-        title = np.full_like(frames[0], 90)
-        title[40:80, 20:140] = 200
-        write_video(
-            tmp_path / "in" / f"{number}.mp4", [title] * TITLE_FRAMES + frames, fps=Fraction(25),
-            options=LOSSLESS,
-        )  # fmt: skip
     place = Titled(tmp_path / "in", tmp_path / "out")
+    for number in range(2):
+        place.write(number)
     place.run()
     return place
 
@@ -75,6 +83,66 @@ def test_thumbnails_that_other_footage_has_too_stay_until_it_goes(titled: Titled
     assert remove(out, "sources", str(titled.sources / "1.mp4")) == EXIT_OK
     assert search(out, [*both[0], *both[1]]) == []
     check_all(out)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_record_that_names_a_shared_thumbnail_takes_nothing_from_other_footage(
+    titled: Titled, monkeypatch: pytest.MonkeyPatch, is_old: bool
+) -> None:
+    """Pins records of versions that did not compare, and footage that came after a removal."""
+    out, films = titled.out, titled.sources
+    both = pictures_of(out, 0), pictures_of(out, 1)
+    if is_old:
+        # Film 1 stays, and the record names its title.
+        monkeypatch.setattr(removal_selection, "pictures_that_stay", lambda *_: iter(()))
+    else:
+        # No other footage has the title now.
+        assert remove(out, "sources", str(films / "1.mp4")) == EXIT_OK
+        (films / "1.mp4").unlink()
+    assert remove(out, "sources", str(films / "0.mp4")) == EXIT_OK
+    (films / "0.mp4").unlink()
+    removals = read_removals(open_store(str(out)))
+    (title,) = both[0] & both[1]
+    assert hashlib.sha256(title).hexdigest() in removals.pictures
+    titled.write(2)
+    titled.run()
+    assert {title} == pictures_of(out, 2) & both[0]
+    stay = [number for number in (1, 2) if (films / f"{number}.mp4").exists()]
+    clips = {number: clips_of(out, number) for number in stay}
+    pictures = {number: pictures_of(out, number) for number in stay}
+    for _ in range(2):
+        check_all(out)
+        assert main(["remove", str(out), "--finish"]) == EXIT_OK
+        assert {number: clips_of(out, number) for number in stay} == clips
+        assert {number: pictures_of(out, number) for number in stay} == pictures
+    assert search(out, list(both[0] - both[1])) == []
+    (out / "mine.jpg").write_bytes(next(iter(both[0] - both[1])))
+    assert main(["verify", str(out), "--removed"]) == EXIT_FAILED
+
+
+def test_a_film_of_removed_stills_alone_gets_no_thumbnails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that nothing shows it again, although no frame hash tells it."""
+    work_here(monkeypatch)
+    place = Titled(tmp_path / "in", tmp_path / "out")
+    place.sources.mkdir()
+    title = np.full((120, 160, 3), 90, np.uint8)
+    title[40:80, 20:140] = 200
+    for number, n_frames in ((0, 50), (1, 60)):
+        write_video(
+            place.sources / f"{number}.mp4", [title] * n_frames, fps=Fraction(25), options=LOSSLESS
+        )
+        if not number:
+            place.run()
+            shown = pictures_of(place.out, 0)
+            assert shown
+            assert remove(place.out, "sources", str(place.sources / "0.mp4")) == EXIT_OK
+            (place.sources / "0.mp4").unlink()
+    place.run()
+    assert clips_of(place.out, 1)
+    assert search(place.out, list(shown)) == []
+    check_all(place.out)
 
 
 def test_a_removal_without_a_snapshot_keeps_what_users_put_beside_the_report(
