@@ -66,6 +66,16 @@ def matching_regions(mean_F: Floats, spread_F: Floats, wanted: NDArray[np.uint64
     return np.stack([starts[is_first], starts[is_last] + WINDOW], axis=1)
 
 
+def moving_frames(mean_F: Floats, spread_F: Floats) -> NDArray[np.bool_]:
+    """Returns which frames differ from the frames around them, bool [F]: no title card does."""
+    if not len(mean_F):
+        return np.zeros(0, bool)
+    frames = _levels(mean_F, spread_F)
+    changes: NDArray[np.bool_] = frames[1:] != frames[:-1]
+    moves: NDArray[np.bool_] = np.append(True, changes) & np.append(changes, True)
+    return moves
+
+
 def stored_luma(
     store: Store, parts: Collection[str] | None = None
 ) -> Iterator[tuple[str, Floats, Floats]]:
@@ -113,13 +123,20 @@ def overlapping_regions(clips: pa.Table, regions: Mapping[str, Regions]) -> NDAr
     return is_overlapping
 
 
+def _levels(mean_F: Floats, spread_F: Floats) -> NDArray[np.uint64]:
+    """Returns the rounded luma of each frame as one number, uint64 [F]."""
+    mean, spread = (
+        np.rint(values.astype(np.float64) / STEP).astype(np.uint64) for values in (mean_F, spread_F)
+    )
+    return mean << np.uint64(32) | spread
+
+
 def _windows(mean_F: Floats, spread_F: Floats) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """Returns the hash of each window, and whether it counts; uint64 and bool [F - WINDOW + 1]."""
     n_windows = len(mean_F) - WINDOW + 1
     if n_windows < 1:
         return np.zeros(0, np.uint64), np.zeros(0, bool)
-    levels = [np.rint(v.astype(np.float64) / STEP).astype(np.uint64) for v in (mean_F, spread_F)]
-    frames = levels[0] << np.uint64(32) | levels[1]
+    frames = _levels(mean_F, spread_F)
     changes = np.append(0, np.cumsum(frames[1:] != frames[:-1]))
     counts = changes[WINDOW - 1 :] - changes[:n_windows] >= _LEAST_CHANGES
     hashes = np.zeros(n_windows, np.uint64)

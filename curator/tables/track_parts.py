@@ -28,7 +28,7 @@ from curator.records.tracks import Track
 from curator.storage import ContentHashes, Store
 from curator.storage.source_reader import is_racy
 from curator.tables.checksums import read_parquet
-from curator.tables.frame_hashes import matching_regions
+from curator.tables.frame_hashes import matching_regions, moving_frames
 from curator.tables.key_index import KnownKeys, part_versions
 from curator.tables.out_layout import is_own
 from curator.tables.parts import Parts, with_column
@@ -186,9 +186,11 @@ class TrackParts:
             shown &= (result.thumbnail_frame < start) | (result.thumbnail_frame >= end)
         hashes = [hashlib.sha256(jpeg).hexdigest() for jpeg in result.thumbnails]
         is_removed = np.array([digest in removals.pictures for digest in hashes])
-        # Other sources may have the same title card or black picture.
-        if spans or len(regions) or is_removed.all():
-            shown &= ~is_removed
+        if not (spans or len(regions) or is_removed.all()):
+            # Other sources may have the same title card or black picture.
+            is_moving = moving_frames(result.luma_mean, result.luma_spread)
+            is_removed &= is_moving[result.thumbnail_frame]
+        shown &= ~is_removed
         thumbnails = tuple(result.thumbnails[at] for at in np.flatnonzero(shown))
         return replace(result, thumbnail_frame=result.thumbnail_frame[shown], thumbnails=thumbnails)
 

@@ -10,6 +10,7 @@ from curator.tables.frame_hashes import (
     STRIDE,
     WINDOW,
     matching_regions,
+    moving_frames,
     overlapping_regions,
     shares_frames,
     span_hashes,
@@ -63,6 +64,17 @@ def test_a_part_of_a_second_is_found_and_spans_apart_are_two() -> None:
     removed = luma(200, 1)
     hashes = span_hashes(*removed, [(0, 40), (120, 160)])
     assert matching_regions(*removed, hashes).tolist() == [[0, 40], [120, 160]]
+
+
+def test_a_frame_of_a_still_picture_does_not_move() -> None:
+    """Pins the ends of a source and of a still picture."""
+    moving, still = luma(3, 1), (np.full(4, 0.4, np.float32), np.full(4, 0.2, np.float32))
+
+    assert moving_frames(*joined(moving, still, luma(2, 2))).tolist() == [
+        *[True] * 3, *[False] * 4, *[True] * 2,
+    ]  # fmt: skip
+    assert moving_frames(*luma(1, 1)).tolist() == [True]
+    assert not len(moving_frames(*luma(0, 1)))
 
 
 def test_more_than_a_frame_is_shared() -> None:
