@@ -172,6 +172,7 @@ class TarWriter:
 
 def shard_facts(plan: ShardPlan) -> dict[str, Any]:
     """Returns facts about a shard for the summary."""
+    beside = {side.suffix: side.n_bytes for side in plan.sides}
     return {
         "name": plan.name,
         "bucket": plan.bucket,
@@ -180,4 +181,5 @@ def shard_facts(plan: ShardPlan) -> dict[str, Any]:
         "n_frames": plan.totals[0],
         "bytes": plan.layout.n_bytes,
         "members": members_of(plan.samples[0]),
+        **({"beside": beside} if beside else {}),
     }

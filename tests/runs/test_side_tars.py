@@ -5,6 +5,7 @@ Films show the number of each frame, and the values are the numbers that the ann
 
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from curator.errors import ShardError, UsageError
 from curator.loading import ClipDataset, shard_reader
 from curator.storage.local_store import LocalStore
 from curator.tools.commands.arguments import EXIT_OK
+from curator.tools.report.funnel import format_funnel
 
 OWN = '''"""Annotators whose values are beside the samples."""
 
@@ -183,6 +185,8 @@ def place(finished: Sides, tmp_path: Path) -> Sides:
 
 
 def test_new_families_write_no_tar_of_samples_again(plain: Sides, finished: Sides) -> None:
+    lines = format_funnel(finished.summary()).splitlines()
+    assert any(re.fullmatch(r"  numbers.npy +1  .* kB in tars of their own", n) for n in lines)
     assert finished.main_tars() == plain.main_tars()
     sides = finished.sides()
     assert set(sides) == {"numbers.npy", "lengths.npy"}

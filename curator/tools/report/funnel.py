@@ -180,6 +180,10 @@ def format_funnel(summary: Mapping[str, Any]) -> str:
     rows += [(f"  {name}", n, why) for name, n, why in gpu_trouble(summary)]
     n_bytes = sum(shard.get("bytes") or 0 for shard in shards)
     rows.append(("shards", len(shards), size(n_bytes) if shards else ""))
+    sides = [side for shard in shards for side in (shard.get("beside") or {}).items()]
+    for member in sorted({member for member, _ in sides}):
+        own = [n for name, n in sides if name == member]
+        rows.append((f"  {member}", len(own), f"{size(sum(own))} in tars of their own"))
     width = max(24, *(len(name) for name, _, _ in rows))
     lines = [f"{name:<{width}}{number:>11,}  {words}".rstrip() for name, number, words in rows]
     return "\n".join(filter(None, [*lines, course_words(summary)]))
