@@ -62,6 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Python looks for no garbage among what is there by now, the million objects of modules.
     """
     gc.freeze()
+    # By default, the parse trees of one module cause a hundred collections.
+    gc.set_threshold(10_000, 20, 10)
     gc.enable()
     tests = Path(__file__).parent
 

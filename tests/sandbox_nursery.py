@@ -20,8 +20,12 @@ from typing import IO, Any
 from curator.executor.cpu_accounting import no_collection
 from curator.executor.sandbox import end_with_parent
 
-MODULES = ("torch", "cv2", "curator.executor.sandbox_main", "curator.stages.analyze.stage")
-"""What the nursery imports at its start."""
+MODULES = (
+    "torch", "cv2", "pytest", "curator.executor.engine", "curator.executor.sandbox_main",
+    "curator.stages.analyze.stage", "curator.stages.cut.stage",
+)  # fmt: skip
+"""What the nursery imports at its start: also what the test modules import whose stages sandboxes
+load."""
 INSTALLED = ("torch", "cv2", "av", "numpy", "open_clip", "curator")
 """Packages that it may import later: users' modules change from test to test."""
 REAL_STARTS = ("tests/executor/test_sandbox.py", "tests/executor/test_sandbox_start.py")

@@ -82,7 +82,8 @@ def reduced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package, without optional stages, exporters, and their lines."""
     folder = tmp_path_factory.mktemp("reduced")
     package = folder / "curator"
-    shutil.copytree(ROOT, package, ignore=shutil.ignore_patterns("__pycache__"))
+    # With its bytecode, which stays valid for the modules that are not changed.
+    shutil.copytree(ROOT, package)
     if not (package / "pipelines").is_dir():
         shutil.copytree(ROOT.parent / "pipelines", folder / "pipelines")
     for name in OPTIONAL:
