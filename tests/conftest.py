@@ -4,9 +4,11 @@ import gc
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from hashlib import md5
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,16 @@ from fake_azure import azure_server
 from kept_sandbox import KeptSandbox, code_now, remembering, remembering_matches
 from sandbox_nursery import Forking
 
+from curator import extensions
 from curator.executor import engine, sandboxed_process
 from curator.executor.ray_cluster import use_own_token
+from curator.executor.sandbox import _has_packages as has_packages
 from curator.executor.sandboxed_process import SandboxedProcess, process_sandbox
 from curator.matching.verify_pair import verify_pair
 from curator.stages.dedup import near_duplicates
 from curator.storage import source_reader
 from curator.storage.object_service import service_named
+from curator.tools.report import contact_sheets
 
 # Ray's native code reads the token once a process, at its import, which any test may cause.
 use_own_token()
@@ -62,6 +67,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Python looks for no garbage among what is there by now, the million objects of modules.
     """
     gc.freeze()
+    # By default, the parse trees of one module cause a hundred collections.
+    gc.set_threshold(10_000, 20, 10)
     gc.enable()
     tests = Path(__file__).parent
 
@@ -71,6 +78,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next(heavy, len(_HEAVY)), path
 
     items.sort(key=place)
+
+
+def pytest_sessionfinish() -> None:
+    """Pytest now collects garbage five times: not among all that tests have imported."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -130,6 +142,31 @@ def _not_synced() -> Iterator[None]:
     """Lets the kernel write files when it likes: tests sync thousands, and no power fails."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_cards() -> Iterator[None]:
+    """Lets pages of large runs show fewer clips: a page of 360 cards takes a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contact_sheets, "MAX_CARDS", 60)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _distributions_read_once() -> Iterator[None]:
+    """Lets all custom classes of a process share one list of what installed packages contain."""
+
+    @cache
+    def read(folders: tuple[str, ...]) -> Mapping[str, list[str]]:
+        return packages_distributions()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            extensions,
+            "distributions_of_packages",
+            lambda: read(tuple(path for path in sys.path if has_packages(path))),
+        )
         yield
 
 

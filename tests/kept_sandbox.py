@@ -64,16 +64,14 @@ def surroundings() -> object:
 
 def code_now() -> ImportableCode:
     """`importable_code`, which looks at links of a hundred folders, once for equal modules."""
-    modules = [
-        (name, getattr(module, "__file__", None), tuple(getattr(module, "__path__", ())))
-        for name, module in sys.modules.items()
-        if "." not in name
-    ]
+    # By identity: some modules import others when they are asked for their file.
+    names = [name for name in sys.modules if "." not in name]
+    modules = [sys.modules[name] for name in names]
     folder = None
     with suppress(OSError):
         folder = os.getcwd()
     where = folder, os.path.expanduser("~"), os.environ.get("LD_LIBRARY_PATH")
-    key = (*where, *sys.path, *modules)
+    key = (*where, *sys.path, *names, *modules)
     if key not in _CODE:
         _CODE.clear()
         _CODE[key] = importable_code()

@@ -1,11 +1,14 @@
 """Shards, their indexes and the tables that name them, made without a run, of real MP4s."""
 
 import hashlib
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import av
@@ -111,8 +114,30 @@ def made_clips(n: int = 8) -> list[MadeClip]:
 def make_shards(
     out: str, clips: Sequence[MadeClip], *, per_shard: int = 2, with_manifest: bool = True
 ) -> list[str]:
-    """Writes an output root; returns the names of its tars, relative to `shards/`."""
+    """Writes an output root; returns the names of its tars, relative to `shards/`.
+
+    The objects of equal clips are computed once per process.
+    """
+    key = pickle.dumps((list(clips), per_shard, with_manifest))
+    if key not in _MADE:
+        with TemporaryDirectory() as folder:
+            tars = _make_shards(open_store(folder), clips, per_shard, with_manifest)
+            files = [path for path in Path(folder).rglob("*") if path.is_file()]
+            objects = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+        _MADE[key] = tars, objects
+    tars, objects = _MADE[key]
     store = open_store(out)
+    for name, data in objects.items():
+        store.write(name, data)
+    return list(tars)
+
+
+_MADE: dict[bytes, tuple[list[str], dict[str, bytes]]] = {}
+
+
+def _make_shards(
+    store: Store, clips: Sequence[MadeClip], per_shard: int, with_manifest: bool
+) -> list[str]:
     groups: dict[tuple[str, Split], list[MadeClip]] = {}
     for clip in clips:
         groups.setdefault((clip.bucket, cast(Split, clip.split)), []).append(clip)

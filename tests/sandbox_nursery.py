@@ -15,13 +15,25 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import IO, Any
 
 from curator.executor.cpu_accounting import no_collection
 from curator.executor.sandbox import end_with_parent
 
-MODULES = ("torch", "cv2", "curator.executor.sandbox_main", "curator.stages.analyze.stage")
-"""What the nursery imports at its start."""
+MODULES = (
+    "torch", "cv2", "pytest", "curator.executor.engine", "curator.executor.sandbox_main",
+    "curator.stages.scan.stage", "curator.stages.analyze.stage", "curator.stages.cut.stage",
+    "curator.sample_frames",
+)  # fmt: skip
+"""What the nursery imports at its start: also what the test modules import whose stages sandboxes
+load."""
+NETWORKS = {
+    "ShotNetwork": {"precision": "auto", "device": "cpu"},
+    "TextDetector": {"precision": "auto", "device": "cpu"},
+    "SceneNetwork": {"device": "cpu"},
+}
+"""What `load_analysis_models` makes for most runs: forks inherit it."""
 INSTALLED = ("torch", "cv2", "av", "numpy", "open_clip", "curator")
 """Packages that it may import later: users' modules change from test to test."""
 REAL_STARTS = ("tests/executor/test_sandbox.py", "tests/executor/test_sandbox_start.py")
@@ -119,6 +131,7 @@ def main(number: int) -> None:
     n_given = len(os.environ["PYTHONPATH"].split(os.pathsep))
     own_path = sys.path[n_given:]
     _load(MODULES)
+    _make_networks()
     with socket.socket(fileno=number) as wire:
         while True:
             request, descriptors, _, _ = socket.recv_fds(wire, 1 << 20, 3)
@@ -143,6 +156,15 @@ def _load(modules: Sequence[str]) -> None:
             # The sandbox says what is missing.
             with suppress(ImportError):
                 importlib.import_module(name)
+
+
+def _make_networks() -> None:
+    from curator.stages.analyze import stage
+
+    for name, settings in NETWORKS.items():
+        make = cache(getattr(stage, name))
+        setattr(stage, name, make)
+        make(**settings)
 
 
 def _adopt(

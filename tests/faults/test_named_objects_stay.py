@@ -216,8 +216,12 @@ def test_a_damaged_snapshot_is_not_removed(output: SmallOutput) -> None:
     assert not missing(output)
 
 
-def test_random_histories(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("n_moves", "expected"),
+    [((3, 2, 2), 12), pytest.param((3, 2, 2, 2), 24, marks=pytest.mark.long)],
+)
+def test_random_histories(tmp_path: Path, n_moves: tuple[int, ...], expected: int) -> None:
     """A sample of `benchmarks/histories.py`."""
-    n_histories, violations = explore(tmp_path, 1, (3, 2, 2, 2))
+    n_histories, violations = explore(tmp_path, 1, n_moves)
     assert not violations, "\n".join(violations[:5])
-    assert n_histories == 24
+    assert n_histories == expected

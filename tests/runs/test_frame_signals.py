@@ -232,12 +232,17 @@ def test_copied_clips_and_those_of_a_variable_rate(finished: Signalled) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        ("cut.fps=10", "cut.most_repeated=1"),
         ("cut.fps=30", "cut.most_repeated=1", "cut.length_frames=20"),
-        ("cut.length_frames=20",),
         ("propose.windows=[17@16]",),
         ("propose.windows=[{frames: 17, remainder: overlap}]", "cut.mode=encode"),
-        ("propose.windows=[17]",),
+        *(
+            pytest.param(settings, marks=pytest.mark.long)
+            for settings in (
+                ("cut.fps=10", "cut.most_repeated=1"),
+                ("cut.length_frames=20",),
+                ("propose.windows=[17]",),
+            )
+        ),
     ],
 )
 def test_resampled_shortened_and_windowed_clips(

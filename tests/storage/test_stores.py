@@ -226,7 +226,7 @@ import sys, time
 from curator.storage import open_store
 store = open_store(sys.argv[1])
 me = sys.argv[2]
-for number in range(50):
+for number in range(20):
     start = f"start-{number}"
     store.write(f"{start}/{me}", b"")
     while len(list(store.list(start))) < 2:
@@ -251,7 +251,7 @@ def test_of_two_writers_at_once_one_wins(
     else:
         root = f"s3://{request.getfixturevalue('real_s3_bucket')}/x"
     store = open_store(root)
-    for number in range(50):
+    for number in range(20):
         store.write(f"swapped/{number}", b"before")
     command = [sys.executable, "-c", RACERS, root]
     racers = [
@@ -260,7 +260,7 @@ def test_of_two_writers_at_once_one_wins(
     outputs = [racer.communicate()[0].splitlines() for racer in racers]
     assert [racer.returncode for racer in racers] == [0, 0]
     for what in ("new", "swapped"):
-        for number in range(50):
+        for number in range(20):
             winners = [
                 name for name, lines in zip("ab", outputs, strict=True)
                 if f"{what} {number}" in lines

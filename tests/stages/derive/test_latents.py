@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from curator.recipe import load_recipe
 from curator.stages.derive.latents import Latents, LatentsConfig
 from curator.tools.commands.arguments import EXIT_OK
 
-pytest.importorskip("diffusers")
+pytestmark = pytest.mark.skipif(find_spec("diffusers") is None, reason="no diffusers")
 
 SIZE = (160, 64)
 N_FRAMES = 9

@@ -30,7 +30,7 @@ from curator.tools.review.score_learning import (
     calibration_error,
 )
 
-N, N_SOURCES, N_MARKS = 1500, 30, 200
+N, N_SOURCES, N_MARKS = 1000, 20, 200
 
 
 @pytest.fixture(autouse=True)
