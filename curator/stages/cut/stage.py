@@ -116,7 +116,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
     """
 
     name = "cut"
-    version = 5
+    version = 6
     sandboxed = True
     phase = Phase.WRITE
     scope = Scope.CLIP
