@@ -433,7 +433,7 @@ class Scheduler:
         """Groups stages by the kind of their workers. The stages of a group share a decode."""
         chains: defaultdict[tuple[bool, float], list[AnyAnnotator]] = defaultdict(list)
         for stage in stages:
-            chains[bool(stage.frames), _kind_of(stage, self._engine).gpus].append(stage)
+            chains[stage.decodes, _kind_of(stage, self._engine).gpus].append(stage)
         return list(chains.values())
 
     def resources_of(self, chain: Sequence[AnyAnnotator]) -> Resources:
@@ -480,7 +480,7 @@ class Scheduler:
             facts = clips[number][0]
             frames += _frames_of(facts)
             seconds += float(facts.n_frames / facts.fps)
-        if any(stage.frames for stage in chain):
+        if any(stage.decodes for stage in chain):
             units = pack(
                 to_do(),
                 max_items=UNIT_CLIPS,
