@@ -55,9 +55,10 @@ def beeps(at_s: Sequence[float], seconds: float, *, rate: int = 48_000, channels
     """Silence, but for 40 ms of 1 kHz from each of some times on."""
     wave = np.zeros((channels, round(seconds * rate)), np.float32)
     n = round(0.04 * rate)
-    for each in at_s:
-        begin = round(each * rate)
-        wave[:, begin : begin + n] = 0.8 * np.sin(2 * np.pi * 1000 * np.arange(n) / rate)
+    beep = 0.8 * np.sin(2 * np.pi * 1000 * np.arange(n) / rate)
+    for begin in (round(each * rate) for each in at_s):
+        place = wave[:, begin : begin + n]
+        place[:] = beep[: place.shape[1]]
     return wave
 
 

@@ -91,7 +91,7 @@ def clip_samples(container: av.container.InputContainer, span: AudioSpan) -> Wav
     frames = _frames(container, stream, resampler, begin - SETTLED_S, end)
     place_samples(frames, decoded_CN, begin, native)
     mixed_CN = _mixed(decoded_CN, span.request.channels)  # noqa: N806
-    first = round((start - begin) * rate)
+    first = round(start * rate) - round(begin * rate)
     wave_CN = _resampled(mixed_CN, native, rate, first + span.n_samples)  # noqa: N806
     return np.clip(wave_CN[:, first:], -1, 1)
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from captioned import work_here
 from place import Place
-from sound import FPS, Sound, beeps, write_film
+from sound import FPS, Sound, beeps, onsets_s, write_film
 
 from curator.family import Array, Family, Scope
 from curator.loading import ClipDataset, ClipLoader
@@ -135,6 +135,26 @@ def test_audio_of_a_window_is_that_of_its_frames(place: Heard) -> None:
     assert (seen[:, 0] >= 0).sum() >= 3
     # A flash has two frames, of which a stride of 2 shows one.
     assert np.abs(seen[:, 0] - seen[:, 1]).max() <= 0.5 + 0.005 * 15
+
+
+@pytest.mark.parametrize("video", [True, False])
+def test_a_stored_window_is_read_with_its_audio(place: Heard, video: bool) -> None:
+    """Pins that the drawn window has the beep that its annotator heard."""
+    drawn = set()
+    for epoch in range(6):
+        dataset = ClipDataset(
+            place.out, members=["synced"], window="synced", video=video, batch_size=1,
+            audio=48_000, where="audio='aac'",
+        )  # fmt: skip
+        dataset.set_epoch(epoch)
+        (batch,) = ClipLoader(dataset, num_workers=0)
+        assert ("video" in batch) == video
+        assert batch["audio"].shape == (1, 1, 64_000)
+        heard = onsets_s(batch["audio"][0].numpy(), 48_000)
+        frame = float(batch["synced"][0][1])
+        assert (heard or [-1 / 15])[0] * 15 == pytest.approx(frame, abs=0.01)
+        drawn.add(int(batch["start_frame"][0]))
+    assert len(drawn) > 1
 
 
 def test_another_rate_computes_values_again_and_another_annotator_stays(place: Heard) -> None:
