@@ -92,16 +92,17 @@ def write_film(
     size: tuple[int, int] = (64, 48),
     flashes: Sequence[int] = (),
     options: Mapping[str, str] | None = None,
+    codec: str | None = None,
 ) -> None:
     """Writes a film of `size` pixels at 30 frames/s, whose first frame is at `start_s`.
 
     Two frames from each of the numbers `flashes` on have a bright centre. `options` are those of
-    the muxer.
+    the muxer; `codec` is that of the pictures, by default one for the container.
     """
     # A muxer that waits for all streams would put them side by side.
     muxing = {"max_interleave_delta": "1", **(options or {})}
     with av.open(str(path), "w", options=muxing) as container:
-        packets = list(_pictures(container, n_frames, gop, start_s, size, flashes))
+        packets = list(_pictures(container, n_frames, gop, start_s, size, flashes, codec))
         for sound in sounds:
             packets += _encoded(container, sound)
         packets.sort(key=lambda entry: entry[0])
@@ -116,11 +117,16 @@ def _pictures(
     start_s: Fraction,
     size: tuple[int, int],
     flashes: Sequence[int],
+    own: str | None,
 ) -> list[tuple[float, "Packet[Any]"]]:
-    codec, options = {
-        ".webm": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"}),
-        ".avi": ("mpeg4", {}),
-    }.get(Path(container.name).suffix, _X264)
+    codec, options = (
+        (own, {})
+        if own is not None
+        else {
+            ".webm": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"}),
+            ".avi": ("mpeg4", {}),
+        }.get(Path(container.name).suffix, _X264)
+    )
     stream = container.add_stream(codec, rate=FPS, options=options)
     (width, height) = stream.width, stream.height = size
     stream.pix_fmt = "yuv420p"
