@@ -1,11 +1,12 @@
-"""The worker of annotators: decodes clips once, gives frames to each stage, and stores values.
+"""The worker of annotators: decodes clips once, for all stages, and stores values.
 
 A stage with windows gets windows in place of clips. Its windows of a clip are decoded together if
-memory holds their frames; each further decode begins at the key frame before its first window.
+memory holds their frames and audio; each further decode begins at the key frame before its first
+window.
 
-If a request for frames is wrong, or a value does not fit its declaration, one clip fails for one
-stage. Other clips and other stages continue. If the GPU is lost, or a call of `process` exceeds its
-time limit, the process ends. Other processes then repeat each clip and stage of the unit alone.
+If a request is wrong, or a value does not fit its declaration, one clip fails for one stage. Other
+clips and other stages continue. If the GPU is lost, or a call of `process` exceeds its time limit,
+the process ends. Other processes then repeat each clip and stage of the unit alone.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import zip_longest
 from typing import cast
 
@@ -31,6 +33,7 @@ from curator.family import Row, Value
 from curator.media.clip_frames import Wanted
 from curator.media.device_errors import device_error
 from curator.packing import pack
+from curator.records.audio_requests import AudioSpan
 from curator.records.cuts import SampledFrames
 from curator.sample_frames import ClipToSample
 from curator.stage import (
@@ -52,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 _DIED = "its worker died"
 MAX_BATCH_BYTES = 1 << 30
-"""Most bytes of frames that a worker holds at a time."""
+"""Most bytes of frames and audio that a worker holds at a time."""
 STORE_S = 15.0
 """Seconds after which a worker stores the values that it has computed, and ends the unit if the
 next batch begins with another clip. Progress counts the clips of ended units. If a worker is
@@ -95,26 +98,43 @@ class ClipResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Requested:
+    """The frames and audio that a stage requests of a clip, or of a window of it."""
+
+    frames: tuple[Wanted, ...]
+    audio: tuple[AudioSpan, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(w.n_bytes for w in self.frames) + sum(span.n_bytes for span in self.audio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _ToDecode:
     """A clip to decode, or some windows of it.
 
     Attributes:
-        wanted: The frames that each stage requests, by its number: for its windows one after the
-            other, or for the whole clip.
+        wanted: The requests of each stage, by its number: of its windows one after the other, or
+            of the whole clip.
         errors: Errors of the stages, by number.
         starts: First frames of the windows of a stage that has windows.
         answers: Answers of such a stage, by first frame; shared by all parts of a clip.
     """
 
     clip: ClipWork
-    wanted: Mapping[int, tuple[Wanted, ...]]
+    wanted: Mapping[int, tuple[_Requested, ...]]
     errors: dict[int, str]
     starts: tuple[int, ...] = ()
     answers: dict[int, Answers] = field(default_factory=dict)
 
     @property
     def n_bytes(self) -> int:
-        return sum(request.n_bytes for wanted in self.wanted.values() for request in wanted)
+        return sum(each.n_bytes for each in self.requests)
+
+    @property
+    def requests(self) -> list[_Requested]:
+        """The requests of all stages, in the order of `wanted`."""
+        return [each for wanted in self.wanted.values() for each in wanted]
 
 
 class AnnotatorWorker:
@@ -127,12 +147,12 @@ class AnnotatorWorker:
         self._store = store
         self._has_gpu = has_gpu
         self._versions = [stage.versions() for stage in stages]
-        looks = any(stage.frames for stage in stages)
-        self._decode = UnitWorker(stage=decode) if looks else None
+        decodes = any(stage.decodes for stage in stages)
+        self._decode = UnitWorker(stage=decode) if decodes else None
         self._signals = SignalReader(store.store)
         self._cpu_s: dict[str, float] = {}
         """CPU-seconds by purpose since the last unit. Each stage has those of its own methods."""
-        self._rest = decode.name if looks else stages[0].name
+        self._rest = decode.name if decodes else stages[0].name
         self._is_ready = False
 
     def prepare(self) -> None:
@@ -200,9 +220,9 @@ class AnnotatorWorker:
     def _to_decode(
         self, unit: Sequence[ClipWork], errors: Sequence[dict[int, str]]
     ) -> Iterator[_ToDecode]:
-        """Yields clips with the frames to decode, and adds the errors of requests."""
+        """Yields clips with what to decode of them, and adds the errors of requests."""
         for clip, wrong in zip(unit, errors, strict=True):
-            wanted: dict[int, tuple[Wanted, ...]] = {}
+            wanted: dict[int, tuple[_Requested, ...]] = {}
             for number in sorted(clip.keys):
                 stage = self._stages[number]
                 try:
@@ -210,15 +230,15 @@ class AnnotatorWorker:
                 except Exception as error:  # noqa: BLE001 - a user's function; fails its own stage
                     wrong[number] = in_one_line(error)
                     continue
-                most = max(sum(frames.n_bytes for frames in own) for own in windows.values())
+                most = max(own.n_bytes for own in windows.values())
                 if most > MAX_BATCH_BYTES:
                     wrong[number] = (
-                        f"the requested frames take {most / 2**30:.1f} GiB; expected at most "
-                        f"{MAX_BATCH_BYTES / 2**30:g} GiB: request fewer frames (`at`), smaller "
-                        "frames (`size`), or windows (`windows`)"
+                        f"the requested frames and audio take {most / 2**30:.1f} GiB; expected at "
+                        f"most {MAX_BATCH_BYTES / 2**30:g} GiB: request fewer frames (`at`), "
+                        "smaller frames (`size`), or windows (`windows`)"
                     )
                 elif stage.windows is None:
-                    (wanted[number],) = windows.values()
+                    wanted[number] = tuple(windows.values())
                 else:
                     yield from _of_windows(clip, number, windows, wrong)
             together = _ToDecode(clip=clip, wanted=wanted, errors=wrong)
@@ -227,12 +247,12 @@ class AnnotatorWorker:
             if together.n_bytes <= MAX_BATCH_BYTES:
                 yield together
                 continue
-            # Stages share a decode only if memory holds the frames of all stages.
-            for number, frames in wanted.items():
-                yield _ToDecode(clip=clip, wanted={number: frames}, errors=wrong)
+            # Stages share a decode only if memory holds what all stages request.
+            for number, own in wanted.items():
+                yield _ToDecode(clip=clip, wanted={number: own}, errors=wrong)
 
     def _decoded(self, batch: Sequence[_ToDecode]) -> UnitResult[list[SampledFrames]]:
-        """Returns, for each clip, the frames for all requests of all stages, or an error."""
+        """Returns, for each clip, what all stages requested of it, or an error."""
         asked = [item for item in batch if item.wanted]
         if self._decode is None or not asked:
             return UnitResult(results=[SampledFrames() for _ in batch])
@@ -241,7 +261,8 @@ class AnnotatorWorker:
                 uri=item.clip.where.name,
                 mp4=located_bytes(self._store.store, item.clip.where),
                 n_frames=item.clip.facts.n_frames,
-                wanted=tuple(request for wanted in item.wanted.values() for request in wanted),
+                wanted=tuple(wanted for each in item.requests for wanted in each.frames),
+                audio=tuple(span for each in item.requests for span in each.audio),
                 rate=item.clip.facts.fps,
             )
             for item in asked
@@ -308,23 +329,25 @@ class AnnotatorWorker:
     def _sampled(
         self, number: int, item: _ToDecode, pixels: SampledFrames
     ) -> Iterator[SampledClip]:
-        """Yields a clip, or its windows, with the frames and signals that one stage requested."""
+        """Yields a clip, or its windows, with what one stage requested."""
         stage, clip = self._stages[number], item.clip
-        first = sum(len(wanted) for other, wanted in item.wanted.items() if other < number)
+        before = [r for other, own in item.wanted.items() if other < number for r in own]
+        arrays = iter(pixels.pixels[sum(len(each.frames) for each in before) :])
+        waves = iter(pixels.audio[sum(len(each.audio) for each in before) :])
         signals = self._signals(clip.facts, clip.parts, stage.signals) if stage.signals else {}
-        n = len(stage.frames)
-        for place, start in enumerate(item.starts or [None]):
-            wanted = item.wanted[number][place * n : place * n + n]
-            arrays = pixels.pixels[first + place * n : first + place * n + n]
+        for start, wanted in zip(item.starts or [None], item.wanted[number], strict=True):
             requested = tuple(
-                RequestedFrames(numbers=each.numbers, pixels=self._placed(array, request))
-                for request, each, array in zip(stage.frames, wanted, arrays, strict=True)
+                RequestedFrames(numbers=each.numbers, pixels=self._placed(next(arrays), request))
+                for request, each in zip(stage.frames, wanted.frames, strict=True)
             )
+            audio = next(waves) if wanted.audio else None
             own = signals
             if start is not None and stage.windows is not None:
                 numbers = np.array(stage.windows.numbers(start))
                 own = {name: values[numbers] for name, values in signals.items()}
-            yield SampledClip(facts=clip.facts, requested=requested, start=start, signals=own)
+            yield SampledClip(
+                facts=clip.facts, requested=requested, start=start, audio=audio, signals=own
+            )
 
     def _placed(
         self,
@@ -392,7 +415,7 @@ class AnnotatorWorker:
             has_frames = family.windows is not None or (axis is not None and axis.is_requested)
             header = ValueHeader(
                 fingerprint=version.fingerprint,
-                mp4_sha256=clip.mp4_sha256 if stage.frames or stage.signals else "",
+                mp4_sha256=clip.mp4_sha256 if stage.decodes or stage.signals else "",
                 frames=frames if has_frames else None,
                 fps=facts.fps,
                 columns={name: column_digest(facts.columns[name]) for name in stage.columns},
@@ -413,16 +436,20 @@ class AnnotatorWorker:
         CpuClock.lap(self._cpu_s, "store")
 
 
-def _wanted(stage: AnyAnnotator, clip: ClipFacts) -> dict[int | None, tuple[Wanted, ...]]:
-    """Returns the frames that a stage requests, by first frame of each window; None: the clip."""
+def _wanted(stage: AnyAnnotator, clip: ClipFacts) -> dict[int | None, _Requested]:
+    """Returns what a stage requests, by first frame of each window; None: the clip."""
 
-    def requests(of: ClipFacts, frames: Sequence[int] | None) -> tuple[Wanted, ...]:
+    def requests(of: ClipFacts, frames: Sequence[int] | None) -> _Requested:
         found = []
         for request in stage.frames:
             numbers = request.numbers(of)
             own = numbers if frames is None else [frames[number] for number in numbers]
             found.append(Wanted(numbers=tuple(own), size=request.size_of(clip)))
-        return tuple(found)
+        if stage.audio is None:
+            return _Requested(frames=tuple(found), audio=())
+        start = Fraction(0) if frames is None else frames[0] / clip.fps
+        span = AudioSpan(request=stage.audio, start=start, seconds=of.n_frames / of.fps)
+        return _Requested(frames=tuple(found), audio=(span,))
 
     windows = stage.windows
     if windows is None:
@@ -436,20 +463,20 @@ def _wanted(stage: AnyAnnotator, clip: ClipFacts) -> dict[int | None, tuple[Want
 def _of_windows(
     clip: ClipWork,
     number: int,
-    windows: Mapping[int | None, tuple[Wanted, ...]],
+    windows: Mapping[int | None, _Requested],
     errors: dict[int, str],
 ) -> Iterator[_ToDecode]:
-    """Yields windows of a clip in groups whose frames fit in memory."""
+    """Yields windows of a clip in groups whose frames and audio fit in memory."""
     answers: dict[int, Answers] = {}
     for group in pack(
         windows.items(),
         max_items=len(windows),
-        weight=lambda window: sum(frames.n_bytes for frames in window[1]),
+        weight=lambda window: window[1].n_bytes,
         max_weight=MAX_BATCH_BYTES,
     ):
         yield _ToDecode(
             clip=clip,
-            wanted={number: tuple(frames for _, own in group for frames in own)},
+            wanted={number: tuple(own for _, own in group)},
             errors=errors,
             starts=tuple(start for start, _ in group if start is not None),
             answers=answers,

@@ -1,4 +1,4 @@
-"""The stage that decodes a written clip once, in the sandbox, for all users of its frames."""
+"""The stage that decodes a written clip once, in the sandbox, for all users of its contents."""
 
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from curator.errors import CutError
 from curator.media.clip_frames import Wanted, sample_clip
+from curator.records.audio_requests import AudioSpan
 from curator.records.cuts import SampledFrames, TextLine
 from curator.records.sources import Failure
 from curator.stage import Scope, Stage, StageConfig
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipToSample:
-    """A written clip, and the frames to sample from it.
+    """A written clip, and the frames and audio to sample from it.
 
     `mp4` has the clip's bytes once they are read from the object `uri`; `error` says why they
     cannot be read. `rate`, in frames per second, lets the decoder begin before the first frame.
@@ -32,6 +33,7 @@ class ClipToSample:
     mp4: bytes = field(default=b"", repr=False)
     error: str | None = None
     rate: Fraction | None = None
+    audio: tuple[AudioSpan, ...] = ()
 
 
 class SampleFramesStage(Stage[StageConfig, ClipToSample, SampledFrames]):
@@ -49,7 +51,7 @@ class SampleFramesStage(Stage[StageConfig, ClipToSample, SampledFrames]):
         self._threads = threads
 
     def process(self, unit: ClipToSample) -> SampledFrames:
-        """Samples the frames of a clip."""
+        """Samples the frames and the audio of a clip."""
         if unit.error is not None:
             raise CutError(unit.error)
         return sample_clip(
@@ -59,6 +61,7 @@ class SampleFramesStage(Stage[StageConfig, ClipToSample, SampledFrames]):
             threads=self._threads,
             read_text=read_text,
             rate=unit.rate,
+            audio=unit.audio,
         )
 
     def failed(self, unit: ClipToSample, failure: Failure) -> SampledFrames:

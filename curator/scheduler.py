@@ -434,7 +434,7 @@ class Scheduler:
         chains: defaultdict[tuple[bool, float, str | None], list[AnyAnnotator]] = defaultdict(list)
         for stage in stages:
             gpus, place = _kind_of(stage, self._engine).gpus, self._engine.place.get(stage.name)
-            chains[bool(stage.frames), gpus, place].append(stage)
+            chains[stage.decodes, gpus, place].append(stage)
         return list(chains.values())
 
     def resources_of(self, chain: Sequence[AnyAnnotator]) -> Resources:
@@ -481,7 +481,7 @@ class Scheduler:
             facts = clips[number][0]
             frames += _frames_of(facts)
             seconds += float(facts.n_frames / facts.fps)
-        if any(stage.frames for stage in chain):
+        if any(stage.decodes for stage in chain):
             units = pack(
                 to_do(),
                 max_items=UNIT_CLIPS,

@@ -27,6 +27,7 @@ from curator.errors import CuratorError, ErrorCode
 from curator.family import Family, FamilyVersion, Value, Windows
 from curator.family import Scope as Scope
 from curator.fingerprints import fingerprint
+from curator.records.audio_requests import AudioRequest as AudioRequest
 from curator.records.sources import Failure, Medium, Note
 
 if TYPE_CHECKING:
@@ -772,12 +773,16 @@ class SampledClip:
 
     Attributes:
         start: Number of the window's first frame in the clip; None for a whole clip.
+        audio: float32 [C, N], -1 to 1, from the clip's or the window's first frame to the end of
+            its last one, `ceil(seconds * rate)` samples of each channel. None for a clip without
+            audio, and for an annotator that requests none.
         signals: Float32 [n_frames] by the names of `Annotator.signals`: a value per written frame.
     """
 
     facts: ClipFacts
     requested: tuple[RequestedFrames, ...]
     start: int | None = None
+    audio: NDArray[np.float32] | None = None
     signals: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
@@ -805,7 +810,8 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         families: Declarations of the values. With several families, `process` returns a mapping by
             name for each clip.
         frames: Requests for frames; by default all frames, or none for an annotator that declares
-            `signals` in its class. Empty for one that reads only columns.
+            `audio` or `signals` in its class. Empty for one that reads only columns.
+        audio: Request for the audio of the clip or window. Without `frames`, no frame is decoded.
         columns: Columns of `clips`, or names in `NOT_IN_CLIPS`, that it reads. If a clip's value
             in one of them changes, the clip is annotated again.
         signals: Signals that the analysis measured, per frame (such as `luma_mean`) or per sample
@@ -831,6 +837,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     by_content = frozenset(reads)
     families: tuple[Family, ...] = ()
     frames: tuple[FrameRequest, ...] = (FrameRequest(),)
+    audio: AudioRequest | None = None
     columns: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
     windows: Windows | None = None
@@ -843,10 +850,15 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     time_share = 0.1
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Requests no frames for a class that declares `signals` and no `frames`."""
+        """Requests no frames for a class that declares `audio` or `signals`, and no `frames`."""
         super().__init_subclass__(**options)
-        if cls.signals and cls.frames is Annotator.frames:
+        if (cls.audio is not None or cls.signals) and cls.frames is Annotator.frames:
             cls.frames = ()
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its values need a decode of the clip."""
+        return bool(self.frames) or self.audio is not None
 
     @property
     def failed_reason(self) -> str:
@@ -878,7 +890,9 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         """Returns the families with their fingerprints, by name."""
         requests = [(getattr(f.at, "__qualname__", str(f.at)), f.size) for f in self.frames]
         made_by = self.name, self.version, self.settings(), self.models()
-        reads = requests, self.columns, *([self.signals] if self.signals else [])
+        # An absent request is left out, so that values of earlier versions stay valid.
+        audio = [] if self.audio is None else [("audio", self.audio.rate, self.audio.channels)]
+        reads = requests, self.columns, *([self.signals] if self.signals else []), *audio
         versions = {}
         for family in self.declared_families():
             # The same values are used again at another place.
@@ -903,7 +917,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         """Returns a digest of the inputs of a clip's values; None for a clip without values.
 
         Clips with the same key share a value, so a method that leaves out the MP4 must belong to an
-        annotator without frames. The columns of `facts` are those of `reads_columns`,
+        annotator without frames and audio. The columns of `facts` are those of `reads_columns`,
         and for each of `signals` the fingerprint of the settings that measured it.
         """
         if self.windows is not None and not self.windows.starts(facts.n_frames):

@@ -1,6 +1,6 @@
-"""Films with audio of which every sample is known, for tests of how loud it is."""
+"""Films with audio of which every sample is known, for tests of its level and of sync."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -51,6 +51,32 @@ def steps(seconds: float, *, rate: int = 48_000, seed: int = 0) -> Wave:
     return np.asarray(noise * np.repeat(levels, n_step)[:n_samples], np.float32)
 
 
+def beeps(at_s: Sequence[float], seconds: float, *, rate: int = 48_000, channels: int = 1) -> Wave:
+    """Silence, but for 40 ms of 1 kHz from each of some times on."""
+    wave = np.zeros((channels, round(seconds * rate)), np.float32)
+    n = round(0.04 * rate)
+    beep = 0.8 * np.sin(2 * np.pi * 1000 * np.arange(n) / rate)
+    for begin in (round(each * rate) for each in at_s):
+        place = wave[:, begin : begin + n]
+        place[:] = beep[: place.shape[1]]
+    return wave
+
+
+def onsets_s(wave: Wave, rate: int) -> list[float]:
+    """When beeps begin, in seconds from the first sample; silence of 20 ms separates them."""
+    loud = np.flatnonzero(np.abs(wave).max(axis=0) > 0.2)
+    is_first = np.diff(loud, prepend=-rate) > 0.02 * rate
+    return [float(each / rate) for each in loud[is_first]]
+
+
+def flash_frames(video_CTHW: NDArray[np.uint8]) -> list[int]:  # noqa: N803
+    """Numbers of the frames that begin a flash of `write_film`, uint8 [C, T, H, W]."""
+    height, width = video_CTHW.shape[-2:]
+    centre = video_CTHW[..., height * 3 // 8 : height * 5 // 8, width * 3 // 8 : width * 5 // 8]
+    is_bright = centre.mean(axis=(0, 2, 3)) > 200
+    return np.flatnonzero(np.diff(is_bright.astype(int), prepend=0) > 0).tolist()
+
+
 def level_db(wave: Wave) -> float:
     """RMS in dBFS, of all channels by power."""
     return float(10 * np.log10(np.mean(wave.astype(np.float64) ** 2)))
@@ -63,11 +89,20 @@ def write_film(
     n_frames: int = 60,
     gop: int = 30,
     start_s: Fraction = Fraction(0),
+    size: tuple[int, int] = (64, 48),
+    flashes: Sequence[int] = (),
+    options: Mapping[str, str] | None = None,
+    codec: str | None = None,
 ) -> None:
-    """Writes a film of 64 x 48 pixels at 30 frames/s, whose first frame is at `start_s`."""
+    """Writes a film of `size` pixels at 30 frames/s, whose first frame is at `start_s`.
+
+    Two frames from each of the numbers `flashes` on have a bright centre. `options` are those of
+    the muxer; `codec` is that of the pictures, by default one for the container.
+    """
     # A muxer that waits for all streams would put them side by side.
-    with av.open(str(path), "w", options={"max_interleave_delta": "1"}) as container:
-        packets = list(_pictures(container, n_frames, gop, start_s))
+    muxing = {"max_interleave_delta": "1", **(options or {})}
+    with av.open(str(path), "w", options=muxing) as container:
+        packets = list(_pictures(container, n_frames, gop, start_s, size, flashes, codec))
         for sound in sounds:
             packets += _encoded(container, sound)
         packets.sort(key=lambda entry: entry[0])
@@ -76,21 +111,35 @@ def write_film(
 
 
 def _pictures(
-    container: OutputContainer, n_frames: int, gop: int, start_s: Fraction
+    container: OutputContainer,
+    n_frames: int,
+    gop: int,
+    start_s: Fraction,
+    size: tuple[int, int],
+    flashes: Sequence[int],
+    own: str | None,
 ) -> list[tuple[float, "Packet[Any]"]]:
-    codec, options = {
-        ".webm": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"}),
-        ".avi": ("mpeg4", {}),
-    }.get(Path(container.name).suffix, _X264)
+    codec, options = (
+        (own, {})
+        if own is not None
+        else {
+            ".webm": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"}),
+            ".avi": ("mpeg4", {}),
+        }.get(Path(container.name).suffix, _X264)
+    )
     stream = container.add_stream(codec, rate=FPS, options=options)
-    stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+    (width, height) = stream.width, stream.height = size
+    stream.pix_fmt = "yuv420p"
     stream.codec_context.gop_size = gop
     stream.codec_context.thread_count = 1
     found = []
-    rows, columns = np.mgrid[:48, :64]
-    grey = np.full((24, 64), 128, np.uint8)
+    rows, columns = np.mgrid[:height, :width]
+    grey = np.full((height // 2, width), 128, np.uint8)
+    bright = {each + k for each in flashes for k in range(2)}
     for number in range(n_frames):
         plane = np.uint8(128 + 90 * np.sin((rows + columns + 3 * number) / 7))
+        if number in bright:
+            plane[height // 3 : height * 2 // 3, width // 3 : width * 2 // 3] = 235
         frame = av.VideoFrame.from_ndarray(np.concatenate([plane, grey]), format="yuv420p")
         frame.pts, frame.time_base = number + round(start_s * FPS), Fraction(1, FPS)
         found += stream.encode(frame)

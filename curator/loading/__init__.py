@@ -4,5 +4,6 @@ from curator.loading.batch_values import Repeated, as_unit
 from curator.loading.data_loader import ClipLoader
 from curator.loading.dataset import ClipDataset
 from curator.loading.ray_decoding import ray_clips
+from curator.records.audio_requests import AudioRequest
 
-__all__ = ["ClipDataset", "ClipLoader", "Repeated", "as_unit", "ray_clips"]
+__all__ = ["AudioRequest", "ClipDataset", "ClipLoader", "Repeated", "as_unit", "ray_clips"]

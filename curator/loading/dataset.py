@@ -60,7 +60,14 @@ from curator.loading.clip_selection import (
 from curator.loading.loader_state import Position, loaded, saved
 from curator.loading.shard_reader import LocalShard, Reads, SampleReader
 from curator.loading.stored_values import Members, ShownFrames, StoredValue, StoredValues
+from curator.loading.window_audio import (
+    audio_batch,
+    check_lengths,
+    decode_audio,
+    requested_audio,
+)
 from curator.loading.window_decoder import ClipWindow, FrameWindow, decode_window, drawn
+from curator.records.audio_requests import AudioRequest, AudioSpan
 
 Batch = dict[str, Any]
 
@@ -141,9 +148,13 @@ class ClipDataset(IterableDataset[Batch]):
             when its sample is read.
         whole_clip_values: Reads such families despite windows: a batch then has frames
             `start_frame` to … beside values of all frames, and the caller cuts the values.
-        video: Decodes frames. False decodes none, and batches have no `video` and `fps`. Values are
-            then of the whole clip, or of a window that `window` draws by the name of a family, and
-            `start_frame` is its first frame.
+        audio: Samples per second of the clips' sound, in mono, or an `AudioRequest`, such as
+            `AudioRequest(48_000, channels=2)`: batches have `audio` and `has_audio`, for exactly
+            the time of the window's frames. Windows of one batch must last equally long: give `fps`
+            for clips of several frame rates. None reads no sound.
+        video: Decodes frames. False decodes none, and batches have no `video` and `fps`. Values and
+            audio are then of the whole clip, or of a window that `window` draws by the name of a
+            family, and `start_frame` is its first frame.
         seed: Seed of the order and of random windows.
         shuffle: Window of the shuffle, in samples; tars are shuffled too. 0 keeps the order of tars
             and samples.
@@ -203,6 +214,7 @@ class ClipDataset(IterableDataset[Batch]):
         caption_embedding: bool = False,
         members: Members = (),
         whole_clip_values: bool = False,
+        audio: int | AudioRequest | None = None,
         video: bool = True,
         seed: int = 0,
         shuffle: int = SHUFFLED_SAMPLES,
@@ -250,6 +262,7 @@ class ClipDataset(IterableDataset[Batch]):
         self._on_device: device.DeviceDecoder | None = None
         self.not_on_gpu: Counter[str] = Counter()
         self.video = video
+        self._audio = requested_audio(audio)
         self._seed = seed
         outs = [out] if isinstance(out, str | os.PathLike) else out
         self._outs = [os.fspath(each) for each in outs]
@@ -267,7 +280,7 @@ class ClipDataset(IterableDataset[Batch]):
                 )
                 for place, number, condition, chosen in zip(self._outs, *of_each, strict=True)
             ],
-            Reads(video=video, families=frozenset(members)),
+            Reads(mp4=self._reads_mp4, families=frozenset(members)),
         )  # fmt: skip
         families = [each.families for each in outputs.loaded]
         self._values = StoredValues(members, families, window)
@@ -327,6 +340,7 @@ class ClipDataset(IterableDataset[Batch]):
             )
         of_class = self._classes(found, mixed=self._size is not None and weights is None)
         self._warn_of_rates(of_class, found)
+        self._check_audio(of_class, found)
         rank, world_size = _ranks(rank, world_size)
         self._rank = rank
         class_of = {name: i for i, names in enumerate(of_class.values()) for name in names}
@@ -458,6 +472,28 @@ class ClipDataset(IterableDataset[Batch]):
                 "unequally long (%s); fps=... takes frames by time", listed(mixed),
             )  # fmt: skip
 
+    @property
+    def _reads_mp4(self) -> bool:
+        return self.video or self._audio is not None
+
+    def _check_audio(
+        self, classes: Mapping[str, Sequence[str]], buckets: Mapping[str, ChosenBucket]
+    ) -> None:
+        """Refuses batches of several samples whose windows last unequally long."""
+        for name, names in classes.items():
+            if self._audio is None or not self._draws or self.batch_sizes[names[0]] == 1:
+                continue
+            check_lengths(
+                self._audio,
+                self._window_of(names[0]),
+                (
+                    min(rate_in_table(buckets[bucket].rates[0]) for bucket in names),
+                    max(rate_in_table(buckets[bucket].rates[1]) for bucket in names),
+                ),
+                name="all buckets" if name == ALL_BUCKETS else f"bucket {name!r}",
+                is_stored=self._values.drawn is not None,
+            )
+
     def _size_of(self, name: str, bucket: ChosenBucket, multiple: int) -> tuple[int, int]:
         own = self._window_of(name)
         if self.video and own.fps is None and bucket.n_frames < (span := own.span(Fraction(1))):
@@ -578,6 +614,10 @@ class ClipDataset(IterableDataset[Batch]):
           or `dropped` for the empty text of `caption_dropout`
         - `fps`: float32 [B], frames/s of the window: `fps`, or the clip's rate over the stride
         - `start_frame`: int64 [B], index of the window's first frame in the clip
+        - `audio`: if requested, float32 [B, C, N] in [-1, 1], from the window's first frame to the
+          end of its last one, `ceil(seconds * rate)` samples. They are 0 for a clip without sound,
+          and after the clip's end. Audio of whole clips is a list of [C, N] if lengths differ
+        - `has_audio`: bool [B], which clips have sound
         - `key`: clip ids; `json`: parsed JSON of each sample; `bucket`: name of each one's bucket
         - `output`: for several outputs, the address of each sample's output
         - each name in `members`: a tensor [B, …], or a list if shapes differ or values lack;
@@ -627,7 +667,7 @@ class ClipDataset(IterableDataset[Batch]):
             return self._batch(reader, planned, epoch) | {"position": at}
 
     def _reader(self) -> SampleReader:
-        members = ["json", "txt", *(["mp4"] if self.video else [])]
+        members = ["json", "txt", *(["mp4"] if self._reads_mp4 else [])]
         members += ["npy"] if self._embedding else []
         optional = self._values.suffixes
         if self._caption_embedding:
@@ -660,6 +700,8 @@ class ClipDataset(IterableDataset[Batch]):
         if clips is not None:
             batch["start_frame"] = torch.tensor([clip.start for clip in clips])
             batch |= self._frames(samples, clips) if self.video else {}
+        if self._audio is not None:
+            batch |= self._sound(self._audio, samples, clips)
         captions = [
             self._caption(sample, None if clips is None else clips[b])
             for b, sample in enumerate(samples)
@@ -730,6 +772,28 @@ class ClipDataset(IterableDataset[Batch]):
         if on_device is not None:
             batch["not_on_gpu"] = dict(refused)
         return batch
+
+    def _sound(
+        self,
+        request: AudioRequest,
+        samples: Sequence["_Sample"],
+        clips: Sequence[ClipWindow] | None,
+    ) -> Batch:
+        """Decodes the audio of the windows of a batch, or of whole clips."""
+        spans = []
+        for b, sample in enumerate(samples):
+            start, seconds = Fraction(0), int(sample.fact["n_frames"]) / rate_of(sample.fact)
+            if clips is not None:
+                start = clips[b].start / clips[b].rate
+                # The rate of the table, by which lengths were checked.
+                rate = rate_in_table(sample.fact["fps"])
+                seconds = self._window_of(sample.shard.bucket).seconds(rate)
+            spans.append(AudioSpan(request=request, start=start, seconds=seconds))
+        waves = [
+            decode_audio(sample.read["mp4"], span, sample.name)
+            for sample, span in zip(samples, spans, strict=True)
+        ]
+        return audio_batch(waves, spans)
 
     def _text_vector(self, sample: "_Sample") -> bytes | None:
         """Returns the stored embedding of a sample's caption; None for an empty caption."""
@@ -933,9 +997,10 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 def singles_of(batch: Batch, members: Sequence[str] = ()) -> Iterator[Batch]:
     """Yields the samples of a batch, without dimension B; `members` are names of families."""
     for b in range(len(batch["key"])):
-        names = ("video", "caption_kind", "key", "json", "bucket", "output", *members)
+        names = ("video", "audio", "caption_kind", "key", "json", "bucket", "output", *members)
         single = {name: batch[name][b] for name in names if name in batch}
-        single |= {name: batch[name][b].item() for name in ("fps", "start_frame") if name in batch}
+        scalars = ("fps", "start_frame", "has_audio")
+        single |= {name: batch[name][b].item() for name in scalars if name in batch}
         for name in ("caption", "embedding", "caption_embedding"):
             if name in batch:
                 single[name] = batch[name].unique[batch[name].inverse[b]]

@@ -37,8 +37,8 @@ def ray_clips(
 
     Returns:
         Rows with `video` (uint8 or float32 [3, T, H, W]), `caption`, `caption_kind`, `fps`,
-        `start_frame`, `key`, `bucket`, `json` (a string) and `step`. Embeddings, and the dataset's
-        `members`, are left out. Iteration starts the reading.
+        `start_frame`, `key`, `bucket`, `json` (a string) and `step`. Embeddings, audio, and the
+        dataset's `members`, are left out. Iteration starts the reading.
 
     Raises:
         UsageError: Ray Data is not installed, Ray was not started, or `dataset` decodes on a GPU

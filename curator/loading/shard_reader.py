@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 class Reads(NamedTuple):
     """What a dataset reads of samples: MP4s, and the members of some families, by name."""
 
-    video: bool = True
+    mp4: bool = True
     families: frozenset[str] = frozenset()
 
 
@@ -241,7 +241,7 @@ def _from_manifest(
         )
     shards.sort(key=attrgetter("bucket", "name"))
     families = {version.family.name: version for version in declared if version.family.member}
-    is_partial = reads is not None and (not reads.video or bool(families))
+    is_partial = reads is not None and (not reads.mp4 or bool(families))
     wanted = (*SIZES, BESIDE) if any(shard.sides for shard in shards) else SIZES
     clips = _clips_of(shards, indexes, table, (*FACTS, *(wanted if is_partial else ())))
     if is_partial and SIZES[0] in clips.column_names:

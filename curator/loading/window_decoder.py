@@ -74,6 +74,14 @@ class FrameWindow:
         """Number of frames that the window covers of a clip with `rate` frames/s."""
         return int(self.offsets(rate)[-1]) + 1
 
+    def seconds(self, rate: Fraction) -> Fraction:
+        """Returns the duration of the window of a clip with `rate` frames/s.
+
+        Each frame lasts to the next one of the window. So if the window leaves out frames, the last
+        frame may last beyond the clip, by less than one frame of the window.
+        """
+        return self.frames * self.stride / rate if self.fps is None else self.frames / self.fps
+
     def rate(self, clip_rate: float) -> float:
         """Returns frames/s of a window of a clip."""
         return clip_rate / self.stride if self.fps is None else float(self.fps)

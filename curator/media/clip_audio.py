@@ -14,23 +14,27 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import av
 import numpy as np
 from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
 from av.packet import Packet
-from numpy.typing import NDArray
 
+from curator.media.audio_samples import (
+    SAME_TIME_S,
+    SETTLED_S,
+    AudioPacket,
+    Wave,
+    decodes,
+    place_samples,
+    resampler_of,
+)
 from curator.media.container import demuxed, video_stream
 from curator.media.packet_copy import COPY_OPTIONS
 from curator.records.clips import AudioMode
 from curator.storage.scratch import unnamed_file
-
-AudioPacket: TypeAlias = "Packet[av.AudioStream]"
-Wave: TypeAlias = NDArray[np.float32]
-"""[C, N], -1 to 1."""
 
 AAC_BLOCK = 1024
 """Samples in an AAC packet, and the delay of FFmpeg's encoder in samples."""
@@ -38,14 +42,14 @@ AAC_RATES_HZ = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 
 BITS_PER_S = 64_000
 """Bit rate of each channel."""
 
-_SETTLED_S = Fraction(1, 2)
-"""Seconds after which any audio decoder that began in the middle gives the right samples."""
+MAX_OFFSET_S = Fraction(3, 1000)
+"""Most seconds between a clip's start and its first copied packet. Without an edit list, the packet
+is played at the start, so the clip's audio is this much early or late. Packets of AAC begin every
+21 ms at 48 kHz, so other audio is encoded."""
 _EARLIER_S = (0, 10)
 """Seconds before the target to which successive seeks go."""
 _APART_S = 10
 """Most seconds of video between a picture and its audio in the file."""
-_SAME_TIME_S = 0.01
-"""Larger differences of times are gaps, in seconds. Containers round times to up to 1 ms."""
 
 
 class CannotSeekError(Exception):
@@ -75,7 +79,6 @@ def audio_of_span(
     start: Fraction,
     seconds: Fraction,
     may_copy: bool,
-    max_offset_s: Fraction,
     seeks: bool = True,
 ) -> SpanAudio | None:
     """Reads the audio of a span; None if the span has no audio.
@@ -85,9 +88,8 @@ def audio_of_span(
         stream: The source's audio stream.
         start: Time of the span's first frame on the container's clock, in seconds.
         seconds: Length of the written clip, in seconds.
-        may_copy: Whether to copy packets, if they are AAC without gaps, and one of them begins
-            within `max_offset_s` of the start.
-        max_offset_s: Most seconds between the start and the first copied packet.
+        may_copy: Whether to copy packets, if they are AAC without gaps that decodes, and one of
+            them begins within `MAX_OFFSET_S` of the start.
         seeks: False reads from the container's position, which is the start of the file.
 
     Raises:
@@ -95,7 +97,7 @@ def audio_of_span(
     """
     end = start + seconds
     packets = _packets(container, stream, start, end, seeks=seeks)
-    copied = _copied(stream, packets, start, end, max_offset_s) if may_copy else None
+    copied = _copied(stream, packets, start, end) if may_copy else None
     return copied or _decoded(stream, packets, start, end)
 
 
@@ -108,7 +110,7 @@ def _packets(
     seeks: bool,
 ) -> list[AudioPacket]:
     """Returns the packets from well before the span to its end."""
-    begin, tick = start - _SETTLED_S, _tick(stream)
+    begin, tick = start - SETTLED_S, _tick(stream)
 
     def read() -> list[AudioPacket]:
         packets = _until(container, stream, end)
@@ -167,7 +169,6 @@ def _copied(
     packets: Sequence[AudioPacket],
     start: Fraction,
     end: Fraction,
-    max_offset_s: Fraction,
 ) -> SpanAudio | None:
     context = stream.codec_context
     # Without extradata, the stream has ADTS framing, which MP4 does not allow.
@@ -180,7 +181,7 @@ def _copied(
     near = min(range(len(timed)), key=lambda i: abs(timed[i].pts * tick - start))  # type: ignore[operator]
     first = timed[near].pts
     assert first is not None
-    if abs(first * tick - start) > max_offset_s:
+    if abs(first * tick - start) > MAX_OFFSET_S:
         return None
     # HE-AAC has 2,048 samples per packet at the rate of playback.
     rate = context.sample_rate
@@ -191,8 +192,10 @@ def _copied(
         return None
     for number, packet in enumerate(taken):
         assert packet.pts is not None
-        if abs((packet.pts - first) * tick - Fraction(number * block, rate)) > _SAME_TIME_S:
+        if abs((packet.pts - first) * tick - Fraction(number * block, rate)) > SAME_TIME_S:
             return None
+    if not decodes(stream, taken):
+        return None
     return SpanAudio(
         mode="copy", rate=rate, packets=tuple(bytes(p) for p in taken), block=block, template=stream
     )
@@ -206,27 +209,11 @@ def _decoded(
     if not rate:
         return None
     target = rate if rate in AAC_RATES_HZ else 48_000
-    layout = "mono" if stream.codec_context.channels == 1 else "stereo"
-    resampler = AudioResampler(format="fltp", layout=layout, rate=target)
+    resampler = resampler_of(stream, target)
     n_blocks = ceil((end - start) * target / AAC_BLOCK) + 1
-    wave = np.zeros((1 if layout == "mono" else 2, n_blocks * AAC_BLOCK), np.float32)
+    wave = np.zeros((resampler.layout.nb_channels, n_blocks * AAC_BLOCK), np.float32)
     begin = start - Fraction(AAC_BLOCK, target)
-    n_heard, expected = 0, None
-    for frame in _frames(stream, packets, resampler):
-        if frame.pts is not None and frame.time_base is not None:
-            at = round((frame.pts * frame.time_base - begin) * target)
-            # Rounded times must not make samples overlap or leave gaps.
-            if expected is None or abs(at - expected) > _SAME_TIME_S * target:
-                expected = at
-        if expected is None:
-            continue
-        samples = frame.to_ndarray()
-        lo, hi = max(expected, 0), min(expected + samples.shape[1], wave.shape[1])
-        if hi > lo:
-            wave[:, lo:hi] = samples[:, lo - expected : hi - expected]
-            n_heard += max(0, hi - max(lo, AAC_BLOCK))
-        expected += samples.shape[1]
-    if not n_heard:
+    if place_samples(_frames(stream, packets, resampler), wave, begin, target) <= AAC_BLOCK:
         return None
     return SpanAudio(mode="aac", rate=target, wave=np.clip(wave, -1, 1))
 

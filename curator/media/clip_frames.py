@@ -5,7 +5,7 @@ Shape letters: T frames, H height, W width.
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from itertools import chain
@@ -17,9 +17,11 @@ from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
 
 from curator.errors import CutError
+from curator.media.audio_samples import clip_samples
 from curator.media.clip_packets import packets_from
 from curator.media.opencv import cv2
 from curator.media.scale import Scaler, fit_inside, is_hd
+from curator.records.audio_requests import AudioSpan
 from curator.records.cuts import SampledFrames, TextLine
 
 JPEG_QUALITY = 90
@@ -131,45 +133,63 @@ def sample_clip(
     threads: int,
     read_text: ReadText | None = None,
     rate: Fraction | None = None,
+    audio: Sequence[AudioSpan] = (),
 ) -> SampledFrames:
     """Samples frames of a written clip, which is decoded once, up to the last requested frame.
 
     Args:
         mp4: A clip that this program wrote: upright, square pixels, frames in order.
-        wanted: Requests, with at least one frame in all.
+        wanted: Requests. Without a frame in any of them, no frame is decoded.
         n_frames: Number of frames that were written.
         threads: Decoder threads.
         read_text: As for `FrameSampler`.
         rate: Frames per second. If it is given, decoding begins at the key frame before the first
             requested frame, and else at the clip's start.
+        audio: Requests for audio.
 
     Raises:
         CutError: The clip does not decode, or it ends before the last requested frame.
     """
     sampler = FrameSampler(wanted, read_text)
-    n_needed = 1 + max(number for request in wanted for number in request.numbers[-1:])
-    first = min(number for request in wanted for number in request.numbers[:1])
+    n_needed = max((1 + request.numbers[-1] for request in wanted if request.numbers), default=0)
     try:
         with av.open(io.BytesIO(mp4), mode="r") as container:
-            stream = container.streams.video[0]
-            stream.codec_context.thread_count = threads
-            ticks = 0 if rate is None or stream.time_base is None else 1 / (rate * stream.time_base)
-            packets = packets_from(container, stream, round(first * ticks))
-            for picture in chain.from_iterable(packet.decode() for packet in packets):
-                number = sampler.n_frames if not ticks else round((picture.pts or 0) / ticks)
-                if number != sampler.n_frames and (sampler.n_frames or number > first):
-                    raise CutError(
-                        f"frame {number} of a written clip follows frame {sampler.n_frames - 1}; "
-                        "`curate verify` says more"
-                    )
-                sampler.n_frames = number
-                sampler.see(picture)
-                if sampler.n_frames == n_needed:
-                    break
-    except av.error.FFmpegError as error:
+            if n_needed:
+                first = min(number for request in wanted for number in request.numbers[:1])
+                _see_frames(container, sampler, first, n_needed, threads=threads, rate=rate)
+            waves = tuple(clip_samples(container, span) for span in audio)
+    # PyAV raises ValueError for a format of audio that changes.
+    except (av.error.FFmpegError, ValueError) as error:
         raise CutError(f"a written clip of {len(mp4)} bytes does not decode: {error}") from error
     if sampler.n_frames < n_needed:
         raise CutError(f"a written clip of {n_frames} frames decodes to {sampler.n_frames}; "
                        "`curate verify` says more")  # fmt: skip
     sampler.n_frames = n_frames
-    return sampler.sampled()
+    return replace(sampler.sampled(), audio=waves)
+
+
+def _see_frames(
+    container: av.container.InputContainer,
+    sampler: FrameSampler,
+    first: int,
+    n_needed: int,
+    *,
+    threads: int,
+    rate: Fraction | None,
+) -> None:
+    """Decodes a clip from the key frame before frame `first` on, up to frame `n_needed`."""
+    stream = container.streams.video[0]
+    stream.codec_context.thread_count = threads
+    ticks = 0 if rate is None or stream.time_base is None else 1 / (rate * stream.time_base)
+    packets = packets_from(container, stream, round(first * ticks))
+    for picture in chain.from_iterable(packet.decode() for packet in packets):
+        number = sampler.n_frames if not ticks else round((picture.pts or 0) / ticks)
+        if number != sampler.n_frames and (sampler.n_frames or number > first):
+            raise CutError(
+                f"frame {number} of a written clip follows frame {sampler.n_frames - 1}; "
+                "`curate verify` says more"
+            )
+        sampler.n_frames = number
+        sampler.see(picture)
+        if sampler.n_frames == n_needed:
+            return

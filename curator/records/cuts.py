@@ -144,6 +144,8 @@ class SampledFrames:
     """Pictures by the number of their frame, ascending."""
     text: Mapping[int, tuple[TextLine, ...]] = field(default_factory=dict)
     """Lines of text by the number of their frame; empty where none was read."""
+    audio: tuple[NDArray[np.float32] | None, ...] = field(default=(), repr=False)
+    """float32 [C, N], an array for each request of audio; None for a clip without audio."""
     error: str | None = None
 
 

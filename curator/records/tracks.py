@@ -335,9 +335,13 @@ _LEAST_LONGER = 3
 """Fewest frames of three fields by which telecined film is recognized."""
 
 
-def _tolerance_s(time_base: Fraction) -> float:
-    """Returns how much the rounding of a container may change an interval."""
-    return max(0.002, 2 * float(time_base))
+def _tolerance_s(time_base: Fraction, usual_s: float) -> float:
+    """Returns how much the rounding of a container may change an interval of usually `usual_s`.
+
+    AVI may count frames. There, another number of ticks is a lost frame and no rounding: without
+    it, all pictures after it would be shown early, and sound would be late.
+    """
+    return max(0.002, min(2 * float(time_base), usual_s / 2))
 
 
 def varies(frame_pts: NDArray[np.int64], time_base: Fraction) -> bool:
@@ -345,7 +349,8 @@ def varies(frame_pts: NDArray[np.int64], time_base: Fraction) -> bool:
     if len(frame_pts) < 3:
         return False
     intervals = np.diff(frame_pts) * float(time_base)
-    if np.max(np.abs(intervals - np.median(intervals))) <= _tolerance_s(time_base):
+    usual_s = float(np.median(intervals))
+    if np.max(np.abs(intervals - usual_s)) <= _tolerance_s(time_base, usual_s):
         return False
     return telecined_fps(frame_pts, time_base) is None
 
@@ -365,7 +370,7 @@ def telecined_fps(frame_pts: NDArray[np.int64], time_base: Fraction) -> Fraction
         if not np.isin(n_fields, (2, 3)).all() or np.sum(n_fields == 3) < _LEAST_LONGER:
             continue
         off_s = shown_s - np.arange(len(shown_s)) / float(fps)
-        is_near = np.max(np.abs(intervals - n_fields * field_s)) <= _tolerance_s(time_base)
+        is_near = np.max(np.abs(intervals - n_fields * field_s)) <= _tolerance_s(time_base, field_s)
         if is_near and np.ptp(off_s) <= _MOST_OFF_FIELDS * field_s:
             found.append((abs(float(shown_s[-1] - n_fields.sum() * field_s)), fps))
     return min(found)[1] if found else None

@@ -17,6 +17,7 @@ ANNOTATORS: Mapping[str, str] = {
     "edges": f"{__name__}.derive.edges:Edges",
     "latents": f"{__name__}.derive.latents:Latents",
     "text_vectors": f"{__name__}.derive.text_vectors:TextVectors",
+    "transcript": f"{__name__}.derive.transcript:Transcript",
 }
 """Annotators of this package by the names that recipes give them; a recipe names those it uses."""
 MOVABLE = ("dedup", *OPTIONAL, "select")

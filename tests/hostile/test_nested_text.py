@@ -11,8 +11,8 @@ from curator.errors import ModelError
 from curator.json_bounds import load_bounded
 from curator.models.catalogue import load_catalogue
 from curator.models.embedding_heads import load_prompts
+from curator.models.server_access import error_in, is_out_of_money
 from curator.stages.caption.captioners.chat_server import parse_answer
-from curator.stages.caption.captioners.server_access import error_in, is_out_of_money
 from curator.storage.sidecar_files import SidecarCode, SidecarProblem, read_sidecars
 from curator.strict_yaml import StrictYamlError, load_yaml
 

@@ -224,7 +224,6 @@ class ClipCutter:
                 start=start,
                 seconds=n_frames / request.fps,
                 may_copy=self.config.audio == "copy",
-                max_offset_s=1 / (2 * request.fps),
                 seeks=seeks,
             )
 

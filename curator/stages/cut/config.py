@@ -53,8 +53,8 @@ class CutConfig(StageConfig):
     hdr: Literal["reject", "tonemap"] = setting("reject", unit="name")
     """for PQ and HLG clips: reject rejects them; tonemap converts them to BT.709"""
     audio: Literal["drop", "copy", "aac"] = setting("drop", unit="name")
-    """drop writes clips without audio; copy copies AAC packets that begin within half a frame of
-    the clip, and encodes other audio; aac encodes all audio"""
+    """drop writes clips without audio; copy copies AAC if a packet begins within 3 ms of the clip,
+    and encodes other audio; aac encodes all audio"""
     size: tuple[int, int] | Literal["bucket"] | None = setting(None, unit="px")
     """width and height of all clips, both even, such as 1280x720, 720p or [1280, 720]; a number is
     a square; bucket takes the largest bucket that the clip covers; pictures are scaled to cover

@@ -117,7 +117,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
     """
 
     name = "cut"
-    version = 5
+    version = 6
     sandboxed = True
     phase = Phase.WRITE
     scope = Scope.CLIP

@@ -20,7 +20,7 @@ from sound import Sound, Wave, write_film
 from curator.cut_requests import crop_within, cut_request
 from curator.records.cuts import CutClip, NotCopied
 from curator.records.sources import Note
-from curator.records.tracks import Track
+from curator.records.tracks import Track, varies
 from curator.stages.cut.config import CutConfig
 from curator.stages.propose.clip_spans import propose_clips
 from curator.stages.propose.config import ProposeConfig
@@ -278,3 +278,21 @@ def test_a_file_that_ends_early_is_truncated(suffix: str, tmp_path: Path) -> Non
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 7 // 10])
     assert Note.TRUNCATED in framed(path).notes
+
+
+@pytest.mark.parametrize(
+    ("pts", "time_base", "expected"),
+    [
+        ([0, *range(2, 40)], Fraction(1, 30), True),
+        ([0, *range(4, 80, 2)], Fraction(1, 60), True),
+        (list(range(40)), Fraction(1, 30), False),
+        ([round(1000 * n / 24) for n in range(40)], Fraction(1, 1000), False),
+        ([round(1000 * n / 240) for n in range(40)], Fraction(1, 1000), False),
+        ([round(1000 * n / 960) for n in range(200)], Fraction(1, 1000), False),
+    ],
+)
+def test_a_lost_frame_is_no_rounding_of_times(
+    pts: list[int], time_base: Fraction, expected: bool
+) -> None:
+    """Pins AVI, which counts frames: without it, pictures are early after a lost frame."""
+    assert varies(np.array(pts, np.int64), time_base) is expected

@@ -7,7 +7,6 @@ the same for every captioner. `examples/captioner.py` is an example.
 """
 
 import logging
-import random
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_BACKOFF_S = 60.0
-# Without the recipe's seed, because two runs must not retry in step.
-_RANDOM = random.Random()
 Size = tuple[int, int]
 """Width and height in pixels."""
 
@@ -131,17 +127,6 @@ class RequestLimit:
         self._closed.set()
         with self._changed:
             self._changed.notify_all()
-
-
-def backoff_s(n_tries: int, asked_s: float | None, *, first_s: float = 1.0) -> float:
-    """Returns the wait in seconds after `n_tries` tries; `asked_s` is the wait that a server names.
-
-    Without `asked_s`, the longest wait doubles each time. A random part keeps clients out of step.
-    """
-    if asked_s is not None:
-        return asked_s + _RANDOM.uniform(0, min(1.0, 0.1 * asked_s))
-    longest = min(_LONGEST_BACKOFF_S, first_s * 2.0 ** min(n_tries - 1, 30))
-    return _RANDOM.uniform(longest / 2, longest)
 
 
 class Captioner(ABC):

@@ -22,16 +22,17 @@ import orjson
 
 from curator.errors import ServerError, UnreachableError
 from curator.json_bounds import load_bounded
-from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered, trial_request
-from curator.stages.caption.captioners.captioner_contract import Captioner, Place, backoff_s
-from curator.stages.caption.captioners.server_access import (
+from curator.models.server_access import (
     CONNECT_S,
     ServerAccess,
+    backoff_s,
     is_out_of_money,
     retry_after_s,
     unended,
     with_status,
 )
+from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered, trial_request
+from curator.stages.caption.captioners.captioner_contract import Captioner, Place
 from curator.stages.caption.config import ModelConfig
 
 logger = logging.getLogger(__name__)

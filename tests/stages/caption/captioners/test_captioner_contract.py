@@ -16,12 +16,12 @@ from served import Kept, annotations_of
 from vlm import marked_frames, marked_task
 
 from curator.errors import ModelError, RecipeError
+from curator.models.server_access import backoff_s
 from curator.stages.caption.caption_records import Frames, Request, Task, Unanswered
 from curator.stages.caption.captioners.captioner_contract import (
     Captioner,
     Place,
     RequestLimit,
-    backoff_s,
     captioner_class,
 )
 from curator.stages.caption.captioners.dialog_runner import ModelDialogs, ServiceDialogs

@@ -18,16 +18,16 @@ from served import FakeServer, check_server
 from vlm import marked_frames, marked_task, request_of
 
 from curator.errors import RecipeError, ServerError
-from curator.recipe import load_recipe
-from curator.stages.caption.caption_records import Frames, Reply, Request, Turn, Unanswered
-from curator.stages.caption.captioners import server_access
-from curator.stages.caption.captioners.chat_server import ServerCaptioner, mp4_of, parse_answer
-from curator.stages.caption.captioners.server_access import (
+from curator.models import server_access
+from curator.models.server_access import (
     error_in,
     retry_after_s,
     shown_url,
     with_status,
 )
+from curator.recipe import load_recipe
+from curator.stages.caption.caption_records import Frames, Reply, Request, Turn, Unanswered
+from curator.stages.caption.captioners.chat_server import ServerCaptioner, mp4_of, parse_answer
 from curator.stages.caption.config import CaptionConfig, ModelConfig
 from curator.stages.caption.stage import trial_frames
 

@@ -10,8 +10,8 @@ from contextlib import closing, suppress
 import pytest
 
 from curator.errors import UnreachableError
-from curator.stages.caption.captioners import server_access
-from curator.stages.caption.captioners.server_access import ServerAccess
+from curator.models import server_access
+from curator.models.server_access import ServerAccess
 from curator.stages.caption.config import ModelConfig
 
 LIMIT_S = 0.4

@@ -4,6 +4,7 @@ No message of this module holds the key, pictures, or the user and password of a
 """
 
 import os
+import random
 import re
 import socket
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
@@ -21,7 +22,6 @@ import orjson
 
 from curator.errors import ServerError, UnreachableError
 from curator.json_bounds import load_bounded
-from curator.stages.caption.config import ModelConfig
 
 if TYPE_CHECKING:
     from urllib3 import PoolManager
@@ -37,6 +37,31 @@ _BLOB = re.compile(r"[A-Za-z0-9+/=_-]{80,}")
 
 # OpenAI's codes for an empty account, https://platform.openai.com/docs/guides/error-codes.
 _NO_CREDIT = {"insufficient_quota", "credit_balance_exhausted", "billing_hard_limit_reached"}
+
+
+_LONGEST_BACKOFF_S = 60.0
+# Without the recipe's seed, because two runs must not retry in step.
+_RANDOM = random.Random()
+
+
+class ServerSettings(Protocol):
+    """Settings of a server that speaks OpenAI's protocol.
+
+    Attributes:
+        model: The model's name at the server.
+        url: Base URL of the server.
+        key_from: Environment variable with the server's key; unset for a server without a key.
+        in_flight: Most concurrent requests.
+    """
+
+    @property
+    def model(self) -> str | None: ...  # noqa: D102
+    @property
+    def url(self) -> str | None: ...  # noqa: D102
+    @property
+    def key_from(self) -> str: ...  # noqa: D102
+    @property
+    def in_flight(self) -> int: ...  # noqa: D102
 
 
 class _Exchange:
@@ -78,16 +103,24 @@ def shut_down(connected: socket.socket) -> None:
 class ServerAccess:
     """Keep-alive connections to the server of one section of the recipe; threads share them.
 
+    Args:
+        config: Settings of the server.
+        section: Name of the section, for messages.
+        endpoint: Path after the base URL to which requests go, for messages.
+
     Raises:
         ServerError: Address, key or proxy is unusable.
     """
 
-    def __init__(self, config: ModelConfig, section: str) -> None:
+    def __init__(
+        self, config: ServerSettings, section: str, *, endpoint: str = "/chat/completions"
+    ) -> None:
         # The recipe requires these keys only for built-in captioners, not for their subclasses.
         if config.url is None or config.model is None:
             missing = "url" if config.url is None else "model"
             raise ServerError(f"{section}.{missing} is missing; a server needs url and model")
         self._config = config
+        self._endpoint = endpoint
         self.section = section
         self.url = config.url.rstrip("/")
         self.shown_url = shown_url(self.url)
@@ -107,9 +140,7 @@ class ServerAccess:
         from urllib3 import PoolManager, make_headers, proxy_from_url
         from urllib3.exceptions import LocationValueError
 
-        headers = {"Content-Type": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         parts, n = urlsplit(self.url), self._config.in_flight
         # Uses HTTP_PROXY and NO_PROXY, but not ~/.netrc, which has passwords.
         proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
@@ -149,7 +180,13 @@ class ServerAccess:
         return pools
 
     def send(
-        self, method: str, path: str, body: bytes | None, limit_s: float
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        limit_s: float,
+        *,
+        content_type: str = "application/json",
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Sends a request; returns the status, headers and body of the answer.
 
@@ -171,7 +208,7 @@ class ServerAccess:
         def work() -> None:
             self._of_thread.exchange = exchange
             try:
-                outcome.set_result(self._exchanged(method, path, body, limit_s))
+                outcome.set_result(self._exchanged(method, path, body, limit_s, content_type))
             except BaseException as error:  # noqa: BLE001 - raised by `result`
                 outcome.set_exception(error)
 
@@ -184,7 +221,7 @@ class ServerAccess:
                 exchange.end()
 
     def _exchanged(
-        self, method: str, path: str, body: bytes | None, limit_s: float
+        self, method: str, path: str, body: bytes | None, limit_s: float, content_type: str
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Sends a request as `send`, with a limit for each wait of the network."""
         from urllib3 import Timeout
@@ -197,6 +234,7 @@ class ServerAccess:
                 method,
                 self.url + path,
                 body=body,
+                headers={**self._pools.headers, "Content-Type": content_type},
                 timeout=Timeout(connect=min(CONNECT_S, limit_s), read=limit_s),
                 retries=False,
                 redirect=False,
@@ -266,7 +304,7 @@ class ServerAccess:
             remedy = f"set {section}.url to the target of the redirect: {there}"
         else:
             remedy = (
-                f"expected {section}.url to be the address before /chat/completions, such as "
+                f"expected {section}.url to be the address before {self._endpoint}, such as "
                 f"http://vlm:8000/v1, and {section}.model, {config.model!r}, to be a name at the "
                 "server"
             )
@@ -329,6 +367,17 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+def backoff_s(n_tries: int, asked_s: float | None, *, first_s: float = 1.0) -> float:
+    """Returns the wait in seconds after `n_tries` tries; `asked_s` is the wait that a server names.
+
+    Without `asked_s`, the longest wait doubles each time. A random part keeps clients out of step.
+    """
+    if asked_s is not None:
+        return asked_s + _RANDOM.uniform(0, min(1.0, 0.1 * asked_s))
+    longest = min(_LONGEST_BACKOFF_S, first_s * 2.0 ** min(n_tries - 1, 30))
+    return _RANDOM.uniform(longest / 2, longest)
 
 
 def shown_url(url: str) -> str:
