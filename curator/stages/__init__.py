@@ -17,6 +17,7 @@ ANNOTATORS: Mapping[str, str] = {
     "camera_track": f"{__name__}.derive.camera_track:CameraTrack",
     "edges": f"{__name__}.derive.edges:Edges",
     "latents": f"{__name__}.derive.latents:Latents",
+    "rows": f"{__name__}.derive.rows:FrameRows",
     "text_vectors": f"{__name__}.derive.text_vectors:TextVectors",
 }
 """Annotators of this package by the names that recipes give them; a recipe names those it uses."""
