@@ -129,7 +129,8 @@ class _Velocity:
         early, late = (times_s - knot_s[0])[:, None], (times_s - knot_s[-1])[:, None]
         path = np.where(early < 0, early * (values[0] + early / 2 * first_slope[0]), path)
         after = reached[-1] + late * (values[-1] + late / 2 * last_slope)
-        return np.where(late > 0, after, path)
+        whole_path: Floats = np.where(late > 0, after, path)
+        return whole_path
 
 
 def _bends(knot_s: Floats, values_SC: Floats) -> Floats:
@@ -145,7 +146,8 @@ def _bends(knot_s: Floats, values_SC: Floats) -> Floats:
     step = np.diff(knot_s)
     right = 6 * np.diff(np.diff(values_SC, axis=0) / step[:, None], axis=0)
     if len(knot_s) == 3:
-        return bends + right / (3 * step.sum())
+        bends += right / (3 * step.sum())
+        return bends
     # A tridiagonal system for the inner knots; the ends follow from their neighbours.
     diagonal, upper, lower = 2 * (step[:-1] + step[1:]), step[1:].copy(), step[:-1].copy()
     first, last = step[0] / step[1], step[-1] / step[-2]

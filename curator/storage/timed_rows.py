@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from curator.errors import ErrorCode, SourceError
 from curator.storage.base import has_scheme
 from curator.storage.source_manifests import absolute_path, resolve
-from curator.storage.source_reader import open_source, stat_source
+from curator.storage.source_reader import open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +91,7 @@ class TimedRows:
 
 
 class RowsReader:
-    """Finds the rows of each source.
+    """Finds the rows of each source. Reads a table once for all calls that need it in a row.
 
     Args:
         table: Address or path of a table. With `{stem}` or `{name}`, of which each source has its
@@ -135,7 +135,7 @@ class RowsReader:
         self._table = absolute_path(table) if own else table
         self._time, self._columns, self._source = time, tuple(columns), source
         self._has_addresses = has_addresses
-        self._last: tuple[str, str, dict[str, TimedRows]] | None = None
+        self._last: tuple[str, dict[str, TimedRows]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the rows that were read last: a worker reads its own."""
@@ -164,17 +164,19 @@ class RowsReader:
             SourceError: The table cannot be read.
         """
         uri = self.table_of(source_uri)
+        if self._last is None or self._last[0] != uri:
+            self._last = uri, self._opened(uri)
+        whose = source_uri if self._has_addresses else str(value)
+        return self._last[1].get(whose if self._is_shared else "")
+
+    def _opened(self, uri: str) -> dict[str, TimedRows]:
         try:
-            _, version = stat_source(uri)
+            with open_source(uri) as stream:
+                return self._read(stream, uri)
         except SourceError as error:
             if error.code is ErrorCode.VANISHED and not self._is_shared:
-                return None
+                return {}
             raise
-        if self._last is None or self._last[:2] != (uri, version):
-            with open_source(uri) as stream:
-                self._last = uri, version, self._read(stream, uri)
-        whose = source_uri if self._has_addresses else str(value)
-        return self._last[2].get(whose if self._is_shared else "")
 
     def _read(self, stream: BinaryIO, uri: str) -> dict[str, TimedRows]:
         """Returns the rows by source; under an empty name if all are of one source."""

@@ -1,5 +1,6 @@
 """Tables with times: where they are, what is read, and which row a frame gets."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curator.storage import s3_client
+from curator.storage import s3_client, timed_rows
+from curator.storage.source_reader import open_source
 from curator.storage.timed_rows import RowsError, RowsReader, TimedRows
 
 
@@ -67,11 +69,24 @@ def test_equal_rows_of_any_form_have_one_digest(tmp_path: Path) -> None:
     assert changed.digest != found[0].digest  # type: ignore[union-attr]
 
 
-def test_a_changed_table_is_read_again(tmp_path: Path) -> None:
-    source, own = written(tmp_path / "a.csv", "t,x\n1,10\n"), reader()
-    assert own.rows(source).values[0, 0] == 10  # type: ignore[union-attr]
-    written(tmp_path / "a.csv", "t,x\n1,1000\n")
-    assert own.rows(source).values[0, 0] == 1000  # type: ignore[union-attr]
+def test_a_table_is_read_once_for_the_clips_of_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins one request per source on object stores; a worker reads what its own copy needs."""
+    opened: list[str] = []
+
+    def counted(uri: str) -> Any:  # noqa: ANN401
+        opened.append(uri)
+        return open_source(uri)
+
+    monkeypatch.setattr(timed_rows, "open_source", counted)
+    one, other = (written(tmp_path / f"{name}.csv", "t,x\n1,10\n") for name in "ab")
+    own = reader()
+    for source in (one, one, other, other, str(tmp_path / "absent.mp4")):
+        own.rows(source)
+    copied = pickle.loads(pickle.dumps(own))
+    copied.rows(other)
+    assert [Path(uri).stem for uri in opened] == ["a", "b", "absent", "b"]
 
 
 def test_tables_in_a_bucket(s3_bucket: str) -> None:

@@ -3,129 +3,21 @@
 import csv
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import av
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from captioned import work_here
-from film_makers import write_video
-from made_cuts import Film
-from numbered_films import number_of, numbered
-from place import Place
+from counted_rows import RECIPE, WithRows, rows_of, stages, write_csv, write_films
 
 from curator.errors import RecipeError
-from curator.loading import ClipDataset, ClipLoader
+from curator.loading import ClipDataset
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
-
-N_FRAMES, RATE_HZ = 130, 25
-LOST = 5
-"""Every fifth frame has no row."""
-RECIPE = {
-    "propose": {"min_s": 0.5, "max_s": 2.0, "boundary_threshold": 0.99},
-    "dedup": {"enabled": False},
-    "filters": {},
-    "shard": {"resolutions": [64], "lengths": [9], "val_share": 0, "aspects_tolerance": 0.99},
-}  # fmt: skip
-STAGE: dict[str, Any] = {
-    "table": "{stem}.csv", "time": "t", "unit": "ms", "columns": ["number", "half"]
-}  # fmt: skip
-
-
-def frame_times_s(path: Path) -> list[float]:
-    """The times of the frames of a film, from its first one."""
-    with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        pts = sorted(p.pts for p in container.demux(stream) if p.pts is not None)
-        return [float((each - pts[0]) * stream.time_base) for each in pts]
-
-
-def rows_of(path: Path) -> list[tuple[float, int, float]]:
-    """A row for each frame but every fifth, in no order, up to 0.4 of a frame from its time."""
-    times_s = frame_times_s(path)
-    rng = np.random.default_rng(len(path.name))
-    rows = []
-    for number, at_s in enumerate(times_s):
-        near_s = min(abs(at_s - other) for n, other in enumerate(times_s) if n != number)
-        if number % LOST:
-            rows.append(((at_s + rng.uniform(-0.4, 0.4) * near_s) * 1000, number, number / 2))
-    rng.shuffle(rows)
-    return [(float(t), int(number), float(half)) for t, number, half in rows]
-
-
-def tall(n_frames: int) -> Iterator[Film]:
-    """Yields numbered frames of a shape that no bucket crops through the numbers."""
-    for film in numbered(n_frames):
-        yield np.concatenate([film, np.full_like(film, 90)])
-
-
-def write_films(folder: Path) -> None:
-    """Films of a constant rate, with few key frames and with many, and of a variable rate."""
-    folder.mkdir()
-    for name, gop in (("long", 250), ("short", 12)):
-        write_video(
-            folder / f"{name}.mp4", tall(N_FRAMES), fps=Fraction(RATE_HZ), gop=gop, bframes=0,
-            options={"x264-params": "scenecut=0"},
-        )  # fmt: skip
-    steps = np.random.default_rng(2).integers(20, 60, N_FRAMES)
-    write_video(
-        folder / "vfr.mkv", tall(N_FRAMES), pts=(1400 + np.cumsum(steps)).tolist(),
-        time_base=Fraction(1, 1000),
-    )  # fmt: skip
-
-
-def write_csv(folder: Path, names: Sequence[str] = ("long.mp4", "short.mp4", "vfr.mkv")) -> None:
-    """Writes a table beside each film."""
-    for name in names:
-        with (folder / name).with_suffix(".csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["note", "half", "t", "number"])
-            writer.writerows(["x", half, t, number] for t, number, half in rows_of(folder / name))
-
-
-@dataclass(frozen=True)
-class WithRows(Place):
-    """Numbered films with rows of numbers, and an output whose samples have them."""
-
-    settings = ()
-    recipe: str = ""
-
-    def check_drawn(self, n_windows: int = 0, **options: Any) -> int:  # noqa: ANN401
-        """Compares the rows of drawn frames with what these show; returns the windows."""
-        dataset = ClipDataset(
-            str(self.out), batch_size=1,
-            **{"frames": 5, "seed": 3, "members": {"rows": {"columns": "number, half"}}} | options,
-        )  # fmt: skip
-        n = 0
-        while n <= n_windows:
-            before = n
-            for batch in ClipLoader(dataset, num_workers=0):
-                shown = [
-                    number_of(frame.permute(1, 2, 0).numpy())
-                    for frame in batch["video"][0].movedim(1, 0)
-                ]
-                numbers = np.where(np.array(shown) % LOST, shown, np.nan)
-                expected = np.stack([numbers, numbers / 2], axis=1).astype(np.float32)
-                np.testing.assert_array_equal(batch["rows"][0].numpy(), expected)
-                n += 1
-            assert n > before
-            if not n_windows:
-                break
-            dataset.set_epoch(n)
-        return n
-
-
-def stages(**changes: object) -> str:
-    """The setting with the annotator."""
-    config = yaml.safe_dump({**STAGE, **changes}, default_flow_style=True, width=1000).strip()
-    return f"stages=[{{use: rows, config: {config}}}]"
 
 
 @pytest.fixture(scope="module")
@@ -145,9 +37,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithRows]:
 def test_copied_and_encoded_clips_and_those_of_a_variable_rate(finished: WithRows) -> None:
     modes = {(Path(c["source_uri"]).stem, c["cut_mode"]) for c in finished.clips()}
     assert {("short", "copy"), ("long", "encode"), ("vfr", "encode")} <= modes
-    assert finished.check_drawn() == len(finished.clips())
-    finished.check_drawn(stride=2)
-    finished.check_drawn(fps=11)
+    assert finished.counted(len(finished.clips())) == (len(finished.clips()), 0)
+    assert finished.counted(9, stride=2)[1] == 0
+    assert finished.counted(9, fps=11)[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -163,7 +55,7 @@ def test_resampled_and_shortened_clips(
 ) -> None:
     place = finished.copy(tmp_path)
     place.run(stages(), *settings)
-    assert place.check_drawn() == len(place.clips())
+    assert place.counted(len(place.clips())) == (len(place.clips()), 0)
 
 
 def test_only_clips_of_a_changed_table_get_rows_again(finished: WithRows, tmp_path: Path) -> None:
@@ -245,7 +137,10 @@ def test_one_table_in_nanoseconds_since_1970_with_lists(finished: WithRows, tmp_
             first_frame="meta.started", source="take", source_value="meta.take",
         )
     )  # fmt: skip
-    assert place.check_drawn(members={"rows": {"columns": "state"}}) == len(place.clips()) > 3
+    assert place.counted(len(place.clips()), members={"rows": {"columns": "state"}}) == (
+        len(place.clips()),
+        0,
+    )
 
 
 def test_one_table_with_paths_beside_it(finished: WithRows, tmp_path: Path) -> None:
