@@ -36,7 +36,7 @@ from curator.recipe import (
     stored_measures_of,
 )
 from curator.records.clips import FACT_COLUMNS
-from curator.records.tracks import is_signal
+from curator.records.tracks import TIME_SIGNALS, is_signal
 from curator.run_config import RunConfig
 from curator.stage import (
     NOT_IN_CLIPS,
@@ -401,7 +401,8 @@ def _refuse_unknown_columns(
 def _refuse_unmeasured(signals: Iterable[str], recipe: Recipe, where: str) -> None:
     """Raises `RecipeError` for signals that tracks of the recipe do not have."""
     families = families_of(recipe.analyze, users=stored_measures_of(recipe).users)
-    known = sorted(column for f in families for column in f.columns if is_signal(column))
+    measured = (column for f in families for column in f.columns if is_signal(column))
+    known = sorted((*measured, *TIME_SIGNALS))
     for name in signals:
         if name not in known:
             raise RecipeError(f"{where}: " + unknown_key(name, known, "signal"))

@@ -271,6 +271,10 @@ class Track(SourceFrames):
 
 FRAME_SIGNALS = _per_frame_of(Track)
 """Signals of frames: fields of a track whose arrays are float32 [F], or empty."""
+TIME_SIGNALS = ("source_s", "source_interval_s", "sample_s", "sample_pair_s")
+"""Times that are read like signals, in seconds from the first frame of the clip's span: of the
+source's frame that a written frame shows, and of the two frames of its sample. `source_interval_s`
+is the time between the source's frame and the nearest other one."""
 _FIELDS = frozenset(own.name for own in fields(Track))
 
 

@@ -14,8 +14,10 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
 """By folder, the classes of settings in `config.py` and of the stage in `stage.py`. The stages
 decide about clips, between `dedup` and `select`, in this order."""
 ANNOTATORS: Mapping[str, str] = {
+    "camera_track": f"{__name__}.derive.camera_track:CameraTrack",
     "edges": f"{__name__}.derive.edges:Edges",
     "latents": f"{__name__}.derive.latents:Latents",
+    "rows": f"{__name__}.derive.rows:FrameRows",
     "text_vectors": f"{__name__}.derive.text_vectors:TextVectors",
     "transcript": f"{__name__}.derive.transcript:Transcript",
 }

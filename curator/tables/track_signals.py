@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from curator.cut_requests import source_frames
 from curator.errors import CuratorError
-from curator.records.tracks import FRAME_SIGNALS, SourceFrames
+from curator.records.tracks import FRAME_SIGNALS, TIME_SIGNALS, SourceFrames
 from curator.stage import ClipFacts
 from curator.storage import Store
 from curator.tables.parts import Parts
@@ -23,6 +23,8 @@ from curator.tables.track_table import table_to_source_frames
 
 _TIMES = "frame_pts"
 _SAMPLES = ("sample_frame", "sample_pair_frame")
+_COLUMN_OF = dict(zip(TIME_SIGNALS, (_TIMES, _TIMES, *_SAMPLES), strict=True))
+"""The column of tracks that decides about each of `TIME_SIGNALS`."""
 PartsByColumn = Mapping[str, str]
 """The part of `tracks` that has a column of a source."""
 
@@ -49,7 +51,10 @@ class SignalParts:
 
     def fingerprints(self, signals: Iterable[str]) -> dict[str, str]:
         """Returns the fingerprint of the family of each signal, by names that no column has."""
-        return {f"track {name}": self._family_of[name].fingerprint for name in signals}
+        return {
+            f"track {name}": self._family_of[_COLUMN_OF.get(name, name)].fingerprint
+            for name in signals
+        }
 
     def find(self, source_ids: Collection[str], signals: Iterable[str]) -> dict[str, PartsByColumn]:
         """Returns the parts with the signals of sources, and with their frames and samples.
@@ -57,7 +62,7 @@ class SignalParts:
         Raises:
             CuratorError: A source has no part of a family, and this run cannot measure it again.
         """
-        names = {_TIMES, *_SAMPLES, *signals}
+        names = {_TIMES, *_SAMPLES, *signals}.difference(TIME_SIGNALS)
         families = {self._family_of[name].name: self._family_of[name] for name in names}
         tracks = TrackParts(self._store, list(families.values()))
         stored, _ = tracks.stored(source_ids)
@@ -111,12 +116,38 @@ class _SourceSignals:
         # The last entry is NaN: no sample is at or before the frame.
         samples = np.append(inside, -1)[np.searchsorted(first[inside], frames, side="right") - 1]
         values = {}
+        times = self._times(start, frames, samples) if _COLUMN_OF.keys() & set(signals) else {}
         for name in signals:
+            if name in times:
+                values[name] = times[name].astype(np.float32)
+                continue
             column = self.columns[name]
             at = frames if name in FRAME_SIGNALS else samples
             is_measured = len(column) > 1
             values[name] = column[at if is_measured else np.zeros_like(at)].astype(np.float32)
         return values
+
+    def _times(
+        self, start: int, frames: NDArray[np.int64], samples: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Returns `TIME_SIGNALS`; -1 in `samples` is no sample."""
+        pts, end_pts = self.track.frame_pts, self.track.end_pts
+        after = np.append(pts[1:], end_pts)[frames] - pts[frames]
+        # A source's first frame has only the frame after it.
+        before = np.where(frames > 0, pts[frames] - pts[frames - 1], after)
+
+        def seconds(of: NDArray[np.generic]) -> NDArray[np.float64]:
+            if not len(of):
+                return np.full(len(frames), np.nan)
+            return np.where(samples < 0, np.nan, (pts[of[samples]] - pts[start]) * tick_s)
+
+        tick_s = float(self.track.time_base)
+        shown_s, interval_s = (
+            (pts[frames] - pts[start]) * tick_s,
+            np.minimum(after, before) * tick_s,
+        )
+        of_samples = (seconds(self.columns[name]) for name in _SAMPLES)
+        return dict(zip(TIME_SIGNALS, (shown_s, interval_s, *of_samples), strict=True))
 
 
 class SignalReader:
