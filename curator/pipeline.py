@@ -360,7 +360,10 @@ def graph_of(recipe: Recipe) -> Graph:
     scan, *others = stages
     assert isinstance(scan, ScanStage)
     readers = (stage for stage in others if "scan" in stage.reads)
-    accepts = frozenset(medium for stage in readers for medium in stage.media)
+    listed = scan.config.accepted
+    accepts = frozenset().union(
+        *(s.media & listed if isinstance(s, AnalyzeStage) else s.media for s in readers)
+    )
     return Graph(
         stages=(ScanStage(scan.config, accepts), *others),
         run=recipe.run,
