@@ -102,7 +102,7 @@ def as_written(clips: "pa.Table", cut: FormSettings, shard: BucketClasses) -> "p
         add(**_sizes(clips, cut.size, shard))
     if cut.rate is not None:
         n_frames, rates = _frames_at(cut.rate, clips, cut.length_frames)
-        is_still = np.asarray(pc.equal(clips["medium"], Medium.IMAGE))
+        is_still = np.asarray(pc.equal(clips["medium"], str(Medium.IMAGE)).fill_null(False))
         # A still image keeps its one frame.
         n_frames = np.where(is_still, 1, n_frames)
         rates = {name: np.where(is_still, np.nan, values) for name, values in rates.items()}

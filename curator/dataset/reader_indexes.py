@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import repeat
+from itertools import compress, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -202,8 +202,13 @@ def energon_database(rows: pa.Table, tars: Sequence[str]) -> dict[str, bytes]:
         strict=True,
     )
     has_media = set(_OF_MEDIA) <= set(rows.column_names)
-    names = (f"{key}.mp4" for key in keys if has_media)
-    media = zip(names, repeat("av"), _media(rows) if has_media else (), strict=False)
+    media: Iterable[tuple[str, str, str]] = ()
+    if has_media:
+        # Of a picture, Energon's metadata has Pillow's mode, which its header alone does not tell.
+        is_film = np.zeros(len(keys), bool)
+        is_film[places.sample[np.array(places.suffixes) == "mp4"]] = True
+        names = (f"{key}.mp4" for key in compress(keys, is_film))
+        media = zip(names, repeat("av"), _media(rows.filter(pa.array(is_film))), strict=False)
     with TemporaryDirectory() as folder:
         path = Path(folder, ENERGON_INDEX)
         database = sqlite3.connect(path, isolation_level=None)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses, aspect_loss, bucket_of
 from curator.measures.clip_semantics import SemanticConfig
-from curator.measures.measure_contract import OF_TIME, PICTURED
+from curator.measures.measure_contract import OF_TIME
 from curator.measures.rule_config import Rule
 from curator.measures.rules import Bounds, Values, resolve, unwanted_reason
 from curator.records.clips import OF_FORM, WINDOWED, Reason
@@ -228,7 +228,7 @@ def checks_around(
     seconds = _floats(clips["seconds"])
     (hit, is_end), threshold = _too_short(clips, needs), np.full(clips.num_rows, needs.min_s)
     if needs.min_frames is not None:
-        lacks = (_floats(clips["n_frames"]) < needs.min_frames) & _is_of(clips, OF_TIME)
+        lacks = (_floats(clips["n_frames"]) < needs.min_frames) & ~_is_other(clips, OF_TIME)
         threshold = np.where(
             lacks & ~hit, needs.min_frames / _floats(clips["written_fps"]), threshold
         )
@@ -268,11 +268,10 @@ def _floats(column: pa.ChunkedArray) -> Values:
     return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float64)
 
 
-def _is_of(clips: ColumnSource, media: Set[Medium]) -> Mask:
-    """Returns the mask of clips of some media, bool [N]."""
-    if media >= PICTURED:
-        return np.ones(clips.num_rows, np.bool_)
-    return np.asarray(pc.is_in(clips["medium"], value_set=pa.array(media, pa.string())), np.bool_)
+def _is_other(clips: ColumnSource, media: Set[Medium]) -> Mask:
+    """Returns the mask of clips of other media than these, bool [N]."""
+    others = pa.array([str(medium) for medium in Medium if medium not in media], pa.string())
+    return np.asarray(pc.is_in(clips["medium"], value_set=others), np.bool_)
 
 
 def _is_window(clips: ColumnSource) -> Mask:
@@ -286,7 +285,7 @@ def _is_window(clips: ColumnSource) -> Mask:
 def _too_short(clips: ColumnSource, needs: FilterNeeds) -> tuple[Mask, Mask]:
     """Returns the masks of clips below `min_s`, and of ends of takes that are not kept."""
     short: Mask = _floats(clips["seconds"]) < needs.min_s - 1e-6
-    short &= _is_of(clips, OF_TIME)
+    short &= ~_is_other(clips, OF_TIME)
     if "window_frames" not in clips.column_names:
         return short, np.zeros(clips.num_rows, np.bool_)
     frames, fps = (_floats(clips[name]) for name in WINDOWED)
@@ -309,7 +308,7 @@ def rule_checks(clips: ColumnSource, bound: Bounds) -> Iterator[ReasonCheck]:
     if bound.unmeasured == "reject":
         column = clips[bound.score] if bound.names_values else None
         absent = np.isnan(values) if column is None else np.asarray(pc.is_null(column))
-        absent = absent & _is_of(clips, bound.spec.media)
+        absent = absent & ~_is_other(clips, bound.spec.media)
         yield check(Reason.NOT_MEASURED, absent, bound.max if bound.min is None else bound.min)
     if bound.names_values:
         yield check(unwanted_reason(bound.score), _is_unwanted(clips[bound.score], bound), None)
@@ -385,8 +384,7 @@ def _buckets(clips: pa.Table, shard: BucketClasses) -> tuple[NDArray[np.int64], 
     sizes = [np.asarray(clips[name].to_numpy(), np.int64) for name in ("width", "height")]
     n_frames = np.asarray(clips["n_frames"].to_numpy(), np.int64)
     length_class = np.searchsorted(np.sort(shard.lengths), n_frames, "right")
-    is_still = ~_is_of(clips, OF_TIME)
-    length_class[is_still] = -1
+    length_class[_is_other(clips, OF_TIME)] = -1
     types, type_codes = _content_codes(clips) if shard.by_content_type else ([], 0 * n_frames)
     kinds, first, inverse = np.unique(
         np.stack([*sizes, length_class, type_codes], axis=1),
@@ -434,7 +432,7 @@ def _bucket_checks(clips: pa.Table, hit: Mask, shard: BucketClasses) -> list[Rea
         lost = loss[inverse.reshape(-1)] if clips.num_rows else np.zeros(0)
         most = shard.aspects_tolerance
         shapes = [ReasonCheck(BUCKET_RULE, Reason.NO_ASPECT_CLASS, lost > most, lost, most)]
-        hit = hit & (is_small | ((n_frames < fewest) & _is_of(clips, OF_TIME)))
+        hit = hit & (is_small | ((n_frames < fewest) & ~_is_other(clips, OF_TIME)))
     score, threshold = np.where(is_small, side, n_frames), np.where(is_small, smallest, fewest)
     return [ReasonCheck(BUCKET_RULE, Reason.NO_BUCKET, hit, score, threshold), *shapes]
 

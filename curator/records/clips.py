@@ -19,6 +19,13 @@ ClipFormat = Literal["mp4", "jpg", "png", "webp"]
 CLIP_FORMATS: tuple[ClipFormat, ...] = get_args(ClipFormat)
 """Formats of written clips, each the suffix of the member of its sample: of a video, and of a still
 image."""
+
+
+def format_of(stored: ClipFormat | None) -> ClipFormat:
+    """Returns the format of a written clip; outputs from before still images have only MP4s."""
+    return stored or "mp4"
+
+
 WITH_SOUND: tuple[AudioMode, ...] = ("copy", "aac")
 """Modes of clips whose MP4 has sound."""
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from curator.annotator_worker import may_pass
 from curator.buckets import BucketClasses, bucket_of
 from curator.fingerprints import fingerprint
-from curator.records.clips import Reason
+from curator.records.clips import Reason, format_of
 from curator.stage import AnyAnnotator
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
@@ -91,7 +91,7 @@ def _unwanted(
     is_removed = pc.is_in(written["mp4_sha256"], value_set=removed).to_numpy(False)
     forms = list(zip(*(written[name].to_pylist() for name in _FORM), strict=True))
     fits = {
-        (w, h, n, kind): bucket_of(w, h, n, buckets, is_still=kind != "mp4") is not None
+        (w, h, n, kind): bucket_of(w, h, n, buckets, is_still=format_of(kind) != "mp4") is not None
         for w, h, n, kind in set(forms)
     }
     for row, form in enumerate(forms):

@@ -20,7 +20,7 @@ from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
 from curator.executor.worker import Step
 from curator.packing import pack
-from curator.records.clips import Borders, Reason, Span
+from curator.records.clips import Borders, Reason, Span, format_of
 from curator.records.cuts import CROP_COLUMNS, Crop, FreshClip, StoredFrames
 from curator.records.sources import FULL_HD, Failure, SourceRef
 from curator.records.tracks import SourceFrames
@@ -453,7 +453,9 @@ def _in_part(table: pa.Table, name: str) -> pa.Table:
 
 def _placed(table: pa.Table, **place: pa.Array | pa.ChunkedArray) -> pa.Table:
     """Returns rows of `WRITTEN_SCHEMA`; missing columns are null."""
-    given = dict(zip(table.column_names, table.columns, strict=True)) | place
+    # Parts from before still images lack the format.
+    given = {"format": pa.repeat(format_of(None), len(table))}
+    given |= dict(zip(table.column_names, table.columns, strict=True)) | place
     columns = [given.get(field.name, pa.nulls(len(table), field.type)) for field in WRITTEN_SCHEMA]
     return pa.table(columns, names=WRITTEN_SCHEMA.names).cast(WRITTEN_SCHEMA)
 

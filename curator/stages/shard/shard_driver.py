@@ -35,7 +35,7 @@ from curator.executor.worker import Step
 from curator.family import Place
 from curator.models.scene_network import SCENE_MODEL
 from curator.models.transnet import transnet_model_name
-from curator.records.clips import FITTED, WINDOWED, Clip, Reason
+from curator.records.clips import FITTED, WINDOWED, Clip, Reason, format_of
 from curator.records.cuts import CROP_COLUMNS
 from curator.records.sources import Medium
 from curator.stages.shard.config import ShardConfig
@@ -196,7 +196,7 @@ def _samples(
             caption=caption,
             mp4_bytes=clip.mp4_bytes,
             mp4_sha256=clip.mp4_sha256,
-            format=clip.format,
+            format=format_of(clip.format),
             location=locations[key],
             split=split,
             embedding=vectors.get(key) if vectors is not None else None,
@@ -264,7 +264,7 @@ def sample_metadata(
         **{name: _rounded(getattr(clip, name)) for name in FITTED},
         **(window if window["window_frames"] is not None else {}),
         # The member of a video is always `mp4`.
-        **({"format": clip.format} if clip.format != "mp4" else {}),
+        **({"format": clip.format} if format_of(clip.format) != "mp4" else {}),
         "crop": None if clip.crop_x is None else crop,
         "scores": {n: _rounded(score) for n, score in clip.scores.items() if n != "fps"},
         "caption": clip.caption or "",
