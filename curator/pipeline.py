@@ -359,10 +359,8 @@ def graph_of(recipe: Recipe) -> Graph:
         stages.insert([stage.name for stage in stages].index("shard"), ColumnFilter(rules))
     scan, *others = stages
     assert isinstance(scan, ScanStage)
-    readers = (stage for stage in others if "scan" in stage.reads)
-    listed = scan.config.accepted
-    accepts = frozenset().union(
-        *(s.media & listed if isinstance(s, AnalyzeStage) else s.media for s in readers)
+    accepts = (AnalyzeStage.media & scan.config.accepted).union(
+        *(stage.media for _, stage in own if "scan" in stage.reads)
     )
     return Graph(
         stages=(ScanStage(scan.config, accepts), *others),

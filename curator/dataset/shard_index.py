@@ -42,7 +42,7 @@ from curator.dataset.tar_reader import (
     declared_families,
 )
 from curator.family import Family, Place
-from curator.records.clips import WINDOWED
+from curator.records.clips import CLIP_FORMATS, WINDOWED, ClipFormat
 from curator.tables.checksums import sealed_json
 from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import DATASET as DATASET_KEY
@@ -446,8 +446,19 @@ def _files(
             yield f"{prefix}{CAPTIONS}", captions.get(folder, captions_file(()))
         first: Mapping[str, Any] = inside[0].members if inside else {}
         names = by_split(inside, prefix)
-        yield f"{prefix}{CARD}", dataset_card(names, declared=declared, scores=scores, **first)
+        yield (
+            f"{prefix}{CARD}",
+            dataset_card(names, declared=declared, scores=scores, formats=_formats(own), **first),
+        )
     yield from _side_files(tars, rows, declared)
+
+
+def _formats(rows: pa.Table) -> tuple[ClipFormat, ...]:
+    """Returns the formats of the clips' files; rows of older versions name no members."""
+    if "members" not in rows.column_names:
+        return ("mp4",)
+    suffixes = {s for text in rows["members"].unique().to_pylist() for s in (text or "").split(" ")}
+    return tuple(name for name in CLIP_FORMATS if name in suffixes) or ("mp4",)
 
 
 def _side_files(
