@@ -110,7 +110,7 @@ def open_container(
     reader.seek(0)
     try:
         container = av.open(
-            _Seeking(reader if still is None else io.BytesIO(still.data)),
+            _Seeking(reader if still is None else io.BytesIO(still.coded)),
             mode="r",
             format=None if still is None else IMAGE_DEMUXERS[still.format],
             options={"max_pixels": str(MAX_PICTURE_PIXELS), "codec_whitelist": CODECS},

@@ -232,9 +232,9 @@ _ORIENTATIONS = (
     Orientation(0, True),
     Orientation(180, False),
     Orientation(180, True),
-    Orientation(270, True),
-    Orientation(90, False),
     Orientation(90, True),
+    Orientation(90, False),
+    Orientation(270, True),
     Orientation(270, False),
 )
 """Of the orientations 1 to 8 of EXIF."""

@@ -1,12 +1,15 @@
 """Still images: what their files hold beside the coded picture, and pictures as frames of video.
 
-FFmpeg decodes JPEG, PNG, WebP and AVIF. PyAV hides the orientation and the colour profile of a
-picture with EXIF, and FFmpeg accepts files that are cut off, so the chunks of a file are read here.
+FFmpeg decodes JPEG, PNG, WebP and AVIF. It accepts files that are cut off, and PyAV cannot read
+what FFmpeg attaches to their pictures: it refuses EXIF data, and frees the name of a PNG's profile
+twice. So the chunks of a file are read here, and FFmpeg gets the file without EXIF data and
+profile.
 """
 
 import re
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
@@ -47,6 +50,7 @@ class StillImage:
     Attributes:
         data: The bytes of the picture, without what follows it, such as the film of a Motion Photo
             or further pictures; for an AVIF, the whole file.
+        coded: The same without EXIF data and profile, for the decoder.
         exif_orientation: 1 to 8, as in EXIF; 1 is upright.
         profile: ICC profile; empty without one.
         n_components: Components of a JPEG; four are CMYK.
@@ -55,6 +59,7 @@ class StillImage:
 
     format: StillFormat
     data: bytes
+    coded: bytes
     exif_orientation: int = 1
     profile: bytes = b""
     n_components: int = 3
@@ -122,6 +127,7 @@ _SIZES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 def _jpeg(data: bytes) -> StillImage:
     at, n_components, orientation, size = 2, 3, 1, (0, 0)
     profile: dict[int, bytes] = {}
+    left_out: list[tuple[int, int]] = []
     while True:
         found = _NEXT_MARKER.search(data, at)
         if found is None:
@@ -137,12 +143,15 @@ def _jpeg(data: bytes) -> StillImage:
             n_components, size = body[5], struct.unpack_from(">HH", body, 1)
         elif marker == 0xE1 and body.startswith(b"Exif\0\0"):
             orientation = exif_orientation(body[6:])
+            left_out.append((found.start(), at + n_bytes))
         elif marker == 0xE2 and body.startswith(b"ICC_PROFILE\0"):
             profile[body[12]] = body[14:]
+            left_out.append((found.start(), at + n_bytes))
         at += n_bytes
     return StillImage(
         format="jpeg",
         data=data[:at],
+        coded=_without(data[:at], left_out),
         exif_orientation=orientation,
         profile=b"".join(part for _, part in sorted(profile.items())),
         n_components=n_components,
@@ -153,6 +162,7 @@ def _jpeg(data: bytes) -> StillImage:
 
 def _png(data: bytes) -> StillImage | None:
     at, orientation, profile = len(_PNG), 1, b""
+    left_out: list[tuple[int, int]] = []
     while True:
         n_bytes, name = struct.unpack_from(">I4s", data, at)
         body, end = data[at + 8 : at + 8 + n_bytes], at + 12 + n_bytes
@@ -163,6 +173,8 @@ def _png(data: bytes) -> StillImage | None:
             return None
         if name == b"IEND":
             break
+        if name in (b"eXIf", b"iCCP"):
+            left_out.append((end - 12 - n_bytes, end))
         if name == b"eXIf":
             orientation = exif_orientation(body)
         elif name == b"iCCP":
@@ -172,6 +184,7 @@ def _png(data: bytes) -> StillImage | None:
     return StillImage(
         format="png",
         data=data[:at],
+        coded=_without(data[:at], left_out),
         exif_orientation=orientation,
         profile=profile,
         width=width,
@@ -184,6 +197,7 @@ def _webp(data: bytes) -> StillImage | None:
     if end > len(data):
         raise _CutOffError(f"{len(data)} of {end} bytes")
     at, orientation, profile = 12, 1, b""
+    left_out: list[tuple[int, int]] = []
     while at + 8 <= end:
         name, n_bytes = struct.unpack_from("<4sI", data, at)
         body = data[at + 8 : at + 8 + n_bytes]
@@ -193,8 +207,22 @@ def _webp(data: bytes) -> StillImage | None:
             orientation = exif_orientation(body.removeprefix(b"Exif\0\0"))
         elif name == b"ICCP":
             profile = body
-        at += 8 + n_bytes + n_bytes % 2
-    return StillImage(format="webp", data=data[:end], exif_orientation=orientation, profile=profile)
+        after = at + 8 + n_bytes + n_bytes % 2
+        if name in (b"EXIF", b"ICCP"):
+            left_out.append((at, after))
+        at = after
+    coded = _without(data[:end], left_out)
+    if left_out:
+        # The size of the file, and the flags of the chunks that are left out.
+        head = struct.pack("<4sI", b"RIFF", len(coded) - 8)
+        coded = head + coded[8:20] + bytes([coded[20] & ~0x28]) + coded[21:]
+    return StillImage(
+        format="webp",
+        data=data[:end],
+        coded=coded,
+        exif_orientation=orientation,
+        profile=profile,
+    )
 
 
 def _avif(data: bytes) -> StillImage | None:
@@ -205,7 +233,15 @@ def _avif(data: bytes) -> StillImage | None:
             # A sequence of pictures, or a film.
             return None
         at += n_bytes if n_bytes >= 8 else len(data)
-    return StillImage(format="avif", data=data)
+    return StillImage(format="avif", data=data, coded=data)
+
+
+def _without(data: bytes, left_out: Sequence[tuple[int, int]]) -> bytes:
+    """Returns data without some of its spans, which are in order."""
+    if not left_out:
+        return data
+    begins, ends = [0, *(end for _, end in left_out)], [*(at for at, _ in left_out), len(data)]
+    return b"".join(data[begin:end] for begin, end in zip(begins, ends, strict=True))
 
 
 _READERS = {"jpeg": _jpeg, "png": _png, "webp": _webp, "avif": _avif}
