@@ -76,14 +76,16 @@ def bucket_of(
     config: BucketClasses,
     *,
     content_type: str | None = None,
+    is_still: bool = False,
 ) -> Bucket | None:
     """Returns the bucket of a written clip with a size in pixels.
 
     Returns None if the clip is below the smallest resolution or length class. With
-    `aspects_strict`, also returns None if no aspect class is near.
+    `aspects_strict`, also returns None if no aspect class is near. A still image has the length 1,
+    whatever the classes of length are.
     """
     resolutions = [size for size in config.resolutions if size <= min(width, height)]
-    lengths = [length for length in config.lengths if length <= n_frames]
+    lengths = [1] if is_still else [length for length in config.lengths if length <= n_frames]
     if not resolutions or not lengths:
         return None
     if config.aspects_strict and aspect_loss(width, height, config) > config.aspects_tolerance:

@@ -23,6 +23,7 @@ import numpy as np
 
 from curator.errors import raised_as
 from curator.frame_axes import FRAMES, REQUESTED, AxisError, TimeAxis, Windows, per_second
+from curator.records.clips import CLIP_FORMATS
 from curator.value_contents import (
     NAME,
     TENSOR,
@@ -55,7 +56,7 @@ _OF_BATCHES = frozenset(
     }
 )  # fmt: skip
 """Names that the loader's batches already use."""
-_OWN_MEMBERS = frozenset({"mp4", "json", "txt", "npy", "id"})
+_OWN_MEMBERS = frozenset({"json", "txt", "npy", "id", *CLIP_FORMATS})
 """Members that samples already have, and `id`; a family cannot use these names."""
 
 

@@ -359,8 +359,9 @@ def graph_of(recipe: Recipe) -> Graph:
         stages.insert([stage.name for stage in stages].index("shard"), ColumnFilter(rules))
     scan, *others = stages
     assert isinstance(scan, ScanStage)
-    readers = (stage for stage in others if "scan" in stage.reads)
-    accepts = frozenset(medium for stage in readers for medium in stage.media)
+    accepts = (AnalyzeStage.media & scan.config.accepted).union(
+        *(stage.media for _, stage in own if "scan" in stage.reads)
+    )
     return Graph(
         stages=(ScanStage(scan.config, accepts), *others),
         run=recipe.run,

@@ -20,7 +20,7 @@ import yaml
 from curator.dataset.tar_reader import COLUMNS, Declared, Split
 from curator.family import Family, Place
 from curator.measures.score_list import SCORES
-from curator.records.clips import FITTED, WINDOWED
+from curator.records.clips import FITTED, WINDOWED, ClipFormat
 
 CARD = "README.md"
 """File name of the card, in the folder that it describes."""
@@ -58,6 +58,7 @@ def dataset_card(
     with_id: bool = False,
     with_annotation: bool = False,
     with_windows: bool = False,
+    formats: Sequence[ClipFormat] = ("mp4",),
     declared: Declared = MappingProxyType({}),
     scores: Iterable[str] = (),
 ) -> bytes:
@@ -70,6 +71,7 @@ def dataset_card(
         with_annotation: Whether the JSON has a model's annotation of each window. The card types
             no `structured`, `answers` or `extra`, because their fields vary.
         with_windows: Whether the JSON has the columns of windows.
+        formats: Formats of the clips; a sample has one of these members.
         declared: Declarations of families, by member, or by name for families of columns.
         scores: Names of further scores in the JSON, such as those of custom measures.
     """
@@ -79,8 +81,10 @@ def dataset_card(
     columns = [f.content.feature("")["struct"] for f in in_samples if not f.member]
     typed = [*_json_fields(scores), *(_annotation_fields() if with_annotation else ())]
     typed += map(_plain, WINDOWED, ("int64", "float64")) if with_windows else ()
+    typed += [] if formats == ("mp4",) else [_plain("format", "string")]
     typed += [_struct(COLUMNS, *chain.from_iterable(columns))] if columns else []
-    features = [_plain("mp4", "video"), _plain("txt", "string"), {"name": "json", "struct": typed}]
+    features = [_plain(name, "video" if name == "mp4" else "image") for name in formats]
+    features += [_plain("txt", "string"), {"name": "json", "struct": typed}]
     features += [{"name": f.member, **f.content.feature(f.ending)} for f in members]
     if with_embedding:
         features.append({"name": "npy", "sequence": "float32"})
@@ -91,7 +95,10 @@ def dataset_card(
     text = _features_yaml(json.dumps(features))
     if files:
         text += _yaml({"configs": [{"config_name": "default", "data_files": files}]})
-    more = "; `npy` is an embedding" if with_embedding else ""
+    more = (
+        "" if formats == ("mp4",) else "; still images have one of `jpg`, `png` and `webp` instead"
+    )
+    more += "; `npy` is an embedding" if with_embedding else ""
     more += "".join(f"; `{f.member}` is of the family {f.name}" for f in members)
     more += "; `id` is a whole number made from the key" if with_id else ""
     return f"---\n{text}---\n{TEXT.format(more=more)}".encode()

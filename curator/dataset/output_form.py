@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from curator.buckets import BucketClasses, cover_factor, covered_size
 from curator.cut_requests import frame_plan
 from curator.records.cuts import CutRequest
+from curator.records.sources import Medium
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,6 +87,7 @@ def as_written(clips: "pa.Table", cut: FormSettings, shard: BucketClasses) -> "p
         return clips
     # A sandbox imports this module without Arrow.
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     from curator.tables.parts import with_column
 
@@ -100,9 +102,15 @@ def as_written(clips: "pa.Table", cut: FormSettings, shard: BucketClasses) -> "p
         add(**_sizes(clips, cut.size, shard))
     if cut.rate is not None:
         n_frames, rates = _frames_at(cut.rate, clips, cut.length_frames)
-        add(written_fps=np.full(len(n_frames), float(cut.rate)), **rates)
-        text = pa.array([str(cut.rate)] * len(n_frames), pa.string())
-        clips = with_column(clips, "fps_fraction", text)
+        is_still = np.asarray(pc.equal(clips["medium"], str(Medium.IMAGE)).fill_null(False))
+        # A still image keeps its one frame.
+        n_frames = np.where(is_still, 1, n_frames)
+        rates = {name: np.where(is_still, np.nan, values) for name, values in rates.items()}
+        own = clips["written_fps"].to_numpy()
+        add(written_fps=np.where(is_still, own, float(cut.rate)), **rates)
+        texts = clips["fps_fraction"].to_pylist()
+        text = [old if still else str(cut.rate) for old, still in zip(texts, is_still, strict=True)]
+        clips = with_column(clips, "fps_fraction", pa.array(text, pa.string()))
     if cut.length_frames is not None:
         n_frames = np.minimum(n_frames, cut.length_frames)
     add(n_frames=n_frames)

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import repeat
+from itertools import compress, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.dataset.tar_reader import BLOCK
+from curator.records.clips import CLIP_FORMATS
 
 CAPTIONS = "captions.json"
 """The captions of a folder's clips for diffusion-pipe, which looks for this name."""
@@ -96,7 +97,7 @@ class MemberPlaces:
         last = np.cumsum(counts) - 1
         before = np.concatenate([[0], ends[last][:-1]])
         headers = ends - steps - before[sample]
-        mp4 = np.array([suffix == "mp4" for suffix in suffixes]) | (counts == 1)[sample]
+        mp4 = np.array([suffix in CLIP_FORMATS for suffix in suffixes]) | (counts == 1)[sample]
         begins = rows["offset"].to_numpy() - BLOCK - headers[mp4]
         return cls(
             begins=begins,
@@ -142,15 +143,15 @@ def members_file(rows: pa.Table, tar_bytes: int) -> bytes:
         if at in texts:
             entry["json_path"] = f"{row['clip_id']}.json"
             entry["json_offset"], entry["json_length"] = texts[at]
-        files[f"{row['clip_id']}.mp4"] = entry
+        files[row["path"].rpartition("#")[2]] = entry
     name = rows["path"][0].as_py().partition("#")[0].rpartition("/")[2] if rows.num_rows else ""
     about = {"path": name, "filesize": tar_bytes, "includes_image_geometry": True}
     return orjson.dumps({**about, "files": files}) + b"\n"
 
 
 _FOR_FILES = (
-    "clip_id", "offset", "bytes", "sha256", "width", "height", "fps", "num_frames", "duration",
-    "text",
+    "clip_id", "path", "offset", "bytes", "sha256", "width", "height", "fps", "num_frames",
+    "duration", "text",
 )  # fmt: skip
 
 
@@ -163,10 +164,10 @@ def captions_file(lines: Sequence[bytes]) -> bytes:
 
 
 def caption_lines(rows: pa.Table) -> list[bytes]:
-    """Returns the entry of each MP4: a list of its captions by the name of the member."""
+    """Returns the entry of each clip: a list of its captions by the name of the member."""
     return [
-        orjson.dumps(f"{key}.mp4") + b": " + orjson.dumps([text or ""])
-        for key, text in zip(rows["clip_id"].to_pylist(), rows["text"].to_pylist(), strict=True)
+        orjson.dumps(path.rpartition("#")[2]) + b": " + orjson.dumps([text or ""])
+        for path, text in zip(rows["path"].to_pylist(), rows["text"].to_pylist(), strict=True)
     ]
 
 
@@ -201,8 +202,13 @@ def energon_database(rows: pa.Table, tars: Sequence[str]) -> dict[str, bytes]:
         strict=True,
     )
     has_media = set(_OF_MEDIA) <= set(rows.column_names)
-    names = (f"{key}.mp4" for key in keys if has_media)
-    media = zip(names, repeat("av"), _media(rows) if has_media else (), strict=False)
+    media: Iterable[tuple[str, str, str]] = ()
+    if has_media:
+        # Of a picture, Energon's metadata has Pillow's mode, which its header alone does not tell.
+        is_film = np.zeros(len(keys), bool)
+        is_film[places.sample[np.array(places.suffixes) == "mp4"]] = True
+        names = (f"{key}.mp4" for key in compress(keys, is_film))
+        media = zip(names, repeat("av"), _media(rows.filter(pa.array(is_film))), strict=False)
     with TemporaryDirectory() as folder:
         path = Path(folder, ENERGON_INDEX)
         database = sqlite3.connect(path, isolation_level=None)
@@ -275,6 +281,6 @@ def member_columns(members: Iterable[tuple[str, int]]) -> dict[str, Any]:
 def sample_span(row: Mapping[str, Any]) -> tuple[int, int]:
     """Returns begin and end of a sample in its tar, in bytes, by a row with members."""
     steps = [BLOCK + -(-size // BLOCK) * BLOCK for size in row["member_bytes"]]
-    at = row["members"].split(" ").index("mp4")
+    at = next(n for n, name in enumerate(row["members"].split(" ")) if name in CLIP_FORMATS)
     begin = row["offset"] - BLOCK - sum(steps[:at])
     return begin, begin + sum(steps)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from curator.dataset.tar_reader import BLOCK, Split
 from curator.family import Array
+from curator.records.clips import ClipFormat
 from curator.tables.clip_locations import Location
 from curator.tables.sample_members import StoredMember
 from curator.tables.spill_file import Spill
@@ -28,6 +29,7 @@ class Sample:
         embedding: float32 [D]; None for a sample without the member `npy`.
         stored: Members that families declare, in the tar or beside it.
         has_id: Whether the sample has the member `id`.
+        format: Format of the clip's file, which is the suffix of its member. A tar has one format.
         generation: Generation of the clip's source. A tar has clips of one generation.
         spill: Temporary file for JSON and caption; None keeps them in memory.
 
@@ -36,8 +38,8 @@ class Sample:
     """
 
     __slots__ = (
-        "_caption_bytes", "_text", "beside", "embedding", "generation", "has_id", "json_bytes",
-        "key", "location", "mp4_bytes", "split", "stored",
+        "_caption_bytes", "_text", "beside", "embedding", "format", "generation", "has_id",
+        "json_bytes", "key", "location", "mp4_bytes", "split", "stored",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +51,7 @@ class Sample:
         mp4_bytes: int,
         mp4_sha256: str,
         location: Location,
+        format: ClipFormat = "mp4",
         split: Split = "train",
         embedding: NDArray[np.float32] | None = None,
         stored: Sequence[StoredMember] = (),
@@ -61,6 +64,7 @@ class Sample:
         self.key = key
         self.mp4_bytes = mp4_bytes
         self.location = location
+        self.format = format
         self.split = split
         self.embedding = embedding
         by_suffix = sorted(stored, key=lambda member: member.suffix)
@@ -85,7 +89,7 @@ class Sample:
         """Returns whether samples are equal; ignores embedding, families and generation."""
         if not isinstance(other, Sample):
             return NotImplemented
-        names = ("key", "mp4_bytes", "location", "split", "has_id", "json_bytes")
+        names = ("key", "mp4_bytes", "format", "location", "split", "has_id", "json_bytes")
         return self._whole() == other._whole() and all(
             getattr(self, name) == getattr(other, name) for name in names
         )
@@ -118,7 +122,9 @@ class Sample:
 
     def members(self) -> list[tuple[str, int]]:
         """Returns suffix and size in bytes of each member, in the order of the tar."""
-        members = [("json", self.json_bytes), ("mp4", self.mp4_bytes), ("txt", self._caption_bytes)]
+        members: list[tuple[str, int]] = [
+            ("json", self.json_bytes), (self.format, self.mp4_bytes), ("txt", self._caption_bytes),
+        ]  # fmt: skip
         if self.embedding is not None:
             members.append(("npy", len(self.npy())))
         members += [(member.suffix, member.n_bytes) for member in self.stored]
@@ -132,7 +138,7 @@ class Sample:
         by_suffix = {member.suffix: member for member in self.stored}
         for suffix, size in self.members():
             position += BLOCK
-            if suffix == "mp4":
+            if suffix == self.format:
                 mp4 = position
             elif suffix in by_suffix:
                 yield by_suffix[suffix], position - mp4
@@ -165,8 +171,8 @@ class Sample:
 
 _EMBEDDING = Array("f32", ("dimension",))
 _ABOUT = (
-    "key", "metadata", "caption", "mp4_bytes", "mp4_sha256", "location", "split", "embedding",
-    "has_id",
+    "key", "metadata", "caption", "mp4_bytes", "mp4_sha256", "location", "format", "split",
+    "embedding", "has_id",
 )  # fmt: skip
 
 

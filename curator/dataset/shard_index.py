@@ -42,7 +42,7 @@ from curator.dataset.tar_reader import (
     declared_families,
 )
 from curator.family import Family, Place
-from curator.records.clips import WINDOWED
+from curator.records.clips import CLIP_FORMATS, WINDOWED, ClipFormat
 from curator.tables.checksums import sealed_json
 from curator.tables.fenced_store import Digest
 from curator.tables.out_layout import DATASET as DATASET_KEY
@@ -73,12 +73,12 @@ DATASET_SCHEMA = columns_schema(
         pa.list_(pa.struct(columns_schema(("member", pa.string()), ("offset bytes", pa.int64())))),
     ),
 )
-"""One row per sample, in the order of the tars. `path` is `<tar>#<key>.mp4`. `offset`, `bytes` and
-`sha256` describe the MP4 in the tar. `aspect_ratio` is height / width, `resolution` is height *
-width in pixels, `duration` is in seconds. `members` has the suffixes of the sample's members,
-separated by spaces, in the order of the tar, and `member_bytes` their sizes. `beside` has the
-members in tars beside it, which the manifest names: where each begins there, and its size. All
-three are null in outputs of older versions."""
+"""One row per sample, in the order of the tars. `path` is `<tar>#<key>.mp4`, of a still image with
+its own suffix. `offset`, `bytes` and `sha256` describe this member. `aspect_ratio` is height /
+width, `resolution` is height * width in pixels, `duration` is in seconds. `members` has the
+suffixes of the sample's members, separated by spaces, in the order of the tar, and `member_bytes`
+their sizes. `beside` has the members in tars beside it, which the manifest names: where each begins
+there, and its size. All three are null in outputs of older versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +363,7 @@ def _beside(sample: Sample) -> Iterator[tuple[StoredMember, None]]:
 def _bucket_captions(dataset: bytes) -> dict[str, bytes]:
     """Returns `captions.json` of each bucket with clips for training; reads rows in batches."""
     lines: defaultdict[str, list[bytes]] = defaultdict(list)
-    columns = ["bucket", "split", "clip_id", "text"]
+    columns = ["bucket", "split", "path", "text"]
     for batch in pq.ParquetFile(pa.BufferReader(dataset)).iter_batches(columns=columns):
         rows = of_training(pa.Table.from_batches([batch]))
         for bucket in rows["bucket"].unique().to_pylist():
@@ -408,7 +408,7 @@ def sample_row(shard: str, key: str, fields: Mapping[str, Any], text: str) -> di
     height, width = fields["height"], fields["width"]
     return {
         "clip_id": key,
-        "path": f"{shard}#{key}.mp4",
+        "path": f"{shard}#{key}.{fields.get('format', 'mp4')}",
         "shard": shard,
         "split": "val" if name.startswith("val-") else "train",
         "bucket": bucket,
@@ -446,8 +446,19 @@ def _files(
             yield f"{prefix}{CAPTIONS}", captions.get(folder, captions_file(()))
         first: Mapping[str, Any] = inside[0].members if inside else {}
         names = by_split(inside, prefix)
-        yield f"{prefix}{CARD}", dataset_card(names, declared=declared, scores=scores, **first)
+        yield (
+            f"{prefix}{CARD}",
+            dataset_card(names, declared=declared, scores=scores, formats=_formats(own), **first),
+        )
     yield from _side_files(tars, rows, declared)
+
+
+def _formats(rows: pa.Table) -> tuple[ClipFormat, ...]:
+    """Returns the formats of the clips' files; rows of older versions name no members."""
+    if "members" not in rows.column_names:
+        return ("mp4",)
+    suffixes = {s for text in rows["members"].unique().to_pylist() for s in (text or "").split(" ")}
+    return tuple(name for name in CLIP_FORMATS if name in suffixes) or ("mp4",)
 
 
 def _side_files(

@@ -1,4 +1,4 @@
-"""Packs cut clips into WebDataset tars, with one bucket, split and generation per tar.
+"""Packs cut clips into WebDataset tars, with one bucket, split, generation and format per tar.
 
 The clips, their sizes, a seed and the existing tars determine the tars; the number of workers, the
 order of clips and crashes do not. A tar's name ends in the hash of its contents, so no run writes
@@ -100,7 +100,7 @@ class ShardPlan:
             position = offsets[-1]
             for suffix, size in sample.members():
                 position += BLOCK
-                if suffix == "mp4":
+                if suffix == sample.format:
                     mp4_starts.append(position)
                 position += padded(size)
             offsets.append(position)
@@ -134,7 +134,7 @@ def plan_shards(
         samples: In any order; keys are unique.
         config: Sizes, and the seed of the order.
         reusable: Sample keys of each tar of the last finished run, by the tar's name. A tar stays
-            if it is not too large, if its samples are of one generation, and if all of them are
+            if it is not too large, if its samples are of one generation and format, and if all are
             wanted with the same bucket, split and bytes. Other samples are put into new tars.
         taken: Names of tars of earlier generations. New tars do not use their numbers.
 
@@ -162,8 +162,8 @@ def plan_shards(
             for sample in plan.samples:
                 del groups[place[:2]][sample.key]
     for (folder, split), by_key in groups.items():
-        generation = attrgetter("generation")
-        for _, own in groupby(sorted(by_key.values(), key=generation), generation):
+        kind = attrgetter("generation", "format")
+        for _, own in groupby(sorted(by_key.values(), key=kind), kind):
             for packed in _packed(_shuffled(own, config.seed), config):
                 number = numbers[folder, split]
                 plans.append(plan_shard(folder, split, number, packed))
@@ -185,7 +185,8 @@ def _kept(
     ordered = _shuffled((wanted[key] for key in keys), config.seed)
     n_bytes = END_BYTES + sum(sample.n_bytes for sample in ordered)
     is_too_large = len(ordered) > 1 and n_bytes > config.max_bytes + config.floor_bytes
-    if is_too_large or len({sample.generation for sample in ordered}) > 1:
+    kinds = {(sample.generation, sample.format) for sample in ordered}
+    if is_too_large or len(kinds) > 1:
         return None
     plan = plan_shard(*place, ordered)
     return plan if plan.name == name else None
@@ -262,7 +263,7 @@ def write_shard(
     """
     for sample in plan.samples:
         json_text, text, _ = sample.texts()
-        contents = {"json": json_text, "mp4": read_clip(sample), "txt": text}
+        contents = {"json": json_text, sample.format: read_clip(sample), "txt": text}
         if sample.embedding is not None:
             contents["npy"] = sample.npy()
         if read_member is not None:

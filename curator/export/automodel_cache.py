@@ -65,7 +65,7 @@ class AutomodelCache(ValueExporter[AutomodelOptions, Entries]):
         """Returns what files and index say of a window."""
         clip, (width, height) = window.clip, window.size
         return {
-            "video_path": f"{job.shards.uri(clip.shard.name)}#{clip.key}.mp4",
+            "video_path": f"{job.shards.uri(clip.shard.name)}#{clip.file_name}",
             "original_resolution": [clip.fields["width"], clip.fields["height"]],
             "bucket_resolution": [width, height],
             "bucket_id": None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import orjson
 
 from curator.errors import StorageError, UsageError
+from curator.records.clips import CLIP_FORMATS
 from curator.storage import ObjectInfo, Store, open_store
 from curator.storage.source_reader import content_version
 from curator.tables.fenced_store import Digest
@@ -67,7 +68,7 @@ class EarlierVideos:
         self._proven = ProvenObjects(open_store(uri), [""])
         self.store, self._keys = self._proven.store, dict[str, str]()
         for key in self._proven.objects:
-            if key.endswith(".mp4"):
+            if key.rpartition(".")[2] in CLIP_FORMATS:
                 self._keys[key.rpartition("/")[2]] = key
             elif RECORDS in key:
                 self._proven.read_record(key)
@@ -87,7 +88,7 @@ class EarlierVideos:
 
     def find(self, clip: "ShardClip", sha256: str) -> str | None:
         """Returns the key of a clip's MP4 if the earlier export has it with these bytes."""
-        key = self._keys.get(f"{clip.key}.mp4")
+        key = self._keys.get(clip.file_name)
         return key if key and self._proven.has(key, clip.mp4_bytes, sha256) else None
 
     def address(self, clip: "ShardClip") -> str:

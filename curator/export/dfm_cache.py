@@ -68,7 +68,7 @@ class DfmCache(ValueExporter[ValueOptions, DescribedTar]):
         assert window.text is not None
         clip, (width, height) = window.clip, window.size
         facts = {
-            "video_path": f"{job.shards.uri(clip.shard.name)}#{clip.key}.mp4",
+            "video_path": f"{job.shards.uri(clip.shard.name)}#{clip.file_name}",
             "start_frame": window.start,
             "processed_frames": window.n_frames,
             "processed_height": height,

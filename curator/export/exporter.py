@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from curator.dataset.tar_reader import Shard
 from curator.errors import RecipeError, UsageError, raised_as
 from curator.extensions import Extension, Kind, load_extension
+from curator.records.sources import Medium
 from curator.value_errors import explain
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 FORMATS: Mapping[str, str] = {
     "folder": "curator.export.trainer_folder:TrainerFolder",
+    "images": "curator.export.image_folder:ImageFolder",
     "cosmos": "curator.export.video_folders:Cosmos",
     "opensora": "curator.export.video_folders:OpenSora",
     "cogvideo": "curator.export.video_folders:CogVideo",
@@ -103,6 +105,7 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
             counts such files left by other exports.
         indexes_tars: Whether the format writes indexes of the tars. Indexes may be written to OUT
             itself, and always cover all tars.
+        media: Media of the clips that the format holds; the job counts and leaves out the others.
         has_members: Whether the format exports the members that annotators add to samples
             (`ShardClip.members`). If not, the job reports them as left out.
     """
@@ -114,6 +117,7 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
     records: ClassVar[str | None] = None
     suffixes: ClassVar[tuple[str, ...]] = ()
     indexes_tars: ClassVar[bool] = False
+    media: ClassVar[frozenset[Medium]] = frozenset({Medium.VIDEO})
     has_members: ClassVar[bool] = False
 
     def __init__(self, options: OptionsT) -> None:
@@ -162,7 +166,7 @@ class VideoExporter(Exporter[OptionsT, list[RowT]]):
         least = self.options.min_frames if isinstance(self.options, LeastFrames) else None
         record = self.record.format(split=shard.split) if self.record is not None else None
         clips = job.videos(shard, folder, min_frames=least, record=record)
-        rows = [row for clip in clips for row in self.rows(job, clip, f"{folder}/{clip.key}.mp4")]
+        rows = [row for clip in clips for row in self.rows(job, clip, f"{folder}/{clip.file_name}")]
         if self.records is not None:
             job.exported.add(records=len(rows))
         return rows

@@ -24,6 +24,8 @@ from curator.export.job import Job, ShardClip
 from curator.frame_size import parsed_sides
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
+from curator.media.still_images import read_still
+from curator.records.sources import Medium
 
 MAX_PIXELS = 1 << 27
 
@@ -50,6 +52,7 @@ class FrameTars(Exporter[FramesOptions, None]):
 
     about = "<split>/<bucket>/*.tar, WebDataset of pictures at one size, for image tokenizers"
     options_type = FramesOptions
+    media = frozenset({Medium.VIDEO, Medium.IMAGE})
     suffixes = (".tar",)
 
     def shard(self, job: Job, shard: Shard) -> None:
@@ -80,9 +83,13 @@ def decode_frames(clip: ShardClip, options: FramesOptions) -> NDArray[np.uint8]:
     wanted = min(clip.fields["n_frames"], options.max_frames or clip.fields["n_frames"])
     pictures: list[NDArray[np.uint8]] = []
     try:
-        with open_container(io.BytesIO(clip.mp4), clip.key, n_bytes=len(clip.mp4)) as container:
-            stream = video_stream(container, clip.key)
-            reader = FrameReader(container, stream, clip.key, threads=1, max_pixels=MAX_PIXELS)
+        file, n_bytes = io.BytesIO(clip.mp4), len(clip.mp4)
+        still = read_still(file, clip.key, n_bytes)
+        with open_container(file, clip.key, n_bytes=n_bytes, still=still) as container:
+            stream = video_stream(container, clip.key, still=still)
+            reader = FrameReader(
+                container, stream, clip.key, threads=1, max_pixels=MAX_PIXELS, still=still
+            )
             for frame in reader:
                 if len(pictures) == wanted:
                     break

@@ -39,7 +39,8 @@ from curator.export.exporter import (
     load_format,
 )
 from curator.fingerprints import fingerprint
-from curator.records.clips import MEASURED_MODEL
+from curator.records.clips import CLIP_FORMATS, MEASURED_MODEL, ClipFormat, format_of
+from curator.records.sources import Medium
 from curator.storage import Store, open_store
 from curator.tables.checksums import read_rows
 from curator.tables.kept_clips import selected_clips
@@ -69,11 +70,21 @@ class ShardClip:
     """Its JSON."""
     text: str = ""
     mp4: bytes | None = None
-    """None if the exporter did not request the MP4."""
+    """The clip's file, whatever its format; None if the exporter did not request it."""
     mp4_offset: int = -1
     mp4_bytes: int = 0
     members: dict[str, MemberPlace] = field(default_factory=dict)
     """The place of each other member, by suffix."""
+
+    @property
+    def format(self) -> ClipFormat:
+        """Format of the clip's file, which is its suffix."""
+        return format_of(self.fields.get("format"))
+
+    @property
+    def file_name(self) -> str:
+        """Name of the clip's file: its key and its format."""
+        return f"{self.key}.{self.format}"
 
     def row(self) -> dict[str, Any]:
         """Columns as in `dataset.parquet`."""
@@ -110,6 +121,8 @@ class Exported:
     """Clips that were left out because they have too few frames."""
     n_lacking: int = 0
     """Clips that were left out because they lack a value that the format holds."""
+    n_other_media: int = 0
+    """Clips that were left out because the format holds no clips of their medium."""
     n_unselected: int = 0
     """Clips of the chosen splits and buckets that do not meet the condition of the export."""
     n_others: int = 0
@@ -193,11 +206,14 @@ class Job:
         """
         keys = None if self.selected is None else self.selected[shard.name]
 
+        def is_held(clip: ShardClip) -> bool:
+            return clip.fields.get("medium", Medium.VIDEO) in self.exporter.media
+
         def is_long(clip: ShardClip) -> bool:
             return min_frames is None or clip.fields["n_frames"] >= min_frames
 
         def wants(clip: ShardClip, sha256: str) -> bool:
-            if (keys is not None and clip.key not in keys) or not is_long(clip):
+            if (keys is not None and clip.key not in keys) or not (is_long(clip) and is_held(clip)):
                 return False
             return wants_mp4(clip, sha256) if callable(wants_mp4) else wants_mp4
 
@@ -209,6 +225,9 @@ class Job:
             read = with_mp4s(self.shards, described, wants_mp4=wants)
         for clip in read:
             if keys is not None and clip.key not in keys:
+                continue
+            if not is_held(clip):
+                self.exported.add(other_media=1)
                 continue
             if not is_long(clip):
                 self.exported.add(short=1)
@@ -236,13 +255,14 @@ class Job:
     ) -> Iterator[ShardClip]:
         """Yields the clips of a shard as `clips` does, and writes MP4s as `<folder>/<key>.mp4`.
 
-        MP4s that exist already are neither read nor written. `record` is the folder of a record,
-        by which the next export knows what exists without reading it.
+        A still image has its own suffix. MP4s that exist already are neither read nor written.
+        `record` is the folder of a record, by which the next export knows what exists without
+        reading it.
         """
         store, tar, sha256s = self.shards.store, self.shards.key(shard.name), dict[str, str]()
 
         def is_new(clip: ShardClip, sha256: str) -> bool:
-            key = f"{folder}/{clip.key}.mp4"
+            key = f"{folder}/{clip.file_name}"
             sha256s[key] = sha256
             is_there = self.place.exists_as(key, clip.mp4_bytes, sha256)
             return not (is_there or self.place.take(key, clip, store, tar, sha256))
@@ -252,7 +272,7 @@ class Job:
             self.place.read_record(name)
         for clip in self.clips(shard, is_new, min_frames=min_frames, by_metadata=True):
             if clip.mp4 is not None:
-                self.place.put(f"{folder}/{clip.key}.mp4", clip.mp4)
+                self.place.put(f"{folder}/{clip.file_name}", clip.mp4)
             yield clip
         if record is not None:
             self.place.put_record(name, sha256s)
@@ -559,8 +579,8 @@ def with_mp4s(
             digest = hashlib.sha256(clip.mp4).hexdigest()
             if digest != sha256:
                 raise ShardError(
-                    f"{shards.uri(clip.shard.name)}: {clip.key}.mp4 has sha256 {digest}; expected "
-                    f"{sha256}; `curate verify {shards.store.uri}` says what is wrong"
+                    f"{shards.uri(clip.shard.name)}: {clip.file_name} has sha256 {digest}; "
+                    f"expected {sha256}; `curate verify {shards.store.uri}` says what is wrong"
                 )
         yield clip
 
@@ -568,7 +588,7 @@ def with_mp4s(
 def _take(
     reader: TarReader, member: Member, clip: ShardClip, wants_mp4: Callable[[ShardClip, str], bool]
 ) -> None:
-    if member.suffix == "mp4":
+    if member.suffix in CLIP_FORMATS:
         clip.mp4_offset, clip.mp4_bytes = member.data_offset, member.bytes
         if not clip.fields:
             raise ShardError(f"the JSON of {clip.key!r} does not come before its MP4")

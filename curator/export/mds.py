@@ -16,6 +16,7 @@ from curator.errors import StorageError, UsageError
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.installation import install_extra
+from curator.records.sources import Medium
 from curator.storage.scratch import ScratchFolder
 
 SIZE_LIMIT_BYTES = 1 << 26
@@ -43,6 +44,7 @@ class Mds(Exporter[ExporterOptions, Entries]):
     """Writes `<split>/<bucket>_<number>-<hash>/shard.*.mds` and `<split>/index.json`."""
 
     about = "<split>/index.json and shards for MosaicML's StreamingDataset"
+    media = frozenset({Medium.VIDEO, Medium.IMAGE})
     suffixes = (".mds",)
 
     def begin(self, job: Job) -> None:

@@ -14,6 +14,7 @@ from curator.errors import StorageError
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job, ShardClip
 from curator.family import Family, Place
+from curator.records.sources import Medium
 from curator.tables.schemas import family_fields
 
 STAMP = b"curate.export"
@@ -45,6 +46,7 @@ class ParquetTables(Exporter[ParquetOptions, None]):
 
     about = "<split>/*.parquet, a row per clip, with its MP4 if asked for: Ray Data, datasets"
     options_type = ParquetOptions
+    media = frozenset({Medium.VIDEO, Medium.IMAGE})
     suffixes = (".parquet",)
     has_members = True
 
@@ -101,7 +103,7 @@ def _row(
     clip: ShardClip, uri: str, declared: Mapping[str, str], with_videos: bool
 ) -> dict[str, Any]:
     row = clip.row() | {
-        "path": f"{uri}#{clip.key}.mp4",
+        "path": f"{uri}#{clip.file_name}",
         "json": orjson.dumps(clip.fields, option=orjson.OPT_SORT_KEYS).decode(),
         **clip.fields.get(COLUMNS, {}),
     }

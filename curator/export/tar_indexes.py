@@ -42,7 +42,8 @@ from curator.dataset.tar_reader import (
 from curator.errors import ShardError, raised_as
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
-from curator.records.clips import WINDOWED
+from curator.records.clips import CLIP_FORMATS, WINDOWED
+from curator.records.sources import Medium
 from curator.tables.parts import rows_to_table
 
 
@@ -58,6 +59,7 @@ class TarIndexes(Exporter[ExporterOptions, ReadTar]):
     """Common base of the formats that index tars."""
 
     indexes_tars = True
+    media = frozenset({Medium.VIDEO, Medium.IMAGE})
 
     def __init__(self, options: ExporterOptions) -> None:
         super().__init__(options)
@@ -188,7 +190,8 @@ def _row(
         if member.suffix in texts:
             texts[member.suffix] = reader.read(member)
     row = sample_row(shard.name, key, orjson.loads(texts["json"]), texts["txt"].decode())
-    row |= {"offset": found["mp4"].data_offset, "bytes": found["mp4"].bytes}
+    clip = next(member for suffix, member in found.items() if suffix in CLIP_FORMATS)
+    row |= {"offset": clip.data_offset, "bytes": clip.bytes}
     row |= member_columns((suffix, member.bytes) for suffix, member in found.items())
     return min(member.offset for member in found.values()), row
 
@@ -234,12 +237,15 @@ def _card(job: Job, shards: Sequence[Shard], folder: str) -> bytes:
     }
     first = _first_sample(job, shards[0])
     metadata: dict[str, Any] = orjson.loads(first.get("json", b"{}"))
+    pictures = [shard for shard in shards if shard.facts.get("medium") == Medium.IMAGE]
+    suffixes = first.keys() | {name for shard in pictures for name in _first_sample(job, shard)}
     return dataset_card(
         names,
         with_embedding="npy" in first,
         with_id="id" in first,
         with_annotation="annotation" in metadata,
         with_windows=WINDOWED[0] in metadata,
+        formats=tuple(name for name in CLIP_FORMATS if name in suffixes),
         declared=declared_families(job.shards.manifest),
         scores=metadata.get("scores", {}),
     )
@@ -252,6 +258,6 @@ def _first_sample(job: Job, shard: Shard) -> dict[str, bytes]:
         with raised_as(ShardError, ShardError, of=f"{job.shards.uri(shard.name)}: "):
             samples = groupby(reader, key=lambda member: member.key)
             return {
-                member.suffix: b"" if member.suffix == "mp4" else reader.read(member)
+                member.suffix: b"" if member.suffix in CLIP_FORMATS else reader.read(member)
                 for member in next(samples, ("", ()))[1]
             }

@@ -52,6 +52,7 @@ from curator.media.nvdec import (
     first_picture,
     form_of,
 )
+from curator.media.still_images import read_still
 
 CHUNK = 16
 """Frames per conversion. At 1080p they take 50 MB of GPU memory, and 200 MB of workspace."""
@@ -165,6 +166,8 @@ class DeviceDecoder:
             ) from error
 
     def _attempt(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
+        if read_still(io.BytesIO(clip.mp4), clip.name, len(clip.mp4)) is not None:
+            raise NotOnDeviceError(Refusal.CODEC, f"{clip.name} is a still image")
         with open_container(io.BytesIO(clip.mp4), clip.name, n_bytes=len(clip.mp4)) as container:
             stream = video_stream(container, clip.name)
             form = self._form(container, stream, clip.name)

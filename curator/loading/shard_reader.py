@@ -30,6 +30,7 @@ from curator.dataset.tar_reader import BLOCK, is_tar_of_samples
 from curator.errors import ShardError, UsageError
 from curator.family import FamilyError, FamilyVersion, Place
 from curator.number_text import amount
+from curator.records.clips import CLIP_FORMATS
 from curator.storage import Store, open_store
 
 FOLDER = "shards/"
@@ -352,13 +353,15 @@ class SampleReader:
     """Reads samples by index. Each process needs its own reader, which cannot be pickled.
 
     Args:
-        suffixes: Members that each sample must have, such as `mp4`.
+        suffixes: Members that each sample must have; `mp4` stands for the clip's file, whatever
+            its format.
         optional: Members to read if a sample has them.
     """
 
     def __init__(self, suffixes: Sequence[str], optional: Sequence[str] = ()) -> None:
         self._suffixes = frozenset(suffixes)
-        self._kept = self._suffixes.union(optional)
+        formats = CLIP_FORMATS if "mp4" in suffixes else ()
+        self._kept = self._suffixes.union(optional, formats)
         self._pool: ThreadPoolExecutor | None = None
         self._under_way: dict[tuple[str, str, int], list[Future[bytes]]] = {}
         self._n_bytes = 0
@@ -422,6 +425,8 @@ class SampleReader:
     def read(self, shard: LocalShard, number: int) -> Mapping[str, Any]:
         """Returns a sample in the form of webdataset: `__key__`, `__url__`, and bytes by suffix.
 
+        The clip's file has the name `mp4`, whatever its format.
+
         Raises:
             ShardError: The tar or its index is damaged, or the sample lacks a member.
             StorageError: Reading failed.
@@ -443,6 +448,9 @@ class SampleReader:
                 f"{where} is not at byte {first} ({error}), where the index has it; "
                 "`curate verify` lists all damage"
             ) from error
+        for one in samples:
+            for name in one.keys() & CLIP_FORMATS:
+                one["mp4"] = one.pop(name)
         if len(samples) != 1 or (missing := self._suffixes - samples[0].keys()):
             fault = f"lacks {min(missing)!r}" if len(samples) == 1 else f"is {len(samples)} samples"
             raise ShardError(f"{where} {fault}; `curate verify` lists all damage")

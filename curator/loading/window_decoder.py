@@ -24,6 +24,7 @@ from curator.errors import ShardError, SourceError, UsageError
 from curator.media.clip_packets import packets_from
 from curator.media.container import open_container, video_stream
 from curator.media.scale import is_hd
+from curator.media.still_images import IMAGE_DEMUXERS, read_still
 
 _UNKNOWN_MATRICES = (0, 2)
 _BT709, _BT601 = 1, 5
@@ -144,8 +145,10 @@ def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N
     # NumPy copies in this thread: torch's threads would wait for each other at each frame.
     frames_CTHW = into_CTHW.numpy()  # noqa: N806 - shape letters
     try:
-        with open_container(io.BytesIO(clip.mp4), name, n_bytes=len(clip.mp4)) as container:
-            stream = video_stream(container, name)
+        file, n_bytes = io.BytesIO(clip.mp4), len(clip.mp4)
+        still = read_still(file, name, n_bytes)
+        with open_container(file, name, n_bytes=n_bytes, still=still) as container:
+            stream = video_stream(container, name, still=still)
             stream.thread_type = "AUTO" if threads > 1 else "NONE"
             stream.codec_context.thread_count = threads
             for number, picture in _numbered(container, stream, clip):
@@ -172,6 +175,9 @@ def _numbered(
     """Yields frames with their indices, from the key frame before `start` on."""
     assert stream.time_base is not None
     start, rate, name = clip.start, clip.rate, clip.name
+    if container.format.name in IMAGE_DEMUXERS.values():
+        yield 0, next(container.decode(stream))
+        return
     ticks = 1 / (rate * stream.time_base)
     before: int | None = None
     packets = packets_from(container, stream, round(start * ticks))

@@ -69,6 +69,7 @@ _MIN_VOTED_INLIERS = 6
 _SAME_MOMENT_S = 0.3  # largest distance of pictures of one moment, unless pictures are rarer
 _FIXED_PX = 6.0  # largest difference of two transforms with a fixed background
 _MARGIN_S, _EDGE_S = 0.25, 0.6
+_PICTURE_S = 0.2  # footage that is shorter is a still image: of one value of luma
 _N_GEOMETRY, _N_MOTION = 3, 8  # most pairs of pictures for geometry and for motion
 _N_GUESSES, _N_OTHER_SPEEDS = 6, 3  # most guesses at speed 1 and at other speeds
 _N_VOTE_PAIRS, _AROUND_S = 2, (0.0, -0.4, 0.4, -0.8, 0.8)  # for `votes`
@@ -198,7 +199,7 @@ def _best(
     for candidate in _evidence(a, b, guesses, frame):
         is_rare = candidate.guess.speed not in (1.0, *OTHER_SPEEDS)
         least = _RARE_LUMA if is_rare else least_luma
-        if candidate.span_s < _MIN_SPAN_S:
+        if candidate.span_s < _MIN_SPAN_S and not (is_picture(a) or is_picture(b)):
             least = max(least, short_luma)
         if candidate.correlation < least:
             continue
@@ -265,6 +266,11 @@ def _is_background_fixed(
     middle = np.array([SIDE_PX / 2, SIDE_PX / 3, 1])
     away_px = float(np.abs((other.transform_23 - geometry.transform_23) @ middle).max())
     return away_px < _FIXED_PX
+
+
+def is_picture(clip: ClipFootage) -> bool:
+    """Whether footage is a still image, whose luma over time says nothing."""
+    return clip.duration_s < _PICTURE_S
 
 
 def _overlap(a: ClipFootage, b: ClipFootage, guess: Alignment) -> tuple[float, float]:

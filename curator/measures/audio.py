@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
-from curator.measures.measure_contract import ScoreSpec
+from curator.measures.measure_contract import OF_TIME, ScoreSpec
 from curator.media.audio_level import CELLS_PER_S, FLOOR_DB, MAX_CELLS
 
 SILENCE_DB = -60.0
@@ -60,6 +60,7 @@ SCORES = {
         high="too_much_audio",
         of=_coverage,
         needs="analyze.audio",
+        media=OF_TIME,
     ),
     "audio_rms_db": ScoreSpec(
         unit="dBFS",
@@ -71,6 +72,7 @@ SCORES = {
         high="too_loud",
         of=_rms_db,
         needs="analyze.audio",
+        media=OF_TIME,
     ),
     "silence": ScoreSpec(
         unit="0 to 1",
@@ -82,5 +84,6 @@ SCORES = {
         of=_heard_db,
         below=SILENCE_DB,
         needs="analyze.audio",
+        media=OF_TIME,
     ),
 }

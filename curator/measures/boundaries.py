@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
-from curator.measures.measure_contract import ScoreSpec
+from curator.measures.measure_contract import OF_TIME, ScoreSpec
 from curator.records.tracks import Track
 
 NEAR_FRAMES = 6  # peaks within this many frames are one boundary, at the highest peak
@@ -149,5 +149,6 @@ SCORES = {
         "nothing in common; `max: 0.2` keeps only clips without a doubtful boundary",
         outside="shot_doubt",
         of=_shot_doubt,
+        media=OF_TIME,
     )
 }

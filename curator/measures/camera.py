@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
-from curator.measures.measure_contract import ScoreSpec
+from curator.measures.measure_contract import OF_TIME, ScoreSpec
 from curator.measures.motion import CameraFit
 
 SIGNALS = (
@@ -165,6 +165,7 @@ SCORES = {
         low="camera_too_still",
         high="camera_too_violent",
         aggregate="median",
+        media=OF_TIME,
     ),
     "camera_jitter": ScoreSpec(
         unit="short sides/s",
@@ -173,6 +174,7 @@ SCORES = {
         low="jitter_too_low",
         high="camera_too_shaky",
         of=camera_jitter,
+        media=OF_TIME,
     ),
     "camera_share": ScoreSpec(
         unit="share",
@@ -182,16 +184,23 @@ SCORES = {
         low="camera_unclear",
         high="camera_too_clear",
         aggregate="median",
+        media=OF_TIME,
     ),
     "object_motion": ScoreSpec(
         unit="short sides/s",
         range="0 and more; 0 if only the camera moves",
         meaning="mean speed over the picture of motion that the camera does not cause",
         aggregate="mean",
+        media=OF_TIME,
     ),
     **{
         name: ScoreSpec(
-            unit=unit, range=f"positive: {way}", meaning=meaning, outside=reason, aggregate="median"
+            unit=unit,
+            range=f"positive: {way}",
+            meaning=meaning,
+            outside=reason,
+            aggregate="median",
+            media=OF_TIME,
         )
         for name, unit, way, meaning, reason in _RATES
     },

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.measure_contract import ScoreSpec
+from curator.measures.measure_contract import OF_TIME, ScoreSpec
 from curator.models.embedding_heads import normalised
 
 
@@ -30,6 +30,7 @@ SCORES = {
         "need no weights, and compare positions, not meaning",
         outside="not_consistent",
         of=lambda clip: lowest_similarity(clip.track.descriptor[clip.samples], with_first=False),
+        media=OF_TIME,
     ),
     "consistency": ScoreSpec(
         unit="cosine",
@@ -38,5 +39,6 @@ SCORES = {
         "with the first embedding",
         outside="not_consistent",
         of=lambda clip: lowest_similarity(clip.embeddings_ND),
+        media=OF_TIME,
     ),
 }

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
 from curator.measures.look_maps import moved_of
-from curator.measures.measure_contract import ScoreSpec
+from curator.measures.measure_contract import OF_TIME, ScoreSpec
 from curator.media.opencv import cv2
 
 EDGE_SIDE = 72  # cells of an edge map each way: 8.9 by 5 px in a picture of 640 by 360 px
@@ -196,5 +196,6 @@ SCORES = {
         meaning="share of the picture inside compact marks that stay while the rest moves",
         outside="logo",
         of=_logo_area,
+        media=OF_TIME,
     )
 }

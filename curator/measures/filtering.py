@@ -7,7 +7,7 @@ Shape letters: N clips, C checks, R rules.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from operator import add, attrgetter
 from typing import Any, Protocol
@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses, aspect_loss, bucket_of
 from curator.measures.clip_semantics import SemanticConfig
+from curator.measures.measure_contract import OF_TIME
 from curator.measures.rule_config import Rule
 from curator.measures.rules import Bounds, Values, resolve, unwanted_reason
 from curator.records.clips import OF_FORM, WINDOWED, Reason
+from curator.records.sources import Medium
 from curator.storage.metadata_columns import is_metadata
 
 Mask = NDArray[np.bool_]
@@ -226,7 +228,7 @@ def checks_around(
     seconds = _floats(clips["seconds"])
     (hit, is_end), threshold = _too_short(clips, needs), np.full(clips.num_rows, needs.min_s)
     if needs.min_frames is not None:
-        lacks = _floats(clips["n_frames"]) < needs.min_frames
+        lacks = (_floats(clips["n_frames"]) < needs.min_frames) & ~_is_other(clips, OF_TIME)
         threshold = np.where(
             lacks & ~hit, needs.min_frames / _floats(clips["written_fps"]), threshold
         )
@@ -266,6 +268,12 @@ def _floats(column: pa.ChunkedArray) -> Values:
     return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float64)
 
 
+def _is_other(clips: ColumnSource, media: Set[Medium]) -> Mask:
+    """Returns the mask of clips of other media than these, bool [N]."""
+    others = pa.array([str(medium) for medium in Medium if medium not in media], pa.string())
+    return np.asarray(pc.is_in(clips["medium"], value_set=others), np.bool_)
+
+
 def _is_window(clips: ColumnSource) -> Mask:
     """Returns the mask of clips with all frames of their window, bool [N]."""
     if "window_frames" not in clips.column_names:
@@ -277,6 +285,7 @@ def _is_window(clips: ColumnSource) -> Mask:
 def _too_short(clips: ColumnSource, needs: FilterNeeds) -> tuple[Mask, Mask]:
     """Returns the masks of clips below `min_s`, and of ends of takes that are not kept."""
     short: Mask = _floats(clips["seconds"]) < needs.min_s - 1e-6
+    short &= ~_is_other(clips, OF_TIME)
     if "window_frames" not in clips.column_names:
         return short, np.zeros(clips.num_rows, np.bool_)
     frames, fps = (_floats(clips[name]) for name in WINDOWED)
@@ -299,6 +308,7 @@ def rule_checks(clips: ColumnSource, bound: Bounds) -> Iterator[ReasonCheck]:
     if bound.unmeasured == "reject":
         column = clips[bound.score] if bound.names_values else None
         absent = np.isnan(values) if column is None else np.asarray(pc.is_null(column))
+        absent = absent & ~_is_other(clips, bound.spec.media)
         yield check(Reason.NOT_MEASURED, absent, bound.max if bound.min is None else bound.min)
     if bound.names_values:
         yield check(unwanted_reason(bound.score), _is_unwanted(clips[bound.score], bound), None)
@@ -374,6 +384,7 @@ def _buckets(clips: pa.Table, shard: BucketClasses) -> tuple[NDArray[np.int64], 
     sizes = [np.asarray(clips[name].to_numpy(), np.int64) for name in ("width", "height")]
     n_frames = np.asarray(clips["n_frames"].to_numpy(), np.int64)
     length_class = np.searchsorted(np.sort(shard.lengths), n_frames, "right")
+    length_class[_is_other(clips, OF_TIME)] = -1
     types, type_codes = _content_codes(clips) if shard.by_content_type else ([], 0 * n_frames)
     kinds, first, inverse = np.unique(
         np.stack([*sizes, length_class, type_codes], axis=1),
@@ -383,7 +394,7 @@ def _buckets(clips: pa.Table, shard: BucketClasses) -> tuple[NDArray[np.int64], 
     )
     names: list[str] = []
     codes = np.full(len(kinds), -1, np.int64)
-    for number, (width, height, _, type_code) in enumerate(kinds):
+    for number, (width, height, length, type_code) in enumerate(kinds):
         if min(width, height) <= 0:
             continue
         bucket = bucket_of(
@@ -392,6 +403,7 @@ def _buckets(clips: pa.Table, shard: BucketClasses) -> tuple[NDArray[np.int64], 
             int(n_frames[first[number]]),
             shard,
             content_type=types[type_code] if types else None,
+            is_still=length == -1,
         )
         if bucket is not None:
             codes[number] = len(names)
@@ -420,7 +432,7 @@ def _bucket_checks(clips: pa.Table, hit: Mask, shard: BucketClasses) -> list[Rea
         lost = loss[inverse.reshape(-1)] if clips.num_rows else np.zeros(0)
         most = shard.aspects_tolerance
         shapes = [ReasonCheck(BUCKET_RULE, Reason.NO_ASPECT_CLASS, lost > most, lost, most)]
-        hit = hit & (is_small | (n_frames < fewest))
+        hit = hit & (is_small | ((n_frames < fewest) & ~_is_other(clips, OF_TIME)))
     score, threshold = np.where(is_small, side, n_frames), np.where(is_small, smallest, fewest)
     return [ReasonCheck(BUCKET_RULE, Reason.NO_BUCKET, hit, score, threshold), *shapes]
 

@@ -23,7 +23,7 @@ from curator.measures.look_maps import (
     lines_of,
     moved_of,
 )
-from curator.measures.measure_contract import ScoreSpec
+from curator.measures.measure_contract import OF_TIME, ScoreSpec
 
 _MIN_LOOKS = 3
 _MAX_LOOKS = 60
@@ -303,5 +303,6 @@ SCORES = {
         "place and with its own motion",
         outside="picture_in_picture",
         of=_picture_in_picture,
+        media=OF_TIME,
     )
 }

@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 
 from curator.fingerprints import fingerprint
 from curator.measures.clip_view import Aggregate, ClipView, How
+from curator.records.sources import Medium
 
 Values = NDArray[np.float64]
+PICTURED, OF_TIME = frozenset({Medium.VIDEO, Medium.IMAGE}), frozenset({Medium.VIDEO})
+"""Media of scores: of pictures, and of scores that need time or several frames."""
 Full = Literal["rgb", "luma"]
 """Full-size pictures: uint8 RGB [H, W, 3], or luma [H, W] from 0 (black) to 255 (white)."""
 
@@ -53,6 +56,8 @@ class ScoreSpec:
         outside: One reason that replaces `low` and `high`.
         needs: Recipe key that must be on for this score; None if the score needs no key.
         cpu_only: Whether the score is missing for sources that a GPU decodes.
+        media: Media of clips that have the score. Clips of others have null, and no rule on the
+            score rejects them.
     """
 
     unit: str
@@ -66,6 +71,7 @@ class ScoreSpec:
     outside: str | None = None
     needs: str | None = None
     cpu_only: bool = False
+    media: frozenset[Medium] = PICTURED
 
     @property
     def how(self) -> How | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.measure_contract import ScoreSpec
+from curator.measures.measure_contract import OF_TIME, ScoreSpec
 from curator.media.hardware_flow import HardwareFlow
 from curator.media.opencv import cv2
 
@@ -219,5 +219,6 @@ SCORES = {
         range="0 still and more; above 4 blurred",
         meaning="mean magnitude of optical flow over the picture",
         aggregate="mean",
+        media=OF_TIME,
     )
 }

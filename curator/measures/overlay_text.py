@@ -182,7 +182,8 @@ def _overlay_lines(clip: ClipView) -> Mask:
     votes = 2.0 * (stays | scrolls | comes_and_goes) - 1.0 * moves
     votes += 2.0 * (_elsewhere(clip, frame, lines) & ~moves)
     total = same.astype(np.float32) @ votes.astype(np.float32)
-    placed = (total == 0) & _is_still(lines) & _usual_place(lines)
+    # The one picture of a still image gives no other evidence than the place.
+    placed = (total == 0) & (_is_still(lines) | (track.n_frames == 1)) & _usual_place(lines)
     overlay = (total > 0) & ~(moves & (votes < 0)) | placed
     # A line in the same rows as an overlay, with about the same middle, is an overlay too.
     alike = _same_rows(lines, lines) & _same_middle(lines, lines)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
-from curator.measures.measure_contract import ScoreSpec
+from curator.measures.measure_contract import OF_TIME, ScoreSpec
 from curator.media.opencv import cv2
 
 WINDOW_PX = 32
@@ -167,5 +167,6 @@ SCORES = {
         meaning="share of samples after which the picture does not change for 0.1 s",
         outside="frozen",
         of=_frozen_fraction,
+        media=OF_TIME,
     ),
 }

@@ -12,7 +12,7 @@ from av.sidedata.encparams import VideoEncParams, VideoEncParamsType
 from av.sidedata.sidedata import Type
 from av.video.frame import VideoFrame
 
-from curator.measures.measure_contract import ScoreSpec
+from curator.measures.measure_contract import OF_TIME, ScoreSpec
 from curator.media.decode import side_data_of
 
 _VP9_INDEX = (0, 1, 95, 120, 137, 155, 173, 191, 210, 232, 255)
@@ -70,5 +70,6 @@ SCORES = {
         "`flattening` show damage from earlier encodes",
         aggregate="mean",
         cpu_only=True,
+        media=OF_TIME,
     )
 }

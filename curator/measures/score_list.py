@@ -41,6 +41,7 @@ from curator.measures.sample_signals import SIGNALS
 from curator.models.embedding_heads import Heads
 from curator.records.clips import FACT_COLUMNS, Span
 from curator.records.columns import field_names
+from curator.records.sources import Medium
 from curator.records.tracks import Track
 from curator.storage.metadata_columns import is_metadata
 
@@ -144,8 +145,11 @@ class Measures:
         span: Span,
         aggregates: Mapping[str, How] | None = None,
         heads: Heads | None = None,
+        medium: Medium = Medium.VIDEO,
     ) -> dict[str, float | None]:
         """Returns the value of each score for one clip; None if the span has no measured value.
+
+        None also if the score is not for the clip's medium.
 
         `aggregates` replaces the aggregates or bounds in `specs`, by score. `heads` computes scores
         from the track's CLIP embeddings.
@@ -153,6 +157,8 @@ class Measures:
         clip, given = ClipView(track, span, heads), aggregates or {}
         return {
             name: _score(clip, name, spec, given.get(name, spec.how))
+            if medium in spec.media
+            else None
             for name, spec in self.specs.items()
         }
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
 from curator.measures.look_maps import LINE_ACROSS, MOVED_SIDE, lasting_lines, lines_of, moved_of
-from curator.measures.measure_contract import ScoreSpec
+from curator.measures.measure_contract import OF_TIME, ScoreSpec
 
 _MIN_LOOKS = 4
 _MAX_LOOKS = 60
@@ -126,5 +126,6 @@ SCORES = {
         "parts with different motion; not found if one part stands still",
         outside="split_screen",
         of=_split_screen,
+        media=OF_TIME,
     )
 }

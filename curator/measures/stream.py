@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from curator.measures.clip_view import ClipView
-from curator.measures.measure_contract import ScoreSpec
+from curator.measures.measure_contract import OF_TIME, ScoreSpec
 from curator.records.clips import Reason
 
 
@@ -41,6 +41,7 @@ SCORES = {
         range="above 0",
         meaning="frame rate of the source, mean if variable; `written_fps` is that of the MP4",
         of=_fps,
+        media=OF_TIME,
     ),
     "duration_s": ScoreSpec(
         unit="s",
@@ -49,6 +50,7 @@ SCORES = {
         low=Reason.TOO_SHORT,
         high=Reason.TOO_LONG,
         of=lambda clip: clip.seconds,
+        media=OF_TIME,
     ),
     "bit_rate_kbps": ScoreSpec(
         unit="kbit/s",
@@ -57,6 +59,7 @@ SCORES = {
         low="bit_rate_too_low",
         high="bit_rate_too_high",
         of=lambda clip: _n_bits(clip) / clip.seconds / 1000 or None,
+        media=OF_TIME,
     ),
     "bits_per_pixel": ScoreSpec(
         unit="bit",
@@ -70,6 +73,7 @@ SCORES = {
         meaning="share of frames that are damaged, or depend on damaged or lost ones",
         outside="too_corrupt",
         of=lambda clip: float(np.mean(clip.track.frame_flags[clip.frames] >> 1 & 1)),
+        media=OF_TIME,
     ),
     "hdr": ScoreSpec(
         unit="0 or 1",
@@ -84,5 +88,6 @@ SCORES = {
         meaning="1 for a stream that is marked as interlaced; `combing` measures visible combs",
         outside="interlaced",
         of=lambda clip: float(clip.track.is_interlaced),
+        media=OF_TIME,
     ),
 }

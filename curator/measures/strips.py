@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.measure_contract import ScoreSpec
+from curator.measures.measure_contract import OF_TIME, ScoreSpec
 from curator.media.opencv import cv2
 
 STRIP_PX = 8
@@ -281,6 +281,7 @@ SCORES = {
         meaning="share of combs in moving parts: lines of two moments in one frame",
         outside="interlaced",
         aggregate="p75",
+        media=OF_TIME,
     ),
     "true_resolution": ScoreSpec(
         unit="share of the nominal",

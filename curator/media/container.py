@@ -26,6 +26,7 @@ from curator.media.file_kinds import (
     is_encrypted,
     of_kind,
 )
+from curator.media.still_images import IMAGE_DEMUXERS, MAX_PICTURE_PIXELS, StillImage
 from curator.records.sources import Medium
 
 DEMUXERS = (
@@ -50,9 +51,6 @@ CODECS = (
 )
 """Decoders of codecs that cameras, editors and web sites use, without codecs of games."""
 _CODECS = frozenset(CODECS.split(","))
-MAX_PICTURE_PIXELS = 1 << 26
-"""Largest picture that FFmpeg decodes while it probes a container; 8K has half as many pixels. This
-also limits cover pictures, which probing decodes before it recognizes them."""
 MAX_STREAMS = 100
 """Most streams in a container. A camera with 8 lenses, sound and telemetry has about 30."""
 
@@ -94,9 +92,12 @@ class _Seeking:
 
 @contextmanager
 def open_container(
-    reader: BinaryIO, uri: str, *, n_bytes: int
+    reader: BinaryIO, uri: str, *, n_bytes: int, still: StillImage | None = None
 ) -> Iterator[av.container.InputContainer]:
     """Opens a source of `n_bytes` for demuxing, from its start.
+
+    `still` is the source as a still image, as `read_still` returns it. Without it, a still image is
+    refused, or opened as an AVIF that `video_stream` refuses.
 
     Raises:
         SourceError: EMPTY_FILE, TOO_LARGE_TO_PROBE, or NOT_A_VIDEO or a more exact code.
@@ -109,11 +110,12 @@ def open_container(
     reader.seek(0)
     try:
         container = av.open(
-            _Seeking(reader),
+            _Seeking(reader if still is None else io.BytesIO(still.coded)),
             mode="r",
+            format=None if still is None else IMAGE_DEMUXERS[still.format],
             options={"max_pixels": str(MAX_PICTURE_PIXELS), "codec_whitelist": CODECS},
             container_options={
-                "format_whitelist": DEMUXERS,
+                "format_whitelist": DEMUXERS if still is None else IMAGE_DEMUXERS[still.format],
                 "protocol_whitelist": "none",
                 "max_streams": str(MAX_STREAMS),
             },
@@ -167,8 +169,10 @@ _STILL_BRANDS = (
 """Brands of still images and image sequences in MP4 (ISO/IEC 23008-12, AVIF)."""
 
 
-def video_stream(container: av.container.InputContainer, uri: str) -> av.VideoStream:
-    """Picks the video stream of which clips are made.
+def video_stream(
+    container: av.container.InputContainer, uri: str, *, still: StillImage | None = None
+) -> av.VideoStream:
+    """Picks the video stream of which clips are made; of the still image `still`, its picture.
 
     Cover pictures, and streams that no decoder opens, are left out. Of the others, a film comes
     before a still picture, then a stream that the container marks as default, then the larger
@@ -178,13 +182,19 @@ def video_stream(container: av.container.InputContainer, uri: str) -> av.VideoSt
     with a brand of still images may have a film, as some programs write, and as sequences do.
 
     Raises:
-        OtherMediumError: The container has a still image or only sound.
+        OtherMediumError: The container has a still image that is not `still`, or only sound.
         SourceError: NO_VIDEO_STREAM or UNSUPPORTED_CODEC.
     """
     streams = _pictures_of(container)
+    if still is not None and len(streams) > 1:
+        raise SourceError(
+            ErrorCode.UNSUPPORTED_CODEC,
+            f"{uri} is an AVIF of {len(streams)} pictures (tiles, or transparency); expected one: "
+            "convert it to PNG or JPEG",
+        )
     if not streams and container.streams.audio:
         raise OtherMediumError(Medium.SOUND, uri)
-    may_be_still = (
+    may_be_still = still is None and (
         container.format.name == "gif" or container.metadata.get("major_brand") in _STILL_BRANDS
     )
     if may_be_still and all(_has_one_picture(stream) for stream in streams):

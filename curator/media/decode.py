@@ -30,6 +30,7 @@ from curator.media.container import (
     orientation_of,
 )
 from curator.media.damaged_frames import DamagedFrames
+from curator.media.still_images import StillImage, as_frame
 from curator.media.stream_headers import FrameNumbers, header_sets, is_unambiguous, parameter_sets
 
 DECODER_OPTIONS = {"export_side_data": "venc_params"}
@@ -109,6 +110,9 @@ class DecodeReport:
     """First frame, and width / height of a coded pixel, each time that the stream changes it."""
     is_interlaced: bool = False
     is_hdr: bool = False
+    is_converted: bool = False
+    """Whether a still image shows other colours than its file says to a program that ignores
+    transparency, colour profiles and further bits."""
     sizes: list[tuple[int, int]] = field(default_factory=list)
     """Width and height of each size that occurs, in order of its first frame."""
     resized: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
@@ -153,7 +157,11 @@ def side_data_of(picture: av.VideoFrame, kind: Type) -> Any:  # noqa: ANN401
     """
     # PyAV's annotations lack its arguments.
     attached: Any = SideDataContainer
-    return attached(picture).get(kind)
+    try:
+        return attached(picture).get(kind)
+    except ValueError:
+        # PyAV has no name for EXIF data, and then shows no other side data either.
+        return None
 
 
 def orientation_shown(picture: av.VideoFrame) -> Orientation:
@@ -208,6 +216,34 @@ _TRANSFERS = frozenset({1, 2, *range(4, 9), *range(11, 19)})
 
 DEFAULT_TIME_BASE = Fraction(1, 90_000)
 """Time base for a stream that names none: MPEG's clock."""
+STILL_TIME_BASE = Fraction(1, 25)
+"""Time base of still images, each shown for one tick: that of FFmpeg, which needs some time."""
+
+
+def time_base_of(stream: av.VideoStream, still: StillImage | None = None) -> Fraction:
+    """Returns the seconds per tick of a stream's timestamps; `still` is its still image."""
+    if still is not None:
+        return STILL_TIME_BASE
+    return stream.time_base or DEFAULT_TIME_BASE
+
+
+_ORIENTATIONS = (
+    Orientation(),
+    Orientation(0, True),
+    Orientation(180, False),
+    Orientation(180, True),
+    Orientation(90, True),
+    Orientation(90, False),
+    Orientation(270, True),
+    Orientation(270, False),
+)
+"""Of the orientations 1 to 8 of EXIF."""
+
+
+def exif_orientation_of(still: StillImage) -> Orientation:
+    """Returns how a still image is shown by its EXIF data; upright for an AVIF."""
+    return _ORIENTATIONS[still.exif_orientation - 1]
+
 
 _LAST_TICK = (1 << 63) - 1
 _UNTIMED, _UNTIMED_END = -(1 << 62), -(1 << 61)
@@ -252,6 +288,8 @@ class FrameReader:
             count where the frames name none.
         shows_damaged: Whether frames without their references are decoded, and count as damaged.
             FFmpeg's decoder of HEVC drops them otherwise.
+        still: The container as a still image: its one picture becomes opaque, sRGB, of 8 bits.
+            Damage that FFmpeg finds fails the image.
     """
 
     marks_untimed = True
@@ -271,7 +309,9 @@ class FrameReader:
         audio: LevelMeter | None = None,
         colours: Colours | None = None,
         shows_damaged: bool = False,
+        still: StillImage | None = None,
     ) -> None:
+        self._still = still
         self._audio = audio
         self._declared = declared_colours(stream) if colours is None else colours
         self.container = container
@@ -279,7 +319,7 @@ class FrameReader:
         self.uri = uri
         self.max_pixels = max_pixels
         self.max_frames = max_frames
-        self.time_base = stream.time_base or DEFAULT_TIME_BASE
+        self.time_base = time_base_of(stream, still)
         self._packets_of: dict[int | None, tuple[int, bool]] = {}
         """Time of a packet -> its bytes, and whether all packets so far were uniform."""
         codec = stream.codec_context.codec.canonical_name
@@ -309,6 +349,9 @@ class FrameReader:
             is_racing = with_quantizer and is_h264
             stream.codec_context.thread_count = 1 if is_racing else threads
             options = {} if smooths_all else {"skip_loop_filter": "noref"}
+            if still is not None:
+                stream.codec_context.thread_count = 1
+                options = {"err_detect": "crccheck+bitstream+buffer+explode"}
             stream.codec_context.options = options | (DECODER_OPTIONS if with_quantizer else {})
             if shows_damaged and codec in ("hevc", "vvc"):
                 stream.codec_context.flags |= Flags.output_corrupt
@@ -337,6 +380,8 @@ class FrameReader:
             for picture in pictures:
                 failed_in_a_row = 0
                 yield self._place(picture)
+                if self._still is not None:
+                    return
         self.report.n_lost_at_end = self._lost_at_end()
 
     def _packets(self) -> Iterator["Packet[Any]"]:
@@ -394,6 +439,9 @@ class FrameReader:
         self._name_colours(picture)
         if not report.sizes:
             self._see_first(picture)
+        if self._still is not None:
+            picture, is_same = as_frame(picture, self._still, self.uri)
+            report.is_converted = not is_same
         size = (picture.width, picture.height)
         if size != self._size:
             self._size = size
@@ -430,7 +478,10 @@ class FrameReader:
         if _is_only_dolby(picture):
             error = only_dolby_vision(self.uri)
             raise DecodeError(error.code, error.message)
+        still = self._still
         report.orientation = orientation_shown(picture)
+        if still is not None and still.format != "avif":
+            report.orientation = exif_orientation_of(still)
         report.n_bits = max((part.bits for part in picture.format.components), default=8)
         report.is_hdr = int(picture.color_trc) in HDR_TRANSFERS
 

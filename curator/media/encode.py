@@ -78,6 +78,7 @@ class Upright:
         deinterlace: Whether to deinterlace frames that are marked as interlaced.
         cover: Even size. The picture is scaled to cover this size, and cropped around its middle.
             None keeps the size of the crop.
+        is_still: Whether the frame is a still image, which becomes rgb24 of any size.
     """
 
     def __init__(
@@ -90,8 +91,11 @@ class Upright:
         deinterlace: bool,
         is_mirrored: bool = False,
         cover: tuple[int, int] | None = None,
+        is_still: bool = False,
     ) -> None:
-        self.width, self.height = cover or (width - width % 2, height - height % 2)
+        even = (width, height) if is_still else (width - width % 2, height - height % 2)
+        self.width, self.height = cover or even
+        self._is_still = is_still
         self._upright = (width, height)
         self._cover = cover
         self._rotation, self._is_mirrored = rotation_deg, is_mirrored
@@ -140,7 +144,9 @@ class Upright:
             kept = self._crop
             filters.append(("crop", f"{kept.width}:{kept.height}:{kept.x}:{kept.y}"))
         filters += self._sizes(picture)
-        return filter_graph(picture, [*filters, ("format", "yuv420p")])
+        return filter_graph(
+            picture, [*filters, ("format", "rgb24" if self._is_still else "yuv420p")]
+        )
 
     def _sizes(self, picture: av.VideoFrame) -> list[tuple[str, str]]:
         turned = self._rotation % 180 == 90
@@ -164,6 +170,8 @@ class Upright:
         flags = "flags=bicubic+accurate_rnd+full_chroma_int"
         size = f"{self.width}:{self.height}:in_color_matrix={matrix}"
         to_bt709 = f"out_color_matrix=bt709:out_range=tv:{flags}"
+        if self._is_still:
+            to_bt709 = f"out_range=pc:{flags}"
         table = colour_table(int(picture.color_primaries), int(picture.color_trc))
         if table is None:
             return [("scale", f"{size}:{to_bt709}")]

@@ -31,7 +31,7 @@ class FileKind(NamedTuple):
 
 
 class OtherMediumError(SourceError):
-    """A source is of another medium than video."""
+    """A source is of a medium that the recipe does not accept."""
 
     _made_from = ("medium", "uri")
 
@@ -39,7 +39,8 @@ class OtherMediumError(SourceError):
         super().__init__(
             ErrorCode.UNUSED_MEDIUM,
             f"{uri} is {medium.words}, and no stage of this recipe accepts this medium: the "
-            "built-in stages curate videos only, images and sound not yet; leave it out",
+            "media that are curated are those of scan.media, videos and still images, and sound "
+            "not yet; add the medium (--set scan.media=[video,image]), or leave the source out",
         )
         self.medium, self.uri = medium, uri
 

@@ -6,7 +6,7 @@ Columns that several tables share are declared once, in parts that records are m
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, TypeVar, cast, dataclass_transform
+from typing import Literal, TypeVar, cast, dataclass_transform, get_args
 
 from curator.records.columns import Int32, WordedEnum, columns_of, field_names
 from curator.records.sources import Medium
@@ -15,6 +15,17 @@ Transition = Literal["cut", "gradual", "none"]
 CutMode = Literal["copy", "encode"]
 AudioMode = Literal["dropped", "none", "copy", "aac"]
 """Audio of a clip: dropped by the recipe, absent from this span of the source, or written."""
+ClipFormat = Literal["mp4", "jpg", "png", "webp"]
+CLIP_FORMATS: tuple[ClipFormat, ...] = get_args(ClipFormat)
+"""Formats of written clips, each the suffix of the member of its sample: of a video, and of a still
+image."""
+
+
+def format_of(stored: ClipFormat | None) -> ClipFormat:
+    """Returns the format of a written clip; outputs from before still images have only MP4s."""
+    return stored or "mp4"
+
+
 WITH_SOUND: tuple[AudioMode, ...] = ("copy", "aac")
 """Modes of clips whose MP4 has sound."""
 
@@ -295,7 +306,7 @@ class Later:
 
 @_part
 class File:
-    """The MP4 of a written clip."""
+    """The file of a written clip: an MP4, or a picture as `Coding.format` says."""
 
     mp4_bytes: int
     mp4_sha256: str
@@ -313,6 +324,7 @@ class Coding:
     """How a clip was written."""
 
     cut_mode: CutMode
+    format: ClipFormat
     copy_frames: Int32 | None
     """Frames that a copy would have had, where the clip was encoded because those were too few."""
     crf: Int32 | None

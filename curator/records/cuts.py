@@ -34,6 +34,8 @@ class NotCopied(StrEnum):
     """The recipe names a size, and the source has another."""
     FIXED_RATE = "fixed_rate"
     """The recipe names a frame rate, and the source has another."""
+    COLOURS = "colours"
+    """Of a still image: transparent, of more than 8 bits per sample, or not in sRGB."""
     KEY_FRAME_TOO_FAR = "key_frame_too_far"
     """A copy would lose more frames before the first key frame than the recipe allows."""
     KEY_FRAMES_TOO_RARE = "key_frames_too_rare"
@@ -178,7 +180,7 @@ class FreshClip:
 
 @dataclass(slots=True, kw_only=True)
 class CutClip(Coding, Length, Size):
-    """A written clip: an MP4 in memory, and facts about its content.
+    """A written clip: an MP4 or a picture in memory, and facts about its content.
 
     Of the request's frames it holds `[first, end)`: all of them when encoded.
     """

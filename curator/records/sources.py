@@ -78,6 +78,12 @@ class SourceRef:
     pixel_format: str | None = None
     width: int | None = None
     height: int | None = None
+    medium: Medium = Medium.VIDEO
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the source is a still image."""
+        return self.medium == Medium.IMAGE
 
     @property
     def weight(self) -> float:

@@ -256,8 +256,9 @@ class Run:
         log.listed_ns = time.time_ns()
         runner = UnitRunner(run.engine, log.progress)
         sidecar_meta = stage.config.sidecar_meta
-        listed = list_sources(arguments, limit=limit, sidecar_meta=sidecar_meta)
-        listing = ListedSources(listed, self._sources, run.metadata, self._unlisted)
+        media = stage.config.accepted
+        listed = list_sources(arguments, limit=limit, sidecar_meta=sidecar_meta, media=media)
+        listing = ListedSources(listed, self._sources, run.metadata, self._unlisted, media)
         rows = FamilyRows(stage, run.store, removals=run.removals, may_write=True)
         scan = RowScheduler(rows, lambda rows: self._add_probes(listing.without_others(rows)))
         log.progress.stage("list")

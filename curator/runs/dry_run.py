@@ -60,7 +60,7 @@ def dry_run(
     may_be_other: set[str] = set()
 
     def listed() -> Iterator[SourceRef]:
-        for item in list_sources(sources, limit=limit):
+        for item in list_sources(sources, limit=limit, media=recipe.scan.accepted):
             if isinstance(item, SkippedName):
                 counts["skipped"] += 1
             elif isinstance(item, UnlistedSource):

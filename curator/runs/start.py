@@ -27,6 +27,7 @@ from curator.models.weight_store import ModelStore
 from curator.number_text import amount
 from curator.pipeline import graph_of
 from curator.recipe import Overrides, Recipe, learned_score_of, measures_of, semantics_of
+from curator.records.sources import Medium
 from curator.runs.lease import Lease
 from curator.runs.output_recipe import recipe_for
 from curator.runs.progress_report import reported
@@ -180,7 +181,7 @@ def check_places(sources: Sequence[str], out: str, *, writes: bool) -> Store:
     store = open_store(out)
     _check_apart(sources, store.uri)
     _check_nested(store.uri)
-    list_sources(sources, limit=1)
+    list_sources(sources, limit=1, media=frozenset(Medium))
     _check_foreign(sources, store)
     if writes:
         check_writable(store)
@@ -267,7 +268,7 @@ def _check_foreign(sources: Sequence[str], store: Store) -> None:
     if not others:
         return
     root = _place(store.uri).rstrip("/") + "/"
-    for item in list_sources(sources):
+    for item in list_sources(sources, media=frozenset(Medium)):
         if isinstance(item, ListedSource) and has_scheme(item.uri) == has_scheme(root):
             place = item.uri if has_scheme(root) else os.path.realpath(item.uri)
             folder = place.removeprefix(root).split("/")[0]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from curator.annotator_worker import may_pass
 from curator.buckets import BucketClasses, bucket_of
 from curator.fingerprints import fingerprint
-from curator.records.clips import Reason
+from curator.records.clips import Reason, format_of
 from curator.stage import AnyAnnotator
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
@@ -30,7 +30,7 @@ from curator.tables.removal_records import Removals
 
 ANNOTATED_BY = "annotated_by"
 """Key of the summary: by reason of failure, a fingerprint of all that an annotator depends on."""
-_FORM = ("width", "height", "n_frames")
+_FORM = ("width", "height", "n_frames", "format")
 _AS_WRITTEN = ("clip_id", "mp4_sha256", *_FORM)
 _OF_CAPTIONS = ("caption", "caption_model", "caption_failure")
 _FAILED = ("clip_id", "reason", "reason_detail", *_OF_CAPTIONS)
@@ -90,12 +90,15 @@ def _unwanted(
     removed = pa.array(sorted(removals.mp4), pa.string())
     is_removed = pc.is_in(written["mp4_sha256"], value_set=removed).to_numpy(False)
     forms = list(zip(*(written[name].to_pylist() for name in _FORM), strict=True))
-    fits = {(w, h, n): bucket_of(w, h, n, buckets) is not None for w, h, n in set(forms)}
+    fits = {
+        (w, h, n, kind): bucket_of(w, h, n, buckets, is_still=format_of(kind) != "mp4") is not None
+        for w, h, n, kind in set(forms)
+    }
     for row, form in enumerate(forms):
         if is_removed[row]:
             yield row, Reason.REMOVED, "`curate remove` took this MP4 out of OUT"
         elif not fits[form]:
-            width, height, n_frames = form
+            width, height, n_frames, _ = form
             yield row, Reason.NO_BUCKET, f"{width}x{height}, {n_frames} frames as written"
 
 

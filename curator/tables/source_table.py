@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.records.sources import Note, Source, SourceRef
+from curator.records.sources import Medium, Note, Source, SourceRef
 from curator.storage.content_id import WHOLE_BYTES
 from curator.tables.disk_table import TableBuffer, joined, widened
 from curator.tables.long_columns import joined_chunks, take_rows
@@ -45,7 +45,7 @@ _OWN = ("uri", "bytes", "version")
 """Columns that sources with the same bytes do not share."""
 _REF = (
     "uri", "bytes", "version", "source_id", "header_duration_s", "header_n_frames", "width",
-    "height", "codec", "pixel_format",
+    "height", "codec", "pixel_format", "medium",
 )  # fmt: skip
 _REF_ROWS = 4096
 _NO_LEADER = -1
@@ -294,7 +294,8 @@ class SourceTable:
     def _refs(self, rows: NDArray[np.int64]) -> Iterator[SourceRef]:
         for row in take_rows(self._header.whole().select(_REF), pa.array(rows)).to_pylist():
             n_pixels = row["width"] * row["height"]
-            yield SourceRef(n_bytes=row.pop("bytes"), n_pixels=n_pixels, **row)
+            n_bytes, medium = row.pop("bytes"), Medium(row.pop("medium"))
+            yield SourceRef(n_bytes=n_bytes, n_pixels=n_pixels, medium=medium, **row)
 
     def _first(self) -> NDArray[np.int64]:
         """Returns the row numbers of analyzed sources, sorted by URI."""

@@ -24,10 +24,11 @@ from curator.media.container import (
     shown_aspect,
     video_stream,
 )
-from curator.media.decode import DEFAULT_TIME_BASE, DecodedFrame, DecodeReport, FrameReader
+from curator.media.decode import DecodedFrame, DecodeReport, FrameReader, time_base_of
 from curator.media.nvdec import NotOnDeviceError, NvdecReader
 from curator.media.prefetch import ahead
 from curator.media.source_segments import Segment
+from curator.media.still_images import StillImage, read_still
 from curator.models.transnet import needs_smoothing
 from curator.records.sources import Note
 from curator.records.tracks import DAMAGED, Track
@@ -43,6 +44,9 @@ Headers of intact files are wrong by a frame or two."""
 KEPT_BITS = 8
 """Bits per sample of written clips."""
 
+OF_TIME = frozenset({"shots", "audio"})
+"""Families that a still image lacks: their columns are empty."""
+
 AHEAD, AHEAD_BYTES = 4, 64 << 20  # limits of frames that are decoded in advance: one frame of 8K
 
 _AROUND_CELLS = 60 * CELLS_PER_S
@@ -55,6 +59,7 @@ class AnalysisOptions(TypedDict):
     """Facts of a source, and options of its analysis."""
 
     source_id: str
+    is_image: NotRequired[bool]  # by default a video
     n_bytes: int
     analysis_models: AnalysisModels  # models of this worker
     config: AnalyzeConfig
@@ -106,19 +111,23 @@ class SourceDecode:
         *,
         threads: int,
         segment: Segment | None = None,
+        still: StillImage | None = None,
     ) -> None:
-        self.stream = stream = video_stream(container, uri)
+        self.stream = stream = video_stream(container, uri, still=still)
+        self._still = still
         self._has_other_video = has_other_video(container, stream)
         config, families = options["config"], options.get("families")
         self._options, self._segment = options, segment
+        families = models.families(audio=config.audio) if families is None else families
         self._measuring = SourceMeasuring(
             models=models,
-            families=models.families(audio=config.audio) if families is None else families,
+            families=families - OF_TIME if still is not None else families,
             config=config,
-            time_base=stream.time_base or DEFAULT_TIME_BASE,
+            time_base=time_base_of(stream, still),
             anchor_pts=segment.anchor_pts if segment is not None else None,
             smooths_all=needs_smoothing(stream),
             in_background=threads > 1,
+            is_still=still is not None,
         )
         self._audio = None
         if "audio" in self._measuring.families:
@@ -129,6 +138,8 @@ class SourceDecode:
         self.header = HeaderClaims(
             n_frames=promised_frames(container, stream), duration_s=claimed_s
         )
+        if still is not None:
+            self.header = HeaderClaims(n_frames=1, duration_s=None)
         self._pixel_aspect = Fraction(1)
         self.measurer: Measurer | None = None
 
@@ -152,6 +163,7 @@ class SourceDecode:
             smooths_all=measuring.smooths_all,
             with_quantizer="pictures" in measuring.families,
             shows_damaged=True,
+            still=self._still,
             **limits,
         )
 
@@ -180,6 +192,9 @@ class SourceDecode:
     def _shown(self, coded: Fraction | None) -> Fraction:
         """Returns the shape of pixels after rotation; that of the container if `coded` is None."""
         rotation_deg = self.frames.report.rotation_deg
+        if self._still is not None:
+            # Viewers ignore the density that a JPEG may name.
+            return Fraction(1)
         if coded is None:
             return pixel_aspect_of(self.stream, rotation_deg)
         return shown_aspect(coded, rotation_deg)
@@ -257,12 +272,14 @@ def analyze_source(reader: BinaryIO, uri: str, **options: Unpack[AnalysisOptions
     Raises:
         SourceError: The source fails; the error has the code.
     """
+    is_image = options.get("is_image", False)
 
     def measured(models: AnalysisModels, threads: int = options["decoder_threads"]) -> Track:
         # Does not close the reader, because the caller may decode the source again.
-        hashing = HashingReader(reader, closes=False)
-        with open_container(hashing, uri, n_bytes=options["n_bytes"]) as container:
-            measuring = SourceDecode(container, uri, models, options, threads=threads)
+        hashing, n_bytes = HashingReader(reader, closes=False), options["n_bytes"]
+        still = read_still(hashing, uri, n_bytes) if is_image else None
+        with open_container(hashing, uri, n_bytes=n_bytes, still=still) as container:
+            measuring = SourceDecode(container, uri, models, options, threads=threads, still=still)
             report = measuring.frames.report
             with measuring.decoding() as frames:
                 for frame in frames:
@@ -290,7 +307,9 @@ def analyze_source(reader: BinaryIO, uri: str, **options: Unpack[AnalysisOptions
             header = replace(header, duration_s=None)
         return replace(track, notes=header.notes(track))
 
-    return with_cpu_to_fall_back_on(options["analysis_models"], measured)
+    models = options["analysis_models"]
+    # Video engines decode no still images.
+    return with_cpu_to_fall_back_on(replace(models, nvdec=None) if is_image else models, measured)
 
 
 def with_cpu_to_fall_back_on(

@@ -90,6 +90,7 @@ class SourceMeasuring:
     # Whether the decoder applies its loop filter to all frames, or only to reference frames.
     smooths_all: bool
     in_background: bool  # run the networks in separate threads
+    is_still: bool = False  # a still image, whose one sample has no later frame
 
     @property
     def measures(self) -> dict[str, Measure]:
@@ -146,6 +147,7 @@ class Measurer:
         device = "cpu" if models.nvdec is None else models.nvdec.device
         self._users = UserMeasures(of.measures, device=device)
         self._flow = models.flow or DenseFlow()
+        self._is_still = of.is_still
         self._scalers: HostScalers | None = None
         if isinstance(first, DecodedFrame):
             shown = first.picture
@@ -239,7 +241,7 @@ class Measurer:
         """Ends the source, and returns the fields of `Track` that its families provide.
 
         Motion is measured between a sample and a later frame. The last sample is dropped if this
-        later frame is missing.
+        later frame is missing; the sample of a still image is its own pair, and has no motion.
         """
         self._settle()
         self._users.flush()
@@ -367,6 +369,8 @@ class Measurer:
     def _settle(self) -> None:
         if self._sample is None:
             return
+        if self._is_still:
+            self._sample.pair_index = self._sample.index
         is_kept = self._sample.pair_index is not None
         self._users.settle(self._sample.values if is_kept else None)
         if is_kept:

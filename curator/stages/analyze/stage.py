@@ -22,6 +22,7 @@ from curator.models.transnet import ShotNetwork
 from curator.models.weight_store import ModelStore
 from curator.records.sources import (
     Failure,
+    Medium,
     Note,
     SourceRef,
     decode_limit_s,
@@ -75,6 +76,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     reads = ("scan",)
     writes = ("tracks",)
     by_content = frozenset({"scan"})
+    media = frozenset({Medium.VIDEO, Medium.IMAGE})
     config_type = AnalyzeConfig
     sections = ("analyze", "measures")
     change_effect = "sources are decoded again for measurements that depend on this key"
@@ -237,6 +239,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     def _how(self, item: SourceItem | SegmentItem) -> AnalysisOptions:
         return {
             "source_id": str(item.source.source_id),
+            "is_image": item.source.is_image,
             "n_bytes": item.source.n_bytes,
             "analysis_models": self._analysis_models,
             "config": self.config,

@@ -1,6 +1,7 @@
 """Composes captions from measurements, without a vision-language model."""
 
 from curator.records.clips import MEASURED_MODEL, Clip
+from curator.records.sources import Medium
 from curator.stages.caption.config import CaptionConfig
 from curator.tables.clip_rows import ClipRows
 
@@ -36,6 +37,8 @@ def measured_caption(clip: Clip) -> str:
     seconds = clip.end_s - clip.start_s
     rate = f"{clip.written_fps:.4g} frames/s"
     first = f"A {shape} shot of {seconds:.1f} seconds, {width}x{height} at {rate}"
+    if clip.medium == Medium.IMAGE:
+        first = f"A {shape} picture of {width}x{height} pixels"
     sentences = [first, f"The picture is {look}" if look else "", motion.capitalize()]
     return "".join(f"{sentence}. " for sentence in sentences if sentence).strip()
 

@@ -39,6 +39,7 @@ from curator.media.container import (
 from curator.media.decode import (
     Colours,
     DecodedFrame,
+    DecodeReport,
     FrameReader,
     declared_colours,
     upright_size,
@@ -51,7 +52,8 @@ from curator.media.packet_copy import (
     packets_of_span,
     refuse_stream,
 )
-from curator.records.clips import AudioMode
+from curator.media.still_images import StillFormat, StillImage, encoded_image, read_still
+from curator.records.clips import AudioMode, ClipFormat
 from curator.records.cuts import CutClip, CutRequest, NotCopied
 from curator.stage import ClipFrames, PixelStage
 from curator.stages.cut.config import CutConfig
@@ -80,6 +82,7 @@ class ClipCutter:
         max_pixels: Largest accepted frame, in pixels.
         decoder_threads: Threads of the decoder; changes no result.
         pixels: Stages that change pixels.
+        is_image: Whether the source is a still image.
         n_from_start: Number of clips that had to be decoded from the start of the file.
     """
 
@@ -90,11 +93,14 @@ class ClipCutter:
     max_pixels: int
     decoder_threads: int
     pixels: Sequence[PixelStage[Any]] = ()
+    is_image: bool = False
     n_from_start: int = 0
 
     def __post_init__(self) -> None:
         """Refuses an encoder that is not available."""
         self._container: av.container.InputContainer | None = None
+        self._still: StillImage | None = None
+        self._report = DecodeReport()
         self._colours: Colours | None = None
         self._stack = ExitStack()
         encoder = self.config.encoder
@@ -109,11 +115,14 @@ class ClipCutter:
 
     def _opened(self) -> av.container.InputContainer:
         if self._container is None:
+            if self.is_image:
+                self._still = read_still(self.reader, self.uri, self.n_bytes)
             self._container = self._stack.enter_context(
-                open_container(self.reader, self.uri, n_bytes=self.n_bytes)
+                open_container(self.reader, self.uri, n_bytes=self.n_bytes, still=self._still)
             )
             # Decoding replaces the colours that the container declares.
-            self._colours = declared_colours(video_stream(self._container, self.uri))
+            stream = video_stream(self._container, self.uri, still=self._still)
+            self._colours = declared_colours(stream)
         return self._container
 
     def _close(self) -> None:
@@ -123,6 +132,8 @@ class ClipCutter:
     def cut(self, request: CutRequest) -> CutClip:
         """Copies one clip if the recipe and the source allow a copy; otherwise encodes the clip.
 
+        A still image is copied if its file shows what the clip must show.
+
         Raises:
             CutError: The frames of the span cannot be decoded again, or the written clip differs
                 from the request.
@@ -130,6 +141,8 @@ class ClipCutter:
         """
         # Not the error itself, which would keep the packets of the copy during the encode.
         not_copied, copy_frames = None, None
+        if self.is_image:
+            return self._trying(request, lambda pictures: self._image(request, pictures))
         if self.pixels:
             not_copied = NotCopied.PIXELS_CHANGED
         elif self.config.mode == "auto":
@@ -146,6 +159,45 @@ class ClipCutter:
             raise CutError(f"{self.uri}: clip {request.clip_id}: audio: {error}") from error
         self._verify(clip, request)
         return clip
+
+    def _image(self, request: CutRequest, pictures: _Pictures) -> CutClip:
+        upright, frames = pictures
+        (frame,) = frames
+        still = self._still
+        assert still is not None
+        refusal = None
+        if self.config.mode == "auto":
+            refusal = self._refusal_of_image(still, request)
+        is_copy = self.config.mode == "auto" and refusal is None
+        # A PNG may be drawn: its edges and letters stay exact.
+        lossless = still.format == "png"
+        return CutClip(
+            clip_id=request.clip_id,
+            mp4=still.data if is_copy else encoded_image(frame, lossless=lossless),
+            cut_mode="copy" if is_copy else "encode",
+            format=_SUFFIXES[still.format] if is_copy else "png" if lossless else "jpg",
+            first=0,
+            end=1,
+            n_frames=1,
+            fps=request.fps,
+            width=upright.width,
+            height=upright.height,
+            audio="none",
+            not_copied=refusal,
+        )
+
+    def _refusal_of_image(self, still: StillImage, request: CutRequest) -> NotCopied | None:
+        """Returns why the file of a still image shows something else than its clip must."""
+        refused = {
+            NotCopied.PIXELS_CHANGED: bool(self.pixels),
+            NotCopied.CODEC: still.format not in _SUFFIXES,
+            NotCopied.COLOURS: self._report.is_converted,
+            NotCopied.SHAPE: request.rotation_deg or request.is_mirrored,
+            NotCopied.BORDERS: request.crop is not None,
+            NotCopied.HIGH_DYNAMIC_RANGE: request.is_hdr,
+            NotCopied.FIXED_SIZE: request.size not in (None, self._report.sizes[0]),
+        }
+        return next((reason for reason, applies in refused.items() if applies), None)
 
     def _copied(self, request: CutRequest) -> CutClip:
         if not request.is_seekable:
@@ -201,6 +253,7 @@ class ClipCutter:
             height=height,
             audio=audio,
             is_decoded=is_decoded,
+            format="mp4",
         )
 
     def _with_audio(
@@ -299,6 +352,7 @@ class ClipCutter:
                 height=upright.height,
                 crf=crf,
                 audio="dropped",
+                format="mp4",
             )
 
         return self._trying(request, encode)
@@ -327,7 +381,7 @@ class ClipCutter:
         if earlier_s is None:
             self._close()
         container = self._opened()
-        stream = video_stream(container, self.uri)
+        stream = video_stream(container, self.uri, still=self._still)
         frames = FrameReader(
             container,
             stream,
@@ -336,7 +390,9 @@ class ClipCutter:
             max_pixels=self.max_pixels,
             colours=self._colours,
             shows_damaged=earlier_s is None,
+            still=self._still,
         )
+        self._report = frames.report
         if earlier_s is not None:
             target = request.start_pts - round(earlier_s / frames.time_base)
             try:
@@ -351,7 +407,7 @@ class ClipCutter:
             size = upright_size(*coded, request.rotation_deg, aspect)
         else:
             size = upright_size(crop.width, crop.height, 0, aspect)
-        if min(request.size or size) < 2:
+        if min(request.size or size) < 2 and not self.is_image:
             raise CutError(
                 f"{self.uri}: clip {request.clip_id} is {size[0]}x{size[1]} px; video in 4:2:0 "
                 "takes 2x2 at least; reject the clip with filters.short_side_px.min"
@@ -363,10 +419,13 @@ class ClipCutter:
             crop=crop,
             deinterlace=request.is_interlaced,
             cover=request.size,
+            is_still=self.is_image,
         )
         pictures = at_constant_rate(upright, chain([first], exact), frame_plan(request))
         for stage in self.pixels:
-            pictures = changed_pixels(stage, pictures, request.clip_id, request.fps)
+            pictures = changed_pixels(
+                stage, pictures, request.clip_id, request.fps, is_rgb=self.is_image
+            )
         return upright, pictures
 
     def _verify(self, clip: CutClip, request: CutRequest) -> None:
@@ -385,6 +444,8 @@ class ClipCutter:
             raise CutError(f"{self.uri}: clip {request.clip_id} {problem}")
 
 
+_SUFFIXES: dict[StillFormat, ClipFormat] = {"jpeg": "jpg", "png": "png", "webp": "webp"}
+"""Formats of still images that trainers read, with the suffixes of their files."""
 _BT709, _LIMITED, _FULL = 1, 1, 2
 """FFmpeg's numbers for the colour matrix and the ranges."""
 
@@ -446,9 +507,16 @@ def at_constant_rate(
 
 
 def changed_pixels(
-    stage: PixelStage[Any], pictures: Iterator[VideoFrame], clip_id: str, fps: Fraction
+    stage: PixelStage[Any],
+    pictures: Iterator[VideoFrame],
+    clip_id: str,
+    fps: Fraction,
+    *,
+    is_rgb: bool = False,
 ) -> Iterator[VideoFrame]:
-    """Yields upright frames (yuv420p, BT.709, limited range) after a stage changed them.
+    """Yields upright frames after a stage changed them.
+
+    Frames are yuv420p in BT.709 of limited range, or with `is_rgb` rgb24, before and after.
 
     Raises:
         CutError: The stage changes the number, shape or type of frames.
@@ -458,7 +526,7 @@ def changed_pixels(
     def arrays() -> Iterator[NDArray[np.uint8]]:
         for picture in pictures:
             sizes.append((picture.height, picture.width))
-            rgb = picture.reformat(
+            rgb = picture if is_rgb else picture.reformat(
                 format="rgb24", src_colorspace=_BT709, src_color_range=_LIMITED,
                 dst_color_range=_FULL,
             )  # fmt: skip
@@ -474,7 +542,7 @@ def changed_pixels(
             )
         n_changed += 1
         rgb = VideoFrame.from_ndarray(np.ascontiguousarray(frame_HWC), format="rgb24")
-        yield rgb.reformat(
+        yield rgb if is_rgb else rgb.reformat(
             format="yuv420p", src_color_range=_FULL, dst_colorspace=_BT709,
             dst_color_range=_LIMITED,
         )  # fmt: skip

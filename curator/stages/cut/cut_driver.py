@@ -20,9 +20,9 @@ from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, stage_step
 from curator.executor.worker import Step
 from curator.packing import pack
-from curator.records.clips import Borders, Reason, Span
+from curator.records.clips import Borders, Reason, Span, format_of
 from curator.records.cuts import CROP_COLUMNS, Crop, FreshClip, StoredFrames
-from curator.records.sources import FULL_HD, Failure, SourceRef
+from curator.records.sources import FULL_HD, Failure, Medium, SourceRef
 from curator.records.tracks import SourceFrames
 from curator.scheduler import UnitRunner
 from curator.stages.cut.stage import ClipToCut, CutItem, CutOutcome, CutStage
@@ -53,7 +53,7 @@ WRITTEN_SCHEMA = pa.schema(
     ]
 )
 """Row of a written clip: its facts and location, and `HOW_SCHEMA` if this run wrote the clip."""
-_FORM = ("width", "height", "n_frames", "fps_fraction", "window_frames")
+_FORM = ("width", "height", "n_frames", "fps_fraction", "window_frames", "medium")
 _ROWS_AT_ONCE = 65_536
 
 
@@ -372,9 +372,17 @@ class Cutting:
         )
 
     def _least(
-        self, width: int, height: int, n_frames: int, fps: str, window_frames: int | None
+        self,
+        width: int,
+        height: int,
+        n_frames: int,
+        fps: str,
+        window_frames: int | None,
+        medium: Medium,
     ) -> int:
         """Returns the minimum number of frames of a copy: all frames of a window."""
+        if medium == Medium.IMAGE:
+            return 1
         least = self._config.length_frames if window_frames is None else n_frames
         return least or least_frames(
             width, height, n_frames, fps, min_s=self.min_s, shard=self.buckets
@@ -453,7 +461,9 @@ def _in_part(table: pa.Table, name: str) -> pa.Table:
 
 def _placed(table: pa.Table, **place: pa.Array | pa.ChunkedArray) -> pa.Table:
     """Returns rows of `WRITTEN_SCHEMA`; missing columns are null."""
-    given = dict(zip(table.column_names, table.columns, strict=True)) | place
+    # Parts from before still images lack the format.
+    given = {"format": pa.repeat(format_of(None), len(table))}
+    given |= dict(zip(table.column_names, table.columns, strict=True)) | place
     columns = [given.get(field.name, pa.nulls(len(table), field.type)) for field in WRITTEN_SCHEMA]
     return pa.table(columns, names=WRITTEN_SCHEMA.names).cast(WRITTEN_SCHEMA)
 

@@ -226,6 +226,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
                 max_pixels=self.config.max_pixels,
                 decoder_threads=self._threads,
                 pixels=self.pixels,
+                is_image=source.is_image,
             )
             self._opened = source.uri, stack, stack.enter_context(cutter)
         try:
@@ -239,6 +240,9 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         request = cut_request(
             unit.track, clip.clip_id, clip.span, crop=clip.crop, min_frames=clip.min_frames
         )
+        if clip.source.is_image:
+            # A still image has no rate and no length.
+            return as_output(replace(request, is_seekable=False), size=clip.size)
         if clip.window is not None:
             n_frames, fps = clip.window
             return as_output(windowed(request, fps=fps, n_frames=n_frames), size=clip.size)
@@ -257,6 +261,7 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         start_pts, end_pts = int(track.frame_pts[start_frame]), track.pts_of_end(end_frame)
         written = Written(
             cut_mode=cut.cut_mode,
+            format=cut.format,
             copy_frames=cut.copy_frames,
             crf=cut.crf,
             audio=cut.audio,

@@ -37,6 +37,7 @@ def candidate_of(
     crop_borders: bool,
     heads: Heads | None = None,
     measures: Measures = BUILT_IN,
+    medium: Medium = Medium.VIDEO,
 ) -> Candidate:
     """Returns a candidate clip with its scores; no rule was applied to it yet.
 
@@ -55,17 +56,16 @@ def candidate_of(
         request = windowed(request, fps=span.fps, n_frames=span.n_written)
     own = track.size_at(span.start_frame) if crop is None else (crop.width, crop.height)
     width, height = upright_size(*own, 0, request.pixel_aspect)
-    scores = measures.score_clip(track, span, aggregates, heads)
+    scores = measures.score_clip(track, span, aggregates, heads, medium)
     if crop is not None:
         # Rules on size and aspect ratio apply to the cropped picture.
         scores |= {"short_side_px": float(min(width, height)), "aspect": width / height}
-    view = ClipView(track, span, heads)
+    view, is_still = ClipView(track, span, heads), medium == Medium.IMAGE
     return Candidate(
         clip_id=request.clip_id,
         source_id=track.source_id,
         source_uri=uri,
-        # Tracks are measured on videos.
-        medium=Medium.VIDEO,
+        medium=medium,
         shot=span.shot,
         start_frame=span.start_frame,
         end_frame=span.end_frame,
@@ -78,8 +78,8 @@ def candidate_of(
         written_fps=float(request.fps),
         fps_fraction=str(request.fps),
         is_vfr=request.is_vfr,
-        width=width - width % 2,
-        height=height - height % 2,
+        width=width if is_still else width - width % 2,
+        height=height if is_still else height - height % 2,
         scores=scores,
         content_type=content_of(view)[0],
         tags=camera_tags(view),

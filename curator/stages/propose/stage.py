@@ -16,7 +16,7 @@ from curator.measures.score_list import BUILT_IN, Measures
 from curator.models.embedding_heads import Heads, normalised
 from curator.records.clips import REMAINDER, Candidate, Shot, Span
 from curator.records.columns import field_names
-from curator.records.sources import Failure
+from curator.records.sources import Failure, Medium
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage
 from curator.stages.propose.candidate_row import candidate_of, footage_row, pictures_row
@@ -115,14 +115,19 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
             # A failure that is not stored gets no id, so the next run tries the source again.
             ids = {} if unit.frames_part is None else {"source_id": unit.source.source_id}
             return ProposedRows(sources=[_failed_source(track) | ids])
-        shots = find_shots(track, self.config)
-        spans = propose_clips(track, shots, self.config)
+        medium = unit.source.medium
+        if unit.source.is_image:
+            spans = [Span(start_frame=0, end_frame=1, shot=0)]
+            shots = [Shot(start_frame=0, end_frame=1, transition_in="none", transition_out="none")]
+        else:
+            shots = find_shots(track, self.config)
+            spans = propose_clips(track, shots, self.config)
         made = ProposedRows(
             sources=[_source_facts(track, uri, len(shots), len(spans))],
             shots=[_shot_row(track, number, shot) for number, shot in enumerate(shots)],
         )
         for span in spans:
-            self._add(made, track, span, uri)
+            self._add(made, track, span, uri, medium)
         return made
 
     def _remainders(
@@ -131,12 +136,13 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         made = ProposedRows()
         if isinstance(track, Track):
             for part in parts[track.source_id]:
-                self._add(made, track, part.span(track), uri)
+                # Only clips of videos are divided.
+                self._add(made, track, part.span(track), uri, Medium.VIDEO)
         for clip in made.clips:
             clip.tags = [*clip.tags, REMAINDER]
         return made
 
-    def _add(self, made: ProposedRows, track: Track, span: Span, uri: str) -> None:
+    def _add(self, made: ProposedRows, track: Track, span: Span, uri: str, medium: Medium) -> None:
         clip = candidate_of(
             track,
             span,
@@ -145,6 +151,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
             aggregates=self._aggregates,
             crop_borders=self.config.crop_borders,
             heads=self._heads,
+            medium=medium,
         )
         made.clips.append(clip)
         view = ClipView(track, span)

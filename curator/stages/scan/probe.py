@@ -1,6 +1,7 @@
 """Reads the id and the header of each source: container, codec, size, timing, audio."""
 
-from collections.abc import Set
+import os
+from collections.abc import Mapping, Set
 from fractions import Fraction
 from typing import Any, BinaryIO
 
@@ -17,8 +18,14 @@ from curator.media.container import (
     unreadable_kind,
     video_stream,
 )
-from curator.media.decode import HDR_TRANSFERS
-from curator.media.file_kinds import OtherMediumError, of_kind
+from curator.media.decode import (
+    HDR_TRANSFERS,
+    STILL_TIME_BASE,
+    exif_orientation_of,
+    time_base_of,
+)
+from curator.media.file_kinds import RAW_FOOTAGE, OtherMediumError, of_kind
+from curator.media.still_images import StillImage, read_still
 from curator.records.sources import Failure, Medium
 from curator.records.tracks import varies
 from curator.storage import content_id, open_source
@@ -41,11 +48,15 @@ def scan_source(
         with open_source(uri, expected_version=version) as reader:
             row["source_id"] = content_id(reader, n_bytes)
             reader.seek(0)
-            facts = header_facts(reader, uri, n_bytes)
+            facts = header_facts(reader, uri, n_bytes, accepts)
+            if facts["medium"] not in accepts:
+                raise OtherMediumError(Medium(facts["medium"]), uri)
     except SourceError as error:
         if isinstance(error, OtherMediumError):
             row["medium"] = str(error.medium)
-            if error.medium in accepts:
+            if error.medium is Medium.IMAGE and error.medium in accepts:
+                error = _unread_image(uri)
+            elif error.medium in accepts:
                 return row
         failure = Failure(uri=uri, stage="scan", code=error.code, message=error.message)
         return row | failure.columns()
@@ -56,8 +67,12 @@ def scan_source(
     }
 
 
-def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
+def header_facts(
+    reader: BinaryIO, uri: str, n_bytes: int, accepts: Set[Medium] = frozenset({Medium.VIDEO})
+) -> dict[str, Any]:
     """Reads the container's description of the video stream that is used, without decoding.
+
+    A still image is read if `accepts` has the medium.
 
     Returns:
         Columns of `SCAN_SCHEMA`; fractions are of type `Fraction`. Width, height and pixel aspect
@@ -70,7 +85,7 @@ def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
             picture size.
     """
     try:
-        return _header_facts(reader, uri, n_bytes)
+        return _header_facts(reader, uri, n_bytes, reads_images=Medium.IMAGE in accepts)
     except SourceError as error:
         may_be_named = error.code in (
             ErrorCode.NO_VIDEO_STREAM, ErrorCode.UNUSED_MEDIUM, ErrorCode.UNSUPPORTED_CODEC,
@@ -82,15 +97,19 @@ def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
         raise
 
 
-def _header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
-    with open_container(reader, uri, n_bytes=n_bytes) as container:
-        stream = video_stream(container, uri)
+def _header_facts(
+    reader: BinaryIO, uri: str, n_bytes: int, *, reads_images: bool
+) -> dict[str, Any]:
+    is_raw = os.path.splitext(uri)[1].lower().removeprefix(".") in RAW_FOOTAGE
+    still = read_still(reader, uri, n_bytes) if reads_images and not is_raw else None
+    with open_container(reader, uri, n_bytes=n_bytes, still=still) as container:
+        stream = video_stream(container, uri, still=still)
         context = stream.codec_context
-        time_base = Fraction(stream.time_base or Fraction(1, 90_000))
+        time_base = time_base_of(stream, still)
         index_pts = [e.timestamp for e in stream.index_entries if not e.is_discard]
         has_index = bool(stream.frames) and len(index_pts) == stream.frames
         facts: dict[str, Any] = {
-            "medium": str(Medium.VIDEO),
+            "medium": str(Medium.VIDEO if still is None else Medium.IMAGE),
             "time_base": time_base,
             "header_duration_s": claimed_duration(container, stream).seconds,
             "container": container.format.name,
@@ -111,6 +130,8 @@ def _header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
                 "decoded; fetch the file again or leave it out",
             )
         aspect, track_id = pixel_aspect_of(stream, 0), stream.id
+    if still is not None:
+        return facts | _facts_of_image(facts, still)
     header = header_track(reader, n_bytes, track_id)
     if header.kind is not None:
         raise of_kind(header.kind, uri, n_bytes)
@@ -121,3 +142,29 @@ def _header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
         facts["width"], facts["height"] = facts["height"], facts["width"]
         aspect = 1 / aspect
     return facts | {"rotation_deg": rotation_deg, "pixel_aspect": aspect}
+
+
+def _facts_of_image(facts: Mapping[str, Any], still: StillImage) -> dict[str, Any]:
+    """Returns the facts of a still image that its container says otherwise, or not at all."""
+    rotation_deg = exif_orientation_of(still).rotation_deg
+    width, height = facts["width"], facts["height"]
+    return {
+        "container": still.format,
+        "header_duration_s": float(STILL_TIME_BASE),
+        "header_n_frames": 1,
+        "fps": 1 / STILL_TIME_BASE,
+        "is_vfr": False,
+        "rotation_deg": rotation_deg,
+        # Viewers ignore the density that a JPEG may name.
+        "pixel_aspect": Fraction(1),
+        "width": height if rotation_deg % 180 else width,
+        "height": width if rotation_deg % 180 else height,
+    }
+
+
+def _unread_image(uri: str) -> SourceError:
+    return SourceError(
+        ErrorCode.UNSUPPORTED_CODEC,
+        f"{uri} is a still image of a format that is not read; expected JPEG, PNG, WebP or AVIF: "
+        "convert it to one of them, or leave it out",
+    )

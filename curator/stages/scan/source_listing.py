@@ -10,10 +10,11 @@ import logging
 import os
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from time import monotonic
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ import pyarrow.compute as pc
 from curator.errors import ErrorCode, SourceError, StorageError, UsageError, raised_as
 from curator.media.file_kinds import is_of_text
 from curator.number_text import amount
-from curator.records.sources import SourceRef
+from curator.records.sources import Medium, SourceRef
 from curator.stages.scan.source_names import (
     NameKind,
     may_be_empty,
@@ -58,6 +59,7 @@ _NO_VIDEO = [
         ErrorCode.EMPTY_FILE,
     )
 ]
+_VIDEOS = frozenset({Medium.VIDEO})
 _THREADS = 16
 _BATCH = 16
 _SIDECARS = 512  # sources whose sidecars are looked up together
@@ -110,7 +112,11 @@ Listed = ListedSource | SkippedName | UnlistedSource
 
 
 def list_sources(
-    arguments: Sequence[str], *, limit: int | None = None, sidecar_meta: bool = False
+    arguments: Sequence[str],
+    *,
+    limit: int | None = None,
+    sidecar_meta: bool = False,
+    media: Set[Medium] = _VIDEOS,
 ) -> Iterator[Listed]:
     """Lists the sources that the arguments name, each URI once, in the order of the arguments.
 
@@ -130,6 +136,7 @@ def list_sources(
         arguments: At least one.
         limit: Maximum number of sources, readable or not; skipped names do not count.
         sidecar_meta: Whether to read metadata from the `.json` file of a source.
+        media: Media of sources, by which names of files in folders are skipped.
 
     Returns:
         A stream. Before this function returns, it looks up every argument.
@@ -147,7 +154,8 @@ def list_sources(
     may_repeat = len(arguments) > 1
     columns: dict[str, set[str]] = {}
     listed = [
-        _looked_up(argument, seen, named, columns, may_repeat=may_repeat) for argument in arguments
+        _looked_up(argument, seen, named, columns, media, may_repeat=may_repeat)
+        for argument in arguments
     ]
     limited = _limited(_with_columns(chain.from_iterable(listed), columns), limit)
     return _with_sidecars(limited) if sidecar_meta else limited
@@ -170,6 +178,7 @@ def _looked_up(
     seen: set[bytes],
     named: set[str],
     columns: dict[str, set[str]],
+    media: Set[Medium],
     *,
     may_repeat: bool,
 ) -> Iterator[Listed]:
@@ -191,7 +200,7 @@ def _looked_up(
 
     service = service_of(argument)
     if service is not None:
-        objects = _bucket_objects(service, argument, named)
+        objects = _bucket_objects(service, argument, named, media)
         return of_manifest(argument) if objects is None else once(objects)
     with raised_as(UsageError, UsageError, of="input "):
         local_path(argument, f"a path, a pattern, {ADDRESSES}, or a manifest")
@@ -200,7 +209,7 @@ def _looked_up(
         info = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         if is_pattern(argument):
-            listed = _with_a_video(_pattern_files(path), argument, "matches no files")
+            listed = _with_a_video(_pattern_files(path, media), argument, "matches no files")
             may_repeat = True
             return once(listed)
         what = "is a broken link" if os.path.islink(path) else "does not exist"
@@ -212,12 +221,13 @@ def _looked_up(
             os.scandir(path).close()
         except OSError as error:
             raise UsageError(f"input {local_failure(path, error).message}") from error
-        return once(_with_a_video(map(_by_name, walk(path)), argument, "has no files in it"))
+        found = map(partial(_by_name, media=media), walk(path))
+        return once(_with_a_video(found, argument, "has no files in it"))
     if not stat.S_ISREG(info.st_mode):
         raise UsageError(f"input {argument!r} is neither a file nor a folder")
     if is_manifest(path):
         return of_manifest(path)
-    return once(_one(argument, _local(WalkedPath(path=path, info=info)), named))
+    return once(_one(argument, _local(WalkedPath(path=path, info=info)), named, media))
 
 
 def _is_other(listed: Listed) -> bool:
@@ -227,14 +237,14 @@ def _is_other(listed: Listed) -> bool:
     )
 
 
-def _one(argument: str, listed: Listed, named: set[str]) -> Iterator[Listed]:
+def _one(argument: str, listed: Listed, named: set[str], media: Set[Medium]) -> Iterator[Listed]:
     """Yields a file that the user names; refuses one that only lists or contains videos."""
     named.add(listed.uri)
     head = b""
-    if name_kind(listed.uri) is not NameKind.VIDEO:
+    if name_kind(listed.uri, media) is not NameKind.SOURCE:
         with suppress(SourceError), open_source(listed.uri) as stream:
             head = stream.read(_HEAD_BYTES)
-    reason = reason_not_to_read(listed.uri, head)
+    reason = reason_not_to_read(listed.uri, head, media)
     if reason is not None:
         raise UsageError(f"input {argument!r} {reason}")
     return iter([listed])
@@ -251,17 +261,17 @@ def _readable_rows(manifest: str) -> Iterator[ManifestRow]:
         yield from manifest_rows(manifest)
 
 
-def _pattern_files(pattern: str) -> Iterator[Listed]:
+def _pattern_files(pattern: str, media: Set[Medium]) -> Iterator[Listed]:
     for path in expand(pattern):
         found = WalkedPath.of(path)
         if not isinstance(found.info, OSError) and stat.S_ISDIR(found.info.st_mode):
-            yield from map(_by_name, walk(path))
+            yield from map(partial(_by_name, media=media), walk(path))
         else:
-            yield _by_name(found)
+            yield _by_name(found, media)
 
 
-def _by_name(walked: WalkedPath) -> Listed:
-    kind = name_kind(walked.path)
+def _by_name(walked: WalkedPath, media: Set[Medium]) -> Listed:
+    kind = name_kind(walked.path, media)
     if kind is NameKind.OTHER:
         return _checked_text(SkippedName(uri=walked.path))
     listed = _local(walked)
@@ -271,7 +281,7 @@ def _by_name(walked: WalkedPath) -> Listed:
 def _of_folder(listed: ListedSource, kind: NameKind) -> Listed:
     if not listed.bytes and may_be_empty(listed.uri):
         return SkippedName(uri=listed.uri)
-    return listed if kind is NameKind.VIDEO else replace(listed, may_be_other=True)
+    return listed if kind is NameKind.SOURCE else replace(listed, may_be_other=True)
 
 
 def _local(walked: WalkedPath) -> Listed:
@@ -331,7 +341,7 @@ def _described(rows: Iterable[ManifestRow]) -> Iterator[Listed]:
 
 
 def _bucket_objects(
-    service: ObjectService, argument: str, named: set[str]
+    service: ObjectService, argument: str, named: set[str], media: Set[Medium]
 ) -> Iterator[Listed] | None:
     """Lists an address in a bucket; returns None if the address is a manifest."""
     bucket, key = split_uri(argument)
@@ -352,17 +362,17 @@ def _bucket_objects(
                 return None
             version = object_version(info)
             listed = ListedSource(uri=argument, bytes=info.bytes, version=version)
-            return _one(argument, listed, named)
+            return _one(argument, listed, named, media)
     otherwise = "has no objects under it; if it is a prefix of keys and not a folder, append *"
     if is_pattern(key):
         otherwise = "matches no objects"
-    return _with_a_video(_objects(service, bucket, key), argument, otherwise)
+    return _with_a_video(_objects(service, bucket, key, media), argument, otherwise)
 
 
-def _objects(service: ObjectService, bucket: str, key: str) -> Iterator[Listed]:
+def _objects(service: ObjectService, bucket: str, key: str, media: Set[Medium]) -> Iterator[Listed]:
     for stored in find_objects(service, bucket, key):
         uri = f"{service.scheme}://{bucket}/{stored.key}"
-        kind = name_kind(stored.key)
+        kind = name_kind(stored.key, media)
         if kind is NameKind.OTHER:
             yield SkippedName(uri=uri)
         elif any(name in DOTS for name in stored.key.split("/")):
@@ -446,8 +456,10 @@ class ListedSources:
         sources: SourceTable,
         metadata: SourceMetadata,
         unreadable: list[str],
+        media: Set[Medium] = _VIDEOS,
     ) -> None:
         self._listed, self._sources, self._metadata = listed, sources, metadata
+        self._media = media
         self._unreadable = unreadable
         self._may_be_other: set[str] = set()
         self._others: list[str] = []
@@ -493,7 +505,7 @@ class ListedSources:
             for row in failed.to_pylist()
             if row["uri"] in self._may_be_other
             and (
-                name_kind(row["uri"]) is NameKind.UNKNOWN
+                name_kind(row["uri"], self._media) is NameKind.UNKNOWN
                 or is_of_text(row["error_message"], row["uri"], row["bytes"])
             )
         ]

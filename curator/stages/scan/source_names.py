@@ -5,9 +5,11 @@ The lists spare requests and probes; where a suffix is in neither list, the byte
 
 import os
 import re
+from collections.abc import Set
 from enum import StrEnum
 
 from curator.media.file_kinds import RAW_FOOTAGE, file_kind
+from curator.records.sources import Medium
 from curator.storage.source_manifests import FORMS, is_manifest
 
 _VIDEOS = (
@@ -37,6 +39,8 @@ _OTHERS = {
 }
 VIDEO_SUFFIXES = frozenset(f".{end}" for end in (*_VIDEOS.split(), *RAW_FOOTAGE))
 """Suffixes of videos: a file with such a name is a source, or a failed one, as raw footage is."""
+IMAGE_SUFFIXES = frozenset(f".{end}" for end in (*_OTHERS["images"].split(), "avif"))
+"""Suffixes of still images: sources, or failed ones, if sources may be images."""
 OTHER_SUFFIXES = frozenset(f".{end}" for ends in _OTHERS.values() for end in ends.split())
 """Suffixes of files that are clearly not videos, or copies of videos in low resolution (`.LRV`).
 
@@ -59,24 +63,26 @@ _TABLES = frozenset({".xls", ".xlsx", ".ods"})
 class NameKind(StrEnum):
     """What a name says about a file in a folder or a bucket."""
 
-    VIDEO = "video"
-    """A video."""
+    SOURCE = "source"
+    """A video, or a still image if sources may be images."""
     OTHER = "other"
-    """Not a video, or a preview of `curate report`."""
+    """Not a source, or a preview of `curate report`."""
     UNKNOWN = "unknown"
     """A suffix that says nothing, so the bytes decide."""
     NO_SUFFIX = "no suffix"
-    """A video, as buckets name videos by hashes, unless it is empty or text."""
+    """A source, as buckets name videos by hashes, unless it is empty or text."""
 
 
-def name_kind(uri: str) -> NameKind:
-    """Returns what a path or an address says about a file."""
+def name_kind(uri: str, media: Set[Medium] = frozenset({Medium.VIDEO})) -> NameKind:
+    """Returns what a path or an address says about a file, if sources are of these media."""
     name = uri.rpartition("/")[2]
     suffix = os.path.splitext(name)[1].lower()
+    if Medium.IMAGE in media and suffix in IMAGE_SUFFIXES:
+        return NameKind.SOURCE
     if _PREVIEW.search(uri) or suffix in OTHER_SUFFIXES:
         return NameKind.OTHER
     if suffix in VIDEO_SUFFIXES:
-        return NameKind.VIDEO
+        return NameKind.SOURCE if Medium.VIDEO in media else NameKind.OTHER
     if _OTHER_NAMES.fullmatch(name):
         return NameKind.OTHER
     return NameKind.UNKNOWN if suffix else NameKind.NO_SUFFIX
@@ -87,14 +93,17 @@ def may_be_empty(uri: str) -> bool:
     return name_kind(uri) is NameKind.NO_SUFFIX or uri.lower().endswith(".vob")
 
 
-def reason_not_to_read(argument: str, head: bytes) -> str | None:
+def reason_not_to_read(
+    argument: str, head: bytes, media: Set[Medium] = frozenset({Medium.VIDEO})
+) -> str | None:
     """Returns why an argument is not read as a video: it lists or contains other files.
 
     Args:
         argument: Path or address of a file.
         head: Its first bytes. A video keeps being a source, whatever its name.
+        media: Media of sources.
     """
-    if name_kind(argument) in (NameKind.VIDEO, NameKind.NO_SUFFIX):
+    if name_kind(argument, media) in (NameKind.SOURCE, NameKind.NO_SUFFIX):
         return None
     kind = file_kind(head)
     if kind is None or not kind.has_files:

@@ -32,7 +32,8 @@ class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
     config_type = ScanConfig
     change_effect = "metadata of the sources is read again"
     noun = "source"
-    results_ignore = frozenset({"sidecar_meta"})
+    # `models` has the media that are accepted.
+    results_ignore = frozenset({"sidecar_meta", "media"})
     sandboxed = True
     memory_code = ErrorCode.TOO_LARGE_TO_PROBE
     limit_bytes = MAX_PROBE_BYTES

@@ -35,8 +35,9 @@ from curator.executor.worker import Step
 from curator.family import Place
 from curator.models.scene_network import SCENE_MODEL
 from curator.models.transnet import transnet_model_name
-from curator.records.clips import FITTED, WINDOWED, Clip, Reason
+from curator.records.clips import FITTED, WINDOWED, Clip, Reason, format_of
 from curator.records.cuts import CROP_COLUMNS
+from curator.records.sources import Medium
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.split_groups import SplitGroups, split_sources
@@ -175,7 +176,12 @@ def _samples(
     left_out = {name for name, value in declared.items() if value["place"] == Place.TABLE}
     for clip in clips.kept():
         bucket = bucket_of(
-            clip.width, clip.height, clip.n_frames, config, content_type=clip.content_type
+            clip.width,
+            clip.height,
+            clip.n_frames,
+            config,
+            content_type=clip.content_type,
+            is_still=clip.medium == Medium.IMAGE,
         )
         assert bucket is not None, "the run rejected clips without a bucket after the cut"
         if clip.bucket != bucket.name:
@@ -190,6 +196,7 @@ def _samples(
             caption=caption,
             mp4_bytes=clip.mp4_bytes,
             mp4_sha256=clip.mp4_sha256,
+            format=format_of(clip.format),
             location=locations[key],
             split=split,
             embedding=vectors.get(key) if vectors is not None else None,
@@ -256,6 +263,8 @@ def sample_metadata(
         "tags": list(clip.tags or ()),
         **{name: _rounded(getattr(clip, name)) for name in FITTED},
         **(window if window["window_frames"] is not None else {}),
+        # The member of a video is always `mp4`.
+        **({"format": clip.format} if format_of(clip.format) != "mp4" else {}),
         "crop": None if clip.crop_x is None else crop,
         "scores": {n: _rounded(score) for n, score in clip.scores.items() if n != "fps"},
         "caption": clip.caption or "",

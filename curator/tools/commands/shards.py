@@ -295,6 +295,7 @@ def _exported_lines(exported: "Exported", destination: str, format: str) -> Iter
         )
     for n, noun, words in (
         (exported.n_unselected, "clip", "left out because they do not meet --where"),
+        (exported.n_other_media, "clip", f"left out: {format} holds no clips of their medium"),
         (exported.n_short, "clip", "left out for too few frames"),
         (exported.n_lacking, "clip", f"left out because they lack values that {format} holds"),
         (exported.n_without_text, "clip", "with an empty caption"),

@@ -18,6 +18,7 @@ from curator.dataset.tar_reader import Member, Split, TarReader
 from curator.dataset.tar_writer import ShardUnit, TarWriter, shard_facts
 from curator.errors import ShardError
 from curator.family import FamilyVersion
+from curator.records.clips import CLIP_FORMATS, ClipFormat
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.named_ids import names_any, value_without_ids, without_ids
@@ -25,7 +26,7 @@ from curator.tables.out_layout import SHARDS, find_unlisted
 from curator.tables.removal_records import Removals, removal_hash
 from curator.tables.sample_members import StoredMember
 
-OWN = frozenset({"json", "mp4", "txt", "npy", "id"})
+OWN = frozenset({"json", "txt", "npy", "id", *CLIP_FORMATS})
 """Suffixes of members that no family declares."""
 Values = Mapping[tuple[str, str], tuple[FamilyVersion, str]]
 """Family and key of each declared member, by clip id and suffix."""
@@ -154,9 +155,10 @@ def _sample(
     for member in members:
         offset = member.data_offset
         places[member.suffix] = Location(name=tar.name, offset=offset, n_bytes=member.bytes)
-        if member.suffix != "mp4":
+        if member.suffix not in CLIP_FORMATS:
             data[member.suffix] = reader.read(member)
     metadata, stored = orjson.loads(data["json"]), []
+    clip_format: ClipFormat = metadata.get("format", "mp4")
     for suffix in places.keys() - OWN:
         if (key, suffix) not in tar.values:
             raise ShardError(f"the snapshot declares no member {suffix!r} of sample {key}")
@@ -165,9 +167,10 @@ def _sample(
     sample = partial(
         Sample,
         key=key,
-        mp4_bytes=places["mp4"].n_bytes,
+        mp4_bytes=places[clip_format].n_bytes,
         mp4_sha256=metadata["mp4_sha256"],
-        location=places["mp4"],
+        location=places[clip_format],
+        format=clip_format,
         split=split,
         embedding=np.load(io.BytesIO(data["npy"])) if "npy" in data else None,
         stored=stored,

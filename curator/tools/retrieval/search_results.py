@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.number_text import moment, plain
+from curator.records.sources import Medium
 from curator.tables.clip_rows import ClipRows
 from curator.tables.disk_table import taken
 from curator.tools.report.page_templates import render
@@ -89,7 +90,7 @@ def _mp4s(finished: Finished, clips: Sequence[Any]) -> dict[str, str]:
     files: dict[str, str] = {}
     left = PAGE_BYTES
     for clip in clips:
-        if clip.shard is None or clip.mp4_offset is None:
+        if clip.shard is None or clip.mp4_offset is None or clip.medium == Medium.IMAGE:
             continue
         left -= clip.mp4_bytes
         if left < 0:

@@ -17,6 +17,7 @@ from curator.executor.unit_worker import stage_step
 from curator.media.clip_frames import Wanted
 from curator.media.encode import Encoder, EncodeSettings, encode_mp4
 from curator.records.cuts import SampledFrames
+from curator.records.sources import Medium
 from curator.runs.commit_run import REPORT, delete_previews
 from curator.sample_frames import ClipToSample, SampleFramesStage
 from curator.storage import Store
@@ -46,7 +47,11 @@ def write_report(finished: Finished, engine: Engine) -> int:
     delete_previews(store)
     encoder: Encoder = "vp9" if finished.recipe.cut.encoder == "vp9" else "x264"
     settings = EncodeSettings(crf=0, preset="veryfast", encoder=encoder)
-    shown = [c for c in clips_by_id(clips, ids).values() if c.decision == "kept" and c.shard]
+    shown = [
+        clip
+        for clip in clips_by_id(clips, ids).values()
+        if clip.decision == "kept" and clip.shard and clip.medium == Medium.VIDEO
+    ]
     step = stage_step(SampleFramesStage(), load=partial(_read, store))
     units = engine.run_in_driver([step], [[clip] for clip in shown])
     for clip, unit in zip(shown, units, strict=True):

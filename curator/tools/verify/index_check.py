@@ -21,6 +21,7 @@ from curator.dataset.tar_reader import (
 )
 from curator.errors import CuratorError, raised_as
 from curator.family import FamilyVersion
+from curator.records.clips import CLIP_FORMATS
 from curator.strict_yaml import load_yaml
 from curator.tables.parts import SUMMARY
 from curator.tables.schemas import declared_columns, declared_fields
@@ -336,7 +337,7 @@ def _of_sample(shards: ShardSet, tar: TarFacts, at: int) -> dict[str, Any]:
             stream.seek(int(tar.offsets[at]))
             reader = TarReader(stream.read, tar.bytes)
             for member in reader:
-                if member.bytes > MAX_TEXT_BYTES and member.suffix != "mp4":
+                if member.bytes > MAX_TEXT_BYTES and member.suffix not in CLIP_FORMATS:
                     break
                 if member.suffix == "json":
                     fields = orjson.loads(reader.read(member))

@@ -28,6 +28,8 @@ from curator.family import Family, FamilyError, FamilyVersion
 from curator.json_bounds import load_bounded
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
+from curator.media.still_images import read_still
+from curator.records.clips import CLIP_FORMATS, ClipFormat
 from curator.tools.verify.findings import FindingCode, Findings
 from curator.tools.verify.side_reader import SideReader
 from curator.value_header import HeaderError, ValueHeader
@@ -37,17 +39,18 @@ MAX_PIXELS = 1 << 27
 
 
 def header_differences(mp4: bytes, sample: dict[str, Any], uri: str) -> list[tuple[str, str]]:
-    """Compares an MP4's header with its JSON; returns pairs of found and expected.
+    """Compares the header of a clip's file with its JSON; returns pairs of found and expected.
 
     The JSON has `width`, `height`, `n_frames` and `fps_fraction` or `fps`; messages name `uri`.
     """
     try:
-        with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4)) as container:
-            stream = video_stream(container, uri)
+        still = read_still(io.BytesIO(mp4), uri, len(mp4))
+        with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4), still=still) as container:
+            stream = video_stream(container, uri, still=still)
             size = f"{stream.width}x{stream.height}"
-            n_frames, fps = stream.frames, stream.average_rate
+            n_frames, fps = stream.frames if still is None else 1, stream.average_rate
     except Exception as error:  # noqa: BLE001 - damage may raise anything; it becomes a finding
-        return [(f"it cannot be opened: {error}", "an MP4")]
+        return [(f"it cannot be opened: {error}", "an MP4 or a picture")]
     wanted_fps = float(rate_of(sample))
     pairs = [
         (size, f"{sample['width']}x{sample['height']}"),
@@ -65,9 +68,12 @@ def frame_differences(
     """Compares the decoded frames with the JSON; returns pairs of found and expected."""
     first_s: float | None = None
     try:
-        with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4)) as container:
-            stream = video_stream(container, uri)
-            reader = FrameReader(container, stream, uri, threads=threads, max_pixels=MAX_PIXELS)
+        still = read_still(io.BytesIO(mp4), uri, len(mp4))
+        with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4), still=still) as container:
+            stream = video_stream(container, uri, still=still)
+            reader = FrameReader(
+                container, stream, uri, threads=threads, max_pixels=MAX_PIXELS, still=still
+            )
             for frame in reader:
                 if first_s is None:
                     first_s = float(frame.pts * reader.time_base)
@@ -95,8 +101,9 @@ def rate_of(sample: dict[str, Any]) -> Fraction:
         return Fraction(str(sample.get("fps_fraction") or sample["fps"]))
 
 
-NEEDED = ("json", "mp4", "txt")
-ALLOWED = frozenset({*NEEDED, "npy", "id"})
+NEEDED = ("json", "txt")
+"""Members of each sample, besides the clip's file."""
+ALLOWED = frozenset({*NEEDED, *CLIP_FORMATS, "npy", "id"})
 MAX_VALUE_BYTES = MAX_MP4_BYTES = 2 << 30
 
 
@@ -110,6 +117,7 @@ class SampleFields(BaseModel, strict=True):
     width: PositiveInt
     height: PositiveInt
     mp4_sha256: str
+    format: ClipFormat = "mp4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +180,8 @@ class _ReadSample:
     offset: int
     sizes: dict[str, int] = field(default_factory=dict)
     repeated: list[str] = field(default_factory=list)
+    formats: list[str] = field(default_factory=list)
+    """Suffixes of the clip's file; more than one is a fault."""
     mp4_offset: int = -1
     json: bytes | None = None
     text: bytes = b""
@@ -317,7 +327,8 @@ class TarCheck:
             sample.repeated.append(member.suffix)
             return
         sample.sizes[member.suffix] = member.bytes
-        if member.suffix == "mp4":
+        if member.suffix in CLIP_FORMATS:
+            sample.formats.append(member.suffix)
             sample.mp4_offset = member.data_offset
             digest, parts = hashlib.sha256(), []
             for chunk in reader.chunks(member):
@@ -369,13 +380,17 @@ class TarCheck:
         self._read_sides(sample)
         path, allowed = f"{self._path}#{sample.key}", self.rules.allowed
         missing = [name for name in NEEDED if name not in sample.sizes]
-        others = sorted(sample.sizes.keys() - allowed) + sample.repeated
+        missing += [] if sample.formats else ["mp4"]
+        others = sorted(sample.sizes.keys() - allowed) + sample.repeated + sample.formats[1:]
         if missing or others:
             actual = ", ".join([f"no {n}" for n in missing] + [f"another {n!r}" for n in others])
-            perhaps = ", ".join(sorted(allowed - {*NEEDED}))
-            expected = f"one each of json, mp4, txt, and perhaps {perhaps}"
+            perhaps = ", ".join(sorted(allowed - {*NEEDED, *CLIP_FORMATS}))
+            expected = (
+                f"one each of json, mp4 (of an image {', '.join(CLIP_FORMATS[1:])}), txt, and "
+                f"perhaps {perhaps}"
+            )
             self._add(FindingCode.MEMBERS, path, actual, expected)
-        position, n_bytes = len(self._keys), sample.sizes.get("mp4", -1)
+        position, n_bytes = len(self._keys), sample.sizes.get("".join(sample.formats[:1]), -1)
         self._closed.add(sample.key)
         self._keys.append(sample.key)
         self._numbers.append((sample.offset, sample.mp4_offset, n_bytes))
@@ -397,7 +412,10 @@ class TarCheck:
             row |= {"offset": sample.mp4_offset, "bytes": n_bytes}
             self._digests[-1] = row_digest(row)
         self.seen(max(0, n_bytes))
-        if fields is not None and "mp4" in sample.sizes:
+        if fields is not None and sample.formats:
+            if sample.formats[0] != fields.get("format", "mp4"):
+                expected = f"{fields.get('format', 'mp4')}, as its JSON says"
+                self._add(FindingCode.MEMBERS, path, sample.formats[0], expected)
             self._check_mp4(sample, fields, path, self.decoded is None or position in self.decoded)
 
     def _check_mp4(
@@ -407,7 +425,8 @@ class TarCheck:
             actual = f"sha256 {sample.mp4_sha256}"
             self._add(FindingCode.MP4_HASH, path, actual, fields["mp4_sha256"])
         if sample.mp4 is None:
-            self._add(FindingCode.MP4_HEADER, path, f"{sample.sizes['mp4']} bytes", "at most 2 GiB")
+            n_bytes = sample.sizes[sample.formats[0]]
+            self._add(FindingCode.MP4_HEADER, path, f"{n_bytes} bytes", "at most 2 GiB")
             return
         for actual, expected in header_differences(sample.mp4, fields, path):
             self._add(FindingCode.MP4_HEADER, path, actual, expected)

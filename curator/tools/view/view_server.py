@@ -238,7 +238,7 @@ class _Pages:
 
     async def mp4(self, request: Request) -> Response:
         clip_id, store = request.path_params["clip_id"], self._run.finished.store
-        shard, offset, n_bytes = await run_in_threadpool(self._run.mp4_of, clip_id)
+        shard, offset, n_bytes, kind = await run_in_threadpool(self._run.mp4_of, clip_id)
         headers = {"Accept-Ranges": "bytes"}
         start, end = 0, n_bytes
         # For several spans, or other units, a server may send the whole MP4.
@@ -251,7 +251,7 @@ class _Pages:
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{n_bytes}"
         data = await run_in_threadpool(store.read_range, shard, offset + start, offset + end)
         status = 206 if "Content-Range" in headers else 200
-        return Response(data, status, headers, media_type="video/mp4")
+        return Response(data, status, headers, media_type=kind)
 
 
 def _span(first: str, last: str, n_bytes: int) -> tuple[int, int] | None:

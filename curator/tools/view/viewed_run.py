@@ -18,6 +18,8 @@ from pydantic import BaseModel
 
 from curator.errors import UsageError
 from curator.measures.filtering import Mask
+from curator.records.clips import ClipFormat, format_of
+from curator.records.sources import Medium
 from curator.tables.candidate_store import read_all_pictures
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import KeyIndex
@@ -54,6 +56,9 @@ _CARD = (
     "cluster", "duplicate_of",
 )  # fmt: skip
 """Columns of a clip that its card has as they are."""
+_MEDIA_TYPES: dict[ClipFormat, str] = {
+    "mp4": "video/mp4", "jpg": "image/jpeg", "png": "image/png", "webp": "image/webp",
+}  # fmt: skip
 Side = Literal["kept", "rejected", "gained", "lost"]
 Json = dict[str, Any]
 
@@ -287,13 +292,14 @@ class ViewedRun:
                     self._pictures.popitem(last=False)
             return self._pictures.get(clip_id, [])
 
-    def mp4_of(self, clip_id: str) -> tuple[str, int, int]:
-        """Returns the tar of a clip's MP4, first byte and length; `UsageError` without one."""
+    def mp4_of(self, clip_id: str) -> tuple[str, int, int, str]:
+        """Returns the tar of a clip's file, first byte, length, and type; `UsageError` without."""
         self.refuse_removed()
         (clip,) = self._clips([self.row_of(clip_id)])
         if clip.shard is None or clip.mp4_offset is None:
             raise UsageError(f"clip {clip_id} is {clip.decision} and in no tar")
-        return clip.shard, clip.mp4_offset, clip.mp4_bytes
+        kind = _MEDIA_TYPES[format_of(clip.format)]
+        return clip.shard, clip.mp4_offset, clip.mp4_bytes, kind
 
     def source_mp4(self, clip_id: str) -> bytes:
         """Returns an unwritten clip, decoded from its source; `UsageError` if it cannot."""
@@ -371,12 +377,16 @@ class ViewedRun:
 
     def _facts(self, clip: ClipRow, then: str | None) -> Json:
         mark = self.marks.get(clip.clip_id)
+        is_picture = clip.medium == Medium.IMAGE
+        is_written = clip.shard is not None and clip.mp4_offset is not None
         facts = {name: getattr(clip, name) for name in _CARD} | {
             "then": then,
             "reasons": clip.reasons or [],
             "tags": clip.tags or [],
             "size": [clip.width, clip.height],
-            "can_play": clip.shard is not None and clip.mp4_offset is not None,
+            "can_play": is_written and not is_picture,
+            "is_picture": is_picture,
+            "is_written": is_written,
             "mark": None if mark is None else _mark_facts(mark),
         }
         return {name: clean(value) for name, value in facts.items()}

@@ -25,7 +25,7 @@ OF_REPORT = "out/report/previews/0123456789abcdef01234567.mp4"
             f"{OF_REPORT} /films/{OF_REPORT} s3://b/{OF_REPORT}",
         ),
         (
-            NameKind.VIDEO,
+            NameKind.SOURCE,
             "a.mp4 README.mp4 c.gif e.ts g.3gp 00000.MTS M2U00001.MPG VTS_01_1.VOB "
             "C0001.MXF GX010001.360 VID.insv seg.m4s A001.R3D A.braw A.CRM "
             "A.rmf A.ari A.arx A.cine A.nev A.MLV A.mcraw A.krw "

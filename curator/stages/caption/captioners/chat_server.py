@@ -318,7 +318,8 @@ def body_of(request: Request, frames: Frames, config: ModelConfig, *, guided: bo
 
 def _shown(frames: Frames, config: ModelConfig) -> list[dict[str, Any]]:
     times = [f"{round(time_s, 2):g} s" for time_s in frames.times_s]
-    if frames.jpegs and config.frames_as == "video":
+    # A single frame is a picture: servers refuse videos of one frame.
+    if len(frames.jpegs) > 1 and config.frames_as == "video":
         words = f"Frames of the video from {times[0]} to {times[-1]}:"
         return [_text(words), _file("video", "video/mp4", mp4_of(frames))]
     return [

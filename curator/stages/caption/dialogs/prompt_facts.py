@@ -28,6 +28,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeGuard
 
 from curator.records.clips import Clip
+from curator.records.sources import Medium
 from curator.stages.caption.caption_records import Event, Window, WindowMetadata
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import as_data
@@ -106,11 +107,15 @@ def camera_words(tags: Sequence[str], speed: float | None) -> str | None:
 
 
 def _measured(clip: Clip) -> Iterator[str]:
-    words = camera_words(clip.tags or (), clip.scores["camera_motion"])
-    yield f"Camera, measured over the whole clip: {words or 'its motion is not known'}"
+    size = f", {clip.width}x{clip.height} pixels" if clip.width and clip.height else ""
     fps = clip.written_fps
-    if clip.n_frames and fps:
-        size = f", {clip.width}x{clip.height} pixels" if clip.width and clip.height else ""
+    is_still = clip.medium == Medium.IMAGE
+    if is_still:
+        yield f"A still image, not a video: nothing moves, and there is no camera motion{size}"
+    else:
+        words = camera_words(clip.tags or (), clip.scores["camera_motion"])
+        yield f"Camera, measured over the whole clip: {words or 'its motion is not known'}"
+    if clip.n_frames and fps and not is_still:
         seconds = clip.n_frames / fps
         yield f"The whole clip: {seconds:.1f} seconds, {fps:.4g} frames per second{size}"
     if clip.content_type:
@@ -334,7 +339,8 @@ def _caption(
         camera = camera_words(clip.tags or (), clip.scores["camera_motion"]) or ""
         if camera.startswith("the camera"):
             sentences.append(camera.capitalize())
-    sentences.append(f"{seconds:.1f} seconds of video")
+    if clip is None or clip.medium != Medium.IMAGE:
+        sentences.append(f"{seconds:.1f} seconds of video")
     return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences)
 
 

@@ -374,6 +374,7 @@ function takeOut(at) {
 function video(clip) {
   const path = `clip/${clip.clip_id}.mp4`;
   const unplayed = () => quiet(request(path, { headers: { Range: "bytes=0-0" } }).then(() => fail("this browser cannot play the clip's codec", path)));
+  if (clip.is_picture) return element("img", { className: "still", alt: "", src: clip.is_written ? path : `picture/${clip.clip_id}/middle.jpg` });
   if (clip.can_play) return element("video", { controls: true, muted: true, loop: true, preload: "auto", src: path, onerror: unplayed });
   const still = element("img", { className: "still", alt: "", src: `picture/${clip.clip_id}/middle.jpg` });
   return element("div", {}, still, strip(clip, still), element("button", { type: "button", onclick: (event) => quiet(fromSource(clip, still, event.target)) }, "play it from its source"));
