@@ -64,21 +64,22 @@ def surroundings() -> object:
 
 def code_now() -> ImportableCode:
     """`importable_code`, which looks at links of a hundred folders, once for equal modules."""
-    # By identity: some modules import others when they are asked for their file.
-    names = [name for name in sys.modules if "." not in name]
-    modules = [sys.modules[name] for name in names]
+    # By identity: some modules import others when they are asked for their file. A copy, because
+    # threads import.
+    modules = {name: module for name, module in sys.modules.copy().items() if "." not in name}
     folder = None
     with suppress(OSError):
         folder = os.getcwd()
     where = folder, os.path.expanduser("~"), os.environ.get("LD_LIBRARY_PATH")
-    key = (*where, *sys.path, *names, *modules)
+    key = (*where, *sys.path, *modules, *map(id, modules.values()))
     if key not in _CODE:
         _CODE.clear()
-        _CODE[key] = importable_code()
-    return _CODE[key]
+        # The modules stay, so that no other one gets their identity.
+        _CODE[key] = importable_code(), modules
+    return _CODE[key][0]
 
 
-_CODE: dict[object, ImportableCode] = {}
+_CODE: dict[object, tuple[ImportableCode, object]] = {}
 
 
 def variables() -> dict[str, str]:

@@ -6,7 +6,9 @@ The tests of `gpu`, `mds`, `sql` and `loading-ray` are among those of the code t
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from curator.cli import main
 from curator.installation import install_extra
@@ -43,7 +45,7 @@ def places(tmp_path: Path) -> dict[str, str]:
     (vae / "config.json").write_text(
         '{"_class_name": "AutoencoderKLHunyuanVideo", "latent_channels": 16, "scaling_factor": 1}'
     )
-    (vae / "diffusion_pytorch_model.safetensors").touch()
+    save_file({"weight": np.zeros(1, np.float32)}, vae / "diffusion_pytorch_model.safetensors")
     return {"film": str(film), "out": str(tmp_path / "out"), "vae": str(vae)}
 
 
