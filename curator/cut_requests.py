@@ -20,6 +20,7 @@ from curator.stage import PLACE_IN_SOURCE, ClipFacts
 MAX_VARIABLE_FPS = Fraction(1000)
 """Highest frame rate at which a source with a variable rate is written. Cameras film at up to 960
 frames/s, and an absurd time base must not cause millions of frames."""
+_MICROS = 1_000_000
 
 
 def target_n_frames(request: CutRequest) -> int:
@@ -42,6 +43,21 @@ def frame_plan(request: CutRequest) -> NDArray[np.int64]:
     plan = np.searchsorted(request.frame_pts, times, side="right") - 1
     within: NDArray[np.int64] = np.clip(plan, 0, n_source - 1)
     return within
+
+
+def picture_delay(request: CutRequest) -> Fraction:
+    """Returns how much later than in the source pictures are shown in the written clip, in seconds.
+
+    A constant rate moves frames of a variable rate to its grid, by up to 3/4 of a frame. Sound
+    moves with them, by the median over all frames.
+    """
+    if not (request.is_vfr or request.is_resampled):
+        return Fraction(0)
+    plan = frame_plan(request)
+    written = np.flatnonzero(np.diff(plan, prepend=-1))
+    source_s = (request.frame_pts[plan[written]] - request.frame_pts[0]) * float(request.time_base)
+    delay_s = float(np.median(written / float(request.fps) - source_s))
+    return Fraction(round(delay_s * _MICROS), _MICROS)
 
 
 def source_frames(track: SourceFrames, clip: ClipFacts) -> NDArray[np.int64]:

@@ -11,8 +11,8 @@ from place import Place
 from synced_films import CASES, RECIPE, own_offset_s, window_offsets_s
 
 NAMES = (
-    "aac_44k.mp4", "late.mp4", "trimmed.mp4", "fragments.mp4", "pcm.mov", "late.mkv", "opus.webm",
-    "late.ts", "mp3.avi",
+    "aac_44k.mp4", "late.mp4", "trimmed.mp4", "fragments.mp4", "no_edits.mp4", "pcm.mov",
+    "late.mkv", "opus.webm", "late.ts", "mp3.avi",
 )  # fmt: skip
 """`benchmarks/sound.py` measures all of them."""
 MOST_S = 0.005

@@ -27,7 +27,7 @@ from av.audio.stream import AudioStream
 from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
-from curator.cut_requests import frame_plan, target_n_frames
+from curator.cut_requests import frame_plan, picture_delay, target_n_frames
 from curator.errors import CutError, DecodeError, ErrorCode
 from curator.media.clip_audio import CannotSeekError, SpanAudio, add_audio, audio_of_span
 from curator.media.container import (
@@ -152,7 +152,7 @@ class ClipCutter:
                 not_copied, copy_frames = error.reason, error.n_frames
         clip = self._encoded(request)
         clip.not_copied, clip.copy_frames = not_copied, copy_frames
-        start = request.frame_pts[0] * request.time_base
+        start = request.frame_pts[0] * request.time_base - picture_delay(request)
         try:
             clip.mp4, clip.audio = self._with_audio(clip.mp4, request, start, clip.n_frames)
         except av.error.FFmpegError as error:

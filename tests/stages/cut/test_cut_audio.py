@@ -208,6 +208,25 @@ def test_a_variable_rate_keeps_its_sound(tmp_path: Path) -> None:
     assert onset_s(clip.mp4) == pytest.approx(meant_s, abs=0.001)
 
 
+@pytest.mark.parametrize("late_ticks", [9, 13, 27])
+def test_sound_moves_with_pictures_that_a_grid_moves(late_ticks: int, tmp_path: Path) -> None:
+    """Pins a rate that is constant but for one interval: no frame after it is on the grid."""
+    pictures, sounds, path = (tmp_path / name for name in ("p.mp4", "s.mp4", "film.mp4"))
+    ticks = [0, *range(20 + late_ticks, 2000 + late_ticks, 20)]
+    film = list(moving_texture(len(ticks), width_px=192, height_px=108))
+    film[40:] = [np.full_like(film[0], 255)] * len(film[40:])
+    write_video(pictures, film, pts=ticks, time_base=Fraction(1, 600))
+    write_film(sounds, [Sound(wave=beep(4, ticks[40] / 600))], n_frames=100)
+    with_pictures_of(pictures, sounds, path)
+    clip, _ = clip_of(path, 0, 90)
+    assert clip.cut_mode == "encode"
+    with av.open(io.BytesIO(clip.mp4), mode="r") as container:
+        shown = [frame.to_ndarray(format="gray").mean() for frame in container.decode(video=0)]
+    bright_s = float(np.argmax(np.array(shown) > 240) / clip.fps)
+    assert abs(bright_s - ticks[40] / 600) > 0.005
+    assert onset_s(clip.mp4) == pytest.approx(bright_s, abs=0.001)
+
+
 def test_where_audio_is_missing_or_ends_the_clip_says_so_or_is_silent(tmp_path: Path) -> None:
     """Pins `none` for sources without audio and for times at which there is none."""
     mute, short = tmp_path / "mute.mp4", tmp_path / "short.mp4"
