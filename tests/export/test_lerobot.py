@@ -12,8 +12,10 @@ import pytest
 import yaml
 from captioned import work_here
 from counted_rows import N_FRAMES, RECIPE, WithRows, stages, write_csv, write_films
+from numbered_films import number_of
 
 from curator.cli import main
+from curator.loading import ClipDataset, ClipLoader
 from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 
 FIRST = N_FRAMES + 1
@@ -133,3 +135,28 @@ def test_other_rates_and_sizes_are_refused(
     command = ["export", str(place.out), str(tmp_path / "to"), "--format", "lerobot"]
     assert main(command) == EXIT_USAGE
     assert message in capsys.readouterr().err
+
+
+def test_exported_rows_come_in_again(counted: WithRows, tmp_path: Path) -> None:
+    """Pins the annotator `rows` on LeRobot's own tables, by episode."""
+    root = exported(counted, tmp_path / "to")
+    data = root / "data" / "chunk-000" / "file-000.parquet"
+    videos = sorted((root / "videos" / "observation.images.main" / "chunk-000").iterdir())
+    lines = [f"{path},{number}" for number, path in enumerate(videos)]
+    manifest = tmp_path / "episodes.csv"
+    manifest.write_text("\n".join(["uri,episode", *lines]))
+    place = WithRows(manifest, tmp_path / "out", recipe=counted.recipe)
+    place.run(
+        stages(
+            table=str(data), time="timestamp", unit="s", columns=["observation.state"],
+            source="episode_index", source_value="meta.episode",
+        )
+    )  # fmt: skip
+    dataset = ClipDataset(str(place.out), frames=9, batch_size=1, members=["rows"])
+    n_clips = 0
+    for batch in ClipLoader(dataset, num_workers=0):
+        frames = batch["video"][0].movedim(0, -1).numpy()
+        shown = np.array([number_of(frame) for frame in frames])
+        np.testing.assert_array_equal(batch["rows"][0], np.stack([shown, shown / 2], axis=1))
+        n_clips += 1
+    assert n_clips == len(place.clips()) >= 3
