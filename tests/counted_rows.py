@@ -40,14 +40,17 @@ def frame_times_s(path: Path) -> list[float]:
         return [float((each - pts[0]) * stream.time_base) for each in pts]
 
 
-def rows_of(path: Path) -> list[tuple[float, int, float]]:
-    """A row for each frame but every fifth, in no order, up to 0.4 of a frame from its time."""
+def rows_of(path: Path, lost: int = LOST) -> list[tuple[float, int, float]]:
+    """A row for each frame but every fifth, in no order, up to 0.4 of a frame from its time.
+
+    `lost` is the distance of frames without a row, or more than the frames for none.
+    """
     times_s = frame_times_s(path)
     rng = np.random.default_rng(len(path.name))
     rows = []
     for number, at_s in enumerate(times_s):
         near_s = min(abs(at_s - other) for n, other in enumerate(times_s) if n != number)
-        if number % LOST:
+        if number % lost:
             rows.append(((at_s + rng.uniform(-0.4, 0.4) * near_s) * 1000, number, number / 2))
     rng.shuffle(rows)
     return [(float(t), int(number), float(half)) for t, number, half in rows]
@@ -74,13 +77,17 @@ def write_films(folder: Path) -> None:
     )  # fmt: skip
 
 
-def write_csv(folder: Path, names: Sequence[str] = ("long.mp4", "short.mp4", "vfr.mkv")) -> None:
+def write_csv(
+    folder: Path, names: Sequence[str] = ("long.mp4", "short.mp4", "vfr.mkv"), lost: int = LOST
+) -> None:
     """Writes a table beside each film."""
     for name in names:
         with (folder / name).with_suffix(".csv").open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["note", "half", "t", "number"])
-            writer.writerows(["x", half, t, number] for t, number, half in rows_of(folder / name))
+            writer.writerows(
+                ["x", half, t, number] for t, number, half in rows_of(folder / name, lost)
+            )
 
 
 @dataclass(frozen=True)

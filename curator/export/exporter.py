@@ -35,6 +35,7 @@ FORMATS: Mapping[str, str] = {
     "opensora": "curator.export.video_folders:OpenSora",
     "cogvideo": "curator.export.video_folders:CogVideo",
     "mds": "curator.export.mds:Mds",
+    "lerobot": "curator.export.lerobot:LeRobot",
     "parquet": "curator.export.parquet_table:ParquetTables",
     "frames": "curator.export.frame_tars:FrameTars",
     "energon": "curator.export.tar_indexes:Energon",

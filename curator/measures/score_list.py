@@ -84,6 +84,7 @@ _PAGE_HEAD = """# Scores
 
 Each score is a column of `clips`, for kept and rejected clips. A rule of the recipe can bound each
 score. An *overlay sample* is a sample in which overlays are detected, by default 1 per second.
+Scores that are for *videos only* are null for still images, and no rule on them rejects an image.
 `curate scores --markdown` prints this page.
 """
 _TABLE_HEAD = """| score | unit | range and direction | meaning | aggregate | reasons |
@@ -170,7 +171,10 @@ class Measures:
             for name in names:
                 spec = self.specs[name]
                 how = _how(aggregates.get(name, spec.how))
-                cells = spec.unit, spec.range, spec.meaning, how, _reasons(spec)
+                meaning = spec.meaning
+                if Medium.IMAGE not in spec.media:
+                    meaning += "; videos only"
+                cells = spec.unit, spec.range, meaning, how, _reasons(spec)
                 page += f"| `{name}` | {' | '.join(cells)} |\n"
         return page
 

@@ -8,7 +8,7 @@ increase. Frames keep FFmpeg's format; nothing is converted at full size.
 import struct
 import sys
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -30,9 +30,11 @@ from curator.media.container import (
     orientation_of,
 )
 from curator.media.damaged_frames import DamagedFrames
-from curator.media.still_images import StillImage, as_frame
+from curator.media.still_images import StillImage
 from curator.media.stream_headers import FrameNumbers, header_sets, is_unambiguous, parameter_sets
 
+Convert = Callable[[av.VideoFrame, StillImage, str], tuple[av.VideoFrame, bool]]
+"""Returns a picture, and whether its file shows the same; arguments as of `as_frame`."""
 DECODER_OPTIONS = {"export_side_data": "venc_params"}
 """Makes FFmpeg's decoders attach quantisers to frames."""
 
@@ -288,8 +290,9 @@ class FrameReader:
             count where the frames name none.
         shows_damaged: Whether frames without their references are decoded, and count as damaged.
             FFmpeg's decoder of HEVC drops them otherwise.
-        still: The container as a still image: its one picture becomes opaque, sRGB, of 8 bits.
-            Damage that FFmpeg finds fails the image.
+        still: The container as a still image, of which damage that FFmpeg finds fails the image.
+        convert: Makes of the picture of a still image one that is opaque, in sRGB, of 8 bits:
+            `still_pictures.as_frame`. None leaves the picture as it is.
     """
 
     marks_untimed = True
@@ -310,8 +313,9 @@ class FrameReader:
         colours: Colours | None = None,
         shows_damaged: bool = False,
         still: StillImage | None = None,
+        convert: Convert | None = None,
     ) -> None:
-        self._still = still
+        self._still, self._convert = still, convert
         self._audio = audio
         self._declared = declared_colours(stream) if colours is None else colours
         self.container = container
@@ -439,8 +443,8 @@ class FrameReader:
         self._name_colours(picture)
         if not report.sizes:
             self._see_first(picture)
-        if self._still is not None:
-            picture, is_same = as_frame(picture, self._still, self.uri)
+        if self._still is not None and self._convert is not None:
+            picture, is_same = self._convert(picture, self._still, self.uri)
             report.is_converted = not is_same
         size = (picture.width, picture.height)
         if size != self._size:

@@ -226,7 +226,8 @@ def table_of(*clips: tuple[int, int, float, float]) -> pa.Table:
     rows = []
     for width, height, fps, mean in clips:
         rows.append({
-            "medium": "video", "width": width, "height": height, "written_fps": fps, "n_frames": round(10 * fps),
+            "medium": "video", "width": width, "height": height, "written_fps": fps,
+            "n_frames": round(10 * fps),
             "fps_fraction": str(Fraction(fps).limit_denominator(1001)), "time_base": "1/90000",
             "start_frame": 7, "end_frame": 7 + round(10 * mean), "start_pts": 900,
             "end_pts": 900_900, "is_vfr": fps != mean,
@@ -287,7 +288,8 @@ def test_the_share_of_repeated_frames_is_that_of_the_written_clip(most: int | No
         )
         span = Span(start_frame=0, end_frame=n_source, shot=0)
         clip = {
-            "medium": "video", "written_fps": float(own), "fps_fraction": str(own), "time_base": "1/90000",
+            "medium": "video", "written_fps": float(own), "fps_fraction": str(own),
+            "time_base": "1/90000",
             "is_vfr": False, "n_frames": n_source, "start_frame": 0, "end_frame": n_source,
             "start_pts": 900, "end_pts": int(times[-1]), "width": 640, "height": 360,
         }  # fmt: skip

@@ -12,7 +12,8 @@ from curator.errors import DecodeError, ErrorCode, SourceError
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.media.encode import Upright
-from curator.media.still_images import encoded_image, exif_orientation, read_still
+from curator.media.still_images import exif_orientation, read_still
+from curator.media.still_pictures import as_frame, encoded_image
 
 Pixels = NDArray[np.uint8]
 FORMATS = ("jpeg", "png", "webp", "avif")
@@ -41,7 +42,9 @@ def shown(data: bytes) -> tuple[Pixels, FrameReader]:
     assert still is not None
     with open_container(file, "x", n_bytes=len(data), still=still) as container:
         stream = video_stream(container, "x", still=still)
-        reader = FrameReader(container, stream, "x", threads=2, max_pixels=1 << 24, still=still)
+        reader = FrameReader(
+            container, stream, "x", threads=2, max_pixels=1 << 24, still=still, convert=as_frame
+        )
         frames = list(reader)
         assert len(frames) == 1
         report = reader.report

@@ -13,6 +13,7 @@ from curator.tables.source_table import SourceTable, SourceTotals
 
 def probe(uri: str, source_id: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
     header = {"width": 320, "height": 180, "header_n_frames": 75, "codec": "h264", "fps": "25"}
+    header["medium"] = "video"
     return {"uri": uri, "bytes": 10, "version": "1", "source_id": source_id} | header | more
 
 

@@ -29,6 +29,7 @@ from curator.media.nvdec import NotOnDeviceError, NvdecReader
 from curator.media.prefetch import ahead
 from curator.media.source_segments import Segment
 from curator.media.still_images import StillImage, read_still
+from curator.media.still_pictures import as_frame
 from curator.models.transnet import needs_smoothing
 from curator.records.sources import Note
 from curator.records.tracks import DAMAGED, Track
@@ -164,6 +165,7 @@ class SourceDecode:
             with_quantizer="pictures" in measuring.families,
             shows_damaged=True,
             still=self._still,
+            convert=as_frame,
             **limits,
         )
 

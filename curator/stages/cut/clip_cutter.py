@@ -52,7 +52,8 @@ from curator.media.packet_copy import (
     packets_of_span,
     refuse_stream,
 )
-from curator.media.still_images import StillFormat, StillImage, encoded_image, read_still
+from curator.media.still_images import StillFormat, StillImage, read_still
+from curator.media.still_pictures import as_frame, encoded_image
 from curator.records.clips import AudioMode, ClipFormat
 from curator.records.cuts import CutClip, CutRequest, NotCopied
 from curator.stage import ClipFrames, PixelStage
@@ -391,6 +392,7 @@ class ClipCutter:
             colours=self._colours,
             shows_damaged=earlier_s is None,
             still=self._still,
+            convert=as_frame,
         )
         self._report = frames.report
         if earlier_s is not None:
