@@ -51,8 +51,8 @@ CANDIDATES += "window_fps: double; seconds: double"
 CUTS = """
 clip_id: string; cut_mode: string; format: string; copy_frames: int32; crf: int32; audio: string;
 start_frame: int64; end_frame: int64; start_s: double; end_s: double; start_pts: int64;
-end_pts: int64; n_frames: int32; width: int32; height: int32; crop_x: int32; crop_y: int32; crop_width: int32;
-crop_height: int32; mp4_bytes: int64; mp4_sha256: string; mp4: binary
+end_pts: int64; n_frames: int32; width: int32; height: int32; crop_x: int32; crop_y: int32;
+crop_width: int32; crop_height: int32; mp4_bytes: int64; mp4_sha256: string; mp4: binary
 """
 
 
