@@ -42,16 +42,17 @@ duplicate_overlap_s: double; cluster: int32; caption: string; caption_model: str
 caption_failure: string; caption_alignment: double; bucket: string; shard: string; key: string;
 mp4_offset: int64; mp4_bytes: int64; mp4_sha256: string; cut_fingerprint: string; cut_mode:
 string; format: string; copy_frames: int32; crf: int32; audio: string; scale_factor: double;
-cropped_share: double; rate_factor: double; repeated_share: double; window_frames: int32; window_fps: double
+cropped_share: double; rate_factor: double; repeated_share: double; window_frames: int32;
+window_fps: double
 """
 CANDIDATES = f"{MEASURED} content_type: string; tags: list<item: string>; "
 CANDIDATES += "rate_factor: double; repeated_share: double; window_frames: int32; "
 CANDIDATES += "window_fps: double; seconds: double"
 CUTS = """
 clip_id: string; cut_mode: string; format: string; copy_frames: int32; crf: int32; audio: string;
-start_frame: int64; end_frame: int64; start_s: double; end_s: double; start_pts: int64; end_pts: int64;
-n_frames: int32; width: int32; height: int32; crop_x: int32; crop_y: int32; crop_width: int32;
-crop_height: int32; mp4_bytes: int64; mp4_sha256: string; mp4: binary
+start_frame: int64; end_frame: int64; start_s: double; end_s: double; start_pts: int64;
+end_pts: int64; n_frames: int32; width: int32; height: int32; crop_x: int32; crop_y: int32;
+crop_width: int32; crop_height: int32; mp4_bytes: int64; mp4_sha256: string; mp4: binary
 """
 
 
