@@ -270,6 +270,9 @@ def _floats(column: pa.ChunkedArray) -> Values:
 
 def _is_other(clips: ColumnSource, media: Set[Medium]) -> Mask:
     """Returns the mask of clips of other media than these, bool [N]."""
+    if media >= PICTURED:
+        # No stage makes clips of other media; tables with columns of annotators alone have none.
+        return np.zeros(clips.num_rows, np.bool_)
     others = pa.array([str(medium) for medium in Medium if medium not in media], pa.string())
     return np.asarray(pc.is_in(clips["medium"], value_set=others), np.bool_)
 

@@ -189,7 +189,8 @@ class TrackParts:
         if not (spans or len(regions) or is_removed.all()):
             # Other sources may have the same title card or black picture.
             is_moving = moving_frames(result.luma_mean, result.luma_spread)
-            is_removed &= is_moving[result.thumbnail_frame]
+            # Without luma, which another part has, a known picture is taken out.
+            is_removed &= is_moving[result.thumbnail_frame] if len(is_moving) else True
         shown &= ~is_removed
         thumbnails = tuple(result.thumbnails[at] for at in np.flatnonzero(shown))
         return replace(result, thumbnail_frame=result.thumbnail_frame[shown], thumbnails=thumbnails)

@@ -71,7 +71,7 @@ def test_clips_that_fit_no_bucket_as_written(place: Films, monkeypatch: pytest.M
     monkeypatch.setattr(
         written_clips,
         "bucket_of",
-        lambda w, h, n, buckets: None if n == shortest else whole(w, h, n, buckets),
+        lambda w, h, n, buckets, **of: None if n == shortest else whole(w, h, n, buckets, **of),
     )
     rejected_once(place, "no_bucket", monkeypatch)
     (clip,) = place.clips("rejected")
