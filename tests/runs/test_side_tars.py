@@ -3,6 +3,7 @@
 Films show the number of each frame, and the values are the numbers that the annotator saw.
 """
 
+import importlib
 import io
 import json
 import re
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -392,4 +393,33 @@ def test_a_growing_output_keeps_the_values_of_earlier_generations(
     values = place.values()
     assert sorted(v[0] for v in values.values()) == [8, 12, 12, 20, 30]
     assert all(v[1] is None or v[1].tolist() == [*range(v[0])] for v in values.values())
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK
+
+
+def test_another_place_of_a_family_is_applied_to_all_generations(
+    plain: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that a manifest, with one declaration for each family, describes all generations.
+
+    Without it, readers would refuse a value of another clip where clips share it.
+    """
+    sources = shutil.copytree(plain.sources, tmp_path / "in")
+    place = Sides(sources, tmp_path / "out", recipe=plain.recipe)
+    both = (place.stages(NUMBERS % 0, LENGTHS), "run.mode=growing", "run.generation_hours=0.0001")
+    (family,) = importlib.import_module("own_sides").Lengths.families
+    with monkeypatch.context() as patch:
+        patch.setattr("own_sides.Lengths.families", (replace(family, place="side"),))
+        place.run(*both)
+    for number, width in enumerate((96, 80)):
+        frames = (frame[:, :width] for frame in numbered(30))
+        write_video(sources / f"e{number}.mp4", frames, fps=Fraction(25))
+    summary = place.run(*both[:2], "run.generation_hours=1")
+    assert summary["work"]["lengths_made"] == 1
+    assert {v["name"]: v["place"] for v in place.manifest["members"].values()} == {
+        "numbers": "side",
+        "lengths": "shared",
+    }
+    values = place.values().values()
+    assert sorted(v[0] for v in values) == [8, 12, 12, 20, 30, 30]
+    assert all(set(v[2].tolist()) == {v[0]} for v in values)
     assert main(["verify", str(place.out), "--json"]) == EXIT_OK
