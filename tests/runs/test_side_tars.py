@@ -116,7 +116,7 @@ class Sides(Place):
     def main_tars(self) -> dict[str, str]:
         return {name: digest for name, digest in self.tars().items() if "/side/" not in name}
 
-    def values(self, out: str | None = None, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    def values(self, out: str | list[str] | None = None, **options: Any) -> dict[str, Any]:  # noqa: ANN401
         dataset = ClipDataset(
             out or str(self.out), members=["numbers", "lengths"], video=False,
             whole_clip_values=True, batch_size=1, **options,
@@ -240,6 +240,24 @@ def test_values_move_between_the_samples_and_tars_of_their_own(place: Sides, own
     assert not summary["work"].get("numbers_made")
     assert set(place.sides()) == {"numbers.npy", "lengths.npy"}
     place.check()
+
+
+def test_outputs_with_values_at_other_places_are_one_dataset(
+    finished: Sides, own: Path, tmp_path: Path
+) -> None:
+    """Pins that the place is no difference between values."""
+    sources = tmp_path / "in"
+    sources.mkdir()
+    write_video(sources / "f.mp4", numbered(26), fps=Fraction(25))
+    other = Sides(sources, tmp_path / "out", recipe=finished.recipe)
+    (own / "own_inside.py").write_text(re.sub('place="(side|shared)"', 'place="sample"', OWN))
+    other.run(other.stages(NUMBERS % 0, LENGTHS).replace("own_sides", "own_inside"))
+    assert not other.sides()
+    for outs in ([finished.out, other.out], [other.out, finished.out]):
+        values = finished.values([str(out) for out in outs]).values()
+        assert sorted(v[0] for v in values) == [8, 12, 12, 20, 26]
+        assert all(v[1] is None or v[1].tolist() == [*range(v[0])] for v in values)
+        assert all(set(v[2].tolist()) == {v[0]} for v in values)
 
 
 def test_lost_tars_beside_the_samples_are_found_and_made_again(place: Sides) -> None:
