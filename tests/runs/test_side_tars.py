@@ -355,6 +355,22 @@ def test_a_damaged_tar_beside_the_samples_is_refused(place: Sides, name: str) ->
     assert main(["verify", str(place.out), "--json"]) != EXIT_OK
 
 
+@pytest.mark.parametrize("name", ["64p_*/*.tar", "64p_*/*.tar.idx", ".nv-meta/split.yaml"])
+def test_verify_advises_a_run_that_restores_objects_beside_the_samples(
+    place: Sides, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (damaged,) = (place.out / "shards/side/numbers").glob(name)
+    before = damaged.read_bytes()
+    damaged.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    capsys.readouterr()
+    assert main(["verify", str(place.out), "--json"]) != EXIT_OK
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert re.search("run `curate run` again", finding["remedy"])
+    place.run(place.stages(NUMBERS % 0, LENGTHS))
+    assert damaged.read_bytes() == before
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK
+
+
 def test_shared_values_are_requested_once(finished: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins requests to an object store: the value of two clips is read once."""
     read: list[str] = []
