@@ -229,6 +229,48 @@ def test_other_values_of_a_family_write_its_tars_alone(place: Sides) -> None:
     assert main(["verify", str(place.out), "--json"]) == EXIT_OK
 
 
+RANDOM = '''"""An annotator whose values have another size each time."""
+
+import os
+
+from curator.family import Bytes, Family, Scope
+from curator.stage import Annotator, StageConfig
+
+
+class Noise(Annotator[StageConfig]):
+    """Random bytes."""
+
+    name, version, frames, columns = "noise", 1, (), ()
+    content = Bytes("application/octet-stream")
+    families = (Family("noise", Scope.CLIP, content, member="noise.bin", place="PLACE"),)
+
+    def process(self, unit):
+        return [os.urandom(600 + int.from_bytes(os.urandom(2))) for _ in unit]
+'''
+
+
+@pytest.mark.parametrize("where", ["side", "shared", "sample"])
+def test_values_of_another_size_change_no_tar_of_an_older_snapshot(
+    plain: Sides, own: Path, tmp_path: Path, where: str
+) -> None:
+    (own / f"own_noise_{where}.py").write_text(RANDOM.replace("PLACE", where))
+    place = plain.copy(tmp_path)
+    noise = place.stages(f"{{use: own_noise_{where}:Noise}}")
+
+    def values(snapshot: int) -> dict[str, bytes]:
+        options = {"members": ["noise"], "video": False, "batch_size": 1, "snapshot": snapshot}
+        dataset = ClipDataset(str(place.out), **options)
+        return {batch["key"][0]: batch["noise"][0] for batch in dataset}
+
+    place.run(noise)
+    first = values(2)
+    place.run(place.stages())
+    assert place.run(noise)["work"]["noise_made"] == 4
+    assert values(2) == first
+    assert values(4) != first
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK
+
+
 def test_values_move_between_the_samples_and_tars_of_their_own(place: Sides, own: Path) -> None:
     """Pins that the place of values is no reason to compute them again."""
     (own / "own_moved.py").write_text(OWN.replace('place="side"', 'place="sample"'))

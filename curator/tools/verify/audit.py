@@ -592,7 +592,7 @@ def _advise(root: Root, findings: Findings) -> None:
     shards = f"{root.store.uri}/{SHARDS}/"
     entries = (root.summary or {}).get("shards") or ()
     # A tar beside the samples has values of their clips.
-    tar_with = {
+    tar_with: dict[str, str] = {
         name.removeprefix(FOLDER): entry["name"].removeprefix(FOLDER)
         for entry in entries
         for name in entry.get("versions", ())
