@@ -322,8 +322,13 @@ class Family:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Family":
-        """Reads a declaration; raises `FamilyError` if `value` is not a declaration."""
+        """Reads a declaration; raises `FamilyError` if `value` is not a declaration.
+
+        Declarations of earlier versions have `in_samples` in place of `place`.
+        """
         try:
+            if "place" not in value:
+                value = {**value, "place": "sample" if value["in_samples"] else "table"}
             kind = _CONTENTS[value["content"]["kind"]]
             own = {name: value["content"][name] for name in kind.__slots__}
             return cls(

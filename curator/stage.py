@@ -895,8 +895,10 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         reads = requests, self.columns, *([self.signals] if self.signals else []), *audio
         versions = {}
         for family in self.declared_families():
-            # The same values are used again at another place.
+            # The same values are used again at another place. Values of versions without places
+            # are used again, too: declarations had this field.
             declared = {name: v for name, v in family.to_json().items() if name != "place"}
+            declared["in_samples"] = True
             made = fingerprint(*made_by, declared, *reads)
             versions[family.name] = FamilyVersion(family, made)
         return versions

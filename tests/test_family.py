@@ -13,10 +13,12 @@ from curator.family import (
     FRAMES,
     Array,
     Bytes,
+    Columns,
     Family,
     FamilyError,
     FamilyVersion,
     Kind,
+    Place,
     Scope,
     Text,
     Video,
@@ -149,6 +151,15 @@ def test_a_declaration_is_read_without_the_stage(content: OneOf) -> None:
         damaged = {name: value for name, value in made.to_json().items() if name != key}
         with pytest.raises(FamilyError):
             FamilyVersion.from_json(damaged)
+
+
+def test_a_declaration_of_an_earlier_version_is_read() -> None:
+    """Pins that loaders read, and runs extend, shards that have no families beside the samples."""
+    for place, in_samples in ((Place.SAMPLE, True), (Place.TABLE, False)):
+        made = Family("scores", Scope.CLIP, Columns({"score": "f32"}), place=place)
+        earlier = made.to_json() | {"in_samples": in_samples}
+        del earlier["place"]
+        assert Family.from_json(earlier) == made
 
 
 def test_an_error_of_this_package_names_no_place_of_it() -> None:

@@ -286,13 +286,17 @@ def _video(content: Video, video: EncodedVideo, shown: ShownFrames | None) -> to
     return frames
 
 
+_OF_STORAGE = ("lifetime", "place")
+"""Fields of a declaration that say where values are stored, not what they are."""
+
+
 def _check_alike(first: FamilyVersion, other: FamilyVersion) -> None:
     """Refuses a family that two outputs declare in different ways; warns of other settings."""
     declared = [
         each.family.to_json() | {f"facts.{name}": of for name, of in each.family.facts.items()}
         for each in (first, other)
     ]
-    for name in sorted(set(declared[0]).union(declared[1]) - {"facts"}):
+    for name in sorted(set(declared[0]).union(declared[1]) - {"facts", *_OF_STORAGE}):
         values = [each.get(name) for each in declared]
         if values[0] != values[1]:
             raise UsageError(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses, aspect_loss, bucket_of
 from curator.measures.clip_semantics import SemanticConfig
-from curator.measures.measure_contract import OF_TIME
+from curator.measures.measure_contract import OF_TIME, PICTURED
 from curator.measures.rule_config import Rule
 from curator.measures.rules import Bounds, Values, resolve, unwanted_reason
 from curator.records.clips import OF_FORM, WINDOWED, Reason

@@ -173,9 +173,22 @@ def decided_with(
     added = {stage.name for stage in remade if stage.phase is Phase.ANNOTATE}
     versions = {stage.name: stage.version for stage in graph if stage.name not in added}
     columns = sorted((field.name, str(field.type)) for field in metadata)
+    # The manifest has one declaration for the values of a family in all generations.
+    declared = {
+        name: version.to_json()
+        for stage in graph.annotators()
+        if stage.name not in added
+        for name, version in stage.versions().items()
+    }
     return {
         FINGERPRINT: fingerprint(
-            "decided_with", settings, stage_fingerprints, versions, others, columns
+            "decided_with",
+            settings,
+            stage_fingerprints,
+            versions,
+            others,
+            columns,
+            *([declared] if declared else []),
         ),
         _CAPTIONS: _of_captions(recipe.model_dump(mode="json"), extensions, sections),
     }

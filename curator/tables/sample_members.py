@@ -47,8 +47,11 @@ class StoredMember:
 
     @property
     def digest(self) -> str:
-        """Identifies the value by its inputs, for the names of tars."""
-        return f"{self.version.fingerprint} {self.key}"
+        """Identifies the value by its inputs and its size, for the names of tars.
+
+        The same inputs may give another size, and a tar of a snapshot must not change.
+        """
+        return f"{self.version.fingerprint} {self.key} {self.n_bytes}"
 
 
 class MemberColumn:

@@ -3,6 +3,7 @@
 Films show the number of each frame, and the values are the numbers that the annotator saw.
 """
 
+import importlib
 import io
 import json
 import re
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ class Sides(Place):
     def main_tars(self) -> dict[str, str]:
         return {name: digest for name, digest in self.tars().items() if "/side/" not in name}
 
-    def values(self, out: str | None = None, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    def values(self, out: str | list[str] | None = None, **options: Any) -> dict[str, Any]:  # noqa: ANN401
         dataset = ClipDataset(
             out or str(self.out), members=["numbers", "lengths"], video=False,
             whole_clip_values=True, batch_size=1, **options,
@@ -228,6 +229,48 @@ def test_other_values_of_a_family_write_its_tars_alone(place: Sides) -> None:
     assert main(["verify", str(place.out), "--json"]) == EXIT_OK
 
 
+RANDOM = '''"""An annotator whose values have another size each time."""
+
+import os
+
+from curator.family import Bytes, Family, Scope
+from curator.stage import Annotator, StageConfig
+
+
+class Noise(Annotator[StageConfig]):
+    """Random bytes."""
+
+    name, version, frames, columns = "noise", 1, (), ()
+    content = Bytes("application/octet-stream")
+    families = (Family("noise", Scope.CLIP, content, member="noise.bin", place="PLACE"),)
+
+    def process(self, unit):
+        return [os.urandom(600 + int.from_bytes(os.urandom(2))) for _ in unit]
+'''
+
+
+@pytest.mark.parametrize("where", ["side", "shared", "sample"])
+def test_values_of_another_size_change_no_tar_of_an_older_snapshot(
+    plain: Sides, own: Path, tmp_path: Path, where: str
+) -> None:
+    (own / f"own_noise_{where}.py").write_text(RANDOM.replace("PLACE", where))
+    place = plain.copy(tmp_path)
+    noise = place.stages(f"{{use: own_noise_{where}:Noise}}")
+
+    def values(snapshot: int) -> dict[str, bytes]:
+        options = {"members": ["noise"], "video": False, "batch_size": 1, "snapshot": snapshot}
+        dataset = ClipDataset(str(place.out), **options)
+        return {batch["key"][0]: batch["noise"][0] for batch in dataset}
+
+    place.run(noise)
+    first = values(2)
+    place.run(place.stages())
+    assert place.run(noise)["work"]["noise_made"] == 4
+    assert values(2) == first
+    assert values(4) != first
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK
+
+
 def test_values_move_between_the_samples_and_tars_of_their_own(place: Sides, own: Path) -> None:
     """Pins that the place of values is no reason to compute them again."""
     (own / "own_moved.py").write_text(OWN.replace('place="side"', 'place="sample"'))
@@ -239,6 +282,24 @@ def test_values_move_between_the_samples_and_tars_of_their_own(place: Sides, own
     assert not summary["work"].get("numbers_made")
     assert set(place.sides()) == {"numbers.npy", "lengths.npy"}
     place.check()
+
+
+def test_outputs_with_values_at_other_places_are_one_dataset(
+    finished: Sides, own: Path, tmp_path: Path
+) -> None:
+    """Pins that the place is no difference between values."""
+    sources = tmp_path / "in"
+    sources.mkdir()
+    write_video(sources / "f.mp4", numbered(26), fps=Fraction(25))
+    other = Sides(sources, tmp_path / "out", recipe=finished.recipe)
+    (own / "own_inside.py").write_text(re.sub('place="(side|shared)"', 'place="sample"', OWN))
+    other.run(other.stages(NUMBERS % 0, LENGTHS).replace("own_sides", "own_inside"))
+    assert not other.sides()
+    for outs in ([finished.out, other.out], [other.out, finished.out]):
+        values = finished.values([str(out) for out in outs]).values()
+        assert sorted(v[0] for v in values) == [8, 12, 12, 20, 26]
+        assert all(v[1] is None or v[1].tolist() == [*range(v[0])] for v in values)
+        assert all(set(v[2].tolist()) == {v[0]} for v in values)
 
 
 def test_lost_tars_beside_the_samples_are_found_and_made_again(place: Sides) -> None:
@@ -336,6 +397,22 @@ def test_a_damaged_tar_beside_the_samples_is_refused(place: Sides, name: str) ->
     assert main(["verify", str(place.out), "--json"]) != EXIT_OK
 
 
+@pytest.mark.parametrize("name", ["64p_*/*.tar", "64p_*/*.tar.idx", ".nv-meta/split.yaml"])
+def test_verify_advises_a_run_that_restores_objects_beside_the_samples(
+    place: Sides, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (damaged,) = (place.out / "shards/side/numbers").glob(name)
+    before = damaged.read_bytes()
+    damaged.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    capsys.readouterr()
+    assert main(["verify", str(place.out), "--json"]) != EXIT_OK
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert re.search("run `curate run` again", finding["remedy"])
+    place.run(place.stages(NUMBERS % 0, LENGTHS))
+    assert damaged.read_bytes() == before
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK
+
+
 def test_shared_values_are_requested_once(finished: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins requests to an object store: the value of two clips is read once."""
     read: list[str] = []
@@ -392,4 +469,33 @@ def test_a_growing_output_keeps_the_values_of_earlier_generations(
     values = place.values()
     assert sorted(v[0] for v in values.values()) == [8, 12, 12, 20, 30]
     assert all(v[1] is None or v[1].tolist() == [*range(v[0])] for v in values.values())
+    assert main(["verify", str(place.out), "--json"]) == EXIT_OK
+
+
+def test_another_place_of_a_family_is_applied_to_all_generations(
+    plain: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that a manifest, with one declaration for each family, describes all generations.
+
+    Without it, readers would refuse a value of another clip where clips share it.
+    """
+    sources = shutil.copytree(plain.sources, tmp_path / "in")
+    place = Sides(sources, tmp_path / "out", recipe=plain.recipe)
+    both = (place.stages(NUMBERS % 0, LENGTHS), "run.mode=growing", "run.generation_hours=0.0001")
+    (family,) = importlib.import_module("own_sides").Lengths.families
+    with monkeypatch.context() as patch:
+        patch.setattr("own_sides.Lengths.families", (replace(family, place="side"),))
+        place.run(*both)
+    for number, width in enumerate((96, 80)):
+        frames = (frame[:, :width] for frame in numbered(30))
+        write_video(sources / f"e{number}.mp4", frames, fps=Fraction(25))
+    summary = place.run(*both[:2], "run.generation_hours=1")
+    assert summary["work"]["lengths_made"] == 1
+    assert {v["name"]: v["place"] for v in place.manifest["members"].values()} == {
+        "numbers": "side",
+        "lengths": "shared",
+    }
+    values = place.values().values()
+    assert sorted(v[0] for v in values) == [8, 12, 12, 20, 30, 30]
+    assert all(set(v[2].tolist()) == {v[0]} for v in values)
     assert main(["verify", str(place.out), "--json"]) == EXIT_OK

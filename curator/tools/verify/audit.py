@@ -37,6 +37,7 @@ from curator.tables.out_layout import (
     CUTS,
     NEXT_MANIFEST,
     SHARDS,
+    SIDES,
     TABLES,
     VALUES,
     FolderLifetime,
@@ -589,12 +590,19 @@ def _check_leftovers(root: Root, findings: Findings) -> None:
 def _advise(root: Root, findings: Findings) -> None:
     """Says for each damaged object whether the sources exist that a rerun needs."""
     shards = f"{root.store.uri}/{SHARDS}/"
+    entries = (root.summary or {}).get("shards") or ()
+    # A tar beside the samples has values of their clips.
+    tar_with: dict[str, str] = {
+        name.removeprefix(FOLDER): entry["name"].removeprefix(FOLDER)
+        for entry in entries
+        for name in entry.get("versions", ())
+    }
 
     def damaged_tar(finding: Finding) -> str | None:
         name = finding.path.partition("#")[0].removeprefix(shards)
         if finding.remedy != RESTORE or name == finding.path.partition("#")[0]:
             return None
-        return tar_of(name)
+        return tar_with.get(name, tar_of(name))
 
     def is_result(finding: Finding) -> bool:
         folder, _, name = finding.path.removeprefix(f"{root.store.uri}/").partition("/")
@@ -623,6 +631,10 @@ def _advise(root: Root, findings: Findings) -> None:
         tar = damaged_tar(finding)
         if tar is None:
             return finding
+        path = finding.path.partition("#")[0]
+        if path.startswith(f"{shards}{SIDES}/") and not path.endswith(".tar"):
+            # No export makes the indexes of tars beside the samples. A run needs no source for it.
+            return replace(finding, remedy=RERUN)
         if (remedy := _export_of(finding.path)) is not None:
             return replace(finding, remedy=remedy)
         return replace(finding, remedy=remedies[tar])
