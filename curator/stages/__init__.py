@@ -19,6 +19,7 @@ ANNOTATORS: Mapping[str, str] = {
     "latents": f"{__name__}.derive.latents:Latents",
     "rows": f"{__name__}.derive.rows:FrameRows",
     "text_vectors": f"{__name__}.derive.text_vectors:TextVectors",
+    "speech": f"{__name__}.derive.speech:Speech",
     "transcript": f"{__name__}.derive.transcript:Transcript",
 }
 """Annotators of this package by the names that recipes give them; a recipe names those it uses."""
