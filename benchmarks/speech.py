@@ -65,7 +65,7 @@ def is_spoken(sentence: np.ndarray) -> np.ndarray:
     for a, b in pairwise(on):
         if b - a <= 30:
             level[a:b] = True
-    return np.asarray(np.repeat(level, frame), np.bool_)
+    return np.repeat(level, frame)
 
 
 def music(random: np.random.Generator, roots: tuple[float, ...], n: int) -> np.ndarray:
@@ -78,7 +78,7 @@ def music(random: np.random.Generator, roots: tuple[float, ...], n: int) -> np.n
         for ratio in (1.0, 1.25, 1.5, 2.0, 3.0):
             own = t[: n - start]
             out[start:] += np.sin(2 * np.pi * root * ratio * own) * np.exp(-4 * own) / ratio
-    return out / (np.abs(out).max() + 1e-9)
+    return np.asarray(out / (np.abs(out).max() + 1e-9))
 
 
 def noise(random: np.random.Generator, kind: str, n: int) -> np.ndarray:

@@ -147,13 +147,12 @@ class Family:
                               "case letters, digits and underscores")  # fmt: skip
         if self.name in _OF_BATCHES:
             raise self._error("batches of the loader have that name already; choose another one")
-        with raised_as(FamilyError, ValueError, of=f"family {self.name!r}: "):
-            object.__setattr__(self, "place", Place(self.place))
         places = (Place.SAMPLE, Place.TABLE) if self.columns else tuple(Place)[:3]
         if self.place not in places:
             kind = "columns" if self.columns else "a member"
             expected = ", ".join(map(repr, map(str, places)))
             raise self._error(f"place {str(self.place)!r} of {kind}; expected one of {expected}")
+        object.__setattr__(self, "place", Place(self.place))
         if self.lifetime is None:
             default = Lifetime.CACHE if self.columns else Lifetime.RUN
             object.__setattr__(self, "lifetime", default)

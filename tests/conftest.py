@@ -80,11 +80,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
-def pytest_sessionfinish() -> None:
-    """Pytest now collects garbage five times: not among all that tests have imported."""
-    gc.freeze()
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:  # noqa: ANN401
     """Gives files to processes as xdist does, but those of `_TOGETHER` to one."""

@@ -540,6 +540,12 @@ class ClipDataset(IterableDataset[Batch]):
         if not self._of_frames or (is_plain and own.frames == n_frames):
             return
         family = self._of_frames[0]
+        if family.windows is not None:
+            raise UsageError(
+                f"members={[family.name]!r} are values of windows of {family.windows.frames} "
+                f"frames, and batches would pair them with other frames: give window="
+                f"{family.name!r}, leave the member out or decode no video (video=False)"
+            )
         pace = f"stride {own.stride}" if own.fps is None else f"{own.fps} frames/s"
         axes = getattr(family.content, "axes", None)
         form = f"axes ({', '.join(map(str, axes))})" if axes else f"bytes in {family.member!r}"

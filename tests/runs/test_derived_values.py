@@ -327,7 +327,9 @@ def test_values_of_texts_follow_the_caption(finished: Derived) -> None:
 
 
 def test_a_family_of_windows_needs_its_window(finished: Derived) -> None:
-    with pytest.raises(UsageError, match=r"'seen'.*not which of its values belong to which frames"):
+    with pytest.raises(
+        UsageError, match=r"'seen'.*values of windows of 7 frames.*give window='seen'"
+    ):
         ClipDataset(str(finished.out), members=["seen"], batch_size=1)
     with pytest.raises(UsageError, match=r"members 'seen'; expected a list of names: \['seen'\]"):
         ClipDataset(str(finished.out), members="seen")
