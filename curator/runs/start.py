@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -118,7 +118,7 @@ def _checked(
         for entry in loaded.train_for:
             entry.load()
     check_cluster((*sources, out), ray_address=ray_address, shared_out=shared_out)
-    store = check_places(sources, out, writes=writes)
+    store = check_places(sources, out, writes=writes, media=loaded.scan.accepted)
     check_recognition(loaded, read_removals(store))
     for other in loaded.dedup.against:
         other_output(other, store)
@@ -172,8 +172,14 @@ def start_run(
         return with_repair(store, run, ALL, check=lease.check)
 
 
-def check_places(sources: Sequence[str], out: str, *, writes: bool) -> Store:
-    """Checks sources and output root; returns the output root.
+def check_places(
+    sources: Sequence[str],
+    out: str,
+    *,
+    writes: bool,
+    media: Set[Medium] = frozenset({Medium.VIDEO}),
+) -> Store:
+    """Checks sources, which are of `media`, and output root; returns the output root.
 
     Raises `UsageError` if a place does not exist, if `writes` and the root cannot be written, or if
     originals are where outputs go.
@@ -181,7 +187,7 @@ def check_places(sources: Sequence[str], out: str, *, writes: bool) -> Store:
     store = open_store(out)
     _check_apart(sources, store.uri)
     _check_nested(store.uri)
-    list_sources(sources, limit=1, media=frozenset(Medium))
+    list_sources(sources, limit=1, media=media)
     _check_foreign(sources, store)
     if writes:
         check_writable(store)

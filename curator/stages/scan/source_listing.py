@@ -401,10 +401,13 @@ def _with_a_video(items: Iterator[Listed], argument: str, otherwise: str) -> Ite
         if not isinstance(item, SkippedName):
             return chain(skipped, [item], items)
         skipped.append(item)
+    images = [i.uri for i in skipped if name_kind(i.uri, {Medium.IMAGE}) is NameKind.SOURCE]
+    # Skipped although they are images: the recipe accepts none.
+    remedy = f"curate images such as {images[0]!r} by scan.media=[video,image], " if images else ""
     raise UsageError(
-        f"input {argument!r} has no video: {amount(len(skipped), 'file')} of other kinds, "
-        f"or empty, such as {skipped[0].uri!r}; unpack archives, and to read a file in spite of "
-        "its name, name the file itself"
+        f"input {argument!r} has no video: {amount(len(skipped), 'file')} of other kinds, or "
+        f"empty, such as {skipped[0].uri!r}; {remedy}unpack archives, and to read a file in spite "
+        "of its name, name the file itself"
     )
 
 

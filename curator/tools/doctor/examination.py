@@ -117,13 +117,12 @@ def storage_rows(sources: Sequence[str], out: str | None, *, s3_answers: bool) -
 
 def _source(source: str) -> str:
     """Lists a source until a video is found, and reads the first byte of the video."""
-    from curator.records.sources import Medium
     from curator.stages.scan.source_listing import ListedSource, UnlistedSource, list_sources
     from curator.storage import open_source
 
     skipped = 0
     failed: UnlistedSource | None = None
-    for item in islice(list_sources([source], media=frozenset(Medium)), MAX_LOOKED_AT):
+    for item in islice(list_sources([source]), MAX_LOOKED_AT):
         if isinstance(item, ListedSource):
             with open_source(item.uri, expected_version=item.version) as stream:
                 stream.read(1)

@@ -128,6 +128,7 @@ def test_a_folder_without_a_video_is_refused(
         (tmp_path / "in" / name).write_bytes(b"x")
     error = curate("run", tmp_path / "in", tmp_path / "out", *more, code=EXIT_USAGE)
     assert ("has no video: 3 files of other kinds" if names else "has no files") in error
+    assert ("by scan.media=[video,image]" in error) == bool(names)
     assert not (tmp_path / "out").exists()
 
 
