@@ -74,8 +74,8 @@ class Place(StrEnum):
     SAMPLE = "sample"
     """In the samples: a member, or a field of the JSON."""
     SIDE = "side"
-    """In tars with only these members, one beside each tar that needs it, with the same keys in
-    the same order. A new family, or other values, writes no tar with MP4s again."""
+    """In *side tars* with only these members, one for each tar that needs it, with the same keys
+    in the same order. A new family, or other values, writes no tar with MP4s again."""
     SHARED = "shared"
     """As `SIDE`, and a value that several samples of a tar have in common is stored once, with the
     first of them. The table of samples says where the value of each sample is."""
@@ -212,8 +212,8 @@ class Family:
         return self.content.columns if isinstance(self.content, Columns) else {}
 
     @property
-    def is_beside(self) -> bool:
-        """Whether the values are in tars of their own, beside those of the samples."""
+    def is_side(self) -> bool:
+        """Whether the values are in side tars."""
         return self.place in (Place.SIDE, Place.SHARED)
 
     @property

@@ -244,7 +244,7 @@ _OF_MEDIA = {
 
 
 def side_rows(rows: pa.Table, suffix: str, names: Mapping[str, str]) -> pa.Table:
-    """Returns rows, as of `dataset.parquet`, of the tars with one member beside the samples.
+    """Returns rows, as of `dataset.parquet`, of side tars.
 
     Args:
         rows: In the order of the tars.
@@ -253,10 +253,10 @@ def side_rows(rows: pa.Table, suffix: str, names: Mapping[str, str]) -> pa.Table
     """
     found = [
         (key, names[shard], place["offset"], suffix, [place["bytes"]])
-        for key, shard, beside in zip(
-            *(rows[name].to_pylist() for name in ("clip_id", "shard", "beside")), strict=True
+        for key, shard, side_members in zip(
+            *(rows[name].to_pylist() for name in ("clip_id", "shard", "side_members")), strict=True
         )
-        for place in beside or ()
+        for place in side_members or ()
         if place["member"] == suffix
     ]
     return pa.table(

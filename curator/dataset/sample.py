@@ -27,7 +27,7 @@ class Sample:
     Args:
         key: Letters and digits.
         embedding: float32 [D]; None for a sample without the member `npy`.
-        stored: Members that families declare, in the tar or beside it.
+        stored: Members that families declare, in the tar or in side tars.
         has_id: Whether the sample has the member `id`.
         format: Format of the clip's file, which is the suffix of its member. A tar has one format.
         generation: Generation of the clip's source. A tar has clips of one generation.
@@ -38,8 +38,19 @@ class Sample:
     """
 
     __slots__ = (
-        "_caption_bytes", "_text", "beside", "embedding", "format", "generation", "has_id",
-        "json_bytes", "key", "location", "mp4_bytes", "split", "stored",
+        "_caption_bytes",
+        "_text",
+        "embedding",
+        "format",
+        "generation",
+        "has_id",
+        "json_bytes",
+        "key",
+        "location",
+        "mp4_bytes",
+        "side_members",
+        "split",
+        "stored",
     )  # fmt: skip
 
     def __init__(
@@ -68,8 +79,8 @@ class Sample:
         self.split = split
         self.embedding = embedding
         by_suffix = sorted(stored, key=lambda member: member.suffix)
-        self.stored = tuple(m for m in by_suffix if not m.version.family.is_beside)
-        self.beside = tuple(m for m in by_suffix if m.version.family.is_beside)
+        self.stored = tuple(m for m in by_suffix if not m.version.family.is_side)
+        self.side_members = tuple(m for m in by_suffix if m.version.family.is_side)
         self.has_id = has_id
         self.generation = generation
         json_text = orjson.dumps(metadata, option=orjson.OPT_SORT_KEYS)
@@ -82,7 +93,7 @@ class Sample:
     def __reduce__(self) -> tuple[Callable[[], "Sample"], tuple[()]]:
         """Pickles the sample with its texts, without the temporary file."""
         own = {name: getattr(self, name) for name in _ABOUT}
-        own["stored"] = self.stored + self.beside
+        own["stored"] = self.stored + self.side_members
         return partial(Sample, **own), ()
 
     def __eq__(self, other: object) -> bool:

@@ -69,7 +69,7 @@ DATASET_SCHEMA = columns_schema(
     ("members", pa.string()),
     ("member_bytes", pa.list_(pa.int64())),
     (
-        "beside",
+        "side_members",
         pa.list_(pa.struct(columns_schema(("member", pa.string()), ("offset bytes", pa.int64())))),
     ),
 )
@@ -77,8 +77,8 @@ DATASET_SCHEMA = columns_schema(
 its own suffix. `offset`, `bytes` and `sha256` describe this member. `aspect_ratio` is height /
 width, `resolution` is height * width in pixels, `duration` is in seconds. `members` has the
 suffixes of the sample's members, separated by spaces, in the order of the tar, and `member_bytes`
-their sizes. `beside` has the members in tars beside it, which the manifest names: where each begins
-there, and its size. All three are null in outputs of older versions."""
+their sizes. `side_members` has the members in side tars, which the manifest names: where each
+begins there, and its size. All three are null in outputs of older versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class DescribedTar:
     members_sha256: str = ""
     """Empty for a tar of an older version, next to which lies no index for webshart."""
     sides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Name, size, number of members and hashes of the tar with each member beside the samples."""
+    """Name, size, number of members and hashes of the side tar with each member."""
 
     @classmethod
     def of(cls, plan: ShardPlan, **facts: Any) -> "DescribedTar":  # noqa: ANN401
@@ -225,7 +225,7 @@ def set_files(
     tables = (rows[t.name] if t.name in rows else dataset_table(plans[t.name]) for t in tars)
     declared = {**(before.declared if before is not None else {}), **columns}
     for plan in plans.values():
-        for member in chain.from_iterable((*s.stored, *s.beside) for s in plan.samples):
+        for member in chain.from_iterable((*s.stored, *s.side_members) for s in plan.samples):
             if member.suffix not in declared:
                 declared[member.suffix] = member.version.to_json()
     return described_files(
@@ -350,14 +350,14 @@ def members_table(plans: Iterable[ShardPlan]) -> Iterator[pa.Table]:
                     "bytes": member.n_bytes,
                 }
                 for sample in plan.samples
-                for member, distance in (*sample.distances(), *_beside(sample))
+                for member, distance in (*sample.distances(), *_side_members(sample))
             ),
             MEMBERS_SCHEMA,
         )
 
 
-def _beside(sample: Sample) -> Iterator[tuple[StoredMember, None]]:
-    return ((member, None) for member in sample.beside)
+def _side_members(sample: Sample) -> Iterator[tuple[StoredMember, None]]:
+    return ((member, None) for member in sample.side_members)
 
 
 def _bucket_captions(dataset: bytes) -> dict[str, bytes]:
@@ -388,13 +388,15 @@ def dataset_table(plan: ShardPlan) -> pa.Table:
         json_text, text, _ = sample.texts()
         row = sample_row(shard, sample.key, orjson.loads(json_text), text.decode())
         place = {"offset": offset, "bytes": sample.mp4_bytes}
-        beside = [sides[value.suffix].place(sample.key, value) for value in sample.beside]
-        rows.append(row | place | member_columns(sample.members()) | {"beside": beside})
+        side_members = [
+            sides[value.suffix].place(sample.key, value) for value in sample.side_members
+        ]
+        rows.append(row | place | member_columns(sample.members()) | {"side_members": side_members})
     return rows_to_table(rows, DATASET_SCHEMA)
 
 
 def side_entry(side: SidePlan) -> dict[str, Any]:
-    """Returns what is known of a tar beside the samples before it is written."""
+    """Returns what is known of a side tar before it is written."""
     name = side.name.removeprefix(f"{SHARDS}/")
     return {"name": name, "samples": len(side.values), "bytes": side.n_bytes}
 
@@ -464,7 +466,7 @@ def _formats(rows: pa.Table) -> tuple[ClipFormat, ...]:
 def _side_files(
     tars: Sequence[DescribedTar], rows: pa.Table, declared: Declared
 ) -> Iterator[tuple[str, bytes]]:
-    """Yields the files by which Megatron-Energon joins families beside the samples with them."""
+    """Yields the files by which Megatron-Energon joins families in side tars with the samples."""
     families = {suffix: Family.from_json(value) for suffix, value in declared.items()}
     for suffix, family in sorted(families.items()):
         if family.place is not Place.SIDE or not any(suffix in tar.sides for tar in tars):

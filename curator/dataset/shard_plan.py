@@ -259,7 +259,7 @@ def write_shard(
     """Writes a tar as a stream; one sample at a time is in memory.
 
     `read_clip` returns a sample's MP4, `read_member` a member that a family declares. Without such
-    members, `read_member` may be None. Tars beside it are written by `write_side`.
+    members, `read_member` may be None. Its side tars are written by `write_side`.
     """
     for sample in plan.samples:
         json_text, text, _ = sample.texts()

@@ -1,4 +1,4 @@
-"""Finds members in the tars beside those of the samples."""
+"""Finds members in side tars."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +16,12 @@ PLACES_SCHEMA = pa.schema(
 )  # fmt: skip
 """A row per member: the tar of its sample, relative to `shards/`, the tar with the member, under
 the output root, and where the member begins there."""
-SIDE_COLUMNS = ("clip_id", "shard", "beside")
+SIDE_COLUMNS = ("clip_id", "shard", "side_members")
 """Columns of `dataset.parquet` that `side_places` reads."""
 
 
 def side_places(rows: pa.Table, manifest: Mapping[str, Any]) -> pa.Table:
-    """Returns the places of all members beside samples, as `PLACES_SCHEMA` says.
+    """Returns the places of all members in side tars, as `PLACES_SCHEMA` says.
 
     `rows` are rows of `dataset.parquet`; those of an older version have no such members.
     """
@@ -30,9 +30,9 @@ def side_places(rows: pa.Table, manifest: Mapping[str, Any]) -> pa.Table:
         for entry in manifest["shards"]
         for suffix, side in entry.get("sides", {}).items()
     }
-    if not names or "beside" not in rows.column_names:
+    if not names or "side_members" not in rows.column_names:
         return PLACES_SCHEMA.empty_table()
-    listed = rows["beside"].combine_chunks()
+    listed = rows["side_members"].combine_chunks()
     of = rows.select(["clip_id", "shard"]).take(pc.list_parent_indices(listed))
     member, offset, n_bytes = pc.list_flatten(listed).flatten()
     keys = pc.binary_join_element_wise(of["shard"], member, "\t")

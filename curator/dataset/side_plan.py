@@ -1,4 +1,4 @@
-"""Plans tars with the values of one family, beside a tar of samples.
+"""Plans side tars: tars with the values of one family for a tar of samples.
 
 Such a tar has members of some of the samples, with the same keys and in the same order, and nothing
 else, so that a new family writes only its own values. Its name ends in the hash of its contents.
@@ -64,7 +64,7 @@ class SidePlan:
         return {self.name: self.n_bytes, index_name(self.name): 8 * len(self.offsets)}
 
     def place(self, key: str, value: StoredMember) -> dict[str, Any]:
-        """Returns where the value of a sample is, as an entry of `beside` in `DATASET_SCHEMA`."""
+        """Returns where the value of a sample is: an entry of `side_members`."""
         shared = value.version.family.place is Place.SHARED
         begin = self.offsets[self.number_of[value.digest if shared else key]] + BLOCK
         return {"member": self.suffix, "offset": begin, "bytes": value.n_bytes}
@@ -73,7 +73,7 @@ class SidePlan:
 def plan_sides(
     bucket: str, split: Split, number: int, samples: Sequence[Sample]
 ) -> tuple[SidePlan, ...]:
-    """Plans the tars beside a tar with some samples; bucket, split and number are those of it.
+    """Plans the side tars of a tar with some samples; bucket, split and number are those of it.
 
     The name does not depend on the tar of the samples: if new captions write that again, for
     example, these tars stay.
@@ -84,7 +84,7 @@ def plan_sides(
 def _plans(bucket: str, split: Split, number: int, samples: Sequence[Sample]) -> Iterator[SidePlan]:
     by_suffix: dict[str, list[tuple[str, StoredMember]]] = {}
     for sample in samples:
-        for value in sample.beside:
+        for value in sample.side_members:
             by_suffix.setdefault(value.suffix, []).append((sample.key, value))
     for suffix, values in sorted(by_suffix.items()):
         family = values[0][1].version.family

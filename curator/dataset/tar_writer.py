@@ -87,7 +87,7 @@ class TarWriter:
     def _side(
         self, side: SidePlan, missing: Collection[str], known: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """Writes the missing objects of a tar beside the samples; returns its `sides` entry."""
+        """Writes the missing objects of a side tar; returns its `sides` entry."""
         tar, index = side.objects
         data = index_bytes(side.offsets)
         if index in missing:
@@ -172,7 +172,7 @@ class TarWriter:
 
 def shard_facts(plan: ShardPlan) -> dict[str, Any]:
     """Returns facts about a shard for the summary."""
-    beside = {side.suffix: side.n_bytes for side in plan.sides}
+    side_bytes = {side.suffix: side.n_bytes for side in plan.sides}
     return {
         "name": plan.name,
         "bucket": plan.bucket,
@@ -181,5 +181,5 @@ def shard_facts(plan: ShardPlan) -> dict[str, Any]:
         "n_frames": plan.totals[0],
         "bytes": plan.layout.n_bytes,
         "members": members_of(plan.samples[0]),
-        **({"beside": beside} if beside else {}),
+        **({"side_bytes": side_bytes} if side_bytes else {}),
     }

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class MemberPlace(NamedTuple):
-    """Where a member is: in the tar of its sample, or in one beside it."""
+    """Where a member is: in the tar of its sample, or in a side tar."""
 
     tar: str
     """Name of the tar under the root of the shards."""
@@ -217,7 +217,7 @@ class Job:
                 return False
             return wants_mp4(clip, sha256) if callable(wants_mp4) else wants_mp4
 
-        beside = self._beside.get(shard.name, {})
+        side_members = self._side_members.get(shard.name, {})
         described = self._described(shard) if by_metadata else None
         if described is None:
             read = read_clips(self.shards, shard, wants_mp4=wants)
@@ -233,7 +233,7 @@ class Job:
                 self.exported.add(short=1)
                 continue
             if described is None:
-                clip.members |= beside.get(clip.key, {})
+                clip.members |= side_members.get(clip.key, {})
             if not clip.members.keys() >= set(needs):
                 self.exported.add(lacking=1)
                 continue
@@ -278,8 +278,8 @@ class Job:
             self.place.put_record(name, sha256s)
 
     @cached_property
-    def _beside(self) -> dict[str, dict[str, dict[str, MemberPlace]]]:
-        """Members in tars beside the samples, by the samples' tar, key and suffix."""
+    def _side_members(self) -> dict[str, dict[str, dict[str, MemberPlace]]]:
+        """Members in side tars, by the samples' tar, key and suffix."""
         shards = self.shards
         found: dict[str, dict[str, dict[str, MemberPlace]]] = {}
         if not any(shard.sides for shard in shards.shards):

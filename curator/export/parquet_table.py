@@ -29,7 +29,7 @@ SCHEMA = pa.schema([*map(DATASET_SCHEMA.field, _AS_IN_DATASET), ("json", pa.stri
 """Columns as in `dataset.parquet`. `path` is the tar's address, `#`, and the member's name; its
 MP4 is the `bytes` from `offset` on. `json` is the full JSON of the clip. After these columns come
 the columns of annotators; then `<family>_offset` and `<family>_bytes` of each member that an
-annotator added, and `<family>_tar` if it is in a tar beside that of the clip; and last, with
+annotator added, and `<family>_tar` if it is in a side tar; and last, with
 videos, `video`, the MP4."""
 VIDEO = pa.field("video", pa.binary())
 
@@ -58,7 +58,7 @@ class ParquetTables(Exporter[ParquetOptions, None]):
         places = [
             pa.field(f"{family.name}_{fact}", pa.string() if fact == "tar" else pa.int64())
             for family in added.values()
-            for fact in ("offset", "bytes", "tar")[: 3 if family.is_beside else 2]
+            for fact in ("offset", "bytes", "tar")[: 3 if family.is_side else 2]
         ]
         families = map(Family.from_json, declared_families(job.shards.manifest).values())
         columns = [

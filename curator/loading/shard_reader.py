@@ -43,8 +43,8 @@ FACTS = ("clip_id", "num_frames", "height", "width", "fps")
 SIZES = ("members", "member_bytes")
 """Columns with the suffixes and sizes of each sample's members, in the order of the tar."""
 
-BESIDE = "beside"
-"""Column with the places of each sample's members in tars beside its own."""
+SIDE_MEMBERS = "side_members"
+"""Column with the places of each sample's members in side tars."""
 
 GAP_BYTES, LOCAL_GAP_BYTES = 64 << 10, 4 << 10
 """Members that lie further apart are read with requests of their own."""
@@ -93,8 +93,8 @@ class LocalShard:
         store: Store of the shards.
         name: Path relative to the folder of the shards.
         offsets: First byte of each sample and the end of the last; None to read `.tar.idx`.
-        sizes: `SIZES` of each sample, if some members are not read, and `BESIDE`, if some are in
-            other tars.
+        sizes: `SIZES` of each sample, if some members are not read, and `SIDE_MEMBERS`, if some are
+            in other tars.
         sides: Tars with one member of each sample, by the member.
     """
 
@@ -130,8 +130,8 @@ class LoadedOutput:
         padded_names = pc.binary_join_element_wise("", self.clips[SIZES[0]], "", " ")
         found = pc.match_substring(padded_names, f" {member} ")
         have = np.array(pc.fill_null(found, True).to_numpy(), np.bool_)
-        if BESIDE in self.clips.column_names:
-            listed = self.clips[BESIDE].combine_chunks()
+        if SIDE_MEMBERS in self.clips.column_names:
+            listed = self.clips[SIDE_MEMBERS].combine_chunks()
             is_own = pc.equal(pc.list_flatten(listed).field("member"), member)
             have[pc.list_parent_indices(listed).filter(is_own).to_numpy()] = True
         return have
@@ -243,7 +243,7 @@ def _from_manifest(
     shards.sort(key=attrgetter("bucket", "name"))
     families = {version.family.name: version for version in declared if version.family.member}
     is_partial = reads is not None and (not reads.mp4 or bool(families))
-    wanted = (*SIZES, BESIDE) if any(shard.sides for shard in shards) else SIZES
+    wanted = (*SIZES, SIDE_MEMBERS) if any(shard.sides for shard in shards) else SIZES
     clips = _clips_of(shards, indexes, table, (*FACTS, *(wanted if is_partial else ())))
     if is_partial and SIZES[0] in clips.column_names:
         ends = np.cumsum([shard.n_samples for shard in shards])
@@ -260,7 +260,7 @@ def _clips_of(
 ) -> pa.Table:
     """Returns columns of the table of clips in the order of the shards.
 
-    `SIZES` and `BESIDE` may be missing.
+    `SIZES` and `SIDE_MEMBERS` may be missing.
     """
     from curator.tables.checksums import read_rows
 
@@ -396,7 +396,7 @@ class SampleReader:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_FETCHES, thread_name_prefix="clips-ahead")
-        spans = self._spans(shard, number) + [span for _, span in self._beside(shard, number)]
+        spans = self._spans(shard, number) + [span for _, span in self._side_members(shard, number)]
         self._under_way[place] = [self._fetch(shard.store, span) for span in spans]
         self._n_bytes += sum(map(_n_bytes, spans))
 
@@ -431,8 +431,8 @@ class SampleReader:
             ShardError: The tar or its index is damaged, or the sample lacks a member.
             StorageError: Reading failed.
         """
-        spans, beside = self._spans(shard, number), self._beside(shard, number)
-        wanted = spans + [span for _, span in beside]
+        spans, side_members = self._spans(shard, number), self._side_members(shard, number)
+        wanted = spans + [span for _, span in side_members]
         begun = self._under_way.pop((shard.store.uri, shard.name, number), None)
         if begun is not None:
             self._n_bytes -= sum(map(_n_bytes, wanted))
@@ -455,7 +455,7 @@ class SampleReader:
             fault = f"lacks {min(missing)!r}" if len(samples) == 1 else f"is {len(samples)} samples"
             raise ShardError(f"{where} {fault}; `curate verify` lists all damage")
         sample: dict[str, Any] = samples[0]
-        for (suffix, span), member in zip(beside, read[len(spans) :], strict=True):
+        for (suffix, span), member in zip(side_members, read[len(spans) :], strict=True):
             sample[suffix] = _member(shard, sample["__key__"], suffix, span, member)
         return sample
 
@@ -464,11 +464,11 @@ class SampleReader:
         for member in tar_file_iterator(io.BytesIO(data), select_files=wanted):
             yield member | {"__url__": name}
 
-    def _beside(self, shard: LocalShard, number: int) -> list[tuple[str, Span]]:
-        """Returns the wanted members of a sample in tars beside its own, with their headers."""
-        if shard.sizes is None or BESIDE not in shard.sizes.column_names:
+    def _side_members(self, shard: LocalShard, number: int) -> list[tuple[str, Span]]:
+        """Returns the wanted members of a sample in side tars, with their headers."""
+        if shard.sizes is None or SIDE_MEMBERS not in shard.sizes.column_names:
             return []
-        places = shard.sizes[BESIDE][number].as_py() or ()
+        places = shard.sizes[SIDE_MEMBERS][number].as_py() or ()
         return [
             (name, Span(side.name, begin - BLOCK, begin + place["bytes"], side.is_shared))
             for place in places
@@ -517,7 +517,7 @@ def _n_bytes(span: Span) -> int:
 
 
 def _member(shard: LocalShard, key: str, suffix: str, span: Span, data: bytes) -> bytes:
-    """Returns a member that was read from a tar beside that of its sample, with its header."""
+    """Returns a member that was read from a side tar, with its header."""
     where = f"{shard.store.uri}/{span.tar}"
     try:
         info = tarfile.TarInfo.frombuf(data[:BLOCK], "utf-8", "strict")

@@ -263,14 +263,14 @@ def stored_values(
     try:
         manifest = find_json(store, MANIFEST)
         declared = declared_families(manifest)
-        beside = PLACES_SCHEMA.empty_table()
+        side_members = PLACES_SCHEMA.empty_table()
         if manifest is not None and any("sides" in entry for entry in manifest["shards"]):
-            beside = side_places(read_parquet(store, DATASET, SIDE_COLUMNS), manifest)
+            side_members = side_places(read_parquet(store, DATASET, SIDE_COLUMNS), manifest)
     except (DamagedError, ShardError) as error:
         # This run makes the values again, and its commit writes the manifest again.
         logger.warning("this run does not reuse values in tars: %s", error)
         return {}
-    return values_in_tars(store, previous, declared, reusable.sizes, beside)
+    return values_in_tars(store, previous, declared, reusable.sizes, side_members)
 
 
 class _ClipsToAnnotate:

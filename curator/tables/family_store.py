@@ -232,13 +232,13 @@ def values_in_tars(
     summary: Mapping[str, Any],
     declared: Mapping[str, Mapping[str, Any]],
     sizes: Mapping[str, int],
-    beside: pa.Table,
+    side_members: pa.Table,
 ) -> dict[str, pa.Table]:
     """Returns `key`, `name`, `offset` and `n_bytes` of values in tars, by fingerprint of a family.
 
     `summary` is that of a snapshot. `declared` has the declarations of members in its manifest, by
-    suffix. `sizes` has the size of each valid tar. `beside` has `clip_id`, `member`, `name` and
-    `offset` of members in tars beside those of the samples.
+    suffix. `sizes` has the size of each valid tar. `side_members` has `clip_id`, `member`,
+    `name` and `offset` of members in side tars.
     """
     names = summary.get("tables", {})
     parts = [read_parquet(store, name) for name in names.get(MEMBERS, ())]
@@ -253,9 +253,9 @@ def values_in_tars(
     )
     own = rows.join(clips.rename_columns({"shard": "name"}), "clip_id", join_type="inner")
     own = own.append_column("offset", pc.add(own["mp4_offset"], own["mp4_distance"]))
-    beside = beside.filter(pc.is_in(beside["name"], value_set=there))
-    beside = beside.select(["clip_id", "member", "name", "offset"])
-    others = rows.join(beside, ["clip_id", "member"], join_type="inner")
+    side_members = side_members.filter(pc.is_in(side_members["name"], value_set=there))
+    side_members = side_members.select(["clip_id", "member", "name", "offset"])
+    others = rows.join(side_members, ["clip_id", "member"], join_type="inner")
     fields = ["member", "fingerprint", "key", "name", "offset", "bytes"]
     found = pa.concat_tables([own.select(fields), others.select(fields)])
     found = found.drop_null().rename_columns({"bytes": "n_bytes"})

@@ -349,12 +349,14 @@ def test_the_folder_of_shards_can_be_copied_alone(place: Sides, tmp_path: Path) 
 def test_readers_of_tars_join_by_key(finished: Sides) -> None:
     """Pins order and keys: two streams that are read together need no index."""
     (tar,) = (finished.out / name for name in finished.main_tars())
-    beside = iter(wds.WebDataset(str(finished.sides()["numbers.npy"]), shardshuffle=False).decode())
-    other, n_joined = next(beside), 0
+    side_members = iter(
+        wds.WebDataset(str(finished.sides()["numbers.npy"]), shardshuffle=False).decode()
+    )
+    other, n_joined = next(side_members), 0
     for sample in wds.WebDataset(str(tar), shardshuffle=False).decode():
         if other is not None and sample["__key__"] == other["__key__"]:
             assert other["numbers.npy"].tolist() == list(range(sample["json"]["n_frames"]))
-            other, n_joined = next(beside, None), n_joined + 1
+            other, n_joined = next(side_members, None), n_joined + 1
     assert (other, n_joined) == (None, 3)
 
 

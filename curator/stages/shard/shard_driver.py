@@ -123,7 +123,7 @@ class Sharding:
                 units.append(ShardUnit(plan=plan, missing=missing, known=stored))
         self.n_written = sum(unit.plan.name in unit.missing for unit in units)
         tars |= {f"{SHARDS}/{tar.name}": tar for tar in self._run(units)}
-        if any(sample.stored or sample.beside for plan in plans for sample in plan.samples):
+        if any(sample.stored or sample.side_members for plan in plans for sample in plan.samples):
             self.members = partial(members_table, plans)
         place_samples(plans, clips)
         versions = {info.key: info.version for info in self.store.list(f"{SHARDS}/")}

@@ -160,18 +160,18 @@ class SnapshotRewriting:
             if row["member"] in versions
         }
         shards = gone["shard"].unique()
-        beside: dict[str, dict[tuple[str, str], Location]] = {}
+        side_members: dict[str, dict[tuple[str, str], Location]] = {}
         rows = dataset.filter(pc.is_in(dataset["shard"], value_set=shards))
         for row in side_places(rows, manifest).to_pylist():
             where = Location(name=row["name"], offset=row["offset"], n_bytes=row["bytes"])
-            beside.setdefault(row["shard"], {})[row["clip_id"], row["member"]] = where
+            side_members.setdefault(row["shard"], {})[row["clip_id"], row["member"]] = where
         for name in sorted(shards.to_pylist()):
-            own = beside.get(name, {})
+            own = side_members.get(name, {})
             yield TarToRewrite(
                 name=f"{SHARDS}/{name}",
                 sides=tuple(sorted({where.name for where in own.values()})),
                 values=values,
-                beside=own,
+                side_members=own,
             )
 
     def _naming(self, tables: Mapping[str, Any]) -> pa.Array:

@@ -40,13 +40,13 @@ class TarToRewrite:
         name: Name under the output root.
         sides: Names of the tars with members of its samples.
         values: Values of members.
-        beside: Places of the members in `sides`, by clip id and suffix.
+        side_members: Places of the members in `sides`, by clip id and suffix.
     """
 
     name: str
     sides: tuple[str, ...]
     values: Values
-    beside: Mapping[tuple[str, str], Location]
+    side_members: Mapping[tuple[str, str], Location]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +76,9 @@ class TarRewriting:
         self._tars = TarWriter(store)
         self._sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
         self._whole: set[tuple[str, ...]] = set()
-        """Old tars, with those beside them, that passed the check."""
+        """Old tars, with their side tars, that passed the check."""
         self.done: dict[tuple[str, tuple[str, ...]], RewrittenTar | None] = {}
-        """New tars by the old tar and the tars beside it; None if no sample is left."""
+        """New tars by the old tar and its side tars; None if no sample is left."""
 
     def rewrite(self, tar: TarToRewrite) -> RewrittenTar | None:
         """Writes the replacement of a tar with removed samples; None if no sample is left."""
@@ -92,7 +92,7 @@ class TarRewriting:
         if (tar.name, *tar.sides) not in self._whole:
             for sample in self._left(tar):
                 self._tars.read(sample)
-                for value in sample.beside:
+                for value in sample.side_members:
                     self._tars.read_member(value)
             self._whole.add((tar.name, *tar.sides))
 
@@ -122,15 +122,15 @@ class TarRewriting:
         """Yields the remaining samples of a tar, without reading their MP4s."""
         name = tar.name
         _, split, _ = self._place(name)
-        beside: dict[str, dict[str, Location]] = {}
-        for (key, suffix), place in tar.beside.items():
-            beside.setdefault(key, {})[suffix] = place
+        side_members: dict[str, dict[str, Location]] = {}
+        for (key, suffix), place in tar.side_members.items():
+            side_members.setdefault(key, {})[suffix] = place
         with self._store.open(name) as stream:
             reader = TarReader(stream.read, self._sizes[name], seek=stream.seek)
             try:
                 for key, members in groupby(reader, key=lambda member: member.key):
                     ids = self._removals.ids
-                    own = beside.get(key, {})
+                    own = side_members.get(key, {})
                     if sample := _sample(tar, key, members, reader, split, own, ids):
                         yield sample
             except (ShardError, KeyError, ValueError) as error:
@@ -143,15 +143,15 @@ def _sample(
     members: Iterator[Member],
     reader: TarReader,
     split: Split,
-    beside: Mapping[str, Location],
+    side_members: Mapping[str, Location],
     ids: Collection[str],
 ) -> Sample | None:
     """Returns a sample whose texts do not name removed `ids`; None for removed footage.
 
-    `beside` has the places of its members in other tars.
+    `side_members` has the places of its members in other tars.
     """
     data: dict[str, bytes] = {}
-    places = dict(beside)
+    places = dict(side_members)
     for member in members:
         offset = member.data_offset
         places[member.suffix] = Location(name=tar.name, offset=offset, n_bytes=member.bytes)

@@ -180,7 +180,7 @@ def format_funnel(summary: Mapping[str, Any]) -> str:
     rows += [(f"  {name}", n, why) for name, n, why in gpu_trouble(summary)]
     n_bytes = sum(shard.get("bytes") or 0 for shard in shards)
     rows.append(("shards", len(shards), size(n_bytes) if shards else ""))
-    sides = [side for shard in shards for side in (shard.get("beside") or {}).items()]
+    sides = [side for shard in shards for side in (shard.get("side_bytes") or {}).items()]
     for member in sorted({member for member, _ in sides}):
         own = [n for name, n in sides if name == member]
         rows.append((f"  {member}", len(own), f"{size(sum(own))} in tars of their own"))

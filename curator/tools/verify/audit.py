@@ -591,7 +591,7 @@ def _advise(root: Root, findings: Findings) -> None:
     """Says for each damaged object whether the sources exist that a rerun needs."""
     shards = f"{root.store.uri}/{SHARDS}/"
     entries = (root.summary or {}).get("shards") or ()
-    # A tar beside the samples has values of their clips.
+    # A side tar has values of the clips.
     tar_with: dict[str, str] = {
         name.removeprefix(FOLDER): entry["name"].removeprefix(FOLDER)
         for entry in entries
@@ -633,7 +633,7 @@ def _advise(root: Root, findings: Findings) -> None:
             return finding
         path = finding.path.partition("#")[0]
         if path.startswith(f"{shards}{SIDES}/") and not path.endswith(".tar"):
-            # No export makes the indexes of tars beside the samples. A run needs no source for it.
+            # No export makes the indexes of side tars. A run needs no source for it.
             return replace(finding, remedy=RERUN)
         if (remedy := _export_of(finding.path)) is not None:
             return replace(finding, remedy=remedy)

@@ -290,7 +290,7 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
     stored = {
         (tar.shard.name, suffix): frozenset(places.values())
         for tar in tars
-        for suffix, places in tar.beside.items()
+        for suffix, places in tar.side_members.items()
     }
 
     def check(path: str, row: Mapping[str, Any]) -> None:
@@ -304,9 +304,9 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
             end = tar.offsets[at + 1] if at + 1 < len(tar.offsets) else tar.end
             if (span := sample_span(row)) != (sample := (int(tar.offsets[at]), int(end))):
                 table.differs(path, f"members from {span[0]} to {span[1]}", f"{sample}")
-        places = {p["member"]: (p["offset"], p["bytes"]) for p in row.get("beside") or ()}
+        places = {p["member"]: (p["offset"], p["bytes"]) for p in row.get("side_members") or ()}
         for suffix in tar.shard.sides:
-            own, found = tar.beside.get(suffix, {}), places.get(suffix)
+            own, found = tar.side_members.get(suffix, {}), places.get(suffix)
             # A value that samples share is with the first of them.
             other = found if found in stored.get((tar.shard.name, suffix), ()) else None
             if found != (wanted := own.get(row["clip_id"], other)):

@@ -1,4 +1,4 @@
-"""Reads the tars beside a tar of samples, along with the samples."""
+"""Reads side tars along with the samples."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from curator.tools.verify.findings import FindingCode, Findings
 
 @dataclass(frozen=True, slots=True)
 class SideMember:
-    """A member in a tar beside the samples."""
+    """A member in a side tar."""
 
     member: Member
     where: str

@@ -143,8 +143,8 @@ class TarFacts:
     """SHA-256 of the tar; this and the MD5 are empty for an unreadable tar."""
     md5: str
     n_decoded: int
-    beside: Mapping[str, Mapping[str, tuple[int, int]]]
-    """First byte and size of members in tars beside it, by member and key."""
+    side_members: Mapping[str, Mapping[str, tuple[int, int]]]
+    """First byte and size of members in side tars, by member and key."""
 
     @property
     def is_sound(self) -> bool:
@@ -224,7 +224,7 @@ class TarCheck:
         self._sources: set[bytes] = set()
         self._n_frames = self._n_decoded = 0
         self._sides: list[SideReader] = []
-        self._beside: dict[str, dict[str, tuple[int, int]]] = {}
+        self._side_members: dict[str, dict[str, tuple[int, int]]] = {}
 
     def run(self) -> TarFacts:
         """Reads all bytes of the tar, and adds a finding for each fault."""
@@ -278,7 +278,7 @@ class TarCheck:
             sha256=hashes[0],
             md5=hashes[1],
             n_decoded=self._n_decoded,
-            beside=self._beside,
+            side_members=self._side_members,
         )
 
     def _open_meta(self, stack: ExitStack) -> None:
@@ -349,14 +349,14 @@ class TarCheck:
                 sample.text = data
 
     def _read_sides(self, sample: _ReadSample) -> None:
-        """Reads the members of a sample that are in tars beside it."""
+        """Reads the members of a sample that are in side tars."""
         for side in self._sides:
             for own in side.of_sample(sample.key):
                 if own.member.suffix in sample.sizes:
                     sample.repeated.append(own.member.suffix)
                 sample.sizes[own.member.suffix] = own.member.bytes
                 place = own.member.data_offset, own.member.bytes
-                self._beside.setdefault(side.suffix, {})[sample.key] = place
+                self._side_members.setdefault(side.suffix, {})[sample.key] = place
                 family = self.rules.families[side.suffix]
                 self._check_value(own.data, own.where, family, sample)
 
@@ -512,4 +512,4 @@ def row_digest(row: Mapping[str, Any]) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
 
 
-_UNHASHED = ("path", "members", "member_bytes", "beside")
+_UNHASHED = ("path", "members", "member_bytes", "side_members")

@@ -74,7 +74,7 @@ def stored(store: Store, *, rich: bool) -> ShardPlan:
 
 def alone(name: str, values: Values | None = None) -> TarToRewrite:
     """A tar without others beside it."""
-    return TarToRewrite(name=name, sides=(), values=values or {}, beside={})
+    return TarToRewrite(name=name, sides=(), values=values or {}, side_members={})
 
 
 @pytest.mark.parametrize("rich", [True, False])
