@@ -296,7 +296,7 @@ def holds_shard(plan: ShardPlan, read: Callable[[int], bytes]) -> bool:
         families = {member.suffix: member.version.family for member in sample.stored}
         for suffix, size in sample.members():
             data = _read_member(read, f"{sample.key}.{suffix}", size)
-            if suffix == "mp4":
+            if suffix == sample.format:
                 is_right = hashlib.sha256(data).hexdigest() == sha256.decode()
             elif suffix in families:
                 is_right = families[suffix].is_whole(data)

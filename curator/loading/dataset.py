@@ -68,6 +68,7 @@ from curator.loading.window_audio import (
 )
 from curator.loading.window_decoder import ClipWindow, FrameWindow, decode_window, drawn
 from curator.records.audio_requests import AudioRequest, AudioSpan
+from curator.records.sources import Medium
 
 Batch = dict[str, Any]
 
@@ -796,7 +797,10 @@ class ClipDataset(IterableDataset[Batch]):
                 seconds = self._window_of(sample.shard.bucket).seconds(rate)
             spans.append(AudioSpan(request=request, start=start, seconds=seconds))
         waves = [
-            decode_audio(sample.read["mp4"], span, sample.name)
+            # A still image has no sound.
+            None
+            if sample.fact.get("medium") == Medium.IMAGE
+            else decode_audio(sample.read["mp4"], span, sample.name)
             for sample, span in zip(samples, spans, strict=True)
         ]
         return audio_batch(waves, spans)

@@ -23,7 +23,7 @@ MEMBERS_SCHEMA = columns_schema(
 )
 """A row per member that a family declares. `key` is a digest of the value's inputs. The value is in
 the clip's tar, and begins `mp4_distance` bytes after the first byte of the clip's MP4. If that is
-null, the value is in a tar beside it, and `dataset.parquet` says where."""
+null, the value is in a side tar, and `dataset.parquet` says where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

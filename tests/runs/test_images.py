@@ -17,7 +17,9 @@ from PIL import Image
 from place import SHORT, Place, sets
 
 from curator.cli import main
+from curator.errors import StorageError
 from curator.loading.dataset import ClipDataset
+from curator.runs import one_pass
 from curator.tools.commands.arguments import EXIT_OK
 
 SETTINGS = (
@@ -186,6 +188,66 @@ def test_a_second_run_changes_nothing(place: Place, tmp_path: Path) -> None:
     run(other)
     assert other.summary()["cut"]["copied"] + other.summary()["cut"]["encoded"] == 0
     assert {p.name: p.read_bytes() for p in (other.out / "shards").rglob("*.tar")} == before
+
+
+def test_tars_of_a_run_that_broke_off_are_used(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that tars of pictures that no manifest names are compared with the plan."""
+    whole, broken = (place.copy(tmp_path / name) for name in ("whole", "broken"))
+    run(whole, "shard.id_member=true")
+    with monkeypatch.context() as patch:
+        patch.setattr(one_pass, "commit_run", raising)
+        with pytest.raises(AssertionError):
+            run(broken, "shard.id_member=true")
+    run(broken, "shard.id_member=true")
+    assert broken.tars() == whole.tars()
+    assert broken.summary()["work"]["shards_written"] == 0
+
+
+OWN = """
+import numpy as np
+from curator.family import FRAMES, Array, Family, Scope
+from curator.stage import Annotator, FrameRequest, StageConfig
+
+class Means(Annotator[StageConfig]):
+    name, version = "means", 1
+    frames = (FrameRequest(size=(32, 32)),)
+    families = (
+        Family("mean", Scope.CLIP, Array("f32", (FRAMES, 3)), member="mean.npy", place="side"),
+    )
+
+    def process(self, unit):
+        return [c.frames.reshape(len(c.frames), -1, 3).mean(1).astype(np.float32) for c in unit]
+"""
+
+
+def test_annotators_and_batches_mix_both_media(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_means.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    work_here(monkeypatch)
+    other = place.copy(tmp_path / "other")
+    run(other, "stages=[own_means:Means]")
+    assert other.summary()["work"]["mean_made"] == len(KEPT)
+    n_seen = 0
+    settings = {"frames": 1, "audio": 16_000, "size": (64, 64), "members": ["mean"]}
+    for batch in ClipDataset(str(other.out), batch_size=2, **settings):  # type: ignore[arg-type]
+        # Pictures and a film without sound.
+        assert not batch["has_audio"].any()
+        assert not batch["audio"].any()
+        seen = batch["video"].float().mean((2, 3, 4))
+        # Both are scaled and cropped alike, to other sizes.
+        assert (batch["mean"][:, 0] - seen).abs().max() < 4
+        n_seen += len(batch["key"])
+    assert n_seen == len([clip for clip in other.clips() if "/train-" in clip["shard"]]) > 4
+    assert main(["verify", str(other.out), "--json"]) == EXIT_OK
+
+
+def raising(_: object) -> None:
+    raise StorageError("full")
 
 
 def test_removed_pictures_stay_away_and_so_do_their_copies(place: Place, tmp_path: Path) -> None:

