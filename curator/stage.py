@@ -449,6 +449,8 @@ class ReferenceClips:
         footage: Footage of the fixed clips; it may contain other clips too.
         clip_ids: string[N], ids of the fixed clips; None for all clips of `footage`.
         name: Name for messages; empty if the user cannot look up the ids of these clips.
+        groups: string[N], groups of the fixed clips; new clips of the same group stay. None for no
+            groups.
     """
 
     key: str
@@ -456,6 +458,7 @@ class ReferenceClips:
     footage: Footage
     clip_ids: "pa.Array | None" = None
     name: str = ""
+    groups: "pa.Array | None" = None
 
 
 class Corpus(Protocol):

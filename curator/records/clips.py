@@ -240,6 +240,18 @@ WINDOWED = field_names(Windowed)
 
 
 @_part
+class Spanned:
+    """The span of the manifest in which a clip lies; None for clips of whole sources."""
+
+    span_start_s: float | None
+    span_end_s: float | None
+    """None also for a span to the source's end."""
+
+
+SPANNED = field_names(Spanned)
+
+
+@_part
 class Borders:
     """The picture inside black borders, in upright pixels of the source; None for no borders."""
 
@@ -333,7 +345,9 @@ class Coding:
 
 
 @dataclass(slots=True, kw_only=True)
-class Candidate(Named, Extent, Rate, Size, Borders, Scored, Tagged, Retimed, Windowed):
+class Candidate(
+    Named, Extent, Rate, Size, Borders, Scored, Tagged, Retimed, Windowed, Spanned
+):  # fmt: skip
     """A clip before any decision: a row of `candidates/clips`.
 
     `n_frames`, `written_fps`, `width` and `height` are those that it would be written with.
@@ -346,7 +360,7 @@ class Candidate(Named, Extent, Rate, Size, Borders, Scored, Tagged, Retimed, Win
 @_part
 class Clip(
     Named, Extent, Rate, Size, Borders, Scored, Decided, Tagged, Later, File, Stamped, Coding,
-    Resized, Retimed, Windowed,
+    Resized, Retimed, Windowed, Spanned,
 ):  # fmt: skip
     """A row of `clips`, as `tables.clip_rows` holds it.
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from curator.errors import ErrorCode
 from curator.records.columns import Int16, Int32, WordedEnum
+from curator.records.spans import TimeSpan
 
 FULL_HD = 1920 * 1080
 
@@ -61,6 +62,7 @@ class Note(WordedEnum):
     NOT_ON_GPU_DEVICE_LOST = "not_on_gpu_device_lost", _MEASURED + "the GPU failed twice"
     NOT_ON_GPU_OUT_OF_MEMORY = "not_on_gpu_out_of_memory", _MEASURED + "the GPU ran out of memory"
     SAME_BYTES = "same_bytes", "another source has the same bytes; that source has the clips"
+    SPAN_OUTSIDE = "span_outside", "a span of the manifest lies behind the last frame"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,8 @@ class SourceRef:
     width: int | None = None
     height: int | None = None
     medium: Medium = Medium.VIDEO
+    spans: tuple[TimeSpan, ...] = ()
+    """Spans of which clips are made, in order; empty for the whole source."""
 
     @property
     def is_image(self) -> bool:
@@ -169,6 +173,8 @@ class Source:
     n_kept: Int32 | None
     generation: Int32 | None = None
     """Number of the group of sources that it was first committed with; None for a failed one."""
+    spans: str | None = None
+    """Spans that a manifest names, as a JSON list of `start_s`, `end_s` (null: the end), `meta`."""
     notes: list[str] | None
     outcome: Literal["done", "failed"] | None
     error_stage: str | None

@@ -40,6 +40,7 @@ from curator.tables.family_store import FamilyRows
 from curator.tables.output_format import earlier_state
 from curator.tables.removal_records import finished_removals
 from curator.tables.schemas import metadata_fields
+from curator.tables.source_spans import SourceSpans
 from curator.tables.source_table import SourceTable
 
 logger = logging.getLogger(__name__)
@@ -258,13 +259,15 @@ class Run:
         sidecar_meta = stage.config.sidecar_meta
         media = stage.config.accepted
         listed = list_sources(arguments, limit=limit, sidecar_meta=sidecar_meta, media=media)
-        listing = ListedSources(listed, self._sources, run.metadata, self._unlisted, media)
+        spans = SourceSpans(run.metadata)
+        listing = ListedSources(listed, self._sources, spans, self._unlisted, media)
         rows = FamilyRows(stage, run.store, removals=run.removals, may_write=True)
         scan = RowScheduler(rows, lambda rows: self._add_probes(listing.without_others(rows)))
         log.progress.stage("list")
         new = scan.begin(listing)
         log.progress.stage("scan")
         scan.finish(runner)
+        spans.finish(self._sources)
         listing.warn()
         log.progress.sources(len(self._sources))
         n_bytes = sum(source.n_bytes for source in new or ())

@@ -19,10 +19,17 @@ from curator.runs.dry_run_clips import clip_lines
 from curator.runs.generations import last_sources
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.identity_driver import decided_sources
-from curator.stages.scan.source_listing import SkippedName, UnlistedSource, list_sources
+from curator.stages.scan.source_listing import (
+    FurtherSpan,
+    SkippedName,
+    UnlistedSource,
+    list_sources,
+)
 from curator.storage import Store
 from curator.tables.family_store import FamilyRows
 from curator.tables.output_format import read_summary
+from curator.tables.source_metadata import SourceMetadata
+from curator.tables.source_spans import SourceSpans
 from curator.tables.track_parts import TrackParts
 
 MAX_NAMED = 5
@@ -58,6 +65,7 @@ def dry_run(
     counts: Counter[str] = Counter()
     unlisted: dict[str, str] = {}
     may_be_other: set[str] = set()
+    spans = SourceSpans(SourceMetadata())
 
     def listed() -> Iterator[SourceRef]:
         for item in list_sources(sources, limit=limit, media=recipe.scan.accepted):
@@ -65,13 +73,18 @@ def dry_run(
                 counts["skipped"] += 1
             elif isinstance(item, UnlistedSource):
                 unlisted[item.uri] = plain(item.message)
+            elif isinstance(item, FurtherSpan):
+                spans.add(item.uri, *item.span)
             else:
+                if item.span is not None:
+                    spans.add(item.uri, *item.span)
                 counts["bytes"] += item.bytes
                 if item.may_be_other:
                     may_be_other.add(item.uri)
                 yield SourceRef(uri=item.uri, n_bytes=item.bytes, version=item.version)
 
     contents = _contents(listed(), store, recipe, last)
+    spans.check()
     families = families_of(
         recipe.analyze, semantics_of(recipe).weights_fingerprint, measures_of(recipe).users
     )

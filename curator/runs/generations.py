@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from curator.fingerprints import fingerprint
 from curator.pipeline import Graph
 from curator.recipe import Recipe
+from curator.records.spans import spans_from_json
 from curator.run_config import RunConfig
 from curator.stage import Phase
 from curator.stages.shard.reusable_shards import ReusableShards
@@ -22,7 +23,7 @@ from curator.tables.out_layout import listed
 from curator.tables.output_format import existing
 from curator.tables.schemas import SOURCES_SCHEMA
 from curator.tables.snapshot_store import CANDIDATES, DECIDED_WITH, INDEXES
-from curator.tables.source_metadata import SourceMetadata
+from curator.tables.source_metadata import SourceMetadata, span_name
 from curator.tables.source_table import SourceTable, without_copies
 
 CARRIED = "sources_of_earlier_runs"
@@ -88,10 +89,11 @@ def carry(earlier: pa.Table, sources: SourceTable, metadata: SourceMetadata) -> 
     """Adds earlier sources unless a run has their address or content; returns how many it added."""
     rows = sources.carry(earlier)
     names = [name for name in rows.column_names if name.startswith(PREFIX)]
-    if names:
-        for row in rows.select(["uri", *names]).to_pylist():
-            uri = row.pop("uri")
-            metadata.add(uri, {name: value for name, value in row.items() if value is not None})
+    for row in rows.select(["uri", "spans", *names]).to_pylist() if names else ():
+        uri, spans = row.pop("uri"), row.pop("spans")
+        metadata.add(uri, {name: value for name, value in row.items() if value is not None})
+        for span, values in spans_from_json(spans).items():
+            metadata.add(span_name(uri, span), values)
     return int(rows.num_rows)
 
 
@@ -129,7 +131,7 @@ def why_stale(
         return f"sources that are gone or have other content: {gone.num_rows}, such as {first}"
     changed = _described_otherwise(metadata.joined(contents, "uri"), without_copies(earlier))
     if changed:
-        return f"sources with other metadata: {len(changed)}, such as {changed[0]}"
+        return f"sources with other metadata or spans: {len(changed)}, such as {changed[0]}"
     named = {name for shard in previous["shards"] for name in shard["versions"]}
     lost = sorted(named.difference(reusable.sizes))
     named = {*previous[INDEXES].values(), *chain.from_iterable(previous["tables"].values())}
@@ -140,11 +142,12 @@ def why_stale(
 
 
 def _described_otherwise(contents: pa.Table, earlier: pa.Table) -> list[str]:
-    """Returns addresses of earlier sources with changed metadata; each content once."""
+    """Returns addresses of earlier sources with changed metadata or spans; each content once."""
     place = pc.index_in(earlier["source_id"], value_set=contents["source_id"])
     is_other = np.zeros(earlier.num_rows, bool)
-    for name in filter(is_metadata, contents.column_names):
-        before, now = earlier[name], contents[name].take(place)
+    for name in ("spans", *filter(is_metadata, contents.column_names)):
+        before = earlier[name]
+        now = contents[name].take(place).cast(before.type)
         if not before.equals(now):
             pairs = zip(before.to_pylist(), now.to_pylist(), strict=True)
             is_other |= [old != new for old, new in pairs]

@@ -22,6 +22,7 @@ from curator.executor.worker import Step
 from curator.records.clips import Span
 from curator.records.columns import field_names
 from curator.records.sources import SourceRef
+from curator.records.spans import span_of
 from curator.runs.reference_clips import EXCLUDED_CLIPS
 from curator.runs.run_context import RunContext, RunLog
 from curator.stage import Resources
@@ -71,8 +72,7 @@ def measure(
         candidates.add(proposed)
         on_result(proposed)
 
-    uris = {str(source.source_id): source.uri for source in sources}
-    for stored in candidates.load(uris, all_=all_):
+    for stored in candidates.load(sources, all_=all_):
         on_result(stored)
     missing = [s for s in sources if str(s.source_id) not in candidates.track_part]
     if missing:
@@ -125,7 +125,12 @@ def remainders(
         by_source: dict[str, list[ClipPart]] = {}
         for row in some.to_pylist():
             span = Span(**{name: row[name] for name in field_names(Span)})
-            part = ClipPart(clip=span, start_s=row["part_start_s"], end_s=row["part_end_s"])
+            part = ClipPart(
+                clip=span,
+                start_s=row["part_start_s"],
+                end_s=row["part_end_s"],
+                within=span_of(row),
+            )
             by_source.setdefault(row["source_id"], []).append(part)
         units: list[ProposedUnit] = []
         analyzing = _analyzing(run, run.log)

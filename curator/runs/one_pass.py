@@ -27,6 +27,7 @@ from curator.fingerprints import fingerprint
 from curator.measures.score_list import SUITABILITY
 from curator.recipe import measures_of
 from curator.records.sources import SourceRef
+from curator.records.spans import spans_from_json
 from curator.runs.annotating import Annotations, annotate, rejected_before, stored_values
 from curator.runs.commit_run import Commit, Rows, clip_outcomes, commit_run, kept_by_source
 from curator.runs.corpus import RULES, RunCorpus
@@ -48,7 +49,6 @@ from curator.stage import AnyCorpusStage, AnyGraphStage, AnyStage, Phase
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS
 from curator.stages.cut.cut_driver import Cutting, FollowUp
-from curator.stages.shard.config import BY_SOURCE
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.stages.shard.shard_driver import Sharding, reject_across, sources_alone
 from curator.stages.shard.split_groups import SplitGroups, shared_footage, split_sources
@@ -466,17 +466,19 @@ class GenerationRun:
             names = (earlier[name].to_pylist() for name in ("source_id", "split"))
             fixed = dict(zip(*names, strict=True))
         # A source without kept clips may show footage of two others.
-        units = sources_alone(clips) | {source: source for source in fixed}
+        units = sources_alone(clips) | {source: (source,) for source in fixed}
         if scope.snapshot is None:
-            units |= {source: source for source in self._sources.contents().to_pylist()}
-            if config.split_by != BY_SOURCE:
-                contents = self._run.metadata.joined(self._sources.by_content(), "uri")
-                names = (contents[name].to_pylist() for name in ("source_id", config.split_by))
-                units |= {
-                    source: f"{config.split_by} {value}"
-                    for source, value in zip(*names, strict=True)
-                    if value is not None and source in units
-                }
+            units |= {source: (source,) for source in self._sources.contents().to_pylist()}
+        column = config.split_column
+        names = self._run.metadata.schema().names
+        if scope.snapshot is None and column is not None and column in names:
+            contents = self._run.metadata.joined(self._sources.by_content(), "uri")
+            rows = (contents[name].to_pylist() for name in ("source_id", column, "spans"))
+            for source, value, spans in zip(*rows, strict=True):
+                own = (span.get(column) for span in spans_from_json(spans).values())
+                values = dict.fromkeys(v for v in (value, *own) if v is not None)
+                if values and source in units:
+                    units[source] = tuple(f"{column} {value}" for value in values)
         columns = {name: clips.column(name) for name in ("clip_id", "source_id")}
         # A stored table may be of an earlier recipe, which compared clips.
         pairs = self._corpus.table("duplicate_pairs") if self._recipe.dedup.enabled else None

@@ -19,9 +19,11 @@ from curator.records.clips import Reason
 from curator.stage import ReferenceClips
 from curator.stages.analyze.sampling_grid import steps_of
 from curator.storage import Store, check_listable, open_store
+from curator.storage.metadata_columns import GROUP
 from curator.storage.object_service import scheme_of
 from curator.tables.candidate_store import stored_candidates
 from curator.tables.checksums import read_parquet
+from curator.tables.clip_groups import group_texts
 from curator.tables.footage_store import FootageStore, read_removed_footage
 from curator.tables.output_format import read_current_summary
 from curator.tables.removal_records import Removals
@@ -95,16 +97,18 @@ def reference_clips_of(
             key=fingerprint("against", other.uri, names, summary["tables"]["clips"]),
             reason=Reason.DUPLICATE_ELSEWHERE,
             footage=FootageStore.of(other, names),
-            clip_ids=_kept_ids(other, summary),
+            clip_ids=_kept(other, summary)["clip_id"].combine_chunks(),
             name=out,
         )
         places.append(place)
     if before is not None:
+        kept = _kept(store, before)
         place = ReferenceClips(
             key="earlier generations",
             reason=Reason.DUPLICATE,
             footage=FootageStore.of(store, stored_candidates(before, "footage")),
-            clip_ids=_kept_ids(store, before),
+            clip_ids=kept["clip_id"].combine_chunks(),
+            groups=group_texts(kept),
         )
         places.append(place)
     return places
@@ -132,13 +136,13 @@ def other_output(out: str, own: Store) -> tuple[Store, Mapping[str, Any], list[s
     return store, summary, names
 
 
-def _kept_ids(store: Store, summary: Mapping[str, Any]) -> pa.Array:
-    kept = [pa.array([], pa.string())]
+def _kept(store: Store, summary: Mapping[str, Any]) -> pa.Table:
+    """Returns `clip_id`, and the group if there is one, of the kept clips of an output."""
+    kept = [pa.table({"clip_id": pa.array([], pa.string())})]
     for name in summary["tables"]["clips"]:
-        block = read_parquet(store, name, ["clip_id", "decision"])
-        own = block["clip_id"].filter(pc.equal(block["decision"], "kept"))
-        kept.append(own.combine_chunks())
-    return pa.concat_arrays(kept)
+        block = read_parquet(store, name, ["clip_id", "decision", GROUP])
+        kept.append(block.filter(pc.equal(block["decision"], "kept")).drop_columns("decision"))
+    return pa.concat_tables(kept, promote_options="permissive")
 
 
 def exclude_removed_sources(sources: SourceTable, removals: Removals) -> None:

@@ -8,6 +8,8 @@ from curator.errors import UsageError
 
 PREFIX = "meta."
 """Prefix of metadata columns in `sources` and `clips`."""
+GROUP = PREFIX + "group"
+"""Column with the group of a source, or of a span: its cameras, or whatever belongs together."""
 MAX_COLUMNS = 64
 MAX_VALUE_BYTES = 4096
 

@@ -7,6 +7,10 @@
 - `.jsonl`, `.ndjson`: an object per line, with the URI under the key `uri` and metadata under
   others, or a text with the URI.
 
+The columns `start_s` and `end_s`, in seconds from the source's first frame, make a row a span of
+its source, and other columns metadata of the span. An empty `start_s` is 0, an empty `end_s` the
+end of the source.
+
 A relative path starts at the manifest's folder. Text is UTF-8, with or without a byte order
 mark, or UTF-16 with one, as PowerShell writes.
 
@@ -17,17 +21,19 @@ paths stay in its bucket. A manifest on this machine may name files and objects.
 import csv
 import io
 import logging
+import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from curator.errors import UsageError, raised_as
 from curator.json_bounds import load_bounded
 from curator.media.file_kinds import CONCAT_LIST, PLAYLIST, file_kind
+from curator.records.spans import TimeSpan
 from curator.storage.base import has_scheme
-from curator.storage.metadata_columns import CsvText, column_names
+from curator.storage.metadata_columns import PREFIX, CsvText, column_names
 from curator.storage.object_service import ADDRESSES, scheme_of
 from curator.storage.source_reader import open_source
 
@@ -40,10 +46,11 @@ logger = logging.getLogger(__name__)
 
 
 class ManifestRow(NamedTuple):
-    """A URI, and metadata of the source by column."""
+    """A URI, and metadata by column: of the source, or of a span of the source."""
 
     uri: str
     metadata: Mapping[str, Any]
+    span: TimeSpan | None = None
 
 
 _Entry = tuple[str, str, Mapping[str, Any]]
@@ -51,6 +58,8 @@ _Entry = tuple[str, str, Mapping[str, Any]]
 FORMS = ".txt or .lst with a URI per line; .csv, .tsv, .jsonl or .parquet with a column `uri`"
 """Supported manifests, for messages."""
 COLUMN = "uri"
+SPAN_COLUMNS = ("start_s", "end_s")
+_SPANS = frozenset(PREFIX + name for name in SPAN_COLUMNS)
 _LINE_BYTES, _JSON_LINE_BYTES = 64 << 10, 1 << 20
 _BATCH_ROWS = 8192
 _MOST_SHOWN, _MOST_NAMED = 100, 20
@@ -76,7 +85,7 @@ def manifest_rows(manifest: str) -> Iterator[ManifestRow]:
 
     Raises:
         UsageError: The manifest has no column `uri`, its content does not match its suffix, or it
-            is in a bucket and an entry leads out of the bucket.
+            is in a bucket and an entry leads out of the bucket, or a span is not valid.
         SourceError: The manifest cannot be read.
     """
     left_out = _LeftOut(manifest)
@@ -84,8 +93,11 @@ def manifest_rows(manifest: str) -> Iterator[ManifestRow]:
         if _suffix(manifest) != "parquet":
             stream = _utf_8(stream, manifest)
         for place, written, metadata in _READERS[_suffix(manifest)](stream, manifest, left_out):
+            values = dict(metadata)
+            times = [values.pop(PREFIX + name, None) for name in SPAN_COLUMNS]
+            span = _span(times, manifest, place, written) if left_out.has_spans else None
             try:
-                yield ManifestRow(resolve(written, manifest), metadata)
+                yield ManifestRow(resolve(written, manifest), values, span)
             except ValueError as error:
                 raise UsageError(
                     f"manifest {manifest!r}, {place}: {written!r} {error}; expected "
@@ -93,6 +105,30 @@ def manifest_rows(manifest: str) -> Iterator[ManifestRow]:
                     "may name files and objects"
                 ) from error
     left_out.warn()
+
+
+def _span(times: Sequence[object], manifest: str, place: str, uri: str) -> TimeSpan:
+    """Returns the span of a row; refuses values that are no times, and spans without length."""
+    numbers = []
+    for name, value, otherwise in zip(SPAN_COLUMNS, times, (0.0, math.inf), strict=True):
+        try:
+            number = otherwise if value is None else float(cast(Any, value))
+        except (TypeError, ValueError):
+            number = math.nan
+        if isinstance(value, bool) or not number >= 0 or (value is not None and math.isinf(number)):
+            raise UsageError(
+                f"manifest {manifest!r}, {place}: {name} is {value!r}; expected seconds from the "
+                "source's first frame, a number from 0, or nothing: correct it, or rename the "
+                "column if it is metadata"
+            )
+        numbers.append(number)
+    span = TimeSpan(*numbers)
+    if span.start_s >= span.end_s:
+        raise UsageError(
+            f"manifest {manifest!r}, {place}: the span of {uri!r} from {span} has no length; "
+            "expected start_s below end_s"
+        )
+    return span
 
 
 def _utf_8(stream: BinaryIO, manifest: str) -> BinaryIO:
@@ -136,6 +172,12 @@ class _LeftOut:
         self._manifest = manifest
         self._first: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
+        self.has_spans = False
+        """Whether rows are spans: a column of `SPAN_COLUMNS` exists."""
+
+    def note(self, columns: Iterable[str]) -> None:
+        """Notes columns of metadata of the manifest, or of its next row."""
+        self.has_spans = self.has_spans or not _SPANS.isdisjoint(columns)
 
     def add(self, what: str, place: str) -> None:
         """Counts a row or column; `place` names it."""
@@ -250,6 +292,7 @@ def _json_rows(stream: BinaryIO, manifest: str, left_out: _LeftOut) -> Iterator[
             ):
                 left_out.add(_NESTED, f"{name!r} ({place})")
         names = column_names(row, manifest)
+        left_out.note(names.values())
         yield place, uri, {new: row[name] for name, new in names.items() if row[name] is not None}
 
 
@@ -268,6 +311,7 @@ def _csv_rows(
             raise _no_column(manifest, header)
         column = header.index(COLUMN)
         names = column_names((*header[:column], *header[column + 1 :]), manifest)
+        left_out.note(names.values())
         own = [(at, names[name]) for at, name in enumerate(header) if name in names]
         for row in rows:
             place = f"line {rows.line_num}"
@@ -311,6 +355,7 @@ def _parquet_rows(stream: BinaryIO, manifest: str, left_out: _LeftOut) -> Iterat
             if types[name] is None:
                 left_out.add(_NESTED, f"{name!r} ({schema.field(name).type})")
         names = column_names((n for n in schema.names if n != COLUMN and types[n]), manifest)
+        left_out.note(names.values())
         first = 1
         for batch in table.iter_batches(batch_size=_BATCH_ROWS, columns=[COLUMN, *names]):
             # As bytes, because Arrow does not guarantee that a string is valid UTF-8.

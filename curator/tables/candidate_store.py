@@ -15,8 +15,9 @@ object holds the candidates of many tracks:
 the driver only gets their name. Workers join small payload afterwards. The other kinds pass through
 the driver, which decides by them; a part of theirs has many units.
 
-`sources` is written last. The row of a source is valid while its payload exists, and its part of
-`tracks` exists with the same size. If the row is not valid, its clips are proposed again.
+`sources` is written last. The row of a source is valid while its payload exists, its part of
+`tracks` exists with the same size, and the manifest names the same spans of it. If the row is not
+valid, its clips are proposed again.
 
 New candidates wait in memory until they have `FLUSH_CLIPS` clips or `FLUSH_BYTES` bytes, mostly of
 vectors. So they take `FLUSH_BYTES` and one unit more, and up to three times as much during a
@@ -39,6 +40,8 @@ from numpy.typing import NDArray
 from curator.errors import DamagedError
 from curator.fingerprints import fingerprint
 from curator.packing import pack
+from curator.records.sources import SourceRef
+from curator.records.spans import spans_key
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import like_vectors
@@ -78,7 +81,9 @@ PAYLOAD = ("footage", "pictures")
 _READERS = 16
 _VECTORS = ("vectors", "clip_vectors")
 _PAYLOAD_SCHEMAS = {"footage": FOOTAGE_SCHEMA, "pictures": PICTURES_SCHEMA}
-_PLACE = ("source_id", "track_part", "track_bytes", "payload")
+SPANS_KEY = "spans_key"
+"""Column of `candidates/sources`: `records.spans.spans_key` of the spans that clips lie in."""
+_PLACE = ("source_id", "track_part", "track_bytes", "payload", SPANS_KEY)
 _BYTES = b"curate.bytes"
 """Metadata of `sources`: bytes in memory of all tables of the part."""
 
@@ -157,16 +162,19 @@ class Candidates:
         candidates._remainders = [name.rpartition("/")[2] for name in names]
         return candidates
 
-    def load(self, uris: Mapping[str, str], *, all_: bool = True) -> Iterator[ProposedUnit]:
+    def load(self, of: Iterable[SourceRef], *, all_: bool = True) -> Iterator[ProposedUnit]:
         """Reads the stored rows of some sources, one part at a time.
 
-        `uris` has the current address of each source id. With `all_`, small parts may be merged,
-        which drops rows of other sources.
+        With `all_`, small parts may be merged, which drops rows of other sources.
 
         Yields:
             Rows with the current addresses, after `track_part` got their sources.
         """
         self._parts, self._used = self._whole_parts(), set()
+        uris, spans = dict[str, str](), dict[str, str | None]()
+        for source in of:
+            uris[str(source.source_id)] = source.uri
+            spans[str(source.source_id)] = spans_key(source.spans)
         if not self._parts or not uris:
             return
         sizes = self._all_track_sizes()
@@ -183,7 +191,8 @@ class Candidates:
                 and source_id not in seen
                 and sizes.get(track) == n_bytes
                 and (payload is None or payload in self._payload_bytes)
-                for source_id, track, n_bytes, payload in zip(*columns, strict=True)
+                and key == spans[source_id]
+                for source_id, track, n_bytes, payload, key in zip(*columns, strict=True)
             ]
             if not any(valid):
                 continue
@@ -428,8 +437,9 @@ class Candidates:
 
     def _write(self, units: list[ProposedUnit]) -> None:
         """Writes units as one part, and empties the list."""
-        ids = sorted(i for unit in units for i in unit.sources["source_id"].to_pylist())
-        digest = hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:16]
+        rows = ((unit.sources[n].to_pylist() for n in ("source_id", SPANS_KEY)) for unit in units)
+        names = sorted(i + (key or "") for row in rows for i, key in zip(*row, strict=True))
+        digest = hashlib.sha256(chr(10).join(names).encode()).hexdigest()[:16]
         part = f"{self.fingerprint}-{digest}.parquet"
         self._places[part] = pa.concat_tables([unit.sources.select(_PLACE) for unit in units])
         self._write_as(part, units)

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import UsageError, unknown_key
+from curator.records.clips import SPANNED
+from curator.records.spans import TimeSpan
 from curator.storage.metadata_columns import MAX_COLUMNS, MAX_VALUE_BYTES, CsvText
 
 _TYPES = {
@@ -33,8 +35,13 @@ _INT64_END = 1 << 63
 logger = logging.getLogger(__name__)
 
 
+def span_name(uri: str, span: TimeSpan) -> str:
+    """Returns the name under which the metadata of a span is added; it is no URI."""
+    return f"{uri}\0{span.start_s!r}\0{span.end_s!r}"
+
+
 class SourceMetadata:
-    """Metadata of the sources of a run; each URI is added once."""
+    """Metadata of the sources of a run, and of spans of sources."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, set[str]] = {}
@@ -46,7 +53,10 @@ class SourceMetadata:
         self._n_cut = 0
 
     def add(self, uri: str, values: Mapping[str, Any]) -> None:
-        """Adds the metadata of a source: bools, numbers, texts and lists of texts."""
+        """Adds bools, numbers, texts and lists of texts of a source, or of a `span_name`.
+
+        Of a name that is added twice, the first values count.
+        """
         row = {"uri": uri}
         for name, value in values.items():
             typed = _as_text(value)
@@ -73,15 +83,21 @@ class SourceMetadata:
         return pa.schema([(name, _TYPES[_kind(kinds)]) for name, kinds in self._kinds.items()])
 
     def joined(self, table: pa.Table, key: str) -> pa.Table:
-        """Appends the columns of metadata to a table with the URIs of sources in column `key`."""
+        """Appends the columns of metadata to a table with the URIs of sources in column `key`.
+
+        A row with the columns `SPANNED` gets values of its span first.
+        """
         if not self._kinds:
             return table
         whole = self._table()
-        at = pc.index_in(table[key], value_set=whole["uri"])
+        places = [pc.index_in(table[key], value_set=whole["uri"])]
+        if (names := _span_names(table, key)) is not None:
+            places.insert(0, pa.chunked_array([pc.index_in(names, value_set=whole["uri"])]))
         for field in self.schema():
             chunks: list[pa.Array] = []
             for start in range(0, table.num_rows, _JOIN_ROWS):
-                part = whole[field.name].take(at.slice(start, _JOIN_ROWS))
+                parts = [whole[field.name].take(at.slice(start, _JOIN_ROWS)) for at in places]
+                part = parts[0] if len(parts) == 1 else pc.coalesce(*parts)
                 chunks += part.cast(field.type).chunks
             table = table.append_column(field, pa.chunked_array(chunks, field.type))
         return table
@@ -130,6 +146,19 @@ class SourceMetadata:
             columns = {name: _typed(whole[name], _kind(of)) for name, of in self._kinds.items()}
             self._whole = pa.table({"uri": whole["uri"].combine_chunks(), **columns})
         return self._whole
+
+
+def _span_names(table: pa.Table, key: str) -> pa.Array | None:
+    """Returns the span's name of each row, null for clips of whole sources; None for no spans."""
+    starts, ends = (table[n] if n in table.column_names else None for n in SPANNED)
+    if starts is None or ends is None or starts.null_count == len(starts):
+        return None
+    rows = zip(*(column.to_pylist() for column in (table[key], starts, ends)), strict=True)
+    names = [
+        None if a is None else span_name(uri, TimeSpan(a, math.inf if b is None else b))
+        for uri, a, b in rows
+    ]
+    return pa.array(names, pa.large_string())
 
 
 def _as_text(value: object) -> tuple[str, str] | None:

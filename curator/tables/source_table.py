@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.records.sources import Medium, Note, Source, SourceRef
+from curator.records.spans import spans_from_json
 from curator.storage.content_id import WHOLE_BYTES
 from curator.tables.disk_table import TableBuffer, joined, widened
 from curator.tables.long_columns import joined_chunks, take_rows
@@ -27,12 +28,12 @@ _HELD = {
         pa.dictionary(pa.int32(), pa.string()),
     ),
     # These columns may have more than 2 GiB of text.
-    **dict.fromkeys(("uri", "error_message"), pa.large_string()),
+    **dict.fromkeys(("uri", "error_message", "spans"), pa.large_string()),
 }  # fmt: skip
 """Types in memory of columns with another type in the written table."""
 _HEADER = (
     *(name for name in SCAN_SCHEMA.names if name not in ("time_base", "fps")),
-    "generation", "outcome",
+    "generation", "spans", "outcome",
 )  # fmt: skip
 _MEASURED = (
     "uri", "sha256", "width", "height", "rotation_deg", "pixel_aspect", "duration_s", "n_frames",
@@ -45,7 +46,7 @@ _OWN = ("uri", "bytes", "version")
 """Columns that sources with the same bytes do not share."""
 _REF = (
     "uri", "bytes", "version", "source_id", "header_duration_s", "header_n_frames", "width",
-    "height", "codec", "pixel_format", "medium",
+    "height", "codec", "pixel_format", "medium", "spans",
 )  # fmt: skip
 _REF_ROWS = 4096
 _NO_LEADER = -1
@@ -187,11 +188,13 @@ class SourceTable:
         """Returns the contents that have not failed before analysis.
 
         Columns are `source_id`; `uri` of the analyzed source; `seconds` by its header, 0 if
-        unknown; and `generation`, null if it is not set.
+        unknown; `spans` as JSON; and `generation`, null if it is not set.
         """
         rows = take_rows(self._header.whole(), pa.array(self._first()))
         seconds = pc.fill_null(rows["header_duration_s"], 0.0)
-        return rows.select(["source_id", "uri", "generation"]).append_column("seconds", seconds)
+        return rows.select(["source_id", "uri", "generation", "spans"]).append_column(
+            "seconds", seconds
+        )
 
     def last_generation(self) -> int:
         """Returns the number of the last generation with a source that is done; 0 for none."""
@@ -294,8 +297,12 @@ class SourceTable:
     def _refs(self, rows: NDArray[np.int64]) -> Iterator[SourceRef]:
         for row in take_rows(self._header.whole().select(_REF), pa.array(rows)).to_pylist():
             n_pixels = row["width"] * row["height"]
-            n_bytes, medium = row.pop("bytes"), Medium(row.pop("medium"))
-            yield SourceRef(n_bytes=n_bytes, n_pixels=n_pixels, medium=medium, **row)
+            row |= {
+                "n_bytes": row.pop("bytes"),
+                "medium": Medium(row["medium"]),
+                "spans": tuple(spans_from_json(row["spans"])),
+            }
+            yield SourceRef(n_pixels=n_pixels, **row)
 
     def _first(self) -> NDArray[np.int64]:
         """Returns the row numbers of analyzed sources, sorted by URI."""

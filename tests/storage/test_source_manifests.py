@@ -84,7 +84,7 @@ def test_text_lines_are_verbatim_and_what_is_no_text_gets_a_row(folder: Path) ->
     path.write_bytes(
         "\ufeffa.mp4\r\n\n  \n# comment\n#tag.mp4\n trailing \nnot\x0bsplit\nlast".encode()
     )
-    assert [uri.removeprefix(f"{folder}/") for uri, _ in manifest_rows(str(path))] == [
+    assert [uri.removeprefix(f"{folder}/") for uri, *_ in manifest_rows(str(path))] == [
         "a.mp4", "#tag.mp4", " trailing ", "not\x0bsplit", "last",
     ]  # fmt: skip
     # Other schemes and bytes that are no text get a row.
@@ -105,7 +105,7 @@ def test_fields_of_csv_and_parquet_may_be_quoted_empty_or_missing(folder: Path) 
     path.write_bytes(
         b'\xef\xbb\xbfid,uri,w\r\n1,"line\nbreak, and comma",3\r\n2,,\r\n3\r\n4,a.mp4,\r\n'
     )
-    assert [uri for uri, _ in manifest_rows(str(path))] == [
+    assert [row.uri for row in manifest_rows(str(path))] == [
         f"{folder}/line\nbreak, and comma",
         f"{folder}/a.mp4",
     ]
@@ -115,10 +115,10 @@ def test_fields_of_csv_and_parquet_may_be_quoted_empty_or_missing(folder: Path) 
         table = pa.table({"uri": pa.array(values, kind)})
         pq.write_table(table, folder / "m.parquet", row_group_size=2)
         expected = [f"{folder}/a.mp4", f"{folder}/sub/d.mp4", f"{folder}/a.mp4"]
-        assert [uri for uri, _ in manifest_rows(str(folder / "m.parquet"))] == expected
+        assert [row.uri for row in manifest_rows(str(folder / "m.parquet"))] == expected
     coded = pa.table({"uri": pa.array(values).dictionary_encode()})
     pq.write_table(coded, folder / "m.parquet")
-    assert [uri for uri, _ in manifest_rows(str(folder / "m.parquet"))] == expected
+    assert [row.uri for row in manifest_rows(str(folder / "m.parquet"))] == expected
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_text_in_utf_16_is_read(folder: Path, encoding: str) -> None:
     """Pins lists as PowerShell's `>` writes them."""
     for name, text in (("m.txt", "ü.mp4\r\na.mp4\r\n"), ("m.csv", "uri,n\r\nü.mp4,1\r\na.mp4,2")):
         (folder / name).write_bytes(("\ufeff" + text).encode(encoding))
-        found = [uri for uri, _ in manifest_rows(str(folder / name))]
+        found = [row.uri for row in manifest_rows(str(folder / name))]
         assert found == [f"{folder}/ü.mp4", f"{folder}/a.mp4"]
 
 
@@ -209,7 +209,7 @@ def test_the_stream_of_a_manifest_on_s3_moves_only_what_is_read(s3_bucket: str) 
     lines = b"".join(b"s3://%s/%06d\n" % (s3_bucket.encode(), number) for number in range(200_000))
     s3_client.client().put_object(Bucket=s3_bucket, Key="m.txt", Body=lines)
     found = manifest_rows(f"s3://{s3_bucket}/m.txt")
-    assert next(found) == (f"s3://{s3_bucket}/000000", {})
+    assert next(found) == (f"s3://{s3_bucket}/000000", {}, None)
 
 
 @pytest.mark.parametrize(

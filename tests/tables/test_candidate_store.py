@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 from made_out import candidates_table
 
+from curator.records.sources import SourceRef
 from curator.storage import open_store
 from curator.storage.local_store import LocalStore
 from curator.tables import candidate_store
 from curator.tables.candidate_store import (
     PAYLOAD,
+    SPANS_KEY,
     Candidates,
     Payload,
     PayloadJoin,
@@ -29,6 +31,9 @@ from curator.tables.source_table import MEASURED_SCHEMA
 
 STAMP = "1" * 16
 TRACK = f"tracks/frames/{'0' * 16}-{'2' * 16}.parquet"
+
+
+SOURCES_OF_UNITS = MEASURED_SCHEMA.append(pa.field(SPANS_KEY, pa.string()))
 
 
 def unit_of(store: LocalStore, number: int, jpegs: pa.Array, *, n: int = 2) -> ProposedUnit:
@@ -48,7 +53,7 @@ def unit_of(store: LocalStore, number: int, jpegs: pa.Array, *, n: int = 2) -> P
     )
     return ProposedUnit(
         track_parts={source_id: TRACK},
-        sources=rows_to_table([source], MEASURED_SCHEMA),
+        sources=rows_to_table([source], SOURCES_OF_UNITS),
         shots=SHOTS_SCHEMA.empty_table(),
         clips=candidates_table(n, clip_id=ids, source_id=[source_id] * n, source_uri=[uri] * n),
         vectors=vectors_table([(name, np.full(4, number, np.float32)) for name in ids]),
@@ -70,10 +75,16 @@ def store(tmp_path: Path) -> LocalStore:
     return store
 
 
+def sources(n: int) -> list[SourceRef]:
+    return [
+        SourceRef(uri=f"/films/{number}.mp4", n_bytes=1, version="v", source_id=f"{number:032x}")
+        for number in range(n)
+    ]
+
+
 def stored(candidates: Candidates, n: int) -> list[tuple[str, str, bytes]]:
     """Clips with their sources and pictures, as a later run loads them."""
-    uris = {f"{number:032x}": f"/films/{number}.mp4" for number in range(n)}
-    units = list(candidates.load(uris))
+    units = list(candidates.load(sources(n)))
     rows = [row for unit in units for row in unit.clips.to_pylist()]
     pictures = candidates.pictures([row["clip_id"] for row in rows])
     return sorted((row["clip_id"], row["source_id"], pictures[row["clip_id"]]) for row in rows)
@@ -182,8 +193,9 @@ def test_objects_of_an_earlier_run_do_not_change(
 
 
 def stored_ids(candidates: Candidates, n: int) -> list[str]:
-    uris = {f"{number:032x}": f"/films/{number}.mp4" for number in range(n)}
-    return [name for unit in candidates.load(uris) for name in unit.clips["clip_id"].to_pylist()]
+    return [
+        name for unit in candidates.load(sources(n)) for name in unit.clips["clip_id"].to_pylist()
+    ]
 
 
 def test_remainders_are_stored_in_parts_of_whole_sources(

@@ -21,6 +21,7 @@ from curator.records.clips import Reason
 from curator.run_config import RunConfig
 from curator.stage import CarriedState, Corpus, CorpusStage, Decisions, StageReason, Work
 from curator.stages.cluster.config import ClusterConfig
+from curator.tables.clip_groups import AreViews, ClipGroups
 from curator.tables.clip_rank import PREFERENCES, criterion, rank_order
 from curator.tables.snapshot_store import CENTROIDS, CLUSTERS
 from curator.tables.window_spans import WindowSpans
@@ -77,7 +78,7 @@ class ClusterStage(CorpusStage[ClusterConfig]):
     """
 
     name = "cluster"
-    version = 2
+    version = 3
     reads = ("clips", "embeddings")
     config_type = ClusterConfig
     needs_all = "clusters are made of all clips"
@@ -162,9 +163,12 @@ class ClusterStage(CorpusStage[ClusterConfig]):
         if config.similarity is not None:
             is_marked = corpus.marked("keep", corpus["clip_id"])[rows].astype(np.float64)
             order = rank_order([is_marked, *(criterion(corpus, n)[rows] for n in PREFERENCES)])
-            windows = WindowSpans.of(corpus)
-            windows = None if windows is None else windows.at(rows)
-            of = semantic_duplicates(vectors_ND, cluster, order, config.similarity, windows)
+            views = [
+                found.at(rows).are_views
+                for found in (WindowSpans.of(corpus), ClipGroups.of(corpus))
+                if found is not None
+            ]
+            of = semantic_duplicates(vectors_ND, cluster, order, config.similarity, views)
         yield self._decided(rows, ids, cluster, of, vectors_ND)
 
     def _words(self, vectors_ND: Floats, centroids_KD: Floats) -> list[dict[str, object]]:
@@ -206,25 +210,26 @@ def semantic_duplicates(
     cluster: Numbers,
     order: Numbers,
     similarity: float,
-    windows: WindowSpans | None = None,
+    views: Sequence[AreViews] = (),
 ) -> Numbers:
     """Returns by clip the most similar clip that replaces it, int64 [N]; itself if it stays.
 
-    Only clips of the same cluster are compared, and no two windows of one take or of two sizes. If
-    their cosine is at least `similarity`, the worse clip is dropped. Vectors are L2-normalised;
-    `order` has the clips from best to worst.
+    Only clips of the same cluster are compared, and none that `views` says show the same on
+    purpose: two windows of one take or of two sizes, cameras of one group. If their cosine is at
+    least `similarity`, the worse clip is dropped. Vectors are L2-normalised; `order` has the clips
+    from best to worst.
     """
     of = np.arange(len(order))
     rank = np.argsort(order)
     by_cluster = np.lexsort((rank, cluster))
     starts = np.flatnonzero(np.append(True, np.diff(cluster[by_cluster]) > 0))
     for members in np.split(by_cluster, starts[1:]):
-        _within(vectors_ND, members, similarity - _SLACK, of, windows)
+        _within(vectors_ND, members, similarity - _SLACK, of, views)
     return of
 
 
 def _within(
-    vectors_ND: Floats, members: Numbers, least: float, of: Numbers, windows: WindowSpans | None
+    vectors_ND: Floats, members: Numbers, least: float, of: Numbers, views: Sequence[AreViews]
 ) -> None:
     """Visits the clips of a cluster from best to worst; only clips that stay drop others."""
     retained = members[:0]
@@ -232,8 +237,8 @@ def _within(
         block = members[start : start + _BLOCK]
         others = np.concatenate([retained, block])
         cosines = vectors_ND[block] @ vectors_ND[others].T
-        if windows is not None:
-            cosines[windows.are_views(block[:, None], others[None])] = -1.0
+        for are_views in views:
+            cosines[are_views(block[:, None], others[None])] = -1.0
         is_retained = np.ones(len(others), np.bool_)
         for row, clip in enumerate(block.tolist()):
             at = len(retained) + row

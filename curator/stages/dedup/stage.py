@@ -33,6 +33,7 @@ from curator.stages.dedup.retention import (
     divisions,
     dropped_clips,
 )
+from curator.tables.clip_groups import AreViews, ClipGroups, group_texts
 from curator.tables.clip_rank import criterion, rank_order
 from curator.tables.duplicate_pairs import PAIRS, NearDuplicatePairs, Pair
 from curator.tables.parts import with_column
@@ -47,6 +48,8 @@ _SAID_S = 0.5  # shortest lost footage that a row mentions
 class DedupStage(CorpusStage[DedupConfig]):
     """Rejects a clip if a better clip shows the same footage.
 
+    Clips of one group from different sources are cameras of one moment, and no duplicates.
+
     Clips are also compared with clips of earlier generations and of other outputs, and with removed
     footage; all of these stay as they are. Pairs that were compared before are not compared again.
 
@@ -59,7 +62,7 @@ class DedupStage(CorpusStage[DedupConfig]):
     """
 
     name = "dedup"
-    version = 5
+    version = 6
     reads = ("clips", "candidates")
     writes = ("clips", PAIRS)
     config_type = DedupConfig
@@ -110,7 +113,8 @@ class DedupStage(CorpusStage[DedupConfig]):
         pairs = _NumberedPairs(stored.pairs, ids)
         is_window = np.zeros(len(ids), np.bool_)
         if windows is not None:
-            pairs, is_window = pairs.without_views(windows), windows.size > 0
+            pairs, is_window = pairs.without(windows.are_views), windows.size > 0
+        pairs = pairs.without_cameras(corpus, stored.places, places)
         is_left, is_removed = np.ones(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
         rejected, partly = [], set[int]()
         for decisions in self._of_references(pairs, stored.places, places):
@@ -343,11 +347,34 @@ class _NumberedPairs:
             for name in ("clip_id", "other")
         )
 
-    def without_views(self, windows: WindowSpans) -> "_NumberedPairs":
-        """Returns the pairs without those of two windows that show the same on purpose."""
+    def without(self, are_views: AreViews) -> "_NumberedPairs":
+        """Returns the pairs without those of two clips that show the same on purpose."""
         is_own = (self.place == -1) & (self.first >= 0) & (self.second >= 0)
-        is_view = is_own & windows.are_views(self.first, self.second)
+        is_view = is_own & are_views(self.first, self.second)
         return _NumberedPairs(self.table.filter(pa.array(~is_view)), self.ids)
+
+    def without_cameras(
+        self, corpus: Corpus, keys: Sequence[str], places: Sequence[ReferenceClips]
+    ) -> "_NumberedPairs":
+        """Returns the pairs without those of clips of one group; `keys` has the place of a pair."""
+        groups = ClipGroups.of(corpus)
+        own = group_texts(corpus)
+        if groups is None or own is None:
+            return self
+        pairs = self.without(groups.are_views)
+        for place in places:
+            if place.groups is None or place.clip_ids is None or place.key not in keys:
+                continue
+            other = place.groups.take(
+                pc.index_in(pairs.table["other"], value_set=place.clip_ids).combine_chunks()
+            )
+            first = own.take(pa.array(pairs.first, mask=pairs.first < 0))
+            is_same = pc.fill_null(pc.equal(first, other), False)
+            is_same = is_same.to_numpy(zero_copy_only=False) & (
+                pairs.place == keys.index(place.key)
+            )
+            pairs = _NumberedPairs(pairs.table.filter(pa.array(~is_same)), pairs.ids)
+        return pairs
 
 
 def _takes(corpus: Corpus, ids: pa.Array, windows: WindowSpans) -> Takes:

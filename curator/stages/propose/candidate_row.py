@@ -19,10 +19,11 @@ from curator.measures.clip_view import ClipView, How
 from curator.measures.score_list import BUILT_IN, Measures
 from curator.media.decode import upright_size
 from curator.models.embedding_heads import Heads
-from curator.records.clips import WINDOWED, Candidate, Retimed, Span, Window
+from curator.records.clips import SPANNED, WINDOWED, Candidate, Retimed, Span, Window
 from curator.records.columns import field_names
 from curator.records.cuts import CutRequest, crop_columns
 from curator.records.sources import Medium
+from curator.records.spans import TimeSpan
 from curator.records.tracks import Track
 from curator.stages.propose.clip_spans import clip_id
 from curator.tables.schemas import LUMA_HZ
@@ -38,11 +39,13 @@ def candidate_of(
     heads: Heads | None = None,
     measures: Measures = BUILT_IN,
     medium: Medium = Medium.VIDEO,
+    within: TimeSpan | None = None,
 ) -> Candidate:
     """Returns a candidate clip with its scores; no rule was applied to it yet.
 
     `aggregates` overrides, by score, how a `ScoreSpec` combines samples. `heads` makes scores from
-    CLIP embeddings. With `crop_borders`, the clip gets a crop without black borders.
+    CLIP embeddings. With `crop_borders`, the clip gets a crop without black borders. `within` is
+    the span of the manifest in which the clip lies.
     """
     start_pts = int(track.frame_pts[span.start_frame])
     end_pts = track.pts_of_end(span.end_frame)
@@ -86,6 +89,7 @@ def candidate_of(
         seconds=view.seconds,
         **crop_columns(crop),
         **window,
+        **(dict.fromkeys(SPANNED) if within is None else within.columns()),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from curator.cut_requests import usual_rate
 from curator.measures.clip_view import duration_s
 from curator.records.clips import Shot, Span, Window
+from curator.records.spans import TimeSpan
 from curator.records.tracks import Track, varies
 from curator.stages.propose.config import ProposeConfig, WindowConfig
 
@@ -27,6 +28,8 @@ class ClipPart:
     clip: Span
     start_s: float
     end_s: float
+    within: TimeSpan | None = None
+    """The span of the manifest in which the clip lies."""
 
     def span(self, track: Track) -> Span:
         """Returns all frames on screen at some time in the part, even if they begin earlier."""

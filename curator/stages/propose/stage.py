@@ -16,16 +16,19 @@ from curator.measures.score_list import BUILT_IN, Measures
 from curator.models.embedding_heads import Heads, normalised
 from curator.records.clips import REMAINDER, Candidate, Shot, Span
 from curator.records.columns import field_names
-from curator.records.sources import Failure, Medium
+from curator.records.sources import Failure, Note, SourceRef
+from curator.records.spans import TimeSpan, spans_key
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage
 from curator.stages.propose.candidate_row import candidate_of, footage_row, pictures_row
 from curator.stages.propose.clip_spans import ClipPart, propose_clips
 from curator.stages.propose.config import ProposeConfig
+from curator.stages.propose.manifest_spans import divided, frames_of
 from curator.stages.propose.shot_boundaries import find_shots
 from curator.storage import Store
 from curator.tables.candidate_store import (
     PAYLOAD,
+    SPANS_KEY,
     ProposedUnit,
     removed_clips,
     subtract_counts,
@@ -64,7 +67,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """
 
     name = "propose"
-    version = 13
+    version = 14
     phase = Phase.MEASURE
     scope = Scope.SOURCE
     reads = ("tracks",)
@@ -110,48 +113,63 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         """Makes the rows of one source."""
         track, uri = unit.track, unit.uri
         if self._parts is not None:
-            return self._remainders(track, uri, self._parts)
+            return self._remainders(track, unit.source, self._parts)
         if isinstance(track, Failure):
             # A failure that is not stored gets no id, so the next run tries the source again.
             ids = {} if unit.frames_part is None else {"source_id": unit.source.source_id}
             return ProposedRows(sources=[_failed_source(track) | ids])
-        medium = unit.source.medium
+        named = unit.source.spans
         if unit.source.is_image:
-            spans = [Span(start_frame=0, end_frame=1, shot=0)]
             shots = [Shot(start_frame=0, end_frame=1, transition_in="none", transition_out="none")]
         else:
             shots = find_shots(track, self.config)
+        shots, within = divided(track, shots, named)
+        if unit.source.is_image:
+            spans = [Span(start_frame=0, end_frame=1, shot=0)]
+        else:
             spans = propose_clips(track, shots, self.config)
+        if named:
+            spans = [span for span in spans if within[span.shot] is not None]
+        facts = _source_facts(track, uri, len(shots), len(spans))
+        if any(start == end for start, end in frames_of(track, named)):
+            facts["notes"] = [*facts["notes"], str(Note.SPAN_OUTSIDE)]
         made = ProposedRows(
-            sources=[_source_facts(track, uri, len(shots), len(spans))],
+            sources=[facts],
             shots=[_shot_row(track, number, shot) for number, shot in enumerate(shots)],
         )
         for span in spans:
-            self._add(made, track, span, uri, medium)
+            self._add(made, track, span, unit.source, within[span.shot])
         return made
 
     def _remainders(
-        self, track: Track | Failure, uri: str, parts: Mapping[str, Sequence[ClipPart]]
+        self, track: Track | Failure, source: SourceRef, parts: Mapping[str, Sequence[ClipPart]]
     ) -> ProposedRows:
         made = ProposedRows()
         if isinstance(track, Track):
             for part in parts[track.source_id]:
-                # Only clips of videos are divided.
-                self._add(made, track, part.span(track), uri, Medium.VIDEO)
+                self._add(made, track, part.span(track), source, part.within)
         for clip in made.clips:
             clip.tags = [*clip.tags, REMAINDER]
         return made
 
-    def _add(self, made: ProposedRows, track: Track, span: Span, uri: str, medium: Medium) -> None:
+    def _add(
+        self,
+        made: ProposedRows,
+        track: Track,
+        span: Span,
+        source: SourceRef,
+        within: TimeSpan | None,
+    ) -> None:
         clip = candidate_of(
             track,
             span,
-            uri,
+            source.uri,
             measures=self.measures,
             aggregates=self._aggregates,
             crop_borders=self.config.crop_borders,
             heads=self._heads,
-            medium=medium,
+            medium=source.medium,
+            within=within,
         )
         made.clips.append(clip)
         view = ClipView(track, span)
@@ -193,6 +211,9 @@ class KeepProposed:
         parts = {str(item.source.source_id): item.frames_part for item in items}
         tracks = {name: part for name, part in parts.items() if part is not None}
         sources = pa.Table.from_pylist(rows.sources, MEASURED_SCHEMA)
+        keys = {item.source.source_id: spans_key(item.source.spans) for item in items}
+        keys_of = [keys.get(name) for name in sources["source_id"].to_pylist()]
+        sources = sources.append_column(SPANS_KEY, pa.array(keys_of, pa.string()))
         clips = candidates_table(rows.clips, self.measures.specs)
         of_clips = {
             "vectors": vectors_table(rows.vectors),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,7 @@ from curator.errors import ErrorCode, SourceError, StorageError, UsageError, rai
 from curator.media.file_kinds import is_of_text
 from curator.number_text import amount
 from curator.records.sources import Medium, SourceRef
+from curator.records.spans import TimeSpan
 from curator.stages.scan.source_names import (
     NameKind,
     may_be_empty,
@@ -45,7 +46,7 @@ from curator.storage.source_reader import (
     open_source,
     stat_source,
 )
-from curator.tables.source_metadata import SourceMetadata
+from curator.tables.source_spans import SourceSpans
 from curator.tables.source_table import SourceTable
 
 logger = logging.getLogger(__name__)
@@ -81,11 +82,27 @@ class ListedSource:
     bytes: int
     version: str
     metadata: Metadata = field(default_factory=dict)
+    span: "ListedSpan | None" = None
     may_be_other: bool = False
     """Whether it is skipped if it holds no video: found in a folder, and its name says nothing.
 
     A file without suffix is skipped if it is text.
     """
+
+
+class ListedSpan(NamedTuple):
+    """A span that a row of a manifest names, with its metadata."""
+
+    at: TimeSpan
+    metadata: Metadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FurtherSpan:
+    """A span of a source that was listed before."""
+
+    uri: str
+    span: ListedSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +123,10 @@ class UnlistedSource:
     code: ErrorCode
     message: str
     metadata: Metadata = field(default_factory=dict)
+    span: ListedSpan | None = None
 
 
-Listed = ListedSource | SkippedName | UnlistedSource
+Listed = ListedSource | SkippedName | UnlistedSource | FurtherSpan
 
 
 def list_sources(
@@ -134,7 +152,8 @@ def list_sources(
 
     Args:
         arguments: At least one.
-        limit: Maximum number of sources, readable or not; skipped names do not count.
+        limit: Maximum number of sources, readable or not; skipped names and further spans of a
+            source do not count.
         sidecar_meta: Whether to read metadata from the `.json` file of a source.
         media: Media of sources, by which names of files in folders are skipped.
 
@@ -154,7 +173,7 @@ def list_sources(
     may_repeat = len(arguments) > 1
     columns: dict[str, set[str]] = {}
     listed = [
-        _looked_up(argument, seen, named, columns, media, may_repeat=may_repeat)
+        _looked_up(argument, seen, named, columns, media, limit, may_repeat=may_repeat)
         for argument in arguments
     ]
     limited = _limited(_with_columns(chain.from_iterable(listed), columns), limit)
@@ -179,6 +198,7 @@ def _looked_up(
     named: set[str],
     columns: dict[str, set[str]],
     media: Set[Medium],
+    limit: int | None,
     *,
     may_repeat: bool,
 ) -> Iterator[Listed]:
@@ -191,12 +211,13 @@ def _looked_up(
     def once(listed: Iterator[Listed]) -> Iterator[Listed]:
         if not may_repeat:
             return listed
-        return _without_repeats((i for i in listed if not (_is_other(i) and i.uri in named)), seen)
+        others = (i for i in listed if not (_is_other(i) and i.uri in named))
+        return _without_repeats(others, seen)
 
     def of_manifest(uri: str) -> Iterator[Listed]:
         rows = _at_least_one(_readable_rows(uri), argument, "names no sources")
         own = columns.setdefault(argument, set())
-        return _described(_noting(_without_repeats(rows, seen, argument), own))
+        return _described(_noting(_without_repeats(rows, seen, argument, limit), own))
 
     service = service_of(argument)
     if service is not None:
@@ -250,9 +271,11 @@ def _one(argument: str, listed: Listed, named: set[str], media: Set[Medium]) -> 
     return iter([listed])
 
 
-def _noting(rows: Iterable[ManifestRow], columns: set[str]) -> Iterator[ManifestRow]:
+def _noting(
+    rows: Iterable[ManifestRow | FurtherSpan], columns: set[str]
+) -> Iterator[ManifestRow | FurtherSpan]:
     for row in rows:
-        columns.update(row.metadata)
+        columns.update(row.span.metadata if isinstance(row, FurtherSpan) else row.metadata)
         yield row
 
 
@@ -293,18 +316,26 @@ def _local(walked: WalkedPath) -> Listed:
     return _checked_text(ListedSource(uri=walked.path, bytes=walked.info.st_size, version=version))
 
 
-def _describe(uri: str, metadata: Metadata = _NOTHING) -> Listed:
+def _describe(uri: str) -> Listed:
     try:
         size, version = stat_source(uri)
     except SourceError as error:
-        return _failed(uri, error, metadata)
-    return _checked_text(ListedSource(uri=uri, bytes=size, version=version, metadata=metadata))
+        return _failed(uri, error)
+    return _checked_text(ListedSource(uri=uri, bytes=size, version=version))
 
 
-def _failed(uri: str, error: SourceError, metadata: Metadata = _NOTHING) -> Listed:
-    return _checked_text(
-        UnlistedSource(uri=uri, code=error.code, message=error.message, metadata=metadata)
-    )
+def _of_row(row: "ManifestRow | FurtherSpan") -> Listed:
+    if isinstance(row, FurtherSpan):
+        return _checked_text(row)
+    listed = _describe(row.uri)
+    assert isinstance(listed, ListedSource | UnlistedSource), "no name of a row is skipped"
+    if row.span is None:
+        return replace(listed, metadata=row.metadata)
+    return replace(listed, span=ListedSpan(row.span, row.metadata))
+
+
+def _failed(uri: str, error: SourceError) -> Listed:
+    return _checked_text(UnlistedSource(uri=uri, code=error.code, message=error.message))
 
 
 def _checked_text(listed: Listed) -> Listed:
@@ -313,18 +344,17 @@ def _checked_text(listed: Listed) -> Listed:
         listed.uri.encode()
     except UnicodeEncodeError:
         uri = os.fsencode(listed.uri).decode("utf-8", "backslashreplace")
-        if isinstance(listed, SkippedName):
-            return SkippedName(uri=uri)
+        if isinstance(listed, SkippedName | FurtherSpan):
+            return replace(listed, uri=uri)
         return UnlistedSource(
             uri=uri,
             code=ErrorCode.UNREADABLE,
             message=f"the name is not valid UTF-8: {uri!r}; rename it",
-            metadata=listed.metadata,
         )
     return listed
 
 
-def _described(rows: Iterable[ManifestRow]) -> Iterator[Listed]:
+def _described(rows: Iterable[ManifestRow | FurtherSpan]) -> Iterator[Listed]:
     """Looks up the URIs of rows in several threads; yields results in the order of the rows."""
     remaining = iter(rows)
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="list")
@@ -332,7 +362,7 @@ def _described(rows: Iterable[ManifestRow]) -> Iterator[Listed]:
     try:
         while True:
             while len(underway) < 2 * _THREADS and (batch := list(islice(remaining, _BATCH))):
-                underway.append(pool.submit(lambda rows: [_describe(*r) for r in rows], batch))
+                underway.append(pool.submit(lambda rows: [_of_row(row) for row in rows], batch))
             if not underway:
                 return
             yield from underway.popleft().result()
@@ -412,16 +442,27 @@ def _with_a_video(items: Iterator[Listed], argument: str, otherwise: str) -> Ite
 
 
 def _without_repeats(
-    items: Iterable[_Named], seen: set[bytes], argument: str = ""
-) -> Iterator[_Named]:
+    items: Iterable[_Named], seen: set[bytes], argument: str = "", limit: int | None = None
+) -> Iterator[_Named | FurtherSpan]:
+    """Yields each URI once, up to a limit, and further spans of these URIs."""
     unused: list[str] = []
+    n_new, has_spans = 0, False
     for n_items, item in enumerate(items, start=1):
         name = item.uri.encode("utf-8", "surrogateescape")
         digest = hashlib.blake2b(name, digest_size=_DIGEST_BYTES).digest()
+        span = item.span if isinstance(item, ManifestRow) else None
+        has_spans = has_spans or span is not None
         if digest not in seen:
+            if n_new == limit:
+                if not has_spans:
+                    break
+                continue
             seen.add(digest)
+            n_new += 1
             yield item
-        elif not isinstance(item, SkippedName) and item.metadata:
+        elif span is not None:
+            yield FurtherSpan(uri=item.uri, span=ListedSpan(span, item.metadata))
+        elif not isinstance(item, SkippedName | FurtherSpan) and item.metadata:
             unused = [*unused[:1], item.uri]
         if n_items > _FREE_ROWS + _ROWS_PER_SOURCE * len(seen):
             raise UsageError(
@@ -438,30 +479,34 @@ def _without_repeats(
 def _limited(listed: Iterable[Listed], limit: int | None) -> Iterator[Listed]:
     if limit == 0:
         return
-    n_listed = 0
+    n_listed, has_spans = 0, False
     for item in listed:
-        yield item
-        n_listed += not isinstance(item, SkippedName)
-        if n_listed == limit:
+        is_span = isinstance(item, FurtherSpan)
+        has_spans = has_spans or is_span or getattr(item, "span", None) is not None
+        if n_listed != limit or is_span:
+            yield item
+            n_listed += not isinstance(item, SkippedName | FurtherSpan)
+        # Spans of the sources so far may follow.
+        if n_listed == limit and not has_spans:
             return
 
 
 class ListedSources:
     """Yields the sources to scan, and records the other results of a listing.
 
-    Sources that cannot be listed go to `sources` as failed, and metadata goes to `metadata`. URIs
-    that failed as UNREADABLE go to `unreadable`. `list_s` counts seconds of waiting for listings.
+    Sources that cannot be listed go to `sources` as failed, spans and metadata to `described`, and
+    URIs that failed as UNREADABLE to `unreadable`. `list_s` counts seconds of waiting for listings.
     """
 
     def __init__(
         self,
         listed: Iterator[Listed],
         sources: SourceTable,
-        metadata: SourceMetadata,
+        described: SourceSpans,
         unreadable: list[str],
         media: Set[Medium] = _VIDEOS,
     ) -> None:
-        self._listed, self._sources, self._metadata = listed, sources, metadata
+        self._listed, self._sources, self._described = listed, sources, described
         self._media = media
         self._unreadable = unreadable
         self._may_be_other: set[str] = set()
@@ -478,8 +523,13 @@ class ListedSources:
                 if isinstance(item, SkippedName):
                     self.n_skipped_names += 1
                     continue
-                if item.metadata:
-                    self._metadata.add(item.uri, item.metadata)
+                if isinstance(item, FurtherSpan):
+                    self._described.add(item.uri, *item.span)
+                    continue
+                if item.span is not None:
+                    self._described.add(item.uri, *item.span, item.metadata)
+                elif item.metadata:
+                    self._described.metadata.add(item.uri, item.metadata)
                 if isinstance(item, ListedSource):
                     if item.may_be_other:
                         self._may_be_other.add(item.uri)

@@ -5,9 +5,9 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from curator.stage import StageConfig, setting
-from curator.storage.metadata_columns import is_metadata
+from curator.storage.metadata_columns import GROUP, is_metadata
 
-BY_SOURCE = "source"
+BY_SOURCE, BY_GROUP = "source", "group"
 SPLIT_SETTINGS = ("seed", "val_share", "split_by")
 """Settings on which the split of a source depends."""
 
@@ -24,11 +24,11 @@ class ShardConfig(StageConfig):
     seed: int = Field(0, ge=0)
     """seed of the order of clips, and of the split of sources"""
     val_share: float = setting(0.02, ge=0.0, le=1.0, unit="share of sources")
-    """share of sources for validation, or of values of split_by; a hash decides"""
-    split_by: str = setting(BY_SOURCE, unit="source or meta.*")
-    """sources with the same value of this metadata column are in one split, such as meta.episode
-    for the cameras of a recording; source: each source alone; sources that share footage are in
-    one split in any case"""
+    """share of sources for validation, or of groups; a hash decides"""
+    split_by: str = setting(BY_GROUP, unit="group, source or meta.*")
+    """sources with the same value of this metadata column are in one split, such as meta.episode;
+    group: sources of one group that a manifest names, and all other sources each alone; source:
+    each source alone; sources that share footage are in one split in any case"""
     append: bool = True
     """leave a tar unchanged if all its clips are still kept, and add tars for other clips; false:
     pack all clips as a first run would"""
@@ -69,9 +69,10 @@ class ShardConfig(StageConfig):
     @field_validator("split_by")
     @classmethod
     def _a_column(cls, name: str) -> str:
-        if name != BY_SOURCE and not is_metadata(name):
+        if name not in (BY_SOURCE, BY_GROUP) and not is_metadata(name):
             raise ValueError(
-                f"split_by {name!r}; expected source, or a column of metadata such as meta.episode"
+                f"split_by {name!r}; expected group, source, or a column of metadata such as "
+                "meta.episode"
             )
         return name
 
@@ -105,6 +106,11 @@ class ShardConfig(StageConfig):
         if self.min_bytes is not None and self.min_bytes > self.max_bytes:
             raise ValueError(f"min_bytes {self.min_bytes} is more than max_bytes {self.max_bytes}")
         return self
+
+    @property
+    def split_column(self) -> str | None:
+        """The column of metadata that groups sources; None for each source alone."""
+        return {BY_SOURCE: None, BY_GROUP: GROUP}.get(self.split_by, self.split_by)
 
     @property
     def floor_bytes(self) -> int:

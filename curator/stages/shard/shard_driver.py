@@ -219,11 +219,11 @@ def reject_across(clips: ClipRows, splits: SplitGroups) -> None:
                 reject(clip, Reason.ACROSS_SPLITS, detail=_ACROSS)
 
 
-def sources_alone(clips: ClipRows) -> dict[str, str]:
+def sources_alone(clips: ClipRows) -> dict[str, tuple[str, ...]]:
     """Returns each source with a kept clip, as a unit of its own for `split_sources`."""
     is_kept = pc.equal(clips.column("decision"), "kept")
     ids = pc.unique(clips.column("source_id").filter(is_kept)).to_pylist()
-    return dict(zip(ids, ids, strict=True))
+    return {name: (name,) for name in ids}
 
 
 def sample_metadata(

@@ -1,7 +1,8 @@
 """Puts sources into train or val, so that no group of sources that belong together is in both.
 
 Sources with the same value of `shard.split_by` are one unit, such as the cameras of one recording.
-Units whose clips share footage are one group. A hash of the group decides. A group with clips in
+A source whose spans have several values joins their units, because a file is in one split. Units
+whose clips share footage are one group. A hash of the group decides. A group with clips in
 the newest snapshot stays where they are; a group with clips in both splits goes to train, because a
 model may have been trained on its clips.
 
@@ -10,7 +11,7 @@ Shape letters: S sources, P pairs.
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,8 @@ from curator.stages.shard.config import ShardConfig
 
 Sides = Mapping[str, Split]
 """The split of each source, by source id."""
+Units = Sequence[str]
+"""Names of the units that a source belongs to; at least one."""
 Links = Iterable[tuple[str, str]]
 """Pairs of sources whose clips share footage."""
 
@@ -51,7 +54,7 @@ def drawn_split(unit: str, config: ShardConfig) -> Split:
 
 
 def split_sources(
-    units: Mapping[str, str],
+    units: Mapping[str, Units],
     config: ShardConfig,
     *,
     links: Links = (),
@@ -61,7 +64,7 @@ def split_sources(
     """Splits sources.
 
     Args:
-        units: The unit of each source: its own id, or its value of `split_by`.
+        units: The units of each source: its own id, or its values of `split_by`.
         config: Seed and share.
         links: Pairs of sources that share footage; sources outside `units` count too.
         committed: Splits of sources in the newest snapshot, if its settings were the same.
@@ -79,7 +82,8 @@ def split_sources(
             across.update(new)
         side = _side(fixed_in) or _side(known)
         if side is None:
-            side = drawn_split(min(units.get(source, source) for source in group), config)
+            names = (name for source in group for name in units.get(source, (source,)))
+            side = drawn_split(min(names), config)
         sides |= {source: fixed.get(source, side) for source in group}
         moved += [source for source in new if committed.get(source, side) != side]
     warnings = []
@@ -103,7 +107,7 @@ def _side(sides: set[Split]) -> Split | None:
     return None if not sides else "train" if len(sides) > 1 else next(iter(sides))
 
 
-def _groups(units: Mapping[str, str], links: Links) -> Iterator[list[str]]:
+def _groups(units: Mapping[str, Units], links: Links) -> Iterator[list[str]]:
     """Yields the sources of each group, in a fixed order."""
     parent: dict[tuple[str, str], tuple[str, str]] = {}
 
@@ -114,8 +118,11 @@ def _groups(units: Mapping[str, str], links: Links) -> Iterator[list[str]]:
         return node
 
     def unit_of(source: str) -> tuple[str, str]:
-        return ("unit", units[source]) if source in units else ("source", source)
+        return ("unit", units[source][0]) if source in units else ("source", source)
 
+    for names in units.values():
+        for name in names[1:]:
+            parent[root(("unit", names[0]))] = root(("unit", name))
     for first, second in links:
         parent[root(unit_of(first))] = root(unit_of(second))
     groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)

@@ -23,15 +23,18 @@ from curator.executor.engine import Engine
 from curator.executor.unit_worker import UnitResult
 from curator.pipeline import Graph, graph_of
 from curator.recipe import Recipe, with_changes
+from curator.records.clips import SPANNED
 from curator.records.sources import FULL_HD
 from curator.runs.curation import Run
 from curator.stage import Phase, Stage
 from curator.storage import open_store
 from curator.storage.range_reader import BLOCK_BYTES
+from curator.storage.source_manifests import SPAN_COLUMNS
 from curator.strict_yaml import StrictYamlError, load_yaml
 from curator.tables.candidate_store import ProposedUnit
 from curator.tables.checksums import read_parquet
 from curator.tables.snapshot_store import FORMAT
+from curator.tables.source_metadata import SourceMetadata
 from curator.tables.track_parts import AnalyzedUnit
 from curator.tools.planning.extrapolation import (
     CLIPS_DIFFER,
@@ -154,6 +157,22 @@ class SampleRun:
     objects: Sequence[int]
 
 
+def _manifest_of(metadata: SourceMetadata, sample: PlanSample) -> pa.Table:
+    """Returns the sampled sources with their metadata, and a row for each of their spans."""
+    rows = [
+        {"uri": source.uri} | (dict.fromkeys(SPANNED) if span is None else span.columns())
+        for source in map(sample.sources.__getitem__, sample.chosen.tolist())
+        for span in source.spans or (None,)
+    ]
+    table = pa.Table.from_pylist(
+        rows, pa.schema([("uri", pa.string()), *((name, pa.float64()) for name in SPANNED)])
+    )
+    table = metadata.joined(table, "uri")
+    has_spans = table[SPANNED[0]].null_count < table.num_rows
+    renamed = dict(zip(SPANNED, SPAN_COLUMNS, strict=True))
+    return table.rename_columns(renamed) if has_spans else table.drop_columns(SPANNED)
+
+
 def run_sample(run: Run, sample: PlanSample, workers: int | None) -> SampleRun:
     """Runs a sample of the sources of a run into a temporary folder."""
     units: list[tuple[Sequence[str], Mapping[str, float]]] = []
@@ -175,8 +194,7 @@ def run_sample(run: Run, sample: PlanSample, workers: int | None) -> SampleRun:
     ):
         engine.on_unit = observe
         manifest, store = f"{folder}/sample.parquet", open_store(f"{folder}/out")
-        rows = pa.table({"uri": sample.uris})
-        pq.write_table(run.context.metadata.joined(rows, "uri"), manifest)
+        pq.write_table(_manifest_of(run.context.metadata, sample), manifest)
         whole = Run(store, recipe, engine, run.context.log.progress, check=run.context.check)
         summary = whole.execute([manifest], limit=None)
         parts = (read_parquet(store, name) for name in summary["tables"]["clips"])

@@ -33,6 +33,7 @@ from curator.storage import Store, open_store, source_reader
 from curator.tables import family_store
 from curator.tables.family_store import FamilyRows
 from curator.tables.source_metadata import SourceMetadata
+from curator.tables.source_spans import SourceSpans
 from curator.tables.source_table import SourceTable
 
 
@@ -73,7 +74,7 @@ def scan(
     table = SourceTable()
     with Progress(live=False) as progress, Engine(address=None, workers=None) as engine:
         scheduler = RowScheduler(FamilyRows(stage(ScanConfig()), store), table.add_probes)
-        scheduler.begin(ListedSources(listed, table, SourceMetadata(), []))
+        scheduler.begin(ListedSources(listed, table, SourceSpans(SourceMetadata()), []))
         scheduler.finish(UnitRunner(engine, progress))
         assert not engine.is_started
     return table, scheduler.n_made
@@ -157,7 +158,9 @@ def test_the_listing_is_taken_as_it_is_needed(store: Store, tmp_path: Path) -> N
 
     table = SourceTable()
     scheduler = RowScheduler(FamilyRows(ScanStage(ScanConfig()), store), table.add_probes)
-    assert scheduler.begin(ListedSources(endless(), table, SourceMetadata(), [])) is None
+    assert (
+        scheduler.begin(ListedSources(endless(), table, SourceSpans(SourceMetadata()), [])) is None
+    )
     assert taken <= 2 * family_store.FIRST_WINDOW
 
 

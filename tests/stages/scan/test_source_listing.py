@@ -1,7 +1,7 @@
 """Arguments become sources: in one order, each once, none dropped without a word."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -352,9 +352,9 @@ def test_a_manifest_is_not_read_further_than_needed(
     described: list[str] = []
     describe = listing._describe
 
-    def watched(uri: str, metadata: Mapping[str, object]) -> Listed:
+    def watched(uri: str) -> Listed:
         described.append(uri)
-        return describe(uri, metadata)
+        return describe(uri)
 
     monkeypatch.setattr(listing, "_describe", watched)
     (tmp_path / "m.txt").write_text("\n".join(f"{number}" for number in range(20_000)))

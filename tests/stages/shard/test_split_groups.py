@@ -11,7 +11,7 @@ from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.split_groups import drawn_split, shared_footage, split_sources
 
 EPISODES = {
-    f"source{episode}{camera}": f"meta.episode {episode}"
+    f"source{episode}{camera}": (f"meta.episode {episode}",)
     for episode in range(9)
     for camera in ("front", "rear")
 }
@@ -29,10 +29,27 @@ def test_cameras_of_an_episode_are_never_parted() -> None:
         by_episode = split_sources(EPISODES, config(seed=seed)).sides
         assert by_episode[front] == by_episode[rear]
         n_val += by_episode[front] == "val"
-        alone = split_sources({name: name for name in EPISODES}, config(seed=seed)).sides
+        alone = split_sources({name: (name,) for name in EPISODES}, config(seed=seed)).sides
         parted += alone[front] != alone[rear]
     assert 70 < parted < 130
     assert 70 < n_val < 130
+
+
+def test_no_group_is_on_both_sides_whatever_spans_and_cameras_share_it() -> None:
+    """Pins 0 of 1,000 seeds, also for files with episodes of several groups; all share a seed."""
+    for seed in range(1000):
+        draw = random.Random(seed)
+        groups = [f"meta.group {number}" for number in range(12)]
+        units = {
+            f"{number:032x}": tuple(draw.sample(groups, draw.choice((1, 1, 1, 2, 3))))
+            for number in range(20)
+        }
+        sides = split_sources(units, config(0.3, seed)).sides
+        by_group: dict[str, set[str]] = {}
+        for source, names in units.items():
+            for name in names:
+                by_group.setdefault(name, set()).add(sides[source])
+        assert all(len(found) == 1 for found in by_group.values())
 
 
 def test_shared_footage_joins_sources_across_units_and_chains() -> None:
@@ -48,7 +65,7 @@ def test_shared_footage_joins_sources_across_units_and_chains() -> None:
 
 def test_a_source_alone_is_in_the_split_of_its_hash_and_new_sources_move_none() -> None:
     """Pins that outputs of older versions keep their splits."""
-    units = {f"{number:032x}": f"{number:032x}" for number in range(400)}
+    units = {f"{number:032x}": (f"{number:032x}",) for number in range(400)}
     few = dict(itertools.islice(units.items(), 50))
     sides = split_sources(units, config(0.1)).sides
     assert sides == {source: drawn_split(source, config(0.1)) for source in units}
@@ -58,9 +75,9 @@ def test_a_source_alone_is_in_the_split_of_its_hash_and_new_sources_move_none() 
 
 def test_committed_sides_stay_and_train_wins() -> None:
     """Pins that no committed clip moves from train to val, whatever joins."""
-    units = {name: name for name in "abcdef"}
+    units = {name: (name,) for name in "abcdef"}
     for seed in range(50):
-        first = split_sources({name: name for name in "abcd"}, config(seed=seed)).sides
+        first = split_sources({name: (name,) for name in "abcd"}, config(seed=seed)).sides
         later = split_sources(
             units, config(seed=seed), links=[("a", "e"), ("e", "b"), ("c", "f")], committed=first
         )
@@ -77,7 +94,7 @@ def test_committed_sides_stay_and_train_wins() -> None:
 
 def test_a_source_between_earlier_generations_of_both_splits_is_left_out() -> None:
     """Pins that tars of earlier generations stay, and that no new clip stands beside both."""
-    units = {name: name for name in ("old train", "old val", "new", "free")}
+    units = {name: (name,) for name in ("old train", "old val", "new", "free")}
     fixed = {"old train": "train", "old val": "val"}
     links = [("new", "old train"), ("new", "old val")]
     groups = split_sources(units, config(), links=links, fixed=fixed)
@@ -90,7 +107,8 @@ def test_a_source_between_earlier_generations_of_both_splits_is_left_out() -> No
 
 
 def test_a_group_that_is_too_large_for_the_share_is_said() -> None:
-    units = {f"s{number}": "meta.film one" if number < 8 else f"s{number}" for number in range(10)}
+    names = [f"s{number}" for number in range(10)]
+    units = {name: ("meta.film one",) if at < 8 else (name,) for at, name in enumerate(names)}
     (warning,) = split_sources(units, config(0.3)).warnings
     assert warning.startswith("8 of 10 sources belong together")
     assert "shard.val_share is 30%" in warning
@@ -111,5 +129,5 @@ def test_footage_joins_clips_of_this_run_and_of_earlier_generations() -> None:
 
 @pytest.mark.parametrize("name", ["episode", "meta.", "sources"])
 def test_another_column_is_refused(name: str) -> None:
-    with pytest.raises(ValidationError, match=r"expected source, or a column of metadata"):
+    with pytest.raises(ValidationError, match=r"expected group, source, or a column of metadata"):
         ShardConfig(split_by=name)

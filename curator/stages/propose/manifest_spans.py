@@ -1,0 +1,76 @@
+"""Makes the spans that a manifest names shots of their own, so that no clip crosses a border."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.records.clips import Shot
+from curator.records.spans import TimeSpan
+from curator.records.tracks import Track
+
+SLACK_FRAMES = 2
+"""A cut this near to a border is the border: encoders and lists round times of frames."""
+
+
+def frames_of(track: Track, spans: Sequence[TimeSpan]) -> list[tuple[int, int]]:
+    """Returns the half-open interval of frames of each span, empty behind the last frame.
+
+    A border is at the frame that begins nearest to it, so spans that touch share no frame, and
+    leave out none.
+    """
+    times = np.append(track.frame_pts, track.pts_of_end(track.n_frames)).astype(np.float64)
+    middle_s = ((times[:-1] + times[1:]) / 2 - times[0]) * float(track.time_base)
+    return [
+        (int(np.searchsorted(middle_s, s)), int(np.searchsorted(middle_s, e))) for s, e in spans
+    ]
+
+
+def divided(
+    track: Track, shots: Sequence[Shot], spans: Sequence[TimeSpan]
+) -> tuple[list[Shot], list[TimeSpan | None]]:
+    """Divides shots at the borders of spans.
+
+    A cut within `SLACK_FRAMES` of a border gives way to it. Shots outside of spans stay shots.
+
+    Returns:
+        The shots, and the span of each; None for shots of which no clip is made.
+    """
+    if not spans:
+        return list(shots), [None] * len(shots)
+    intervals = frames_of(track, spans)
+    borders = np.unique(intervals)
+    made: list[Shot] = []
+    for shot in _moved(shots, borders):
+        inner = borders[(borders > shot.start_frame) & (borders < shot.end_frame)].tolist()
+        for start, end in pairwise([shot.start_frame, *inner, shot.end_frame]):
+            made.append(
+                Shot(
+                    start_frame=start,
+                    end_frame=end,
+                    transition_in="none" if start in borders else shot.transition_in,
+                    transition_out="none" if end in borders else shot.transition_out,
+                )
+            )
+    place = np.searchsorted([a for a, _ in intervals], [s.start_frame for s in made], "right") - 1
+    return made, [
+        spans[at] if at >= 0 and shot.start_frame < intervals[at][1] else None
+        for at, shot in zip(place.tolist(), made, strict=True)
+    ]
+
+
+def _moved(shots: Sequence[Shot], borders: NDArray[np.int64]) -> list[Shot]:
+    """Moves cuts, and gaps of a few frames, to the nearest border if it is near enough."""
+    moved = list(shots)
+    for at, (before, after) in enumerate(pairwise(shots)):
+        first, last = before.end_frame - SLACK_FRAMES, after.start_frame + SLACK_FRAMES
+        near = borders[(borders >= first) & (borders <= last)]
+        if len(near) and last - first <= 4 * SLACK_FRAMES:
+            middle = (before.end_frame + after.start_frame) / 2
+            border = int(near[np.argmin(np.abs(near - middle))])
+            if moved[at].start_frame < border < after.end_frame:
+                moved[at] = replace(moved[at], end_frame=border)
+                moved[at + 1] = replace(after, start_frame=border)
+    return moved
