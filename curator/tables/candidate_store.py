@@ -540,8 +540,10 @@ def read_all_pictures(
 
 
 def _with_payload(unit: ProposedUnit) -> ProposedUnit:
-    """Returns the unit with the column `payload` of `sources`."""
+    """Returns the unit with the columns `payload` and `SPANS_KEY` of `sources`."""
     rows = unit.sources
+    if SPANS_KEY not in rows.column_names:  # sources without spans
+        rows = rows.append_column(SPANS_KEY, pa.nulls(rows.num_rows, pa.string()))
     own = None if unit.payload is None else unit.payload.name
     names = pa.repeat(pa.scalar(own, pa.string()), rows.num_rows)
     return replace(unit, sources=rows.append_column("payload", names), payload=None)

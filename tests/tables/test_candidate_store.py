@@ -16,7 +16,6 @@ from curator.storage.local_store import LocalStore
 from curator.tables import candidate_store
 from curator.tables.candidate_store import (
     PAYLOAD,
-    SPANS_KEY,
     Candidates,
     Payload,
     PayloadJoin,
@@ -31,9 +30,6 @@ from curator.tables.source_table import MEASURED_SCHEMA
 
 STAMP = "1" * 16
 TRACK = f"tracks/frames/{'0' * 16}-{'2' * 16}.parquet"
-
-
-SOURCES_OF_UNITS = MEASURED_SCHEMA.append(pa.field(SPANS_KEY, pa.string()))
 
 
 def unit_of(store: LocalStore, number: int, jpegs: pa.Array, *, n: int = 2) -> ProposedUnit:
@@ -53,7 +49,7 @@ def unit_of(store: LocalStore, number: int, jpegs: pa.Array, *, n: int = 2) -> P
     )
     return ProposedUnit(
         track_parts={source_id: TRACK},
-        sources=rows_to_table([source], SOURCES_OF_UNITS),
+        sources=rows_to_table([source], MEASURED_SCHEMA),
         shots=SHOTS_SCHEMA.empty_table(),
         clips=candidates_table(n, clip_id=ids, source_id=[source_id] * n, source_uri=[uri] * n),
         vectors=vectors_table([(name, np.full(4, number, np.float32)) for name in ids]),
