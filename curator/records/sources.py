@@ -6,7 +6,7 @@ from typing import Literal
 
 from curator.errors import ErrorCode
 from curator.records.columns import Int16, Int32, WordedEnum
-from curator.records.spans import TimeSpan
+from curator.records.time_spans import TimeSpan
 
 FULL_HD = 1920 * 1080
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from curator.fingerprints import fingerprint
 from curator.pipeline import Graph
 from curator.recipe import Recipe
-from curator.records.spans import spans_from_json
+from curator.records.time_spans import spans_from_json
 from curator.run_config import RunConfig
 from curator.stage import Phase
 from curator.stages.shard.reusable_shards import ReusableShards

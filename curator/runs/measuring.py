@@ -22,7 +22,7 @@ from curator.executor.worker import Step
 from curator.records.clips import Span
 from curator.records.columns import field_names
 from curator.records.sources import SourceRef
-from curator.records.spans import span_of
+from curator.records.time_spans import span_of
 from curator.runs.reference_clips import EXCLUDED_CLIPS
 from curator.runs.run_context import RunContext, RunLog
 from curator.stage import Resources

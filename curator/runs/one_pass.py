@@ -27,7 +27,7 @@ from curator.fingerprints import fingerprint
 from curator.measures.score_list import SUITABILITY
 from curator.recipe import measures_of
 from curator.records.sources import SourceRef
-from curator.records.spans import spans_from_json
+from curator.records.time_spans import spans_from_json
 from curator.runs.annotating import Annotations, annotate, rejected_before, stored_values
 from curator.runs.commit_run import Commit, Rows, clip_outcomes, commit_run, kept_by_source
 from curator.runs.corpus import RULES, RunCorpus

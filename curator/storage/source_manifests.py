@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 from curator.errors import UsageError, raised_as
 from curator.json_bounds import load_bounded
 from curator.media.file_kinds import CONCAT_LIST, PLAYLIST, file_kind
-from curator.records.spans import TimeSpan
+from curator.records.time_spans import TimeSpan
 from curator.storage.base import has_scheme
 from curator.storage.metadata_columns import PREFIX, CsvText, column_names
 from curator.storage.object_service import ADDRESSES, scheme_of

@@ -41,7 +41,7 @@ from curator.errors import DamagedError
 from curator.fingerprints import fingerprint
 from curator.packing import pack
 from curator.records.sources import SourceRef
-from curator.records.spans import spans_key
+from curator.records.time_spans import spans_key
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import like_vectors
@@ -82,7 +82,7 @@ _READERS = 16
 _VECTORS = ("vectors", "clip_vectors")
 _PAYLOAD_SCHEMAS = {"footage": FOOTAGE_SCHEMA, "pictures": PICTURES_SCHEMA}
 SPANS_KEY = "spans_key"
-"""Column of `candidates/sources`: `records.spans.spans_key` of the spans that clips lie in."""
+"""Column of `candidates/sources`: `records.time_spans.spans_key` of the spans that clips lie in."""
 _PLACE = ("source_id", "track_part", "track_bytes", "payload", SPANS_KEY)
 _BYTES = b"curate.bytes"
 """Metadata of `sources`: bytes in memory of all tables of the part."""

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from curator.errors import UsageError, unknown_key
 from curator.records.clips import SPANNED
-from curator.records.spans import TimeSpan
+from curator.records.time_spans import TimeSpan
 from curator.storage.metadata_columns import MAX_COLUMNS, MAX_VALUE_BYTES, CsvText
 
 _TYPES = {

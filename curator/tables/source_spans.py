@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from curator.errors import UsageError
-from curator.records.spans import WHOLE, TimeSpan, overlapping, spans_as_json
+from curator.records.time_spans import WHOLE, TimeSpan, overlapping, spans_as_json
 from curator.tables.source_metadata import SourceMetadata, span_name
 from curator.tables.source_table import SourceTable
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.records.sources import Medium, Note, Source, SourceRef
-from curator.records.spans import spans_from_json
+from curator.records.time_spans import spans_from_json
 from curator.storage.content_id import WHOLE_BYTES
 from curator.tables.disk_table import TableBuffer, joined, widened
 from curator.tables.long_columns import joined_chunks, take_rows

@@ -23,7 +23,7 @@ from curator.records.clips import SPANNED, WINDOWED, Candidate, Retimed, Span, W
 from curator.records.columns import field_names
 from curator.records.cuts import CutRequest, crop_columns
 from curator.records.sources import Medium
-from curator.records.spans import TimeSpan
+from curator.records.time_spans import TimeSpan
 from curator.records.tracks import Track
 from curator.stages.propose.clip_spans import clip_id
 from curator.tables.schemas import LUMA_HZ

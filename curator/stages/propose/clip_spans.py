@@ -12,7 +12,7 @@ import numpy as np
 from curator.cut_requests import usual_rate
 from curator.measures.clip_view import duration_s
 from curator.records.clips import Shot, Span, Window
-from curator.records.spans import TimeSpan
+from curator.records.time_spans import TimeSpan
 from curator.records.tracks import Track, varies
 from curator.stages.propose.config import ProposeConfig, WindowConfig
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.records.clips import Shot
-from curator.records.spans import TimeSpan
+from curator.records.time_spans import TimeSpan
 from curator.records.tracks import Track
 
 SLACK_FRAMES = 2

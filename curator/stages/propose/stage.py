@@ -17,7 +17,7 @@ from curator.models.embedding_heads import Heads, normalised
 from curator.records.clips import REMAINDER, Candidate, Shot, Span
 from curator.records.columns import field_names
 from curator.records.sources import Failure, Note, SourceRef
-from curator.records.spans import TimeSpan, spans_key
+from curator.records.time_spans import TimeSpan, spans_key
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage
 from curator.stages.propose.candidate_row import candidate_of, footage_row, pictures_row

@@ -26,7 +26,7 @@ from curator.errors import ErrorCode, SourceError, StorageError, UsageError, rai
 from curator.media.file_kinds import is_of_text
 from curator.number_text import amount
 from curator.records.sources import Medium, SourceRef
-from curator.records.spans import TimeSpan
+from curator.records.time_spans import TimeSpan
 from curator.stages.scan.source_names import (
     NameKind,
     may_be_empty,

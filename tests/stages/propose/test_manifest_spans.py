@@ -7,7 +7,7 @@ import pytest
 from samples import made_track
 
 from curator.records.clips import Shot
-from curator.records.spans import TimeSpan
+from curator.records.time_spans import TimeSpan
 from curator.stages.propose.clip_spans import propose_clips
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.manifest_spans import divided, frames_of
