@@ -316,7 +316,8 @@ class Renderer:
                 dt, last_s = float(true_s[k]) - last_s, float(true_s[k])
                 wanted = 0.45 / max(0.02, float(level.mean()) * self.gain)
                 exposure += (wanted - exposure) * (1 - np.exp(-dt / self.auto_s))
-            level = np.clip(level * np.float32(self.gain * exposure), 0, 1) ** np.float32(self.gamma)
+            level *= np.float32(self.gain * exposure)
+            level = cv2.pow(np.clip(level, 1e-4, 1), self.gamma)
             level *= 255
             level += self._grain()
             yield np.clip(level, 0, 255).astype(np.uint8)

@@ -31,7 +31,7 @@ _FARTHEST_S = 34.0
 """Largest lag that is computed."""
 _GUARD_S = 0.5
 """Distance of impossible lags from the searched range."""
-_DRIFT_STEP_S = 0.004
+_DRIFT_STEP_S = 0.003
 """Largest error at the ends of an overlap by the steps of drifts."""
 _PEAK_S = 0.3
 """Half width of a peak, beyond which another peak is the second one."""
@@ -51,6 +51,8 @@ _STEP_GAIN = 26.0
 """Squared evidence that a step of the lag must add."""
 _STEP_DOUBT = 9.0
 """Squared evidence by which a time of a step may be less likely than the likeliest."""
+_PIECE_REACH = 3
+"""Lags by which that of a piece may change without the blocks near its steps."""
 _STEP_S = 0.04
 """Smallest step of the lag that counts as lost frames."""
 _MOST_LOST_S = 2.0
@@ -259,7 +261,7 @@ def _impossible(away_L: Floats, max_offset_s: float) -> list[NDArray[np.bool_]]:
 
 
 def _drifts(max_drift: float, overlap_s: float) -> list[float]:
-    n = int(np.ceil(max_drift * overlap_s / 2 / _DRIFT_STEP_S * 2)) if max_drift > 0 else 0
+    n = int(np.ceil(max_drift * overlap_s / (4 * _DRIFT_STEP_S)))
     return [float(d) for d in np.linspace(-max_drift, max_drift, 2 * n + 1)]
 
 
@@ -379,31 +381,45 @@ def _along(
     steps = []
     block_s = float(np.diff(votes.middle_s).max())
     edges = np.concatenate([[0], np.flatnonzero(np.diff(path)) + 1, [len(path)]])
-    piece_s = [
-        float(lag_L[path[begin]]) + _vertex(gain_BL[begin:end].sum(axis=0), int(path[begin])) / RATE
-        for begin, end in pairwise(edges)
-    ]
-    for place, at in enumerate(edges[1:-1], start=1):
-        step_s = piece_s[place] - piece_s[place - 1]
-        if abs(step_s) < _STEP_S:
-            continue
+    doubts: list[NDArray[np.int_]] = []
+    for begin, at, end in zip(edges[:-2], edges[1:-1], edges[2:], strict=True):
         # Where the step may be: what lies between two steps has evidence for neither lag.
-        begin, end = edges[place - 1], edges[place + 1]
         before_B, after_B = gain_BL[begin:end, path[at - 1]], gain_BL[begin:end, path[at]]
         excess = np.cumsum(before_B - after_B)
-        likely = begin + np.flatnonzero(excess >= excess.max() - _STEP_DOUBT)
-        steps.append(
-            LagStep(
-                at_s=float(votes.middle_s[at]) - block_s / 2,
-                first_s=float(votes.middle_s[likely[0]]) - block_s,
-                last_s=float(votes.middle_s[likely[-1]]) + 2 * block_s,
-                step_s=step_s,
+        doubts.append(begin + np.flatnonzero(excess >= excess.max() - _STEP_DOUBT))
+    is_sure = np.ones(len(path), np.bool_)
+    for doubt in doubts:
+        is_sure[doubt[0] : doubt[-1] + 2] = False
+    piece_s = [
+        _piece_lag(gain_BL, slice(begin, end), is_sure, int(path[begin]), lag_L)
+        for begin, end in pairwise(edges)
+    ]
+    for place, (at, doubt) in enumerate(zip(edges[1:-1], doubts, strict=True)):
+        step_s = piece_s[place + 1] - piece_s[place]
+        if abs(step_s) >= _STEP_S:
+            steps.append(
+                LagStep(
+                    at_s=float(votes.middle_s[at]) - block_s / 2,
+                    first_s=float(votes.middle_s[doubt[0]]) - block_s,
+                    last_s=float(votes.middle_s[doubt[-1]]) + 2 * block_s,
+                    step_s=step_s,
+                )
             )
-        )
     first, last = _supported(gain_BL[np.arange(len(path)), path])
     span_s = votes.middle_s[first] - block_s / 2, votes.middle_s[last] + block_s / 2
     return replace(found, steps=tuple(steps), first_s=float(span_s[0]),
                    last_s=float(span_s[1]))  # fmt: skip
+
+
+def _piece_lag(
+    gain_BL: Floats, piece: slice, is_sure: NDArray[np.bool_], at: int, lag_L: Floats
+) -> float:
+    """Returns the lag of a piece between two steps, by its blocks without a doubt, if any."""
+    sure_B = is_sure[piece]
+    total_L = gain_BL[piece][sure_B if sure_B.any() else slice(None)].sum(axis=0)
+    low = max(0, at - _PIECE_REACH)
+    best = low + int(total_L[low : at + _PIECE_REACH + 1].argmax())
+    return float(lag_L[best]) + _vertex(total_L, best) / RATE
 
 
 def _vertex(values_L: Floats, at: int) -> float:

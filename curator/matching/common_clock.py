@@ -21,7 +21,7 @@ from curator.matching.clock_series import ClockSeries, Floats
 
 LEAST_RATIO = 1.35
 """Least evidence of a lag, relative to the best one of any other lag."""
-LEAST_STAYS = 0.9
+LEAST_STAYS = 0.75
 """Least share of draws of the overlap in which the lag is the same."""
 LEAST_PEAK = 4.5
 """Least evidence of a lag, in standard deviations."""
@@ -50,6 +50,8 @@ class ClockReason(StrEnum):
     """The lag depends on few moments."""
     IMPRECISE = "imprecise"
     """The lag is not known within half a frame."""
+    UNSTEADY = "unsteady"
+    """The lag steps, and lost frames of one source do not explain it."""
     CONTRADICTION = "contradiction"
     """Pairs of a group contradict each other."""
 
@@ -79,9 +81,13 @@ class ClockRefusal:
             ClockReason.AMBIGUOUS: "evidence relative to another lag",
             ClockReason.UNSTABLE: "share of draws with the same lag",
             ClockReason.IMPRECISE: "seconds of error",
+            ClockReason.UNSTEADY: "seconds by which the lag steps",
             ClockReason.CONTRADICTION: "seconds of contradiction",
         }[self.reason]
-        return f"{a} and {b} have no common clock, {self.reason}: {told} {self.value:.3g}, expected {self.bound:.3g}"
+        return (
+            f"{a} and {b} have no common clock, {self.reason}: {told} {self.value:.3g}, "
+            f"expected {self.bound:.3g}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,21 +212,27 @@ def _add_losses(
     frame_s: Mapping[str, float],
 ) -> set[str]:
     """Adds the lost frames of each source, by its surest pair; returns sources with new ones."""
-    best: dict[str, tuple[float, list[LostFrames]]] = {}
-    for (a, b), pair in found.items():
-        if pair.ratio < _STEPS_RATIO or pair.peak < LEAST_PEAK:
+    added: set[str] = set()
+    believed = {
+        p: pair
+        for p, pair in found.items()
+        if pair.ratio >= _STEPS_RATIO and pair.peak >= LEAST_PEAK
+    }
+    for name in losses:
+        own = [p for p in believed if name in p]
+        if not own:
             continue
-        for name in (a, b):
-            # The lag is `time_b - time_a`: it shrinks if b loses time.
-            own = [step for step in pair.steps if (step.step_s < 0) == (name == b)]
-            lost = [_loss(step, pair.lag_s if name == b else 0.0, frame_s[name]) for step in own]
-            if lost and pair.ratio > best.get(name, (0.0,))[0]:
-                best[name] = pair.ratio, lost
-    for name, (_, new) in best.items():
+        surest = max(own, key=lambda p: believed[p].ratio)
+        pair, is_b = believed[surest], name == surest[1]
+        # The lag is `time_b - time_a`: it shrinks if b loses time.
+        steps = [step for step in pair.steps if (step.step_s < 0) == is_b]
         known = list(losses[name])
-        moved = [_by_source(loss, known) for loss in new]
-        losses[name] = sorted([*known, *moved], key=lambda loss: loss.at_s)
-    return set(best)
+        new = [_loss(step, pair.lag_s if is_b else 0.0, frame_s[name]) for step in steps]
+        if new:
+            moved = [_by_source(loss, known) for loss in new]
+            losses[name] = sorted([*known, *moved], key=lambda loss: loss.at_s)
+            added.add(name)
+    return added
 
 
 def _loss(step: LagStep, later_s: float, frame_s: float) -> LostFrames:
@@ -271,6 +283,7 @@ def _refusal(
         (ClockReason.AMBIGUOUS, over_second, LEAST_RATIO),
         (ClockReason.UNSTABLE, pair.stays, LEAST_STAYS),
         (ClockReason.IMPRECISE, -error_s, -most_s),
+        (ClockReason.UNSTEADY, -max((abs(s.step_s) for s in pair.steps), default=0.0), 0.0),
     ):
         if value < bound:
             return ClockRefusal(reason=reason, pair=names, value=abs(value), bound=abs(bound))
