@@ -43,13 +43,15 @@ _SURE_PICTURES = 5.5
 _DRAWS = 100
 _LATE_SOUND_S = 0.007
 """Standard deviation of the difference of distances to a sound, over the speed of sound: 2.4 m."""
-_FRAME_ERROR = 0.05
+_FRAME_ERROR = 0.07
 """Standard deviation of the time that a frame shows, in frames."""
+_CERTAIN_SHARE = 0.95
+"""Share of draws within two standard deviations."""
 _WIDER = 1.2
 """Factor from the spread of draws to that of lags, by made rigs."""
 _STEP_GAIN = 26.0
 """Squared evidence that a step of the lag must add."""
-_STEP_DOUBT = 9.0
+_STEP_DOUBT = 16.0
 """Squared evidence by which a time of a step may be less likely than the likeliest."""
 _PIECE_REACH = 3
 """Lags by which that of a piece may change without the blocks near its steps."""
@@ -266,14 +268,21 @@ def _drifts(max_drift: float, overlap_s: float) -> list[float]:
 
 
 def _shifted(values_BL: Floats, shift_B: Floats) -> Floats:
-    """Returns values [B, L] at lags that are `shift_B` steps later, by linear interpolation."""
+    """Returns values [B, L] at lags that are `shift_B` steps later, by cubic interpolation."""
     whole = np.floor(shift_B).astype(int)
-    part = (shift_B - whole)[:, None]
+    u = (shift_B - whole)[:, None]
     n_lags = values_BL.shape[1]
     at = np.arange(n_lags)[None] + whole[:, None]
-    here = np.take_along_axis(values_BL, np.clip(at, 0, n_lags - 1), 1)
-    after = np.take_along_axis(values_BL, np.clip(at + 1, 0, n_lags - 1), 1)
-    return np.asarray(here * (1 - part) + after * part)
+    # Catmull and Rom's weights: a line would hide a drift within a step.
+    weights = (
+        u * (-0.5 + u * (1 - 0.5 * u)), 1 + u * u * (1.5 * u - 2.5),
+        u * (0.5 + u * (2 - 1.5 * u)), u * u * (0.5 * u - 0.5),
+    )  # fmt: skip
+    shifted = np.zeros_like(values_BL)
+    for step, weight in enumerate(weights, start=-1):
+        near = np.clip(at + step, 0, n_lags - 1)
+        shifted += weight * np.take_along_axis(values_BL, near, 1)
+    return shifted
 
 
 def _positive(votes: Floats) -> Floats:
@@ -347,7 +356,7 @@ def _refined(
             vertex = np.where(bend < 0, np.clip(0.5 * (before - after) / bend, -0.5, 0.5), 0.0)
         best_R[better], drift_R[better] = top[better], drift
         lag_R[better] = (near_s[at] + vertex / RATE)[better]
-    error_s = float(np.std(lag_R[1:]))
+    error_s = float(np.quantile(np.abs(lag_R[1:] - lag_R[0]), _CERTAIN_SHARE)) / 2
     sound_s = _LATE_SOUND_S if names != pictures and by_series.get(SOUND, 0.0) > seen else 0.0
     return _Local(
         lag_s=float(lag_R[0]), drift=float(drift_R[0]),
