@@ -1,11 +1,13 @@
 """Makes rigs: one scene, seen and heard by several cameras whose clocks differ in a known way.
 
 A scene has textured bodies that move in three dimensions, lights that change, and sounds. Each
-camera has its own view, lens, backdrop, exposure, noise, frame rate, hand-held shake and microphone.
-The time of a frame is the middle of its exposure.
+camera has its own view, lens, backdrop, exposure, noise, frame rate, hand-held shake and
+microphone. The time of a frame is the middle of its exposure.
 
 Shape letters: F frames, H, W height and width, N samples of a curve.
 """
+
+# ruff: noqa: N803, N806, N815 - shape letters
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -135,7 +137,7 @@ def _eased(n: int, rng: Rng, reach: tuple[float, float, float], pause_s: float) 
         path[at : at + rest] = place
         at += rest
         goal = rng.uniform(-1, 1, 3) * reach
-        seconds = max(0.25, np.linalg.norm(goal - place) / rng.uniform(0.5, 3.0))
+        seconds = max(0.25, float(np.linalg.norm(goal - place)) / rng.uniform(0.5, 3.0))
         steps = int(seconds * CURVE_HZ)
         u = np.linspace(0, 1, steps)[: max(0, n - at), None]
         path[at : at + steps] = place + (goal - place) * (u**3 * (10 - 15 * u + 6 * u * u))
@@ -209,7 +211,7 @@ def make_scene(seed: int, kind: Kind, length_s: float) -> Scene:
                 strike(beat, 0.3, 0.06)
     if kind == "still":
         bodies += [_body(np.tile(rng.uniform(-1, 1, 3), (n, 1)), rng, np.zeros(n)) for _ in "ab"]
-    if has_all and rng.random() < 0.5 or kind == "light":
+    if (has_all and rng.random() < 0.5) or kind == "light":
         at = 0.0
         while at < seconds:
             begin, ramp = int(at * CURVE_HZ), int(rng.uniform(0.02, 0.6) * CURVE_HZ)
@@ -219,7 +221,7 @@ def make_scene(seed: int, kind: Kind, length_s: float) -> Scene:
         if rng.random() < 0.5:
             light += 0.1 * _smooth(rng.normal(size=n), 20) * 8
         light -= light.min()
-    if has_all and rng.random() < 0.3 or kind == "flash":
+    if (has_all and rng.random() < 0.3) or kind == "flash":
         gap_s = rng.uniform(2.0, 6.0) if kind == "flash" else rng.uniform(4.0, 15.0)
         at = rng.exponential(gap_s)
         while at < seconds:
@@ -273,8 +275,8 @@ class Renderer:
             coarse = rng.normal(size=(cells, cells * 2)).astype(np.float32)
             picture += strength * cv2.resize(coarse, (width * 2, height * 2))
         for _ in range(12):
-            x, y = rng.integers(0, width * 2), rng.integers(0, height * 2)
-            w, h = rng.integers(4, width // 2), rng.integers(4, height // 2)
+            x, y = int(rng.integers(0, width * 2)), int(rng.integers(0, height * 2))
+            w, h = int(rng.integers(4, width // 2)), int(rng.integers(4, height // 2))
             cv2.rectangle(picture, (x, y), (x + w, y + h), float(rng.uniform(0, 1)), -1)
         return np.clip(picture, 0.02, 1)
 
@@ -303,12 +305,12 @@ class Renderer:
             angle = roll / height
             c, s = np.cos(angle), np.sin(angle)
             flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-            inverse = np.float32([[c, -s, width / 2 - dx], [s, c, height / 2 - dy]])
+            inverse = np.array([[c, -s, width / 2 - dx], [s, c, height / 2 - dy]], np.float32)
             picture = cv2.warpAffine(
                 self._backdrop, inverse, (width, height), flags=flags,
                 borderMode=cv2.BORDER_REFLECT,
             )  # fmt: skip
-            order = np.argsort([-of[k, 2] for of in seen]) if seen else []
+            order = np.argsort([-of[k, 2] for of in seen]).tolist() if seen else []
             for number in order:
                 self._draw(picture, scene.bodies[number], seen[number][k], turns[number][k], dx, dy)
             level = picture * np.float32(1 + self.lamp * light_F[k])
@@ -331,7 +333,13 @@ class Renderer:
         return self._grains[y : y + height, x : x + width]
 
     def _draw(
-        self, picture: NDArray[np.float32], body: Body, at: Floats, turn: float, dx: float, dy: float
+        self,
+        picture: NDArray[np.float32],
+        body: Body,
+        at: Floats,
+        turn: float,
+        dx: float,
+        dy: float,
     ) -> None:
         width, height = self.size
         if at[2] < 0.5:
@@ -343,7 +351,9 @@ class Renderer:
             return
         centre = (round(x * 16), round(y * 16))
         axes = (max(1, round(radius * 16)), max(1, round(radius * 11)))
-        cv2.ellipse(picture, centre, axes, np.degrees(turn), 0, 360, body.bright, -1, cv2.LINE_AA, 4)
+        cv2.ellipse(
+            picture, centre, axes, np.degrees(turn), 0, 360, body.bright, -1, cv2.LINE_AA, 4
+        )
         c, s = np.cos(turn), np.sin(turn)
         for px, py, add in body.patches:
             spot = x + radius * (c * px - s * py * 0.7), y + radius * (s * px + c * py * 0.7)
@@ -407,7 +417,9 @@ def make_rig(
         renderer = Renderer(own, look, fps, size, hand)
         offset_s = float(offsets[camera])
         if camera and kind == "too late":
-            offset_s = float(rng.choice([-1, 1]) * rng.uniform(3.0, 6.0)) * (1 if camera % 2 else -1)
+            offset_s = float(rng.choice([-1, 1]) * rng.uniform(3.0, 6.0)) * (
+                1 if camera % 2 else -1
+            )
         drops, has_sound = [], kind not in ("motion", "light", "flash", "still")
         if kind in ("all", "motion", "light") and camera and rng.random() < 0.3:
             has_sound = False  # a recorder that counts frames
@@ -424,8 +436,15 @@ def make_rig(
             levels = levels_of(sound, offset_s, float(drifts[camera]), length_s, rng)
         films.append(
             CameraFilm(
-                name=f"camera {camera}", fps=fps, shown_s=shown, true_s=true, offset_s=offset_s,
-                drift=float(drifts[camera]), drops=drops, sound_db=levels, render=renderer,
+                name=f"camera {camera}",
+                fps=fps,
+                shown_s=shown,
+                true_s=true,
+                offset_s=offset_s,
+                drift=float(drifts[camera]),
+                drops=drops,
+                sound_db=levels,
+                render=renderer,
                 sound=sound,
             )
         )
@@ -438,4 +457,4 @@ def levels_of(sound: Sound, offset_s: float, drift: float, length_s: float, rng:
     power = sound.power(offset_s + own_s * (1 + drift))
     power = power * rng.gamma(8, 1 / 8, len(power))  # of a carrier of noise
     cells = power[: len(power) // 100 * 100].reshape(-1, 100).mean(axis=1)
-    return np.maximum(10 * np.log10(cells + 1e-12) - 10, -120.0)
+    return np.asarray(np.maximum(10 * np.log10(cells + 1e-12) - 10, -120.0))

@@ -10,9 +10,9 @@
 and true times in FOLDER, once per seed; `score` aligns them and prints tables, and JSON as the last
 line. `cost` times a pair of recordings of an hour.
 
-The method was chosen on even seeds. A clip is 5 s; one begins every 2.5 s while both cameras record.
-It is used if its residual is at most half a frame of the slower camera, and right if all of its
-frames are at most half of such a frame off.
+The method was chosen on even seeds. A clip is 5 s; one begins every 2.5 s while both cameras
+record. It is used if its residual is at most half a frame of the slower camera, and right if all
+of its frames are at most half of such a frame off.
 """
 
 import argparse
@@ -33,9 +33,16 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from camera_rigs import (
-    NEGATIVE, POSITIVE, SOUND_HZ, CameraFilm, Floats, Kind, Rig, make_rig,
+    NEGATIVE,
+    POSITIVE,
+    SOUND_HZ,
+    CameraFilm,
+    Floats,
+    Kind,
+    Rig,
+    make_rig,
 )  # fmt: skip
 from samples import analyzed
 
@@ -93,7 +100,7 @@ def measured_frames(film: CameraFilm) -> ClockSeries:
     change, luma = LocalChange(), []
     for picture in film.frames():
         tiny = cv2.resize(picture, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
-        rgb = np.repeat(tiny[:, :, None], 3, axis=2)
+        rgb = np.repeat(tiny[:, :, None], 3, axis=2).astype(np.uint8)
         change.push(rgb)
         luma.append(tiny_luma(rgb)[0])
     shown_s = film.shown_s - film.shown_s[0]

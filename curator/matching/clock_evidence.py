@@ -15,7 +15,7 @@ Three tests tell a real peak from a chance:
 Shape letters: N values of a series, B blocks of the overlap, L lags, R draws of blocks, D drifts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -121,12 +121,42 @@ class _Votes:
         counts: Number of products in each sum, [B, L].
         middle_s: Middle of each block by the clock of `a`, [B].
         lag_s: Lags, [L].
+        centre_s: Middle of the overlap by the clock of `a`.
+        overlap_s: Length of the overlap.
     """
 
     products: Mapping[str, Floats]
     counts: Floats
     middle_s: Floats
     lag_s: Floats
+    centre_s: float
+    overlap_s: float
+
+    @property
+    def since_B(self) -> Floats:  # noqa: N802
+        """Values of a series from the middle of the overlap to that of each block."""
+        return np.asarray((self.middle_s - self.centre_s) * RATE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Peak:
+    """The likeliest lag on the grid.
+
+    Attributes:
+        lag_s: The lag in the middle of the overlap.
+        drift: Its drift.
+        evidence_L: Evidence of all lags with this drift, [L].
+        impossible: Largest evidence at impossible lags, with any drift.
+        scale: Standard deviation of each series' votes at impossible lags.
+        by_series: Votes of each series for the lag.
+    """
+
+    lag_s: float
+    drift: float
+    evidence_L: Floats
+    impossible: float
+    scale: Mapping[str, float]
+    by_series: Mapping[str, float]
 
 
 def lag_evidence(
@@ -151,56 +181,33 @@ def lag_evidence(
     votes = _votes(a, b, start_s)
     if votes is None:
         return None
-    lag_L, middle_B = votes.lag_s, votes.middle_s
-    first_s = max(0.0, start_s[1] - start_s[0])
-    overlap_s = float(middle_B[-1] + middle_B[0] - 2 * first_s)
-    middle_s = first_s + overlap_s / 2
     nominal_s = start_s[0] - start_s[1]
-    away_L = lag_L - nominal_s
+    away_L = votes.lag_s - nominal_s
     is_searched = np.abs(away_L) <= max_offset_s + 1 / RATE
     ranges = _impossible(away_L, max_offset_s)
     if not ranges:
         return None
-    count_L = np.maximum(votes.counts.sum(axis=0), 1)
-    anywhere = np.any(ranges, axis=0)
-    scale: dict[str, float] = {}
-    for name, product in votes.products.items():
-        null = (product.sum(axis=0) / np.sqrt(count_L))[anywhere]
-        scale[name] = max(1e-9, float(np.sqrt(np.mean(null**2))))
-    since_B = (middle_B - middle_s) * RATE
-    best, drift, place, impossible = -1.0, 0.0, 0, np.zeros(len(ranges))
-    best_L = np.zeros(len(lag_L))
-    drifts = _drifts(max_drift, overlap_s)
-    for one in drifts:
-        evidence_L = np.sqrt(
-            sum(
-                _positive(_shifted(p, one * since_B).sum(axis=0) / np.sqrt(count_L) / scale[name])
-                for name, p in votes.products.items()
-            )
-        )
-        impossible = np.maximum(impossible, [evidence_L[inside].max() for inside in ranges])
-        at = int(np.argmax(np.where(is_searched, evidence_L, -1)))
-        if evidence_L[at] > best:
-            best, drift, place, best_L = float(evidence_L[at]), one, at, evidence_L
-    is_other = is_searched & (np.abs(lag_L - lag_L[place]) > _PEAK_S)
-    by_series = {
-        name: float(
-            _shifted(p, drift * since_B)[:, place].sum() / np.sqrt(count_L[place]) / scale[name]
-        )
-        for name, p in votes.products.items()
-    }
-    drawn_RB = _draws(len(middle_B), seed)
-    stays = _stays(votes, scale, drift * since_B, is_searched, lag_L[place], drawn_RB)
-    local = _refined(votes, scale, by_series, drifts, since_B, float(lag_L[place]), drawn_RB)
+    drifts = _drifts(max_drift, votes.overlap_s)
+    peak = _peak(votes, drifts, is_searched, ranges)
+    drawn_RB = _draws(len(votes.middle_s), seed)
+    local = _refined(votes, peak, drifts, drawn_RB)
     # A frame says what it shows to a part of its length.
     frame_error_s = _FRAME_ERROR * float(np.hypot(a.frame_s, b.frame_s))
+    is_other = is_searched & (np.abs(votes.lag_s - peak.lag_s) > _PEAK_S)
     found = LagEvidence(
-        lag_s=local.lag_s, drift=local.drift, middle_s=middle_s, overlap_s=overlap_s, peak=best,
-        impossible=float(impossible.max()), second=float(best_L[is_other].max(initial=0.0)),
-        stays=stays, lag_error_s=float(np.hypot(local.lag_error_s, frame_error_s)), drift_error=local.drift_error,
-        by_series=by_series,
-    )  # fmt: skip
-    return _along(votes, scale, found, nominal_s, max_offset_s)
+        lag_s=local.lag_s,
+        drift=local.drift,
+        middle_s=votes.centre_s,
+        overlap_s=votes.overlap_s,
+        peak=float(peak.evidence_L[is_searched].max()),
+        impossible=peak.impossible,
+        second=float(peak.evidence_L[is_other].max(initial=0.0)),
+        stays=_stays(votes, peak, is_searched, drawn_RB),
+        lag_error_s=float(np.hypot(local.lag_error_s, frame_error_s)),
+        drift_error=local.drift_error,
+        by_series=peak.by_series,
+    )
+    return _along(votes, peak.scale, found, nominal_s, max_offset_s)
 
 
 def _votes(a: ClockSeries, b: ClockSeries, start_s: tuple[float, float]) -> _Votes | None:
@@ -225,18 +232,53 @@ def _votes(a: ClockSeries, b: ClockSeries, start_s: tuple[float, float]) -> _Vot
     counts = _products(np.ones(overlap), np.ones(n_b), of_b, edges, reach)
     lag_s = np.arange(-reach, reach + 1) / RATE + (of_b - of_a) / RATE
     middle_s = (edges[:-1] + edges[1:]) / 2 / RATE + of_a / RATE
-    return _Votes(products, counts, middle_s, lag_s)
+    first_s = of_a / RATE
+    return _Votes(products, counts, middle_s, lag_s, first_s + overlap / RATE / 2, overlap / RATE)
 
 
-def _products(
-    x_N: Floats, y_N: Floats, skip: int, edges: NDArray[np.int_], reach: int
-) -> Floats:
+def _peak(
+    votes: _Votes,
+    drifts: Sequence[float],
+    is_searched: NDArray[np.bool_],
+    ranges: Sequence[NDArray[np.bool_]],
+) -> _Peak:
+    root_L = np.sqrt(np.maximum(votes.counts.sum(axis=0), 1))
+    anywhere = np.any(ranges, axis=0)
+    scale = {
+        name: max(1e-9, float(np.sqrt(np.mean((p.sum(axis=0) / root_L)[anywhere] ** 2))))
+        for name, p in votes.products.items()
+    }
+    best: tuple[float, float, int] = -1.0, 0.0, 0
+    best_L, impossible = np.zeros(len(root_L)), 0.0
+    by_series: dict[str, Floats] = {}
+    for drift in drifts:
+        votes_of = {
+            name: _shifted(p, drift * votes.since_B).sum(axis=0) / root_L / scale[name]
+            for name, p in votes.products.items()
+        }
+        evidence_L = np.sqrt(sum(map(_positive, votes_of.values())))
+        impossible = max(impossible, float(evidence_L[anywhere].max()))
+        at = int(np.argmax(np.where(is_searched, evidence_L, -1)))
+        if evidence_L[at] > best[0]:
+            best, best_L, by_series = (float(evidence_L[at]), drift, at), evidence_L, votes_of
+    _, drift, at = best
+    return _Peak(
+        lag_s=float(votes.lag_s[at]),
+        drift=drift,
+        evidence_L=best_L,
+        impossible=impossible,
+        scale=scale,
+        by_series={name: float(values[at]) for name, values in by_series.items()},
+    )
+
+
+def _products(x_N: Floats, y_N: Floats, skip: int, edges: NDArray[np.int_], reach: int) -> Floats:
     """Returns sums of products of each block of x with y at lags up to `reach`, [B, L]."""
     longest = int(np.diff(edges).max())
     size = _fast_size(2 * (longest + reach))
     padded = np.pad(y_N, (reach + longest, reach + longest))
     sums = []
-    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+    for begin, end in pairwise(edges):
         first = skip + begin + longest
         part = padded[first : first + longest + 2 * reach]
         spectrum = np.conj(np.fft.rfft(x_N[begin:end], size)) * np.fft.rfft(part, size)
@@ -250,7 +292,7 @@ def _fast_size(least: int) -> int:
 
 def _impossible(away_L: Floats, max_offset_s: float) -> list[NDArray[np.bool_]]:
     """Returns ranges of lags that cannot be right, each as wide as the searched range."""
-    ranges = []
+    ranges: list[NDArray[np.bool_]] = []
     near_s = max_offset_s + _GUARD_S
     farthest_s = float(away_L.max())
     while near_s + 2 * max_offset_s <= farthest_s or not ranges:
@@ -294,21 +336,14 @@ def _draws(n_blocks: int, seed: int) -> Floats:
     return rng.multinomial(n_blocks, np.full(n_blocks, 1 / n_blocks), size=_DRAWS).astype(float)
 
 
-def _stays(
-    votes: _Votes,
-    scale: Mapping[str, float],
-    shift_B: Floats,
-    is_searched: NDArray[np.bool_],
-    lag_s: float,
-    drawn_RB: Floats,
-) -> float:
+def _stays(votes: _Votes, peak: _Peak, is_searched: NDArray[np.bool_], drawn_RB: Floats) -> float:
     count = np.maximum(drawn_RB @ votes.counts[:, is_searched], 1)
     evidence = np.zeros_like(count)
     for name, product in votes.products.items():
-        sums = drawn_RB @ _shifted(product, shift_B)[:, is_searched]
-        evidence += _positive(sums / np.sqrt(count) / scale[name])
+        sums = drawn_RB @ _shifted(product, peak.drift * votes.since_B)[:, is_searched]
+        evidence += _positive(sums / np.sqrt(count) / peak.scale[name])
     found_s = votes.lag_s[is_searched][np.argmax(evidence, axis=1)]
-    return float(np.mean(np.abs(found_s - lag_s) < _NEAR_S))
+    return float(np.mean(np.abs(found_s - peak.lag_s) < _NEAR_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,20 +354,13 @@ class _Local:
     drift_error: float
 
 
-def _refined(
-    votes: _Votes,
-    scale: Mapping[str, float],
-    by_series: Mapping[str, float],
-    drifts: list[float],
-    since_B: Floats,
-    lag_s: float,
-    drawn_RB: Floats,
-) -> _Local:
+def _refined(votes: _Votes, peak: _Peak, drifts: Sequence[float], drawn_RB: Floats) -> _Local:
     """Returns lag and drift near a peak, from the series that say where it is, and their errors."""
+    since_B, lag_s = votes.since_B, peak.lag_s
     is_near = np.abs(votes.lag_s - lag_s) <= _REFINED_S
     near_s = votes.lag_s[is_near]
     pictures = [name for name in votes.products if name != SOUND]
-    seen = np.sqrt(sum(max(0.0, by_series[name]) ** 2 for name in pictures))
+    seen = np.sqrt(sum(max(0.0, peak.by_series[name]) ** 2 for name in pictures))
     names = pictures if seen >= _SURE_PICTURES else list(votes.products)
     all_RB = np.vstack([np.ones(len(since_B)), drawn_RB])
     best_R, lag_R, drift_R = (np.full(len(all_RB), value) for value in (-1.0, lag_s, 0.0))
@@ -340,7 +368,7 @@ def _refined(
     reach = int(np.ceil(np.abs(since_B).max() * max(map(abs, drifts)))) + 2
     wide = np.flatnonzero(is_near)
     low, high = max(0, wide[0] - reach), wide[-1] + reach + 1
-    parts = {name: votes.products[name][:, low:high] / scale[name] for name in names}
+    parts = {name: votes.products[name][:, low:high] / peak.scale[name] for name in names}
     inner = slice(wide[0] - low, wide[-1] - low + 1)
     for drift in drifts:
         squared = np.zeros((len(all_RB), len(near_s)))
@@ -357,7 +385,7 @@ def _refined(
         best_R[better], drift_R[better] = top[better], drift
         lag_R[better] = (near_s[at] + vertex / RATE)[better]
     error_s = float(np.quantile(np.abs(lag_R[1:] - lag_R[0]), _CERTAIN_SHARE)) / 2
-    sound_s = _LATE_SOUND_S if names != pictures and by_series.get(SOUND, 0.0) > seen else 0.0
+    sound_s = _LATE_SOUND_S if names != pictures and peak.by_series.get(SOUND, 0.0) > seen else 0.0
     return _Local(
         lag_s=float(lag_R[0]), drift=float(drift_R[0]),
         lag_error_s=float(np.hypot(_WIDER * error_s, sound_s)),
@@ -380,7 +408,7 @@ def _along(
     inside = np.abs(votes.lag_s - nominal_s) <= max_offset_s + _MOST_LOST_S
     lag_L = votes.lag_s[inside]
     count = np.sqrt(max(1.0, float(votes.counts.sum(axis=0)[inside].max())))
-    since_B = (votes.middle_s - found.middle_s) * RATE
+    since_B = votes.since_B
     gain_BL = np.zeros((len(since_B), len(lag_L)))
     for name in names:
         weight = max(0.0, found.by_series[name])

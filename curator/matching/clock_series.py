@@ -60,7 +60,7 @@ class ClockSeries:
     values: Mapping[str, Floats]
 
     def with_losses(self, losses: Sequence[tuple[float, float]]) -> "ClockSeries":
-        """Returns the series with seconds inserted; sound, which may not have lost them, is left out.
+        """Returns the series with seconds inserted; without sound, which may not have lost them.
 
         Args:
             losses: Time by the source's clock, and the seconds that it lost there; in order.
@@ -155,7 +155,9 @@ def _whitened(times_s: Floats, values: Floats, n: int, highest_hz: float) -> Flo
     hz = np.fft.rfftfreq(len(padded), 1 / RATE)
     width = max(3, int(_SMOOTH_HZ * len(padded) / RATE) | 1)
     power = np.convolve(np.abs(spectrum) ** 2, np.ones(width) / width, "same")
-    passed = np.clip((hz - _LOWEST_HZ) / _RISE_HZ, 0, 1) * np.clip((highest_hz - hz) / _FALL_HZ, 0, 1)
+    passed = np.clip((hz - _LOWEST_HZ) / _RISE_HZ, 0, 1) * np.clip(
+        (highest_hz - hz) / _FALL_HZ, 0, 1
+    )
     strongest = float(np.max(power * (passed > 0)))
     if strongest <= 1e-9:
         return None

@@ -108,7 +108,8 @@ class LostFrames:
 class Clock:
     """Maps times of a source, in seconds from its first frame, to the group's common time.
 
-    With the seconds of `lost` inserted, the source's time is `common + offset_s + drift * (common - middle_s)`.
+    With the seconds of `lost` inserted, the source's time is
+    `common + offset_s + drift * (common - middle_s)`.
     """
 
     offset_s: float
@@ -335,9 +336,7 @@ def _joined(
     return GroupClock(clocks=clocks, refusals=refused, pairs=dict(found))
 
 
-def _largest(
-    names: Sequence[str], joins: Mapping[tuple[str, str], LagEvidence]
-) -> list[str]:
+def _largest(names: Sequence[str], joins: Mapping[tuple[str, str], LagEvidence]) -> list[str]:
     """Returns the largest set of joined sources; of equal ones, that with more evidence."""
     group_of = {name: {name} for name in names}
     for a, b in joins:
@@ -346,10 +345,11 @@ def _largest(
             for name in group_of[b]:
                 group_of[name] = group_of[a]
 
-    def weight(group: set[str]) -> tuple[int, float]:
+    def weight(name: str) -> tuple[int, float]:
+        group = group_of[name]
         return len(group), sum(pair.peak for p, pair in joins.items() if p[0] in group)
 
-    return sorted(max((group_of[name] for name in names), key=weight))
+    return sorted(group_of[max(names, key=weight)])
 
 
 _Solution = Mapping[str, tuple[float, float, float, float, float]]
@@ -393,9 +393,7 @@ def _solved(
     return solution, list(joins)[worst], float(misfit[worst])
 
 
-def _span(
-    name: str, joins: Mapping[tuple[str, str], LagEvidence]
-) -> tuple[float, float]:
+def _span(name: str, joins: Mapping[tuple[str, str], LagEvidence]) -> tuple[float, float]:
     """Returns the time in which any pair supports the clock of a source, losses inserted."""
     spans = []
     for (a, b), pair in joins.items():

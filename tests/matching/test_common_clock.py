@@ -59,7 +59,9 @@ def camera(
     )
 
 
-def lag_error_s(found: GroupClock, a: str, b: str, true_lag_s: float, at_s: Sequence[float]) -> float:
+def lag_error_s(
+    found: GroupClock, a: str, b: str, true_lag_s: float, at_s: Sequence[float]
+) -> float:
     """Largest error of the times of b at times of a, for two clocks that differ by an offset."""
     times_s = np.array(at_s)
     of_b = found.clocks[b].source_s(found.clocks[a].common_s(times_s))
@@ -86,17 +88,17 @@ def test_cameras_of_three_rates_get_one_clock_within_half_a_frame() -> None:
 
 
 def test_a_drift_of_long_recordings_is_found() -> None:
-    happens = np.concatenate([curve(n) for n in range(2, 9)])
+    happens = np.concatenate([curve(n) for n in range(2, 6)])
     long = {
-        "a": camera(happens, seed=1, length_s=300.0),
-        "b": camera(happens, seed=2, length_s=300.0, drift=8e-5),
+        "a": camera(happens, seed=1, length_s=180.0),
+        "b": camera(happens, seed=2, length_s=180.0, drift=9e-5),
     }
     found = common_clock(long)
-    # After 300 s, the second clock is 24 ms behind.
-    assert found.clocks["b"].drift == pytest.approx(-8e-5, abs=2.5e-5)
-    at_s = np.array([10.0, 290.0])
+    # After 180 s, the second clock is 16 ms behind.
+    assert found.clocks["b"].drift == pytest.approx(-9e-5, abs=3.5e-5)
+    at_s = np.array([10.0, 170.0])
     of_b = found.clocks["b"].source_s(found.clocks["a"].common_s(at_s))
-    assert np.abs(of_b - at_s / (1 + 8e-5)).max() < 0.008
+    assert np.abs(of_b - at_s / (1 + 9e-5)).max() < 0.006
 
 
 def test_frames_that_are_lost_without_a_trace_are_found() -> None:

@@ -41,14 +41,12 @@ def change_of(frames: Frames) -> NDArray[np.float32]:
 def test_a_body_counts_and_the_camera_and_the_light_do_not() -> None:
     body = change_of(scene(20, body_px=1.0))[1:].mean()
     light = change_of(scene(20, gain=0.02))[1:].mean()
-    plain = np.mean([np.abs(b.astype(float) - a).mean() / 255
-                     for a, b in zip(scene(20, gain=0.02), scene(20, gain=0.02)[1:], strict=False)])  # fmt: skip
+    lit = np.stack(scene(20, gain=0.02)).astype(float) / 255
+    plain = np.abs(np.diff(lit, axis=0)).mean()
     assert body > 8 * light
     assert plain > 3 * light
-    still = scene(1)[0]
-    moved = [np.roll(still, 0, axis=1), *scene(20, shift_px=0.3)[1:]]
     # The body keeps its place while the picture shifts, so some change remains.
-    assert change_of(moved)[2:].mean() < body / 2
+    assert change_of(scene(20, shift_px=0.3))[1:].mean() < body / 2
 
 
 def test_the_first_frame_has_none_and_batches_change_nothing() -> None:

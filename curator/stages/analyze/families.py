@@ -99,7 +99,9 @@ def families_of(
 
     `clip_fingerprint` identifies the weights of the CLIP model; `users` are users' measures.
     """
-    left_out = {name for name in ("text", "audio", "scenes", "activity") if not getattr(config, name)}
+    left_out = {
+        name for name in ("text", "audio", "scenes", "activity") if not getattr(config, name)
+    }
     families = [family for family in BUILT_IN if family.name not in left_out]
     if config.clip is not None:
         keys = ("clip", "samples_per_s", "clip_every_s", "clip_precision")
