@@ -33,6 +33,9 @@ _GUARD_S = 0.5
 """Distance of impossible lags from the searched range."""
 _DRIFT_STEP_S = 0.003
 """Largest error at the ends of an overlap by the steps of drifts."""
+_FINER, _NEAR_STEPS = 4, 4
+"""Steps of drifts near a peak per step of the search, and the reach in steps of the search."""
+_LANCZOS = 3
 _PEAK_S = 0.3
 """Half width of a peak, beyond which another peak is the second one."""
 _NEAR_S = 0.06
@@ -187,10 +190,10 @@ def lag_evidence(
     ranges = _impossible(away_L, max_offset_s)
     if not ranges:
         return None
-    drifts = _drifts(max_drift, votes.overlap_s)
-    peak = _peak(votes, drifts, is_searched, ranges)
+    peak = _peak(votes, _drifts(max_drift, votes.overlap_s), is_searched, ranges)
     drawn_RB = _draws(len(votes.middle_s), seed)
-    local = _refined(votes, peak, drifts, drawn_RB)
+    finer = _drifts(max_drift, votes.overlap_s, _FINER, near=peak.drift)
+    local = _refined(votes, peak, finer, drawn_RB)
     # A frame says what it shows to a part of its length.
     frame_error_s = _FRAME_ERROR * float(np.hypot(a.frame_s, b.frame_s))
     is_other = is_searched & (np.abs(votes.lag_s - peak.lag_s) > _PEAK_S)
@@ -304,26 +307,37 @@ def _impossible(away_L: Floats, max_offset_s: float) -> list[NDArray[np.bool_]]:
     return ranges
 
 
-def _drifts(max_drift: float, overlap_s: float) -> list[float]:
+def _drifts(
+    max_drift: float, overlap_s: float, density: int = 1, *, near: float | None = None
+) -> list[float]:
+    """Returns drifts to try; with `near`, only those a few steps of density 1 around it."""
     n = int(np.ceil(max_drift * overlap_s / (4 * _DRIFT_STEP_S)))
-    return [float(d) for d in np.linspace(-max_drift, max_drift, 2 * n + 1)]
+    drifts = [float(d) for d in np.linspace(-max_drift, max_drift, 2 * n * density + 1)]
+    if near is None:
+        return drifts
+    reach = _NEAR_STEPS * max_drift / max(1, n)
+    return [drift for drift in drifts if abs(drift - near) <= reach + 1e-12]
 
 
 def _shifted(values_BL: Floats, shift_B: Floats) -> Floats:
-    """Returns values [B, L] at lags that are `shift_B` steps later, by cubic interpolation."""
+    """Returns values [B, L] at lags that are `shift_B` steps later.
+
+    Lanczos' kernel keeps the strength of all frequencies of a series. A line or a cubic weakens
+    fast ones between the lags of the grid, and would draw drifts to 0.
+    """
     whole = np.floor(shift_B).astype(int)
-    u = (shift_B - whole)[:, None]
+    part_B1 = (shift_B - whole)[:, None]
+    if not part_B1.any() and not whole.any():
+        return values_BL
     n_lags = values_BL.shape[1]
     at = np.arange(n_lags)[None] + whole[:, None]
-    # Catmull and Rom's weights: a line would hide a drift within a step.
-    weights = (
-        u * (-0.5 + u * (1 - 0.5 * u)), 1 + u * u * (1.5 * u - 2.5),
-        u * (0.5 + u * (2 - 1.5 * u)), u * u * (0.5 * u - 0.5),
-    )  # fmt: skip
+    taps = range(1 - _LANCZOS, _LANCZOS + 1)
+    weights = [np.sinc(part_B1 - tap) * np.sinc((part_B1 - tap) / _LANCZOS) for tap in taps]
+    total = sum(weights)
     shifted = np.zeros_like(values_BL)
-    for step, weight in enumerate(weights, start=-1):
-        near = np.clip(at + step, 0, n_lags - 1)
-        shifted += weight * np.take_along_axis(values_BL, near, 1)
+    for tap, weight in zip(taps, weights, strict=True):
+        near = np.clip(at + tap, 0, n_lags - 1)
+        shifted += weight / total * np.take_along_axis(values_BL, near, 1)
     return shifted
 
 

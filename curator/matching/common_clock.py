@@ -9,7 +9,7 @@ tells which source it was: a clock only falls behind.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
@@ -158,6 +158,27 @@ class GroupClock:
     refusals: Mapping[str, ClockRefusal]
     pairs: Mapping[tuple[str, str], LagEvidence]
     """What was found for each pair that could be compared."""
+
+    def residual_at(self, start_s: float, end_s: float, sources: Collection[str]) -> float:
+        """Returns the bound of the error between any two sources in a span of common time (95%).
+
+        Args:
+            start_s: Begin of the span by the common clock.
+            end_s: Its end.
+            sources: Sources with a clock that have the span.
+
+        Returns:
+            Seconds; infinite as in `Clock.residual_at`.
+
+        Raises:
+            KeyError: A source has no clock.
+        """
+        span = np.array([start_s, end_s])
+        each = sorted(
+            self.clocks[name].residual_at(*self.clocks[name].source_s(span).tolist())
+            for name in sources
+        )
+        return math.hypot(*each[-2:])
 
 
 def common_clock(

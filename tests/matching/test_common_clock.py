@@ -82,6 +82,8 @@ def test_cameras_of_three_rates_get_one_clock_within_half_a_frame() -> None:
         lag_s = offsets[a] - offsets[b]
         assert lag_error_s(found, a, b, lag_s, (5.0, 20.0, 35.0)) < 0.5 / 60
     assert found.clocks["b"].residual_at(10, 15) < 0.5 / 30
+    assert 0 < found.residual_at(10, 15, ["a", "b"]) <= found.residual_at(10, 15, "abc") < 0.5 / 24
+    assert found.residual_at(60, 65, "abc") == math.inf
     times_s = np.array([0.0, 12.3, 39.0])
     clock = found.clocks["c"]
     assert np.allclose(clock.source_s(clock.common_s(times_s)), times_s)
@@ -90,8 +92,8 @@ def test_cameras_of_three_rates_get_one_clock_within_half_a_frame() -> None:
 def test_a_drift_of_long_recordings_is_found() -> None:
     happens = np.concatenate([curve(n) for n in range(2, 6)])
     long = {
-        "a": camera(happens, seed=1, length_s=180.0),
-        "b": camera(happens, seed=2, length_s=180.0, drift=9e-5),
+        "a": camera(happens, seed=1, length_s=180.0, noise=0.05),
+        "b": camera(happens, seed=2, length_s=180.0, drift=9e-5, noise=0.05),
     }
     found = common_clock(long)
     # After 180 s, the second clock is 16 ms behind.
