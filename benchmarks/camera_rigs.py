@@ -306,10 +306,11 @@ class Renderer:
             c, s = np.cos(angle), np.sin(angle)
             flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
             inverse = np.array([[c, -s, width / 2 - dx], [s, c, height / 2 - dy]], np.float32)
-            picture = cv2.warpAffine(
+            warped = cv2.warpAffine(
                 self._backdrop, inverse, (width, height), flags=flags,
                 borderMode=cv2.BORDER_REFLECT,
             )  # fmt: skip
+            picture = np.asarray(warped, np.float32)
             order = np.argsort([-of[k, 2] for of in seen]).tolist() if seen else []
             for number in order:
                 self._draw(picture, scene.bodies[number], seen[number][k], turns[number][k], dx, dy)
