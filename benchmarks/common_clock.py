@@ -341,6 +341,7 @@ def score(options: argparse.Namespace) -> None:
     """Prints tables."""
     paths = sorted(options.folder.glob("*.pickle"))
     groups: list[Group] = [pickle.loads(path.read_bytes()) for path in paths]
+    groups = [group for group in groups if group.kind in options.kinds]
     facts: dict[str, Mapping[str, object]] = {}
 
     def report(name: str, made: Sequence[Aligned], *, sharing: bool) -> None:
@@ -413,6 +414,7 @@ def main() -> None:
         making.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     scoring = commands.add_parser("score")
     scoring.add_argument("folder", type=Path)
+    scoring.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     scoring.add_argument("--strangers", type=int, default=0, help="pairs of different groups")
     scoring.add_argument("--cue-groups", type=int, default=40, help="about so many, by each cue")
     commands.add_parser("cost")

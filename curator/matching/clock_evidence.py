@@ -6,8 +6,8 @@ the question. The votes of series are joined as the root of their squares, the *
 
 Three tests tell a real peak from a chance:
 
-- It must exceed the best evidence in many ranges of impossible lags, each as wide as the searched
-  one. A regular beat, a slow swing or two unrelated films have such peaks there too.
+- It must exceed the best evidence at impossible lags, many times as many as the searched ones. A
+  regular beat, a slow swing or two unrelated films have such peaks there too.
 - It must exceed the second peak within the searched range.
 - It must stay where it is if blocks of the overlap are drawn anew. A single common flash, or two
   that happen to fit, are left out of a third or a seventh of the draws.
@@ -187,10 +187,10 @@ def lag_evidence(
     nominal_s = start_s[0] - start_s[1]
     away_L = votes.lag_s - nominal_s
     is_searched = np.abs(away_L) <= max_offset_s + 1 / RATE
-    ranges = _impossible(away_L, max_offset_s)
-    if not ranges:
+    is_impossible = np.abs(away_L) >= max_offset_s + _GUARD_S
+    if not is_impossible.any():
         return None
-    peak = _peak(votes, _drifts(max_drift, votes.overlap_s), is_searched, ranges)
+    peak = _peak(votes, _drifts(max_drift, votes.overlap_s), is_searched, is_impossible)
     drawn_RB = _draws(len(votes.middle_s), seed)
     finer = _drifts(max_drift, votes.overlap_s, _FINER, near=peak.drift)
     local = _refined(votes, peak, finer, drawn_RB)
@@ -243,12 +243,11 @@ def _peak(
     votes: _Votes,
     drifts: Sequence[float],
     is_searched: NDArray[np.bool_],
-    ranges: Sequence[NDArray[np.bool_]],
+    is_impossible: NDArray[np.bool_],
 ) -> _Peak:
     root_L = np.sqrt(np.maximum(votes.counts.sum(axis=0), 1))
-    anywhere = np.any(ranges, axis=0)
     scale = {
-        name: max(1e-9, float(np.sqrt(np.mean((p.sum(axis=0) / root_L)[anywhere] ** 2))))
+        name: max(1e-9, float(np.sqrt(np.mean((p.sum(axis=0) / root_L)[is_impossible] ** 2))))
         for name, p in votes.products.items()
     }
     best: tuple[float, float, int] = -1.0, 0.0, 0
@@ -260,7 +259,7 @@ def _peak(
             for name, p in votes.products.items()
         }
         evidence_L = np.sqrt(sum(map(_positive, votes_of.values())))
-        impossible = max(impossible, float(evidence_L[anywhere].max()))
+        impossible = max(impossible, float(evidence_L[is_impossible].max()))
         at = int(np.argmax(np.where(is_searched, evidence_L, -1)))
         if evidence_L[at] > best[0]:
             best, best_L, by_series = (float(evidence_L[at]), drift, at), evidence_L, votes_of
@@ -291,20 +290,6 @@ def _products(x_N: Floats, y_N: Floats, skip: int, edges: NDArray[np.int_], reac
 
 def _fast_size(least: int) -> int:
     return 1 << (least - 1).bit_length()
-
-
-def _impossible(away_L: Floats, max_offset_s: float) -> list[NDArray[np.bool_]]:
-    """Returns ranges of lags that cannot be right, each as wide as the searched range."""
-    ranges: list[NDArray[np.bool_]] = []
-    near_s = max_offset_s + _GUARD_S
-    farthest_s = float(away_L.max())
-    while near_s + 2 * max_offset_s <= farthest_s or not ranges:
-        far_s = min(near_s + 2 * max_offset_s, farthest_s)
-        if far_s <= near_s:
-            break
-        ranges += [(away_L >= near_s) & (away_L <= far_s), (away_L <= -near_s) & (away_L >= -far_s)]
-        near_s = far_s
-    return ranges
 
 
 def _drifts(
