@@ -205,6 +205,9 @@ class Track(SourceFrames):
     follows the frame; calibrated at peaks."""
     inside_probability: NDArray[np.float32] = _per_frame()
     """[F], `shot_head`'s probability that the frame is inside of a transition."""
+    local_change: NDArray[np.float32] = _per_frame()
+    """[F], change of luma from the frame before that neither a motion of the whole picture nor a
+    change of light explains, 0 to 1; see `measures.local_change`."""
     sample_frame: NDArray[np.int32] = _empty(np.int32)
     """[S], index of the sampled frame."""
     sample_pair_frame: NDArray[np.int32] = _empty(np.int32)

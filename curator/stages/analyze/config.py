@@ -27,6 +27,10 @@ class AnalyzeConfig(StageConfig):
     audio: bool = setting(True, unit="yes or no")
     """measure the level of the audio, which scores of audio need; 0.05 CPU-seconds per minute of
     stereo"""
+    # benchmarks/results/common_clock.md: 0.3% of the analysis of 1080p.
+    activity: bool = setting(False, unit="yes or no")
+    """measure how much each frame changes apart from the camera's motion and the light, by which
+    several cameras of one event are aligned in time; 0.04 ms of CPU time per frame"""
     # 2, so 1 per second: 7 KB per second over the labelled media, 16 KB for edited films.
     thumbnail_every: int = setting(2, ge=1, unit="samples")
     """samples per stored thumbnail, for the report and to verify duplicates; a sample that differs

@@ -45,7 +45,7 @@ Headers of intact files are wrong by a frame or two."""
 KEPT_BITS = 8
 """Bits per sample of written clips."""
 
-OF_TIME = frozenset({"shots", "audio"})
+OF_TIME = frozenset({"shots", "activity", "audio"})
 """Families that a still image lacks: their columns are empty."""
 
 AHEAD, AHEAD_BYTES = 4, 64 << 20  # limits of frames that are decoded in advance: one frame of 8K
@@ -119,7 +119,7 @@ class SourceDecode:
         self._has_other_video = has_other_video(container, stream)
         config, families = options["config"], options.get("families")
         self._options, self._segment = options, segment
-        families = models.families(audio=config.audio) if families is None else families
+        families = models.families(config) if families is None else families
         self._measuring = SourceMeasuring(
             models=models,
             families=families - OF_TIME if still is not None else families,

@@ -85,6 +85,7 @@ BUILT_IN = (
         "text", 2, ("text_frame", "text_line"),
         (*_GRID, "text_every_s", "flow", "shot_precision"), (TEXT_MODEL,),
     ),
+    TrackFamily("activity", 1, ("local_change",)),
     TrackFamily("audio", 1, ("audio_notes", "audio_rms_first", "audio_rms_db")),
 )  # fmt: skip
 """All families except CLIP and users' measures."""
@@ -98,7 +99,9 @@ def families_of(
 
     `clip_fingerprint` identifies the weights of the CLIP model; `users` are users' measures.
     """
-    left_out = {name for name in ("text", "audio", "scenes") if not getattr(config, name)}
+    left_out = {
+        name for name in ("text", "audio", "scenes", "activity") if not getattr(config, name)
+    }
     families = [family for family in BUILT_IN if family.name not in left_out]
     if config.clip is not None:
         keys = ("clip", "samples_per_s", "clip_every_s", "clip_precision")

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.camera import camera_signals
+from curator.measures.local_change import LocalChange
 from curator.measures.measure_contract import Measure
 from curator.measures.motion import SURE_SHARE, DenseFlow, Flow, fitted_flow, motion_signals
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE, full_frame_noise, with_noise
@@ -70,10 +71,11 @@ class AnalysisModels:
         kept = (self.network, self.clip, self.scenes, self.detector, self.nvdec, self.graphs)
         return sum(model.n_halved for model in kept if model is not None)
 
-    def families(self, *, audio: bool) -> frozenset[str]:
-        """Returns all families that these models can measure; `audio` adds the family of audio."""
+    def families(self, config: AnalyzeConfig) -> frozenset[str]:
+        """Returns all families that these models can measure and that the settings have."""
         named = {"shots": self.network, "text": self.detector, "clip": self.clip,
-                 "scenes": self.scenes, "audio": audio or None}  # fmt: skip
+                 "scenes": self.scenes, "audio": config.audio or None,
+                 "activity": config.activity or None}  # fmt: skip
         able = {name for name, model in named.items() if model is not None}
         return frozenset(able | {FRAMES, "pictures", "motion", "overlays", *self.measures})
 
@@ -138,6 +140,7 @@ class Measurer:
         if "shots" in self._families:
             assert models.network is not None
             self._shots = models.network.stream(in_background=of.in_background)
+        self._activity = LocalChange() if "activity" in self._families else None
         if self._families & {"overlays", "text"}:
             self.looks = OverlaySamples(
                 every=steps_of(config, config.text_every_s),
@@ -184,7 +187,7 @@ class Measurer:
             view: View = HostView(frame.picture, self._scalers)
         else:
             view = frame.picture.view
-        if self._families & {FRAMES, "shots"}:
+        if self._families & {FRAMES, "shots", "activity"}:
             self._add_tiny(view)
         begun_s = time.thread_time()
         self.frame_pts.append(frame.pts)
@@ -220,6 +223,8 @@ class Measurer:
             scaled_s = time.thread_time()
         if FRAMES in self._families:
             self._luma.append(tiny_luma(tiny))
+        if self._activity is not None:
+            self._activity.push(tiny)
         self._measure_s += time.thread_time() - scaled_s
 
     def _push_tiny(self) -> None:
@@ -227,6 +232,8 @@ class Measurer:
         self._tiny = None, 0
         if self._shots is not None and tiny_BHWC is not None:
             self._shots.push_batch(tiny_BHWC[:n_taken])
+        if self._activity is not None and tiny_BHWC is not None:
+            self._activity.push_batch(tiny_BHWC[:n_taken])
 
     def cpu_seconds(self) -> dict[str, float]:
         """Returns CPU-seconds of scaling for the shot network, networks, overlays, and the rest."""
@@ -267,6 +274,8 @@ class Measurer:
         if self._shots is not None:
             probabilities = self._shots.finish()._asdict()
             made |= {f"{name}_probability": values for name, values in probabilities.items()}
+        if self._activity is not None:
+            made["local_change"] = self._activity.finish()
         if "pictures" in self._families:
             descriptors = [sample.descriptor for sample in self._samples]
             made["descriptor"] = np.array(descriptors, np.float32).reshape(-1, DIM)
