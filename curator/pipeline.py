@@ -56,6 +56,7 @@ from curator.stage import (
 from curator.stages import ANNOTATORS, MOVABLE, OPTIONAL, stage_type
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.stage import AnalyzeStage
+from curator.stages.cameras.stage import CamerasStage
 from curator.stages.caption.caption_annotators import (
     FAMILY,
     MEMBER,
@@ -105,6 +106,7 @@ def built_in_stages(recipe: Recipe, pixels: Sequence[PixelStage[Any]] = ()) -> l
         DedupStage(recipe.dedup, shortest, divides=not is_growing),
         *(stage_type(n).of(getattr(recipe, n), semantics, recipe.run) for n in OPTIONAL),
         SelectStage(recipe.select),
+        CamerasStage(recipe.cameras),
         CutStage(cut, pixels),
         CaptionStage(recipe.caption),
         *_caption_annotators(recipe, semantics),

@@ -34,6 +34,7 @@ from curator.run_config import RunConfig
 from curator.stage import StageConfig
 from curator.stages import MOVABLE, OPTIONAL, section_type
 from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.cameras.config import CamerasConfig
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.cut.config import CutConfig
 from curator.stages.dedup.config import DedupConfig
@@ -165,6 +166,7 @@ class Recipe(_WithOptional):
     """Settings of all stages."""
 
     select: SelectConfig = Field(default_factory=SelectConfig)
+    cameras: CamerasConfig = Field(default_factory=CamerasConfig)
     caption: CaptionConfig = Field(default_factory=CaptionConfig)
     cut: CutConfig = Field(default_factory=CutConfig)
     shard: ShardConfig = Field(default_factory=ShardConfig)

@@ -67,6 +67,8 @@ class Reason(WordedEnum):
     ANSWER_UNWANTED = "answer_unwanted", "an answer of the captioner that caption.reject names"
     NOT_ANNOTATED = "not_annotated", "a window has no annotation, and caption.failed is reject"
     JUDGED_TOO_LOW = "judged_too_low", "the judge scores a window's best answer too low"
+    NOT_ALIGNED = "not_aligned", "of a group of cameras for which no common clock was found"
+    INCOMPLETE_MOMENT = "incomplete_moment", "another camera's clip of the same moment is rejected"
     CUT_FAILED = "cut_failed", "could not be written"
     ACROSS_SPLITS = (
         "across_splits",
@@ -252,6 +254,23 @@ SPANNED = field_names(Spanned)
 
 
 @_part
+class InMoment:
+    """The moment of a group of cameras that a clip shows; None for clips of no such group."""
+
+    moment: str | None
+    """Name of the moment, the same for the clips of all its cameras; None if not aligned."""
+    moment_cameras: Int32 | None
+    """Number of cameras that show the moment; 0 if this camera could not be aligned."""
+    moment_offset_s: float | None
+    """How much later than the moment's instant the first frame begins; at most half a frame."""
+    moment_residual_s: float | None
+    """Bound of the error of the common clock (95%); None for clocks that the manifest gives."""
+
+
+IN_MOMENT = field_names(InMoment)
+
+
+@_part
 class Borders:
     """The picture inside black borders, in upright pixels of the source; None for no borders."""
 
@@ -346,7 +365,7 @@ class Coding:
 
 @dataclass(slots=True, kw_only=True)
 class Candidate(
-    Named, Extent, Rate, Size, Borders, Scored, Tagged, Retimed, Windowed, Spanned
+    Named, Extent, Rate, Size, Borders, Scored, Tagged, Retimed, Windowed, Spanned, InMoment,
 ):  # fmt: skip
     """A clip before any decision: a row of `candidates/clips`.
 
@@ -360,7 +379,7 @@ class Candidate(
 @_part
 class Clip(
     Named, Extent, Rate, Size, Borders, Scored, Decided, Tagged, Later, File, Stamped, Coding,
-    Resized, Retimed, Windowed, Spanned,
+    Resized, Retimed, Windowed, Spanned, InMoment,
 ):  # fmt: skip
     """A row of `clips`, as `tables.clip_rows` holds it.
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from curator.errors import ErrorCode
+from curator.fingerprints import fingerprint
 from curator.records.columns import Int16, Int32, WordedEnum
-from curator.records.time_spans import TimeSpan
+from curator.records.moments import Rig
+from curator.records.time_spans import TimeSpan, spans_key
 
 FULL_HD = 1920 * 1080
 
@@ -83,6 +85,15 @@ class SourceRef:
     medium: Medium = Medium.VIDEO
     spans: tuple[TimeSpan, ...] = ()
     """Spans of which clips are made, in order; empty for the whole source."""
+    rig: Rig | None = None
+    """The moments at which its clips are cut; None for a source of no group of cameras."""
+
+    @property
+    def places_key(self) -> str | None:
+        """A text that is equal for equal spans and moments; None without any."""
+        if not self.spans and self.rig is None:
+            return None
+        return fingerprint(spans_key(self.spans), [] if self.rig is None else self.rig.key())
 
     @property
     def is_image(self) -> bool:
@@ -175,6 +186,8 @@ class Source:
     """Number of the group of sources that it was first committed with; None for a failed one."""
     spans: str | None = None
     """Spans that a manifest names, as a JSON list of `start_s`, `end_s` (null: the end), `meta`."""
+    clock: str | None = None
+    """The source's common clock with its group as JSON, or why it has none as `refused`."""
     notes: list[str] | None
     outcome: Literal["done", "failed"] | None
     error_stage: str | None

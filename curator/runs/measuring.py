@@ -64,7 +64,7 @@ def measure(
         all_: Whether `candidates` may drop candidates of all other sources.
         is_ahead: Whether a pass works at the same time.
     """
-    analyzing = _analyzing(run, log, is_ahead=is_ahead)
+    analyzing = analysis_of(run, log, is_ahead=is_ahead)
 
     def take_new(proposed: ProposedUnit) -> None:
         if proposed.n_excluded:
@@ -85,7 +85,7 @@ def measure(
 
 def measure_lost(run: RunContext, sources: Iterable[SourceRef]) -> list[str]:
     """Measures lost families of sources whose candidates are stored; returns errors of sources."""
-    analyzing, errors = _analyzing(run, run.log), list[str]()
+    analyzing, errors = analysis_of(run, run.log), list[str]()
     name = run.graph.writer("tracks").name
     step = Step(make=FailuresOf, settings={}, resources=Resources(cpus=0.5), names=(name,))
     analyzing.run(sources, step, errors.extend)
@@ -133,7 +133,7 @@ def remainders(
             )
             by_source.setdefault(row["source_id"], []).append(part)
         units: list[ProposedUnit] = []
-        analyzing = _analyzing(run, run.log)
+        analyzing = analysis_of(run, run.log)
         step = _propose_step(run, analyzing, by_source)
         analyzing.run([sources[source_id] for source_id in by_source], step, units.append)
         run.log.cpu_s.update(analyzing.runner.cpu_s)
@@ -156,7 +156,8 @@ def _join_payload(run: RunContext, into: Mapping[str, Sequence[str]]) -> Iterato
     yield from run.engine.run([step], units, placement=placement, is_shown=False)
 
 
-def _analyzing(run: RunContext, log: RunLog, *, is_ahead: bool = False) -> Analyzing:
+def analysis_of(run: RunContext, log: RunLog, *, is_ahead: bool = False) -> Analyzing:
+    """Returns the analysis of a run's sources."""
     return Analyzing(
         run.store,
         run.graph.writer("tracks"),

@@ -28,6 +28,7 @@ from curator.measures.score_list import SUITABILITY
 from curator.recipe import measures_of
 from curator.records.sources import SourceRef
 from curator.records.time_spans import spans_from_json
+from curator.runs.aligning import aligned
 from curator.runs.annotating import Annotations, annotate, rejected_before, stored_values
 from curator.runs.commit_run import Commit, Rows, clip_outcomes, commit_run, kept_by_source
 from curator.runs.corpus import RULES, RunCorpus
@@ -216,6 +217,8 @@ class GenerationRun:
         if self._is_whole:
             self._sources.count_anew()
         sources = list(self._sources.to_analyze(self._scope.generation))
+        if self._recipe.cameras.enabled:
+            sources = self._aligned(sources, first.step)
         if self._may_cut_ahead(sources):
             self._ahead = {str(source.source_id): source for source in sources}
         with self._log.timed(first.step):
@@ -227,6 +230,13 @@ class GenerationRun:
                 self._log,
                 all_=self._is_whole,
             )
+
+    def _aligned(self, sources: Sequence[SourceRef], step: str) -> list[SourceRef]:
+        """Returns the sources with the moments of their groups of cameras."""
+        with self._log.timed(step):
+            found = aligned(self._run, sources, self._sources)
+        self._sources.revise([{"uri": uri, "clock": clock} for uri, clock in found.clocks.items()])
+        return found.sources
 
     def _add_candidates(self, proposed: ProposedUnit) -> None:
         self._sources.measured(proposed.sources)

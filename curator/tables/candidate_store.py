@@ -16,7 +16,7 @@ the driver only gets their name. Workers join small payload afterwards. The othe
 the driver, which decides by them; a part of theirs has many units.
 
 `sources` is written last. The row of a source is valid while its payload exists, its part of
-`tracks` exists with the same size, and the manifest names the same spans of it. If the row is not
+`tracks` exists with the same size, and its spans and moments are the same. If the row is not
 valid, its clips are proposed again.
 
 New candidates wait in memory until they have `FLUSH_CLIPS` clips or `FLUSH_BYTES` bytes, mostly of
@@ -41,7 +41,6 @@ from curator.errors import DamagedError
 from curator.fingerprints import fingerprint
 from curator.packing import pack
 from curator.records.sources import SourceRef
-from curator.records.time_spans import spans_key
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_vectors import like_vectors
@@ -81,9 +80,9 @@ PAYLOAD = ("footage", "pictures")
 _READERS = 16
 _VECTORS = ("vectors", "clip_vectors")
 _PAYLOAD_SCHEMAS = {"footage": FOOTAGE_SCHEMA, "pictures": PICTURES_SCHEMA}
-SPANS_KEY = "spans_key"
-"""Column of `candidates/sources`: `records.time_spans.spans_key` of the spans that clips lie in."""
-_PLACE = ("source_id", "track_part", "track_bytes", "payload", SPANS_KEY)
+PLACES_KEY = "places_key"
+"""Column of `candidates/sources`: `SourceRef.places_key` of the spans and moments of its clips."""
+_PLACE = ("source_id", "track_part", "track_bytes", "payload", PLACES_KEY)
 _BYTES = b"curate.bytes"
 """Metadata of `sources`: bytes in memory of all tables of the part."""
 
@@ -174,7 +173,7 @@ class Candidates:
         uris, spans = dict[str, str](), dict[str, str | None]()
         for source in of:
             uris[str(source.source_id)] = source.uri
-            spans[str(source.source_id)] = spans_key(source.spans)
+            spans[str(source.source_id)] = source.places_key
         if not self._parts or not uris:
             return
         sizes = self._all_track_sizes()
@@ -437,7 +436,7 @@ class Candidates:
 
     def _write(self, units: list[ProposedUnit]) -> None:
         """Writes units as one part, and empties the list."""
-        rows = ((unit.sources[n].to_pylist() for n in ("source_id", SPANS_KEY)) for unit in units)
+        rows = ((unit.sources[n].to_pylist() for n in ("source_id", PLACES_KEY)) for unit in units)
         names = sorted(i + (key or "") for row in rows for i, key in zip(*row, strict=True))
         digest = hashlib.sha256(chr(10).join(names).encode()).hexdigest()[:16]
         part = f"{self.fingerprint}-{digest}.parquet"
@@ -540,10 +539,10 @@ def read_all_pictures(
 
 
 def _with_payload(unit: ProposedUnit) -> ProposedUnit:
-    """Returns the unit with the columns `payload` and `SPANS_KEY` of `sources`."""
+    """Returns the unit with the columns `payload` and `PLACES_KEY` of `sources`."""
     rows = unit.sources
-    if SPANS_KEY not in rows.column_names:  # sources without spans
-        rows = rows.append_column(SPANS_KEY, pa.nulls(rows.num_rows, pa.string()))
+    if PLACES_KEY not in rows.column_names:  # sources without spans
+        rows = rows.append_column(PLACES_KEY, pa.nulls(rows.num_rows, pa.string()))
     own = None if unit.payload is None else unit.payload.name
     names = pa.repeat(pa.scalar(own, pa.string()), rows.num_rows)
     return replace(unit, sources=rows.append_column("payload", names), payload=None)

@@ -28,12 +28,12 @@ _HELD = {
         pa.dictionary(pa.int32(), pa.string()),
     ),
     # These columns may have more than 2 GiB of text.
-    **dict.fromkeys(("uri", "error_message", "spans"), pa.large_string()),
+    **dict.fromkeys(("uri", "error_message", "spans", "clock"), pa.large_string()),
 }  # fmt: skip
 """Types in memory of columns with another type in the written table."""
 _HEADER = (
     *(name for name in SCAN_SCHEMA.names if name not in ("time_base", "fps")),
-    "generation", "spans", "outcome",
+    "generation", "spans", "clock", "outcome",
 )  # fmt: skip
 _MEASURED = (
     "uri", "sha256", "width", "height", "rotation_deg", "pixel_aspect", "duration_s", "n_frames",

@@ -53,7 +53,7 @@ WRITTEN_SCHEMA = pa.schema(
     ]
 )
 """Row of a written clip: its facts and location, and `HOW_SCHEMA` if this run wrote the clip."""
-_FORM = ("width", "height", "n_frames", "fps_fraction", "window_frames", "medium")
+_FORM = ("width", "height", "n_frames", "fps_fraction", "window_frames", "medium", "moment")
 _ROWS_AT_ONCE = 65_536
 
 
@@ -379,11 +379,13 @@ class Cutting:
         fps: str,
         window_frames: int | None,
         medium: Medium,
+        moment: str | None,
     ) -> int:
-        """Returns the minimum number of frames of a copy: all frames of a window."""
+        """Returns the minimum number of frames of a copy: all frames of a window or a moment."""
         if medium == Medium.IMAGE:
             return 1
-        least = self._config.length_frames if window_frames is None else n_frames
+        is_exact = window_frames is not None or moment is not None
+        least = n_frames if is_exact else self._config.length_frames
         return least or least_frames(
             width, height, n_frames, fps, min_s=self.min_s, shard=self.buckets
         )

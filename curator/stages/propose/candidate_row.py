@@ -19,9 +19,10 @@ from curator.measures.clip_view import ClipView, How
 from curator.measures.score_list import BUILT_IN, Measures
 from curator.media.decode import upright_size
 from curator.models.embedding_heads import Heads
-from curator.records.clips import SPANNED, WINDOWED, Candidate, Retimed, Span, Window
+from curator.records.clips import IN_MOMENT, SPANNED, WINDOWED, Candidate, Retimed, Span, Window
 from curator.records.columns import field_names
 from curator.records.cuts import CutRequest, crop_columns
+from curator.records.moments import Moment
 from curator.records.sources import Medium
 from curator.records.time_spans import TimeSpan
 from curator.records.tracks import Track
@@ -40,12 +41,13 @@ def candidate_of(
     measures: Measures = BUILT_IN,
     medium: Medium = Medium.VIDEO,
     within: TimeSpan | None = None,
+    moment: Moment | None = None,
 ) -> Candidate:
     """Returns a candidate clip with its scores; no rule was applied to it yet.
 
     `aggregates` overrides, by score, how a `ScoreSpec` combines samples. `heads` makes scores from
     CLIP embeddings. With `crop_borders`, the clip gets a crop without black borders. `within` is
-    the span of the manifest in which the clip lies.
+    the span of the manifest in which the clip lies, and `moment` the moment that it shows.
     """
     start_pts = int(track.frame_pts[span.start_frame])
     end_pts = track.pts_of_end(span.end_frame)
@@ -53,9 +55,16 @@ def candidate_of(
     size = span.size if isinstance(span, Window) else None
     name = clip_id(track.source_id, start_pts, end_pts, size)
     request = cut_request(track, name, span, crop=crop)
-    window: dict[str, Any] = dict.fromkeys((*WINDOWED, *field_names(Retimed)))
+    further: dict[str, Any] = dict.fromkeys(
+        (*WINDOWED, *field_names(Retimed), *SPANNED, *IN_MOMENT)
+    )
+    further |= crop_columns(crop)
+    if within is not None:
+        further |= within.columns()
+    if moment is not None:
+        further |= moment.columns(track.seconds(start_pts))
     if isinstance(span, Window):
-        window |= _in_window(span, request)
+        further |= _in_window(span, request)
         request = windowed(request, fps=span.fps, n_frames=span.n_written)
     own = track.size_at(span.start_frame) if crop is None else (crop.width, crop.height)
     width, height = upright_size(*own, 0, request.pixel_aspect)
@@ -87,9 +96,7 @@ def candidate_of(
         content_type=content_of(view)[0],
         tags=camera_tags(view),
         seconds=view.seconds,
-        **crop_columns(crop),
-        **window,
-        **(dict.fromkeys(SPANNED) if within is None else within.columns()),
+        **further,
     )
 
 

@@ -1,13 +1,14 @@
-"""Makes the spans that a manifest names shots of their own, so that no clip crosses a border."""
+"""Cuts at given times: spans that a manifest names, and moments of a group of cameras."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.records.clips import Shot
+from curator.records.clips import Shot, Span, Window
+from curator.records.moments import Moment
 from curator.records.time_spans import TimeSpan
 from curator.records.tracks import Track
 
@@ -26,6 +27,34 @@ def frames_of(track: Track, spans: Sequence[TimeSpan]) -> list[tuple[int, int]]:
     return [
         (int(np.searchsorted(middle_s, s)), int(np.searchsorted(middle_s, e))) for s, e in spans
     ]
+
+
+def moment_spans(
+    track: Track, shots: Sequence[Shot], moments: Sequence[Moment]
+) -> dict[Span, Moment]:
+    """Returns the spans of frames of moments.
+
+    A span begins at the frame nearest to its moment. Spans of sources with a constant rate have as
+    many frames as fit the moment's length, so cameras of one rate have equally many.
+    """
+    frames = frames_of(track, [moment.at for moment in moments])
+    starts = [shot.start_frame for shot in shots]
+    made: dict[Span, Moment] = {}
+    for (start, end), moment in zip(frames, moments, strict=True):
+        if not track.is_vfr:
+            length_s = moment.at.end_s - moment.at.start_s
+            end = min(track.n_frames, start + max(1, round(length_s * track.fps)))
+        if start >= end:
+            continue
+        shot = max(0, int(np.searchsorted(starts, start, "right")) - 1)
+        span = Span(start_frame=start, end_frame=end, shot=shot)
+        if moment.size is not None:
+            n_written, rate = moment.size
+            span = Window(
+                **asdict(span), size=moment.size, n_written=n_written, fps=rate or track.fps
+            )
+        made[span] = moment
+    return made
 
 
 def divided(

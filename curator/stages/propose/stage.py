@@ -16,19 +16,20 @@ from curator.measures.score_list import BUILT_IN, Measures
 from curator.models.embedding_heads import Heads, normalised
 from curator.records.clips import REMAINDER, Candidate, Shot, Span
 from curator.records.columns import field_names
+from curator.records.moments import UNALIGNED, Moment
 from curator.records.sources import Failure, Note, SourceRef
-from curator.records.time_spans import TimeSpan, spans_key
+from curator.records.time_spans import TimeSpan
 from curator.records.tracks import Track
 from curator.stage import Phase, Resources, Scope, Stage
 from curator.stages.propose.candidate_row import candidate_of, footage_row, pictures_row
 from curator.stages.propose.clip_spans import ClipPart, propose_clips
 from curator.stages.propose.config import ProposeConfig
-from curator.stages.propose.manifest_spans import divided, frames_of
+from curator.stages.propose.manifest_spans import divided, frames_of, moment_spans
 from curator.stages.propose.shot_boundaries import find_shots
 from curator.storage import Store
 from curator.tables.candidate_store import (
     PAYLOAD,
-    SPANS_KEY,
+    PLACES_KEY,
     ProposedUnit,
     removed_clips,
     subtract_counts,
@@ -124,12 +125,20 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         else:
             shots = find_shots(track, self.config)
         shots, within = divided(track, shots, named)
+        rig, moments = unit.source.rig, dict[Span, Moment]()
         if unit.source.is_image:
             spans = [Span(start_frame=0, end_frame=1, shot=0)]
+        elif rig is not None and rig.refusal is None:
+            moments = moment_spans(track, shots, rig.moments)
+            others = propose_clips(track, shots, self.config) if rig.spans else []
+            others = [span for span in others if within[span.shot] not in rig.spans]
+            spans = sorted([*moments, *others], key=lambda span: span.start_frame)
         else:
             spans = propose_clips(track, shots, self.config)
         if named:
             spans = [span for span in spans if within[span.shot] is not None]
+        if rig is not None and rig.refusal is not None:
+            moments = {span: UNALIGNED for span in spans}
         facts = _source_facts(track, uri, len(shots), len(spans))
         if any(start == end for start, end in frames_of(track, named)):
             facts["notes"] = [*facts["notes"], str(Note.SPAN_OUTSIDE)]
@@ -138,7 +147,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
             shots=[_shot_row(track, number, shot) for number, shot in enumerate(shots)],
         )
         for span in spans:
-            self._add(made, track, span, unit.source, within[span.shot])
+            self._add(made, track, span, unit.source, within[span.shot], moments.get(span))
         return made
 
     def _remainders(
@@ -159,6 +168,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         span: Span,
         source: SourceRef,
         within: TimeSpan | None,
+        moment: Moment | None = None,
     ) -> None:
         clip = candidate_of(
             track,
@@ -170,6 +180,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
             heads=self._heads,
             medium=source.medium,
             within=within,
+            moment=moment,
         )
         made.clips.append(clip)
         view = ClipView(track, span)
@@ -211,9 +222,9 @@ class KeepProposed:
         parts = {str(item.source.source_id): item.frames_part for item in items}
         tracks = {name: part for name, part in parts.items() if part is not None}
         sources = pa.Table.from_pylist(rows.sources, MEASURED_SCHEMA)
-        keys = {item.source.source_id: spans_key(item.source.spans) for item in items}
+        keys = {item.source.source_id: item.source.places_key for item in items}
         keys_of = [keys.get(name) for name in sources["source_id"].to_pylist()]
-        sources = sources.append_column(SPANS_KEY, pa.array(keys_of, pa.string()))
+        sources = sources.append_column(PLACES_KEY, pa.array(keys_of, pa.string()))
         clips = candidates_table(rows.clips, self.measures.specs)
         of_clips = {
             "vectors": vectors_table(rows.vectors),
