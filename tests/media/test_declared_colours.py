@@ -11,9 +11,9 @@ from av.packet import Packet
 from made_cuts import cutter_of, pictures, request_of
 from samples import analyzed
 
-from curator.loading.window_decoder import matrix_of
 from curator.media.clip_frames import FrameSampler, Wanted
 from curator.media.encode import Upright
+from curator.media.scale import matrix_of
 from curator.records.cuts import Crop
 from curator.stages.cut.config import CutConfig
 from curator.stages.scan.probe import header_facts
