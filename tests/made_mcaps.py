@@ -59,10 +59,10 @@ def write_json(path: Path, rows: Iterable[Row], **options: Any) -> Path:  # noqa
     return path
 
 
-def write_ros2(path: Path, rows: Iterable[Row]) -> Path:
+def write_ros2(path: Path, rows: Iterable[Row], *, chunk_size: int = 2048) -> Path:
     """Writes messages of ROS 2 as a recorder does."""
     with path.open("wb") as file:
-        writer = Ros2Writer(file, compression=CompressionType.LZ4, chunk_size=2048)
+        writer = Ros2Writer(file, compression=CompressionType.LZ4, chunk_size=chunk_size)
         schema = writer.register_msgdef("made/State", DEFINITION)
         for time_ns, number in rows:
             writer.write_message(
