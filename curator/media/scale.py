@@ -165,6 +165,12 @@ def resized_centre(
     return resized.to_ndarray()[top : top + size[1], left : left + size[0]]
 
 
+def rgb_of(picture: av.VideoFrame) -> NDArray[np.uint8]:
+    """Returns a frame at its own size, uint8 RGB [H, W, 3], with the loader's pixels."""
+    size = picture.width, picture.height
+    return np.asarray(resized_centre(picture, size, size), np.uint8)
+
+
 LIMITED_BLACK, LIMITED_WHITE = 16, 235
 """Luma of black and white in limited range (ITU-R BT.709)."""
 
