@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import webdataset as wds
@@ -310,9 +311,8 @@ def test_pictures_are_searched_and_search(
         original = ImageOps.exif_transpose(Image.open(place.sources / name)).convert("RGB")
         original.resize((original.width * 3 // 4, original.height * 3 // 4)).save(query)
         assert ids_found(capsys, place.out, "--picture", query, "-k", 1) == [ids[name]]
-    Image.fromarray(list(moving_texture(40, seed=7, width_px=320, height_px=240))[0]).save(
-        tmp_path / "frame.png"
-    )
+    with av.open(str(place.sources / "film.mp4")) as film:
+        next(film.decode(video=0)).to_image().save(tmp_path / "frame.png")
     found = ids_found(capsys, place.out, "--picture", tmp_path / "frame.png", "-k", 1)
     assert found == [ids["film.mp4"]]
     near = ids_found(capsys, place.out, "--clip", ids["a.jpg"], "--all", "-k", 1)
