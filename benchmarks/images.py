@@ -32,7 +32,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 HERE = Path(__file__).parent
-N_PICTURES, N_VIDEOS, N_COPIES, FRAMES_PER_VIDEO, PER_TAR = 1000, 20, 100, 3, 100
+N_PICTURES, N_VIDEOS, N_COPIES, PER_TAR = 1000, 20, 100, 100
+SHARES = (0.2, 0.5, 0.8)
+"""Of the duration of a video: its planted frames."""
 MAX_VIDEO_S = 16
 SIZES = ((1280, 720), (1920, 1080), (854, 480), (720, 1280), (1024, 1024), (640, 480))
 FORMATS = {
@@ -57,7 +59,7 @@ def frames(path: Path, shares: tuple[float, ...]) -> Iterator[Picture]:
         for frame in container.decode(stream):
             while seconds and frame.time is not None and frame.time >= seconds[0]:
                 seconds.pop(0)
-                yield frame.to_ndarray(format="rgb24")
+                yield np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
 
 
 def duration_s(path: Path) -> float:
@@ -73,7 +75,7 @@ def drawn(seed: int) -> Picture:
     for octave in range(2, 9):
         cells = random.random((2**octave, 2**octave, 3), np.float32)
         picture += cv2.resize(cells, (width, height), interpolation=cv2.INTER_CUBIC) / octave
-    picture = cv2.normalize(picture, None, 0, 255, cv2.NORM_MINMAX)
+    picture = 255 * (picture - picture.min()) / np.ptp(picture)
     for _ in range(int(random.integers(8, 30))):
         colour = tuple(float(c) for c in random.integers(0, 256, 3))
         points = random.integers(0, (width, height), (int(random.integers(3, 7)), 2))
@@ -81,7 +83,7 @@ def drawn(seed: int) -> Picture:
             cv2.fillPoly(picture, [points.astype(np.int32)], colour, cv2.LINE_AA)
         else:
             cv2.polylines(picture, [points.astype(np.int32)], True, colour, 5, cv2.LINE_AA)
-    return picture.clip(0, 255).astype(np.uint8)
+    return np.asarray(picture.clip(0, 255), np.uint8)
 
 
 def scaled(picture: Picture, factor: float) -> Picture:
@@ -103,10 +105,11 @@ def make(media: Path, footage: Path, work: Path) -> None:
         name = f"video{number:02}{path.suffix}"
         uri = writer.add(name, path.read_bytes(), in_tar=number % 2 == 0)
         plan.append({"uri": uri, "origin": path.name})
-        for at, picture in enumerate(frames(path, (0.2, 0.5, 0.8))):
+        for at, picture in enumerate(frames(path, SHARES)):
             if at % 2:
                 picture = scaled(picture, 0.7)
-            plan.append(writer.picture(picture, path.name) | {"of": uri, "kind": "frame"})
+            planted = {"of": uri, "kind": "frame", "at_s": SHARES[at] * duration_s(path)}
+            plan.append(writer.picture(picture, path.name) | planted)
     bases: list[tuple[Picture, str, str]] = []
     for path in others:
         shares = (0.1, 0.3, 0.5, 0.7, 0.9) if path.parent != footage else (0.1, 0.5, 0.9)
@@ -151,7 +154,9 @@ class _Writer:
             return name
         if self._tar is None or self._n_members == PER_TAR:
             self.close()
-            self._tar = tarfile.open(self._folder / f"{self.n_tars:03}.tar", "w")
+            self._tar = tarfile.open(  # noqa: SIM115 - `close` closes it
+                self._folder / f"{self.n_tars:03}.tar", "w"
+            )
             self.n_tars, self._n_members = self.n_tars + 1, 0
         facts = json.dumps({"number": name.partition(".")[0]}).encode()
         for member, content in ((name, data), (f"{name.rpartition('.')[0]}.json", facts)):
@@ -190,11 +195,10 @@ def table(out: Path, name: str) -> list[dict[str, Any]]:
 def check(work: Path) -> None:
     """Compares what the run found with what was planted, and what readers find in the shards."""
     plan = json.loads((work / "plan.json").read_text())
-    rows = {str(Path(row["source_uri"]).relative_to(work.absolute() / "in")): row
-            for row in table(work / "out", "clips") if row["parent_id"] is None}  # fmt: skip
-    duplicates(plan, table(work / "out", "clips"), work.absolute() / "in")
-    kept = [row for row in rows.values() if row["decision"] == "kept"]
-    print(f"sources {len(plan)}, clips {len(rows)}, kept {len(kept)}")
+    clips = table(work / "out", "clips")
+    duplicates(plan, clips, work.absolute() / "in")
+    n_kept = sum(clip["decision"] == "kept" for clip in clips)
+    print(f"sources {len(plan)}, clips {len(clips)}, kept {n_kept}")
     readers(work / "out")
 
 
@@ -222,20 +226,28 @@ def duplicates(plan: list[dict[str, Any]], clips: list[dict[str, Any]], folder: 
     outcomes: Counter[tuple[str, str]] = Counter()
     missed: list[str] = []
     for item in (item for item in plan if "of" in item):
-        own, others = of_source[item["uri"]], of_source[item["of"]]
-        reasons = {by_id[clip_id]["reason"] for clip_id in own}
-        if {root(clip_id) for clip_id in own} & {root(clip_id) for clip_id in others}:
+        own = of_source[item["uri"]]
+        others = [
+            clip_id for clip_id in of_source[item["of"]]
+            if "at_s" not in item
+            or by_id[clip_id]["start_s"] <= item["at_s"] < by_id[clip_id]["end_s"]
+        ]  # fmt: skip
+        outcome = "missed"
+        if {root(clip_id) for clip_id in own} & {
+            root(clip_id) for clip_id in of_source[item["of"]]
+        }:
             outcome = "found"
-        elif not own or not others:
-            outcome = "no clip"
-        elif reasons - {None, "duplicate"}:
-            outcome = "rejected by a rule"
+        elif any(by_id[clip_id]["reason"] == "duplicate" for clip_id in own):
+            outcome = "found, of another source"
+        elif not any(by_id[clip_id]["reason"] in (None, "duplicate") for clip_id in own):
+            outcome = "rejected by another rule"
+        elif not any(by_id[clip_id]["reason"] in (None, "duplicate") for clip_id in others):
+            outcome = "original rejected by another rule"
         else:
-            outcome = "missed"
             missed.append(f"{item['uri']} of {item['of']} ({item['origin']})")
         outcomes[item["kind"], outcome] += 1
     for (kind, outcome), n in sorted(outcomes.items()):
-        print(f"planted {kind:6} {outcome:20} {n}")
+        print(f"planted {kind:6} {outcome:34} {n}")
     print(*missed, sep="\n")
     same = sum(origin[name_of[a]] == origin[name_of[b]] for a, b in pairs)
     print(f"pairs named {len(pairs)}: of one origin {same}, of two {len(pairs) - same}")
@@ -254,7 +266,7 @@ def readers(out: Path) -> None:
     train = {key for key, row in kept.items() if "/train-" in row["shard"]}
     media = Counter(kept[key]["medium"] for key in train)
     seen = set[str]()
-    for batch in ClipDataset(str(out), frames=1, batch_size=1, window="first", epochs=1):
+    for batch in ClipDataset(str(out), frames=1, batch_size=1, window="first"):
         assert batch["video"].shape[:3] == (1, 3, 1)
         seen |= set(batch["key"])
     print(f"train {dict(media)}; ClipDataset(frames=1): {len(seen & train)} of {len(train)}")
