@@ -117,7 +117,9 @@ def _in_tar(tar: str, uris: Sequence[str]) -> dict[str, _Place]:
         index = tar_index(tar, version)
     except SourceError as error:
         # A file or an object may have a name like a member's.
-        return _each(tar, uris) if error.code is ErrorCode.VANISHED else {}
+        if error.code is not ErrorCode.VANISHED:
+            return dict.fromkeys(uris, _unreadable(error))
+        return _each(tar, uris)
     sidecars: dict[str, _Place] = {}
     for uri in uris:
         name = uri[len(member_address(tar, "")) :]

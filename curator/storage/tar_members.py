@@ -247,8 +247,11 @@ def _problem(name: str, info: tarfile.TarInfo, *, is_sparse: bool) -> str | None
         return "is no regular file"
     if len(name) > _MAX_NAME:
         return f"has a name of more than {_MAX_NAME} characters"
-    if any(segment in ("", ".", "..") for segment in _plain_name(name).split("/")):
-        return "has an absolute name, or a segment that is empty, '.' or '..'; rename it"
+    segments = _plain_name(name).split("/")
+    if "\0" in name or not {"", ".", ".."}.isdisjoint(segments):
+        return (
+            "has an absolute name, a zero byte, or a segment that is empty, '.' or '..'; rename it"
+        )
     return None
 
 

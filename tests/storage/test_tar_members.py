@@ -71,11 +71,15 @@ def test_members_that_cannot_be_read_have_a_reason() -> None:
         sparse = tarfile.TarInfo("sparse.mp4")
         sparse.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.realsize": "99"}
         tar.addfile(sparse)
+        zero = tarfile.TarInfo("zero")
+        zero.pax_headers = {"path": "a\0.mp4"}
+        tar.addfile(zero)
     index = index_of(stream.getvalue())
     assert list(index.places) == ["ok.mp4"]
     words = {
         "/etc/a.mp4": "absolute", "../b.mp4": "'..'", "x//c.mp4": "empty", "twice.mp4": "several",
         "soft.mp4": "link", "hard.mp4": "link", "pipe.mp4": "no regular", "sparse.mp4": "sparse",
+        "a\0.mp4": "zero byte",
     }  # fmt: skip
     assert index.problems.keys() == words.keys()
     assert all(word in index.problems[name] for name, word in words.items())
