@@ -49,6 +49,9 @@ class ErrorCode(StrEnum):
     """Decoding took longer than the source's bytes, frames and pixels allow."""
     UNSAFE_KEY = "unsafe_key"
     """A segment of an object's key is `.` or `..`, which programs resolve to another object."""
+    BAD_TAR = "bad_tar"
+    """A tar cannot be read (compressed, cut off, damaged), or has no media; or its member cannot: a
+    link, a sparse file, an unsafe name, a name twice."""
     VANISHED = "vanished"
     """The source was listed, but no longer existed when it was read."""
     CHANGED = "changed"

@@ -13,7 +13,7 @@ from curator.media.clip_frames import Wanted, sample_clip
 from curator.records.audio_requests import AudioSpan
 from curator.records.cuts import SampledFrames, TextLine
 from curator.records.sources import Failure
-from curator.stage import Scope, Stage, StageConfig
+from curator.stage import FRAMES_VERSION, Scope, Stage, StageConfig
 
 if TYPE_CHECKING:
     from curator.models.text_reader import TextReader
@@ -40,7 +40,7 @@ class SampleFramesStage(Stage[StageConfig, ClipToSample, SampledFrames]):
     """Decodes written clips, and samples frames. The number of threads changes no result."""
 
     name = "sample_frames"
-    version = 1
+    version = FRAMES_VERSION
     scope = Scope.CLIP
     reads = ("cuts",)
     sandboxed = True

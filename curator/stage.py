@@ -706,6 +706,10 @@ class ClipFacts:
     columns: Mapping[str, Any]
 
 
+FRAMES_VERSION = 2
+"""Version of the pixels of requested frames: another one computes all values of frames again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameRequest:
     """A request for frames of each written clip.
@@ -713,8 +717,9 @@ class FrameRequest:
     Attributes:
         at: `all` for all frames; a number for evenly spaced frames per second; or a function of a
             clip that returns frame numbers, from 0.
-        size: (width, height) scales frames to cover this size and crops around the centre. A
-            number limits the longer side, and enlarges no frame. None keeps the written size.
+        size: (width, height) scales frames to cover this size and crops around the centre: the
+            pixels that `ClipDataset(size=...)` gives. A number limits the longer side,
+            and enlarges no frame. None keeps the written size.
         device: `cpu` gives NumPy arrays to `process`. `gpu` gives torch tensors, on the worker's
             GPU if the worker has a GPU.
     """
@@ -891,7 +896,9 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
 
     def versions(self) -> dict[str, FamilyVersion]:
         """Returns the families with their fingerprints, by name."""
-        requests = [(getattr(f.at, "__qualname__", str(f.at)), f.size) for f in self.frames]
+        requests = [
+            (getattr(f.at, "__qualname__", str(f.at)), f.size, FRAMES_VERSION) for f in self.frames
+        ]
         made_by = self.name, self.version, self.settings(), self.models()
         # An absent request is left out, so that values of earlier versions stay valid.
         audio = [] if self.audio is None else [("audio", self.audio.rate, self.audio.channels)]

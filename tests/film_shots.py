@@ -23,6 +23,16 @@ def photograph(name: str) -> Picture:
     return scenes.photograph(PHOTOGRAPHS[name])
 
 
+def coloured_edges() -> Iterator[Picture]:
+    """Red, blue and white rectangles on grey, 16:9: chroma that is off by half a pixel shows."""
+    random = np.random.default_rng(3)
+    frame = np.full((180, 320, 3), 128, np.uint8)
+    for colour in 8 * [(255, 0, 0), (0, 0, 255), (255, 255, 255)]:
+        left, top = random.integers(0, 300), random.integers(0, 160)
+        frame[top : top + 37, left : left + 51] = colour
+    yield from (frame, np.roll(frame, 7, axis=1))
+
+
 @lru_cache(maxsize=32)
 def texture(seed: int, *, width_px: int = 640, height_px: int = 480) -> Picture:
     """A coloured cloud texture with detail at every scale, where no photograph is needed.

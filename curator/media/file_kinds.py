@@ -45,7 +45,7 @@ class OtherMediumError(SourceError):
         self.medium, self.uri = medium, uri
 
 
-_UNPACK = "unpack it (tar -xf, unzip), and name the folder as a source"
+_UNPACK = "unpack it (unzip), and name the folder as a source"
 _PLAYLIST = (
     "name the video or the folder of the files that it lists, or write them into one file with: "
     "ffmpeg -i PLAYLIST -c copy video.mp4"
@@ -127,9 +127,13 @@ _SIGNATURES = (
     (0, rb"CI\x2c\x00[\x00-\x02]\x00", RAW_FOOTAGE["cine"]),
     (0, rb"MLVI.{4}v\d\.", RAW_FOOTAGE["mlv"]),
     (0, rb"PK(\x03\x04|\x05\x06)", FileKind("a ZIP archive", _UNPACK, has_files=True)),
-    (257, rb"ustar", FileKind("a tar archive", _UNPACK, has_files=True)),
+    (257, rb"ustar", FileKind(
+        "a tar archive", "give it a name that ends in .tar, so that its members are sources",
+        has_files=True)),
     (0, rb"\x1f\x8b|BZh[1-9]|\xfd7zXZ\x00|\x28\xb5\x2f\xfd|7z\xbc\xaf\x27\x1c|Rar!\x1a\x07",
-     FileKind("an archive or a compressed file", _UNPACK, has_files=True)),
+     FileKind("an archive or a compressed file",
+              "unpack it, and name the folder as a source; a tar need only be decompressed "
+              "(gunzip, zstd -d)", has_files=True)),
     (0, rb"%PDF-|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
      FileKind("a document", _LEAVE_OUT, has_files=True)),
     (0, rb"PAR1|SQLite format 3\x00", FileKind("a table or database", _LIST, has_files=True)),

@@ -1,10 +1,17 @@
-"""Scales decoded frames to the small sizes of measurements, in FFmpeg's filter graph."""
+"""Scales decoded frames: to the small sizes of measurements, and to the size of training frames.
+
+`Scaler`, FFmpeg's filter graph, is for measurements: it takes chroma for centred between pixels,
+whatever the frame declares, as the networks of the analysis were trained. `resized_centre` is for
+the frames that trainers and annotators get: it honours the declared chroma location, which is left
+for H.264. `benchmarks/results/frame_colours.md` compares both with an exact conversion.
+"""
 
 import sys
 from collections.abc import Iterable
 
 import av
 import numpy as np
+from av.video.reformatter import Interpolation
 from numpy.typing import NDArray
 
 HD_WIDTH_PX, SD_HEIGHT_PX = 1280, 576
@@ -104,6 +111,64 @@ def fit_inside(width: int, height: int, longest_px: int) -> tuple[int, int]:
     """Shrinks a size in proportion until its longer side is at most `longest_px`."""
     scale = min(1.0, longest_px / max(width, height))
     return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+_UNKNOWN_MATRICES = (0, 2)
+_BT709, _BT601 = 1, 5
+
+
+def matrix_of(picture: av.VideoFrame) -> int:
+    """Returns the matrix coefficients of ITU-T H.273; the size decides for untagged frames."""
+    if int(picture.colorspace) not in _UNKNOWN_MATRICES:
+        return int(picture.colorspace)
+    return _BT709 if is_hd(picture.width, picture.height) else _BT601
+
+
+def cover_size(width: int, height: int, size: tuple[int, int]) -> tuple[int, int]:
+    """Scales a size in proportion to the smallest (width, height) that covers `size`."""
+    scale = max(size[0] / width, size[1] / height)
+    return max(size[0], round(width * scale)), max(size[1], round(height * scale))
+
+
+def resized_centre(
+    picture: av.VideoFrame,
+    shown: tuple[int, int],
+    size: tuple[int, int],
+    *,
+    pixels: str = "rgb24",
+) -> NDArray[np.generic]:
+    """Resizes a frame of a written clip, and crops it around the centre.
+
+    The loader and annotators show frames by this function, so both see the same pixels. At the
+    frame's own size, FFmpeg's fast conversion to RGB takes a sixth of the exact conversion's time.
+    Both are one level darker on average.
+
+    Args:
+        picture: Any frame; untagged colours go by its size.
+        shown: (width, height) of the whole resized frame.
+        size: (width, height) of the result, at most `shown`.
+        pixels: `rgb24`, or `gray16le` for one channel of 16 bits.
+
+    Returns:
+        uint8 RGB [height, width, 3], or uint16 [height, width]; not contiguous.
+    """
+    shrinks = shown[1] < picture.height
+    resized = picture.reformat(
+        width=shown[0],
+        height=shown[1],
+        format=pixels,
+        src_colorspace=matrix_of(picture),
+        interpolation=Interpolation.AREA if shrinks else Interpolation.BICUBIC,
+        threads=1,
+    )
+    left, top = (shown[0] - size[0]) // 2, (shown[1] - size[1]) // 2
+    return resized.to_ndarray()[top : top + size[1], left : left + size[0]]
+
+
+def rgb_of(picture: av.VideoFrame) -> NDArray[np.uint8]:
+    """Returns a frame at its own size, uint8 RGB [H, W, 3], with the loader's pixels."""
+    size = picture.width, picture.height
+    return np.asarray(resized_centre(picture, size, size), np.uint8)
 
 
 LIMITED_BLACK, LIMITED_WHITE = 16, 235

@@ -93,6 +93,7 @@ class RangeReader(SeekableReader):
         expected_version: ETag that the object must have; None for the ETag of the first response.
         expected_bytes: Size that the object must have; None for any.
         probe: Which end of the object the first request fetches.
+        first_at: Byte at which the first request begins, in place of 0.
         first_bytes: Size of the first fetch, and of a fetch after a jump.
         block_bytes: Size of the largest fetch; the reader holds at most `CACHED_BLOCKS` of these.
     """
@@ -105,6 +106,7 @@ class RangeReader(SeekableReader):
         expected_version: str | None = None,
         expected_bytes: int | None = None,
         probe: Literal["head", "tail"] = "head",
+        first_at: int = 0,
         first_bytes: int = FIRST_BYTES,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
@@ -123,7 +125,7 @@ class RangeReader(SeekableReader):
         """Expected end of the caller's reads: large fetches end there, later ones are small."""
         self._pool: ThreadPoolExecutor | None = None
         try:
-            self._probe(probe)
+            self._probe(-first_bytes if probe == "tail" else first_at)
             if expected_bytes not in (None, self.size):
                 raise ObjectChangedError(
                     f"the object has {self.size} bytes, but had {expected_bytes} when it was listed"
@@ -154,10 +156,9 @@ class RangeReader(SeekableReader):
             self._blocks = OrderedDict()
         super().close()
 
-    def _probe(self, end: Literal["head", "tail"]) -> None:
-        start = 0 if end == "head" else -self._first_bytes
+    def _probe(self, start: int) -> None:
         try:
-            answer = self._get(start, self._first_bytes)
+            answer = self._get(start, max(start, 0) + self._first_bytes)
         except NoRangeError as error:
             # An empty object satisfies no range.
             object_head = self._service.head(self._bucket, self._key)

@@ -1,5 +1,8 @@
 """Finds and reads sidecars, the JSON files of sources: `video.mp4.json`, or `video.json`.
 
+In a tar, members of one key (the name up to the first dot) are a sample of WebDataset: its `.json`
+is the sidecar, and its `.txt` is the value `txt` of the sidecar.
+
 In a bucket, a listing begins at a source. A page of a thousand keys covers all sources in its
 range, and the next page begins at the first source after them. So neighbouring sources take about
 a thousandth of a request each. If a listing cannot begin at a key, each name takes a request.
@@ -14,7 +17,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -22,19 +25,22 @@ from curator.errors import ErrorCode, SourceError
 from curator.json_bounds import refuse_constant, refuse_deep
 from curator.storage.base import has_scheme
 from curator.storage.object_service import scheme_of, service_of, split_uri
-from curator.storage.source_reader import open_source, stat_source
+from curator.storage.source_reader import open_source, stat_source, tar_index
+from curator.storage.tar_members import TarIndex, member_address, member_version, split_member
 
 MAX_BYTES = 256 << 10
 _THREADS = 16
-_SUFFIX = ".json"
+_SUFFIX, _TEXT = ".json", ".txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSidecar:
-    """The sidecar of a source."""
+    """The sidecar of a source; `version` and `text`, of a text, are known of members of tars."""
 
     uri: str
     bytes: int
+    version: str | None = None
+    text: "FoundSidecar | None" = None
 
 
 class SidecarCode(StrEnum):
@@ -82,15 +88,18 @@ def find_sidecars(uris: Iterable[str]) -> dict[str, _Place]:
     """Finds the sidecars of many sources, by URI of the source; leaves out sources without any."""
     wanted = sorted(set(uris), key=lambda uri: _start(uri).encode("utf-8", "surrogateescape"))
     places: defaultdict[str, list[str]] = defaultdict(list)
+    tars: defaultdict[str, list[str]] = defaultdict(list)
     for uri in wanted:
         scheme, bucket = scheme_of(uri), split_uri(uri)[0]
-        if scheme is not None:
+        if (member := split_member(uri)) is not None:
+            tars[member[0]].append(uri)
+        elif scheme is not None:
             places[f"{scheme}://{bucket}/"].append(uri)
         elif not has_scheme(uri):
             places[""].append(uri)
     sidecars: dict[str, _Place] = {}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecar") as pool:
-        jobs = []
+        jobs = [pool.submit(_in_tar, tar, some) for tar, some in tars.items()]
         for root, some in places.items():
             # Each thread gets neighbouring sources.
             size = -(-len(some) // _THREADS)
@@ -99,6 +108,46 @@ def find_sidecars(uris: Iterable[str]) -> dict[str, _Place]:
         for job in jobs:
             sidecars.update(job.result())
     return sidecars
+
+
+def _in_tar(tar: str, uris: Sequence[str]) -> dict[str, _Place]:
+    """Returns the sidecars of members of one tar, by the tar's index."""
+    try:
+        _, version = stat_source(tar)
+        index = tar_index(tar, version)
+    except SourceError as error:
+        # A file or an object may have a name like a member's.
+        if error.code is not ErrorCode.VANISHED:
+            return dict.fromkeys(uris, _unreadable(error))
+        return _each(tar, uris)
+    sidecars: dict[str, _Place] = {}
+    for uri in uris:
+        name = uri[len(member_address(tar, "")) :]
+        folder, slash, base = name.rpartition("/")
+        key = f"{folder}{slash}{base.partition('.')[0]}"
+        names = (*sidecar_uris(name), key + _SUFFIX)
+        found = _first_member(tar, version, index, names)
+        text = _first_member(tar, version, index, (_stem(name) + _TEXT, key + _TEXT))
+        if found is not None:
+            sidecars[uri] = replace(found, text=text)
+        elif text is not None:
+            sidecars[uri] = text
+        elif name not in index.places:
+            sidecars |= _each(tar, [uri])
+    return sidecars
+
+
+def _first_member(
+    tar: str, version: str, index: TarIndex, names: Iterable[str]
+) -> FoundSidecar | None:
+    for name in names:
+        if (place := index.places.get(name)) is not None:
+            return FoundSidecar(
+                uri=member_address(tar, name),
+                bytes=place.bytes,
+                version=member_version(place, version),
+            )
+    return None
 
 
 def _stem(uri: str) -> str:
@@ -200,12 +249,15 @@ def _read(place: FoundSidecar) -> Sidecar | SidecarProblem:
     if place.bytes > MAX_BYTES:
         return _too_large(place.uri, place.bytes)
     try:
-        with open_source(place.uri) as file:
+        with open_source(place.uri, expected_version=place.version) as file:
             raw = file.read(MAX_BYTES + 1)
     except SourceError as error:
         return _unreadable(error)
     if len(raw) > MAX_BYTES:
         return _too_large(place.uri, len(raw))
+    if place.version is not None and place.uri.endswith(_TEXT):
+        text = raw.decode("utf-8-sig", "replace").strip()
+        return Sidecar(uri=place.uri, data={_TEXT[1:]: text})
     try:
         data = json.loads(raw.decode("utf-8-sig"), parse_constant=refuse_constant)
         refuse_deep(data)
@@ -216,6 +268,11 @@ def _read(place: FoundSidecar) -> Sidecar | SidecarProblem:
     if not isinstance(data, dict):
         message = f"{place.uri!r} has a {type(data).__name__}; expected an object with keys"
         return SidecarProblem(SidecarCode.NOT_AN_OBJECT, message)
+    if place.text is not None:
+        text_sidecar = _read(place.text)
+        if isinstance(text_sidecar, SidecarProblem):
+            return text_sidecar
+        data = {**text_sidecar.data, **data}
     return Sidecar(uri=place.uri, data=data)
 
 

@@ -1,22 +1,42 @@
 """Opens sources for reading.
 
 The URI of a source is an absolute path, or `scheme://bucket/key` with the key verbatim. URIs are
-not quoted or parsed further, so any name works.
+not quoted or parsed further, so any name works. A member of a tar is named `TAR::NAME`
+(`tar_members`), unless a file or an object has this name.
 """
 
 import errno
 import io
 import os
 import stat
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 from curator.errors import CuratorError, ErrorCode, SourceError, UsageError
 from curator.storage.base import ObjectInfo, has_scheme
-from curator.storage.object_service import ADDRESSES, Cause, ObjectService, service_of, split_uri
-from curator.storage.range_reader import BUFFER_BYTES, RangeReader
+from curator.storage.object_service import (
+    ADDRESSES,
+    Cause,
+    NoRangeError,
+    ObjectService,
+    service_of,
+    split_uri,
+)
+from curator.storage.range_reader import BUFFER_BYTES, FIRST_BYTES, RangeReader, SeekableReader
+from curator.storage.tar_members import (
+    MAX_INDEX_BYTES,
+    MemberPlace,
+    ReadAt,
+    TarIndex,
+    member_version,
+    read_index,
+    split_member,
+    split_version,
+)
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -50,6 +70,20 @@ def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
     """
     if _opener is not None:
         return _opener(uri, expected_version)
+    expected = stat_source(uri)[1] if expected_version is None and split_member(uri) else None
+    member = split_version(expected_version or expected or "")
+    if member is not None:
+        tar, _ = split_member(uri) or (uri, "")
+        place, version = member
+        raw = _open_raw(tar, version, place)
+        return io.BufferedReader(_MemberReader(raw, uri, place), BUFFER_BYTES)
+    return io.BufferedReader(_open_raw(uri, expected_version), BUFFER_BYTES)
+
+
+def _open_raw(
+    uri: str, expected_version: str | None, place: MemberPlace | None = None
+) -> "RangeReader | _LocalFile":
+    """Opens a file or an object, of which bytes of `place` will be read; None for all."""
     if _service(uri) is not None:
         size, _, etag = (expected_version or "").partition("-")
         reader = RangeReader(
@@ -57,8 +91,11 @@ def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
             failure=_object_failure,
             expected_version=etag,
             expected_bytes=int(size) if size else None,
+            first_at=0 if place is None or not place.bytes else place.start,
+            first_bytes=FIRST_BYTES if place is None else min(FIRST_BYTES, max(place.bytes, 1)),
         )
-        return io.BufferedReader(reader, BUFFER_BYTES)
+        reader.expected_end = None if place is None else place.start + place.bytes
+        return reader
     _refuse_kinds(uri, _stat(uri))
     try:
         raw = _LocalFile(uri)
@@ -71,7 +108,7 @@ def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
             f"{uri!r} changed after it was listed: {_difference(expected_version, raw.version)}; "
             "do not change files during a run, and run again",
         )
-    return io.BufferedReader(raw, BUFFER_BYTES)
+    return raw
 
 
 def file_version(info: os.stat_result) -> str:
@@ -121,6 +158,29 @@ def stat_source(uri: str) -> tuple[int, str]:
     Raises:
         SourceError: VANISHED or UNREADABLE.
     """
+    member = split_member(uri)
+    if member is None:
+        return _stat_whole(uri)
+    tar, name = member
+    try:
+        return _stat_whole(uri)
+    except SourceError as error:
+        # A server may answer 403 for a missing object.
+        try:
+            _, version = _stat_whole(tar)
+        except SourceError:
+            raise error from None
+    index = tar_index(tar, version)
+    if name not in index.places:
+        problem = index.problems.get(name, "is not there; list the tar again")
+        why = f", and {tar!r} {index.faults[0]}" if index.faults else ""
+        code = ErrorCode.VANISHED if name not in index.problems else ErrorCode.BAD_TAR
+        raise SourceError(code, f"{uri!r} {problem}{why}")
+    return index.places[name].bytes, member_version(index.places[name], version)
+
+
+def _stat_whole(uri: str) -> tuple[int, str]:
+    """Returns the size and version of a file or an object."""
     service = _service(uri)
     if service is not None:
         try:
@@ -131,6 +191,118 @@ def stat_source(uri: str) -> tuple[int, str]:
     info = _stat(uri)
     _refuse_kinds(uri, info)
     return info.st_size, file_version(info)
+
+
+_indexes: OrderedDict[tuple[str, str], TarIndex] = OrderedDict()
+_indexes_lock = threading.Lock()
+
+
+def tar_index(uri: str, version: str) -> TarIndex:
+    """Returns the members of a tar of this version; keeps the last indexes in memory.
+
+    Raises:
+        SourceError: VANISHED, UNREADABLE or CHANGED. Faults of the tar are in the index.
+    """
+    index = find_tar_index(uri, version, is_wanted=lambda _: True)
+    assert index is not None, uri
+    return index
+
+
+def find_tar_index(
+    uri: str, version: str, *, is_wanted: Callable[[str], bool], most_unwanted: int | None = None
+) -> TarIndex | None:
+    """Returns the members of a tar; None if none of the first `most_unwanted` is wanted.
+
+    Raises as `tar_index`.
+    """
+    with _indexes_lock:
+        if index := _indexes.get((uri, version)):
+            _indexes.move_to_end((uri, version))
+            return index
+    size = int(version.partition("-")[0])
+    service = _service(uri)
+    if service is not None:
+        read_at: ReadAt = _ObjectHeaders(service, uri, version)
+        index = read_index(read_at, size, is_wanted=is_wanted, most_unwanted=most_unwanted)
+    else:
+        # Without a buffer, which would read data of members too.
+        with _open_raw(uri, version) as raw:
+
+            def read_at(at: int, n_bytes: int) -> bytes:
+                raw.seek(at)
+                buffer = bytearray(n_bytes)
+                return bytes(buffer[: raw.readinto(buffer)])
+
+            index = read_index(read_at, size, is_wanted=is_wanted, most_unwanted=most_unwanted)
+    if index is not None:
+        with _indexes_lock:
+            _indexes[uri, version] = index
+            while sum(each.memory_bytes for each in _indexes.values()) > MAX_INDEX_BYTES:
+                _indexes.popitem(last=False)
+    return index
+
+
+class _ObjectHeaders:
+    """Reads headers of a tar in a bucket, by requests for what follows them too.
+
+    A request for a header takes as long as the transfer of a megabyte, so small members are read
+    through, and large ones are skipped.
+    """
+
+    def __init__(self, service: ObjectService, uri: str, version: str) -> None:
+        self._service, self._uri = service, uri
+        self._etag = version.partition("-")[2]
+        self._start, self._data = 0, b""
+
+    def __call__(self, at: int, n_bytes: int) -> bytes:
+        end = self._start + len(self._data)
+        if not self._start <= at <= at + n_bytes <= end:
+            window = _FAR_BYTES if at - end > _NEAR_BYTES else _NEAR_BYTES
+            place = (*split_uri(self._uri), at, at + max(n_bytes, window), self._etag)
+            try:
+                answer = self._service.get_range(*place)
+            except NoRangeError:
+                return b""
+            except self._service.errors as error:
+                raise _object_failure(error, self._uri) from error
+            self._start, self._data = answer.start, answer.data
+        begin = at - self._start
+        return self._data[begin : begin + n_bytes]
+
+
+_NEAR_BYTES, _FAR_BYTES = 1 << 20, 64 << 10
+"""Size of a request for a header, and of one after a member that is larger than the first."""
+
+
+class _MemberReader(SeekableReader):
+    """Bytes of a file or an object as a raw stream."""
+
+    def __init__(self, raw: "RangeReader | _LocalFile", uri: str, place: MemberPlace) -> None:
+        super().__init__(uri, place.bytes)
+        self._raw, self._start = raw, place.start
+
+    @property
+    def expected_end(self) -> int | None:
+        """As of `RangeReader`."""
+        return None
+
+    @expected_end.setter
+    def expected_end(self, end: int | None) -> None:
+        if isinstance(self._raw, RangeReader) and end is not None:
+            self._raw.expected_end = self._start + min(end, self.size)
+
+    def _at_position(self, most: int) -> memoryview:
+        n_left = self.size - self._position
+        # A file notices at its end that it was changed.
+        self._raw.seek(self._start + self._position if n_left > 0 else 0, 0 if n_left > 0 else 2)
+        buffer = bytearray(min(most, max(n_left, 1)))
+        count = self._raw.readinto(buffer)
+        return memoryview(buffer)[: count if n_left > 0 else 0]
+
+    def close(self) -> None:
+        if not self.closed:
+            self._raw.close()
+        super().close()
 
 
 class _LocalFile(io.FileIO):

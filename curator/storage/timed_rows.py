@@ -1,4 +1,4 @@
-"""Reads rows with timestamps that a user has beside the sources: CSV, TSV or Parquet.
+"""Reads rows with timestamps that a user has beside the sources: CSV, TSV, Parquet or MCAP.
 
 Shape letters: N rows, D values of a row, F frames.
 """
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from curator.errors import ErrorCode, SourceError
 from curator.storage.base import has_scheme
+from curator.storage.mcap_topics import MESSAGE_TIMES, McapFileError, read_topic
 from curator.storage.source_manifests import absolute_path, resolve
 from curator.storage.source_reader import open_source
 
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 TimeUnit = Literal["s", "ms", "us", "ns"]
 _PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_FIELDS = ("{stem}", "{name}")
+_FIELDS = ("{stem}", "{name}", "{folder}")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_PARQUET = ".parquet"
+_PARQUET, MCAP = ".parquet", ".mcap"
 
 
 class RowsError(ValueError):
@@ -94,11 +95,13 @@ class RowsReader:
     """Finds the rows of each source. Reads a table once for all calls that need it in a row.
 
     Args:
-        table: Address or path of a table. With `{stem}` or `{name}`, of which each source has its
-            own value, a relative path begins at the folder of the source, otherwise at the working
-            directory.
+        table: Address or path of a table. With `{stem}`, `{name}` or `{folder}`, of which each
+            source has its own value, a relative path begins at the folder of the source, otherwise
+            at the working directory.
         time: Column with the times.
         columns: Columns with the values.
+        unit: Unit of the times.
+        topic: Of an MCAP, the topic whose messages are the rows; time and columns are its fields.
         source: In one table of all sources, the column that says whose a row is.
         has_addresses: Whether this column has addresses of sources, or paths relative to the
             table's folder; if not, values that the caller knows.
@@ -113,18 +116,34 @@ class RowsReader:
         *,
         time: str,
         columns: Sequence[str],
+        unit: TimeUnit = "s",
+        topic: str | None = None,
         source: str | None = None,
         has_addresses: bool = True,
     ) -> None:
         self._is_shared = not any(field in table for field in _FIELDS)
         suffix = os.path.splitext(table)[1].lower()
-        if suffix not in (*_DELIMITERS, _PARQUET):
-            raise RowsError(f"table {table!r}; expected a name that ends in .csv, .tsv or .parquet")
+        if suffix not in (*_DELIMITERS, _PARQUET, MCAP):
+            raise RowsError(
+                f"table {table!r}; expected a name that ends in .csv, .tsv, .parquet or .mcap"
+            )
+        if (suffix == MCAP) != (topic is not None):
+            raise RowsError(
+                f"table {table!r} with topic: {topic!r}; expected a topic for .mcap, and no topic "
+                "for other tables"
+            )
+        if suffix == MCAP and time in MESSAGE_TIMES and unit != "ns":
+            raise RowsError(f"time: {time} of an MCAP is in nanoseconds; expected unit: ns")
+        if suffix == MCAP and source is not None:
+            raise RowsError(
+                f"table {table!r} with source: {source!r}; an MCAP has no rows of several sources: "
+                "expected an MCAP for each source or folder, such as '{folder}/log.mcap'"
+            )
         if self._is_shared and source is None:
             raise RowsError(
                 f"table {table!r} is the same for all sources; expected `source`, the column that "
                 "names the source of each row, or a table for each source, such as "
-                f"'{{stem}}{suffix}'"
+                f"'{{stem}}{suffix}' or '{{folder}}/rows{suffix}'"
             )
         if not self._is_shared and source is not None:
             raise RowsError(
@@ -134,6 +153,7 @@ class RowsReader:
         own = self._is_shared and not has_scheme(table)
         self._table = absolute_path(table) if own else table
         self._time, self._columns, self._source = time, tuple(columns), source
+        self._topic, self._unit = topic, unit
         self._has_addresses = has_addresses
         self._last: tuple[str, dict[str, TimedRows]] | None = None
 
@@ -145,8 +165,9 @@ class RowsReader:
         """Returns the address of the table that has the rows of a source."""
         if self._is_shared:
             return self._table
-        name = source_uri.rpartition("/")[2]
+        folder, _, name = source_uri.rpartition("/")
         path = self._table.replace("{name}", name).replace("{stem}", os.path.splitext(name)[0])
+        path = path.replace("{folder}", folder)
         if has_scheme(path) or os.path.isabs(path):
             return path
         try:
@@ -181,7 +202,10 @@ class RowsReader:
     def _read(self, stream: BinaryIO, uri: str) -> dict[str, TimedRows]:
         """Returns the rows by source; under an empty name if all are of one source."""
         more = () if self._source is None else (self._source,)
-        table = _table(stream, uri, list(dict.fromkeys((self._time, *self._columns, *more))))
+        if self._topic is not None:
+            table = self._messages(stream, uri)
+        else:
+            table = _table(stream, uri, list(dict.fromkeys((self._time, *self._columns, *more))))
         times = _times(table, self._time, uri)
         values = np.concatenate([_values(table, name, uri) for name in self._columns], axis=1)
         if self._source is None:
@@ -198,6 +222,13 @@ class RowsReader:
             }
         except ValueError as error:
             raise RowsError(f"table {uri!r}, column {self._source!r}: a source {error}") from error
+
+    def _messages(self, stream: BinaryIO, uri: str) -> "pa.Table":
+        assert self._topic is not None
+        try:
+            return read_topic(stream, self._topic, self._time, self._columns, unit=self._unit)
+        except McapFileError as error:
+            raise RowsError(f"table {uri!r}: {error}") from error
 
 
 def _table(stream: BinaryIO, uri: str, names: Sequence[str]) -> "pa.Table":
@@ -280,5 +311,8 @@ def _numbers(column: "pa.Array", name: str, uri: str) -> NDArray[Any]:
             f"table {uri!r}: column {name!r} has type {kind}; expected numbers, or lists of numbers"
         )
     is_whole = pa.types.is_integer(kind) and not column.null_count
-    values = column.cast(pa.int64() if is_whole else pa.float64())
+    try:
+        values = column.cast(pa.int64() if is_whole else pa.float64())
+    except pa.ArrowInvalid as error:
+        raise RowsError(f"table {uri!r}: column {name!r}: {error}") from error
     return np.asarray(values.to_numpy(zero_copy_only=False))

@@ -26,6 +26,7 @@ from fake_nvdec import (
     fake_module,
 )
 from film_makers import write_video
+from film_shots import coloured_edges
 from sweeps import sampled
 
 from curator.errors import ShardError
@@ -160,6 +161,21 @@ def test_pixels_are_the_cpus_within_a_tolerance(
         assert (a - b).abs().float().mean() < bound
         moved = (a[:, 1:] - b[:, :-1]).abs().float().mean()
         assert moved > (a - b).abs().float().mean() + 0.5
+
+
+@pytest.mark.parametrize(("size", "bound"), [((64, 64), 4), ((400, 400), 7)])
+def test_coloured_edges_are_where_the_cpu_has_them(
+    tmp_path: Path, engines: Engines, size: tuple[int, int], bound: int
+) -> None:
+    """Pins the place of chroma, which is left in H.264: between pixels, it is 40 levels off."""
+    engines()
+    write_video(tmp_path / "clip.mp4", coloured_edges(), fps=FPS)
+    mp4 = (tmp_path / "clip.mp4").read_bytes()
+    clip = MadeClip(key="a", mp4=mp4, n_frames=2, height=180, width=320)
+    out = write_shards(tmp_path / "out", [(A, "train", [clip])])
+    ((one,), (other,)) = both(out, frames=2, size=size)
+    assert other["not_on_gpu"] == {}
+    assert (one["video"].int() - other["video"].int()).abs().max() <= bound
 
 
 def test_a_clip_s_frames_are_never_those_of_an_earlier_one(

@@ -11,9 +11,9 @@ from av.packet import Packet
 from made_cuts import cutter_of, pictures, request_of
 from samples import analyzed
 
-from curator.loading.window_decoder import matrix_of
 from curator.media.clip_frames import FrameSampler, Wanted
 from curator.media.encode import Upright
+from curator.media.scale import matrix_of, rgb_of
 from curator.records.cuts import Crop
 from curator.stages.cut.config import CutConfig
 from curator.stages.scan.probe import header_facts
@@ -99,7 +99,7 @@ def untagged(width: int, height: int, coded: int) -> av.VideoFrame:
 def test_untagged_colours_follow_the_size_of_the_source(
     width: int, height: int, matrix: int
 ) -> None:
-    """Pins writer, sampler and loader, also where borders are cut away and a size is asked for."""
+    """Pins writer, sampler, loader and exports, also with borders cut away and another size."""
     crops = [None, Crop(x=0, y=height // 4 & ~1, width=width, height=height // 2 & ~1)]
     for crop in crops:
         size = (width, height) if crop is None else (crop.width, crop.height)
@@ -110,6 +110,7 @@ def test_untagged_colours_follow_the_size_of_the_source(
             assert np.abs(rgb.reshape(-1, 3).mean(axis=0) - COLOUR).max() < 5
     frame = untagged(width, height, matrix)
     assert matrix_of(frame) == matrix
+    assert np.abs(rgb_of(frame).reshape(-1, 3).mean(axis=0) - COLOUR).max() < 5
     sampler = FrameSampler([Wanted(numbers=(0,), size=(64, 64))])
     sampler.see(frame)
     sampled = sampler.sampled().pixels[0].reshape(-1, 3).mean(axis=0)

@@ -6,6 +6,7 @@ import re
 import struct
 import time
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import numpy as np
@@ -14,8 +15,9 @@ import pytest
 from curator.errors import ErrorCode, SourceError
 from curator.media.file_kinds import ENCRYPTED, OtherMediumError, file_kind
 from curator.records.sources import Medium
-from curator.stages.scan.probe import header_facts
+from curator.stages.scan.probe import header_facts, scan_source
 from curator.stages.scan.source_names import NameKind, name_kind
+from curator.storage import stat_source
 
 KEYS = {
     "encryption_scheme": "cenc-aes-ctr",
@@ -326,6 +328,16 @@ def test_a_picture_of_tiles_is_a_still_image(n_tiles: int) -> None:
     error = refusal(tiled(n_tiles), "a.heic")
     assert isinstance(error, OtherMediumError), error
     assert error.medium is Medium.IMAGE
+
+
+def test_a_heic_among_images_fails_with_its_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "a.heic"
+    path.write_bytes(tiled(4))
+    n_bytes, version = stat_source(str(path))
+    row = scan_source(str(path), n_bytes, version, {Medium.IMAGE})
+    assert (row["error_code"], row["medium"]) == ("unsupported_codec", "image")
+    assert "expected JPEG, PNG, WebP or AVIF: convert it" in str(row["error_message"])
+    assert "heif-convert" in str(row["error_message"])
 
 
 @pytest.mark.parametrize("brand", [b"avif", b"avis", b"heic", b"hevc", b"mif1", b"msf1"])

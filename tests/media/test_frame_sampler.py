@@ -8,19 +8,24 @@ import av
 import cv2
 import numpy as np
 import pytest
+import torch
 from film_makers import write_video
-from film_shots import moving_texture
+from film_shots import coloured_edges, moving_texture
 from numpy.typing import NDArray
 from samples import analyzed
 
+from curator import stage as stage_contract
 from curator.cut_requests import cut_request
 from curator.errors import CutError
+from curator.loading.window_decoder import ClipWindow, decode_window
 from curator.media.clip_frames import READ_PX, FrameSampler, Wanted, sample_clip
 from curator.records.clips import Span
 from curator.records.cuts import SampledFrames
 from curator.stage import ClipFacts, FrameRequest
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
+from curator.stages.derive.camera_track import CameraTrack, CameraTrackConfig
+from curator.stages.derive.edges import Edges, EdgesConfig
 
 WANTED = (0, 7, 19)
 
@@ -143,6 +148,21 @@ def test_one_decode_gives_the_frames_of_all_requests_or_an_error(mp4: bytes) -> 
         sample_clip(mp4[:200], [late], n_frames=N_FRAMES, threads=1)
 
 
+@pytest.mark.parametrize("size", [(64, 64), (320, 180), (400, 400), (75, 75)])
+def test_annotators_get_the_pixels_that_trainers_get(size: tuple[int, int], tmp_path: Path) -> None:
+    """Pins shrinking, the clip's own size and enlarging; chroma of H.264 is left-sited."""
+    write_video(tmp_path / "clip.mp4", coloured_edges(), fps=Fraction(10))
+    mp4 = (tmp_path / "clip.mp4").read_bytes()
+    sampled = sample_clip(mp4, [Wanted(numbers=(0, 1), size=size)], n_frames=2, threads=1)
+    loaded_CTHW = torch.empty((3, 2, size[1], size[0]), dtype=torch.uint8)  # noqa: N806
+    window = ClipWindow(
+        mp4=mp4, wanted=np.arange(2), rate=Fraction(10), decoder_threads=1, scaled=True, name="a"
+    )
+    decode_window(window, loaded_CTHW)
+    loaded_THWC = loaded_CTHW.numpy().transpose(1, 2, 3, 0)  # noqa: N806 - shape letters
+    assert np.array_equal(sampled.pixels[0], loaded_THWC)
+
+
 def first_and_last(clip: ClipFacts) -> list[int]:
     return [clip.n_frames - 1, 0, 0]
 
@@ -162,6 +182,16 @@ def test_a_request_names_frames_and_their_size(
 ) -> None:
     assert request_.numbers(facts()) == numbers
     assert request_.size_of(facts()) == size
+
+
+def test_other_pixels_compute_values_of_frames_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins that values of other annotators stay valid."""
+    stages = Edges(EdgesConfig()), CameraTrack(CameraTrackConfig())
+    before = [stage.versions() for stage in stages]
+    monkeypatch.setattr(stage_contract, "FRAMES_VERSION", 1)
+    after = [stage.versions() for stage in stages]
+    assert before[0] != after[0]
+    assert before[1] == after[1]
 
 
 def test_a_function_that_names_other_frames_is_refused() -> None:

@@ -7,20 +7,26 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import webdataset as wds
 from captioned import work_here
 from film_makers import write_video
 from film_shots import moving_texture
-from PIL import Image
+from PIL import Image, ImageOps
 from place import SHORT, Place, sets
+from served import FakeServer
 
 from curator.cli import main
 from curator.errors import StorageError
 from curator.loading.dataset import ClipDataset
 from curator.runs import one_pass
+from curator.storage import open_store
+from curator.tables.mark_table import MarkWriter
 from curator.tools.commands.arguments import EXIT_OK
+from curator.tools.review.finished_run import open_finished
+from curator.tools.view.viewed_run import ViewedRun
 
 SETTINGS = (
     *SHORT, "dedup.enabled=true", "scan.media=[video,image]", "filters.noise.max=1",
@@ -287,3 +293,66 @@ def test_videos_alone_leave_pictures_out_by_name(place: Place, tmp_path: Path) -
     run(own, "scan.media=[video]")
     assert set(by_name(own)) == {"film.mp4"}
     assert [row["error_code"] for row in own.table("sources")] == [None]
+
+
+def ids_found(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[str]:
+    capsys.readouterr()
+    assert main(["search", *map(str, arguments), "--json"]) == EXIT_OK
+    return [clip["clip_id"] for clip in json.loads(capsys.readouterr().out)]
+
+
+def test_pictures_are_searched_and_search(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins that a file, a picture of the run and a frame of a film find pictures and films."""
+    ids = {name: clip["clip_id"] for name, clip in by_name(place).items()}
+    for name in ("a.jpg", "d.avif", "turned.jpg"):
+        query = tmp_path / f"{name}.png"
+        original = ImageOps.exif_transpose(Image.open(place.sources / name)).convert("RGB")
+        original.resize((original.width * 3 // 4, original.height * 3 // 4)).save(query)
+        assert ids_found(capsys, place.out, "--picture", query, "-k", 1) == [ids[name]]
+    with av.open(str(place.sources / "film.mp4")) as film:
+        next(film.decode(video=0)).to_image().save(tmp_path / "frame.png")
+    found = ids_found(capsys, place.out, "--picture", tmp_path / "frame.png", "-k", 1)
+    assert found == [ids["film.mp4"]]
+    near = ids_found(capsys, place.out, "--clip", ids["a.jpg"], "--all", "-k", 1)
+    assert near == [ids["small_copy_of_a.jpg"]]
+    pictures = ids_found(capsys, place.out, "--clip", ids["film.mp4"], "--where", "medium='image'")
+    assert set(pictures) == {ids[name] for name in KEPT} - {ids["film.mp4"]}
+
+
+def test_new_captions_change_texts_and_no_picture(
+    place: Place, tmp_path: Path, fake_server: FakeServer
+) -> None:
+    """Pins that pictures of every format reach a model, read from the tars."""
+    other = place.copy(tmp_path / "other")
+    fake_server.start(captions=True)
+    model = ("caption.captioner=openai", "caption.model=tiny-vlm")
+    changes = sets((*model, f"caption.url={fake_server.config().url}"))
+    assert main(["recaption", str(other.out), *changes]) == EXIT_OK
+    before, after = by_name(place), by_name(other)
+    for name, (form, *_) in KEPT.items():
+        assert after[name]["caption_failure"] is None
+        assert after[name]["caption"] not in (None, before[name]["caption"])
+        assert other.sample(after[name], "txt").decode() == after[name]["caption"]
+        assert other.sample(after[name], form) == place.sample(before[name], form)
+
+
+def test_view_shows_kept_and_rejected_pictures(place: Place, tmp_path: Path) -> None:
+    other = place.copy(tmp_path / "other")
+    store = open_store(str(other.out))
+    viewed = ViewedRun(open_finished(str(other.out)), MarkWriter(store))
+    clips = by_name(other)
+    shard, offset, n_bytes, kind = viewed.mp4_of(clips["a.jpg"]["clip_id"])
+    assert kind == "image/jpeg"
+    data = store.read_range(shard, offset, offset + n_bytes)
+    assert data == (place.sources / "a.jpg").read_bytes()
+    assert viewed.mp4_of(clips["b.png"]["clip_id"])[3] == "image/png"
+    # The page shows the stored picture of an unwritten clip, and decodes no source.
+    copy = clips["small_copy_of_a.jpg"]["clip_id"]
+    (jpeg,) = viewed.pictures(copy)
+    shown = Image.open(io.BytesIO(jpeg))
+    own = Image.open(place.sources / "small_copy_of_a.jpg").resize(shown.size)
+    assert np.abs(np.asarray(shown, int) - np.asarray(own, int)).mean() < 8
+    card = viewed.clip(copy, ())
+    assert (card["is_picture"], card["is_written"], card["can_play"]) == (True, False, False)

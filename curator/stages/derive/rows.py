@@ -9,15 +9,17 @@
 
 import logging
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import field_validator, model_validator
 
-from curator.errors import RecipeError, raised_as
+from curator.errors import RecipeError, UsageError, raised_as
 from curator.family import FRAMES, Array, Family, Place, Scalar, Scope
 from curator.fingerprints import fingerprint
+from curator.installation import install_extra
 from curator.stage import Annotator, ClipFacts, SampledClip, StageConfig, setting
 from curator.storage.timed_rows import RowsError, RowsReader, TimedRows, TimeUnit
 
@@ -33,13 +35,17 @@ class FrameRowsConfig(StageConfig):
     """The table with the rows, and what is read of it."""
 
     table: str = setting(unit="path or pattern")
-    """address of a .csv, .tsv or .parquet: with {stem} or {name} (of the source, without and with
-    its suffix), a table for each source, relative to its folder; else one table of all sources,
-    with `source`"""
+    """address of a .csv, .tsv, .parquet or .mcap: with {stem} or {name} (of the source, without and
+    with its suffix) or {folder}, a table for each source or folder, relative to the source's
+    folder; else one table of all sources, with `source`"""
     time: str = setting(unit="column")
-    """column with the time of each row"""
+    """column with the time of each row; of an MCAP, log_time, publish_time, or a field such as
+    header.stamp, all in ns"""
     columns: tuple[str, ...] = setting(unit="columns", min_length=1)
-    """columns with numbers; a column of lists of equal length gives a value for each element"""
+    """columns with numbers, or fields of messages such as pose.position.x; a column of lists of
+    equal length gives a value for each element"""
+    topic: str | None = setting(None, unit="topic")
+    """of an MCAP, the topic whose messages are the rows"""
     unit: TimeUnit = setting("s", unit="s, ms, us or ns")
     """unit of the times"""
     first_frame: str | None = setting(None, unit="column of clips")
@@ -83,14 +89,15 @@ class FrameRows(Annotator[FrameRowsConfig]):
     version = 1
     config_type = FrameRowsConfig
     signals = ("source_s", "source_interval_s")
-    results_ignore = frozenset({"table", "place"})
+    results_ignore = frozenset({"table", "topic", "place"})
     batch = 256
 
     def __init__(self, config: FrameRowsConfig) -> None:
         super().__init__(config)
         with raised_as(RecipeError, RowsError, of="stages: 'rows': "):
             self._reader = RowsReader(
-                config.table, time=config.time, columns=config.columns, source=config.source,
+                config.table, time=config.time, columns=config.columns, unit=config.unit,
+                topic=config.topic, source=config.source,
                 has_addresses=config.source_value is None,
             )  # fmt: skip
         self._has_warned = False
@@ -109,6 +116,11 @@ class FrameRows(Annotator[FrameRowsConfig]):
                 place=config.place,
             ),
         )
+
+    def preflight(self) -> None:
+        """Raises `UsageError` if an MCAP is to be read, and its packages are missing."""
+        if self.config.topic is not None and find_spec("mcap_ros2") is None:
+            raise UsageError(f"rows: {self.config.table!r} needs mcap: {install_extra('mcap')}")
 
     def key(self, facts: ClipFacts, mp4_sha256: str) -> str | None:
         """Returns a digest of the clip and of its source's rows; None for a clip without rows.

@@ -166,5 +166,5 @@ def _unread_image(uri: str) -> SourceError:
     return SourceError(
         ErrorCode.UNSUPPORTED_CODEC,
         f"{uri} is a still image of a format that is not read; expected JPEG, PNG, WebP or AVIF: "
-        "convert it to one of them, or leave it out",
+        "convert it to one of them (HEIC: heif-convert a.heic a.jpg), or leave it out",
     )

@@ -8,6 +8,7 @@ listed as failed.
 import hashlib
 import logging
 import os
+import re
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -23,13 +24,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import ErrorCode, SourceError, StorageError, UsageError, raised_as
-from curator.media.file_kinds import is_of_text
+from curator.media.file_kinds import file_kind, is_of_text
 from curator.number_text import amount
 from curator.records.sources import Medium, SourceRef
 from curator.records.time_spans import TimeSpan
 from curator.stages.scan.source_names import (
     NameKind,
+    is_output_tar,
     may_be_empty,
+    member_kind,
     name_kind,
     reason_not_to_read,
 )
@@ -41,10 +44,19 @@ from curator.storage.sidecar_files import Sidecar, SidecarProblem, read_sidecars
 from curator.storage.source_manifests import ManifestRow, absolute_path, is_manifest, manifest_rows
 from curator.storage.source_reader import (
     file_version,
+    find_tar_index,
     local_failure,
     object_version,
     open_source,
     stat_source,
+    tar_index,
+)
+from curator.storage.tar_members import (
+    is_tar,
+    member_address,
+    member_version,
+    split_member,
+    split_version,
 )
 from curator.tables.source_spans import SourceSpans
 from curator.tables.source_table import SourceTable
@@ -65,6 +77,9 @@ _THREADS = 16
 _BATCH = 16
 _SIDECARS = 512  # sources whose sidecars are looked up together
 _DIGEST_BYTES = 16
+_TARS_AHEAD = 8
+_UNWANTED_MEMBERS = 1_000
+"""A tar of a folder is of another kind if none of so many first members is a source."""
 _ROWS_PER_SOURCE, _FREE_ROWS = 1_000, 100_000
 """A manifest may have `_FREE_ROWS` rows, plus `_ROWS_PER_SOURCE` for each different source. With a
 row for each clip of 5 s, a film of two hours has 1,440 rows."""
@@ -144,6 +159,8 @@ def list_sources(
     - a folder: all files below it, sorted, except those with a name that starts with a dot. Files
       of other kinds are skipped (`source_names`);
     - a pattern with `*`, `?`, `[…]` or `**`, unless a file or folder has exactly this name;
+    - a tar, in any of these places: its members that are media by their names. A tar of a folder
+      without any is skipped. One member is named `TAR::NAME`;
     - `s3://bucket/…`, or the same in another object store: an object, a folder (`s3://b/a` is not
       `s3://b/ab`), or a pattern. If a pattern matches a folder, all objects of the folder are
       listed, so `s3://b/a*` lists every key that begins with `a`.
@@ -217,7 +234,8 @@ def _looked_up(
     def of_manifest(uri: str) -> Iterator[Listed]:
         rows = _at_least_one(_readable_rows(uri), argument, "names no sources")
         own = columns.setdefault(argument, set())
-        return _described(_noting(_without_repeats(rows, seen, argument, limit), own))
+        described = _described(_noting(_without_repeats(rows, seen, argument, limit), own))
+        return _with_members(described, media)
 
     service = service_of(argument)
     if service is not None:
@@ -230,9 +248,12 @@ def _looked_up(
         info = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         if is_pattern(argument):
-            listed = _with_a_video(_pattern_files(path, media), argument, "matches no files")
+            files = _with_members(_pattern_files(path, media), media)
+            listed = _with_a_video(files, argument, "matches no files")
             may_repeat = True
             return once(listed)
+        if split_member(path) is not None:
+            return once(iter([_named_member(argument, path)]))
         what = "is a broken link" if os.path.islink(path) else "does not exist"
         raise UsageError(f"input {argument!r} {what} (looked for {path!r})") from error
     except (OSError, ValueError) as error:
@@ -242,7 +263,7 @@ def _looked_up(
             os.scandir(path).close()
         except OSError as error:
             raise UsageError(f"input {local_failure(path, error).message}") from error
-        found = map(partial(_by_name, media=media), walk(path))
+        found = _with_members(map(partial(_by_name, media=media, root=path), walk(path)), media)
         return once(_with_a_video(found, argument, "has no files in it"))
     if not stat.S_ISREG(info.st_mode):
         raise UsageError(f"input {argument!r} is neither a file nor a folder")
@@ -265,6 +286,14 @@ def _one(argument: str, listed: Listed, named: set[str], media: Set[Medium]) -> 
     if name_kind(listed.uri, media) is not NameKind.SOURCE:
         with suppress(SourceError), open_source(listed.uri) as stream:
             head = stream.read(_HEAD_BYTES)
+    if isinstance(listed, ListedSource) and is_tar(listed.uri):
+        members = _of_tar(listed, media)
+        # Members come before what is wrong with the rest of their tar.
+        fault = members[0] if isinstance(members[0], UnlistedSource) else None
+        if fault is None or fault.uri != listed.uri:
+            return iter(members)
+        if not head or file_kind(head) is not None:
+            raise UsageError(f"input {fault.message}")
     reason = reason_not_to_read(listed.uri, head, media)
     if reason is not None:
         raise UsageError(f"input {argument!r} {reason}")
@@ -288,13 +317,16 @@ def _pattern_files(pattern: str, media: Set[Medium]) -> Iterator[Listed]:
     for path in expand(pattern):
         found = WalkedPath.of(path)
         if not isinstance(found.info, OSError) and stat.S_ISDIR(found.info.st_mode):
-            yield from map(partial(_by_name, media=media), walk(path))
+            yield from map(partial(_by_name, media=media, root=path), walk(path))
         else:
-            yield _by_name(found, media)
+            yield _by_name(found, media, path)
 
 
-def _by_name(walked: WalkedPath, media: Set[Medium]) -> Listed:
+def _by_name(walked: WalkedPath, media: Set[Medium], root: str) -> Listed:
+    """Lists a file below `root`, or `root` itself."""
     kind = name_kind(walked.path, media)
+    if is_tar(walked.path) and not is_output_tar(walked.path[len(root) :]):
+        kind = NameKind.UNKNOWN
     if kind is NameKind.OTHER:
         return _checked_text(SkippedName(uri=walked.path))
     listed = _local(walked)
@@ -334,8 +366,10 @@ def _of_row(row: "ManifestRow | FurtherSpan") -> Listed:
     return replace(listed, span=ListedSpan(row.span, row.metadata))
 
 
-def _failed(uri: str, error: SourceError) -> Listed:
-    return _checked_text(UnlistedSource(uri=uri, code=error.code, message=error.message))
+def _failed(uri: str, error: SourceError, metadata: Metadata = _NOTHING) -> Listed:
+    return _checked_text(
+        UnlistedSource(uri=uri, code=error.code, message=error.message, metadata=metadata)
+    )
 
 
 def _checked_text(listed: Listed) -> Listed:
@@ -350,8 +384,134 @@ def _checked_text(listed: Listed) -> Listed:
             uri=uri,
             code=ErrorCode.UNREADABLE,
             message=f"the name is not valid UTF-8: {uri!r}; rename it",
+            metadata=listed.metadata,
         )
     return listed
+
+
+def _named_member(argument: str, uri: str) -> Listed:
+    """Looks up a member of a tar that the user names."""
+    listed = _describe(uri)
+    if isinstance(listed, UnlistedSource) and listed.code is ErrorCode.VANISHED:
+        raise UsageError(f"input {argument!r} does not exist: {listed.message}")
+    return listed
+
+
+def _with_members(listed: Iterator[Listed], media: Set[Medium]) -> Iterator[Listed]:
+    """Lists the members of tars in place of the tars; reads the headers of several tars ahead."""
+    ahead: deque[tuple[Listed, Future[list[Listed]] | None]] = deque()
+    once = _MembersOnce()
+    n_tars = 0
+    pool = ThreadPoolExecutor(_TARS_AHEAD, thread_name_prefix="tar")
+    try:
+        for item in chain(listed, [None]):
+            if isinstance(item, ListedSource) and is_tar(item.uri):
+                ahead.append((item, pool.submit(_of_tar, item, media)))
+                n_tars += 1
+            elif item is not None:
+                ahead.append((item, None))
+            while ahead and (
+                item is None
+                or ahead[0][1] is None
+                or n_tars == _TARS_AHEAD
+                or len(ahead) > _SIDECARS
+            ):
+                first, underway = ahead.popleft()
+                if underway is None:
+                    yield from once.of_one(first)
+                else:
+                    n_tars -= 1
+                    yield from once.of_tar(first, underway.result())
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _MembersOnce:
+    """Leaves out members that are named by themselves and by their tar."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, str] = {}
+        self._members = set[str]()
+
+    def of_tar(self, tar: Listed, members: list[Listed]) -> Iterator[Listed]:
+        """Yields the members of a tar that were not named before."""
+        if isinstance(tar, ListedSource):
+            self._versions[tar.uri] = tar.version
+        return (member for member in members if member.uri not in self._members)
+
+    def of_one(self, item: Listed) -> Iterator[Listed]:
+        """Yields an item that is no tar; leaves out a member whose tar was listed before."""
+        is_named = isinstance(item, SkippedName | FurtherSpan)
+        parts = None if is_named else split_member(item.uri)
+        if parts is None:
+            yield item
+            return
+        tar, name = parts
+        if tar in self._versions and name in tar_index(tar, self._versions[tar]).names:
+            if isinstance(item, ListedSource) and split_version(item.version) is None:
+                logger.warning(
+                    "%r is the name of a file and of a member of a tar: only the member is read; "
+                    "rename the file", item.uri,
+                )  # fmt: skip
+            return
+        self._members.add(item.uri)
+        yield item
+
+
+def _of_tar(tar: ListedSource, media: Set[Medium]) -> list[Listed]:
+    """Lists the members of a tar; what is wrong with the tar itself comes last.
+
+    A tar of a folder (`may_be_other`) without a source is skipped.
+    """
+
+    def is_wanted(name: str) -> bool:
+        return member_kind(name, (), media) is NameKind.SOURCE
+
+    if tar.span is not None:
+        raise UsageError(
+            f"{tar.uri}: a span of {tar.span.at}, but a tar has no time; name the member, as in "
+            f"{member_address(tar.uri, 'NAME')}"
+        )
+    most = _UNWANTED_MEMBERS if tar.may_be_other else None
+    faults: list[str] = []
+    members: list[Listed] = []
+    try:
+        index = find_tar_index(tar.uri, tar.version, is_wanted=is_wanted, most_unwanted=most)
+    except SourceError as error:
+        return [_failed(tar.uri, error, tar.metadata)]
+    n_sources = 0
+    if index is not None:
+        for name in index.names:
+            uri = member_address(tar.uri, name)
+            is_source = member_kind(name, index.places, media) is NameKind.SOURCE
+            n_sources += is_source
+            if not is_source:
+                members.append(_checked_text(SkippedName(uri=uri)))
+            elif (place := index.places.get(name)) is not None:
+                version = member_version(place, tar.version)
+                source = replace(
+                    tar, uri=uri, bytes=place.bytes, version=version, may_be_other=False
+                )
+                members.append(_checked_text(source))
+            else:
+                members.append(_bad_tar(uri, index.problems[name], tar))
+        faults = [*index.faults]
+    if not n_sources:
+        if tar.may_be_other:
+            return [SkippedName(uri=tar.uri)]
+        faults = faults or [
+            "has no member that is curated by its name; name tars of videos (or of still images, "
+            "with scan.media=[video,image])"
+        ]
+        members = []
+    elif split_member(tar.uri) is not None:
+        faults, members = ["has '.tar::' in its own address; rename it"], []
+    return [*members, *(_bad_tar(tar.uri, fault, tar) for fault in faults)]
+
+
+def _bad_tar(uri: str, words: str, tar: ListedSource) -> Listed:
+    message = f"{uri!r} {words}"
+    return _failed(uri, SourceError(ErrorCode.BAD_TAR, message), tar.metadata)
 
 
 def _described(rows: Iterable[ManifestRow | FurtherSpan]) -> Iterator[Listed]:
@@ -387,6 +547,8 @@ def _bucket_objects(
             # If the user may not list the bucket, a server may answer 403 for a missing object.
             if cause not in (Cause.MISSING, Cause.NO_BUCKET, Cause.FORBIDDEN):
                 raise UsageError(f"input {argument!r} cannot be read: {words}") from error
+            if split_member(argument) is not None and not is_pattern(key):
+                return iter([_named_member(argument, argument)])
         else:
             if is_manifest(key):
                 return None
@@ -396,13 +558,17 @@ def _bucket_objects(
     otherwise = "has no objects under it; if it is a prefix of keys and not a folder, append *"
     if is_pattern(key):
         otherwise = "matches no objects"
-    return _with_a_video(_objects(service, bucket, key, media), argument, otherwise)
+    objects = _with_members(_objects(service, bucket, key, media), media)
+    return _with_a_video(objects, argument, otherwise)
 
 
 def _objects(service: ObjectService, bucket: str, key: str, media: Set[Medium]) -> Iterator[Listed]:
+    root = re.split(r"[*?\[]", key, maxsplit=1)[0]
     for stored in find_objects(service, bucket, key):
         uri = f"{service.scheme}://{bucket}/{stored.key}"
         kind = name_kind(stored.key, media)
+        if is_tar(stored.key) and not is_output_tar(stored.key.removeprefix(root)):
+            kind = NameKind.UNKNOWN
         if kind is NameKind.OTHER:
             yield SkippedName(uri=uri)
         elif any(name in DOTS for name in stored.key.split("/")):
@@ -436,8 +602,9 @@ def _with_a_video(items: Iterator[Listed], argument: str, otherwise: str) -> Ite
     remedy = f"curate images such as {images[0]!r} by scan.media=[video,image], " if images else ""
     raise UsageError(
         f"input {argument!r} has no video: {amount(len(skipped), 'file')} of other kinds, or "
-        f"empty, such as {skipped[0].uri!r}; {remedy}unpack archives, and to read a file in spite "
-        "of its name, name the file itself"
+        f"empty, such as {skipped[0].uri!r}; {remedy}unpack archives other than tars, name the "
+        "folder `shards` of an output for its clips, and to read a file in spite of its name, name "
+        "the file itself"
     )
 
 

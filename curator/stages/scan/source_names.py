@@ -5,11 +5,12 @@ The lists spare requests and probes; where a suffix is in neither list, the byte
 
 import os
 import re
-from collections.abc import Set
+from collections.abc import Container, Set
 from enum import StrEnum
 
 from curator.media.file_kinds import RAW_FOOTAGE, file_kind
 from curator.records.sources import Medium
+from curator.storage.file_walk import DOTS, is_hidden
 from curator.storage.source_manifests import FORMS, is_manifest
 
 _VIDEOS = (
@@ -55,6 +56,8 @@ _OTHER_NAMES = re.compile(
 """Conventional names without suffix; Hadoop marks folders in buckets by `NAME_$folder$`."""
 _PREVIEW = re.compile(r"(?:^|/)report/previews/[0-9a-f]{24}\.mp4$")
 """Previews of `curate report` in an output root, which may be below a folder of sources."""
+_OUTPUT_TAR = re.compile(r"(?:^|/)shards/(?:[^/]+/)+(?:train|val)-\d{6,}-[0-9a-f]{8}\.tar$")
+"""Tars in an output root."""
 
 
 _TABLES = frozenset({".xls", ".xlsx", ".ods"})
@@ -86,6 +89,28 @@ def name_kind(uri: str, media: Set[Medium] = frozenset({Medium.VIDEO})) -> NameK
     if _OTHER_NAMES.fullmatch(name):
         return NameKind.OTHER
     return NameKind.UNKNOWN if suffix else NameKind.NO_SUFFIX
+
+
+def is_output_tar(path: str) -> bool:
+    """Returns whether a path below a folder is that of a tar of an output root in the folder."""
+    return _OUTPUT_TAR.search(path) is not None
+
+
+def member_kind(name: str, names: Container[str], media: Set[Medium]) -> NameKind:
+    """Returns what the name of a member of a tar says, beside the other `names` of the tar.
+
+    Only suffixes of media are of sources. A name with two suffixes, such as `7.mask.png`, is none
+    if the tar has a medium `7.jpg`.
+    """
+    if any(is_hidden(part) and part not in DOTS for part in name.split("/")):
+        return NameKind.OTHER
+    if name_kind(name, media) is not NameKind.SOURCE:
+        return NameKind.OTHER
+    folder, slash, base = name.rpartition("/")
+    key, _, suffixes = base.partition(".")
+    ends = (IMAGE_SUFFIXES if Medium.IMAGE in media else frozenset()) | VIDEO_SUFFIXES
+    is_beside = "." in suffixes and any(f"{folder}{slash}{key}{end}" in names for end in ends)
+    return NameKind.OTHER if is_beside else NameKind.SOURCE
 
 
 def may_be_empty(uri: str) -> bool:

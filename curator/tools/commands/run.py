@@ -63,7 +63,7 @@ def _listening_address(text: str) -> tuple[str, int]:
     "curate sources into OUT",
     option(
         "SOURCE...",
-        "file, folder (with its subfolders, without names that begin with a dot), glob, "
+        "file, folder (with its subfolders, without names that begin with a dot), glob, tar, "
         "s3://bucket/prefix, or a manifest: .txt or .lst with a URI per line; .csv, .tsv, .jsonl "
         "or .parquet with a column or key `uri`",
         dest="sources",

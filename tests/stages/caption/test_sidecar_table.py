@@ -51,9 +51,9 @@ def test_a_shared_sidecar_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "a.json").write_text('{"x": 1}')
     opened: list[str] = []
 
-    def watched(uri: str) -> object:
+    def watched(uri: str, expected_version: str | None = None) -> object:
         opened.append(uri)
-        return open_source(uri)
+        return open_source(uri, expected_version=expected_version)
 
     monkeypatch.setattr("curator.storage.sidecar_files.open_source", watched)
     uris = [str(tmp_path / name) for name in ("a.mov", "a.mp4")]

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from captioned import work_here
 from counted_rows import RECIPE, WithRows, rows_of, stages, write_csv, write_films
+from made_mcaps import START_NS, TOPIC, write_json, write_ros2
 
 from curator.errors import RecipeError
 from curator.loading import ClipDataset
@@ -143,6 +144,27 @@ def test_one_table_in_nanoseconds_since_1970_with_lists(finished: WithRows, tmp_
     )
 
 
+def test_topics_of_logs_of_ros_2_and_in_json(finished: WithRows, tmp_path: Path) -> None:
+    """Pins stamps since 1970, and messages in no order."""
+    paths = sorted(path for path in finished.sources.iterdir() if path.suffix != ".csv")
+    lines = ["uri,started"]
+    for path in paths:
+        rows = [(START_NS + round(t_ms * 1e6), number) for t_ms, number, _ in rows_of(path)]
+        write = write_json if path.stem == "long" else write_ros2
+        write(tmp_path / f"{path.stem}.mcap", rows)
+        lines.append(f"{path},{START_NS}")
+    (tmp_path / "takes.csv").write_text("\n".join(lines))
+    place = replace(finished, sources=tmp_path / "takes.csv", out=tmp_path / "out")
+    place.run(
+        stages(
+            table=str(tmp_path / "{stem}.mcap"), topic=TOPIC, time="header.stamp", unit="ns",
+            columns=["position"], first_frame="meta.started",
+        )
+    )  # fmt: skip
+    n_clips = len(place.clips())
+    assert place.counted(n_clips, members={"rows": {"columns": "position"}}) == (n_clips, 0)
+
+
 def test_one_table_with_paths_beside_it(finished: WithRows, tmp_path: Path) -> None:
     table = finished.sources.parent / "all.csv"
     with table.open("w", newline="") as file:
@@ -160,7 +182,7 @@ def test_one_table_with_paths_beside_it(finished: WithRows, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"table": "{stem}.xlsx"}, "expected a name that ends in .csv, .tsv or .parquet"),
+        ({"table": "{stem}.xlsx"}, "expected a name that ends in .csv, .tsv, .parquet or .mcap"),
         ({"table": "all.csv"}, "is the same for all sources; expected `source`"),
         ({"source": "file"}, "belongs to one source, and source: 'file'"),
         ({"source_value": "meta.take"}, "source_value without source"),
