@@ -64,6 +64,8 @@ _MOST_LOST_S = 2.0
 """Most seconds of frames that a source lost, of which a step can tell."""
 _LEAST_SHARE, _NEIGHBOURS = 0.3, 2
 """Least evidence of a block with so many neighbours on both sides, relative to the usual."""
+_WARY = 4
+"""Blocks that do not count next to blocks without support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -474,7 +476,14 @@ def _supported(gain_B: Floats) -> list[tuple[int, int]]:
     mean_B = np.convolve(gain_B, near, "same") / np.convolve(np.ones(len(gain_B)), near, "same")
     is_supported = mean_B >= _LEAST_SHARE * gain_B.mean()
     edges = np.flatnonzero(np.diff(np.concatenate([[0], is_supported.astype(np.int8), [0]])))
-    return [(int(begin), int(end) - 1) for begin, end in edges.reshape(-1, 2)]
+    runs = []
+    for begin, end in edges.reshape(-1, 2).tolist():
+        # Where support ends before the overlap does, the loss may be some blocks within.
+        first = begin + _WARY if begin > 0 else 0
+        last = end - 1 - _WARY if end < len(gain_B) else end - 1
+        if first <= last:
+            runs.append((first, last))
+    return runs
 
 
 def _path(gain_BL: Floats) -> NDArray[np.int_]:
