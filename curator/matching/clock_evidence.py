@@ -62,8 +62,10 @@ _STEP_S = 0.04
 """Smallest step of the lag that counts as lost frames."""
 _MOST_LOST_S = 2.0
 """Most seconds of frames that a source lost, of which a step can tell."""
-_LEAST_SHARE = 0.15
-"""Least evidence of the blocks at both ends of a span, relative to the usual."""
+_LEAST_SHARE, _NEIGHBOURS = 0.3, 2
+"""Least evidence of a block with so many neighbours on both sides, relative to the usual."""
+_WARY = 4
+"""Blocks that do not count next to blocks without support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +106,8 @@ class LagEvidence:
     by_series: Mapping[str, float]
     """Evidence of each series at the peak."""
     steps: tuple[LagStep, ...] = ()
-    first_s: float = 0.0
-    """Time of `a` from which on content supports the lag."""
-    last_s: float = 0.0
-    """Time of `a` up to which content supports the lag."""
+    spans: tuple[tuple[float, float], ...] = ()
+    """Spans of time of `a` in which content supports the lag."""
 
     @property
     def ratio(self) -> float:
@@ -441,10 +441,11 @@ def _along(
                     step_s=step_s,
                 )
             )
-    first, last = _supported(gain_BL[np.arange(len(path)), path])
-    span_s = votes.middle_s[first] - block_s / 2, votes.middle_s[last] + block_s / 2
-    return replace(found, steps=tuple(steps), first_s=float(span_s[0]),
-                   last_s=float(span_s[1]))  # fmt: skip
+    spans = [
+        (float(votes.middle_s[first]) - block_s / 2, float(votes.middle_s[last]) + block_s / 2)
+        for first, last in _supported(gain_BL[np.arange(len(path)), path])
+    ]
+    return replace(found, steps=tuple(steps), spans=tuple(spans))
 
 
 def _piece_lag(
@@ -465,13 +466,24 @@ def _vertex(values_L: Floats, at: int) -> float:
     return min(0.5, max(-0.5, 0.5 * (before - after) / bend)) if bend < 0 else 0.0
 
 
-def _supported(gain_B: Floats) -> tuple[int, int]:
-    """Returns the first and the last block of the run whose blocks support the lag."""
-    worth_B = gain_B - _LEAST_SHARE * gain_B.mean()
-    total = np.concatenate([[0.0], np.cumsum(worth_B)])
-    above = total - np.minimum.accumulate(total)
-    end = int(above.argmax())
-    return int(total[: end + 1].argmin()), max(0, end - 1)
+def _supported(gain_B: Floats) -> list[tuple[int, int]]:
+    """Returns the first and last block of each run of blocks that support the lag.
+
+    A block does if it and its neighbours have a share of the usual gain: where frames are lost and
+    no step was found, they have none.
+    """
+    near = np.ones(2 * _NEIGHBOURS + 1)
+    mean_B = np.convolve(gain_B, near, "same") / np.convolve(np.ones(len(gain_B)), near, "same")
+    is_supported = mean_B >= _LEAST_SHARE * gain_B.mean()
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_supported.astype(np.int8), [0]])))
+    runs = []
+    for begin, end in edges.reshape(-1, 2).tolist():
+        # Where support ends before the overlap does, the loss may be some blocks within.
+        first = begin + _WARY if begin > 0 else 0
+        last = end - 1 - _WARY if end < len(gain_B) else end - 1
+        if first <= last:
+            runs.append((first, last))
+    return runs
 
 
 def _path(gain_BL: Floats) -> NDArray[np.int_]:

@@ -32,7 +32,7 @@ _FRAMES = 0.5
 _ROUNDS = 3
 _CERTAIN = 2.0
 """Standard deviations of a residual."""
-_EXTENDED_S = 3.0
+_EXTENDED_S = 1.0
 """Seconds before and after its support for which a lag still counts."""
 _DRIFT_FLOOR = 3e-6
 
@@ -117,10 +117,8 @@ class Clock:
     middle_s: float
     offset_error_s: float
     drift_error: float
-    first_s: float
-    """Source time from which on content supports the clock."""
-    last_s: float
-    """Source time up to which content supports the clock."""
+    spans: tuple[tuple[float, float], ...]
+    """Spans of source time in which content supports the clock; they may overlap."""
     lost: tuple[LostFrames, ...] = ()
 
     def common_s(self, source_s: Floats) -> Floats:
@@ -141,7 +139,10 @@ class Clock:
         Infinite where content does not support the clock, and near a loss of frames, whose moment
         is known to a few seconds only.
         """
-        if start_s < self.first_s - _EXTENDED_S or end_s > self.last_s + _EXTENDED_S:
+        if not any(
+            first - _EXTENDED_S <= start_s and end_s <= last + _EXTENDED_S
+            for first, last in self.spans
+        ):
             return math.inf
         if any(start_s < loss.last_s and end_s > loss.first_s for loss in self.lost):
             return math.inf
@@ -225,7 +226,7 @@ def common_clock(
         for name in stale:
             whole[name] = sources[name].with_losses([(of.at_s, of.lost_s) for of in losses[name]])
     frame_s = {name: sources[name].frame_s for name in names}
-    return _joined(names, found, frame_s, losses, {n: sources[n].duration_s for n in names})
+    return _joined(names, found, frame_s, losses)
 
 
 def _add_losses(
@@ -317,7 +318,6 @@ def _joined(
     found: Mapping[tuple[str, str], LagEvidence],
     frame_s: Mapping[str, float],
     losses: Mapping[str, Sequence[LostFrames]],
-    duration_s: Mapping[str, float],
 ) -> GroupClock:
     refusals = {p: _refusal(found.get(p), p, frame_s) for p in combinations(names, 2)}
     joins = {p: found[p] for p, refusal in refusals.items() if refusal is None}
@@ -342,15 +342,18 @@ def _joined(
     clocks = {}
     if group:
         for name in group:
-            first_s, last_s = _span(name, own)
             offset_s, drift, offset_error_s, drift_error, middle_s = solution[name]
             lost = tuple(losses[name])
-            first_s, last_s = _without_losses(lost, np.array([first_s, last_s])).tolist()
+            spans = _without_losses(lost, np.array(_spans(name, own))).tolist()
             clocks[name] = Clock(
-                offset_s=offset_s, drift=drift, middle_s=middle_s, offset_error_s=offset_error_s,
-                drift_error=drift_error, first_s=max(0.0, first_s),
-                last_s=min(duration_s[name], last_s), lost=lost,
-            )  # fmt: skip
+                offset_s=offset_s,
+                drift=drift,
+                middle_s=middle_s,
+                offset_error_s=offset_error_s,
+                drift_error=drift_error,
+                spans=tuple((first, last) for first, last in spans),
+                lost=lost,
+            )
     for name in names:
         if name not in clocks and name not in refused:
             refused[name] = _nearest(name, refusals, found)
@@ -414,14 +417,14 @@ def _solved(
     return solution, list(joins)[worst], float(misfit[worst])
 
 
-def _span(name: str, joins: Mapping[tuple[str, str], LagEvidence]) -> tuple[float, float]:
-    """Returns the time in which any pair supports the clock of a source, losses inserted."""
+def _spans(name: str, joins: Mapping[tuple[str, str], LagEvidence]) -> list[tuple[float, float]]:
+    """Returns spans in which a pair supports the clock of a source, losses inserted."""
     spans = []
     for (a, b), pair in joins.items():
         if name in (a, b):
-            ends = np.array([pair.first_s, pair.last_s])
-            spans.append(ends if name == a else ends + pair.lag_s)
-    return float(min(s[0] for s in spans)), float(max(s[1] for s in spans))
+            later_s = 0.0 if name == a else pair.lag_s
+            spans += [(first + later_s, last + later_s) for first, last in pair.spans]
+    return sorted(spans)
 
 
 def _nearest(
