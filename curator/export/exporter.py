@@ -36,6 +36,7 @@ FORMATS: Mapping[str, str] = {
     "cogvideo": "curator.export.video_folders:CogVideo",
     "mds": "curator.export.mds:Mds",
     "lerobot": "curator.export.lerobot:LeRobot",
+    "cameras": "curator.export.camera_tars:CameraTars",
     "parquet": "curator.export.parquet_table:ParquetTables",
     "frames": "curator.export.frame_tars:FrameTars",
     "energon": "curator.export.tar_indexes:Energon",

@@ -26,6 +26,14 @@ def group_texts(clips: Any) -> pa.Array | None:  # noqa: ANN401 - a table or a c
     return pa.chunked_array(column.cast(pa.string())).combine_chunks()
 
 
+def moment_numbers(clips: Any) -> Numbers | None:  # noqa: ANN401 - a table or a corpus
+    """Returns a number for the moment of each clip, -1 for none; None if no clip has a moment."""
+    if "moment" not in clips.column_names:
+        return None
+    moments = clips["moment"]
+    return None if moments.null_count == len(moments) else _numbers(moments.combine_chunks())
+
+
 @dataclass(frozen=True, slots=True)
 class ClipGroups:
     """Groups and sources of clips as numbers, int64 [N]; group -1 is none."""

@@ -61,9 +61,9 @@ class Camera:
         own = common + self.start_s if self.clock is None else self.clock.source_s(common)
         return TimeSpan(*own.tolist())
 
-    def residual_s(self, at: TimeSpan) -> float | None:
-        """Returns the bound of the clock's error in a span of the source; None if it is given."""
-        return None if self.clock is None else self.clock.residual_at(*at)
+    def residual_s(self, at: TimeSpan) -> float:
+        """Returns the bound of its clock's error in a span of the source; 0 if it is given."""
+        return 0.0 if self.clock is None else self.clock.residual_at(*at)
 
     def takes(self, config: ProposeConfig) -> list[tuple[float, float]]:
         """Returns its takes as spans of common time."""
@@ -100,6 +100,11 @@ def moments_of(
             for name, moment in _moment(group, part, {n: cameras[n] for n in shown_by}):
                 made[name].append(moment)
     return {name: sorted(own, key=lambda moment: moment.at) for name, own in made.items()}
+
+
+def _bound_s(residuals: Iterable[float]) -> float:
+    """Returns the bound of the error between any two cameras."""
+    return math.hypot(*sorted(residuals)[-2:])
 
 
 _Part = tuple[float, float, WindowConfig | None]
@@ -141,8 +146,12 @@ def _moment(group: str, part: _Part, cameras: Mapping[str, Camera]) -> Iterator[
     size = None if window is None else (window.frames, window.rate)
     spans = {name: camera.span(start_s, end_s) for name, camera in cameras.items()}
     residuals = {name: cameras[name].residual_s(at) for name, at in spans.items()}
+    aligned = sorted(cameras, key=lambda name: residuals[name])
     most_s = _RESIDUAL * max(camera.frame_s for camera in cameras.values())
-    aligned = [name for name, r in residuals.items() if r is None or r <= most_s]
+    while len(aligned) > 1 and _bound_s(residuals[name] for name in aligned) > most_s:
+        aligned.pop()
+    is_given = len(aligned) == 1 or all(camera.clock is None for camera in cameras.values())
+    residual_s = None if is_given else _bound_s(residuals[name] for name in aligned)
     ids = ",".join(sorted(cameras[name].track.source_id for name in aligned))
     text = f"{group}:{ids}:{start_s:.6f}:{end_s:.6f}:{size}"
     moment = hashlib.sha256(text.encode()).hexdigest()[:_NAME_DIGITS]
@@ -154,7 +163,7 @@ def _moment(group: str, part: _Part, cameras: Mapping[str, Camera]) -> Iterator[
                     at=at,
                     name=moment,
                     n_cameras=len(aligned),
-                    residual_s=residuals[name],
+                    residual_s=residual_s,
                     size=size,
                 ),
             )

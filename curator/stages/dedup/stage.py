@@ -33,7 +33,7 @@ from curator.stages.dedup.retention import (
     divisions,
     dropped_clips,
 )
-from curator.tables.clip_groups import AreViews, ClipGroups, group_texts
+from curator.tables.clip_groups import AreViews, ClipGroups, group_texts, moment_numbers
 from curator.tables.clip_rank import criterion, rank_order
 from curator.tables.duplicate_pairs import PAIRS, NearDuplicatePairs, Pair
 from curator.tables.parts import with_column
@@ -114,6 +114,9 @@ class DedupStage(CorpusStage[DedupConfig]):
         is_window = np.zeros(len(ids), np.bool_)
         if windows is not None:
             pairs, is_window = pairs.without(windows.are_views), windows.size > 0
+        # Cameras of a moment have the same frames, so a clip of one is not divided.
+        moments = moment_numbers(corpus)
+        is_window = is_window if moments is None else is_window | (moments >= 0)
         pairs = pairs.without_cameras(corpus, stored.places, places)
         is_left, is_removed = np.ones(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
         rejected, partly = [], set[int]()
@@ -420,16 +423,22 @@ def _seen_from(pairs: pa.Table, is_first: NDArray[np.bool_]) -> pa.Table:
 
 
 def _ranked(corpus: Corpus, config: DedupConfig, windows: WindowSpans | None) -> Ranked:
-    """Ranks clips; windows have the rank of their take.
+    """Ranks clips; windows have the rank of their take, and clips of cameras that of their moment.
 
     Ranks of single windows would alternate between two copies of a take. Of both, windows would
-    stay that others show by halves.
+    stay that others show by halves. In the same way, two copies of a moment would both be left
+    without some of their cameras.
     """
     # A clip marked `keep` ranks above all others with the same footage.
     is_marked = corpus.marked("keep", corpus["clip_id"]).astype(np.float64)
     order = rank_order([is_marked, *(criterion(corpus, name) for name in config.prefer)])
-    if windows is not None:
-        take, rank = windows.takes(), np.argsort(order)
+    moments = moment_numbers(corpus)
+    if windows is not None or moments is not None:
+        rank = np.argsort(order)
+        take = np.arange(len(order)) if windows is None else windows.takes()
+        if moments is not None:
+            take = np.where(moments >= 0, moments + take.max(initial=0) + 1, take)
+            take = np.unique(take, return_inverse=True)[1].reshape(-1)
         mean_rank = np.bincount(take, rank) / np.maximum(np.bincount(take), 1)
         order = np.lexsort((rank, take, mean_rank[take], -is_marked))
     return Ranked(

@@ -263,6 +263,7 @@ def sample_metadata(
         "tags": list(clip.tags or ()),
         **{name: _rounded(getattr(clip, name)) for name in FITTED},
         **(window if window["window_frames"] is not None else {}),
+        **({"moment": _moment(clip)} if clip.moment is not None else {}),
         # The member of a video is always `mp4`.
         **({"format": clip.format} if format_of(clip.format) != "mp4" else {}),
         "crop": None if clip.crop_x is None else crop,
@@ -272,6 +273,15 @@ def sample_metadata(
         **({"meta": meta} if meta else {}),
         **({"columns": columns} if columns else {}),
         "models": {"shots": transnet_model_name(), "scene": SCENE_MODEL},
+    }
+
+
+def _moment(clip: Clip) -> dict[str, Any]:
+    return {
+        "name": clip.moment,
+        "cameras": clip.moment_cameras,
+        "offset_s": _rounded(clip.moment_offset_s),
+        "residual_s": _rounded(clip.moment_residual_s),
     }
 
 
