@@ -85,7 +85,7 @@ def score(folder: Path) -> None:
             n_wrong[kind] += error > 1
             first_frames.append(abs(starts[0] - starts[1]) / frame_s)
     print(
-        "| kind | clips | of refused cameras | pairs of one moment | within half a frame | off by more than one |"
+        "| kind | clips | not aligned | pairs of one moment | within half a frame | over a frame |"
     )
     print("|---|---|---|---|---|---|")
     for kind in clips_of:

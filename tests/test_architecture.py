@@ -59,8 +59,8 @@ LAYERS = (
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(p for p in ROOT.rglob("*.py") if "pipelines" not in p.parts)
 STAGES = (
-    "scan", "analyze", "propose", "filter", "dedup", *OPTIONAL, "select", "caption", "cut", "shard",
-    "commit",
+    "scan", "analyze", "propose", "filter", "dedup", *OPTIONAL, "select", "cameras", "caption",
+    "cut", "shard", "commit",
 )  # fmt: skip
 STAGE_CONTRACTS = {
     "GraphStage", "Stage", "Annotator", "CorpusStage", "ClipFilter", "ItemStage",

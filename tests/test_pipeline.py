@@ -14,8 +14,8 @@ from curator.stages import OPTIONAL
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 BUILT_IN = [
-    "scan", "analyze", "propose", "filter", "dedup", *OPTIONAL, "select", "cut", "caption", "shard",
-    "commit",
+    "scan", "analyze", "propose", "filter", "dedup", *OPTIONAL, "select", "cameras", "cut",
+    "caption", "shard", "commit",
 ]  # fmt: skip
 BLUR = "blur_regions:BlurRegions"
 REGIONS = "config: {regions: [[0, 0, 1, 0.5]]}"
@@ -40,9 +40,9 @@ def test_built_in_and_own_stages_come_in_their_order() -> None:
     first = names("stages=[blocklist:Blocklist]")
     assert first[first.index("blocklist") :][:2] == ["blocklist", "select"]
     after = names("stages=[{use: blocklist:Blocklist, after: select}]")
-    assert after[after.index("select") :][:3] == ["select", "blocklist", "cut"]
+    assert after[after.index("select") :][:3] == ["select", "blocklist", "cameras"]
     blurred = names(f"stages=[{{use: {BLUR}, {REGIONS}}}]")
-    assert blurred[blurred.index("select") :][:4] == ["select", "blur", "cut", "caption"]
+    assert blurred[blurred.index("select") :][:5] == ["select", "cameras", "blur", "cut", "caption"]
     assert names("stages=[{use: select, before: dedup}]")[3:6] == ["filter", "select", "dedup"]
     moved = names("stages=[blocklist:Blocklist, {use: select, before: dedup}]")
     assert moved[3:7] == ["filter", "blocklist", "select", "dedup"]
@@ -172,7 +172,7 @@ def test_fingerprints_follow_what_a_stage_depends_on() -> None:
     """Pins that a bound invalidates no track and no clip, and a setting of the cut no track."""
     base, bound = fingerprints(), fingerprints("filters.motion.min=0.5")
     assert {name for name in base if base[name] != bound[name]} == {
-        "filter", "dedup", *OPTIONAL, "select",
+        "filter", "dedup", *OPTIONAL, "select", "cameras",
     }  # fmt: skip
     crf = fingerprints("cut.crf=30")
     assert {name for name in base if base[name] != crf[name]} == {"cut"}

@@ -18,9 +18,9 @@ from curator.runs.measuring import analysis_of, measure_lost
 from curator.runs.run_context import RunContext
 from curator.stage import Resources
 from curator.stages.cameras.config import CamerasConfig
-from curator.stages.cameras.moment_list import Camera, moments_of
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.manifest_spans import divided
+from curator.stages.propose.moment_list import Camera, moments_of
 from curator.stages.propose.shot_boundaries import find_shots
 from curator.storage.metadata_columns import GROUP
 from curator.tables.source_table import SourceTable
@@ -91,7 +91,7 @@ def aligned(run: RunContext, sources: Sequence[SourceRef], table: SourceTable) -
     ]
     step = Step(
         make=Aligning,
-        settings={"tracks": tracks, "propose": run.recipe.propose, "cameras": run.recipe.cameras},
+        settings={"tracks": tracks, "config": run.recipe.propose, "cameras": run.recipe.cameras},
         resources=Resources(cpus=1),
         names=(run.graph.writer("candidates").name,),
     )
@@ -155,8 +155,8 @@ def _groups(
 class Aligning:
     """The step of a worker that finds the moments of a group."""
 
-    def __init__(self, tracks: TrackParts, propose: ProposeConfig, cameras: CamerasConfig) -> None:
-        self._tracks, self._propose, self._cameras = tracks, propose, cameras
+    def __init__(self, tracks: TrackParts, config: ProposeConfig, cameras: CamerasConfig) -> None:
+        self._tracks, self._config, self._cameras = tracks, config, cameras
 
     def __call__(self, unit: CameraGroup) -> AlignedGroup:
         """Returns the moments of all cameras with a clock."""
@@ -179,7 +179,7 @@ class Aligning:
                 continue
             span = unit.spans[name]
             shots, within = divided(
-                track, find_shots(track, self._propose), items[name].source.spans
+                track, find_shots(track, self._config), items[name].source.spans
             )
             if span is not None:
                 shots = [s for s, of in zip(shots, within, strict=True) if of == span]
@@ -189,7 +189,7 @@ class Aligning:
                 clock=None if found is None else found.clocks[name],
                 start_s=0.0 if span is None else span.start_s,
             )
-        moments = moments_of(unit.name, cameras, self._propose) if cameras else {}
+        moments = moments_of(unit.name, cameras, self._config) if cameras else {}
         clocks = {name: json.dumps({"refused": why}) for name, why in refused.items()}
         for name, camera in cameras.items():
             own = (

@@ -1,5 +1,7 @@
 """Manifests with spans and groups, from their rows to clips, tables, splits and duplicates."""
 
+import hashlib
+import json
 import re
 import shutil
 from fractions import Fraction
@@ -7,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import webdataset
 from film_makers import write_video
 from film_shots import moving_texture
 from place import SHORT, Place
 
 from curator.cli import main
-from curator.tools.commands.arguments import EXIT_USAGE
+from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 
 FPS = Fraction(25)
 HEAD = "uri,start_s,end_s,group,task\n"
@@ -132,3 +135,69 @@ def test_a_span_behind_the_end_is_noted(finished: Spanned, tmp_path: Path) -> No
     place.of("2.mp4,0,2,a,b\n2.mp4,9,12,a,c\n", "late.csv").run()
     assert place.table("sources")[0]["notes"] == ["span_outside"]
     assert place.found() == [("2.mp4", 0, 50, "a", "b")]
+
+
+def rigged(finished: Spanned, out: Path, name: str, rows: str, *settings: str) -> Spanned:
+    (finished.sources / name).write_text(rows)
+    place = Spanned(finished.sources / name, out)
+    place.run("cameras.clock=given", *settings)
+    return place
+
+
+def test_cameras_are_cut_at_the_same_instants_and_exported_together(
+    finished: Spanned, tmp_path: Path
+) -> None:
+    """Pins moments of spans and of whole sources, their columns, samples, and tars by camera."""
+    place = rigged(finished, tmp_path / "out", "rig.csv", HEAD + EPISODES)
+    found: dict[str, list[tuple[str, int, int]]] = {}
+    for row in place.table("clips"):
+        if row["moment"] is not None:
+            name = Path(row["source_uri"]).name
+            at = (name, row["start_frame"], row["end_frame"])
+            found.setdefault(row["moment"], []).append(at)
+            assert row["moment_offset_s"] == 0
+            assert row["moment_residual_s"] is None
+    assert sorted(map(sorted, found.values())) == [
+        [("0.mp4", 0, 50), ("1.mp4", 0, 50)], [("0.mp4", 50, 100), ("1.mp4", 50, 100)],
+        [("1.mp4", 100, 150)],
+    ]  # fmt: skip
+    clips = {row["source_uri"]: row for row in place.table("clips")}
+    assert clips[str(finished.sources / "2.mp4")]["moment_cameras"] is None
+    command = ["export", str(place.out), str(tmp_path / "cams"), "--format", "cameras"]
+    assert main(command) == EXIT_OK
+    tars = [str(path) for path in (tmp_path / "cams").rglob("*.tar")]
+    samples = list(webdataset.WebDataset(tars, shardshuffle=False))
+    both = [sample for sample in samples if "0.mp4" in sample]
+    assert len(both) == 2
+    for sample in both:
+        fields = json.loads(sample["json"])["cameras"]
+        for camera in ("0", "1"):
+            assert (
+                hashlib.sha256(sample[f"{camera}.mp4"]).hexdigest() == fields[camera]["mp4_sha256"]
+            )
+        assert fields["0"]["n_frames"] == fields["1"]["n_frames"] == 50
+
+
+def test_a_moment_is_kept_whole_or_not_at_all(finished: Spanned, tmp_path: Path) -> None:
+    """Pins that a rule that rejects one camera rejects the other of the same moment alone."""
+    rows = "uri,group,grade\n0.mp4,r,1\n1.mp4,r,2\n2.mp4,,2\n"
+    place = rigged(finished, tmp_path / "out", "grades.csv", rows, "filters.meta.grade.min=2")
+    reasons = {
+        (Path(row["source_uri"]).name, row["start_frame"]): row["reason"]
+        for row in place.table("clips")
+    }
+    assert reasons["1.mp4", 0] == "incomplete_moment"
+    assert reasons["0.mp4", 0] == "meta.grade_too_low"
+    assert reasons["2.mp4", 0] is None
+
+
+def test_cameras_without_common_content_are_refused_with_the_reason(
+    finished: Spanned, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (finished.sources / "far.csv").write_text("uri,group\n0.mp4,r\n2.mp4,r\n")
+    place = Spanned(finished.sources / "far.csv", tmp_path / "out")
+    place.run("cameras.clock=content", "analyze.activity=true")
+    assert {row["reason"] for row in place.table("clips")} == {"not_aligned"}
+    clocks = [json.loads(row["clock"])["refused"] for row in place.table("sources")]
+    assert all("0.mp4" in why and "no_common_series" in why for why in clocks)
+    assert "without a common clock" in caplog.text

@@ -13,7 +13,8 @@ rotation_deg: int16;
 pixel_aspect: string; duration_s: double; n_frames: int64; fps: double; is_vfr: bool; is_hdr:
 bool; is_interlaced: bool; has_audio: bool; header_duration_s: double; header_n_frames: int64;
 n_decode_errors: int32; n_shots: int32; n_clips: int32; n_kept: int32; generation: int32;
-spans: string; notes: list<item: string>; outcome: string; error_stage: string; error_code: string;
+spans: string; clock: string; notes: list<item: string>; outcome: string; error_stage: string;
+error_code: string;
 error_message: string
 """
 MEASURED = """
@@ -43,11 +44,15 @@ caption_failure: string; caption_alignment: double; bucket: string; shard: strin
 mp4_offset: int64; mp4_bytes: int64; mp4_sha256: string; cut_fingerprint: string; cut_mode:
 string; format: string; copy_frames: int32; crf: int32; audio: string; scale_factor: double;
 cropped_share: double; rate_factor: double; repeated_share: double; window_frames: int32;
-window_fps: double; span_start_s: double; span_end_s: double
+window_fps: double; span_start_s: double; span_end_s: double;
+moment: string; moment_cameras: int32;
+moment_offset_s: double; moment_residual_s: double
 """
 CANDIDATES = f"{MEASURED} content_type: string; tags: list<item: string>; "
 CANDIDATES += "rate_factor: double; repeated_share: double; window_frames: int32; "
-CANDIDATES += "window_fps: double; span_start_s: double; span_end_s: double; seconds: double"
+CANDIDATES += "window_fps: double; span_start_s: double; span_end_s: double; "
+CANDIDATES += "moment: string; moment_cameras: int32; moment_offset_s: double; "
+CANDIDATES += "moment_residual_s: double; seconds: double"
 CUTS = """
 clip_id: string; cut_mode: string; format: string; copy_frames: int32; crf: int32; audio: string;
 start_frame: int64; end_frame: int64; start_s: double; end_s: double; start_pts: int64;

@@ -68,7 +68,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """
 
     name = "propose"
-    version = 14
+    version = 15
     phase = Phase.MEASURE
     scope = Scope.SOURCE
     reads = ("tracks",)
