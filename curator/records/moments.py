@@ -49,16 +49,19 @@ class Rig:
         moments: The clips to make of it, in order.
         spans: Its spans that are of groups of cameras; clips of its other spans are made as of
             other sources. Empty for the whole source.
+        clock: Its clock as JSON, for the column `clock` of `sources`.
         refusal: Why it has no common clock with the others; None if it has.
     """
 
     moments: tuple[Moment, ...] = ()
     spans: tuple[TimeSpan, ...] = ()
+    clock: str
     refusal: str | None = None
 
     def key(self) -> list[Any]:
         """Returns values that are equal for equal clips."""
         return [
+            self.clock,
             self.refusal is None,
             self.spans,
             *(list(asdict(moment).values()) for moment in self.moments),

@@ -33,19 +33,6 @@ _FEW_GROUPS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlignedSources:
-    """Sources with the moments of their groups.
-
-    Attributes:
-        sources: All sources, in order.
-        clocks: By address, the column `clock` of the sources that are cameras of a group.
-    """
-
-    sources: list[SourceRef]
-    clocks: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CameraGroup:
     """A group to align: its name, and by source id the track and the span of each camera."""
 
@@ -63,7 +50,7 @@ class AlignedGroup:
     refused: Mapping[str, str]
 
 
-def aligned(run: RunContext, sources: Sequence[SourceRef], table: SourceTable) -> AlignedSources:
+def aligned(run: RunContext, sources: Sequence[SourceRef], table: SourceTable) -> list[SourceRef]:
     """Returns sources with the moments of their groups; analyzes the sources of groups first.
 
     Groups are those of the manifest; a group with one source has no moments. A source whose spans
@@ -73,7 +60,7 @@ def aligned(run: RunContext, sources: Sequence[SourceRef], table: SourceTable) -
     of = {str(source.source_id): source for source in sources}
     members = [of[name] for name in dict.fromkeys(n for spans in groups.values() for n in spans)]
     if not members:
-        return AlignedSources(sources=list(sources), clocks={})
+        return list(sources)
     measure_lost(run, members)
     tracks = analysis_of(run, run.log).tracks
     parts, failed = tracks.stored({str(member.source_id) for member in members})
@@ -118,14 +105,12 @@ def aligned(run: RunContext, sources: Sequence[SourceRef], table: SourceTable) -
         name: Rig(
             moments=tuple(sorted(moments[name], key=lambda m: m.at)),
             spans=tuple(covered[name]),
+            clock=clock,
             refusal=refused.get(name),
         )
-        for name in clocks
+        for name, clock in clocks.items()
     }
-    return AlignedSources(
-        sources=[replace(s, rig=rigs.get(str(s.source_id))) for s in sources],
-        clocks={of[name].uri: clock for name, clock in clocks.items()},
-    )
+    return [replace(s, rig=rigs.get(str(s.source_id))) for s in sources]
 
 
 def _groups(

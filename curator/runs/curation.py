@@ -125,7 +125,7 @@ class Run:
             # Sources of earlier runs stay if this run does not name them.
             run.log.counts[CARRIED] = carry(earlier, self._sources, run.metadata)
         self._check_metadata()
-        generations = Generations.of(self._sources, earlier, run.recipe.run)
+        generations = Generations.of(self._sources, earlier, run.recipe.run, run.metadata)
         if run.recipe.run.mode == "growing":
             return self._grown(generations, earlier)
         drop_check.after_scan(self._sources)

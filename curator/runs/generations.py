@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from curator.fingerprints import fingerprint
 from curator.pipeline import Graph
@@ -19,6 +20,7 @@ from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX, is_metadata
 from curator.tables.checksums import read_parquet
+from curator.tables.clip_groups import group_texts
 from curator.tables.out_layout import listed
 from curator.tables.output_format import existing
 from curator.tables.schemas import SOURCES_SCHEMA
@@ -63,9 +65,18 @@ class Generations:
         return (numbers.index(number) + 1, len(numbers)) if number in numbers else (1, 1)
 
     @classmethod
-    def of(cls, sources: SourceTable, earlier: pa.Table, config: RunConfig) -> "Generations":
+    def of(
+        cls,
+        sources: SourceTable,
+        earlier: pa.Table,
+        config: RunConfig,
+        metadata: SourceMetadata,
+    ) -> "Generations":
         """Numbers the sources of a run; `earlier` has the rows of `sources` of the last run."""
         contents = sources.by_content()
+        groups = group_texts(metadata.joined(contents, "uri"))
+        if groups is not None:
+            contents = contents.append_column("group", groups)
         numbers = numbered(contents, earlier, config)
         sources.set_generations(numbers)
         is_known = pc.is_in(numbers["source_id"], value_set=earlier["source_id"])
@@ -208,10 +219,11 @@ def _of_captions(
 def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Table:
     """Puts contents into generations; returns `source_id` and `generation` of each, from 1.
 
-    Contents of earlier runs keep their generation. New contents follow in the order of their ids.
+    Contents of earlier runs keep their generation. New contents follow in the order of their ids,
+    and those of one group together.
 
     Args:
-        contents: Each content once, with `source_id` and `seconds`.
+        contents: Each content once, with `source_id` and `seconds`, and perhaps with `group`.
         earlier: `source_id` and `generation` of contents of earlier runs; null counts as 1.
         config: Sets the mode and the length of a generation.
     """
@@ -222,7 +234,7 @@ def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Tab
     generation_of = (
         pc.fill_null(numbers.take(rows), 0).to_numpy(zero_copy_only=False).astype(np.int32)
     )
-    new = np.flatnonzero(generation_of == 0)
+    new, last = _by_group(contents, np.flatnonzero(generation_of == 0))
     number = int(generation_of.max(initial=0))
     is_growing = config.mode == "growing"
     lengths = np.bincount(generation_of, weights=seconds, minlength=number + 1)
@@ -243,6 +255,7 @@ def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Tab
         limit = limit_s(number)
         ends = lengths[number] + np.cumsum(seconds[new[place:]])
         n = int(np.searchsorted(ends, limit)) + 1
+        n = last[min(place + n, len(new)) - 1] + 1 - place
         rest_s = float(seconds[new[place + n :]].sum())
         if rest_s < _SHORT * limit:
             n = len(new) - place
@@ -250,3 +263,23 @@ def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Tab
         lengths[number] += float(seconds[new[place : place + n]].sum())
         place += n
     return pa.table({"source_id": ids, "generation": pa.array(generation_of, pa.int32())})
+
+
+def _by_group(
+    contents: pa.Table, new: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns rows with those of one group together, and for each place that of its group's end.
+
+    A group has the place of its first row.
+    """
+    places = np.arange(len(new))
+    if "group" not in contents.column_names:
+        return new, places
+    names = contents["group"].take(pa.array(new)).to_pylist()
+    first: dict[str, int] = {}
+    of = np.array(
+        [n if name is None else first.setdefault(name, n) for n, name in enumerate(names)], np.int64
+    )
+    order = np.argsort(of, kind="stable")
+    last = np.searchsorted(of[order], of[order], "right") - 1
+    return new[order], last.astype(np.int64)

@@ -218,7 +218,8 @@ class GenerationRun:
             self._sources.count_anew()
         sources = list(self._sources.to_analyze(self._scope.generation))
         if self._recipe.cameras.enabled:
-            sources = self._aligned(sources, first.step)
+            with self._log.timed(first.step):
+                sources = aligned(self._run, sources, self._sources)
         if self._may_cut_ahead(sources):
             self._ahead = {str(source.source_id): source for source in sources}
         with self._log.timed(first.step):
@@ -230,13 +231,6 @@ class GenerationRun:
                 self._log,
                 all_=self._is_whole,
             )
-
-    def _aligned(self, sources: Sequence[SourceRef], step: str) -> list[SourceRef]:
-        """Returns the sources with the moments of their groups of cameras."""
-        with self._log.timed(step):
-            found = aligned(self._run, sources, self._sources)
-        self._sources.revise([{"uri": uri, "clock": clock} for uri, clock in found.clocks.items()])
-        return found.sources
 
     def _add_candidates(self, proposed: ProposedUnit) -> None:
         self._sources.measured(proposed.sources)

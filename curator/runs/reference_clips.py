@@ -140,7 +140,7 @@ def _kept(store: Store, summary: Mapping[str, Any]) -> pa.Table:
     """Returns `clip_id`, and the group if there is one, of the kept clips of an output."""
     kept = [pa.table({"clip_id": pa.array([], pa.string())})]
     for name in summary["tables"]["clips"]:
-        block = read_parquet(store, name, ["clip_id", "decision", GROUP])
+        block = read_parquet(store, name, ["clip_id", "decision"], optional=[GROUP])
         kept.append(block.filter(pc.equal(block["decision"], "kept")).drop_columns("decision"))
     return pa.concat_tables(kept, promote_options="permissive")
 

@@ -125,9 +125,18 @@ def opened_json(data: bytes, name: str) -> dict[str, Any]:
     return value
 
 
-def read_parquet(store: Store, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Reads all bytes of a Parquet object, and returns some columns; raises as `read_json`."""
-    return _tried(store, name, lambda: _opened_parquet(store.read(name), name, columns))
+def read_parquet(
+    store: Store,
+    name: str,
+    columns: Sequence[str] | None = None,
+    *,
+    optional: Sequence[str] = (),
+) -> pa.Table:
+    """Reads all bytes of a Parquet object, and returns some columns; raises as `read_json`.
+
+    Columns of `optional` may be missing.
+    """
+    return _tried(store, name, lambda: _opened_parquet(store.read(name), name, columns, optional))
 
 
 def find_parquet(store: Store, name: str, columns: Sequence[str]) -> pa.Table | None:
@@ -209,14 +218,19 @@ def _find(store: Store, name: str, opened: Callable[[bytes], T]) -> T | None:
     return _tried(store, name, read)
 
 
-def _opened_parquet(data: bytes, name: str, columns: Sequence[str] | None) -> pa.Table:
+def _opened_parquet(
+    data: bytes, name: str, columns: Sequence[str] | None, optional: Sequence[str] = ()
+) -> pa.Table:
     start = len(data) - _footer_bytes(data[-_END:])
     if start < len(_MAGIC):
         raise ValueError("its footer is cut off")
     _metadata(data[start:], name, hashlib.sha256(memoryview(data)[:start]))
     # `pq.read_table` would make a dataset of the file, and take twice as long for a small file.
-    table = pq.ParquetFile(pa.BufferReader(data)).read(columns=columns)
-    table = table if columns is None else table.select(list(columns))
+    file = pq.ParquetFile(pa.BufferReader(data))
+    if columns is not None:
+        columns = [*columns, *(n for n in optional if n in file.schema_arrow.names)]
+    table = file.read(columns=columns)
+    table = table if columns is None else table.select(columns)
     return table.replace_schema_metadata(_without_seal(table.schema))
 
 

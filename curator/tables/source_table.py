@@ -33,12 +33,12 @@ _HELD = {
 """Types in memory of columns with another type in the written table."""
 _HEADER = (
     *(name for name in SCAN_SCHEMA.names if name not in ("time_base", "fps")),
-    "generation", "spans", "clock", "outcome",
+    "generation", "spans", "outcome",
 )  # fmt: skip
 _MEASURED = (
     "uri", "sha256", "width", "height", "rotation_deg", "pixel_aspect", "duration_s", "n_frames",
-    "fps", "is_vfr", "is_hdr", "is_interlaced", "n_decode_errors", "n_shots", "n_clips", "notes",
-    "outcome", "error_stage", "error_code", "error_message",
+    "fps", "is_vfr", "is_hdr", "is_interlaced", "n_decode_errors", "n_shots", "n_clips", "clock",
+    "notes", "outcome", "error_stage", "error_code", "error_message",
 )  # fmt: skip
 MEASURED_SCHEMA = pa.schema([SOURCES_SCHEMA.field(name) for name in ("source_id", *_MEASURED)])
 """The results of analyzing a source."""

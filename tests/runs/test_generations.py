@@ -344,6 +344,10 @@ def test_contents_get_numbers_by_length_and_keep_those_that_they_had() -> None:
     # A short rest joins the last one.
     assert numbers(numbered(contents(*[HOUR] * 5, HOUR / 2), NONE, growing)) == [1, 1, 2, 2, 3, 3]
     assert numbers(numbered(contents(HOUR).slice(1), NONE, growing)) == []
+    # A group is in one generation, at the place of its first content.
+    groups = pa.array([None, "a", None, "b", "a", None, "b"])
+    found = numbered(contents(*[HOUR] * 7).append_column("group", groups), NONE, growing)
+    assert numbers(found) == [1, 1, 2, 2, 1, 3, 2]
     # Exact generations are at least as long as all before.
     found = numbers(numbered(contents(*[HOUR] * 16), NONE, RunConfig(generation_hours=1)))
     assert [found.count(number) for number in sorted(set(found))] == [1, 1, 2, 4, 8]

@@ -140,6 +140,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         if rig is not None and rig.refusal is not None:
             moments = {span: UNALIGNED for span in spans}
         facts = _source_facts(track, uri, len(shots), len(spans))
+        facts["clock"] = None if rig is None else rig.clock
         if any(start == end for start, end in frames_of(track, named)):
             facts["notes"] = [*facts["notes"], str(Note.SPAN_OUTSIDE)]
         made = ProposedRows(
