@@ -88,6 +88,15 @@ class CameraTars(Exporter[CameraOptions, list[CameraClip]]):
         for number, group in enumerate(self._packed(complete)):
             self._write(job, split, number, group)
 
+    def finish(self, job: Job) -> None:
+        """Raises `UsageError` if no clip is of a complete moment."""
+        if not job.exported.n_records:
+            raise UsageError(
+                "no clip is of a moment whose cameras are all kept; cut clips of cameras at the "
+                "same instants by cameras.clock (docs/cameras.md), and see the reasons "
+                "not_aligned and incomplete_moment"
+            )
+
     def _camera(self, clip: ShardClip) -> str:
         fields = clip.fields
         named = (fields.get("meta") or {}).get(self.options.camera)

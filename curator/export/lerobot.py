@@ -24,6 +24,7 @@ from curator.family import FamilyError, FamilyVersion
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.media.scale import rgb_of
+from curator.storage.metadata_columns import PREFIX
 from curator.value_header import HeaderError
 
 VERSION = "v3.0"
@@ -48,6 +49,8 @@ class LeRobotOptions(ExporterOptions):
     """columns of the rows for observation.state, with commas (default: all others)"""
     action: str | None = None
     """columns of the rows for action, with commas (default: none)"""
+    task: str | None = None
+    """column of metadata with the task, such as task (default: the caption is the task)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,13 +170,27 @@ class LeRobot(Exporter[LeRobotOptions, list[Episode]]):
             job.exported.add(records=int(fields["n_frames"]))
             episodes.append(
                 Episode(
-                    file=len(episodes), task=clip.text, n_frames=int(fields["n_frames"]),
+                    file=len(episodes), task=self._task(clip), n_frames=int(fields["n_frames"]),
                     fps=Fraction(fields["fps_fraction"]),
                     size=(int(fields["width"]), int(fields["height"])), rows=rows,
                     pixels=Moments.of(_first_picture(clip).reshape(-1, 3) / 255),
                 )
             )  # fmt: skip
         return episodes
+
+    def _task(self, clip: ShardClip) -> str:
+        """Returns the task of a clip; raises `UsageError` if its metadata has none."""
+        name = self.options.task
+        if name is None:
+            return clip.text
+        meta = clip.fields.get("meta") or {}
+        value = meta.get(name.removeprefix(PREFIX))
+        if value is None:
+            raise UsageError(
+                f"--task {name}: clip {clip.key} has no such metadata, only {sorted(meta)}; name a "
+                "column that the manifest gives for all clips, or leave clips out by --where"
+            )
+        return str(value)
 
     def _values(self, job: Job, clip: ShardClip) -> NDArray[np.float32] | None:
         """Returns the rows of a clip, float32 [frames, n]."""

@@ -66,6 +66,8 @@ def _fault(message: str) -> str:
     """Returns what DuckDB says, without the statement around the condition."""
     if "LINE 2: )" in message:
         return "it ends too early"
+    if 'Referenced table "meta"' in message:
+        return 'it names no column `meta`: a column of metadata needs quotes, such as "meta.camera"'
     said, _, near = message.partition("\n\nLINE")[0].partition("\nCandidate bindings: ")
     if not near:
         return " ".join((said.partition(": ")[2] or said).split())[:200]

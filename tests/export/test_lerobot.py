@@ -106,6 +106,7 @@ def test_all_columns_are_the_state_by_default_and_exports_are_repeatable(
     [
         (["--state", "numbre"], "unknown column of the rows 'numbre'; did you mean 'number'"),
         (["--rows", "row", "--state", "number"], "unknown family 'row'"),
+        (["--task", "job"], "has no such metadata"),
     ],
 )
 def test_unknown_columns_are_refused(

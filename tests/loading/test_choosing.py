@@ -148,6 +148,7 @@ def test_conditions_and_views_choose_clips(tmp_path: Path) -> None:
     assert Counter(key in _column_of(tmp_path, 1, 3) for key in keys(parts)) == {True: 3, False: 2}
     for wrong, words in [
         ({"where": "no_column > 1"}, "no column 'no_column'"),
+        ({"where": "meta.camera = 1"}, 'needs quotes, such as "meta.camera"'),
         ({"where": "uri = 'none'"}, "nothing is left to read of 9 clips: condition 9 left out"),
         ({"view": "suny", "snapshot": None}, "unknown view 'suny'; did you mean 'sunny'"),
     ]:

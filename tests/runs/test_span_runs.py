@@ -178,6 +178,14 @@ def test_cameras_are_cut_at_the_same_instants_and_exported_together(
         assert fields["0"]["n_frames"] == fields["1"]["n_frames"] == 50
 
 
+def test_an_export_of_cameras_without_moments_names_the_setting(
+    finished: Spanned, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["export", str(finished.out), str(tmp_path / "cams"), "--format", "cameras"]
+    assert main(command) == EXIT_USAGE
+    assert "cameras.clock" in capsys.readouterr().err
+
+
 def test_a_moment_is_kept_whole_or_not_at_all(finished: Spanned, tmp_path: Path) -> None:
     """Pins that a rule that rejects one camera rejects the other of the same moment alone."""
     rows = "uri,group,grade\n0.mp4,r,1\n1.mp4,r,2\n2.mp4,,2\n"
