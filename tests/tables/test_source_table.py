@@ -1,5 +1,6 @@
 """The table of a run's sources: rows in any order, facts later, duplicates by content."""
 
+import json
 import random
 from typing import Any
 
@@ -131,3 +132,18 @@ def test_totals_count_all_and_a_generation_of_failures_is_none() -> None:
     assert (totals.n_bytes, totals.video_s) == (61, 3.0)
     shown = [row.uri for row in totals.failed]
     assert shown == [f"/{n:02}" for n in range(24)] + ["/x"]
+
+
+def test_copies_with_other_spans_are_told() -> None:
+    """Pins times alone, a copy of the whole file, and other sources with other spans."""
+    table = SourceTable()
+    table.add_probes(
+        probes(*(probe(uri, uri[1:2]) for uri in ("/a", "/a1", "/a2", "/a3", "/b", "/b1", "/c")))
+    )
+    at = [{"start_s": 0.0, "end_s": 2.0, "meta": {}}]
+    other = [{"start_s": 2.0, "end_s": None, "meta": {}}]
+    named = [at | {"meta": {"meta.task": "b"}} for at in at]
+    spans = {"/a": at, "/a1": at, "/a2": other, "/c": other, "/a3": named, "/b1": at}
+    assert table.copies_with_other_spans() == []
+    table.revise([{"uri": uri, "spans": json.dumps(of)} for uri, of in spans.items()])
+    assert table.copies_with_other_spans() == [("/a2", "/a"), ("/b1", "/b")]
