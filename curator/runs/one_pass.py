@@ -235,7 +235,7 @@ class GenerationRun:
         """Returns the sources with the moments of their groups of cameras."""
         with self._log.timed(step):
             found = aligned(self._run, sources, self._sources)
-        self._sources.revise([{"uri": uri, "clock": clock} for uri, clock in found.clocks.items()])
+        self._sources.clocks |= found.clocks
         return found.sources
 
     def _add_candidates(self, proposed: ProposedUnit) -> None:

@@ -28,12 +28,12 @@ _HELD = {
         pa.dictionary(pa.int32(), pa.string()),
     ),
     # These columns may have more than 2 GiB of text.
-    **dict.fromkeys(("uri", "error_message", "spans", "clock"), pa.large_string()),
+    **dict.fromkeys(("uri", "error_message", "spans"), pa.large_string()),
 }  # fmt: skip
 """Types in memory of columns with another type in the written table."""
 _HEADER = (
     *(name for name in SCAN_SCHEMA.names if name not in ("time_base", "fps")),
-    "generation", "spans", "clock", "outcome",
+    "generation", "spans", "outcome",
 )  # fmt: skip
 _MEASURED = (
     "uri", "sha256", "width", "height", "rotation_deg", "pixel_aspect", "duration_s", "n_frames",
@@ -88,6 +88,8 @@ class SourceTable:
         self._places: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         self.sums = defaultdict[str, float](float)
         """Number of `done` and `failed` sources so far, each content once, and their `video_s`."""
+        self.clocks: dict[str, str] = {}
+        """The column `clock` of cameras of a group, by URI."""
 
     def __len__(self) -> int:
         return self._header.n_rows
@@ -223,17 +225,19 @@ class SourceTable:
         wanted = pc.fill_null(pc.less_equal(header["generation"], generation), True)
         table = SourceTable()
         table._header.replace(header.filter(wanted))
-        table._measured, table.sums = self._measured, self.sums
+        table._measured, table.sums, table.clocks = self._measured, self.sums, self.clocks
         return table
 
     def settle(self, earlier: pa.Table) -> Counter[str]:
-        """Adds measurements of an earlier run; returns its number of kept clips by content."""
+        """Adds results of an earlier run; returns its number of kept clips by content."""
         earlier = without_copies(earlier)
         now = self.by_content()
         place = pc.index_in(earlier["source_id"], value_set=now["source_id"])
         earlier = earlier.filter(pc.is_valid(place))
         uris = now["uri"].take(place.drop_null())
         self.measured(earlier.set_column(earlier.schema.get_field_index("uri"), "uri", uris))
+        clocks = zip(uris.to_pylist(), earlier["clock"].to_pylist(), strict=True)
+        self.clocks |= {uri: clock for uri, clock in clocks if clock is not None}
         ids, n_kept = (earlier[name].to_pylist() for name in ("source_id", "n_kept"))
         return Counter(dict(zip(ids, n_kept, strict=True)))
 
@@ -278,7 +282,9 @@ class SourceTable:
                 else pc.coalesce(measured[name], shared[name])
                 for name in SOURCES_SCHEMA.names
             ]
-            batch = joined_chunks(pa.table(columns, schema=SOURCES_SCHEMA))
+            clocks = [self.clocks.get(uri) for uri in shared["uri"].to_pylist()]
+            table = pa.table(columns, schema=SOURCES_SCHEMA)
+            batch = joined_chunks(with_column(table, "clock", pa.array(clocks, pa.string())))
             yield _counted(batch, is_copy=leads != rows, kept=kept, counts=counts)
 
     def _usable(self) -> pa.Table:

@@ -147,3 +147,19 @@ def test_copies_with_other_spans_are_told() -> None:
     assert table.copies_with_other_spans() == []
     table.revise([{"uri": uri, "spans": json.dumps(of)} for uri, of in spans.items()])
     assert table.copies_with_other_spans() == [("/a2", "/a"), ("/b1", "/b")]
+
+
+def test_clocks_stay_with_the_runs_that_found_them() -> None:
+    """Pins a later generation, a later run that grows, and one that finds clocks anew or none."""
+    table = SourceTable()
+    table.add_probes(probes(probe("/a", "1"), probe("/b", "2")))
+    table.up_to(1).clocks |= {"/a": "{}"}
+    table.measured([done("/a"), done("/b")])
+    first = rows(table.up_to(2))
+    assert [row["clock"] for row in first] == ["{}", None]
+    earlier = pa.Table.from_pylist(first, schema=SOURCES_SCHEMA)
+    grown = SourceTable()
+    grown.carry(earlier)
+    assert [row["clock"] for row in rows(grown)] == [None, None]
+    grown.settle(earlier)
+    assert [row["clock"] for row in rows(grown)] == ["{}", None]
