@@ -5,7 +5,7 @@ its tars are known.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from curator.errors import UsageError
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job, ShardClip
 from curator.fingerprints import fingerprint
+from curator.storage.tar_members import split_member
 
 _NAME_DIGITS = 6
 
@@ -79,8 +80,9 @@ class CameraTars(Exporter[CameraOptions, list[CameraClip]]):
                 continue
             cameras = [clip.camera for clip in own]
             if len(set(cameras)) < len(cameras):
+                (camera, _), *_ = Counter(cameras).most_common(1)
                 raise UsageError(
-                    f"moment {name} has two clips of the camera {cameras[0]!r}; expected a name "
+                    f"moment {name} has two clips of the camera {camera!r}; expected a name "
                     "for each: give the cameras of a group different values in the column "
                     f"{self.options.camera!r} of the manifest, or name another one by --camera"
                 )
@@ -100,8 +102,10 @@ class CameraTars(Exporter[CameraOptions, list[CameraClip]]):
     def _camera(self, clip: ShardClip) -> str:
         fields = clip.fields
         named = (fields.get("meta") or {}).get(self.options.camera)
-        stem = str(fields["source_uri"]).rpartition("/")[2].partition(".")[0]
-        return re.sub(r"[^a-z0-9_-]+", "_", str(named or stem).lower())
+        uri = str(fields["source_uri"])
+        _, name = split_member(uri) or ("", uri)
+        stem = name.rpartition("/")[2].partition(".")[0]
+        return re.sub(r"[^a-z0-9_-]+", "_", str(stem if named is None else named).lower())
 
     def _packed(self, moments: list[list[CameraClip]]) -> Iterator[list[list[CameraClip]]]:
         group: list[list[CameraClip]] = []

@@ -15,6 +15,7 @@ class Moment:
         at: Its span in seconds from the source's first frame.
         name: Name of the moment, the same for all cameras; None if this camera cannot be aligned
             there.
+        length_s: Its length in common time, the same for all cameras.
         n_cameras: Number of cameras that show it; 0 if this camera cannot be aligned there.
         residual_s: Bound of the error of the common clock in the span, in seconds (95%); None for
             clocks that the manifest gives.
@@ -22,6 +23,7 @@ class Moment:
     """
 
     at: TimeSpan
+    length_s: float
     name: str | None
     n_cameras: int
     residual_s: float | None = None
@@ -37,7 +39,7 @@ class Moment:
         }
 
 
-UNALIGNED = Moment(at=TimeSpan(0.0, 0.0), name=None, n_cameras=0)
+UNALIGNED = Moment(at=TimeSpan(0.0, 0.0), length_s=0.0, name=None, n_cameras=0)
 """The moment of clips of a source that has no common clock with its group."""
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from curator.errors import UsageError
 from curator.executor.engine import Placement
 from curator.executor.worker import Step
 from curator.matching.clock_series import clock_series
@@ -28,6 +29,10 @@ from curator.tables.track_parts import StoredTrack, TrackParts
 
 logger = logging.getLogger(__name__)
 
+_SPANS = (
+    "spans: cameras.clock=content aligns sources that are one recording each, and a source of the "
+    "group has spans; set cameras.clock=given if the spans of a group begin at one instant"
+)
 _FEW_GROUPS = 4
 """Groups that this process aligns itself."""
 
@@ -116,13 +121,17 @@ def aligned(run: RunContext, sources: Sequence[SourceRef], table: SourceTable) -
 def _groups(
     run: RunContext, sources: Sequence[SourceRef], table: SourceTable
 ) -> Iterator[tuple[str, dict[str, TimeSpan | None]]]:
-    """Yields groups with several sources: by source id, the span that is of the group."""
+    """Yields groups with several sources: by source id, the span that is of the group.
+
+    Raises `UsageError` if two spans of a source are of one such group.
+    """
     if GROUP not in run.metadata.schema().names:
         return
     contents = run.metadata.joined(table.by_content(), "uri")
     rows = contents.select(["source_id", "spans", GROUP]).to_pylist()
     described = {row["source_id"]: row for row in rows}
     groups = defaultdict[str, dict[str, TimeSpan | None]](dict)
+    repeated: dict[str, tuple[str, TimeSpan | None, TimeSpan]] = {}
     for source in sources:
         if source.medium != Medium.VIDEO:
             continue
@@ -130,11 +139,22 @@ def _groups(
         row = described[source_id]
         spans = spans_from_json(row["spans"])
         for span, values in spans.items():
-            if (group := values.get(GROUP)) is not None:
-                groups[str(group)].setdefault(source_id, span)
+            if (group := values.get(GROUP)) is None:
+                continue
+            if (other := groups[str(group)].setdefault(source_id, span)) != span:
+                repeated.setdefault(str(group), (source.uri, other, span))
         if not spans and row[GROUP] is not None:
             groups[str(row[GROUP])][source_id] = None
-    yield from ((name, spans) for name, spans in groups.items() if len(spans) > 1)
+    for name, members in groups.items():
+        if len(members) > 1 and name in repeated:
+            uri, one, other = repeated[name]
+            raise UsageError(
+                f"{uri}: its spans from {one} and from {other} are both of the group {name!r}, and "
+                "with cameras.clock one span of each camera begins at the instant of a group; give "
+                "each episode a group of its own, or set cameras.clock=off"
+            )
+        if len(members) > 1:
+            yield name, members
 
 
 class Aligning:
@@ -150,8 +170,9 @@ class Aligning:
         cameras: dict[str, Camera] = {}
         refused: dict[str, str] = {}
         found: GroupClock | None = None
-        is_whole = all(unit.spans[name] is None for name in tracks)
-        if self._cameras.clock == "content" and is_whole and len(tracks) > 1:
+        if self._cameras.clock == "content" and any(unit.spans.values()):
+            refused = dict.fromkeys(tracks, _SPANS)
+        elif self._cameras.clock == "content" and len(tracks) > 1:
             found = common_clock(
                 {name: clock_series(track) for name, track in tracks.items()},
                 max_offset_s=self._cameras.max_offset_s,

@@ -285,6 +285,12 @@ class Run:
             since_ns=log.listed_ns,
         ).run()
         exclude_removed_sources(self._sources, run.removals)
+        if apart := self._sources.copies_with_other_spans():
+            logger.warning(
+                "sources with the bytes of another source, and other spans: %d, such as %s: the "
+                "spans of %s count; name all spans of a file under one address",
+                len(apart), *apart[0],
+            )  # fmt: skip
         log.n_skipped_names = listing.n_skipped_names
         log.counts["sources_scanned"] = scan.n_made
         log.cpu_s.update(runner.cpu_s)

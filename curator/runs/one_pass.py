@@ -480,9 +480,9 @@ class GenerationRun:
             rows = (contents[name].to_pylist() for name in ("source_id", column, "spans"))
             for source, value, spans in zip(*rows, strict=True):
                 own = (span.get(column) for span in spans_from_json(spans).values())
-                values = dict.fromkeys(v for v in (value, *own) if v is not None)
+                values = dict.fromkeys(f"{column} {v}" for v in (value, *own) if v is not None)
                 if values and source in units:
-                    units[source] = tuple(f"{column} {value}" for value in values)
+                    units[source] = tuple(values)
         columns = {name: clips.column(name) for name in ("clip_id", "source_id")}
         # A stored table may be of an earlier recipe, which compared clips.
         pairs = self._corpus.table("duplicate_pairs") if self._recipe.dedup.enabled else None

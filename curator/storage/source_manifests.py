@@ -89,10 +89,17 @@ def manifest_rows(manifest: str) -> Iterator[ManifestRow]:
         SourceError: The manifest cannot be read.
     """
     left_out = _LeftOut(manifest)
+    has_spans, n_rows = False, 0
     with open_source(manifest) as stream:
         if _suffix(manifest) != "parquet":
             stream = _utf_8(stream, manifest)
         for place, written, metadata in _READERS[_suffix(manifest)](stream, manifest, left_out):
+            if left_out.has_spans and not has_spans and n_rows:
+                raise UsageError(
+                    f"manifest {manifest!r}, {place} is the first with times; expected the keys "
+                    f"{' and '.join(SPAN_COLUMNS)} in the first line too: write null for none"
+                )
+            has_spans, n_rows = left_out.has_spans, n_rows + 1
             values = dict(metadata)
             times = [values.pop(PREFIX + name, None) for name in SPAN_COLUMNS]
             span = _span(times, manifest, place, written) if left_out.has_spans else None

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from curator.errors import UsageError, unknown_key
 from curator.records.clips import SPANNED
 from curator.records.time_spans import TimeSpan
-from curator.storage.metadata_columns import MAX_COLUMNS, MAX_VALUE_BYTES, CsvText
+from curator.storage.metadata_columns import GROUP, MAX_COLUMNS, MAX_VALUE_BYTES, CsvText
 
 _TYPES = {
     "bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string(),
@@ -103,8 +103,16 @@ class SourceMetadata:
         return table
 
     def check(self, numbers: Iterable[str], others: Iterable[str]) -> None:
-        """Raises `UsageError` if a column is missing, or a column of `numbers` has other values."""
+        """Raises `UsageError` if a column is missing, or a column of `numbers` has other values.
+
+        So does a group that is a list.
+        """
         schema, numbers = self.schema(), list(numbers)
+        if GROUP in schema.names and pa.types.is_list(schema.field(GROUP).type):
+            raise UsageError(
+                f"{GROUP} is a list; expected one group for each source or span: give one value, "
+                "or rename the column if it is other metadata"
+            )
         for name in (*numbers, *others):
             if name not in schema.names:
                 hint = unknown_key(name, schema.names or ["none"], "column of metadata")

@@ -10,6 +10,8 @@ from curator.records.time_spans import WHOLE, TimeSpan, overlapping, spans_as_js
 from curator.tables.source_metadata import SourceMetadata, span_name
 from curator.tables.source_table import SourceTable
 
+_BATCH_ROWS = 4096
+
 
 class SourceSpans:
     """Collects the spans of a listing, in any order.
@@ -55,16 +57,18 @@ class SourceSpans:
         for uri in self._spans:
             self.metadata.add(uri, {**self._of_source.get(uri, {}), **self._common[uri]})
         # A single row without times is the whole source.
+        named = {uri: spans for uri, spans in self._spans.items() if spans != [WHOLE]}
+        names = [span_name(uri, span) for uri, spans in named.items() for span in spans]
+        # All at once, because each join looks through the metadata of all sources.
+        rows = self.metadata.joined(pa.table({"uri": pa.array(names, pa.large_string())}), "uri")
+        values = (
+            {n: v for n, v in row.items() if n != "uri" and v is not None}
+            for batch in rows.to_batches(max_chunksize=_BATCH_ROWS)
+            for row in batch.to_pylist()
+        )
         sources.revise(
             [
-                {"uri": uri, "spans": self._as_json(uri, spans)}
-                for uri, spans in self._spans.items()
-                if spans != [WHOLE]
+                {"uri": uri, "spans": spans_as_json({span: next(values) for span in spans})}
+                for uri, spans in named.items()
             ]
         )
-
-    def _as_json(self, uri: str, spans: list[TimeSpan]) -> str:
-        names = pa.table({"uri": [span_name(uri, span) for span in spans]})
-        rows = self.metadata.joined(names, "uri").to_pylist()
-        values = [{n: v for n, v in row.items() if n != "uri" and v is not None} for row in rows]
-        return spans_as_json(dict(zip(spans, values, strict=True)))

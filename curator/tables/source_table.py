@@ -227,7 +227,7 @@ class SourceTable:
         return table
 
     def settle(self, earlier: pa.Table) -> Counter[str]:
-        """Adds measurements of an earlier run; returns its number of kept clips by content."""
+        """Adds results of an earlier run; returns its number of kept clips by content."""
         earlier = without_copies(earlier)
         now = self.by_content()
         place = pc.index_in(earlier["source_id"], value_set=now["source_id"])
@@ -303,6 +303,24 @@ class SourceTable:
                 "spans": tuple(spans_from_json(row["spans"])),
             }
             yield SourceRef(n_pixels=n_pixels, **row)
+
+    def copies_with_other_spans(self) -> list[tuple[str, str]]:
+        """Returns copies whose spans have other times than the analyzed source of this content.
+
+        Each is the address of the copy, whose spans do not count, and of the analyzed source.
+        """
+        spans, (order, leaders) = self._header.whole()["spans"], self._sorted()
+        if spans.null_count == len(spans):
+            return []
+        rows = order[(leaders[order] != order) & (leaders[order] != _NO_LEADER)]
+        uris = self._header.whole()["uri"]
+        places = pa.array(rows), pa.array(leaders[rows])
+        columns = (column.take(at).to_pylist() for column in (uris, spans) for at in places)
+        return [
+            (copy, source)
+            for copy, source, of_copy, of_source in zip(*columns, strict=True)
+            if [*spans_from_json(of_copy)] != [*spans_from_json(of_source)]
+        ]
 
     def _first(self) -> NDArray[np.int64]:
         """Returns the row numbers of analyzed sources, sorted by URI."""

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curator.errors import ErrorCode, UsageError
+from curator.records.time_spans import WHOLE
 from curator.stages.scan.source_listing import ListedSource, UnlistedSource, list_sources
 from curator.storage import open_store, s3_client
 from curator.storage.source_manifests import manifest_rows, resolve
@@ -153,6 +154,16 @@ def test_what_is_no_manifest_is_told(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=message):
         list_sources([str(tmp_path / name)])
+
+
+def test_times_must_begin_in_the_first_line_of_json(tmp_path: Path) -> None:
+    """Pins that no row is a whole source, and another one a span of it."""
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"uri": "a.mp4"}\n{"uri": "a.mp4", "start_s": 1}\n')
+    with pytest.raises(UsageError, match=r"line 2 is the first with times; expected the keys"):
+        list(manifest_rows(str(path)))
+    path.write_text('{"uri": "a.mp4", "start_s": null}\n{"uri": "b.mp4"}\n')
+    assert [row.span for row in manifest_rows(str(path))] == [WHOLE, WHOLE]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])

@@ -120,3 +120,9 @@ def test_names_are_cleaned_and_collisions_or_missing_columns_refused() -> None:
         found.check(["meta.ratings"], [])
     with pytest.raises(UsageError, match=r"meta.title is of type string, and bounds need numbers"):
         found.check(["meta.title"], [])
+
+
+def test_a_group_is_no_list() -> None:
+    with pytest.raises(UsageError, match=r"meta\.group is a list; expected one group"):
+        metadata({"meta.group": ["a", "b"]}).check([], [])
+    metadata({"meta.group": ["a"]}, {"meta.group": "a"}).check([], [])

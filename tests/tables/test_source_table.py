@@ -1,5 +1,6 @@
 """The table of a run's sources: rows in any order, facts later, duplicates by content."""
 
+import json
 import random
 from typing import Any
 
@@ -131,3 +132,34 @@ def test_totals_count_all_and_a_generation_of_failures_is_none() -> None:
     assert (totals.n_bytes, totals.video_s) == (61, 3.0)
     shown = [row.uri for row in totals.failed]
     assert shown == [f"/{n:02}" for n in range(24)] + ["/x"]
+
+
+def test_copies_with_other_spans_are_told() -> None:
+    """Pins times alone, a copy of the whole file, and other sources with other spans."""
+    table = SourceTable()
+    table.add_probes(
+        probes(*(probe(uri, uri[1:2]) for uri in ("/a", "/a1", "/a2", "/a3", "/b", "/b1", "/c")))
+    )
+    at = [{"start_s": 0.0, "end_s": 2.0, "meta": {}}]
+    other = [{"start_s": 2.0, "end_s": None, "meta": {}}]
+    named = [at | {"meta": {"meta.task": "b"}} for at in at]
+    spans = {"/a": at, "/a1": at, "/a2": other, "/c": other, "/a3": named, "/b1": at}
+    assert table.copies_with_other_spans() == []
+    table.revise([{"uri": uri, "spans": json.dumps(of)} for uri, of in spans.items()])
+    assert table.copies_with_other_spans() == [("/a2", "/a"), ("/b1", "/b")]
+
+
+def test_clocks_stay_with_the_runs_that_found_them() -> None:
+    """Pins a later generation, a later run that grows, and one that finds clocks anew or none."""
+    table = SourceTable()
+    table.add_probes(probes(probe("/a", "1"), probe("/b", "2")))
+    table.up_to(1).clocks |= {"/a": "{}"}
+    table.measured([done("/a"), done("/b")])
+    first = rows(table.up_to(2))
+    assert [row["clock"] for row in first] == ["{}", None]
+    earlier = pa.Table.from_pylist(first, schema=SOURCES_SCHEMA)
+    grown = SourceTable()
+    grown.carry(earlier)
+    assert [row["clock"] for row in rows(grown)] == [None, None]
+    grown.settle(earlier)
+    assert [row["clock"] for row in rows(grown)] == ["{}", None]

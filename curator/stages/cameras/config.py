@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from pydantic import field_validator
+
 from curator.stage import StageConfig, setting
 
 
@@ -23,6 +25,12 @@ class CamerasConfig(StageConfig):
     """what becomes of clips of a group that has no common clock"""
     incomplete: Literal["reject", "keep"] = "reject"
     """what becomes of clips of a moment of which another camera's clip is rejected"""
+
+    @field_validator("clock", mode="before")
+    @classmethod
+    def _off(cls, value: object) -> object:
+        # In YAML, `off` is a bool.
+        return "off" if value is False else value
 
     @property
     def enabled(self) -> bool:

@@ -1,5 +1,6 @@
 """Cuts at given times: spans that a manifest names, and moments of a group of cameras."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -14,16 +15,20 @@ from curator.records.tracks import Track
 
 SLACK_FRAMES = 2
 """A cut this near to a border is the border: encoders and lists round times of frames."""
+_ROUNDING_S = 1e-6
+"""Largest error of a border by rounding; cuts at 60 frames/s lie in the middles of frames at 30."""
+_LACKING = 0.1
+"""Part of its last frame that a moment may lack, because clocks drift and times are rounded."""
 
 
 def frames_of(track: Track, spans: Sequence[TimeSpan]) -> list[tuple[int, int]]:
     """Returns the half-open interval of frames of each span, empty behind the last frame.
 
     A border is at the frame that begins nearest to it, so spans that touch share no frame, and
-    leave out none.
+    leave out none. A border in the middle between two frames is at the first of them.
     """
     times = np.append(track.frame_pts, track.pts_of_end(track.n_frames)).astype(np.float64)
-    middle_s = ((times[:-1] + times[1:]) / 2 - times[0]) * float(track.time_base)
+    middle_s = ((times[:-1] + times[1:]) / 2 - times[0]) * float(track.time_base) + _ROUNDING_S
     return [
         (int(np.searchsorted(middle_s, s)), int(np.searchsorted(middle_s, e))) for s, e in spans
     ]
@@ -35,15 +40,16 @@ def moment_spans(
     """Returns the spans of frames of moments.
 
     A span begins at the frame nearest to its moment. Spans of sources with a constant rate have as
-    many frames as fit the moment's length, so cameras of one rate have equally many.
+    many frames as fit the moment's length in common time, so cameras of one rate have equally many.
+    A part of a frame does not count: rounded up, a clip would reach into the next moment.
     """
     frames = frames_of(track, [moment.at for moment in moments])
     starts = [shot.start_frame for shot in shots]
     made: dict[Span, Moment] = {}
     for (start, end), moment in zip(frames, moments, strict=True):
         if not track.is_vfr:
-            length_s = moment.at.end_s - moment.at.start_s
-            end = min(track.n_frames, start + max(1, round(length_s * track.fps)))
+            n_frames = math.floor(moment.length_s * float(track.fps) + _LACKING)
+            end = min(track.n_frames, start + max(1, n_frames))
         if start >= end:
             continue
         shot = max(0, int(np.searchsorted(starts, start, "right")) - 1)

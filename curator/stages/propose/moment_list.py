@@ -161,6 +161,7 @@ def _moment(group: str, part: _Part, cameras: Mapping[str, Camera]) -> Iterator[
                 name,
                 Moment(
                     at=at,
+                    length_s=end_s - start_s,
                     name=moment,
                     n_cameras=len(aligned),
                     residual_s=residual_s,
@@ -168,4 +169,4 @@ def _moment(group: str, part: _Part, cameras: Mapping[str, Camera]) -> Iterator[
                 ),
             )
         else:
-            yield name, Moment(at=at, name=None, n_cameras=0, size=size)
+            yield name, Moment(at=at, length_s=end_s - start_s, name=None, n_cameras=0, size=size)

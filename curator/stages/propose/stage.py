@@ -68,7 +68,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """
 
     name = "propose"
-    version = 15
+    version = 16
     phase = Phase.MEASURE
     scope = Scope.SOURCE
     reads = ("tracks",)
@@ -138,7 +138,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         if named:
             spans = [span for span in spans if within[span.shot] is not None]
         if rig is not None and rig.refusal is not None:
-            moments = {span: UNALIGNED for span in spans}
+            moments = {s: UNALIGNED for s in spans if not rig.spans or within[s.shot] in rig.spans}
         facts = _source_facts(track, uri, len(shots), len(spans))
         facts["clock"] = None if rig is None else rig.clock
         if any(start == end for start, end in frames_of(track, named)):

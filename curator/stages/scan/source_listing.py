@@ -27,7 +27,7 @@ from curator.errors import ErrorCode, SourceError, StorageError, UsageError, rai
 from curator.media.file_kinds import file_kind, is_of_text
 from curator.number_text import amount
 from curator.records.sources import Medium, SourceRef
-from curator.records.time_spans import TimeSpan
+from curator.records.time_spans import WHOLE, TimeSpan
 from curator.stages.scan.source_names import (
     NameKind,
     is_output_tar,
@@ -358,6 +358,8 @@ def _describe(uri: str) -> Listed:
 
 def _of_row(row: "ManifestRow | FurtherSpan") -> Listed:
     if isinstance(row, FurtherSpan):
+        if is_tar(row.uri):
+            _refuse_times(row.uri, row.span.at)
         return _checked_text(row)
     listed = _describe(row.uri)
     assert isinstance(listed, ListedSource | UnlistedSource), "no name of a row is skipped"
@@ -453,6 +455,8 @@ class _MembersOnce:
                     "%r is the name of a file and of a member of a tar: only the member is read; "
                     "rename the file", item.uri,
                 )  # fmt: skip
+            elif isinstance(item, ListedSource | UnlistedSource) and item.span is not None:
+                yield FurtherSpan(uri=item.uri, span=item.span)
             return
         self._members.add(item.uri)
         yield item
@@ -468,10 +472,8 @@ def _of_tar(tar: ListedSource, media: Set[Medium]) -> list[Listed]:
         return member_kind(name, (), media) is NameKind.SOURCE
 
     if tar.span is not None:
-        raise UsageError(
-            f"{tar.uri}: a span of {tar.span.at}, but a tar has no time; name the member, as in "
-            f"{member_address(tar.uri, 'NAME')}"
-        )
+        _refuse_times(tar.uri, tar.span.at)
+        tar = replace(tar, span=None, metadata=tar.span.metadata)
     most = _UNWANTED_MEMBERS if tar.may_be_other else None
     faults: list[str] = []
     members: list[Listed] = []
@@ -507,6 +509,14 @@ def _of_tar(tar: ListedSource, media: Set[Medium]) -> list[Listed]:
     elif split_member(tar.uri) is not None:
         faults, members = ["has '.tar::' in its own address; rename it"], []
     return [*members, *(_bad_tar(tar.uri, fault, tar) for fault in faults)]
+
+
+def _refuse_times(tar: str, span: TimeSpan) -> None:
+    if span != WHOLE:
+        raise UsageError(
+            f"{tar}: a span of {span}, but a tar has no time; name the member, as in "
+            f"{member_address(tar, 'NAME')}"
+        )
 
 
 def _bad_tar(uri: str, words: str, tar: ListedSource) -> Listed:

@@ -1,6 +1,7 @@
 """Moments divide common time at the cuts of every camera, and each camera shows all of its own."""
 
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -100,3 +101,28 @@ def test_cameras_of_one_rate_have_equally_many_frames() -> None:
         assert lengths[0] == lengths[1]
         for span, moment in spans[1].items():
             assert abs(span.start_frame / 30 - moment.at.start_s) <= 0.5 / 30 + 1e-9
+
+
+@pytest.mark.parametrize("max_s", [2.1, 60])
+def test_moments_of_a_camera_share_no_frame_and_those_of_a_rate_are_equally_long(
+    max_s: float,
+) -> None:
+    """Pins lengths of part frames, clocks that drift, and cuts in the middle of another's frame."""
+    config = CONFIG.model_copy(update={"max_s": max_s})
+    for number in range(40):
+        # Every fourth begins half a frame later.
+        start_s, drift = number / 240, (number % 3) * 1e-4
+        cameras = {
+            "a": camera(300, 100 + number, clock=clock(0.0)),
+            "b": camera(400, 217, clock=clock(start_s, drift)),
+            "c": camera(409, 111, 313, clock=clock(2 * start_s, -drift)),
+        }
+        made = moments_of("g", cameras, config)
+        lengths: dict[str | None, set[int]] = {}
+        for name, own in cameras.items():
+            found = moment_spans(own.track, own.shots, made[name])
+            for before, after in pairwise(sorted(found, key=lambda span: span.start_frame)):
+                assert before.end_frame <= after.start_frame
+            for span, moment in found.items():
+                lengths.setdefault(moment.name, set()).add(span.n_frames)
+        assert {len(of) for of in lengths.values()} == {1}

@@ -12,6 +12,7 @@ from curator.errors import ErrorCode, UsageError
 from curator.records.sources import Medium
 from curator.stages.scan import source_listing as listing
 from curator.stages.scan.source_listing import (
+    FurtherSpan,
     Listed,
     ListedSource,
     SkippedName,
@@ -115,6 +116,18 @@ def test_members_have_the_metadata_of_their_tar(tree: Path) -> None:
         if isinstance(item, ListedSource)
     }
     assert ratings == {"y.mp4": "5", "0/x.jpg": "4"}
+
+
+def test_spans_of_members_stand_beside_tars_without_times(tree: Path) -> None:
+    rows = "uri,start_s,end_s\nb.tar,,\nb.tar::y.mp4,0,2\nb.tar::y.mp4,2,\n"
+    (tree / "m.csv").write_text(rows)
+    found = list(list_sources([str(tree / "m.csv")], media=BOTH))
+    assert [item.span.at.start_s for item in found if isinstance(item, FurtherSpan)] == [0, 2]
+    assert "y.mp4" in {i.uri.partition("::")[2] for i in found if isinstance(i, ListedSource)}
+    (tree / "m.csv").write_text("uri,start_s,end_s\nb.tar,0,2\n")
+    for arguments in (["m.csv"], ["b.tar", "m.csv"]):
+        with pytest.raises(UsageError, match=r"0 s to 2 s, but a tar has no time"):
+            list(list_sources([str(tree / name) for name in arguments], media=BOTH))
 
 
 def test_sidecars_of_members_become_metadata(tmp_path: Path) -> None:
