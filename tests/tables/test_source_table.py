@@ -153,8 +153,7 @@ def test_clocks_stay_with_the_runs_that_found_them() -> None:
     """Pins a later generation, a later run that grows, and one that finds clocks anew or none."""
     table = SourceTable()
     table.add_probes(probes(probe("/a", "1"), probe("/b", "2")))
-    table.up_to(1).clocks |= {"/a": "{}"}
-    table.measured([done("/a"), done("/b")])
+    table.measured([done("/a") | {"clock": "{}"}, done("/b")])
     first = rows(table.up_to(2))
     assert [row["clock"] for row in first] == ["{}", None]
     earlier = pa.Table.from_pylist(first, schema=SOURCES_SCHEMA)
