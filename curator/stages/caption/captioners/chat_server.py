@@ -42,6 +42,8 @@ _PASSING = (408, 425)
 _CHECK_TRIES = 3
 # A failed connection costs little, and a restarted server should not idle.
 _LONGEST_KNOCK_S = 5.0
+_MAX_CHARACTERS = 1 << 18
+"""Longest text of an answer; more is no caption, and rules on captions would take minutes."""
 _FINAL = (Unanswered.REFUSED_REQUEST, Unanswered.OVER_BUDGET)
 
 
@@ -405,8 +407,8 @@ def parse_answer(body: bytes) -> Reply:
         for name in ("prompt_tokens", "completion_tokens")
     )
     return Reply(
-        text="" if is_filtered else content,
-        is_whole=choices[0].get("finish_reason") != "length",
+        text="" if is_filtered else content[:_MAX_CHARACTERS],
+        is_whole=len(content) <= _MAX_CHARACTERS and choices[0].get("finish_reason") != "length",
         tokens_in=tokens_in,
         tokens_out=tokens_out,
         failure=Unanswered.REFUSAL if is_filtered else None,
