@@ -64,7 +64,7 @@ class Conversations(_JsonLines[RelativePaths], VideoExporter[RelativePaths, byte
 
     def begin(self, job: Job) -> None:
         """Reads the annotations."""
-        self._annotations = _Annotations(job.shards)
+        self._annotations = Annotations(job.shards)
 
     def rows(self, job: Job, clip: ShardClip, path: str) -> Iterator[bytes]:
         """Yields a clip's lines."""
@@ -108,7 +108,7 @@ class Preferences(_JsonLines[PreferencesOptions]):
 
     def begin(self, job: Job) -> None:
         """Reads the annotations."""
-        self._annotations = _Annotations(job.shards)
+        self._annotations = Annotations(job.shards)
         settings, out = self._annotations.settings, job.shards.store.uri
         if settings["judge"] is None or settings["candidates"] < 2:
             raise UsageError(
@@ -191,7 +191,7 @@ def pairs_of(candidates: Sequence[Row], min_margin: int = 1) -> Iterator[tuple[R
             yield best, other
 
 
-class _Annotations:
+class Annotations:
     """Rows of `annotations` by clip, held in memory as columns; refuses a run without them."""
 
     def __init__(self, shards: ShardSet) -> None:
@@ -244,10 +244,7 @@ def _provenance(row: Row, fields: Mapping[str, Any]) -> Row:
 
 
 def _conversation(key: str, row: Row, made: Row, video: str, provenance: Row) -> Row:
-    question, answer = made["question"], made["answer"]
-    if made["reasoning"]:
-        question += _REASON
-        answer = f"<think>\n{made['reasoning']}\n</think>\n\n<answer>\n{answer}\n</answer>"
+    question, answer = question_and_answer(made)
     return {
         "id": f"{key}-{row['window']}-{made['kind']}-{made['name']}",
         "video": video,
@@ -261,6 +258,15 @@ def _conversation(key: str, row: Row, made: Row, video: str, provenance: Row) ->
         "reasoning_origin": made["reasoning_origin"],
         "provenance": provenance,
     }
+
+
+def question_and_answer(made: Row) -> tuple[str, str]:
+    """Returns a question and its answer, with the reasoning if there is some."""
+    question, answer = made["question"], made["answer"]
+    if made["reasoning"]:
+        question += _REASON
+        answer = f"<think>\n{made['reasoning']}\n</think>\n\n<answer>\n{answer}\n</answer>"
+    return question, answer
 
 
 def _turn(role: str, text: str, images: Sequence[dict[str, str]] = ()) -> Row:
