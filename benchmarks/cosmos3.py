@@ -1,0 +1,348 @@
+#!/usr/bin/env python3
+"""Compares what cosmos-framework's loaders take with what `export --format cosmos3` predicts.
+
+    cosmos3.py make WORK [--clips 200] [--seed 57]      films, a run with captions, all exports
+    cosmos3.py read WORK CHECKOUT                       the loaders over the exports; the numbers
+
+`make` writes films of one take each, with the number of each frame as a picture, around the limits
+of the loader: 61 and 93 frames, 61.0 s, aspects, short sides. `curate run` has a server describe
+them (`caption_server.py`) that answers badly about a quarter of the windows, in five ways.
+Half of the clips get a depth video. `read` imports the loaders of a checkout of cosmos-framework at
+5eee9ed5, with `ffmpeg` and `ffprobe` on the path, and visits each window once. The tokenizer, the
+sequence packing and the log are stubs: no decision depends on them.
+"""
+
+import argparse
+import importlib
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import types
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import yaml
+from captions import PORT, Server
+from counted_clips import RATES, SIZES, CountedClip, make, read_counter
+from measure import CURATE, ROOT, arguments, tell
+from trainer_adapters import LeastDraws, module, pictures, stub
+
+Row = dict[str, Any]
+Foreign = Any
+DEPTH = '''"""Depth of half of the clips: their brightness."""
+
+import numpy as np
+
+from curator.family import Family, Scope, Video
+from curator.stage import Annotator, FrameRequest, StageConfig
+
+
+class Depth(Annotator[StageConfig]):
+    name, version = "own_depth", 1
+    frames = (FrameRequest(),)
+    families = (Family("depth", Scope.CLIP, Video("ffv1"), member="depth.mkv"),)
+
+    def key(self, facts, mp4_sha256):
+        return super().key(facts, mp4_sha256) if int(facts.clip_id[:2], 16) % 2 else None
+
+    def process(self, unit):
+        return [clip.frames[..., 1].astype(np.uint16) * 257 for clip in unit]
+'''
+RECIPE = {
+    "base": "cosmos3",
+    "stages": [{"use": "depth_values:Depth"}],
+    "propose": {"min_s": 0.5, "max_s": 70, "boundary_threshold": 0.999, "guard_frames": 0},
+    "dedup": {"enabled": False},
+    "shard": {"resolutions": [128], "lengths": [17], "val_share": 0.1, "aspects_tolerance": 0.99},
+    "caption": {
+        "captioner": "openai", "model": "timed", "url": f"http://127.0.0.1:{PORT}/v1",
+        # Several windows of a clip, of which some are too short.
+        "window_s": None, "window_frames": 150, "window_remainder": 20, "frames_per_s": 1,
+        "frame_px": 128, "timeout_s": 3, "tries": 2, "read_text": False,
+    },
+}  # fmt: skip
+STUBS = (
+    "cosmos_framework.data.generator.sequence_packing", "cosmos_framework.model",
+    "cosmos_framework.utils.log", "cosmos_framework.utils.lazy_config",
+    "cosmos_framework.utils.flags",
+)  # fmt: skip
+FULL = {"num_video_frames": -1, "frame_selection_mode": "first", "resolution": "256"}
+EXPORTS: dict[str, tuple[tuple[str, ...], Row]] = {
+    "generator": ((), FULL),
+    "generator-93": (
+        ("--gzip", "--frames", "93", "--min-side", "200"),
+        {"num_video_frames": 93, "min_short_edge": 200, "resolution": "256"},
+    ),
+    "edge": (("--control", "edge"), {"control_type": "edge", "resolution": "256"}),
+    "blur": (("--control", "blur"), {"control_type": "blur", "resolution": "256"}),
+    "depth": (("--control", "depth"), {"control_type": "depth", "resolution": "256"}),
+    "reasoner": (("--reasoner", "--relative"), {}),
+}
+"""Options of each export, and arguments of the loader that reads it."""
+
+
+def planned(count: int, seed: int) -> list[CountedClip]:
+    """Returns films around the limits of the loader, and between them."""
+    rng = random.Random(seed)
+    lengths = [(rate, frames) for rate in RATES for frames in (60, 61, 62, 92, 93)]
+    lengths += [(rate, n) for rate in ("12.5", "16", "24") for n in _long(RATES[rate])]
+    while len(lengths) < count:
+        lengths.append((rng.choice(list(RATES)), rng.randint(20, 420)))
+    films = []
+    for number, (rate, frames) in enumerate(lengths[:count]):
+        width, height = rng.choice(SIZES)
+        name = f"film-{number:04d}"
+        films.append(
+            CountedClip(
+                clip=name, file=f"{name}.mp4", kind="clip", rate=str(RATES[rate]), frames=frames,
+                duration_s=float(frames / RATES[rate]), width=width, height=height, sound="none",
+                caption="",
+            )
+        )  # fmt: skip
+    return films
+
+
+def _long(rate: Fraction) -> Iterator[int]:
+    yield from (int(61 * rate) - 1, int(61 * rate), int(61 * rate) + 1)
+
+
+def curate(work: Path, *words: str) -> str:
+    path = os.pathsep.join(map(str, (work, ROOT)))
+    done = subprocess.run(
+        (*CURATE, *words), env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
+        check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def make_all(work: Path, count: int, seed: int) -> None:
+    films = work / "films"
+    films.mkdir(parents=True, exist_ok=True)
+    for film in planned(count, seed):
+        if not (films / film.file).exists():
+            make(film, films, seed)
+    (work / "depth_values.py").write_text(DEPTH)
+    base = yaml.safe_load((ROOT / "pipelines" / "quickstart.yaml").read_text())
+    no_filters = {"filters": dict.fromkeys([*base["filters"], "short_side_px"])}
+    (work / "recipe.yaml").write_text(yaml.safe_dump(RECIPE | no_filters))
+    server = Server()
+    try:
+        server.reset(32, 0.01, bad=True)
+        arguments = ("run", "--recipe", str(work / "recipe.yaml"), str(films), str(work / "out"))
+        print(curate(work, *arguments, "--max-failed", "1"))
+    finally:
+        server.stop()
+    for name, (words, _) in EXPORTS.items():
+        reuse = () if name == "generator" else ("--reuse", str(work / "generator"))
+        to = (str(work / "out"), str(work / name), "--format", "cosmos3")
+        print(curate(work, "export", *to, *words, *reuse))
+
+
+def lines(path: Path) -> list[Row]:
+    import gzip
+
+    data = path.read_bytes()
+    data = gzip.decompress(data) if path.suffix == ".gz" else data
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def index_of(folder: Path) -> Path:
+    plain = folder / "video_dataset_file.jsonl"
+    return plain if plain.exists() else plain.with_suffix(".jsonl.gz")
+
+
+class Loaders:
+    """The loaders of a checkout of cosmos-framework."""
+
+    def __init__(self, checkout: Path) -> None:
+        stub(*STUBS)
+        local = "cosmos_framework.data.generator.local_datasets"
+        self.sft: Foreign = module(f"{local}.sft_dataset", checkout)
+        self.transfer: Foreign = importlib.import_module(f"{local}.transfer_sft_dataset")
+        self.captions: Foreign = importlib.import_module(
+            "cosmos_framework.inference.structured_caption"
+        )
+        self.probe: Foreign = importlib.import_module("cosmos_framework.scripts.video_metadata")
+        self.reasoner: Foreign = importlib.import_module(
+            "cosmos_framework.data.reasoner.local_sft_dataset"
+        )
+        for data in (self.sft, self.transfer):
+            data.log = types.SimpleNamespace(info=_nothing, warning=_nothing)
+            data.INTERNAL, data.boto3, data.random = False, MagicMock(), LeastDraws()
+        self.sft.lazy_instantiate = lambda *_: types.SimpleNamespace(tokenizer=None)
+        self.sft.add_special_tokens = lambda tokenizer: (tokenizer, None)
+        self.sft.tokenize_caption = lambda caption, *_, **__: [0] * len(caption.split())
+
+    def visits(self, index: Path, settings: Row) -> Iterator[tuple[Row, Row | None]]:
+        """Visits each window that the loader lists; yields its metadata and the sample."""
+        common = {"jsonl_paths": str(index), "cfg_dropout_rate": 0.0, "tokenizer_config": None}
+        if "control_type" in settings:
+            dataset = self.transfer.get_transfer_sft_dataset(**common, **settings)
+        else:
+            dataset = self.sft.get_sft_dataset(**common, **settings, max_caption_tokens=2048)
+        dataset.s3_client = MagicMock()
+        for metadata in self.sft._flatten_metadata_by_window(dataset.metadata):
+            yield metadata, dataset.process_one_sample(metadata)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    pass
+
+
+def compare(loaders: Loaders, folder: Path, settings: Row) -> Row:
+    """Returns how the loader's decisions about the windows of a split agree with the export's."""
+    records = lines(index_of(folder))
+    all_windows = {
+        (line["uuid"], window["start_frame"]): window
+        for line in records
+        for window in line["t2w_windows"]
+    }
+    drops = {(d["uuid"], d["start_frame"]): d["reason"] for d in lines(folder / "dropped.jsonl")}
+    predicted = all_windows.keys() - drops.keys()
+    uncaptioned = {key for key, reason in drops.items() if reason == "no_caption"}
+    numbers: Counter[str] = Counter()
+    taken = set()
+    for metadata, sample in loaders.visits(index_of(folder), settings):
+        (window,) = metadata["t2w_windows"]
+        if sample is None:
+            continue
+        key = (metadata["uuid"].rpartition("_w")[0], window["start_frame"])
+        taken.add(key)
+        numbers["captions"] += 1
+        if "caption_json" in window:
+            told = json.dumps(window["caption_json"], ensure_ascii=False)
+            numbers["captions_as_written"] += sample["ai_caption"] == told
+        else:
+            numbers["captions_as_written"] += sample["ai_caption"].startswith(window["caption"])
+        if settings is FULL:
+            shown = [read_counter(frame)[0] for frame in pictures(sample["video"], "CTHW")]
+            n_frames = window["end_frame"] - window["start_frame"] + 1
+            first = shown[0]
+            expected = (
+                None if first is None else [*range(first, first + (n_frames - 1) // 4 * 4 + 1)]
+            )
+            numbers["frames_right"] += shown == expected
+        if "control_type" in settings:
+            control, target = sample["video"]
+            numbers["equal_frames"] += control.shape == target.shape
+    windows = all_windows.keys() | uncaptioned
+    right = sum((key in taken) == (key in predicted) for key in windows)
+    summary = json.loads((folder / "summary.json").read_bytes())
+    return {
+        "windows": len(windows), "taken": len(taken), "right": right,
+        "summary_right": summary["windows"] == len(windows)
+        and summary["windows_read"] == len(taken)
+        and sum(summary["dropped"].values()) == len(windows) - len(taken),
+        "dropped": summary["dropped"], **numbers,
+    }  # fmt: skip
+
+
+def structured(loaders: Loaders, work: Path, samples: dict[str, Row]) -> Row:
+    """Returns how many structured captions the trainer's reader takes, and would write alike."""
+    captions, numbers = loaders.captions, Counter[str]()
+    for split in ("train", "val"):
+        for line in lines(index_of(work / "generator" / split)):
+            spans = {
+                span["start_frame"]: span for span in samples[line["uuid"]]["annotation"]["windows"]
+            }
+            for window in line["t2w_windows"]:
+                written = window.get("caption_json")
+                if written is None:
+                    continue
+                numbers["captions"] += 1
+                parsed = captions.StructuredCaption.model_validate(written)
+                dumped = parsed.model_dump(exclude_none=True, mode="json")
+                numbers["valid"] += json.dumps(dumped) == json.dumps(written)
+                if window["end_frame"] + 1 - window["start_frame"] == line["nb_frames"]:
+                    span = spans[window["start_frame"]]
+                    probed = loaders.probe.probe_video_metadata(line["vision_path"])
+                    media = captions.media_fields_from_metadata(probed)
+                    own = captions.assemble_caption_json(span["extra"], span["long"], media)
+                    numbers["whole_clips"] += 1
+                    numbers["as_its_captioner"] += json.dumps(own) == json.dumps(written)
+    return dict(numbers)
+
+
+def talks(loaders: Loaders, work: Path) -> Row:
+    """Returns how many conversations the reasoner's loader reads, with the clip's bytes."""
+    numbers: Counter[str] = Counter()
+    for split in ("train", "val"):
+        folder = work / "reasoner" / split
+        entries = {entry["id"]: entry for entry in json.loads((folder / "meta.json").read_bytes())}
+        numbers["entries"] += len(entries)
+        dataset = loaders.reasoner.LocalSFTDataset(
+            manifest_path=str(folder / "meta.json"), shuffle=False, is_infinite_loader=False
+        )
+        for sample in dataset:
+            entry = entries[sample["__key__"]]
+            told = json.loads((folder / entry["conversation"]).read_bytes())["conversations"]
+            data = (folder / entry["media"]).read_bytes()
+            numbers["read"] += sample["texts"] == told and sample["media"] == {"video_0": data}
+    return dict(numbers)
+
+
+def sample_facts(work: Path) -> dict[str, Row]:
+    from curator.dataset.tar_reader import open_shards
+    from curator.export.job import read_clips
+
+    shards = open_shards(str(work / "out"))
+    return {
+        clip.key: clip.fields
+        for shard in shards.shards
+        for clip in read_clips(shards, shard, wants_mp4=lambda clip, sha256: False)
+    }
+
+
+def read_all(work: Path, checkout: Path) -> Row:
+    loaders, samples = Loaders(checkout), sample_facts(work)
+    summary = json.loads((work / "out" / "summary.json").read_bytes())
+    failures = Counter(
+        span["failure"] for fields in samples.values()
+        for span in fields["annotation"]["windows"] if "failure" in span
+    )  # fmt: skip
+    results: Row = {
+        "films": len(list((work / "films").glob("*.mp4"))), "kept": summary["counts"]["kept"],
+        "windows": sum(len(each["annotation"]["windows"]) for each in samples.values()),
+        "windows_without_annotation": dict(failures),
+        "repaired_or_asked_again": {
+            name: n for name, n in summary["work"].items() if name.startswith("caption_set_aside")
+        },
+        "structured": structured(loaders, work, samples), "reasoner": talks(loaders, work),
+    }  # fmt: skip
+    for name, split in itertools.product(EXPORTS, ("train", "val")):
+        settings = EXPORTS[name][1]
+        if settings:
+            results[f"{name}/{split}"] = compare(loaders, work / name / split, settings)
+            print(name, split, results[f"{name}/{split}"], file=sys.stderr)
+    return results
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    commands = parser.add_subparsers(dest="command", required=True)
+    made = commands.add_parser("make")
+    made.add_argument("work", type=Path)
+    made.add_argument("--clips", type=int, default=200)
+    made.add_argument("--seed", type=int, default=57)
+    read = commands.add_parser("read")
+    read.add_argument("work", type=Path)
+    read.add_argument("checkout", type=Path)
+    options = parser.parse_args()
+    if options.command == "make":
+        make_all(options.work.absolute(), options.clips, options.seed)
+    else:
+        results = read_all(options.work.absolute(), options.checkout)
+        print(json.dumps(results, indent=1))
+        tell(results)
+
+
+if __name__ == "__main__":
+    main()
