@@ -27,12 +27,12 @@ from jsonschema import Draft202012Validator
 from pydantic import Field
 
 from curator.errors import ShardError, UsageError, raised_as
+from curator.export.annotation_rows import Annotations, Row, question_and_answer
 from curator.export.exporter import RelativePaths, VideoExporter, VideoOptions
 from curator.export.job import Job, ShardClip
-from curator.export.post_training import Annotations, question_and_answer
 from curator.export.window_values import named_family
 from curator.family import FamilyError, FamilyVersion, Video
-from curator.stages.caption.dialogs.prompt_files import load_prompt
+from curator.strict_yaml import pipelines_folder, read_yaml
 from curator.trainers.caption_rules import fit_caption
 from curator.trainers.clip_fit import OutputSpec, fit_form
 from curator.trainers.frame_rules import Drop
@@ -59,7 +59,6 @@ _COMPUTED = (
 """Fields of a structured caption behind those of the prompt."""
 _MEDIA = "video_0"
 """Name of the video in a conversation; the loader knows a video by this word in it."""
-Row = dict[str, Any]
 
 
 class Cosmos3Options(VideoOptions, RelativePaths):
@@ -101,7 +100,9 @@ class Cosmos3(VideoExporter[Cosmos3Options, Row]):
         options = self.options
         values = {"frames": options.frames, "min_side_px": options.min_side}
         self._trainer = load_trainer("cosmos3", values)
-        self._schema: Mapping[str, Any] = load_prompt(PROMPT).own_schema
+        _, prompt = read_yaml(PROMPT, pipelines_folder() / "prompts", "prompt")
+        assert prompt is not None
+        self._schema: Mapping[str, Any] = prompt["schema"]
         self._is_structured = Draft202012Validator(self._schema)
         self._annotations = Annotations(job.shards) if options.reasoner else None
         self._control: FamilyVersion | None = None
