@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from unittest.mock import MagicMock
 
 import yaml
@@ -35,7 +35,7 @@ from measure import CURATE, ROOT, arguments, tell
 from trainer_adapters import LeastDraws, module, pictures, stub
 
 Row = dict[str, Any]
-Foreign = Any
+Foreign: TypeAlias = Any
 DEPTH = '''"""Depth of half of the clips: their brightness."""
 
 import numpy as np
@@ -58,6 +58,8 @@ class Depth(Annotator[StageConfig]):
 RECIPE = {
     "base": "cosmos3",
     "stages": [{"use": "depth_values:Depth"}],
+    # What analysis measures decides nothing here.
+    "analyze": {"text": False, "samples_per_s": 0.5},
     "propose": {"min_s": 0.5, "max_s": 70, "boundary_threshold": 0.999, "guard_frames": 0},
     "dedup": {"enabled": False},
     "shard": {"resolutions": [128], "lengths": [17], "val_share": 0.1, "aspects_tolerance": 0.99},
@@ -92,13 +94,18 @@ def planned(count: int, seed: int) -> list[CountedClip]:
     """Returns films around the limits of the loader, and between them."""
     rng = random.Random(seed)
     lengths = [(rate, frames) for rate in RATES for frames in (60, 61, 62, 92, 93)]
-    lengths += [(rate, n) for rate in ("12.5", "16", "24") for n in _long(RATES[rate])]
-    while len(lengths) < count:
-        lengths.append((rng.choice(list(RATES)), rng.randint(20, 420)))
-    films = []
-    for number, (rate, frames) in enumerate(lengths[:count]):
+    lengths += [(rate, n) for rate in ("12.5", "16") for n in _long(RATES[rate])]
+    while len(lengths) < 2 * count:
+        lengths.append((rng.choice(list(RATES)), rng.randint(20, 330)))
+    films: list[CountedClip] = []
+    forms: set[tuple[str, int, int, int]] = set()
+    for rate, frames in lengths:
         width, height = rng.choice(SIZES)
-        name = f"film-{number:04d}"
+        # Films of one form would be the same bytes, and so one source.
+        if (rate, frames, width, height) in forms or len(films) == count:
+            continue
+        forms.add((rate, frames, width, height))
+        name = f"film-{len(films):04d}"
         films.append(
             CountedClip(
                 clip=name, file=f"{name}.mp4", kind="clip", rate=str(RATES[rate]), frames=frames,
@@ -173,7 +180,8 @@ class Loaders:
         self.reasoner: Foreign = importlib.import_module(
             "cosmos_framework.data.reasoner.local_sft_dataset"
         )
-        for data in (self.sft, self.transfer):
+        loaders: tuple[Foreign, ...] = (self.sft, self.transfer)
+        for data in loaders:
             data.log = types.SimpleNamespace(info=_nothing, warning=_nothing)
             data.INTERNAL, data.boto3, data.random = False, MagicMock(), LeastDraws()
         self.sft.lazy_instantiate = lambda *_: types.SimpleNamespace(tokenizer=None)

@@ -15,10 +15,10 @@ from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import USUAL_FIELDS, Prompt, as_data
 
 _LENGTHS = {
-    "short": "One sentence of 8 to 20 words: the main subject, what it does, and where.",
-    "medium": "Two to four sentences, 40 to 80 words: subjects, actions in their order, setting.",
     "long": "One paragraph of 100 to 200 words: all of that, with looks, positions, movements, "
     "light and camera; shorter if there is no more to see.",
+    "medium": "Two to four sentences, 40 to 80 words: subjects, actions in their order, setting.",
+    "short": "One sentence of 8 to 20 words: the main subject, what it does, and where.",
 }
 _LISTS = {
     "subjects": "People, animals and things that matter, each with what can be seen of it.",
@@ -62,10 +62,11 @@ def answer_schemas(config: CaptionConfig, prompt: Prompt) -> tuple[dict[str, Any
     if prompt.answer == "text":
         _refuse_fields(config)
         return (None,)
-    fields = _described(_STRING, {name: _LENGTHS[name] for name in config.lengths})
+    fields: dict[str, Any] = {}
     if config.structured:
         parts = _described(_STRINGS, _LISTS) | _described(_STRING, _PROSE)
         fields["structured"] = _object(parts | _described(_STRINGS, {"text": _TEXT}))
+    fields |= _described(_STRING, {name: _LENGTHS[name] for name in sorted(config.lengths)})
     if config.content_types:
         fields["content_type"] = {"type": "string", "enum": list(config.content_types)}
     if config.questions:
@@ -73,12 +74,11 @@ def answer_schemas(config: CaptionConfig, prompt: Prompt) -> tuple[dict[str, Any
     if config.safety:
         words = ["safe", "sensitive", "unsafe"]
         fields["safety"] = {"type": "string", "enum": words, "description": _SAFETY}
-    ordered = {name: fields[name] for name in USUAL_FIELDS if name in fields}
     own = dict(prompt.own_schema.get("properties", {}))
     required = list(prompt.own_schema.get("required", own))
     if prompt.then:
-        return _object(own) | {"required": required}, _object(ordered)
-    return (_object(ordered | own) | {"required": [*ordered, *required]},)
+        return _object(own) | {"required": required}, _object(fields)
+    return (_object(fields | own) | {"required": [*fields, *required]},)
 
 
 def _refuse_fields(config: CaptionConfig) -> None:
@@ -124,11 +124,10 @@ def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def format_of(schema: Mapping[str, Any], indent: str = "") -> str:
-    """Describes the fields of a schema for a prompt, one line each."""
-    required = schema.get("required", ())
-    lines = []
-    for name, field in schema["properties"].items():
+def format_of(schema: Mapping[str, Any] | None, indent: str = "") -> str:
+    """Describes the fields of a schema for a prompt, one line each; empty for plain text."""
+    lines, required = [], (schema or {}).get("required", ())
+    for name, field in (schema or {}).get("properties", {}).items():
         may = "" if name in required else ", may be left out"
         about = f". {field['description']}" if field.get("description") else ""
         lines.append(f'{indent}- "{name}": {_kind(field)}{may}{about}')
@@ -284,8 +283,8 @@ def answer_text(answer: Answer, config: CaptionConfig, prompt: Prompt) -> str:
     """Formats an answer as a model would write it: JSON fields in order, or plain text."""
     if prompt.answer == "text":
         return str(getattr(answer, config.text))
-    values = {name: getattr(answer, name) for name in USUAL_FIELDS}
-    fields = {name: value for name, value in values.items() if value is not None and value != {}}
+    values = ((name, getattr(answer, name)) for name in USUAL_FIELDS)
+    fields = {name: value for name, value in values if value not in (None, {})}
     return as_json(fields | dict(answer.extra))
 
 
