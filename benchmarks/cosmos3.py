@@ -188,14 +188,16 @@ class Loaders:
         self.sft.add_special_tokens = lambda tokenizer: (tokenizer, None)
         self.sft.tokenize_caption = lambda caption, *_, **__: [0] * len(caption.split())
 
-    def visits(self, index: Path, settings: Row) -> Iterator[tuple[Row, Row | None]]:
+    def visits(
+        self, index: Path | str, settings: Row, s3: Foreign = None
+    ) -> Iterator[tuple[Row, Row | None]]:
         """Visits each window that the loader lists; yields its metadata and the sample."""
         common = {"jsonl_paths": str(index), "cfg_dropout_rate": 0.0, "tokenizer_config": None}
         if "control_type" in settings:
             dataset = self.transfer.get_transfer_sft_dataset(**common, **settings)
         else:
             dataset = self.sft.get_sft_dataset(**common, **settings, max_caption_tokens=2048)
-        dataset.s3_client = MagicMock()
+        dataset.s3_client = s3 or MagicMock()
         for metadata in self.sft._flatten_metadata_by_window(dataset.metadata):
             yield metadata, dataset.process_one_sample(metadata)
 
@@ -296,6 +298,34 @@ def talks(loaders: Loaders, work: Path) -> Row:
     return dict(numbers)
 
 
+def on_s3(loaders: Loaders, work: Path) -> Row:
+    """Exports to a bucket of a simulated server, and has the loader read lines and MP4s there."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    os.environ |= {
+        "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+    }  # fmt: skip
+    s3: Foreign = boto3.client("s3")
+    s3.create_bucket(Bucket="clips")
+    to = (str(work / "out"), "s3://clips/to", "--format", "cosmos3", "--gzip", "--split", "val")
+    print(curate(work, "export", *to), file=sys.stderr)
+    loaders.sft.boto3 = boto3
+    summary = json.loads(s3.get_object(Bucket="clips", Key="to/val/summary.json")["Body"].read())
+    index = "s3://clips/to/val/video_dataset_file.jsonl.gz"
+    visited = list(loaders.visits(index, FULL, s3))
+    server.stop()
+    return {
+        "predicted": summary["windows_read"],
+        "taken": sum(sample is not None for _, sample in visited),
+        "addresses": sum(m["vision_path"].startswith("s3://clips/to/val/") for m, _ in visited),
+    }
+
+
 def sample_facts(work: Path) -> dict[str, Row]:
     from curator.dataset.tar_reader import open_shards
     from curator.export.job import read_clips
@@ -329,6 +359,7 @@ def read_all(work: Path, checkout: Path) -> Row:
         if settings:
             results[f"{name}/{split}"] = compare(loaders, work / name / split, settings)
             print(name, split, results[f"{name}/{split}"], file=sys.stderr)
+    results["s3"] = on_s3(loaders, work)
     return results
 
 

@@ -17,6 +17,7 @@ from test_export_annotations import QUESTIONS, annotated, config
 from curator.errors import UsageError
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
+from curator.storage import open_store
 
 __all__ = ["config"]
 
@@ -162,6 +163,13 @@ def test_compressed_lines_and_relative_paths(out: Path, tmp_path: Path) -> None:
     assert "train/video_dataset_file.jsonl" not in one
     for line in written(tmp_path / "a", name="video_dataset_file.jsonl.gz").values():
         assert (tmp_path / "a" / "train" / line["vision_path"]).is_file()
+
+
+def test_lines_on_s3_name_addresses_there(out: Path, s3_bucket: str) -> None:
+    exported(out, f"s3://{s3_bucket}/to", "cosmos3", splits=["val"])
+    data = open_store(f"s3://{s3_bucket}/to").read("val/video_dataset_file.jsonl")
+    for line in map(json.loads, data.splitlines()):
+        assert line["vision_path"] == f"s3://{s3_bucket}/to/val/videos/{line['uuid']}.mp4"
 
 
 def test_edges_need_no_file_and_depth_needs_a_family(out: Path, tmp_path: Path) -> None:
