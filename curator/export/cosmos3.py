@@ -158,8 +158,10 @@ class Cosmos3(VideoExporter[Cosmos3Options, Row]):
     def _window(self, clip: ShardClip, span: Row) -> Row | None:
         """Returns a window as the trainer reads it; None for one without a caption."""
         text = next((span[name] for name in LENGTHS if span.get(name)), None)
-        # Of a clip whose captions were refused, by a judge or because some failed, none is used.
-        if text is None or not clip.text.strip():
+        annotation = clip.fields.get("annotation") or {}
+        # Windows beside a failed one are used, but samples do not say which a judge refused.
+        is_refused = annotation.get("judge") is not None and not clip.text.strip()
+        if text is None or is_refused:
             return None
         start, end = span["start_frame"], span["end_frame"]
         window: Row = {"start_frame": start, "end_frame": end - 1, "temporal_interval": 1}

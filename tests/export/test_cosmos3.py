@@ -55,7 +55,7 @@ def clips() -> list[MadeClip]:
     by_hand = with_windows(hand, window(0, 90), caption="By hand.")
     return [
         with_windows(whole, window(0, 121, extra=SCENE)),
-        with_windows(two, window(0, 61, extra=wrong), window(61, 100)),
+        with_windows(two, window(0, 61, extra=wrong), window(61, 100), caption=""),
         replace(short, n_frames=60),
         with_windows(
             failed, {"start_frame": 0, "end_frame": 90, "failure": "timed_out"}, caption=""
@@ -148,6 +148,16 @@ def test_the_summary_says_what_the_loader_drops_and_why(
         "val: the trainer reads 0 of 2 windows; dropped: 1 too_short, 1 too_small "
         "(val/dropped.jsonl)"
     ]
+
+
+def test_captions_that_a_judge_may_have_refused_are_not_used(
+    tmp_path: Path, clips: list[MadeClip]
+) -> None:
+    annotation = clips[1].changes["annotation"] | {"judge": "strict"}
+    clips[1] = replace(clips[1], changes={**clips[1].changes, "annotation": annotation})
+    make_shards(str(tmp_path / "judged"), clips)
+    exported(tmp_path / "judged", tmp_path / "to", "cosmos3", splits=["train"])
+    assert written(tmp_path / "to")[clips[1].key]["t2w_windows"] == []
 
 
 def test_compressed_lines_and_relative_paths(out: Path, tmp_path: Path) -> None:
