@@ -59,7 +59,7 @@ class Depth(Annotator[StageConfig]):
     def process(self, unit):
         return [clip.frames[..., 1].astype(np.uint16) * 257 for clip in unit]
 '''
-RECIPE = {
+RECIPE: Row = {
     "base": "cosmos3",
     "stages": [{"use": "depth_values:Depth"}],
     # What analysis measures decides nothing here.
