@@ -5,7 +5,8 @@
 Every answer occupies a slot for SERVICE_S seconds; further requests queue. As in vLLM, a request
 whose client disconnects frees its slot. Answers are JSON that fits the request's schema, and
 different requests get different answers. GET /stats returns the number and times of requests and
-answers. POST /reset (slots, service_s) resets the counters.
+answers. POST /reset (slots, service_s, bad) resets the counters; with `bad`, a quarter of the
+windows get the answers of `BAD`, each a twentieth.
 """
 
 import asyncio
@@ -19,6 +20,10 @@ from typing import Any
 from aiohttp import web
 
 MAX_BODY_BYTES = 1 << 28
+BAD = ("broken", "types", "endless", "never", "once")
+"""Answers of a server that does not do what it is asked: JSON that breaks off, wrong types, 10 MB,
+none at all; and JSON that breaks off at first and is right when it is asked for again."""
+NEVER_S = 3600.0
 SENTENCE = (
     "A {name} with the number {tag} moves slowly across a wide green field from left to right."
 )
@@ -30,7 +35,8 @@ class Server:
     def __init__(self, slots: int, service_s: float) -> None:
         self.reset(slots, service_s)
 
-    def reset(self, slots: int, service_s: float) -> None:
+    def reset(self, slots: int, service_s: float, *, bad: bool = False) -> None:
+        self.bad = bad
         self.free = asyncio.Semaphore(slots)
         self.service_s = service_s
         self.received: Counter[str] = Counter()
@@ -57,7 +63,13 @@ class Server:
         self.answered[key] += 1
         self.times.append(time.time())
         schema = asked["response_format"]["json_schema"]["schema"]
-        message = {"role": "assistant", "content": json.dumps(filled(schema, "thing", key[:6]))}
+        text = json.dumps(filled(schema, "thing", key[:6]))
+        fault = fault_of(asked) if self.bad else None
+        if fault == "never":
+            await asyncio.sleep(NEVER_S)
+        elif fault is not None:
+            text = spoilt(fault, text, schema)
+        message = {"role": "assistant", "content": text}
         return web.json_response(
             {
                 "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
@@ -83,8 +95,23 @@ class Server:
 
     async def begin_anew(self, request: web.Request) -> web.Response:
         options = await request.json()
-        self.reset(options["slots"], options["service_s"])
+        self.reset(options["slots"], options["service_s"], bad=options.get("bad", False))
         return web.json_response({})
+
+
+def fault_of(asked: dict[str, Any]) -> str | None:
+    """Returns the fault of the answers about the pictures of a request, or None."""
+    turns = [turn for turn in asked["messages"] if turn["role"] != "system"]
+    pictures = json.dumps(turns[0]["content"][:-1]).encode()
+    number = int.from_bytes(hashlib.blake2b(pictures, digest_size=4).digest()) % 20
+    fault = BAD[number] if number < len(BAD) else None
+    return None if fault == "once" and len(turns) > 1 else fault
+
+
+def spoilt(fault: str, text: str, schema: dict[str, Any]) -> str:
+    if fault == "types":
+        return json.dumps(dict.fromkeys(schema["properties"], 7))
+    return "word " * 2_000_000 if fault == "endless" else text[: len(text) // 2]
 
 
 def filled(schema: dict[str, Any], name: str, tag: str) -> Any:  # noqa: ANN401 - any JSON
@@ -97,6 +124,8 @@ def filled(schema: dict[str, Any], name: str, tag: str) -> Any:  # noqa: ANN401 
         return [filled(schema["items"], name, tag)]
     if schema["type"] == "boolean":
         return False
+    if schema["type"] == "integer":
+        return 2
     return SENTENCE.format(name=name, tag=tag)
 
 

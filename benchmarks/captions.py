@@ -53,8 +53,8 @@ class Server:
         assert self.process.stdout.readline() == "ready\n"
         self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def reset(self, slots: int, service_s: float) -> None:
-        data = json.dumps({"slots": slots, "service_s": service_s}).encode()
+    def reset(self, slots: int, service_s: float, *, bad: bool = False) -> None:
+        data = json.dumps({"slots": slots, "service_s": service_s, "bad": bad}).encode()
         self.opener.open(f"http://127.0.0.1:{PORT}/reset", data).close()
 
     def stats(self) -> dict[str, Any]:

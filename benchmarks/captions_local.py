@@ -30,6 +30,8 @@ from measure import machine
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+from vlm import ask
+
 from curator.stages.caption.caption_records import Frames, Request, Sampling, Task, Turn, Window
 from curator.stages.caption.captioners.captioner_contract import SizedRequest
 from curator.stages.caption.captioners.local_model import LocalCaptioner
@@ -115,7 +117,7 @@ def bare(model: LocalCaptioner, batches: list[Any]) -> int:
 
 def ours(model: LocalCaptioner, asked: list[tuple[Request, Frames]]) -> int:
     """Runs the worker's path from JPEGs to texts; returns the number of tokens."""
-    replies = model.ask(asked)
+    replies = ask(model, asked)
     assert all(reply.failure is None for reply in replies)
     return sum(reply.tokens_out for reply in replies)
 
@@ -175,8 +177,8 @@ def same_words(model: LocalCaptioner, options: argparse.Namespace) -> dict[str, 
     found = {}
     for name, temperature in (("greedy", 0.0), ("drawn", options.temperature)):
         asked = requests(options, temperature)[:8]
-        together = model.ask(asked)
-        alone = [model.ask([one])[0] for one in asked]
+        together = ask(model, asked)
+        alone = [ask(model, [one])[0] for one in asked]
         equal = sum(a.text == b.text for a, b in zip(together, alone, strict=True))
         found[name] = equal
     return found | {"of": 8}

@@ -47,6 +47,7 @@ FORMATS: Mapping[str, str] = {
     "musubi-cache": "curator.export.musubi_cache:MusubiCache",
     "automodel-cache": "curator.export.automodel_cache:AutomodelCache",
     "dfm-cache": "curator.export.dfm_cache:DfmCache",
+    "cosmos3": "curator.export.cosmos3:Cosmos3",
     "conversations": "curator.export.post_training:Conversations",
     "preferences": "curator.export.post_training:Preferences",
 }
@@ -152,10 +153,12 @@ class VideoExporter(Exporter[OptionsT, list[RowT]]):
     Attributes:
         videos: Folder of the MP4s.
         record: Folder of the records of written MP4s; None for a format without records.
+        reads_members: Whether `rows` needs the places of members, for which tars are read.
     """
 
     videos: ClassVar[str] = "{split}/videos"
     record: ClassVar[str | None] = None
+    reads_members: bool = False
 
     def begin(self, job: "Job") -> None:
         """Refuses MP4s of an earlier export that this export could not take."""
@@ -167,7 +170,9 @@ class VideoExporter(Exporter[OptionsT, list[RowT]]):
         folder = self.videos.format(split=shard.split)
         least = self.options.min_frames if isinstance(self.options, LeastFrames) else None
         record = self.record.format(split=shard.split) if self.record is not None else None
-        clips = job.videos(shard, folder, min_frames=least, record=record)
+        clips = job.videos(
+            shard, folder, min_frames=least, record=record, by_metadata=not self.reads_members
+        )
         rows = [row for clip in clips for row in self.rows(job, clip, f"{folder}/{clip.file_name}")]
         if self.records is not None:
             job.exported.add(records=len(rows))

@@ -133,6 +133,8 @@ class Exported:
     """Members of samples, such as tensors, that the format cannot store."""
     records: str | None = None
     """What `n_records` counts, in words; None where it counts nothing."""
+    notes: list[str] = field(default_factory=list)
+    """What a format says about the export, a line each."""
     origin: Mapping[str, str | None] | None = None
     """Class, distribution and versions of a format from outside this package."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -252,12 +254,13 @@ class Job:
         *,
         min_frames: int | None = None,
         record: str | None = None,
+        by_metadata: bool = True,
     ) -> Iterator[ShardClip]:
         """Yields the clips of a shard as `clips` does, and writes MP4s as `<folder>/<key>.mp4`.
 
         A still image has its own suffix. MP4s that exist already are neither read nor written.
         `record` is the folder of a record, by which the next export knows what exists without
-        reading it.
+        reading it; `by_metadata` as for `clips`.
         """
         store, tar, sha256s = self.shards.store, self.shards.key(shard.name), dict[str, str]()
 
@@ -270,7 +273,7 @@ class Job:
         name = f"{record}/{shard.name.removesuffix('.tar').replace('/', '_')}.json"
         if record is not None:
             self.place.read_record(name)
-        for clip in self.clips(shard, is_new, min_frames=min_frames, by_metadata=True):
+        for clip in self.clips(shard, is_new, min_frames=min_frames, by_metadata=by_metadata):
             if clip.mp4 is not None:
                 self.place.put(f"{folder}/{clip.file_name}", clip.mp4)
             yield clip

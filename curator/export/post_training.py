@@ -15,29 +15,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
-import pyarrow as pa
 from pydantic import Field
 
-from curator.dataset.tar_reader import SPLITS, Shard, ShardSet
+from curator.dataset.tar_reader import SPLITS, Shard
 from curator.errors import CutError, ShardError, UsageError, raised_as
+from curator.export.annotation_rows import Annotations, Row, question_and_answer
 from curator.export.exporter import Exporter, OptionsT, RelativePaths, VideoExporter
 from curator.export.job import Job, ShardClip
 from curator.media.clip_frames import Wanted, sample_clip
-from curator.tables.checksums import read_parquet
-from curator.tables.disk_table import taken
-from curator.tables.output_format import read_summary
-from curator.tables.parts import SUMMARY
 
-COLUMNS = (
-    "clip_id", "source_id", "window", "start_frame", "end_frame", "shown", "model", "prompt",
-    "label", "questions", "judge", "candidates", "asked", "request_keys", "prompt_fingerprint",
-    "judge_prompt_fingerprint",
-)  # fmt: skip
-"""Columns that the export reads from the table `annotations`."""
-_REASON = "\nGive your reasoning within <think></think> and your answer within <answer></answer>."
 _SCORES = ("faithfulness", "completeness", "correctness")
 """Scores of a judge, 1 to 5; the lowest is the `score` of a candidate."""
-Row = dict[str, Any]
 Pair = tuple[Row, Row, Row]
 """A row of `annotations`, with its best answer and a worse answer."""
 
@@ -64,7 +52,7 @@ class Conversations(_JsonLines[RelativePaths], VideoExporter[RelativePaths, byte
 
     def begin(self, job: Job) -> None:
         """Reads the annotations."""
-        self._annotations = _Annotations(job.shards)
+        self._annotations = Annotations(job.shards)
 
     def rows(self, job: Job, clip: ShardClip, path: str) -> Iterator[bytes]:
         """Yields a clip's lines."""
@@ -108,7 +96,7 @@ class Preferences(_JsonLines[PreferencesOptions]):
 
     def begin(self, job: Job) -> None:
         """Reads the annotations."""
-        self._annotations = _Annotations(job.shards)
+        self._annotations = Annotations(job.shards)
         settings, out = self._annotations.settings, job.shards.store.uri
         if settings["judge"] is None or settings["candidates"] < 2:
             raise UsageError(
@@ -191,36 +179,6 @@ def pairs_of(candidates: Sequence[Row], min_margin: int = 1) -> Iterator[tuple[R
             yield best, other
 
 
-class _Annotations:
-    """Rows of `annotations` by clip, held in memory as columns; refuses a run without them."""
-
-    def __init__(self, shards: ShardSet) -> None:
-        store = shards.store
-        if not shards.prefix or not store.exists(SUMMARY):
-            raise UsageError(
-                f"{store.uri} has no summary.json; expected OUT of a finished `curate run`, whose "
-                "tables say what was asked and answered"
-            )
-        summary = read_summary(store, shards.snapshot)
-        parts = summary["tables"].get("annotations")
-        if not parts:
-            raise UsageError(
-                f"{store.uri} has no annotations; `curate recaption {store.uri} --set "
-                "caption.captioner=...` makes them"
-            )
-        tables = [read_parquet(store, part) for part in parts]
-        self._table = pa.concat_tables([table.select(COLUMNS) for table in tables])
-        self._rows: dict[str, list[int]] = {}
-        for row, clip_id in enumerate(self._table["clip_id"].to_pylist()):
-            self._rows.setdefault(clip_id, []).append(row)
-        self.settings: Row = summary["recipe"]["caption"]
-
-    def of(self, clip_id: str) -> list[Row]:
-        """Returns a clip's rows, by window; empty for a clip that no model annotated."""
-        rows: list[Row] = taken(self._table, self._rows.get(clip_id, [])).to_pylist()
-        return rows
-
-
 def _line(record: Mapping[str, Any]) -> bytes:
     return orjson.dumps(record) + b"\n"
 
@@ -244,10 +202,7 @@ def _provenance(row: Row, fields: Mapping[str, Any]) -> Row:
 
 
 def _conversation(key: str, row: Row, made: Row, video: str, provenance: Row) -> Row:
-    question, answer = made["question"], made["answer"]
-    if made["reasoning"]:
-        question += _REASON
-        answer = f"<think>\n{made['reasoning']}\n</think>\n\n<answer>\n{answer}\n</answer>"
+    question, answer = question_and_answer(made)
     return {
         "id": f"{key}-{row['window']}-{made['kind']}-{made['name']}",
         "video": video,

@@ -17,6 +17,7 @@ from tiny_vlm import tiny_folder
 from curator.export.post_training import pairs_of
 from curator.recipe import load_recipe
 from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.stages.caption.dialogs.window_dialog import Asker
 from curator.storage import open_store
 from curator.tables.parts import rows_to_table, write_tables
@@ -101,7 +102,7 @@ def annotated(
             "candidates": json.dumps(CANDIDATES), "questions": json.dumps(QUESTIONS),
             "request_keys": ["first", "second"],
             "prompt_fingerprint": asker.prompt.fingerprint,
-            "judge_prompt_fingerprint": asker.judge_prompt.fingerprint,
+            "judge_prompt_fingerprint": load_prompt("judge").fingerprint,
         }
         | changes
         for clip in clips[:-1]
@@ -179,7 +180,7 @@ def test_a_record_says_where_it_is_from(
         "prompt": "describe",
         "prompt_fingerprint": asker.prompt.fingerprint,
         "judge": "strict",
-        "judge_prompt_fingerprint": asker.judge_prompt.fingerprint,
+        "judge_prompt_fingerprint": load_prompt("judge").fingerprint,
         "label": "calm",
         "reply_keys": ["first", "second"],
     }

@@ -1,10 +1,12 @@
 """Videos as values: the loader decodes the same window of them as of the clip."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from numbered_films import number_of, numbered
 from place import Place
 
 from curator.cli import main
+from curator.export import export
 from curator.family import Family, FamilyError, Scope, Video
 from curator.loading import ClipDataset
 from curator.tools.commands.arguments import EXIT_OK
@@ -167,3 +170,24 @@ def test_a_video_of_another_length_is_refused(finished: Controlled) -> None:
     family = Family("negative", Scope.CLIP, Video("h264"), member="negative.mp4")
     with pytest.raises(FamilyError, match="a value of 49 frames; expected 50"):
         family.check_length((49, 64, 160), header(), 50, FPS)
+
+
+def test_a_control_video_goes_to_cosmos3_with_the_frames_of_its_clip(
+    finished: Controlled, tmp_path: Path
+) -> None:
+    """Pins both codecs, and that the loader is predicted to drop clips without a control."""
+    for values, suffix in (("negative", "mp4"), ("depth", "mkv")):
+        to = tmp_path / values
+        options = {"control": "depth", "control_values": values, "relative": True}
+        done = export(str(finished.out), str(to), "cosmos3", options=options)
+        (line,) = map(
+            json.loads, (to / "train" / "video_dataset_file.jsonl").read_text().splitlines()
+        )
+        assert line["control_path"] == f"control/{line['uuid']}_depth.{suffix}"
+        with av.open(str(to / "train" / line["control_path"])) as container:
+            assert sum(1 for _ in container.decode(video=0)) == line["nb_frames"] == 50
+        assert values not in str(done.left_members)
+        assert "edges.mp4" in done.left_members
+        assert done.notes == [
+            "train: the trainer reads 0 of 1 windows; dropped: 1 too_short (train/dropped.jsonl)"
+        ]

@@ -115,6 +115,11 @@ class AnnotatedClips:
         self.counts: Counter[str] = Counter()
         """Windows, tokens, failures by reason and rejected answers, for the summary."""
         self.events: set[tuple[Any, ...]] = set()
+        self._models = {
+            "model": config.name,
+            "prompt": config.prompt if config.asks else None,
+            "judge": config.judge.name if config.judge is not None else None,
+        }
 
     def row(self, clip_id: str) -> ClipRow:
         """Returns the row of a clip."""
@@ -173,22 +178,13 @@ class AnnotatedClips:
 
     def sample(self, clip: Clip) -> dict[str, Any]:
         """Returns the annotation in a sample's JSON."""
-        config = self._config
-        return {
-            "model": config.name,
-            "prompt": config.prompt if config.asks else None,
-            "judge": config.judge.name if config.judge is not None else None,
-            "windows": [_window(annotation) for annotation in self[clip.clip_id]],
-        }
+        return self._models | {"windows": [_window(each) for each in self[clip.clip_id]]}
 
     def tables(self) -> Iterator[pa.Table]:
         """Yields rows of `annotations` in batches, in the order of clips and windows."""
         config, judge = self._config, self._config.judge
-        of_config = {
-            "model": config.name,
-            "prompt": config.prompt if config.asks else None,
+        of_config = self._models | {
             "prompt_fingerprint": load_prompt(config.prompt).fingerprint if config.asks else None,
-            "judge": judge.name if judge is not None else None,
             "judge_prompt_fingerprint": load_prompt(judge.prompt).fingerprint if judge else None,
         }
         config_fingerprint = answers_fingerprint(config)

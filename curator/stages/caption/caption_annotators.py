@@ -25,7 +25,23 @@ from curator.stages.caption.config import CaptionConfig
 NAME = COLUMN = "caption_alignment"
 
 
-class CaptionAlignment(Annotator[CaptionConfig]):
+class _OfCaptions(Annotator[CaptionConfig]):
+    version = 1
+    config_type = CaptionConfig
+    sections = ("caption",)
+    is_remade = True
+    frames = ()
+
+    def __init__(self, config: CaptionConfig, entry: ModelEntry, models: ModelStore) -> None:
+        super().__init__(config)
+        self._entry, self._models = entry, models
+
+    def settings(self) -> dict[str, object]:
+        """Returns no settings: values depend only on captions, pictures and the model."""
+        return {}
+
+
+class CaptionAlignment(_OfCaptions):
     """Measures how well captions fit their clips, with the CLIP vectors of analyze.
 
     The value is the cosine of the embeddings of short caption and clip, -1 to 1; captions that fit
@@ -34,23 +50,13 @@ class CaptionAlignment(Annotator[CaptionConfig]):
     """
 
     name = NAME
-    version = 1
-    config_type = CaptionConfig
-    sections = ("caption",)
-    is_remade = True
-    frames = ()
     columns = (SHORT_CAPTION, CLIP_EMBEDDING)
     batch = 2048
     families = (Family("caption_alignments", Scope.CLIP, Columns({COLUMN: "f64"})),)
 
     def __init__(self, config: CaptionConfig, entry: ModelEntry, models: ModelStore) -> None:
-        super().__init__(config)
-        self._entry, self._models = entry, models
+        super().__init__(config, entry, models)
         self._embed: Callable[[Sequence[str]], tuple[NDArray[np.float32], float]] | None = None
-
-    def settings(self) -> dict[str, object]:
-        """Returns no settings: the value depends only on caption, picture and model."""
-        return {}
 
     def models(self) -> tuple[object, ...]:
         """Returns the fingerprint of the weights."""
@@ -97,15 +103,10 @@ FAMILY, MEMBER = "caption_embeddings", "text.npy"
 """Names of the family and of its member; readers decode a member by its suffix."""
 
 
-class CaptionEmbeddings(Annotator[CaptionConfig]):
+class CaptionEmbeddings(_OfCaptions):
     """Embeds captions with a text encoder: float32 [D] of unit length, or float16 [tokens, D]."""
 
     name = "caption_embeddings"
-    version = 1
-    config_type = CaptionConfig
-    sections = ("caption",)
-    is_remade = True
-    frames = ()
     columns = ("caption",)
     batch = 256
     """Captions of a unit; the encoder batches captions of similar length."""
@@ -115,18 +116,13 @@ class CaptionEmbeddings(Annotator[CaptionConfig]):
     )
 
     def __init__(self, config: CaptionConfig, entry: ModelEntry, models: ModelStore) -> None:
-        super().__init__(config)
-        self._entry, self._models = entry, models
+        super().__init__(config, entry, models)
         self._encoder: TextEncoder | None = None
         is_of_tokens = entry.pooling == "tokens"
         content = Array("f16", ("tokens", "d")) if is_of_tokens else Array("f32", ("d",))
         self.families = (
             Family(FAMILY, Scope.CLIP, content, member=MEMBER, lifetime=Lifetime.CACHE),
         )
-
-    def settings(self) -> dict[str, object]:
-        """Returns no settings: the value depends only on caption and model."""
-        return {}
 
     def models(self) -> tuple[object, ...]:
         """Returns the fingerprint of the weights, the pooling, and the limit on tokens."""

@@ -33,6 +33,7 @@ FRAMES_SCHEMA = columns_schema(
 )
 """A row has the pictures of one clip, and the text in them as JSON."""
 _CONTENT = ("start_frame", "end_frame", "n_frames", "width", "height", *CROP_COLUMNS)
+_TEXT = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
 _KEPT_ROWS = 16
 _READERS = 16
 
@@ -94,7 +95,8 @@ class FrameParts:
             facts: dict[str, Any] = {
                 "clip_id": clip.clip_id,
                 "n_frames": sampled.n_frames,
-                "text": _text_json(sampled),
+                # Lines of text by frame number.
+                "text": orjson.dumps(sampled.text, option=_TEXT).decode() if sampled.text else "",
             }
             jpegs = sampled.jpegs
             rows.append({**facts, "frames": list(jpegs), "jpegs": list(jpegs.values())})
@@ -159,14 +161,6 @@ class FrameParts:
         )
         (row,) = table.to_pylist()
         return dict(zip(row["frames"], row["jpegs"], strict=True))
-
-
-def _text_json(sampled: SampledFrames) -> str:
-    """Returns lines of text by frame number, as JSON; empty without text."""
-    if not sampled.text:
-        return ""
-    by_frame = {str(frame): lines for frame, lines in sampled.text.items()}
-    return orjson.dumps(by_frame, option=orjson.OPT_SORT_KEYS).decode()
 
 
 class SampleFresh:

@@ -281,6 +281,7 @@ def _exported_lines(exported: "Exported", destination: str, format: str) -> Iter
     )
     if exported.records is not None:
         yield f"{exported.records}: {exported.n_records}"
+    yield from exported.notes
     if exported.origin is not None:
         yield " ".join(f"{name} {value}" for name, value in exported.origin.items() if value)
     if exported.manifest_problem is not None:

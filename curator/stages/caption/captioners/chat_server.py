@@ -42,6 +42,8 @@ _PASSING = (408, 425)
 _CHECK_TRIES = 3
 # A failed connection costs little, and a restarted server should not idle.
 _LONGEST_KNOCK_S = 5.0
+_MAX_CHARACTERS = 1 << 18
+"""Longest text of an answer; more is no caption, and rules on captions would take minutes."""
 _FINAL = (Unanswered.REFUSED_REQUEST, Unanswered.OVER_BUDGET)
 
 
@@ -344,30 +346,23 @@ def mp4_of(frames: Frames) -> bytes:
     An odd last row or column is left out.
     """
     import av
-    from PIL import Image
 
-    rate = Fraction(1)
     span_s = frames.times_s[-1] - frames.times_s[0]
-    if span_s > 0:
-        rate = Fraction((len(frames.times_s) - 1) / span_s).limit_denominator(1000)
-    file = io.BytesIO()
+    rate = Fraction((len(frames.times_s) - 1) / span_s if span_s > 0 else 1)
+    fps, pictures, file = rate.limit_denominator(1000), frames.arrays(), io.BytesIO()
+    height, width = (side // 2 * 2 for side in pictures[0].shape[:2])
     with av.open(file, "w", format="mp4") as container:
         options = {"crf": "18", "preset": "veryfast", "threads": "1", "bf": "0"}
-        stream = container.add_stream("libx264", rate=rate, options=options)
-        stream.pix_fmt = "yuv420p"
+        stream = container.add_stream("libx264", rate=fps, options=options)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         context = stream.codec_context
         context.color_primaries = context.color_trc = context.colorspace = 1
         context.color_range = 1
-        for i, jpeg in enumerate(frames.jpegs):
-            rgb = Image.open(io.BytesIO(jpeg), formats=["JPEG"]).convert("RGB")
-            if i == 0:
-                stream.width, stream.height = rgb.width // 2 * 2, rgb.height // 2 * 2
-            pixels = np.asarray(rgb.crop((0, 0, stream.width, stream.height)))
-            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(
-                format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG"
-            )
-            frame.pts, frame.time_base = i, 1 / rate
-            container.mux(stream.encode(frame))
+        for i, picture in enumerate(pictures):
+            rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture[:height, :width]))
+            yuv = rgb.reformat(format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG")
+            yuv.pts, yuv.time_base = i, 1 / fps
+            container.mux(stream.encode(yuv))
         container.mux(stream.encode())
     return file.getvalue()
 
@@ -405,8 +400,8 @@ def parse_answer(body: bytes) -> Reply:
         for name in ("prompt_tokens", "completion_tokens")
     )
     return Reply(
-        text="" if is_filtered else content,
-        is_whole=choices[0].get("finish_reason") != "length",
+        text="" if is_filtered else content[:_MAX_CHARACTERS],
+        is_whole=len(content) <= _MAX_CHARACTERS and choices[0].get("finish_reason") != "length",
         tokens_in=tokens_in,
         tokens_out=tokens_out,
         failure=Unanswered.REFUSAL if is_filtered else None,

@@ -63,19 +63,8 @@ class LocalCaptioner(Captioner):
 
     def answer(self, request: Request, frames: Frames) -> Reply:
         """Answers one request."""
-        return self.ask([(request, frames)])[0]
-
-    def ask(self, asked: Sequence[tuple[Request, Frames]]) -> list[Reply]:
-        """Answers requests in batches; returns one reply per request, in order."""
-        measured = [self.sized(request, frames) for request, frames in asked]
-        replies = {i: reply for i, reply in enumerate(measured) if isinstance(reply, Reply)}
-        places = {id(sized): i for i, sized in enumerate(measured)}
-        pending = [sized for sized in measured if isinstance(sized, SizedRequest)]
-        while pending:
-            batch, pending = self.next_batch(pending)
-            for done, reply in self.answer_batch(batch):
-                replies[places[id(done)]] = reply
-        return [replies[i] for i in range(len(asked))]
+        sized = self.sized(request, frames)
+        return sized if isinstance(sized, Reply) else next(self.answer_batch([sized]))[1]
 
     def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
         """Measures a request; refuses unsuitable pictures, and more tokens than the context has."""

@@ -235,7 +235,7 @@ def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
             if (phrase := refusal_in(text)) is not None:
                 return Problem(Unanswered.REFUSAL, name, f"it declines to answer: {phrase!r}")
             # Text in the picture may repeat.
-            is_read = name.startswith("structured.text")
+            is_read = name.startswith(("structured.text", "text_and_signage_elements.text"))
             if not is_read and (phrase := repeated_in(text)) is not None:
                 return Problem(Unanswered.REPEATED, name, f"{name} repeats {phrase!r}")
     for name, items in nodes:

@@ -15,10 +15,10 @@ from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import USUAL_FIELDS, Prompt, as_data
 
 _LENGTHS = {
-    "short": "One sentence of 8 to 20 words: the main subject, what it does, and where.",
-    "medium": "Two to four sentences, 40 to 80 words: subjects, actions in their order, setting.",
     "long": "One paragraph of 100 to 200 words: all of that, with looks, positions, movements, "
     "light and camera; shorter if there is no more to see.",
+    "medium": "Two to four sentences, 40 to 80 words: subjects, actions in their order, setting.",
+    "short": "One sentence of 8 to 20 words: the main subject, what it does, and where.",
 }
 _LISTS = {
     "subjects": "People, animals and things that matter, each with what can be seen of it.",
@@ -49,22 +49,24 @@ class BadAnswerError(ValueError):
     """An answer does not match the request; the message is a one-line reason."""
 
 
-def answer_schema(config: CaptionConfig, prompt: Prompt) -> dict[str, Any] | None:
-    """Returns the JSON Schema of the answer about a window, or None for plain text.
+def answer_schemas(config: CaptionConfig, prompt: Prompt) -> tuple[dict[str, Any] | None, ...]:
+    """Returns the JSON Schema of each phase of the answer about a window; None for plain text.
 
-    Custom fields of the prompt come last. Other fields use descriptions, and only keywords that
-    guided decoding supports: type, properties, required, additionalProperties, enum, items.
+    Custom fields of the prompt come last, or in a phase before the built-in fields (`then`). Other
+    fields use descriptions, and only keywords that guided decoding supports: type, properties,
+    required, additionalProperties, enum, items.
 
     Raises:
         RecipeError: The prompt answers in plain text, and the recipe requests more than a caption.
     """
     if prompt.answer == "text":
         _refuse_fields(config)
-        return None
-    fields = _described(_STRING, {name: _LENGTHS[name] for name in config.lengths})
+        return (None,)
+    fields: dict[str, Any] = {}
     if config.structured:
         parts = _described(_STRINGS, _LISTS) | _described(_STRING, _PROSE)
         fields["structured"] = _object(parts | _described(_STRINGS, {"text": _TEXT}))
+    fields |= _described(_STRING, {name: _LENGTHS[name] for name in sorted(config.lengths)})
     if config.content_types:
         fields["content_type"] = {"type": "string", "enum": list(config.content_types)}
     if config.questions:
@@ -72,11 +74,11 @@ def answer_schema(config: CaptionConfig, prompt: Prompt) -> dict[str, Any] | Non
     if config.safety:
         words = ["safe", "sensitive", "unsafe"]
         fields["safety"] = {"type": "string", "enum": words, "description": _SAFETY}
-    ordered = {name: fields[name] for name in USUAL_FIELDS if name in fields}
-    own = prompt.own_schema
-    schema = _object(ordered | dict(own.get("properties", {})))
-    schema["required"] = [*ordered, *own.get("required", own.get("properties", ()))]
-    return schema
+    own = dict(prompt.own_schema.get("properties", {}))
+    required = list(prompt.own_schema.get("required", own))
+    if prompt.then:
+        return _object(own) | {"required": required}, _object(fields)
+    return (_object(fields | own) | {"required": [*fields, *required]},)
 
 
 def _refuse_fields(config: CaptionConfig) -> None:
@@ -122,11 +124,10 @@ def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def format_of(schema: Mapping[str, Any], indent: str = "") -> str:
-    """Describes the fields of a schema for a prompt, one line each."""
-    required = schema.get("required", ())
-    lines = []
-    for name, field in schema["properties"].items():
+def format_of(schema: Mapping[str, Any] | None, indent: str = "") -> str:
+    """Describes the fields of a schema for a prompt, one line each; empty for plain text."""
+    lines, required = [], (schema or {}).get("required", ())
+    for name, field in (schema or {}).get("properties", {}).items():
         may = "" if name in required else ", may be left out"
         about = f". {field['description']}" if field.get("description") else ""
         lines.append(f'{indent}- "{name}": {_kind(field)}{may}{about}')
@@ -255,32 +256,41 @@ def _shown(text: str) -> str:
     return line if len(line) <= _MAX_SHOWN else line[:_MAX_SHOWN] + "…"
 
 
-def read_answer(
-    text: str, config: CaptionConfig, prompt: Prompt, schema: Mapping[str, Any] | None
-) -> Answer:
-    """Parses a model's text by the `answer_schema`; raises `BadAnswerError`."""
+def read_fields(
+    text: str, config: CaptionConfig, schema: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Parses a model's text by one of `answer_schemas`; raises `BadAnswerError`."""
     if schema is None:
-        values: dict[str, Any] = {config.text: _clean(text.rpartition("</think>")[2])}
-        return Answer(**values)
+        return {config.text: _clean(text.rpartition("</think>")[2])}
     value = _clean(_read_json(text, schema))
-    own = {name: value[name] for name in prompt.own_schema.get("properties", {}) if name in value}
-    usual = {name: value[name] for name in USUAL_FIELDS if name in value}
-    return Answer(**usual, extra=own)
+    return {name: value[name] for name in schema["properties"] if name in value}
 
 
-def read_scores(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, int], str]:
-    """Returns a judge's scores by name, 1 to 5, and its reason; raises `BadAnswerError`."""
+def answer_of(fields: Mapping[str, Any]) -> Answer:
+    """Returns the answer with all fields of a model's answer."""
+    usual = {name: fields[name] for name in USUAL_FIELDS if name in fields}
+    return Answer(**usual, extra={name: fields[name] for name in fields if name not in usual})
+
+
+def read_scores(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a judge's scores by name, 1 to 5, and its reason `why`; raises `BadAnswerError`."""
     value = _read_json(text, schema)
-    return {name: int(value[name]) for name in SCORES}, " ".join(_clean(value["why"]).split())
+    scores = {name: int(value[name]) for name in SCORES}
+    return {**scores, "why": " ".join(_clean(value["why"]).split())}
 
 
 def answer_text(answer: Answer, config: CaptionConfig, prompt: Prompt) -> str:
     """Formats an answer as a model would write it: JSON fields in order, or plain text."""
     if prompt.answer == "text":
         return str(getattr(answer, config.text))
-    values = {name: getattr(answer, name) for name in USUAL_FIELDS}
-    fields = {name: value for name, value in values.items() if value is not None and value != {}}
-    return json.dumps(fields | dict(answer.extra), ensure_ascii=False, indent=1)
+    values = ((name, getattr(answer, name)) for name in USUAL_FIELDS)
+    fields = {name: value for name, value in values if value not in (None, {})}
+    return as_json(fields | dict(answer.extra))
+
+
+def as_json(fields: Mapping[str, Any]) -> str:
+    """Formats fields of an answer as a model would write them."""
+    return json.dumps(fields, ensure_ascii=False, indent=1)
 
 
 def _clean(value: Any) -> Any:  # noqa: ANN401 - any value of JSON

@@ -23,6 +23,7 @@ _ASKED = frozenset({"duration", "facts", "format", "language", "n_frames", "ques
 _KNOWN = {
     "system": _ASKED,
     "user": _ASKED | {"candidate"},
+    "then": _ASKED,
     "repair": frozenset({"error", "format"}),
     "retry": frozenset({"problem"}),
 }
@@ -45,6 +46,11 @@ class Prompt(BaseModel):
     about: str = Field("", description="purpose of the prompt")
     system: str = Field("", description="system prompt; empty for none")
     user: str = Field(min_length=1, description="request to the model, after the frames")
+    then: str = Field(
+        "",
+        description="second phase: asks for the built-in fields, after an answer with those of "
+        "`schema`; empty for one phase; json only",
+    )
     repair: str = Field("", description="request to correct the form of an answer; json only")
     retry: str = Field("", description="follows the request when it is sent again")
     answer: Literal["json", "text"] = Field(description="form of the answer")
@@ -66,9 +72,11 @@ class Prompt(BaseModel):
                 raise ValueError("user: has no {format}, which `answer: json` needs")
             if "error" not in placeholders(self.repair):
                 raise ValueError("repair: has no {error}, which `answer: json` needs")
-        elif self.repair or self.own_schema or asked & {"format", "questions"}:
+            if self.then and not (self.own_schema and "format" in placeholders(self.then)):
+                raise ValueError("then: expected a text with {format}, and a schema for phase one")
+        elif self.repair or self.then or self.own_schema or asked & {"format", "questions"}:
             raise ValueError(
-                "answer: is text; expected neither repair, schema, {format} nor {questions}"
+                "answer: is text; expected neither repair, then, schema, {format} nor {questions}"
             )
         if self.retry and "problem" not in placeholders(self.retry):
             raise ValueError("retry: has no {problem}, which names the problem of an answer")
@@ -80,7 +88,7 @@ class Prompt(BaseModel):
     def fingerprint(self) -> str:
         """Hash of all parts that a model may read; leaves out `about`, which is for people."""
         texts = [getattr(self, name) for name in ("system", "user", "repair", "retry", "answer")]
-        return fingerprint("prompt-1", texts, self.own_schema)
+        return fingerprint("prompt-1", texts, self.own_schema, *filter(None, [self.then]))
 
 
 def placeholders(text: str) -> set[str]:

@@ -5,6 +5,10 @@
  candidate 1   ask ─ …                                                                ─┼─ best
 ```
 
+If the prompt has a second phase (`then`), `ask` is two turns, each with a repair of its own: the
+custom fields of the prompt, then the built-in fields, which the model writes with the first answer
+before it.
+
 A dialog is a generator: it yields requests that may run at the same time, takes their replies in
 the same order, and returns the window's annotation. Dialogs do not depend on the captioner, on time
 or on chance: the same replies give the same requests and the same annotation.
@@ -14,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from curator.errors import RecipeError, raised_as
 from curator.stages.caption.caption_records import (
@@ -40,20 +44,24 @@ from curator.stages.caption.dialogs.answer_rules import (
 )
 from curator.stages.caption.dialogs.answers import (
     BadAnswerError,
-    answer_schema,
+    answer_of,
+    answer_schemas,
     answer_text,
+    as_json,
     format_of,
     judge_schema,
-    read_answer,
+    read_fields,
     read_scores,
 )
-from curator.stages.caption.dialogs.prompt_files import Prompt, as_data, fill, load_prompt
+from curator.stages.caption.dialogs.prompt_files import as_data, fill, load_prompt
 
 Dialog = Generator[list[Request], list[Reply], Annotation]
 Dialogs = Callable[[Task], Dialog]
 """Begins the dialog about a task."""
 
 
+FieldsT = TypeVar("FieldsT")
+Schema = Mapping[str, Any] | None
 _Candidate = Generator[Request, Reply, AnswerCandidate | Reply]
 """Yields the requests of a candidate; returns the candidate, or a reply with the failure."""
 
@@ -108,17 +116,18 @@ class Asker:
         if config.language is not None:
             check_language(config.language)
         self.config = config
-        self.prompt = _prompt_of(config, "caption.prompt")
-        self._schema = answer_schema(config, self.prompt)
-        if "{candidate}" in self.prompt.user:
+        self._captioner = _Model("captioner", config)
+        self.prompt = prompt = self._captioner.prompt
+        self._schemas = answer_schemas(config, prompt)
+        if "{candidate}" in prompt.user:
             raise RecipeError(
                 f"caption.prompt {config.prompt!r} has {{candidate}}, which only a judge can fill"
             )
-        if not self.prompt.retry:
+        if not prompt.retry:
             raise RecipeError(f"caption.prompt {config.prompt!r} has no retry; add a retry")
         if config.judge is not None:
-            self.judge_prompt = _prompt_of(config.judge, "caption.judge.prompt")
-            self.judge_schema = judge_schema(self.judge_prompt)
+            self._judge = _Model("judge", config.judge)
+            self._judge_schema = judge_schema(self._judge.prompt)
 
     def dialog(self, task: Task) -> Dialog:
         """Begins a dialog: it yields requests, takes replies, and returns the annotation."""
@@ -159,57 +168,45 @@ class Asker:
             return Reply(failure=result.reason, detail=f"{result.field}: {result.message}")
         if isinstance(result, Reply) or config.judge is None:
             return result
-        return (yield from self._scored(task, result, config.judge))
+        return (yield from self._scored(task, result))
 
     def _answer(
         self, request: Request, set_aside: Counter[str]
     ) -> Generator[Request, Reply, AnswerCandidate | Problem | Reply]:
         """Returns a candidate, the problem of its answer, or a failed reply."""
-        message = ""
-        for is_repair in (False, True):
-            reply = yield request
-            if reply.failure is not None:
-                return reply
-            problem = problem_of_text(reply.text, is_whole=reply.is_whole)
-            if problem is not None:
-                return problem
-            try:
-                answer = read_answer(reply.text, self.config, self.prompt, self._schema)
-            except BadAnswerError as error:
-                message = str(error)
-                if not is_repair:
-                    set_aside[Unanswered.BAD_ANSWER] += 1
-                    request = _repair(request, reply, message, self.prompt)
-            else:
-                candidate = AnswerCandidate(answer=answer, reply_key=request.key)
-                return problem_of(answer, self.config) or candidate
-        return Reply(failure=Unanswered.BAD_ANSWER, detail=message)
+        first, values = request, dict[str, Any]()
+        for schema in self._schemas:
+            if values:
+                then = fill(self.prompt.then, self._values(request.task, schema))
+                request = _continued(first, as_json(values), then, schema)
+            fields, key = yield from self._captioner.read(request, self._fields, set_aside)
+            if not isinstance(fields, dict):
+                return fields
+            values |= fields
+        answer = answer_of(values)
+        candidate = AnswerCandidate(answer=answer, reply_key=key)
+        return problem_of(answer, self.config) or candidate
+
+    def _fields(self, request: Request, reply: Reply) -> dict[str, Any] | Problem:
+        problem = problem_of_text(reply.text, is_whole=reply.is_whole)
+        return problem or read_fields(reply.text, self.config, request.schema)
 
     def _scored(
-        self, task: Task, candidate: AnswerCandidate, judge: ModelConfig
+        self, task: Task, candidate: AnswerCandidate
     ) -> Generator[Request, Reply, AnswerCandidate]:
         """Returns a candidate with its scores, or without scores if the judge gives none."""
-        prompt, schema = self.judge_prompt, self.judge_schema
-        values = self._values(task) | {
-            "candidate": as_data(answer_text(candidate.answer, self.config, self.prompt)),
-            "format": format_of(schema),
-        }
-        request = _filled("judge", judge, judge.seed, task, prompt, values, schema)
-        if judge.frames_as != self.config.frames_as:
-            request = replace(request, frames_as=judge.frames_as)
-        for is_repair in (False, True):
-            reply = yield request
-            if reply.failure is not None or not reply.is_whole:
-                break
-            try:
-                scores, why = read_scores(reply.text, schema)
-            except BadAnswerError as error:
-                if not is_repair:
-                    request = _repair(request, reply, str(error), prompt)
-                continue
-            answer, key = candidate.answer, candidate.reply_key
-            return AnswerCandidate(answer=answer, reply_key=key, why=why, **scores)
-        return candidate
+
+        def read(request: Request, reply: Reply) -> dict[str, Any] | Reply:
+            return read_scores(reply.text, schema) if reply.is_whole else reply
+
+        judge, schema = self._judge, self._judge_schema
+        text = as_data(answer_text(candidate.answer, self.config, self.prompt))
+        values = self._values(task, schema) | {"candidate": text}
+        request = judge.request(task, judge.config.seed, values, schema)
+        if judge.config.frames_as != self.config.frames_as:
+            request = replace(request, frames_as=judge.config.frames_as)
+        scores, _ = yield from judge.read(request, read, Counter())
+        return replace(candidate, **scores) if isinstance(scores, dict) else candidate
 
     def _annotation(
         self,
@@ -244,12 +241,10 @@ class Asker:
         )
 
     def _request(self, task: Task, seed: int, retry: str = "") -> Request:
-        values = self._values(task)
-        return _filled(
-            "captioner", self.config, seed, task, self.prompt, values, self._schema, retry
-        )
+        schema = self._schemas[0]
+        return self._captioner.request(task, seed, self._values(task, schema), schema, retry)
 
-    def _values(self, task: Task) -> dict[str, str]:
+    def _values(self, task: Task, schema: Schema) -> dict[str, str]:
         window, config = task.window, self.config
         times_s = [(frame - window.start_frame) / task.fps for frame in window.shown]
         language = config.language
@@ -257,7 +252,7 @@ class Asker:
         questions = (f"- {name}: {asked}" for name, asked in config.questions.items())
         return {
             "facts": as_data(task.facts).strip() or "(nothing)",
-            "format": format_of(self._schema) if self._schema is not None else "",
+            "format": format_of(schema),
             "questions": "\n".join(questions),
             "duration": f"{(window.end_frame - window.start_frame) / task.fps:.1f}",
             "n_frames": str(len(window.shown)),
@@ -266,44 +261,60 @@ class Asker:
         }
 
 
-def _prompt_of(model: ModelConfig, key: str) -> Prompt:
-    with raised_as(RecipeError, RecipeError, of=f"{key}: "):
-        return load_prompt(model.prompt)
+class _Model:
+    """Captioner or judge, with its prompt."""
+
+    def __init__(self, role: Role, config: ModelConfig) -> None:
+        self.role, self.config = role, config
+        key = "caption.prompt" if role == "captioner" else "caption.judge.prompt"
+        with raised_as(RecipeError, RecipeError, of=f"{key}: "):
+            self.prompt = load_prompt(config.prompt)
+
+    def request(
+        self, task: Task, seed: int, values: Mapping[str, str], schema: Schema, retry: str = ""
+    ) -> Request:
+        """Fills in the prompt; `retry` follows the text of the user."""
+        config, prompt = self.config, self.prompt
+        sampling = {name: getattr(config, name) for name in ("max_tokens", "temperature", "top_p")}
+        return Request(
+            role=self.role,
+            model=config.name,
+            task=task,
+            system=fill(prompt.system, values),
+            turns=(Turn(role="user", text=fill(prompt.user, values) + retry),),
+            sampling=Sampling(**sampling, seed=seed),
+            schema=schema,
+        )
+
+    def read(
+        self, request: Request, read: Callable[[Request, Reply], FieldsT], set_aside: Counter[str]
+    ) -> Generator[Request, Reply, tuple[FieldsT | Reply, str]]:
+        """Sends a request, and one more if `read` raises `BadAnswerError`, which names the error.
+
+        Returns what `read` made of the reply, or a failed reply; and the key of the last request.
+        """
+        reply = yield request
+        for is_repair in (False, True):
+            if reply.failure is not None:
+                break
+            try:
+                return read(request, reply), request.key
+            except BadAnswerError as error:
+                if is_repair:
+                    reply = Reply(failure=Unanswered.BAD_ANSWER, detail=str(error))
+                    break
+                set_aside[Unanswered.BAD_ANSWER] += 1
+                values = {"error": as_data(str(error)), "format": format_of(request.schema)}
+                repair = fill(self.prompt.repair, values)
+                request = _continued(request, reply.text, repair, request.schema)
+                reply = yield request
+        return reply, request.key
 
 
-def _filled(
-    role: Role,
-    model: ModelConfig,
-    seed: int,
-    task: Task,
-    prompt: Prompt,
-    values: Mapping[str, str],
-    schema: Mapping[str, Any] | None,
-    retry: str = "",
-) -> Request:
-    """Fills in a prompt; `retry` follows the text of the user."""
-    sampling = {name: getattr(model, name) for name in ("max_tokens", "temperature", "top_p")}
-    return Request(
-        role=role,
-        model=model.name,
-        task=task,
-        system=fill(prompt.system, values),
-        turns=(Turn(role="user", text=fill(prompt.user, values) + retry),),
-        sampling=Sampling(**sampling, seed=seed),
-        schema=schema,
-    )
-
-
-def _repair(request: Request, reply: Reply, error: str, prompt: Prompt) -> Request:
-    """Extends the conversation with the answer, and with a turn that names the error."""
-    assert request.schema is not None
-    values = {"error": as_data(error), "format": format_of(request.schema)}
-    turns = (
-        *request.turns,
-        Turn(role="assistant", text=as_data(reply.text)),
-        Turn(role="user", text=fill(prompt.repair, values)),
-    )
-    return replace(request, turns=turns)
+def _continued(request: Request, answer: str, text: str, schema: Schema) -> Request:
+    """Extends the conversation with an answer, and with a turn of the user."""
+    turns = (Turn(role="assistant", text=as_data(answer)), Turn(role="user", text=text))
+    return replace(request, turns=(*request.turns, *turns), schema=schema)
 
 
 def _sorted(counter: Counter[str]) -> dict[str, int]:

@@ -346,6 +346,10 @@ def test_answers_errors_and_waits_are_read_in_every_form() -> None:
                  '{"choices": [{"message": {"content": 3}}]}'):  # fmt: skip
         with pytest.raises(ValueError, match="answer"):
             parse_answer(body.encode())
+    # An endless answer is cut off, whatever the server says; nothing reads or stores 10 MB.
+    body = orjson.dumps({"choices": [{"message": {"content": "x" * 10_000_000}}]})
+    endless = parse_answer(body)
+    assert (len(endless.text), endless.is_whole) == (1 << 18, False)
     # Errors are short, and do not quote the request.
     picture = "/9j/" + "A" * 5000
     body = orjson.dumps({"detail": [{"msg": "not a picture", "input": picture}]})

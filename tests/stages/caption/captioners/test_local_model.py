@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_vlm import Family, tiny_folder
-from vlm import frames_of, jpeg, marked, request_of, task_of
+from vlm import ask, frames_of, jpeg, marked, request_of, task_of
 
 from curator.stages.caption.caption_records import Frames, Reply, Request, Turn, Unanswered
 from curator.stages.caption.captioners import model_loading as weights
@@ -103,9 +103,9 @@ def test_a_batch_answers_as_its_requests_do_alone(
     model = model_of(folders(family), frames_as)
     # As video, only equal sampling and sizes share a batch: here are twelve kinds.
     asked = mixed_requests(16)
-    replies = model.ask(asked)
+    replies = ask(model, asked)
     assert 1 <= model.counts["batches"] < 16
-    assert told(replies) == told([model.ask([one])[0] for one in asked])
+    assert told(replies) == told([ask(model, [one])[0] for one in asked])
     # With these tiny models, only sampled tokens surely differ.
     drawn = [
         reply.text
@@ -116,12 +116,12 @@ def test_a_batch_answers_as_its_requests_do_alone(
     for (request, frames), reply in zip(asked, replies, strict=True):
         assert reply.failure is None
         assert sized(model, request, *frames.jpegs).n_tokens == reply.tokens_in
-    assert told(model.ask(asked[::-1])) == told(replies[::-1])
+    assert told(ask(model, asked[::-1])) == told(replies[::-1])
     # Answers follow their pictures.
     words = [request_of(task_of(name), max_tokens=12) for name in ("a", "b")]
     shown = [frames_of(jpeg(1), jpeg(2)), frames_of(marked(0), marked(0))]
-    straight = [reply.text for reply in model.ask(list(zip(words, shown, strict=True)))]
-    crossed = [reply.text for reply in model.ask(list(zip(words, shown[::-1], strict=True)))]
+    straight = [reply.text for reply in ask(model, list(zip(words, shown, strict=True)))]
+    crossed = [reply.text for reply in ask(model, list(zip(words, shown[::-1], strict=True)))]
     assert straight[0] != straight[1]
     assert crossed == straight[::-1]
 
@@ -192,19 +192,19 @@ def marked_requests(n: int) -> tuple[list[tuple[Request, Frames]], list[str]]:
 def test_memory_that_runs_out_halves_batches_and_keeps_order(folders: Folders) -> None:
     model, reader = mark_reader(folders("qwen2_5_vl"), batch_tokens=4000)
     asked, expected = marked_requests(40)
-    assert [reply.text for reply in model.ask(asked)] == expected
+    assert [reply.text for reply in ask(model, asked)] == expected
     assert max(reader.sizes) > 5
     reader.sizes.clear()
     reader.most_rows = 5
-    assert [reply.text for reply in model.ask(asked)] == expected
+    assert [reply.text for reply in ask(model, asked)] == expected
     n_failed = sum(size > 5 for size in reader.sizes)
     assert model.counts["halved"] == n_failed > 0
     assert model.batch_tokens < 1500
-    model.ask(asked)
+    ask(model, asked)
     assert sum(size > 5 for size in reader.sizes) <= n_failed + 1
     # A request that does not fit alone is out of memory.
     reader.most_rows = 0
-    replies = model.ask(asked[:3])
+    replies = ask(model, asked[:3])
     assert [reply.failure for reply in replies] == [Unanswered.OUT_OF_MEMORY] * 3
     assert "Tried to allocate" in replies[0].detail
     assert not replies[0].is_final
@@ -214,7 +214,7 @@ def test_memory_that_runs_out_halves_batches_and_keeps_order(folders: Folders) -
 
     reader.generate = broken  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="device-side assert"):
-        model.ask(asked[:2])
+        ask(model, asked[:2])
 
 
 def test_one_that_cannot_be_taken_leaves_the_others(folders: Folders) -> None:
@@ -228,8 +228,8 @@ def test_one_that_cannot_be_taken_leaves_the_others(folders: Folders) -> None:
     }
     words = {"context has 4096": "word " * 1000}
     asked = [(request_of(task_of(n), words.get(n, "Describe.")), f) for n, f in bad.items()]
-    replies = model.ask([one for pair in zip(good, asked, strict=True) for one in pair])
-    assert told(replies[::2]) == told(model.ask(good))
+    replies = ask(model, [one for pair in zip(good, asked, strict=True) for one in pair])
+    assert told(replies[::2]) == told(ask(model, good))
     for message, reply in zip(bad, replies[1::2], strict=True):
         assert reply.failure is Unanswered.REFUSED_REQUEST
         assert message in reply.detail
@@ -241,7 +241,7 @@ def test_an_answer_is_whole_if_the_model_ends_it(folders: Folders) -> None:
     model = model_of(folders("qwen3_vl"))
     frames = frames_of(jpeg(1), jpeg(2))
     long = request_of(task_of("a"), max_tokens=12)
-    (cut,) = model.ask([(long, frames)])
+    (cut,) = ask(model, [(long, frames)])
     assert (cut.is_whole, cut.tokens_out) == (False, 12)
     inputs = model._loaded.chat.inputs([sized(model, long, *frames.jpegs)])
     said = model._loaded.model.generate(**inputs, max_new_tokens=12)[0, -12:].tolist()
@@ -250,7 +250,7 @@ def test_an_answer_is_whole_if_the_model_ends_it(folders: Folders) -> None:
     assert place >= 1
     model._loaded.model.generation_config.eos_token_id = [said[place]]
     lengths = (12, place, place + 1)
-    ended = model.ask([(request_of(task_of("a"), max_tokens=n), frames) for n in lengths])
+    ended = ask(model, [(request_of(task_of("a"), max_tokens=n), frames) for n in lengths])
     found = [(reply.is_whole, reply.tokens_out) for reply in ended]
     assert found == [(True, place + 1), (False, place), (True, place + 1)]
     assert {reply.text for reply in ended} == {model._loaded.chat.decoded(said[:place])}
@@ -273,7 +273,7 @@ def test_control_tokens_in_words_are_words(folders: Folders) -> None:
                 for one in (asked, plain)
             ]
             assert counts[0] == counts[1] > 0
-        (reply,) = model.ask([(asked.request, asked.frames)])
+        (reply,) = ask(model, [(asked.request, asked.frames)])
         assert reply.failure is None
 
 
@@ -328,7 +328,7 @@ def test_batches_stay_in_their_budget_and_fill_it(folders: Folders) -> None:
         pending = left
     assert model.next_batch([])[0] == []
     long = request_of(task_of("long"), "word " * 200)
-    (reply,) = model.ask([(long, frames_of(marked(3)))])
+    (reply,) = ask(model, [(long, frames_of(marked(3)))])
     assert (reply.text, reader.sizes[-1]) == ("3", 1)
 
 
@@ -340,9 +340,9 @@ def test_on_a_gpu_greedy_answers_are_nearly_those_of_the_cpu(folders: Folders) -
     model.setup()
     on_cpu.setup()
     assert (model._loaded.device, model._loaded.model.dtype) == ("cuda", torch.bfloat16)
-    replies = model.ask(asked)
+    replies = ask(model, asked)
     assert all(reply.failure is None for reply in replies)
-    expected = on_cpu.ask(asked)
+    expected = ask(on_cpu, asked)
     assert [r.tokens_in for r in replies] == [r.tokens_in for r in expected]
     # bfloat16 and float32 agree on most first words (on a CPU on 9); later words may differ.
     same = [r.text[:1] == e.text[:1] for r, e in zip(replies, expected, strict=True)]

@@ -12,11 +12,12 @@ from curator.stages.caption.caption_records import Answer
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.answers import (
     BadAnswerError,
-    answer_schema,
+    answer_of,
+    answer_schemas,
     answer_text,
     format_of,
     judge_schema,
-    read_answer,
+    read_fields,
     read_scores,
 )
 from curator.stages.caption.dialogs.prompt_files import Prompt, load_prompt
@@ -27,7 +28,7 @@ CONFIG = CaptionConfig(
     structured=True, content_types=("city", "nature"), safety=True,
     questions={"has_people": "Are there people?", "is_night": "Is it night?"},
 )  # fmt: skip
-SCHEMA = answer_schema(CONFIG, DESCRIBE)
+(SCHEMA,) = answer_schemas(CONFIG, DESCRIBE)
 VALUE: dict[str, Any] = {
     "structured": {
         "subjects": ["a dog"], "actions": [], "setting": "beach", "camera": "pans",
@@ -42,7 +43,7 @@ GOOD = json.dumps(VALUE)
 
 
 def read(text: str) -> Answer:
-    return read_answer(text, CONFIG, DESCRIBE, SCHEMA)
+    return answer_of(read_fields(text, CONFIG, SCHEMA))
 
 
 def without(*path: str) -> str:
@@ -160,7 +161,7 @@ def test_the_schema_has_what_is_asked_for_in_the_order_of_looking() -> None:
     assert SCHEMA is not None
     assert list(SCHEMA["properties"]) == SCHEMA["required"] == list(VALUE)
     assert SCHEMA["additionalProperties"] is False
-    plain = answer_schema(CaptionConfig(), DESCRIBE)
+    (plain,) = answer_schemas(CaptionConfig(), DESCRIBE)
     assert plain is not None
     assert list(plain["properties"]) == ["long", "medium", "short"]
     lines = format_of(SCHEMA).splitlines()
@@ -183,29 +184,29 @@ def own_prompt() -> Prompt:
 def test_own_fields_plain_text_and_scores_are_read() -> None:
     config = CaptionConfig(lengths=("short",), text="short")
     prompt = own_prompt()
-    schema = answer_schema(config, prompt)
+    (schema,) = answer_schemas(config, prompt)
     assert schema is not None
-    answer = read_answer('{"short": "A car.", "risk": "low"}', config, prompt, schema)
+    answer = answer_of(read_fields('{"short": "A car.", "risk": "low"}', config, schema))
     assert (answer.short, answer.extra) == ("A car.", {"risk": "low"})
     assert '- "steps": array of objects, may be left out' in format_of(schema)
     with pytest.raises(BadAnswerError, match=r'risk: found "none"; expected one of "low", "high"'):
-        read_answer('{"short": "A car.", "risk": "none"}', config, prompt, schema)
+        read_fields('{"short": "A car.", "risk": "none"}', config, schema)
     # Plain text is one caption and nothing else.
     cosmos = load_prompt("cosmos")
     config = CaptionConfig(prompt="cosmos", lengths=("long",), text="long")
-    assert answer_schema(config, cosmos) is None
-    answer = read_answer("<think>hm</think>\n A dog runs.\n", config, cosmos, None)
-    assert answer == Answer(long="A dog runs.")
+    assert answer_schemas(config, cosmos) == (None,)
+    fields = read_fields("<think>hm</think>\n A dog runs.\n", config, None)
+    assert answer_of(fields) == Answer(long="A dog runs.")
     with pytest.raises(RecipeError, match=r"set caption\.lengths to \[medium\]"):
-        answer_schema(CaptionConfig(prompt="cosmos"), cosmos)
+        answer_schemas(CaptionConfig(prompt="cosmos"), cosmos)
     with pytest.raises(RecipeError, match=r"caption\.safety"):
-        answer_schema(config.model_copy(update={"safety": True}), cosmos)
+        answer_schemas(config.model_copy(update={"safety": True}), cosmos)
     # Scores are whole numbers from 1 to 5.
     schema = judge_schema(load_prompt("judge"))
     text = '{"why": "no\\nfault", "faithfulness": 5, "completeness": 4.0, "correctness": 1}'
-    scores, why = read_scores(text, schema)
-    assert scores == {"faithfulness": 5, "completeness": 4, "correctness": 1}
-    assert why == "no fault"
+    scores = read_scores(text, schema)
+    numbers = {"faithfulness": 5, "completeness": 4, "correctness": 1}
+    assert scores == {**numbers, "why": "no fault"}
     for wrong in ("0", "6", '"5"', "4.5", "true", "null"):
         with pytest.raises(BadAnswerError, match="completeness: found"):
             read_scores(text.replace("4.0", wrong), schema)

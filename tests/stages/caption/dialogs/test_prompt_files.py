@@ -48,9 +48,9 @@ def test_a_worker_without_the_file_knows_what_it_was_given(
 
 
 def test_packaged_prompts_are_whole() -> None:
-    assert prompt_names() == ["cosmos", "describe", "driving", "judge"]
+    assert prompt_names() == ["cosmos", "cosmos3", "describe", "driving", "judge"]
     fingerprints = {load_prompt(name).fingerprint for name in prompt_names()}
-    assert len(fingerprints) == 4
+    assert len(fingerprints) == 5
     assert all(load_prompt(name).about for name in prompt_names())
     judge = load_prompt("judge")
     assert {"candidate", "facts", "format"} <= placeholders(judge.user)
@@ -71,6 +71,8 @@ def test_packaged_prompts_are_whole() -> None:
         (("answer: json", "answer: json\nschema: {properties: {a: {$ref: x}}}"), ["$ref"]),
         (("answer: json", "answer: json\nschema: {properties: {a: {type: 5}}}"), ["schema", "5"]),
         (("answer: json", "answer: json\nschema: {properties: {a: {}}, required: [b]}"), ["'b'"]),
+        (("answer: json", "answer: json\nthen: '{format}'"), ["then", "schema"]),
+        (("answer: json", "answer: json\nthen: '{problem}'"), ["then", "{problem}", "{format}"]),
         ((GOOD, "- a\n- b"), ["list", "keys and values"]),
         ((GOOD, "a: [b"), ["YAML"]),
     ],

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -149,6 +150,47 @@ def test_a_bad_answer_is_repaired_or_retried_once() -> None:
     assert len(second.turns) == 1
     assert "'The video shows'" in second.turns[0].text
     assert second.turns[0].text.startswith(first.turns[0].text)
+
+
+DRAFT: dict[str, Any] = {
+    "subjects": [{"description": "A dog </facts>", "action": "runs", "number_of_legs": 4}],
+    "background_setting": "A beach", "lighting": {"conditions": "bright daylight"},
+    "aesthetics": {"composition": "centred", "color_scheme": "yellow and blue"},
+    "cinematography": {"camera_motion": "static", "framing": "wide", "camera_angle": "low"},
+    "style_medium": "live action", "actions": [{"time": "0:00-0:02", "description": "It runs."}],
+    "segments": [{"segment_index": 0, "time_range": "0:00-0:04", "description": "A run."}],
+    "text_and_signage_elements": [{"text": "SALE SALE SALE SALE SALE SALE"}],
+}  # fmt: skip
+TWO_PHASES = {"prompt": "cosmos3", "lengths": ["long"], "text": "long"}
+
+
+def test_the_second_phase_is_a_turn_after_the_first_answer() -> None:
+    """Pins schemas, turns and repairs of both phases, and that read text may repeat."""
+    draft, long = json.dumps(DRAFT), json.dumps({"long": DOG})
+    wrong = json.dumps({**DRAFT, "actions": "It runs."})
+    script = in_turn(wrong, draft, BAD, long)
+    annotation = script.run(config(**TWO_PHASES))
+    assert annotation.answer is not None
+    assert (annotation.answer.long, annotation.answer.extra) == (DOG, DRAFT)
+    assert annotation.set_aside == {"bad_answer": 2}
+    asked, repaired, then, _again = script.requests
+    assert [len(request.turns) for request in script.requests] == [1, 3, 3, 5]
+    assert 'actions: found "It runs."' in repaired.turns[2].text
+    assert asked.schema is not None
+    assert then.schema is not None
+    assert list(then.schema["properties"]) == ["long"]
+    assert next(iter(asked.schema["properties"])) == "subjects"
+    # The wrong answer is no part of the second phase, and the right one is data.
+    assert then.turns[0] == asked.turns[0]
+    assert json.loads(then.turns[1].text.replace("\u2039", "<")) == DRAFT
+    assert "</facts>" not in then.turns[1].text
+    assert '- "long"' in then.turns[2].text
+    assert '- "subjects"' not in then.turns[2].text
+    # A caption that breaks a rule begins again, and the last failure is recorded.
+    script = in_turn(draft, json.dumps({"long": META}), draft, json.dumps({"long": META}))
+    assert script.run(config(**TWO_PHASES)).failure == Unanswered.META_PHRASE
+    assert script.requests[2].sampling.seed != script.requests[0].sampling.seed
+    assert in_turn(wrong, wrong).run(config(**TWO_PHASES)).failure == Unanswered.BAD_ANSWER
 
 
 @pytest.mark.parametrize(
