@@ -50,10 +50,9 @@ from curator.stages.analyze.stage import load_analysis_models
 
 HERE = Path(__file__).parent
 FPS = 15
-N_FILMS = 100
-CAPTIONS_A_FILM = 20
-FIRST_BLIND = 50
-"""Films from this seed on were not looked at while bounds were set."""
+FILMS = {"development": range(50), "blind": range(50, 80)}
+CAPTIONS_A_FILM = 34
+"""Seeds of films; those of `blind` were not looked at while bounds were set."""
 MOVES = {
     "static": (0, 0, 0, 0), "pan_left": (-0.12, 0, 0, 0), "pan_right": (0.12, 0, 0, 0),
     "tilt_up": (0, 0.1, 0, 0), "tilt_down": (0, -0.1, 0, 0), "zoom_in": (0, 0, 0.12, 0),
@@ -105,7 +104,7 @@ def film_of(seed: int) -> Film:
     rare = rng.choices(("", "order", "cut", "fade", "still"), (6, 3, 3, 2, 2))[0]
     light = rng.choices(("normal", "dark", "bright", "mono"), (6, 3, 2, 1))[0]
     background = rng.choice(sorted(COLOURS))
-    background = {"bright": "white", "dark": rng.choice(("blue", "black", "grey")), "mono": "grey"}.get(
+    background = {"bright": "white", "dark": rng.choice(("blue", "brown", "grey")), "mono": "grey"}.get(
         light, background
     )
     move = "static" if rare == "still" else rng.choice(sorted(MOVES))
@@ -121,7 +120,7 @@ def film_of(seed: int) -> Film:
         count=rng.randint(1, 6), text=rng.choice((None, rng.choice(TEXTS))), cut=rare == "cut",
         sound=rng.random() < 0.5,
         fade=rng.choice(("fade_in", "fade_out")) if rare == "fade" else None,
-        orientation=rng.choice(sorted(SIZES)), seconds=6 if then else rng.choice((3, 4, 5, 7, 8)),
+        orientation=rng.choice(sorted(SIZES)), seconds=6 if then else rng.choice((3, 4, 5)),
         is_still=rare == "still",
     )  # fmt: skip
 
@@ -135,7 +134,7 @@ def _world(film: Film, seed: int, background: str) -> NDArray[np.float32]:
     gain = span[0] + (span[1] - span[0]) * grain
     base = np.array(COLOURS[background], np.float32)
     if film.light == "dark":
-        base = base * 0.3
+        base = base * 0.35
     return np.clip(gain[..., None] * base, 0, 255)
 
 
@@ -146,14 +145,14 @@ def frames_of(film: Film) -> Iterator[NDArray[np.uint8]]:
     worlds = [_world(film, film.seed, film.background)]
     if film.cut:
         other = next(c for c in COLOURS if c not in f"{film.background} {NEAR[film.background]}")
-        worlds.append(_world(film, film.seed + 7919, other if film.light == "normal" else film.background))
+        worlds.append(_world(film, film.seed + 7919, other))
     rng = np.random.default_rng(film.seed)
     columns = rng.permutation(8)[: film.count]
     centres = np.stack([(columns % 4 + 0.5) / 4 * width, (columns // 4 + 0.75) / 3 * height], 1)
     drift = rng.uniform(-1, 1, 2) * (0 if film.is_still else 0.01 * short)
     size = 0.06 * short
     position, scale, angle = np.array([750.0, 750.0]), 1.0, 0.0
-    paint = np.array(COLOURS[film.colour]) * (0.75 if film.light == "dark" else 1)
+    paint = np.array(COLOURS[film.colour])
     for number in range(n_frames):
         later = film.then is not None and number >= n_frames // 2
         pan, tilt, zoom, roll = MOVES[film.then if later and film.then else film.move]
@@ -231,7 +230,7 @@ def make(folder: Path) -> None:
     """Writes and analyzes films; keeps those that exist."""
     folder.mkdir(parents=True, exist_ok=True)
     analysis = models()
-    for seed in range(N_FILMS):
+    for seed in [*FILMS["blind"], *FILMS["development"]]:
         place = folder / f"{seed:03}.pickle"
         if place.exists():
             continue
@@ -304,7 +303,7 @@ def run(folder: Path, words: str, films: str, is_listed: bool) -> None:
     n_captions: Counter[str] = Counter()
     for place in sorted(folder.glob("*.pickle")):
         film, measured = pickle.loads(place.read_bytes())
-        if (film.seed >= FIRST_BLIND) != (films == "blind"):
+        if film.seed not in FILMS[films]:
             continue
         for number in range(CAPTIONS_A_FILM):
             rng = random.Random(f"{film.seed} {number}")

@@ -46,8 +46,8 @@ _FAR = 99.0
 def judge(value: str, measured: Measured) -> Judgement:
     """Judges by width / height; a nearly square picture is neither portrait nor landscape."""
     confirms, allows = {
-        "portrait": ((0, 0.9), (0, 1.0)),
-        "landscape": ((1.1, _FAR), (1.0, _FAR)),
+        "portrait": ((0, 0.9), (0, 0.97)),
+        "landscape": ((1.1, _FAR), (1.03, _FAR)),
         "square": ((0.97, 1.03), (0.9, 1.11)),
         "wide": ((1.6, _FAR), (1.2, _FAR)),
     }[value]

@@ -16,8 +16,8 @@ _QUOTED = re.compile(
 )
 _END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bvs\.)[\"\u201d\u2019']?\s+|\n+")
 _BREAK = re.compile(
-    r"[,;:()]|(?<= )[\u2013\u2014-](?= )|\b(?:and|but|while|whereas|as|when|before|after|until|then|because|"
-    r"although|though|so that)\b"
+    r"[,;:()]|(?<= )[\u2013\u2014-](?= )|\b(?:and|but|while|whereas|as|when|before|after|until|"
+    r"then|because|although|though|so that)\b"
 )
 """Where a clause may end, so that a negation before it does not count after it."""
 _NOT = re.compile(
