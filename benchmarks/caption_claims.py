@@ -104,15 +104,19 @@ def film_of(seed: int) -> Film:
     rare = rng.choices(("", "order", "cut", "fade", "still"), (6, 3, 3, 2, 2))[0]
     light = rng.choices(("normal", "dark", "bright", "mono"), (6, 3, 2, 1))[0]
     background = rng.choice(sorted(COLOURS))
-    background = {"bright": "white", "dark": rng.choice(("blue", "brown", "grey")), "mono": "grey"}.get(
-        light, background
-    )
+    background = {
+        "bright": "white",
+        "dark": rng.choice(("blue", "brown", "grey")),
+        "mono": "grey",
+    }.get(light, background)
     move = "static" if rare == "still" else rng.choice(sorted(MOVES))
     pairs = [m for m in MOVES if m not in ("static", "roll")]
     then = None
     if rare == "order":
         move, then = rng.sample(pairs, 2)
-    allowed = [c for c in ("red", "green", "blue", "yellow") if c not in f"{background} {NEAR[background]}"]
+    allowed = [
+        c for c in ("red", "green", "blue", "yellow") if c not in f"{background} {NEAR[background]}"
+    ]
     return Film(
         seed=seed, move=move, then=then, background=background, light=light,
         shape=rng.choice(("circles", "squares")),
@@ -128,7 +132,9 @@ def film_of(seed: int) -> Film:
 def _world(film: Film, seed: int, background: str) -> NDArray[np.float32]:
     clouds = texture(seed, width_px=1500, height_px=1500).mean(axis=2).astype(np.float32)
     cells = np.random.default_rng(seed).uniform(0, 1, (75, 75)).astype(np.float32)
-    cells = cv2.GaussianBlur(cv2.resize(cells, (1500, 1500), interpolation=cv2.INTER_NEAREST), (0, 0), 1)
+    cells = cv2.GaussianBlur(
+        cv2.resize(cells, (1500, 1500), interpolation=cv2.INTER_NEAREST), (0, 0), 1
+    )
     grain = 0.3 * (clouds - clouds.min()) / np.ptp(clouds) + 0.7 * cells
     span = {"white": (0.75, 1.04), "black": (0.3, 2.2)}.get(background, (0.6, 1.25))
     gain = span[0] + (span[1] - span[0]) * grain
@@ -172,7 +178,9 @@ def frames_of(film: Film) -> Iterator[NDArray[np.uint8]]:
         for centre in centres + drift * number / FPS:
             x, y = (float(v) for v in centre)
             if film.shape == "circles":
-                cv2.circle(picture, (round(x), round(y)), round(size), paint.tolist(), -1, cv2.LINE_AA)
+                cv2.circle(
+                    picture, (round(x), round(y)), round(size), paint.tolist(), -1, cv2.LINE_AA
+                )
             else:
                 corners = [round(v) for v in (x - size, y - size, x + size, y + size)]
                 cv2.rectangle(picture, corners[:2], corners[2:], paint.tolist(), -1)
@@ -216,7 +224,9 @@ def measured_of(track: Track, start_s: float = 0.0, end_s: float | None = None) 
     for name in ("luma_mean", "boundary_probability"):
         signals[name] = getattr(track, name)[first:last]
     # As for scores, a sample counts if both of its frames are in the clip.
-    outside = (signals["sample_s"] < times[first]) | (signals["sample_pair_s"] >= times[last - 1] + 0.01)
+    outside = (signals["sample_s"] < times[first]) | (
+        signals["sample_pair_s"] >= times[last - 1] + 0.01
+    )
     for name in [*track.signals, "sample_s"]:
         signals[name] = np.where(outside, np.nan, signals[name]).astype(np.float32)
     return Measured(
@@ -236,7 +246,9 @@ def make(folder: Path) -> None:
             continue
         film, path = film_of(seed), folder / f"{seed:03}.mp4"
         tone = float(film.seconds) if film.sound else None
-        write_video(path, frames_of(film), fps=Fraction(FPS), options={"crf": "20"}, audio_tone_s=tone)
+        write_video(
+            path, frames_of(film), fps=Fraction(FPS), options={"crf": "20"}, audio_tone_s=tone
+        )
         place.write_bytes(pickle.dumps((film, measured_of(analyzed(path, analysis)))))
         path.unlink()
 
@@ -245,7 +257,9 @@ Truth = dict[str, tuple[str, dict[str, Any]]]
 """Value and words for placeholders, by kind of template."""
 
 
-def truth_of(film: Film, rng: random.Random) -> list[tuple[str, str, str, dict[str, str], dict[str, str]]]:
+def truth_of(
+    film: Film, rng: random.Random
+) -> list[tuple[str, str, str, dict[str, str], dict[str, str]]]:
     """Returns kind, true value, false value, and placeholders of both for what is true of a film."""
     rows: list[tuple[str, str, str, dict[str, str], dict[str, str]]] = []
     if film.then is None:
@@ -263,7 +277,15 @@ def truth_of(film: Film, rng: random.Random) -> list[tuple[str, str, str, dict[s
     if film.light in ("normal", "bright") and not film.cut and film.fade is None:
         near = f"{film.background} {film.colour} {NEAR[film.background]} white black"
         far = [c for c in COLOURS if c not in near.split() and (film.text is None or c != "black")]
-        rows.append(("colour", "background", "background", {"colour": film.background}, {"colour": rng.choice(far)}))
+        rows.append(
+            (
+                "colour",
+                "background",
+                "background",
+                {"colour": film.background},
+                {"colour": rng.choice(far)},
+            )
+        )
         if film.background not in ("grey", "black", "white"):
             rows.append(("colour", "", "monochrome", {}, {}))
     if film.light == "mono":
@@ -272,7 +294,12 @@ def truth_of(film: Film, rng: random.Random) -> list[tuple[str, str, str, dict[s
     if not film.fade and film.text is None or film.colour != "white":
         wrong = rng.choice([n for n in range(1, 8) if n != film.count])
         true, false = (
-            {"word": WORDS[n], "n": str(n), "colour": film.colour, "shape": film.shape if n > 1 else film.shape[:-1]}
+            {
+                "word": WORDS[n],
+                "n": str(n),
+                "colour": film.colour,
+                "shape": film.shape if n > 1 else film.shape[:-1],
+            }
             for n in (film.count, wrong)
         )
         rows.append(("count", "shapes", "shapes", true, false))
@@ -286,8 +313,12 @@ def truth_of(film: Film, rng: random.Random) -> list[tuple[str, str, str, dict[s
     elif film.move != "static":
         rows.append(("speed", "", "still", {}, {}))
     quote = {"text": film.text or rng.choice(TEXTS)}
-    rows.append(("text", "quote" if film.text else "none", "none" if film.text else "quote", quote, quote))
-    rows.append(("sound", *(("audible", "silent") if film.sound else ("silent", "audible")), {}, {}))
+    rows.append(
+        ("text", "quote" if film.text else "none", "none" if film.text else "quote", quote, quote)
+    )
+    rows.append(
+        ("sound", *(("audible", "silent") if film.sound else ("silent", "audible")), {}, {})
+    )
     wrong_s = rng.choice([s for s in range(1, 10) if abs(s - film.seconds) >= 3])
     true, false = ({"n": str(s), "word": WORDS[s]} for s in (film.seconds, wrong_s))
     rows.append(("duration", "seconds", "seconds", true, false))
@@ -308,14 +339,22 @@ def run(folder: Path, words: str, films: str, is_listed: bool) -> None:
         for number in range(CAPTIONS_A_FILM):
             rng = random.Random(f"{film.seed} {number}")
 
-            def worded(kind: str, value: str, fill: dict[str, str], rng: random.Random = rng) -> str:
+            def worded(
+                kind: str, value: str, fill: dict[str, str], rng: random.Random = rng
+            ) -> str:
                 text: str = rng.choice(templates[words][kind][value])
-                moves = {key: rng.choice(templates["moves"][fill[key]]) for key in ("a", "b") if key in fill}
+                moves = {
+                    key: rng.choice(templates["moves"][fill[key]])
+                    for key in ("a", "b")
+                    if key in fill
+                }
                 return text.format(**fill | moves)
 
             rows = truth_of(film, rng)
             chosen = rng.sample(rows, min(len(rows), rng.randint(3, 5)))
-            true = [(kind, worded(kind, value, fill)) for kind, value, _, fill, _ in chosen if value]
+            true = [
+                (kind, worded(kind, value, fill)) for kind, value, _, fill, _ in chosen if value
+            ]
             wrong, value, fill = next((k, v, f) for k, _, v, _, f in [chosen[number % len(chosen)]])
             noise = rng.choice(templates["noise"])
             n_captions["true"] += 1
@@ -323,7 +362,9 @@ def run(folder: Path, words: str, films: str, is_listed: bool) -> None:
             kept = [(kind, text) for kind, text in true if kind != wrong]
             false = worded(wrong, value, fill)
             n_captions["with one false claim"] += 1
-            _count(counts, measured, [*kept, (wrong, false), ("noise", noise)], false, is_listed, film)
+            _count(
+                counts, measured, [*kept, (wrong, false), ("noise", noise)], false, is_listed, film
+            )
     _print(counts)
     print(json.dumps({"words": words, "films": films, "captions": n_captions, "kinds": counts}))
 
@@ -345,23 +386,41 @@ def _count(
             if not is_found:
                 counts[name]["missed, not read" if not own else "missed, unknown or confirmed"] += 1
                 if is_listed:
-                    print("missed", kind, repr(text), [(c.kind, c.value, str(c.verdict), c.measured) for c in claims], film.seed)
+                    print(
+                        "missed",
+                        kind,
+                        repr(text),
+                        [(c.kind, c.value, str(c.verdict), c.measured) for c in claims],
+                        film.seed,
+                    )
             continue
         counts[name]["true"] += 1
         counts[name]["confirmed"] += Verdict.CONFIRMED in verdicts
         if bad := [c for c in claims if c.verdict is Verdict.CONTRADICTED]:
             counts[name]["false contradictions"] += 1
             if is_listed:
-                print("FALSE", kind, repr(text), [(c.kind, c.value, c.measured) for c in bad], film.seed)
+                print(
+                    "FALSE",
+                    kind,
+                    repr(text),
+                    [(c.kind, c.value, c.measured) for c in bad],
+                    film.seed,
+                )
 
 
 def _print(counts: defaultdict[str, Counter[str]]) -> None:
-    print("| kind | false claims | found | recall | true claims | confirmed | false contradictions |")
+    print(
+        "| kind | false claims | found | recall | true claims | confirmed | false contradictions |"
+    )
     print("|---|---|---|---|---|---|---|")
     total: Counter[str] = Counter()
     for each in counts.values():
         total.update(each)
-    for name, c in [*((k.name, counts[k.name]) for k in KINDS), ("noise", counts["noise"]), ("all", total)]:
+    for name, c in [
+        *((k.name, counts[k.name]) for k in KINDS),
+        ("noise", counts["noise"]),
+        ("all", total),
+    ]:
         recall = f"{c['found'] / c['false']:.3f}" if c["false"] else "-"
         share = c["false contradictions"] / max(c["true"], 1)
         print(f"| {name} | {c['false']} | {c['found']} | {recall} | {c['true']} | {c['confirmed']} | "
@@ -427,7 +486,15 @@ def _matches(marked: str, measured: Measured) -> Iterator[tuple[str, str, object
 
 
 def _print_real(counts: defaultdict[str, Counter[str]]) -> None:
-    names = ("right", "WRONG +", "WRONG -", "unknown", "not read", "unmarked confirmed", "unmarked contradicted")
+    names = (
+        "right",
+        "WRONG +",
+        "WRONG -",
+        "unknown",
+        "not read",
+        "unmarked confirmed",
+        "unmarked contradicted",
+    )
     print("| kind | " + " | ".join(names) + " | precision | recall |")
     print("|---" * (len(names) + 3) + "|")
     total: Counter[str] = Counter()
@@ -437,7 +504,9 @@ def _print_real(counts: defaultdict[str, Counter[str]]) -> None:
         wrong = c["WRONG +"] + c["WRONG -"] + c["unmarked contradicted"]
         marked = c["right"] + c["WRONG +"] + c["WRONG -"] + c["unknown"] + c["not read"]
         cells = " | ".join(str(c[each]) for each in names)
-        print(f"| {name} | {cells} | {c['right'] / max(1, c['right'] + wrong):.3f} | {c['right'] / max(1, marked):.3f} |")
+        print(
+            f"| {name} | {cells} | {c['right'] / max(1, c['right'] + wrong):.3f} | {c['right'] / max(1, marked):.3f} |"
+        )
 
 
 def main() -> None:

@@ -125,9 +125,9 @@ def test_what_is_not_measured_contradicts_nothing() -> None:
 
 def test_values_between_the_bounds_are_unknown() -> None:
     dusky = panned(scores={**SCORES, "luma": 0.3, "audio_rms_db": -57.0})
-    assert [v for *_, v in verdicts("It is night. The clip is silent. The room is dark.", dusky)] == [
-        "unknown"
-    ] * 3
+    assert [
+        v for *_, v in verdicts("It is night. The clip is silent. The room is dark.", dusky)
+    ] == ["unknown"] * 3
     assert verdicts("A 5-second clip.", panned(seconds=6.2))[0][2] == "unknown"
 
 
