@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.camera import STILL, ZOOM_LEAST
+from curator.measures.camera import ROLL_LEAST, STILL, ZOOM_LEAST
 from curator.measures.claims.claim_records import (
     UNMEASURED,
     ClaimKind,
@@ -163,6 +163,7 @@ SIGNAL = {
     "zoom_in": ("zoom_rate", 1, ZOOM_LEAST), "zoom_out": ("zoom_rate", -1, ZOOM_LEAST),
 }  # fmt: skip
 """Signal, sign and least rate of each movement."""
+_ROLLS = {"clockwise": ("roll_rate", 1, ROLL_LEAST), "back": ("roll_rate", -1, ROLL_LEAST)}
 _OPPOSITE = {
     "pan_right": "pan_left", "pan_left": "pan_right", "tilt_up": "tilt_down",
     "tilt_down": "tilt_up", "zoom_in": "zoom_out", "zoom_out": "zoom_in",
@@ -182,7 +183,7 @@ _LEAST_SHARE = 0.45
 
 def rates(measured: Measured, move: str) -> NDArray[np.float64]:
     """Returns the rate of a movement per sample in multiples of its least rate; NaN if unknown."""
-    signal, sign, least = SIGNAL[move]
+    signal, sign, least = (SIGNAL | _ROLLS)[move]
     return measured.samples(signal) * sign / least
 
 
@@ -222,12 +223,15 @@ def _verdict(value: str, measured: Measured, tags: frozenset[str], speed: float)
     if value in ALONG:
         if ALONG[value] in tags:
             return Verdict.CONFIRMED
-        against = is_static or (_OPPOSITE[ALONG[value]] in tags and _never(measured, ALONG[value]))
+        # Far scenery hides a camera's travel, but not a push in of which a caption speaks.
+        others = tags & (_MOVES if value in ("go_in", "go_out") else {_OPPOSITE[ALONG[value]]})
+        against = is_static or (bool(others) and _never(measured, ALONG[value]))
         return Verdict.CONTRADICTED if against else Verdict.UNKNOWN
     if value in tags:
         return Verdict.CONFIRMED
     if value == "roll":
-        return Verdict.CONTRADICTED if is_static else Verdict.UNKNOWN
+        is_never = is_static or all(_never(measured, roll) for roll in _ROLLS)
+        return Verdict.CONTRADICTED if is_never else Verdict.UNKNOWN
     if is_static or _never(measured, value):
         return Verdict.CONTRADICTED
     has_samples = bool(len(measured.samples("pan_rate")))
@@ -249,5 +253,5 @@ KIND = ClaimKind(
     find=find,
     judge=judge,
     scores=("camera_motion", "camera_share"),
-    signals=("pan_rate", "tilt_rate", "zoom_rate"),
+    signals=("pan_rate", "tilt_rate", "zoom_rate", "roll_rate"),
 )

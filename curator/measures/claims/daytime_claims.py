@@ -20,7 +20,7 @@ PATTERNS = {
         r"(?:bright|clear),? (?:sunny )?day", r"at noon",
     ),
 }  # fmt: skip
-_BOUNDS = {"night": ((0.0, 0.22), (0.0, 0.38)), "day": ((0.35, 1.0), (0.13, 1.0))}
+_BOUNDS = {"night": ((0.0, 0.22), (0.0, 0.38)), "day": ((0.35, 1.0), (0.16, 1.0))}
 """Luma that fits, and luma outside which the word is contradicted."""
 
 

@@ -66,7 +66,7 @@ def _fade(value: str, measured: Measured) -> Judgement:
     verdict = Verdict.UNKNOWN
     if ends.min() <= _BLACK < _SEEN <= luma.max():
         verdict = Verdict.CONFIRMED
-    elif ends.min() > max(_SEEN, 0.5 * float(np.median(luma))):
+    elif ends.min() > max(_BLACK, 0.7 * float(np.median(luma))):
         verdict = Verdict.CONTRADICTED
     where = "first" if value == "fade_in" else "last"
     return Judgement(
