@@ -4,7 +4,7 @@ from curator.measures.claims.claim_records import (
     ClaimKind,
     Judgement,
     Measured,
-    by_bounds,
+    by_luma,
     by_patterns,
 )
 
@@ -51,7 +51,13 @@ _BOUNDS = {
 def judge(value: str, measured: Measured) -> Judgement:
     """Judges by the mean luma over all frames."""
     confirms, allows = _BOUNDS[value]
-    return by_bounds("luma", measured.score("luma"), confirms=confirms, allows=allows)
+    return by_luma(measured, confirms, allows)
 
 
-KIND = ClaimKind(name="brightness", find=by_patterns(PATTERNS), judge=judge, scores=("luma",))
+KIND = ClaimKind(
+    name="brightness",
+    find=by_patterns(PATTERNS),
+    judge=judge,
+    scores=("luma",),
+    signals=("luma_mean",),
+)

@@ -177,7 +177,7 @@ _MOVES = frozenset({*SIGNAL, "roll", "shaky"})
 _TAGS = frozenset({*_MOVES, "handheld", "camera_static"})
 _MOST_MOVING = 0.06
 """Median speed of the camera, in short sides/s, above which it does not stand still."""
-_LEAST_SHARE = 0.45
+_LEAST_SHARE = 0.6
 """Median share of the picture that follows the camera, below which nothing contradicts."""
 
 

@@ -71,6 +71,17 @@ class Measured:
         return values if np.isfinite(values).any() else np.zeros(0)
 
     @cached_property
+    def lumas(self) -> list[float]:
+        """Mean luma inside black borders and of the whole picture, as far as measured.
+
+        They differ much if dark parts of the picture were taken for borders.
+        """
+        frames = self.frames("luma_mean")
+        inside = self.score("luma")
+        whole = [float(np.nanmean(frames))] if len(frames) else []
+        return whole if inside is None else [inside, *whole]
+
+    @cached_property
     def _first_of_sample(self) -> NDArray[np.bool_]:
         sample_s = self.signals["sample_s"]
         is_new = np.append(True, sample_s[1:] != sample_s[:-1])
@@ -165,6 +176,17 @@ def by_patterns(patterns: Patterns) -> Callable[[Sentence], Iterator[Found]]:
                     yield Found(value, start, end, sentence.is_negated(start, end))
 
     return find
+
+
+def by_luma(
+    measured: Measured, confirms: tuple[float, float], allows: tuple[float, float]
+) -> Judgement:
+    """Judges by luma, if that inside of black borders and that of the whole picture agree."""
+    judged = [
+        by_bounds("luma", luma, confirms=confirms, allows=allows) for luma in measured.lumas
+    ] or [UNMEASURED]
+    agree = len({each.verdict for each in judged}) == 1
+    return judged[0] if agree else judged[0]._replace(verdict=Verdict.UNKNOWN)
 
 
 def by_bounds(

@@ -4,7 +4,7 @@ from curator.measures.claims.claim_records import (
     ClaimKind,
     Judgement,
     Measured,
-    by_bounds,
+    by_luma,
     by_patterns,
 )
 
@@ -27,7 +27,13 @@ _BOUNDS = {"night": ((0.0, 0.22), (0.0, 0.38)), "day": ((0.35, 1.0), (0.16, 1.0)
 def judge(value: str, measured: Measured) -> Judgement:
     """Judges by the mean luma: streets at night with many lights measure about 0.25."""
     confirms, allows = _BOUNDS[value]
-    return by_bounds("luma", measured.score("luma"), confirms=confirms, allows=allows)
+    return by_luma(measured, confirms, allows)
 
 
-KIND = ClaimKind(name="daytime", find=by_patterns(PATTERNS), judge=judge, scores=("luma",))
+KIND = ClaimKind(
+    name="daytime",
+    find=by_patterns(PATTERNS),
+    judge=judge,
+    scores=("luma",),
+    signals=("luma_mean",),
+)

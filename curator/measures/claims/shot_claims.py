@@ -7,6 +7,7 @@ from curator.measures.claims.claim_records import (
     ClaimKind,
     Judgement,
     Measured,
+    Verdict,
     by_bounds,
     by_patterns,
 )
@@ -24,6 +25,7 @@ PATTERNS = {
         r"(?<=no )cuts?", r"(?<=any )cuts?", r"(?<=without )cuts?", r"(?<=is a )cut",
     ),
 }  # fmt: skip
+_BLACK = 0.04
 _EDGE_FRAMES = 3
 """Frames at both ends of a clip in which a boundary is that of the clip."""
 
@@ -31,6 +33,10 @@ _EDGE_FRAMES = 3
 def judge(value: str, measured: Measured) -> Judgement:
     """Judges by the highest probability of a shot boundary inside the clip."""
     probability = measured.frames("boundary_probability")[_EDGE_FRAMES:-_EDGE_FRAMES]
+    luma = measured.frames("luma_mean")
+    if len(luma) and min(luma[0], luma[-1]) <= _BLACK:
+        # A fade from black or to black is no cut, and has a boundary where the picture appears.
+        return Judgement(Verdict.UNKNOWN, "black at one end")
     doubt = float(np.nanmax(probability)) if len(probability) else measured.score("shot_doubt")
     if doubt is None:
         return UNMEASURED
@@ -43,5 +49,5 @@ KIND = ClaimKind(
     find=by_patterns(PATTERNS),
     judge=judge,
     scores=("shot_doubt",),
-    signals=("boundary_probability",),
+    signals=("boundary_probability", "luma_mean"),
 )
