@@ -53,8 +53,8 @@ HERE = Path(__file__).parent
 FPS = 15
 FILMS = {"development": range(50), "blind": range(50, 80), "fresh": range(80, 90)}
 CAPTIONS_A_FILM = 34
-"""Seeds of films. Those of `blind` and `fresh` were not looked at while bounds were set; `fresh` ones
-are for the bounds that changed after `blind` ones were looked at."""
+"""Seeds of films. `blind` ones were not looked at while bounds were set, and `fresh` ones were not
+when bounds changed after `blind` ones had been looked at."""
 MOVES = {
     "static": (0, 0, 0, 0), "pan_left": (-0.12, 0, 0, 0), "pan_right": (0.12, 0, 0, 0),
     "tilt_up": (0, 0.1, 0, 0), "tilt_down": (0, -0.1, 0, 0), "zoom_in": (0, 0, 0.12, 0),
@@ -263,7 +263,7 @@ Truth = dict[str, tuple[str, dict[str, Any]]]
 def truth_of(
     film: Film, rng: random.Random
 ) -> list[tuple[str, str, str, dict[str, str], dict[str, str]]]:
-    """Returns kind, true value, false value, and placeholders of both for what is true of a film."""
+    """Returns kind, true and false value, and placeholders of both for the facts of a film."""
     rows: list[tuple[str, str, str, dict[str, str], dict[str, str]]] = []
     if film.then is None:
         other = rng.choice([m for m in MOVES if m != film.move])
@@ -426,7 +426,8 @@ def _print(counts: defaultdict[str, Counter[str]]) -> None:
     ]:
         recall = f"{c['found'] / c['false']:.3f}" if c["false"] else "-"
         share = c["false contradictions"] / max(c["true"], 1)
-        print(f"| {name} | {c['false']} | {c['found']} | {recall} | {c['true']} | {c['confirmed']} | "
+        told = f"{c['false']} | {c['found']} | {recall} | {c['true']} | {c['confirmed']}"
+        print(f"| {name} | {told} | "
               f"{c['false contradictions']} ({share:.1%}) |")  # fmt: skip
 
 
@@ -508,7 +509,8 @@ def _print_real(counts: defaultdict[str, Counter[str]]) -> None:
         marked = c["right"] + c["WRONG +"] + c["WRONG -"] + c["unknown"] + c["not read"]
         cells = " | ".join(str(c[each]) for each in names)
         print(
-            f"| {name} | {cells} | {c['right'] / max(1, c['right'] + wrong):.3f} | {c['right'] / max(1, marked):.3f} |"
+            f"| {name} | {cells} | {c['right'] / max(1, c['right'] + wrong):.3f} | "
+            f"{c['right'] / max(1, marked):.3f} |"
         )
 
 
