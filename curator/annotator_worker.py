@@ -335,6 +335,7 @@ class AnnotatorWorker:
         arrays = iter(pixels.pixels[sum(len(each.frames) for each in before) :])
         waves = iter(pixels.audio[sum(len(each.audio) for each in before) :])
         signals = self._signals(clip.facts, clip.parts, stage.signals) if stage.signals else {}
+        thumbnails = self._signals.thumbnails(clip.facts, clip.parts) if stage.thumbnails else ()
         for start, wanted in zip(item.starts or [None], item.wanted[number], strict=True):
             requested = tuple(
                 RequestedFrames(numbers=each.numbers, pixels=self._placed(next(arrays), request))
@@ -346,7 +347,12 @@ class AnnotatorWorker:
                 numbers = np.array(stage.windows.numbers(start))
                 own = {name: values[numbers] for name, values in signals.items()}
             yield SampledClip(
-                facts=clip.facts, requested=requested, start=start, audio=audio, signals=own
+                facts=clip.facts,
+                requested=requested,
+                start=start,
+                audio=audio,
+                signals=own,
+                thumbnails=thumbnails,
             )
 
     def _placed(
@@ -415,7 +421,7 @@ class AnnotatorWorker:
             has_frames = family.windows is not None or (axis is not None and axis.is_requested)
             header = ValueHeader(
                 fingerprint=version.fingerprint,
-                mp4_sha256=clip.mp4_sha256 if stage.decodes or stage.signals else "",
+                mp4_sha256=clip.mp4_sha256 if stage.decodes or stage.track_columns else "",
                 frames=frames if has_frames else None,
                 fps=facts.fps,
                 columns={name: column_digest(facts.columns[name]) for name in stage.columns},

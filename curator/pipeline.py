@@ -590,7 +590,7 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 def _reads(stage: AnyGraphStage) -> tuple[str, ...]:
     """Returns the tables that a stage reads."""
-    is_of_tracks = isinstance(stage, Annotator) and bool(stage.signals)
+    is_of_tracks = isinstance(stage, Annotator) and bool(stage.track_columns)
     return (*stage.reads, "tracks") if is_of_tracks else stage.reads
 
 

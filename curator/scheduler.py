@@ -452,7 +452,7 @@ class Scheduler:
     ) -> Iterator[list[ClipResult]]:
         """Computes the missing values of the clips with these numbers."""
         is_first = [np.isin(numbers, own.first_clips) for own in values]
-        signals = {name for stage in chain for name in stage.signals}
+        signals = {name for stage in chain for name in stage.track_columns}
         parts: Mapping[str, PartsByColumn] = {}
         if signals:
             source_ids = {clips[number][0].source_id for number in numbers.tolist()}
@@ -517,7 +517,7 @@ def find_values(
     """Finds the stored and the missing values of each stage."""
     keys: list[list[str | None]] = [[] for _ in stages]
     chunks: list[list[pa.Array]] = [[] for _ in stages]
-    measured = [signals.fingerprints(stage.signals) for stage in stages]
+    measured = [signals.fingerprints(stage.track_columns) for stage in stages]
     for number in range(len(clips)):
         facts, sha256, _ = clips[number]
         for stage, fingerprints, own in zip(stages, measured, keys, strict=True):

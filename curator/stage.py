@@ -785,6 +785,7 @@ class SampledClip:
             its last one, `ceil(seconds * rate)` samples of each channel. None for a clip without
             audio, and for an annotator that requests none.
         signals: Float32 [n_frames] by the names of `Annotator.signals`: a value per written frame.
+        thumbnails: Stored JPEGs of the clip's source frames, in order, if `Annotator.thumbnails`.
     """
 
     facts: ClipFacts
@@ -792,6 +793,7 @@ class SampledClip:
     start: int | None = None
     audio: NDArray[np.float32] | None = None
     signals: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    thumbnails: tuple[bytes, ...] = field(default=(), repr=False)
 
     @property
     def frames(self) -> Pixels:
@@ -804,6 +806,8 @@ SHORT_CAPTION, EMBEDDING, CLIP_EMBEDDING = NOT_IN_CLIPS = (
 )  # fmt: skip
 """Values that annotators read like columns: the captioner's short caption, and the vectors of the
 tables `embeddings` and `clip_embeddings`, float32 [D]. None for a clip without the value."""
+THUMBNAILS = ("thumbnail_frame", "thumbnails")
+"""Columns of tracks with the JPEGs of a source, and their frames."""
 PLACE_IN_SOURCE = ("start_frame", "end_frame", "is_vfr", "rate_factor", "window_frames")
 """Columns that say, with length and rate, which frames of the source a written clip shows."""
 
@@ -828,6 +832,8 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
             frame. A sample's value holds from its frame to the frame before the next sample, and
             counts only if all frames that it compares are in the clip, as for scores. NaN stands
             for frames before the clip's first sample, and for what was not measured.
+        thumbnails: Whether it reads the stored thumbnails of the clip; nothing is decoded for them
+            but JPEGs of at most 320 px.
         windows: Windows of each clip. `process` then gets windows in place of clips, and returns a
             value for each; readers draw one of them. A clip shorter than a window has no value.
             Requests count a window's frames from 0. None gives whole clips to `process`.
@@ -848,6 +854,7 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     audio: AudioRequest | None = None
     columns: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
+    thumbnails: ClassVar[bool] = False
     windows: Windows | None = None
     batch: int = 1
     kinds: tuple[Resources, ...] = (Resources(),)
@@ -858,9 +865,11 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
     time_share = 0.1
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Requests no frames for a class that declares `audio` or `signals`, and no `frames`."""
+        """Requests no frames for a class that declares another input, and no `frames`."""
         super().__init_subclass__(**options)
-        if (cls.audio is not None or cls.signals) and cls.frames is Annotator.frames:
+        if (
+            cls.audio is not None or cls.signals or cls.thumbnails
+        ) and cls.frames is Annotator.frames:
             cls.frames = ()
 
     @property
@@ -902,7 +911,8 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
         made_by = self.name, self.version, self.settings(), self.models()
         # An absent request is left out, so that values of earlier versions stay valid.
         audio = [] if self.audio is None else [("audio", self.audio.rate, self.audio.channels)]
-        reads = requests, self.columns, *([self.signals] if self.signals else []), *audio
+        of_track = [self.track_columns] if self.track_columns else []
+        reads = requests, self.columns, *of_track, *audio
         versions = {}
         for family in self.declared_families():
             # The same values are used again at another place. Values of versions without places
@@ -919,7 +929,12 @@ class Annotator(Stage[ConfigT, Sequence[SampledClip], Sequence[Any]]):
 
     def reads_columns(self) -> tuple[str, ...]:
         """Returns `columns`, and those that place a clip in the tracks that the stage reads."""
-        return (*self.columns, *PLACE_IN_SOURCE) if self.signals else self.columns
+        return (*self.columns, *PLACE_IN_SOURCE) if self.track_columns else self.columns
+
+    @property
+    def track_columns(self) -> tuple[str, ...]:
+        """Signals, and columns of tracks, that it reads."""
+        return (*self.signals, *THUMBNAILS) if self.thumbnails else self.signals
 
     def writes_columns(self) -> list[str]:
         """Returns the names of the columns that the annotator adds to `clips`."""

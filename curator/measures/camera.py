@@ -7,6 +7,7 @@ Shape letters: S samples, W windows of samples, L length of a window.
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,9 +64,13 @@ def camera_signals(fit: CameraFit | None, seconds: float) -> dict[str, float]:
     return values
 
 
-def _rate(clip: ClipView, name: str) -> NDArray[np.float64]:
-    """Returns a signal of the clip, float64 [S]; NaN in samples without a fit."""
-    return clip.track.signals[name][clip.samples].astype(np.float64)
+Rates = Mapping[str, NDArray[np.float64]]
+"""`RATES` of the samples of a clip, float64 [S] each; NaN in samples without a fit."""
+RATES = ("pan_rate", "tilt_rate", "zoom_rate", "roll_rate", "camera_motion")
+
+
+def _rates(clip: ClipView) -> Rates:
+    return {name: clip.track.signals[name][clip.samples].astype(np.float64) for name in RATES}
 
 
 def _unevenness(values_S: NDArray[np.complex128] | NDArray[np.float64]) -> float | None:
@@ -86,6 +91,10 @@ def _unevenness(values_S: NDArray[np.complex128] | NDArray[np.float64]) -> float
     return float(np.median(sizes)) / of_one / math.sqrt(n_fold)
 
 
+def _jitter(rates: Rates) -> float | None:
+    return _unevenness(rates["pan_rate"] + 1j * rates["tilt_rate"])
+
+
 def camera_jitter(clip: ClipView) -> float | None:
     """Returns the unevenness of the camera's motion, in short sides/s.
 
@@ -93,10 +102,15 @@ def camera_jitter(clip: ClipView) -> float | None:
     sample; a steady pan has 0 at any speed. A sample has the mean velocity of 0.1 s, so shaking
     above the rate of 2 samples per second counts in full. None with fewer than two samples.
     """
-    return _unevenness(_rate(clip, "pan_rate") + 1j * _rate(clip, "tilt_rate"))
+    return _jitter(_rates(clip))
 
 
 def camera_tags(clip: ClipView) -> list[str]:
+    """Returns the `movement_tags` of a clip."""
+    return movement_tags(_rates(clip))
+
+
+def movement_tags(rates: Rates) -> list[str]:
     """Returns tags for the camera's movements; empty if half of the samples have no known motion.
 
     `pan_left`, `pan_right`, `tilt_up`, `tilt_down`, `zoom_in`, `zoom_out`, `roll`: the movement
@@ -104,11 +118,11 @@ def camera_tags(clip: ClipView) -> list[str]:
     and shaking does not explain it. `handheld` or `shaky`: the camera moves unevenly.
     `camera_static`: the camera stands still, and no other tag applies; objects may move.
     """
-    speed_S = _rate(clip, "camera_motion")
+    speed_S = rates["camera_motion"]
     if len(speed_S) == 0 or np.mean(np.isfinite(speed_S)) < KNOWN_SHARE:
         return []
-    tags = _movements(clip, float(np.nanmean(speed_S)))
-    jitter = camera_jitter(clip)
+    tags = _movements(rates, float(np.nanmean(speed_S)))
+    jitter = _jitter(rates)
     speed = float(np.nanmedian(speed_S))
     if jitter is not None and jitter >= max(HANDHELD, HANDHELD_PART * speed):
         tags.append("shaky" if jitter >= SHAKY else "handheld")
@@ -117,7 +131,7 @@ def camera_tags(clip: ClipView) -> list[str]:
     return tags
 
 
-def _movements(clip: ClipView, speed: float) -> list[str]:
+def _movements(rates: Rates, speed: float) -> list[str]:
     movements = set()
     for signal, least, to_speed, names in (
         ("pan_rate", STILL, 1.0, ("pan_right", "pan_left")),
@@ -125,7 +139,7 @@ def _movements(clip: ClipView, speed: float) -> list[str]:
         ("zoom_rate", ZOOM_LEAST, 0.5, ("zoom_in", "zoom_out")),
         ("roll_rate", ROLL_LEAST, math.radians(0.5), ("roll", "roll")),
     ):
-        rate_S, least = _rate(clip, signal), max(least, LEAST_PART * speed / to_speed)
+        rate_S, least = rates[signal], max(least, LEAST_PART * speed / to_speed)
         unevenness = _unevenness(rate_S) or 0.0
         for length in {min(WINDOW_SAMPLES, len(rate_S)), len(rate_S)}:
             steady_W = _steady(rate_S, length, unevenness)
@@ -147,7 +161,7 @@ def _steady(rate_S: NDArray[np.float64], length: int, unevenness: float) -> NDAr
     return steady_W
 
 
-_RATES = (
+_RATE_SCORES = (
     ("pan_rate", "short sides/s", "to the right", "median speed of the camera to the right",
      "pan_too_fast"),
     ("tilt_rate", "short sides/s", "up", "median speed of the camera upwards", "tilt_too_fast"),
@@ -202,6 +216,6 @@ SCORES = {
             aggregate="median",
             media=OF_TIME,
         )
-        for name, unit, way, meaning, reason in _RATES
+        for name, unit, way, meaning, reason in _RATE_SCORES
     },
 }

@@ -98,6 +98,8 @@ BY_HAND = "by hand"
 """`caption_model` of a caption that a person wrote in a mark."""
 MEASURED_MODEL = "curate/measured-1"
 """`caption_model` of a caption that is composed from measurements."""
+CLAIMS_COLUMN = "caption_claims"
+"""Column of the annotator `caption_claims` with the claims of a caption as JSON."""
 REMAINDER = "remainder"
 """Tag of a clip cut from a rejected clip: the part that no other clip shows."""
 

@@ -14,6 +14,7 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
 """By folder, the classes of settings in `config.py` and of the stage in `stage.py`. The stages
 decide about clips, between `dedup` and `select`, in this order."""
 ANNOTATORS: Mapping[str, str] = {
+    "caption_claims": f"{__name__}.derive.caption_claims:CaptionClaims",
     "camera_track": f"{__name__}.derive.camera_track:CameraTrack",
     "edges": f"{__name__}.derive.edges:Edges",
     "latents": f"{__name__}.derive.latents:Latents",

@@ -25,6 +25,7 @@ from curator.fingerprints import fingerprint
 from curator.media.source_segments import WholeReason
 from curator.records.sources import Failure, SourceRef
 from curator.records.tracks import Track
+from curator.stage import THUMBNAILS
 from curator.storage import ContentHashes, Store
 from curator.storage.source_reader import is_racy
 from curator.tables.checksums import read_parquet
@@ -47,8 +48,6 @@ from curator.tables.track_table import ORIGIN, PLACES, table_to_tracks, tracks_t
 
 TRACKS, SEGMENTS = "tracks", "segments"
 _CHECKED = ("frame_pts", "frame_bytes")
-THUMBNAILS = ("thumbnail_frame", "thumbnails")
-"""Columns with the JPEGs of a source, and their frames."""
 Found = Track | Failure | WholeReason | ContentHashes
 """The result of analyzing an item."""
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from curator.cut_requests import source_frames
 from curator.errors import CuratorError
 from curator.records.tracks import FRAME_SIGNALS, TIME_SIGNALS, SourceFrames
-from curator.stage import ClipFacts
+from curator.stage import THUMBNAILS, ClipFacts
 from curator.storage import Store
 from curator.tables.parts import Parts
 from curator.tables.track_items import PartsByFamily, StoredFamily
@@ -167,6 +167,17 @@ class SignalReader:
 
         `parts` is from `SignalParts.find`.
         """
+        return self._of(clip, parts).of_clip(clip, signals)
+
+    def thumbnails(self, clip: ClipFacts, parts: PartsByColumn) -> tuple[bytes, ...]:
+        """Returns the JPEGs of a clip, in order; `parts` is from `SignalParts.find`."""
+        columns = self._of(clip, parts).columns
+        frames, jpegs = (columns[name] for name in THUMBNAILS)
+        start, end = (clip.columns[name] for name in ("start_frame", "end_frame"))
+        return tuple(jpegs[(frames >= start) & (frames < end)].tolist())
+
+    def _of(self, clip: ClipFacts, parts: PartsByColumn) -> _SourceSignals:
+        """Returns the track of a clip's source."""
         if self._parts != parts:
             self._parts, self._last = parts, None
             self._tables = [self._store.read(parts[_TIMES])]
@@ -175,7 +186,7 @@ class SignalReader:
                 self._tables.append(self._store.read_columns(part, ["source_id", *own]))
         if self._last is None or self._last[0] != clip.source_id:
             self._last = clip.source_id, self._source(clip.source_id)
-        return self._last[1].of_clip(clip, signals)
+        return self._last[1]
 
     def _source(self, source_id: str) -> _SourceSignals:
         frames, *tables = self._tables
@@ -183,7 +194,16 @@ class SignalReader:
         for table in tables:
             row = table["source_id"].to_pylist().index(source_id)
             names = [name for name in table.column_names if name != "source_id"]
-            columns |= {name: np.asarray(table[name][row].values) for name in names}
-        for name in columns.keys() - {_TIMES, *_SAMPLES}:
+            columns |= {name: _array(table[name][row].values) for name in names}
+        for name in columns.keys() - {_TIMES, *_SAMPLES, *THUMBNAILS}:
             columns[name] = np.append(columns[name], np.float32("nan"))
         return _SourceSignals(table_to_source_frames(frames, source_id), columns)
+
+
+def _array(values: pa.Array) -> NDArray[np.generic]:
+    """Returns a list of a track; texts and bytes become objects."""
+    if pa.types.is_binary(values.type):
+        found = np.empty(len(values), object)
+        found[:] = values.to_pylist()
+        return found
+    return np.asarray(values)

@@ -53,7 +53,9 @@ _MADE = [field.name for field in fields(Annotation) if field.name != "task"]
 
 def answers_fingerprint(config: CaptionConfig) -> str:
     """Returns the fingerprint of all settings and prompts that turn replies into annotations."""
-    exclude: Any = {name: True for name in _REACHED | _DECIDED} | {
+    # Annotations of versions without this setting stay valid.
+    unused = set() if config.repair_contradictions else {"repair_contradictions"}
+    exclude: Any = {name: True for name in _REACHED | _DECIDED | unused} | {
         "judge": _REACHED | {"min_score"}
     }
     return fingerprint(
@@ -69,6 +71,8 @@ def annotation_key(task: Task, of_config: str) -> str:
     """Returns the key of an annotation among replies and in the table `annotations`."""
     window = task.window
     asked = [task.content, window.start_frame, window.end_frame, window.shown, task.facts]
+    if task.measured is not None:
+        asked.append(asdict(task.measured))
     return fingerprint(of_config, asked)
 
 

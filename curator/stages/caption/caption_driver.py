@@ -20,6 +20,7 @@ from curator.executor.progress import Progress
 from curator.executor.unit_worker import stage_step
 from curator.executor.worker import Step
 from curator.fingerprints import fingerprint
+from curator.measures.claims.claim_check import SCORES as CLAIM_SCORES
 from curator.models.text_reader import READ_MODEL, merged
 from curator.number_text import amount
 from curator.packing import pack
@@ -35,7 +36,13 @@ from curator.stages.caption.annotations import (
     remember,
     remembered,
 )
-from curator.stages.caption.caption_records import Annotation, Reply, Task, Unanswered
+from curator.stages.caption.caption_records import (
+    Annotation,
+    ClipMeasurements,
+    Reply,
+    Task,
+    Unanswered,
+)
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
 from curator.stages.caption.dialogs.prompt_facts import (
     NOTHING,
@@ -398,6 +405,7 @@ class Captioning:
         # The pictures for the model depend on size and form, too.
         shown = fingerprint("shown", content, fps, config.frame_px, config.frames_as)
         tasks = []
+        measured = self._measured(row, read) if config.repair_contradictions else None
         for window in windows_of(row.n_frames, fps, config, source.moments, start_s):
             metadata = None
             if config.knows:
@@ -417,9 +425,23 @@ class Captioning:
                 facts=facts,
                 metadata=metadata,
                 text_key=self._text_key(row, content) if self._reads_text(row) else None,
+                measured=measured
+                if window.end_frame - window.start_frame == row.n_frames
+                else None,
             )
             tasks.append(task)
         return tasks
+
+    def _measured(self, row: ClipRow, read: Sequence[str]) -> ClipMeasurements:
+        """Returns the measurements of a clip that contradict answers; `read` is its text."""
+        return ClipMeasurements(
+            scores={name: row.value(name) for name in CLAIM_SCORES},
+            tags=tuple(row.tags or ()),
+            seconds=row.n_frames / row.written_fps,
+            width=row.width,
+            height=row.height,
+            text_lines=tuple(read) if self._reads_text(row) else None,
+        )
 
     def _content(self, row: Clip) -> str:
         return content_of(row.clip_id, row, self._pixels)

@@ -113,6 +113,21 @@ class WindowMetadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClipMeasurements:
+    """Measurements of a whole clip, against which the claims of an answer are checked.
+
+    Attributes are those of `curator.measures.claims.claim_records.Measured`.
+    """
+
+    scores: Mapping[str, float | None]
+    tags: tuple[str, ...]
+    seconds: float
+    width: int
+    height: int
+    text_lines: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A window of a clip, with the facts for its requests; the pixels are in `Frames`."""
 
@@ -128,6 +143,8 @@ class Task:
     """None if the recipe uses no metadata."""
     text_key: str | None = None
     """Key of the reply with the text read in the clip's pictures; None if none is read."""
+    measured: ClipMeasurements | None = None
+    """None without `caption.repair_contradictions`, and for a window that is a part of its clip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

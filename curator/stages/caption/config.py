@@ -147,6 +147,9 @@ class CaptionConfig(ModelConfig):
     """language of captions; null for any"""
     allow_meta: bool = setting(False, unit="true or false")
     """accept captions that mention the image or the video itself"""
+    repair_contradictions: bool = setting(False, unit="true or false")
+    """if measurements contradict claims of an answer about a whole clip, ask once more and name the
+    contradictions; the new answer counts only if it has fewer of them"""
     candidates: int = setting(1, ge=1, le=16, unit="answers")
     """answers per window; a judge picks the best"""
     judge: JudgeConfig | None = None

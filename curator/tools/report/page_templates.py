@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from curator import number_text
 from curator.measures.score_list import Measures
 from curator.number_text import compared
-from curator.records.clips import OF_FORM, Reason
+from curator.records.clips import CLAIMS_COLUMN, OF_FORM, Reason
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.clip_rows import ClipRow
 
@@ -158,11 +158,11 @@ def measured_scores(
 
 
 def declared_values(clip: ClipRow) -> list[tuple[str, str]]:
-    """Returns the annotators' values of a clip, as texts."""
+    """Returns the annotators' values of a clip, as texts, without the list of claims."""
     return [
         (name, f"{value:.4g}" if isinstance(value, float) else short(value))
         for name, value in clip.declared().items()
-        if value is not None
+        if value is not None and name != CLAIMS_COLUMN
     ]
 
 

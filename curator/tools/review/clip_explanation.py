@@ -1,5 +1,6 @@
 """Lists clips with their outcomes; explains why a clip was rejected and how to keep it."""
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,14 +12,14 @@ from curator.errors import UsageError, ambiguous_id
 from curator.measures.filtering import checks_around
 from curator.number_text import amount, moment, plain, score
 from curator.pipeline import filter_needs
-from curator.records.clips import COMPARED, REMAINDER, Reason
+from curator.records.clips import CLAIMS_COLUMN, COMPARED, REMAINDER, Reason
 from curator.runs.marked_clips import has_effect
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
 from curator.tables.long_columns import take_values
 from curator.tables.mark_table import MARK_COLUMNS
 from curator.tools.report.funnel import quantile_words, value_words
-from curator.tools.report.page_templates import declared_values
+from curator.tools.report.page_templates import declared_values, short
 from curator.tools.review.finished_run import Finished
 from curator.tools.review.remedies import (
     MAX_TRIED,
@@ -115,6 +116,7 @@ def explain(
         _table(applied),
         f"scores without a rule: {', '.join(others)}" if others else "",
         f"by annotators and marks: {', '.join(declared)}" if declared else "",
+        _claims(clip),
         "\n".join(_remedies(finished, clip, Trial(finished, candidates, number, max_tried))),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -226,6 +228,17 @@ def _table(applied: Sequence[AppliedRule]) -> str:
         name = name if name == about else f"{name} ({about})"
         rows.append((name, value, _bounds(rule), verdict))
     return "\n".join(_aligned(rows, "<><<"))
+
+
+def _claims(clip: ClipRow) -> str:
+    """Returns the claims of the caption, their verdicts and measurements; empty for none."""
+    claims = json.loads(clip.declared().get(CLAIMS_COLUMN) or "[]")
+    if not claims:
+        return ""
+    names = ("kind", "text", "verdict", "measured")
+    rows = [[plain(short(claim[name])) for name in names] for claim in claims]
+    heading = ("claim", "words of the caption", "verdict", "measured")
+    return "\n".join(_aligned([heading, *rows], "<<<<"))
 
 
 def _aligned(rows: Sequence[Sequence[str]], sides: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curator.errors import DamagedError
+from curator.stage import THUMBNAILS
 from curator.storage import Store
 from curator.tables.candidate_store import FOLDER as CANDIDATES
 from curator.tables.caption_search import CaptionSearch
@@ -22,7 +23,7 @@ from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.frame_hashes import frame_regions, overlapping_regions
 from curator.tables.removal_records import CAPTION_COLUMNS, Removals
 from curator.tables.snapshot_store import listed_snapshots
-from curator.tables.track_parts import THUMBNAILS, TRACKS, without_removed_thumbnails
+from curator.tables.track_parts import TRACKS, without_removed_thumbnails
 from curator.tools.report.page_templates import card_picture
 
 _CLIP = ("clip_id", "source_id", "start_s", "end_s", "start_frame", "end_frame", "fps")

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from curator.errors import UsageError
 from curator.measures.filtering import Mask
-from curator.records.clips import ClipFormat, format_of
+from curator.records.clips import CLAIMS_COLUMN, ClipFormat, format_of
 from curator.records.sources import Medium
 from curator.tables.candidate_store import read_all_pictures
 from curator.tables.checksums import read_parquet
@@ -253,7 +253,11 @@ class ViewedRun:
             return {
                 **self._facts(clip, self._outcome(row, outcomes)),
                 "scores": scores,
-                "declared": {name: str(value) for name, value in clip.declared().items()},
+                "declared": {
+                    name: str(value)
+                    for name, value in clip.declared().items()
+                    if name != CLAIMS_COLUMN
+                },
                 "explanation": explain(
                     # A search for duplicates takes seconds.
                     replace(self.finished),

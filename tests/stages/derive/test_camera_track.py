@@ -1,5 +1,6 @@
 """The annotator `camera_track`: from made footage of known motion to the batches of a training."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -172,3 +173,38 @@ def test_poses_without_a_lens_and_unknown_units_are_refused() -> None:
         CameraTrackConfig(poses=True)
     with pytest.raises(RecipeError, match="field_of_view"):
         graph_of(load_recipe("quickstart", [stages(field_of_view=180)]))
+
+
+def test_captions_are_checked_against_the_same_signals(
+    filmed: Filmed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The annotator `caption_claims`, with captions that are written by hand."""
+    from curator.cli import main
+
+    place = filmed.copy(tmp_path)
+    ids = {Path(clip["source_uri"]).stem: clip["clip_id"] for clip in place.clips()}
+    for name, caption in (
+        ("panned", "The camera pans right. It is a vertical video."),
+        ("still", "A static shot of clouds on a bright red background."),
+        ("turned", "Clouds."),
+    ):
+        assert main(["mark", str(place.out), ids[name], "--caption", caption]) == EXIT_OK
+    rule = "filters={caption_contradictions: {max: 0, severity: flag, unmeasured: keep}}"
+    work = place.run("stages=[caption_claims]", "analyze.samples_per_s=5", rule)["work"]
+    assert (work["sources_analyzed"], work["clips_cut"], work["caption_claims_made"]) == (0, 0, 4)
+    clips = {Path(clip["source_uri"]).stem: clip for clip in place.clips()}
+    found = {
+        name: (clip["caption_support"], clip["caption_contradictions"])
+        for name, clip in clips.items()
+    }
+    assert found["panned"] == (0.5, 1)
+    assert found["turned"] == (None, 0)
+    assert "caption_contradictions_too_high" in clips["panned"]["tags"]
+    claims = {claim["value"]: claim for claim in json.loads(clips["still"]["caption_claims"])}
+    assert claims["static"]["verdict"] == "confirmed"
+    assert "red on" in claims["red"]["measured"]
+    capsys.readouterr()
+    assert main(["explain", str(place.out), ids["panned"]]) == EXIT_OK
+    text = capsys.readouterr().out
+    assert "vertical video" in text
+    assert "contradicted  width / height 1.78" in text

@@ -16,11 +16,13 @@ or on chance: the same replies give the same requests and the same annotation.
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from curator.errors import RecipeError, raised_as
+from curator.measures.claims.claim_check import Claim, check_caption
+from curator.measures.claims.claim_records import Measured, Verdict
 from curator.stages.caption.caption_records import (
     TRANSIENT,
     Annotation,
@@ -64,6 +66,18 @@ FieldsT = TypeVar("FieldsT")
 Schema = Mapping[str, Any] | None
 _Candidate = Generator[Request, Reply, AnswerCandidate | Reply]
 """Yields the requests of a candidate; returns the candidate, or a reply with the failure."""
+
+
+def contradictions(answer: Answer, task: Task) -> list[Claim]:
+    """Returns the claims of an answer that measurements of its clip contradict."""
+    if task.measured is None:
+        return []
+    measured = task.measured
+    given = Measured(**{own.name: getattr(measured, own.name) for own in fields(measured)})
+    told = {name: getattr(answer, name) for name in ("short", "medium", "long", "structured")}
+    claims = check_caption(told, given)
+    first = {(c.kind, c.value): c for c in reversed(claims) if c.verdict is Verdict.CONTRADICTED}
+    return list(first.values())[::-1]
 
 
 def make_dialogs(config: CaptionConfig) -> Dialogs:
@@ -166,9 +180,31 @@ class Asker:
             result = yield from self._answer(request, set_aside)
         if isinstance(result, Problem):
             return Reply(failure=result.reason, detail=f"{result.field}: {result.message}")
-        if isinstance(result, Reply) or config.judge is None:
+        if isinstance(result, Reply):
+            return result
+        if config.repair_contradictions and task.measured is not None:
+            result = yield from self._repaired(task, result, seed, set_aside)
+        if config.judge is None:
             return result
         return (yield from self._scored(task, result))
+
+    def _repaired(
+        self, task: Task, candidate: AnswerCandidate, seed: int, set_aside: Counter[str]
+    ) -> Generator[Request, Reply, AnswerCandidate]:
+        """Asks once more if measurements contradict a candidate; returns the better of both."""
+        against = contradictions(candidate.answer, task)
+        if not against:
+            return candidate
+        set_aside["contradicted"] += 1
+        problem = "measurements of this clip contradict it: " + "; ".join(
+            f"{as_data(claim.text)!r}, but measured: {claim.measured}" for claim in against
+        )
+        retry = fill(self.prompt.retry, {"problem": problem})
+        request = self._request(task, seed + 2 * self.config.candidates, f"\n\n{retry}")
+        again = yield from self._answer(request, set_aside)
+        if not isinstance(again, AnswerCandidate):
+            return candidate
+        return again if len(contradictions(again.answer, task)) < len(against) else candidate
 
     def _answer(
         self, request: Request, set_aside: Counter[str]

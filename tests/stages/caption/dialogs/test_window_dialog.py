@@ -13,6 +13,7 @@ from curator.stages.caption.annotations import _candidates
 from curator.stages.caption.caption_records import (
     SCORES,
     Annotation,
+    ClipMeasurements,
     Reply,
     Request,
     Task,
@@ -294,6 +295,32 @@ def test_a_single_answer_is_judged_by_settings_of_the_judge() -> None:
 
 
 REPLIES = (say(DOG), say(CAT), say(META), BAD, "", scores(4), scores(2, 1), "no", say("a the"))
+
+
+def test_contradicted_answers_are_asked_for_once_more_and_the_better_one_counts() -> None:
+    measured = ClipMeasurements(
+        scores={"luma": 0.6}, tags=(), seconds=4.0, width=640, height=360, text_lines=None
+    )
+    task = replace(TASK, measured=measured)
+    night, day = "A dog runs along the beach at night.", "A dog runs along the beach in daylight."
+    script = in_turn(say(night), say(day))
+    annotation = script.run(config(repair_contradictions=True), task)
+    assert short_of(annotation) == day
+    assert annotation.set_aside == {"contradicted": 1}
+    first, second = script.requests
+    assert second.sampling.seed != first.sampling.seed
+    assert "'at night', but measured: luma 0.6" in second.turns[0].text
+    assert (
+        short_of(in_turn(say(night), say(night)).run(config(repair_contradictions=True), task))
+        == night
+    )
+    kept = in_turn(say(night), Reply(failure=Unanswered.TIMED_OUT))
+    assert short_of(kept.run(config(repair_contradictions=True), task)) == night
+    for others in (in_turn(say(night)).run(config(), task), in_turn(say(day)).run(config(), task)):
+        assert others.set_aside == {}
+    for told_task in (task, TASK):
+        alone = in_turn(say(DOG)).run(config(repair_contradictions=True), told_task)
+        assert alone.set_aside == {}
 
 
 def test_the_same_replies_give_the_same_requests_and_annotation() -> None:

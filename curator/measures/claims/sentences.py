@@ -1,0 +1,194 @@
+"""Sentences of captions: quotations, negations, hedges and clauses, for English.
+
+A caption may be a text, a JSON value, or JSON as text. Fields of JSON become sentences with the
+name of their field.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_QUOTED = re.compile(
+    r"\"[^\"\n]*\"|\u201c[^\u201d\n]*\u201d|\u00ab[^\u00bb\n]*\u00bb|(?<![\w'])'[^'\n]+'(?!\w)"
+    r"|\u2018[^\u2019\n]*\u2019(?!\w)"
+)
+_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bvs\.)[\"\u201d\u2019']?\s+|\n+")
+_BREAK = re.compile(
+    r"[,;:()]|(?<= )[\u2013\u2014-](?= )|\b(?:and|but|while|whereas|as|when|before|after|until|"
+    r"then|because|although|though|so that)\b"
+)
+"""Where a clause may end, so that a negation before it does not count after it."""
+_NOT = re.compile(
+    r"\b(?:no|not|never|without|neither|nor|lacks?|lacking|cannot|hardly|free of|devoid of|"
+    r"absence of|nothing|none|(?:is|are|do|does|did|has|have|was|were|can|could|wo)n['\u2019]t)\b"
+)
+_NOT_REALLY = re.compile(r"\b(?:not only|no doubt|not just|no longer|no less|no one|nothing but)\b")
+_NOT_AFTER = re.compile(
+    r"^[\w' -]{0,24}?\b(?:(?:is|are|was|were)(?: not|n['\u2019]t| absent| missing)\b(?! only| just)"
+    r"|cannot be|can['\u2019]t be|does not|do not|doesn['\u2019]t|don['\u2019]t)"
+)
+_HEDGE = re.compile(
+    r"\b(?:might|may|could|would|possibly|perhaps|maybe|probably|presumably|likely|seems?|seemingly|"
+    r"appears? to|apparently|as if|as though|suggest\w*|impl(?:y|ies|ying)|if|whether|either|"
+    r"rather than|instead of|unlike|less|more|almost as|reminiscent of|resembl\w+|"
+    r"un(?:clear|certain)|dreams? of|imagin\w+|wants? to|about to|tr(?:y|ies) to)\b"
+)
+_COMMON = frozenset(
+    [
+        "the",
+        "a",
+        "an",
+        "is",
+        "are",
+        "of",
+        "in",
+        "and",
+        "on",
+        "with",
+        "to",
+        "at",
+        "no",
+        "it",
+        "its",
+        "there",
+        "this",
+        "that",
+        "from",
+        "by",
+        "as",
+        "while",
+        "not",
+        "into",
+        "over",
+        "his",
+        "her",
+        "their",
+        "without",
+        "for",
+        "has",
+        "was",
+    ]
+)
+_LEAST_ENGLISH = 0.12
+_FEW_WORDS = 4
+_MAX_DEPTH = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence of a caption.
+
+    Attributes:
+        text: The sentence as written.
+        plain: The same characters in lower case, without the contents of quotations.
+        field: Names of the fields of JSON that it is in, joined by dots; empty for plain text.
+    """
+
+    text: str
+    plain: str
+    field: str = ""
+
+    def clause(self, start: int, end: int) -> tuple[int, int]:
+        """Returns the clause around some characters."""
+        begins = [m.end() for m in _BREAK.finditer(self.plain, 0, start)]
+        following = _BREAK.search(self.plain, end)
+        return begins[-1] if begins else 0, following.start() if following else len(self.plain)
+
+    def is_negated(self, start: int, end: int) -> bool:
+        """Returns whether the clause denies what some of its characters say."""
+        first, last = self.clause(start, end)
+        before = _NOT_REALLY.sub(" ", self.plain[first:start])
+        is_after = _NOT_AFTER.search(self.plain[end:last]) is not None
+        return (len(_NOT.findall(before)) + is_after) % 2 == 1
+
+    def is_hedged(self, start: int, end: int) -> bool:
+        """Returns whether the clause states something as possible, or compares it."""
+        first, last = self.clause(start, end)
+        return _HEDGE.search(self.plain[first:last]) is not None
+
+
+def sentences_of(caption: object, field: str = "", depth: int = 0) -> Iterator[Sentence]:
+    """Yields the sentences of a caption: a text, JSON as text, or a value of JSON.
+
+    Texts that are not English have none.
+    """
+    if isinstance(caption, str):
+        if (value := _json(caption)) is not None:
+            yield from sentences_of(value, field, depth + 1)
+        elif is_english(caption):
+            for text in _END.split(caption):
+                if text.strip():
+                    yield Sentence(text, _plain(text), field)
+    elif isinstance(caption, Mapping) and depth < _MAX_DEPTH:
+        for name, value in caption.items():
+            inner = f"{field}.{name}".strip(".").lower()
+            yield from sentences_of(value, inner, depth + 1)
+    elif isinstance(caption, Sequence) and depth < _MAX_DEPTH:
+        for value in caption:
+            yield from sentences_of(value, field, depth + 1)
+
+
+def is_english(text: str) -> bool:
+    """Returns whether a text looks English, by its most common words; few words always do."""
+    words = re.findall(r"[^\W\d_]+", text.lower())
+    if sum(word.isascii() for word in words) < 0.8 * len(words):
+        return False
+    if len(words) <= _FEW_WORDS:
+        return True
+    return sum(word in _COMMON for word in words) >= _LEAST_ENGLISH * len(words)
+
+
+def _json(text: str) -> Any:  # noqa: ANN401 - any value of JSON
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict | list) else None
+
+
+def _plain(text: str) -> str:
+    """Returns a text of the same length in lower case; contents of quotations become `_`."""
+    masked = _QUOTED.sub(lambda match: match[0][0] + "_" * (len(match[0]) - 2) + match[0][-1], text)
+    lower = masked.lower()
+    return lower if len(lower) == len(text) else masked
+
+
+NUMBERS = {
+    word: number
+    for number, word in enumerate(
+        [
+            "zero",
+            "one",
+            "two",
+            "three",
+            "four",
+            "five",
+            "six",
+            "seven",
+            "eight",
+            "nine",
+            "ten",
+            "eleven",
+            "twelve",
+            "thirteen",
+            "fourteen",
+            "fifteen",
+            "sixteen",
+            "seventeen",
+            "eighteen",
+            "nineteen",
+            "twenty",
+        ]
+    )
+} | {"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "ninety": 90, "a": 1, "an": 1}
+NUMBER = r"(?:\d+(?:\.\d+)?|" + "|".join(sorted(NUMBERS, key=len, reverse=True)) + r")"
+"""Pattern of a number in digits or words, and of `a` for 1."""
+
+
+def number_of(text: str) -> float:
+    """Returns the number of a text that matches `NUMBER`."""
+    return float(NUMBERS.get(text, 0)) if text in NUMBERS else float(text)
