@@ -36,6 +36,7 @@ from curator.runs.repair import ALL, with_repair
 from curator.runs.run_context import RunLog
 from curator.stages.analyze.gpu_engines import device_here
 from curator.stages.scan.source_listing import ListedSource, list_sources
+from curator.stages.shard.config import ShardConfig
 from curator.storage import Store, open_store
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import is_pattern
@@ -133,7 +134,30 @@ def _checked(
     # A repair has the replies of earlier runs, even if it lacks their summary.
     has_replies = next(iter(store.list(f"{REPLIES}/")), None) is not None
     check_captions(loaded, asks_server=loaded.caption.asks and is_first and not has_replies)
+    if (advice := least_size_advice(loaded)) is not None:
+        logger.warning("%s", advice)
     return store, loaded
+
+
+def least_size_advice(recipe: Recipe) -> str | None:
+    """Returns a warning if rules reject footage that is larger than what is trained; else None.
+
+    What is trained is `cut.size`, or the smallest of `shard.resolutions` if the recipe sets them.
+    """
+    key, least_px = "shard.resolutions", min(recipe.shard.resolutions)
+    if isinstance(recipe.cut.size, tuple):
+        key, least_px = "cut.size", min(recipe.cut.size)
+    elif recipe.shard.resolutions == ShardConfig().resolutions:
+        return None
+    for name, rule in recipe.filters.root.items():
+        is_size = (rule.score or name) == "short_side_px" and rule.severity == "reject"
+        if is_size and isinstance(rule.min, int | float) and rule.min > least_px:
+            return (
+                f"filters.{name}.min is {rule.min:g} px, and {key} has {least_px} px: footage "
+                "between the two is rejected although it is large enough to train on; to keep it, "
+                f"set filters.{name}.min to {least_px}"
+            )
+    return None
 
 
 def start_run(

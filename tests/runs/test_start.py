@@ -8,7 +8,8 @@ from small_output import SmallOutput
 
 from curator.cli import main
 from curator.errors import UsageError
-from curator.runs.start import check_places
+from curator.recipe import load_recipe
+from curator.runs.start import check_places, least_size_advice
 from curator.tools.commands.arguments import EXIT_USAGE
 
 
@@ -99,3 +100,17 @@ def test_a_gpu_that_a_recipe_requires_is_looked_at_before_work(
     assert main(asked) == EXIT_USAGE
     assert f"analyze.device is gpu, and {fault}" in capsys.readouterr().err
     assert list(out.rglob("*")) == []
+
+
+def test_footage_that_is_large_enough_to_train_on_is_not_rejected_without_a_word() -> None:
+    """Pins the bound of the recipe against `cut.size` and classes of resolution; and no advice."""
+
+    def advice(*overrides: str) -> str | None:
+        return least_size_advice(load_recipe("quickstart", overrides))
+
+    assert "filters.short_side_px.min to 64" in (advice("cut.size=112x64") or "")
+    assert "shard.resolutions has 128 px" in (advice("shard.resolutions=[128,256]") or "")
+    assert advice() is None
+    assert advice("cut.size=112x64", "filters.short_side_px.min=64") is None
+    assert advice("cut.size=bucket") is None
+    assert advice("cut.size=112x64", "filters.short_side_px.severity=flag") is None
