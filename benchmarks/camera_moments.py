@@ -68,7 +68,8 @@ def score(folder: Path) -> None:
             refused[of["kind"]] += row["moment_cameras"] == 0
             if row["moment"] is not None:
                 moments[row["moment"]].append((row, of))
-    n_pairs, n_right, n_wrong, n_strange, first_frames = Counter(), Counter(), Counter(), 0, []
+    n_pairs, n_right, n_wrong = Counter[str](), Counter[str](), Counter[str]()
+    n_strange, first_frames = 0, list[float]()
     for shown in moments.values():
         for (a, of_a), (b, of_b) in combinations(shown, 2):
             kind, frame_s = of_a["kind"], 1 / min(of_a["fps"], of_b["fps"])

@@ -134,9 +134,9 @@ def film_of(seed: int) -> Film:
 
 def _world(film: Film, seed: int, background: str) -> NDArray[np.float32]:
     clouds = texture(seed, width_px=1500, height_px=1500).mean(axis=2).astype(np.float32)
-    cells = np.random.default_rng(seed).uniform(0, 1, (75, 75)).astype(np.float32)
+    tiles = np.random.default_rng(seed).uniform(0, 1, (75, 75)).astype(np.float32)
     cells = cv2.GaussianBlur(
-        cv2.resize(cells, (1500, 1500), interpolation=cv2.INTER_NEAREST), (0, 0), 1
+        cv2.resize(tiles, (1500, 1500), interpolation=cv2.INTER_NEAREST), (0, 0), 1
     )
     grain = 0.3 * (clouds - clouds.min()) / np.ptp(clouds) + 0.7 * cells
     span = {"white": (0.75, 1.04), "black": (0.3, 2.2)}.get(background, (0.6, 1.25))
@@ -144,7 +144,7 @@ def _world(film: Film, seed: int, background: str) -> NDArray[np.float32]:
     base = np.array(COLOURS[background], np.float32)
     if film.light == "dark":
         base = base * 0.35
-    return np.clip(gain[..., None] * base, 0, 255)
+    return np.asarray(np.clip(gain[..., None] * base, 0, 255), np.float32)
 
 
 def frames_of(film: Film) -> Iterator[NDArray[np.uint8]]:
@@ -194,7 +194,7 @@ def frames_of(film: Film) -> Iterator[NDArray[np.uint8]]:
         if film.fade is not None:
             from_end = number if film.fade == "fade_in" else n_frames - 1 - number
             picture = np.rint(picture * min(1.0, from_end / FPS)).astype(np.uint8)
-        yield picture
+        yield np.asarray(picture, np.uint8)
 
 
 _CONFIG = AnalyzeConfig(scenes=False)
