@@ -428,9 +428,8 @@ def _lists(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
 def _parents(clips: pa.Table, parts: pa.Table) -> Iterator[str]:
     """Yields for each of `clips` the id of the clip that contained it."""
     by_source: dict[str, list[tuple[int, int, str]]] = {}
-    for name, source_id, _, start, end in zip(
-        *(parts[n].to_pylist() for n in _PART_OF), strict=True
-    ):
+    names = ("clip_id", "source_id", "start_frame", "end_frame")
+    for name, source_id, start, end in zip(*(parts[n].to_pylist() for n in names), strict=True):
         by_source.setdefault(source_id, []).append((start, end, name))
     columns = (clips[name].to_pylist() for name in ("source_id", "start_frame", "end_frame"))
     for source_id, start, end in zip(*columns, strict=True):
