@@ -342,7 +342,8 @@ def test_the_declaration_of_a_track_of_frames_is_enough(name: str) -> None:
         made_track(**{name: np.zeros(3, np.float32)})
     assert name in segment_join._FRAMES
     assert sum(name in family.columns for family in BUILT_IN) == 1
-    graph = graph_of(load_recipe("quickstart", [f"shard.signals=[{name}]"]))
+    settings = [f"shard.signals=[{name}]", "analyze.activity=true"]
+    graph = graph_of(load_recipe("quickstart", settings))
     assert graph["frame_signals"].families[0].time_axis == TimeAxis(0)
 
 

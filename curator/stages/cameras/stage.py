@@ -27,6 +27,7 @@ class CamerasStage(CorpusStage[CamerasConfig]):
     name = "cameras"
     version = 1
     config_type = CamerasConfig
+    time_share = 0.01
     needs_all = "a moment is complete if the clips of all its cameras are kept"
 
     def reasons(self) -> Iterator[StageReason]:
