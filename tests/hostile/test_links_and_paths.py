@@ -116,7 +116,7 @@ def test_manifests_name_files_on_this_machine_alone(s3_bucket: str, tmp_path: Pa
     # A manifest on this machine names files and objects.
     path = tmp_path / "m.txt"
     path.write_text("/other/a.mp4\ns3://bucket/b.mp4\n../c.mp4\n")
-    assert [uri for uri, _ in manifest_rows(str(path))] == [
+    assert [row.uri for row in manifest_rows(str(path))] == [
         "/other/a.mp4", "s3://bucket/b.mp4", str(tmp_path.parent / "c.mp4"),
     ]  # fmt: skip
 

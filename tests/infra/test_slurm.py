@@ -38,7 +38,7 @@ def taken(parts: ModuleType, manifest: Path) -> list[list[tuple[str, dict[str, o
         folder = manifest.parent / f"part{index}"
         folder.mkdir()
         path = parts.take_part(str(manifest), index, N_PARTS, folder)
-        found.append([(uri, dict(meta)) for uri, meta in manifest_rows(str(path))] if path else [])
+        found.append([(r.uri, dict(r.metadata)) for r in manifest_rows(str(path))] if path else [])
     return found
 
 
@@ -61,7 +61,7 @@ def test_parts_are_the_whole_list_with_its_metadata(
         weeks = pa.array(range(len(names())))
         pq.write_table(pa.table({"week": weeks, "uri": [*names()]}), manifest)
     found = taken(parts, manifest)
-    whole = [(uri, dict(meta)) for uri, meta in manifest_rows(str(manifest))]
+    whole = [(r.uri, dict(r.metadata)) for r in manifest_rows(str(manifest))]
     assert sorted(map(str, whole)) == sorted(str(row) for rows in found for row in rows)
     uris = [{uri for uri, _ in rows} for rows in found]
     assert sum(map(len, uris)) == len(set(names()))
