@@ -18,10 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from curator.errors import RecipeError, raised_as
-from curator.measures.claims.claim_check import Claim, check_caption
 from curator.measures.claims.claim_records import Measured, Verdict
 from curator.stages.caption.caption_records import (
     TRANSIENT,
@@ -57,6 +56,9 @@ from curator.stages.caption.dialogs.answers import (
 )
 from curator.stages.caption.dialogs.prompt_files import as_data, fill, load_prompt
 
+if TYPE_CHECKING:
+    from curator.measures.claims.claim_check import Claim
+
 Dialog = Generator[list[Request], list[Reply], Annotation]
 Dialogs = Callable[[Task], Dialog]
 """Begins the dialog about a task."""
@@ -68,10 +70,13 @@ _Candidate = Generator[Request, Reply, AnswerCandidate | Reply]
 """Yields the requests of a candidate; returns the candidate, or a reply with the failure."""
 
 
-def contradictions(answer: Answer, task: Task) -> list[Claim]:
+def contradictions(answer: Answer, task: Task) -> "list[Claim]":
     """Returns the claims of an answer that measurements of its clip contradict."""
     if task.measured is None:
         return []
+    # Imported here: other dialogs need no measures, which import codecs.
+    from curator.measures.claims.claim_check import check_caption
+
     measured = task.measured
     given = Measured(**{own.name: getattr(measured, own.name) for own in fields(measured)})
     told = {name: getattr(answer, name) for name in ("short", "medium", "long", "structured")}

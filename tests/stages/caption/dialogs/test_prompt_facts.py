@@ -76,7 +76,7 @@ def test_camera_motion_in_words() -> None:
         ([], None, None),
     ):
         assert camera_words(tags, speed) == words
-    said = camera.camera_tags.__doc__ or ""
+    said = camera.movement_tags.__doc__ or ""
     in_docs = {word.strip("`,.:") for word in said.split() if word.startswith("`")}
     tags = {word for word in in_docs if word.islower() and word.isidentifier()}
     assert tags == set(CAMERA_WORDS)
