@@ -58,7 +58,8 @@ def links(folder: Path, n: int) -> Path:
 def store_probes(sources: Path, out: Path) -> None:
     """Writes the probes of all sources as parts of `scan`."""
     from curator.stages.scan.config import ScanConfig
-    from curator.stages.scan.source_listing import ListedSource, list_sources
+    from curator.stages.scan.listing_records import ListedSource
+    from curator.stages.scan.source_listing import list_sources
     from curator.stages.scan.stage import ScanStage
     from curator.storage import open_store
     from curator.tables.parts import Parts, rows_to_table

@@ -38,7 +38,7 @@ from curator.stages.cut import cut_driver
 from curator.stages.dedup import stage as dedup_stage
 from curator.stages.propose.stage import ProposeStage
 from curator.stages.scan.config import ScanConfig
-from curator.stages.scan.source_listing import ListedSource
+from curator.stages.scan.listing_records import ListedSource
 from curator.stages.scan.stage import ScanStage
 from curator.storage import open_store
 from curator.tables.candidate_store import Candidates, Payload, ProposedUnit, write_payload

@@ -19,12 +19,8 @@ from curator.runs.dry_run_clips import clip_lines
 from curator.runs.generations import last_sources
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.identity_driver import decided_sources
-from curator.stages.scan.source_listing import (
-    FurtherSpan,
-    SkippedName,
-    UnlistedSource,
-    list_sources,
-)
+from curator.stages.scan.listing_records import FurtherSpan, SkippedName, UnlistedSource
+from curator.stages.scan.source_listing import list_sources
 from curator.storage import Store
 from curator.tables.family_store import FamilyRows
 from curator.tables.output_format import read_summary

@@ -35,7 +35,8 @@ from curator.runs.reference_clips import check_recognition, other_output
 from curator.runs.repair import ALL, with_repair
 from curator.runs.run_context import RunLog
 from curator.stages.analyze.gpu_engines import device_here
-from curator.stages.scan.source_listing import ListedSource, list_sources
+from curator.stages.scan.listing_records import ListedSource
+from curator.stages.scan.source_listing import list_sources
 from curator.stages.shard.config import ShardConfig
 from curator.storage import Store, open_store
 from curator.storage.base import has_scheme

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from curator.stages.scan.listing_records import ListedSource
 from curator.stages.scan.probe import scan_source
-from curator.stages.scan.source_listing import ListedSource, list_sources
+from curator.stages.scan.source_listing import list_sources
 
 pytestmark = pytest.mark.needs_media
 

@@ -8,7 +8,8 @@ import pytest
 
 from curator.errors import ErrorCode, SourceError, StorageError, UsageError
 from curator.installation import install_extra
-from curator.stages.scan.source_listing import ListedSource, list_sources
+from curator.stages.scan.listing_records import ListedSource
+from curator.stages.scan.source_listing import list_sources
 from curator.storage import open_source, open_store, stat_source
 from curator.storage.object_service import scheme_of, service_named
 from curator.storage.sidecar_files import FoundSidecar, find_sidecars

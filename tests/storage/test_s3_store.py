@@ -10,7 +10,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from curator.errors import StorageError, UnconditionalStoreError, UsageError
-from curator.stages.scan.source_listing import ListedSource, list_sources
+from curator.stages.scan.listing_records import ListedSource
+from curator.stages.scan.source_listing import list_sources
 from curator.storage import open_source, open_store, s3_client
 from curator.storage import s3_store as s3
 from curator.storage.s3_store import S3Store

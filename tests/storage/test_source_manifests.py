@@ -10,7 +10,8 @@ import pytest
 
 from curator.errors import ErrorCode, UsageError
 from curator.records.time_spans import WHOLE
-from curator.stages.scan.source_listing import ListedSource, UnlistedSource, list_sources
+from curator.stages.scan.listing_records import ListedSource, UnlistedSource
+from curator.stages.scan.source_listing import list_sources
 from curator.storage import open_store, s3_client
 from curator.storage.source_manifests import manifest_rows, resolve
 

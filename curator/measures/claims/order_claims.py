@@ -75,12 +75,12 @@ def _fade(value: str, measured: Measured) -> Judgement:
 
 
 def _order(value: str, measured: Measured) -> Judgement:
-    times = [_middle(measured, move) for move in value.split(">")]
-    if None in times:
+    before, after = (_middle(measured, move) for move in value.split(">"))
+    if before is None or after is None:
         return Judgement(Verdict.UNKNOWN, "a movement is not found")
-    (first, spread), (second, other) = times  # type: ignore[misc]
+    (first, first_spread), (second, second_spread) = before, after
     words = f"movements at {first:.1f} s and {second:.1f} s"
-    if abs(second - first) < max(1.0, 0.5 * (spread + other)):
+    if abs(second - first) < max(1.0, 0.5 * (first_spread + second_spread)):
         return Judgement(Verdict.UNKNOWN, words)
     return Judgement(Verdict.CONFIRMED if first < second else Verdict.CONTRADICTED, words)
 

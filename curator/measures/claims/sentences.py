@@ -35,42 +35,11 @@ _HEDGE = re.compile(
     r"rather than|instead of|unlike|less|more|almost as|reminiscent of|resembl\w+|"
     r"un(?:clear|certain)|dreams? of|imagin\w+|wants? to|about to|tr(?:y|ies) to)\b"
 )
-_COMMON = frozenset(
-    [
-        "the",
-        "a",
-        "an",
-        "is",
-        "are",
-        "of",
-        "in",
-        "and",
-        "on",
-        "with",
-        "to",
-        "at",
-        "no",
-        "it",
-        "its",
-        "there",
-        "this",
-        "that",
-        "from",
-        "by",
-        "as",
-        "while",
-        "not",
-        "into",
-        "over",
-        "his",
-        "her",
-        "their",
-        "without",
-        "for",
-        "has",
-        "was",
-    ]
-)
+_COMMON = frozenset({
+    "the", "a", "an", "is", "are", "of", "in", "and", "on", "with", "to", "at", "no", "it",
+    "its", "there", "this", "that", "from", "by", "as", "while", "not", "into", "over", "his",
+    "her", "their", "without", "for", "has", "was",
+})  # fmt: skip
 _LEAST_ENGLISH = 0.12
 _FEW_WORDS = 4
 _MAX_DEPTH = 6
@@ -157,34 +126,14 @@ def _plain(text: str) -> str:
     return lower if len(lower) == len(text) else masked
 
 
-NUMBERS = {
-    word: number
-    for number, word in enumerate(
-        [
-            "zero",
-            "one",
-            "two",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-            "thirteen",
-            "fourteen",
-            "fifteen",
-            "sixteen",
-            "seventeen",
-            "eighteen",
-            "nineteen",
-            "twenty",
-        ]
-    )
-} | {"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "ninety": 90, "a": 1, "an": 1}
+_COUNTED = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
+    "nineteen", "twenty",
+)  # fmt: skip
+NUMBERS = {word: number for number, word in enumerate(_COUNTED)} | {
+    "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "ninety": 90, "a": 1, "an": 1,
+}  # fmt: skip
 NUMBER = r"(?:\d+(?:\.\d+)?|" + "|".join(sorted(NUMBERS, key=len, reverse=True)) + r")"
 """Pattern of a number in digits or words, and of `a` for 1."""
 

@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,15 +27,24 @@ from curator.errors import ErrorCode, SourceError, StorageError, UsageError, rai
 from curator.media.file_kinds import file_kind, is_of_text
 from curator.number_text import amount
 from curator.records.sources import Medium, SourceRef
-from curator.records.time_spans import WHOLE, TimeSpan
+from curator.stages.scan.listing_records import (
+    FurtherSpan,
+    Listed,
+    ListedSource,
+    ListedSpan,
+    SkippedName,
+    UnlistedSource,
+    checked_text,
+    failed,
+)
 from curator.stages.scan.source_names import (
     NameKind,
     is_output_tar,
     may_be_empty,
-    member_kind,
     name_kind,
     reason_not_to_read,
 )
+from curator.stages.scan.tar_listing import of_tar, refuse_times, with_members
 from curator.storage.file_walk import DOTS, WalkedPath, expand, find_objects, is_pattern, walk
 from curator.storage.metadata_columns import column_name
 from curator.storage.object_service import ADDRESSES, Cause, ObjectService, service_of, split_uri
@@ -44,19 +53,14 @@ from curator.storage.sidecar_files import Sidecar, SidecarProblem, read_sidecars
 from curator.storage.source_manifests import ManifestRow, absolute_path, is_manifest, manifest_rows
 from curator.storage.source_reader import (
     file_version,
-    find_tar_index,
     local_failure,
     object_version,
     open_source,
     stat_source,
-    tar_index,
 )
 from curator.storage.tar_members import (
     is_tar,
-    member_address,
-    member_version,
     split_member,
-    split_version,
 )
 from curator.tables.source_spans import SourceSpans
 from curator.tables.source_table import SourceTable
@@ -77,71 +81,11 @@ _THREADS = 16
 _BATCH = 16
 _SIDECARS = 512  # sources whose sidecars are looked up together
 _DIGEST_BYTES = 16
-_TARS_AHEAD = 8
-_UNWANTED_MEMBERS = 1_000
-"""A tar of a folder is of another kind if none of so many first members is a source."""
 _ROWS_PER_SOURCE, _FREE_ROWS = 1_000, 100_000
 """A manifest may have `_FREE_ROWS` rows, plus `_ROWS_PER_SOURCE` for each different source. With a
 row for each clip of 5 s, a film of two hours has 1,440 rows."""
 _Item = TypeVar("_Item")
 _Named = TypeVar("_Named", "ManifestRow", "Listed")
-Metadata = Mapping[str, Any]  # of a source, by column; see `storage.metadata_columns`
-_NOTHING: Metadata = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedSource:
-    """A source to read; `open_source(expected_version=…)` takes its `version`."""
-
-    uri: str
-    bytes: int
-    version: str
-    metadata: Metadata = field(default_factory=dict)
-    span: "ListedSpan | None" = None
-    may_be_other: bool = False
-    """Whether it is skipped if it holds no video: found in a folder, and its name says nothing.
-
-    A file without suffix is skipped if it is text.
-    """
-
-
-class ListedSpan(NamedTuple):
-    """A span that a row of a manifest names, with its metadata."""
-
-    at: TimeSpan
-    metadata: Metadata
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FurtherSpan:
-    """A span of a source that was listed before."""
-
-    uri: str
-    span: ListedSpan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkippedName:
-    """A file of a folder that is no video by its name.
-
-    A run counts it; no table has a row for it.
-    """
-
-    uri: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnlistedSource:
-    """A source that cannot be listed. The table `sources` has a row for it, as failed."""
-
-    uri: str
-    code: ErrorCode
-    message: str
-    metadata: Metadata = field(default_factory=dict)
-    span: ListedSpan | None = None
-
-
-Listed = ListedSource | SkippedName | UnlistedSource | FurtherSpan
 
 
 def list_sources(
@@ -235,7 +179,7 @@ def _looked_up(
         rows = _at_least_one(_readable_rows(uri), argument, "names no sources")
         own = columns.setdefault(argument, set())
         described = _described(_noting(_without_repeats(rows, seen, argument, limit), own))
-        return _with_members(described, media)
+        return with_members(described, media)
 
     service = service_of(argument)
     if service is not None:
@@ -248,7 +192,7 @@ def _looked_up(
         info = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         if is_pattern(argument):
-            files = _with_members(_pattern_files(path, media), media)
+            files = with_members(_pattern_files(path, media), media)
             listed = _with_a_video(files, argument, "matches no files")
             may_repeat = True
             return once(listed)
@@ -263,7 +207,7 @@ def _looked_up(
             os.scandir(path).close()
         except OSError as error:
             raise UsageError(f"input {local_failure(path, error).message}") from error
-        found = _with_members(map(partial(_by_name, media=media, root=path), walk(path)), media)
+        found = with_members(map(partial(_by_name, media=media, root=path), walk(path)), media)
         return once(_with_a_video(found, argument, "has no files in it"))
     if not stat.S_ISREG(info.st_mode):
         raise UsageError(f"input {argument!r} is neither a file nor a folder")
@@ -287,7 +231,7 @@ def _one(argument: str, listed: Listed, named: set[str], media: Set[Medium]) -> 
         with suppress(SourceError), open_source(listed.uri) as stream:
             head = stream.read(_HEAD_BYTES)
     if isinstance(listed, ListedSource) and is_tar(listed.uri):
-        members = _of_tar(listed, media)
+        members = of_tar(listed, media)
         # Members come before what is wrong with the rest of their tar.
         fault = members[0] if isinstance(members[0], UnlistedSource) else None
         if fault is None or fault.uri != listed.uri:
@@ -328,7 +272,7 @@ def _by_name(walked: WalkedPath, media: Set[Medium], root: str) -> Listed:
     if is_tar(walked.path) and not is_output_tar(walked.path[len(root) :]):
         kind = NameKind.UNKNOWN
     if kind is NameKind.OTHER:
-        return _checked_text(SkippedName(uri=walked.path))
+        return checked_text(SkippedName(uri=walked.path))
     listed = _local(walked)
     return _of_folder(listed, kind) if isinstance(listed, ListedSource) else listed
 
@@ -341,54 +285,31 @@ def _of_folder(listed: ListedSource, kind: NameKind) -> Listed:
 
 def _local(walked: WalkedPath) -> Listed:
     if isinstance(walked.info, OSError):
-        return _failed(walked.path, local_failure(walked.path, walked.info))
+        return failed(walked.path, local_failure(walked.path, walked.info))
     if not stat.S_ISREG(walked.info.st_mode):
         return _describe(walked.path)
     version = file_version(walked.info)
-    return _checked_text(ListedSource(uri=walked.path, bytes=walked.info.st_size, version=version))
+    return checked_text(ListedSource(uri=walked.path, bytes=walked.info.st_size, version=version))
 
 
 def _describe(uri: str) -> Listed:
     try:
         size, version = stat_source(uri)
     except SourceError as error:
-        return _failed(uri, error)
-    return _checked_text(ListedSource(uri=uri, bytes=size, version=version))
+        return failed(uri, error)
+    return checked_text(ListedSource(uri=uri, bytes=size, version=version))
 
 
 def _of_row(row: "ManifestRow | FurtherSpan") -> Listed:
     if isinstance(row, FurtherSpan):
         if is_tar(row.uri):
-            _refuse_times(row.uri, row.span.at)
-        return _checked_text(row)
+            refuse_times(row.uri, row.span.at)
+        return checked_text(row)
     listed = _describe(row.uri)
     assert isinstance(listed, ListedSource | UnlistedSource), "no name of a row is skipped"
     if row.span is None:
         return replace(listed, metadata=row.metadata)
     return replace(listed, span=ListedSpan(row.span, row.metadata))
-
-
-def _failed(uri: str, error: SourceError, metadata: Metadata = _NOTHING) -> Listed:
-    return _checked_text(
-        UnlistedSource(uri=uri, code=error.code, message=error.message, metadata=metadata)
-    )
-
-
-def _checked_text(listed: Listed) -> Listed:
-    """Makes a source fail if its name is not UTF-8; Parquet and JSON cannot store such a name."""
-    try:
-        listed.uri.encode()
-    except UnicodeEncodeError:
-        uri = os.fsencode(listed.uri).decode("utf-8", "backslashreplace")
-        if isinstance(listed, SkippedName | FurtherSpan):
-            return replace(listed, uri=uri)
-        return UnlistedSource(
-            uri=uri,
-            code=ErrorCode.UNREADABLE,
-            message=f"the name is not valid UTF-8: {uri!r}; rename it",
-            metadata=listed.metadata,
-        )
-    return listed
 
 
 def _named_member(argument: str, uri: str) -> Listed:
@@ -397,131 +318,6 @@ def _named_member(argument: str, uri: str) -> Listed:
     if isinstance(listed, UnlistedSource) and listed.code is ErrorCode.VANISHED:
         raise UsageError(f"input {argument!r} does not exist: {listed.message}")
     return listed
-
-
-def _with_members(listed: Iterator[Listed], media: Set[Medium]) -> Iterator[Listed]:
-    """Lists the members of tars in place of the tars; reads the headers of several tars ahead."""
-    ahead: deque[tuple[Listed, Future[list[Listed]] | None]] = deque()
-    once = _MembersOnce()
-    n_tars = 0
-    pool = ThreadPoolExecutor(_TARS_AHEAD, thread_name_prefix="tar")
-    try:
-        for item in chain(listed, [None]):
-            if isinstance(item, ListedSource) and is_tar(item.uri):
-                ahead.append((item, pool.submit(_of_tar, item, media)))
-                n_tars += 1
-            elif item is not None:
-                ahead.append((item, None))
-            while ahead and (
-                item is None
-                or ahead[0][1] is None
-                or n_tars == _TARS_AHEAD
-                or len(ahead) > _SIDECARS
-            ):
-                first, underway = ahead.popleft()
-                if underway is None:
-                    yield from once.of_one(first)
-                else:
-                    n_tars -= 1
-                    yield from once.of_tar(first, underway.result())
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-class _MembersOnce:
-    """Leaves out members that are named by themselves and by their tar."""
-
-    def __init__(self) -> None:
-        self._versions: dict[str, str] = {}
-        self._members = set[str]()
-
-    def of_tar(self, tar: Listed, members: list[Listed]) -> Iterator[Listed]:
-        """Yields the members of a tar that were not named before."""
-        if isinstance(tar, ListedSource):
-            self._versions[tar.uri] = tar.version
-        return (member for member in members if member.uri not in self._members)
-
-    def of_one(self, item: Listed) -> Iterator[Listed]:
-        """Yields an item that is no tar; leaves out a member whose tar was listed before."""
-        is_named = isinstance(item, SkippedName | FurtherSpan)
-        parts = None if is_named else split_member(item.uri)
-        if parts is None:
-            yield item
-            return
-        tar, name = parts
-        if tar in self._versions and name in tar_index(tar, self._versions[tar]).names:
-            if isinstance(item, ListedSource) and split_version(item.version) is None:
-                logger.warning(
-                    "%r is the name of a file and of a member of a tar: only the member is read; "
-                    "rename the file", item.uri,
-                )  # fmt: skip
-            elif isinstance(item, ListedSource | UnlistedSource) and item.span is not None:
-                yield FurtherSpan(uri=item.uri, span=item.span)
-            return
-        self._members.add(item.uri)
-        yield item
-
-
-def _of_tar(tar: ListedSource, media: Set[Medium]) -> list[Listed]:
-    """Lists the members of a tar; what is wrong with the tar itself comes last.
-
-    A tar of a folder (`may_be_other`) without a source is skipped.
-    """
-
-    def is_wanted(name: str) -> bool:
-        return member_kind(name, (), media) is NameKind.SOURCE
-
-    if tar.span is not None:
-        _refuse_times(tar.uri, tar.span.at)
-        tar = replace(tar, span=None, metadata=tar.span.metadata)
-    most = _UNWANTED_MEMBERS if tar.may_be_other else None
-    faults: list[str] = []
-    members: list[Listed] = []
-    try:
-        index = find_tar_index(tar.uri, tar.version, is_wanted=is_wanted, most_unwanted=most)
-    except SourceError as error:
-        return [_failed(tar.uri, error, tar.metadata)]
-    n_sources = 0
-    if index is not None:
-        for name in index.names:
-            uri = member_address(tar.uri, name)
-            is_source = member_kind(name, index.places, media) is NameKind.SOURCE
-            n_sources += is_source
-            if not is_source:
-                members.append(_checked_text(SkippedName(uri=uri)))
-            elif (place := index.places.get(name)) is not None:
-                version = member_version(place, tar.version)
-                source = replace(
-                    tar, uri=uri, bytes=place.bytes, version=version, may_be_other=False
-                )
-                members.append(_checked_text(source))
-            else:
-                members.append(_bad_tar(uri, index.problems[name], tar))
-        faults = [*index.faults]
-    if not n_sources:
-        if tar.may_be_other:
-            return [SkippedName(uri=tar.uri)]
-        faults = faults or [
-            "has no member that is curated by its name; name tars of videos (or of still images, "
-            "with scan.media=[video,image])"
-        ]
-        members = []
-    elif split_member(tar.uri) is not None:
-        faults, members = ["has '.tar::' in its own address; rename it"], []
-    return [*members, *(_bad_tar(tar.uri, fault, tar) for fault in faults)]
-
-
-def _refuse_times(tar: str, span: TimeSpan) -> None:
-    if span != WHOLE:
-        raise UsageError(
-            f"{tar}: a span of {span}, but a tar has no time; name the member, as in "
-            f"{member_address(tar, 'NAME')}"
-        )
-
-
-def _bad_tar(uri: str, words: str, tar: ListedSource) -> Listed:
-    message = f"{uri!r} {words}"
-    return _failed(uri, SourceError(ErrorCode.BAD_TAR, message), tar.metadata)
 
 
 def _described(rows: Iterable[ManifestRow | FurtherSpan]) -> Iterator[Listed]:
@@ -568,7 +364,7 @@ def _bucket_objects(
     otherwise = "has no objects under it; if it is a prefix of keys and not a folder, append *"
     if is_pattern(key):
         otherwise = "matches no objects"
-    objects = _with_members(_objects(service, bucket, key, media), media)
+    objects = with_members(_objects(service, bucket, key, media), media)
     return _with_a_video(objects, argument, otherwise)
 
 

@@ -117,7 +117,8 @@ def storage_rows(sources: Sequence[str], out: str | None, *, s3_answers: bool) -
 
 def _source(source: str) -> str:
     """Lists a source until a video is found, and reads the first byte of the video."""
-    from curator.stages.scan.source_listing import ListedSource, UnlistedSource, list_sources
+    from curator.stages.scan.listing_records import ListedSource, UnlistedSource
+    from curator.stages.scan.source_listing import list_sources
     from curator.storage import open_source
 
     skipped = 0

@@ -19,15 +19,9 @@ from curator.executor.progress import Progress
 from curator.records.sources import SourceRef
 from curator.scheduler import RowScheduler, UnitRunner
 from curator.stages.scan.config import ScanConfig
+from curator.stages.scan.listing_records import Listed, ListedSource, SkippedName, UnlistedSource
 from curator.stages.scan.probe import ScanRow
-from curator.stages.scan.source_listing import (
-    Listed,
-    ListedSource,
-    ListedSources,
-    SkippedName,
-    UnlistedSource,
-    list_sources,
-)
+from curator.stages.scan.source_listing import ListedSources, list_sources
 from curator.stages.scan.stage import ScanStage
 from curator.storage import Store, open_store, source_reader
 from curator.tables import family_store

@@ -9,15 +9,9 @@ import pytest
 
 from curator.errors import ErrorCode, StorageError, UsageError
 from curator.stages.scan import source_listing as listing
+from curator.stages.scan.listing_records import Listed, ListedSource, SkippedName, UnlistedSource
 from curator.stages.scan.probe import scan_source
-from curator.stages.scan.source_listing import (
-    Listed,
-    ListedSource,
-    ListedSources,
-    SkippedName,
-    UnlistedSource,
-    list_sources,
-)
+from curator.stages.scan.source_listing import ListedSources, list_sources
 from curator.storage import ObjectInfo, open_source, s3_client
 from curator.storage.s3_client import S3Service
 from curator.tables.parts import rows_to_table

@@ -10,15 +10,15 @@ import pytest
 
 from curator.errors import ErrorCode, UsageError
 from curator.records.sources import Medium
-from curator.stages.scan import source_listing as listing
-from curator.stages.scan.source_listing import (
+from curator.stages.scan import tar_listing
+from curator.stages.scan.listing_records import (
     FurtherSpan,
     Listed,
     ListedSource,
     SkippedName,
     UnlistedSource,
-    list_sources,
 )
+from curator.stages.scan.source_listing import list_sources
 from curator.stages.scan.source_names import NameKind, is_output_tar, member_kind
 from curator.storage import open_source, s3_client
 
@@ -189,13 +189,13 @@ def test_tars_are_read_ahead_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
         write_tar(tmp_path / f"{number:02}.tar", ["a.mp4", "b.mp4"])
         (tmp_path / f"{number:02}x.mp4").write_bytes(b"")
     read: list[str] = []
-    of_tar = listing._of_tar
+    of_tar = tar_listing.of_tar
 
     def counted(tar: ListedSource, media: frozenset[Medium]) -> list[Listed]:
         read.append(tar.uri)
         return of_tar(tar, media)
 
-    monkeypatch.setattr(listing, "_of_tar", counted)
+    monkeypatch.setattr(tar_listing, "of_tar", counted)
     found = names(list_sources([str(tmp_path)]), tmp_path)
     assert found == [
         name for n in range(30) for name in (f"{n:02}.tar::a.mp4", f"{n:02}.tar::b.mp4",
@@ -203,7 +203,7 @@ def test_tars_are_read_ahead_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
     ]  # fmt: skip
     read.clear()
     assert len(names(list_sources([str(tmp_path)], limit=2), tmp_path)) == 2
-    assert len(read) <= listing._TARS_AHEAD
+    assert len(read) <= tar_listing._TARS_AHEAD
 
 
 def test_names_of_members_and_outputs() -> None:
