@@ -1,6 +1,6 @@
 """Measures the sync of sound and pictures: from files of many containers to windows of the loader.
 
-    python benchmarks/sound.py [MEDIA ...]
+    python benchmarks/sound.py [MEDIA ...] [--modes aac] [--longest SECONDS] [--only-labelled]
 
 Made films have a beep at each flash. They are curated with `cut.audio` copy and aac, and windows of
 `ClipDataset` are compared with what the file itself plays. Then the files with sound of folders
@@ -10,7 +10,8 @@ by second, with the own sound of its source at the time of the frames of the cli
 
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,16 @@ def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
         print(f"| {row['file']} |", " | ".join(texts), "|", flush=True)
 
 
+def with_sound(media: Sequence[Path], longest_s: float) -> Iterator[Path]:
+    """Yields the files, of folders too, that have pictures and sound, and are short enough."""
+    files = (f for path in media for f in (sorted(path.rglob("*")) if path.is_dir() else [path]))
+    for path in files:
+        with suppress(av.FFmpegError, OSError), av.open(str(path)) as container:
+            is_short = 0 < (container.duration or 0) <= longest_s * 1e6
+            if is_short and container.streams.audio and container.streams.video:
+                yield path
+
+
 def source_audio(path: Path) -> tuple[NDArray[np.float32], float, list[float]]:
     """Returns a file's audio as mono, the time of its first sample, and the times of its frames."""
     with av.open(str(path), mode="r", metadata_errors="replace") as container:
@@ -140,11 +151,13 @@ def lag_ms(own: NDArray[np.float32], source: NDArray[np.float32], most: int) -> 
     return 1000 * (most - best) / RATE_HZ
 
 
-def labelled_part(media: Sequence[Path], folder: Path) -> list[dict[str, Any]]:
+def labelled_part(
+    media: Sequence[Path], folder: Path, modes: Sequence[str] = MODES
+) -> list[dict[str, Any]]:
     """Compares the sound of clips of real files with the source's own."""
     rows: dict[str, dict[str, Any]] = {}
     most = round(MOST_LAG_S * RATE_HZ)
-    for mode in MODES:
+    for mode in modes:
         out = curated(media, folder / f"media_{mode}", mode)
         clips = {clip["clip_id"]: clip for clip in clips_of(out)}
         by_source = defaultdict(list)
@@ -189,11 +202,18 @@ def main() -> None:
     parser.add_argument("media", nargs="*", type=Path, default=[SHARED / "media"])
     parser.add_argument("--epochs", type=int, default=8, help="windows per clip of made films")
     parser.add_argument("--keep", type=Path, help="folder for films and outputs")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--longest", type=float, help="seconds of the longest file of MEDIA")
+    parser.add_argument("--only-labelled", action="store_true", help="leave out the made films")
     options = parser.parse_args()
+    media = [path for path in options.media if path.exists()]
+    if options.longest is not None:
+        media = list(with_sound(media, options.longest))
+        print(f"{len(media)} files with sound of at most {options.longest:g} s")
     with work_folder(options.keep) as folder:
-        made = made_part(folder, options.epochs)
-        labelled = labelled_part([path for path in options.media if path.exists()], folder)
-    above = [r["file"] for r in made + labelled for m in MODES if (r[f"{m}_ms"] or 0) > MOST_MS]
+        made = [] if options.only_labelled else made_part(folder, options.epochs)
+        labelled = labelled_part(media, folder, options.modes)
+    above = [r["file"] for r in made + labelled for m in MODES if (r.get(f"{m}_ms") or 0) > MOST_MS]
     print(f"above {MOST_MS:g} ms: {sorted(set(above)) or 'none'}")
     tell({"made": made, "labelled": labelled})
 

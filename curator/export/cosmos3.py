@@ -159,7 +159,7 @@ class Cosmos3(VideoExporter[Cosmos3Options, Row]):
         """Returns a window as the trainer reads it; None for one without a caption."""
         text = next((span[name] for name in LENGTHS if span.get(name)), None)
         annotation = clip.fields.get("annotation") or {}
-        # Windows beside a failed one are used, but samples do not say which a judge refused.
+        # A failed window costs no other window, but samples do not say which a judge refused.
         is_refused = annotation.get("judge") is not None and not clip.text.strip()
         if text is None or is_refused:
             return None

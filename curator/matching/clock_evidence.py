@@ -419,7 +419,7 @@ def _along(
     edges = np.concatenate([[0], np.flatnonzero(np.diff(path)) + 1, [len(path)]])
     doubts: list[NDArray[np.int_]] = []
     for begin, at, end in zip(edges[:-2], edges[1:-1], edges[2:], strict=True):
-        # Where the step may be: what lies between two steps has evidence for neither lag.
+        # Where the step may be: the time between two steps is evidence for neither lag.
         before_B, after_B = gain_BL[begin:end, path[at - 1]], gain_BL[begin:end, path[at]]
         excess = np.cumsum(before_B - after_B)
         doubts.append(begin + np.flatnonzero(excess >= excess.max() - _STEP_DOUBT))

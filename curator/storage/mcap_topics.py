@@ -27,7 +27,7 @@ _BATCH_ROWS = 65_536
 
 
 class McapFileError(ValueError):
-    """A file is damaged, or has not what is asked for; the message leaves out the file's name."""
+    """A file is damaged, or lacks what is asked for; the message leaves out the file's name."""
 
 
 def read_topic(

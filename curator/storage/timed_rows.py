@@ -1,4 +1,4 @@
-"""Reads rows with timestamps that a user has beside the sources: CSV, TSV, Parquet or MCAP.
+"""Reads a user's rows with timestamps: CSV, TSV, Parquet or MCAP.
 
 Shape letters: N rows, D values of a row, F frames.
 """

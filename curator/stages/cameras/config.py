@@ -14,7 +14,7 @@ class CamerasConfig(StageConfig):
     """
 
     clock: Literal["off", "given", "content"] = "off"
-    """off: clips of a group are cut by each source alone; given: all sources of a group, or their
+    """off: each source of a group is cut on its own; given: all sources of a group, or their
     spans, begin at one instant; content: a common clock is found from light, motion and sound, for
     sources that are one recording each"""
     max_offset_s: float = setting(2.0, gt=0, le=10, unit="seconds")

@@ -26,7 +26,7 @@ class CaptionClaimsConfig(StageConfig):
 class CaptionClaims(Annotator[CaptionClaimsConfig]):
     """Checks the claims of captions in English.
 
-    `caption_support` is the share of confirmed claims among those that are confirmed or
+    `caption_support` is the share of confirmed claims among all that are confirmed or
     contradicted, null if there are none. `caption_contradictions` counts the contradicted claims.
     `caption_claims` has all claims as JSON: a list of objects with `kind`, `text`, `value`,
     `verdict` and `measured`. Clips without a caption have no values.

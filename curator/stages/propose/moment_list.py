@@ -85,7 +85,7 @@ def moments_of(
 
     Example:
         Two cameras of 25 frames/s, of which the second begins 1 s later and has a cut at its
-        second 3, have moments at the seconds 0 to 1 (of the first alone), 1 to 4, and from 4 on.
+        second 3, have moments at the seconds 0 to 1 (only of the first), 1 to 4, and from 4 on.
     """
     takes = {name: camera.takes(config) for name, camera in cameras.items()}
     slack_s = _SLACK * max(camera.frame_s for camera in cameras.values())

@@ -97,7 +97,7 @@ def is_output_tar(path: str) -> bool:
 
 
 def member_kind(name: str, names: Container[str], media: Set[Medium]) -> NameKind:
-    """Returns what the name of a member of a tar says, beside the other `names` of the tar.
+    """Returns what the name of a member of a tar says, given all `names` of the tar.
 
     Only suffixes of media are of sources. A name with two suffixes, such as `7.mask.png`, is none
     if the tar has a medium `7.jpg`.

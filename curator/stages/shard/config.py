@@ -27,8 +27,8 @@ class ShardConfig(StageConfig):
     """share of sources for validation, or of groups; a hash decides"""
     split_by: str = setting(BY_GROUP, unit="group, source or meta.*")
     """sources with the same value of this metadata column are in one split, such as meta.episode;
-    group: sources of one group that a manifest names, and all other sources each alone; source:
-    each source alone; sources that share footage are in one split in any case"""
+    group: sources of one group that a manifest names, and each other source on its own; source:
+    each source on its own; sources that share footage are in one split in any case"""
     append: bool = True
     """leave a tar unchanged if all its clips are still kept, and add tars for other clips; false:
     pack all clips as a first run would"""
@@ -109,7 +109,7 @@ class ShardConfig(StageConfig):
 
     @property
     def split_column(self) -> str | None:
-        """The column of metadata that groups sources; None for each source alone."""
+        """The column of metadata that groups sources; None if each source is split on its own."""
         return {BY_SOURCE: None, BY_GROUP: GROUP}.get(self.split_by, self.split_by)
 
     @property
