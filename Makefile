@@ -10,7 +10,7 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.t
 COMPILED := av boto3 botocore cv2 numpy open_clip pyarrow pydantic ray scipy sympy torch torchvision transformers
 # Folders that no test, or one test, imports.
 NOT_COMPILED := /(tests|testing|models|_inductor|rllib|serve|train|tune)/
-EXTRAS := captions-local clip cloud cluster demo gpu gpu-flow latents learn loading-ray mcap metrics run sound sql test view
+EXTRAS := captions-local clip cloud cluster demo gpu gpu-flow latents learn loading-ray mcap metrics run sound sql test text view
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-long test-gpu test-mds lint types unit lock format clean
@@ -59,7 +59,11 @@ unit: $(VENV)/.test ## pytest, in three processes: many tests wait for clusters 
 	# Bytecode is kept: some images turn that off, and hundreds of processes would compile torch.
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test-long: $(VENV)/.test ## the sweeps of which `make test` runs a sample
+$(VENV)/.long: $(VENV)/.test
+	$(INSTALL) --no-deps --group long
+	touch $@
+
+test-long: $(VENV)/.long ## the sweeps of which `make test` runs a sample
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m long
 
 test-gpu: $(VENV)/.gpu ## the tests that need a GPU; they fail where there is none
@@ -75,7 +79,7 @@ test-mds: $(VENV)-mds/.mds ## the tests of the export to MDS, which need older p
 
 # Without what only Windows and browsers need, where this does not run.
 lock: $(VENV)/.uv ## write constraints.txt anew: the same versions where they fit, with their hashes
-	$(BIN)/uv pip compile pyproject.toml --quiet --universal --generate-hashes --no-annotate --group build \
+	$(BIN)/uv pip compile pyproject.toml --quiet --universal --generate-hashes --no-annotate --group build --group long \
 	    $(EXTRAS:%=--extra %) --no-emit-package pywin32 --no-emit-package httpx2-jsfetch \
 	    --custom-compile-command 'make lock' --output-file constraints.txt
 

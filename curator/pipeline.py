@@ -60,7 +60,7 @@ from curator.stages.cameras.stage import CamerasStage
 from curator.stages.caption.caption_annotators import (
     FAMILY,
     MEMBER,
-    CaptionAlignment,
+    CaptionClipScore,
     CaptionEmbeddings,
 )
 from curator.stages.caption.stage import CaptionStage
@@ -128,7 +128,7 @@ def _caption_annotators(recipe: Recipe, semantics: Semantics) -> list[AnyGraphSt
     """Returns the built-in annotators that align and embed captions, if the recipe has models."""
     stages: list[AnyGraphStage] = []
     if semantics.clip is not None and recipe.caption.annotates:
-        stages.append(CaptionAlignment(recipe.caption, semantics.clip, semantics.store))
+        stages.append(CaptionClipScore(recipe.caption, semantics.clip, semantics.store))
     if recipe.caption.embedding is not None:
         models = ModelStore.at(recipe.models)
         entry = models.catalogue.find(recipe.caption.embedding, "text")

@@ -16,4 +16,4 @@ def wrong(clip: Clip, row: ClipRow, written: Written) -> None:
     row.captoin = "a"  # type: ignore[attr-defined]
     row.width = "640"  # type: ignore[assignment]
     print(written.mp4_size)  # type: ignore[attr-defined]
-    print(clip.caption_alignment + 1)  # type: ignore[operator]
+    print(clip.caption_clip_score + 1)  # type: ignore[operator]

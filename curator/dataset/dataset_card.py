@@ -147,7 +147,7 @@ def _annotation_fields() -> list[dict[str, Any]]:
     parts = [*_plains("string", "model", "prompt", "judge"), {"name": "windows", "list": windows}]
     return [
         _plain("caption_failure", "string"),
-        _plain("caption_alignment", "float64"),
+        _plain("caption_clip_score", "float64"),
         _struct("annotation", *parts),
     ]
 

@@ -26,7 +26,7 @@ Unmeasured = Literal["reject", "keep"]
 Value = StrictBool | StrictInt | StrictFloat | StrictStr  # a value of metadata in a rule
 
 
-CAPTION_ALIGNMENT = "caption_alignment"
+CAPTION_CLIP_SCORE = "caption_clip_score"
 """Column of an annotator of this package, which a recipe may have without an entry in `stages`."""
 
 
@@ -105,7 +105,7 @@ class FilterConfig(RootModel[dict[str, Rule]]):
                     "meta.rating"
                 )
             is_column = _is_column(score, scores)
-            if is_column and not has_annotators and score != CAPTION_ALIGNMENT:
+            if is_column and not has_annotators and score != CAPTION_CLIP_SCORE:
                 raise ValueError(unknown_key(score, scores, "score"))
             if is_column and rule.is_by_quantile:
                 raise ValueError(

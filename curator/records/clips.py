@@ -328,7 +328,7 @@ class Later:
     caption_model: str | None
     caption_failure: str | None
     """Why the captioner gave the clip no caption."""
-    caption_alignment: float | None
+    caption_clip_score: float | None
     """Cosine of the caption's CLIP embedding to that of the clip."""
     bucket: str | None
     shard: str | None

@@ -20,7 +20,7 @@ from curator.executor.engine import FACTS, Engine
 from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Expected, Progress
 from curator.extensions import named
-from curator.measures.rule_config import CAPTION_ALIGNMENT
+from curator.measures.rule_config import CAPTION_CLIP_SCORE
 from curator.pipeline import Graph, graph_of
 from curator.recipe import Recipe, measures_of, recipe_used, with_changes
 from curator.runs.commit_run import kept_by_source, no_lease_check
@@ -57,7 +57,7 @@ EXPECTED = Expected(seconds={SECTION: 1.0})
 UNASKED = frozenset({"captioner", "enabled", "embedding"})
 """Keys of `caption` that have an effect without a model."""
 _MADE_AGAIN = frozenset(
-    {"caption", "caption_model", "caption_failure", "caption_alignment"}
+    {"caption", "caption_model", "caption_failure", "caption_clip_score"}
     | {"shard", "key", "mp4_offset", "bucket"}
 )
 """Columns of `clips` that `caption` and `shard` set."""
@@ -249,11 +249,11 @@ def _with_values(clips: pa.Table, stored: pa.Table) -> pa.Table:
 
     Annotators make those of kept clips again.
     """
-    for name in (*declared_columns(clips.schema), CAPTION_ALIGNMENT):
+    for name in (*declared_columns(clips.schema), CAPTION_CLIP_SCORE):
         if name not in stored.column_names:
             continue
         field = stored.schema.field(name)
-        if name == CAPTION_ALIGNMENT or field.equals(clips.schema.field(name), check_metadata=True):
+        if name == CAPTION_CLIP_SCORE or field.equals(clips.schema.field(name), check_metadata=True):
             is_kept = pc.equal(stored["decision"], "kept")
             clips = with_column(clips, name, pc.if_else(is_kept, None, stored[name]))
     return clips

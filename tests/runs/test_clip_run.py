@@ -121,7 +121,7 @@ class Said(Captioner):
 def test_the_short_caption_is_compared_with_the_clip_once(
     place: Clip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pins that `caption_alignment` is of the short caption, whatever `caption.text` is."""
+    """Pins that `caption_clip_score` is of the short caption, whatever `caption.text` is."""
     # This process has imported open_clip already, which takes seconds.
     work_here(monkeypatch)
     (tmp_path / "said.py").write_text(CAPTIONER)
@@ -133,7 +133,7 @@ def test_the_short_caption_is_compared_with_the_clip_once(
         "caption.lengths=[short, long]", "caption.text=long",
     ]  # fmt: skip
     summary = place.run(*CLIP, *captions)
-    assert summary["work"]["caption_alignments_made"] == 1
+    assert summary["work"]["caption_clip_scores_made"] == 1
     clip = place.clip()
     (window,) = pq.read_table(out / "annotations").to_pylist()
     assert clip["caption"] == window["long"] != window["short"]
@@ -142,16 +142,16 @@ def test_the_short_caption_is_compared_with_the_clip_once(
     ((text,), _) = embed_texts(entry, models.find(entry), [window["short"]])
     vector = np.array(row["vector"], np.float32).astype(np.float64)
     cosine = float(text.astype(np.float64) @ vector) / float(np.linalg.norm(vector))
-    assert clip["caption_alignment"] == cosine
+    assert clip["caption_clip_score"] == cosine
     names = pq.read_schema(out / summary["tables"]["clips"][0]).names
-    assert names.index("caption_alignment") == names.index("caption_failure") + 1
+    assert names.index("caption_clip_score") == names.index("caption_failure") + 1
     off, on = ["caption.enabled=false"], ["caption.enabled=true", *captions]
     for more, expected in ((off, None), (on, cosine)):
         assert main(["recaption", str(out), *sets(more)]) == EXIT_OK
         clip = place.clip()
-        assert clip["caption_alignment"] == expected
+        assert clip["caption_clip_score"] == expected
         summary = place.summary()
-        assert "caption_alignments_made" not in summary["work"]
+        assert "caption_clip_scores_made" not in summary["work"]
     assert main(["verify", str(out), "--json"]) == EXIT_OK
 
 

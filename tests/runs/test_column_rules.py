@@ -286,7 +286,7 @@ def test_bounds_values_flags_and_marks_act_as_for_scores(
         ("[light_columns:LightColumns]", "light.min=1", "'light' is text: set one_of or none_of"),
         ("[light_columns:LightColumns]", "brightness.drop_lowest=0.1", "set min or max"),
         ("[light_columns:LightColumns]", "n_dark={score: light, one_of: [a]}", "rename the rule"),
-        ("[]", "caption_alignment.min=0.2", "unknown score or column 'caption_alignment'"),
+        ("[]", "caption_clip_score.min=0.2", "unknown score or column 'caption_clip_score'"),
     ],
 )
 def test_a_rule_that_no_column_fits_is_refused(stages: str, rule: str, said: str) -> None:

@@ -40,7 +40,7 @@ content_type: string; decision: string; reason: string; reason_score: double; re
 double; reasons: list<item: string>; reason_detail: string; tags: list<item: string>;
 duplicate_of: string; duplicate_similarity: double; duplicate_offset_s: double;
 duplicate_overlap_s: double; cluster: int32; caption: string; caption_model: string;
-caption_failure: string; caption_alignment: double; bucket: string; shard: string; key: string;
+caption_failure: string; caption_clip_score: double; bucket: string; shard: string; key: string;
 mp4_offset: int64; mp4_bytes: int64; mp4_sha256: string; cut_fingerprint: string; cut_mode:
 string; format: string; copy_frames: int32; crf: int32; audio: string; scale_factor: double;
 cropped_share: double; rate_factor: double; repeated_share: double; window_frames: int32;

@@ -22,7 +22,7 @@ from curator.stage import (
 )
 from curator.stages.caption.config import CaptionConfig
 
-NAME = COLUMN = "caption_alignment"
+NAME = COLUMN = "caption_clip_score"
 
 
 class _OfCaptions(Annotator[CaptionConfig]):
@@ -41,7 +41,7 @@ class _OfCaptions(Annotator[CaptionConfig]):
         return {}
 
 
-class CaptionAlignment(_OfCaptions):
+class CaptionClipScore(_OfCaptions):
     """Measures how well captions fit their clips, with the CLIP vectors of analyze.
 
     The value is the cosine of the embeddings of short caption and clip, -1 to 1; captions that fit
@@ -52,7 +52,7 @@ class CaptionAlignment(_OfCaptions):
     name = NAME
     columns = (SHORT_CAPTION, CLIP_EMBEDDING)
     batch = 2048
-    families = (Family("caption_alignments", Scope.CLIP, Columns({COLUMN: "f64"})),)
+    families = (Family("caption_clip_scores", Scope.CLIP, Columns({COLUMN: "f64"})),)
 
     def __init__(self, config: CaptionConfig, entry: ModelEntry, models: ModelStore) -> None:
         super().__init__(config, entry, models)

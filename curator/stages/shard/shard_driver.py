@@ -289,7 +289,7 @@ def _annotated(clip: Clip, annotation: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "annotation": annotation,
         "caption_failure": clip.caption_failure,
-        "caption_alignment": _rounded(clip.caption_alignment),
+        "caption_clip_score": _rounded(clip.caption_clip_score),
     }
 
 

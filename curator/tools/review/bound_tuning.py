@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from curator.errors import UsageError, unknown_key
 from curator.measures.clip_semantics import check_content
 from curator.measures.filtering import corpus_of, score_values
-from curator.measures.rule_config import CAPTION_ALIGNMENT, Rule
+from curator.measures.rule_config import CAPTION_CLIP_SCORE, Rule
 from curator.measures.rules import Bounds, resolve, unwanted_reason
 from curator.measures.score_list import SUITABILITY
 from curator.number_text import amount, compared, score
@@ -261,7 +261,7 @@ def check_measured(finished: Finished, recipe: Recipe) -> None:
     if (recipe.semantic, recipe.select) != (used.semantic, used.select):
         check_content(recipe.semantic, recipe.analyze.clip, recipe.select.by)
     names = [*finished.measures.specs, *(field.name for field in further_fields(clips.schema))]
-    names.append(CAPTION_ALIGNMENT)
+    names.append(CAPTION_CLIP_SCORE)
     measured = [n for n in names if clips.num_rows > pc.sum(pc.is_null(clips[n])).as_py()]
     for name, rule in recipe.filters.root.items():
         score, is_new = rule.score or name, rule != used.filters.root.get(name)

@@ -19,7 +19,7 @@ from curator.models.clip_model import embed_texts, text_embedder
 from curator.models.weight_store import ModelStore
 from curator.stage import CLIP_EMBEDDING, SHORT_CAPTION, ClipFacts, SampledClip
 from curator.stages.caption import caption_annotators as alignment
-from curator.stages.caption.caption_annotators import COLUMN, CaptionAlignment
+from curator.stages.caption.caption_annotators import COLUMN, CaptionClipScore
 from curator.stages.caption.config import CaptionConfig
 
 DOG, CAR = "A dog runs over wet sand", "A red car waits at a crossing"
@@ -39,8 +39,8 @@ def clip(name: str, caption: str | None, vector: NDArray[np.float32] | None) -> 
     )  # fmt: skip
 
 
-def annotator(model: tuple[ModelEntry, ModelStore]) -> CaptionAlignment:
-    return CaptionAlignment(CaptionConfig(), *model)
+def annotator(model: tuple[ModelEntry, ModelStore]) -> CaptionClipScore:
+    return CaptionClipScore(CaptionConfig(), *model)
 
 
 def cosines(
