@@ -25,7 +25,7 @@ from curator.runs.lease import acquire_lease
 from curator.runs.start import check_run, start_run
 from curator.tables.disk_table import taken
 from curator.tables.snapshot_store import NUMBER
-from curator.tools.retrieval.clip_search import ClipSearch
+from curator.tools.retrieval.clip_search import ClipSearch, TextMatch
 from curator.tools.retrieval.clip_search import FoundClip as FoundClip
 from curator.tools.review.finished_run import Finished, open_finished
 
@@ -193,6 +193,7 @@ def search(
     picture: Place | None = None,
     video: Place | None = None,
     text: str | None = None,
+    match: TextMatch | None = None,
     k: int = 20,
     where: str | None = None,
     rejected: bool = False,
@@ -208,7 +209,9 @@ def search(
         clip: Id of a clip, or a unique prefix of its id.
         picture: Path of an image file.
         video: Path or address of a video file.
-        text: Description of the clips to find; needs CLIP.
+        text: Description of the clips to find, or words of their captions, tags or names.
+        match: What `text` is compared with, `captions`, `words` or `pictures`; by default, pictures
+            if the output has CLIP embeddings, else captions.
         k: Maximum of clips to return.
         where: SQL condition over columns of `clips`.
         rejected: Whether the search includes rejected clips.
@@ -225,7 +228,7 @@ def search(
         )
     ((by, query),) = given.items()
     clips = ClipSearch.open(_text(out, "out"), snapshot, rejected=rejected)
-    return clips.find(by, _text(query, by, "a text"), k, where)
+    return clips.find(by, _text(query, by, "a text"), k, where, match)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

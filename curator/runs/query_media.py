@@ -68,10 +68,8 @@ def text_vector(text: str, recipe: Recipe) -> NDArray[np.float32]:
     """Returns the vector of a text by the CLIP model of a recipe, float32 [D].
 
     Raises:
-        UsageError: The text is empty, or the model's weights or package are missing.
+        UsageError: The model's weights or package are missing.
     """
-    if not text.strip():
-        raise UsageError("--text is empty; expected what the clips show, such as 'a red car'")
     with raised_as(UsageError, ModelError, of="--text: "):
         models = ModelStore.at(recipe.models)
         entry = models.catalogue.find(str(recipe.analyze.clip), "clip")

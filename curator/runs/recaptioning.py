@@ -253,7 +253,9 @@ def _with_values(clips: pa.Table, stored: pa.Table) -> pa.Table:
         if name not in stored.column_names:
             continue
         field = stored.schema.field(name)
-        if name == CAPTION_CLIP_SCORE or field.equals(clips.schema.field(name), check_metadata=True):
+        if name == CAPTION_CLIP_SCORE or field.equals(
+            clips.schema.field(name), check_metadata=True
+        ):
             is_kept = pc.equal(stored["decision"], "kept")
             clips = with_column(clips, name, pc.if_else(is_kept, None, stored[name]))
     return clips

@@ -180,7 +180,7 @@ def test_a_missing_package_is_named_with_the_remedy_and_importing_costs_nothing(
     store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("curator.models.text_encoder.importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ModelError, match=re.escape(install_extra("captions-local"))):
+    with pytest.raises(ModelError, match=re.escape(install_extra("text"))):
         embed_captions(TEXTS, store.catalogue.find("tiny-t5"), store)
     program = (
         "import sys, curator.models.text_encoder\n"

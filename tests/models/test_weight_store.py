@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import ClassVar
 
@@ -64,7 +65,8 @@ def test_the_packaged_catalogue_is_whole() -> None:
         assert (entry.sha256 is None) == (entry.name == "t5-11b")
         assert entry.bytes is not None
         assert entry.licence
-        assert sum(x is not None for x in (entry.repository, entry.url, entry.package)) == 1
+        assert sum(x is not None for x in (entry.repository, entry.url)) <= 1
+        assert entry.package or entry.repository or entry.url
         assert entry.repository is None or len(entry.revision or "") == 40
         assert entry.reads is None or entries[entry.reads].dim == entry.dim
         assert entry.kind != "clip" or clip_config(entry)["embed_dim"] == entry.dim
@@ -286,12 +288,24 @@ def test_without_the_hub_or_its_package_the_error_names_the_remedy(
         store.pull(store.catalogue.find("openai-vit-b-32"))
 
 
-def test_weights_of_a_wheel_are_verified_in_place(folder: Path) -> None:
+@pytest.mark.parametrize("name", ["transnetv2", "all-minilm-l6-v2"])
+def test_weights_of_a_wheel_are_verified_in_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     store = ModelStore(str(folder))
-    entry = store.catalogue.find("transnetv2")
+    entry = store.catalogue.find(name)
     assert store.state(entry, again=True) == "verified"
-    assert store.path(entry).stat().st_size == entry.bytes
-    assert not (folder / "transnetv2").exists()
+    assert store.pull(entry).stat().st_size == entry.bytes
+    assert not (folder / name).exists()
+    monkeypatch.setattr(weight_store, "distribution", _no_distribution)
+    assert store.state(entry) == "missing"
+    said = "curate models pull all-minilm" if entry.repository else "does not exist"
+    with pytest.raises(ModelError, match=f"{entry.package}.*{said}"):
+        store.find(entry)
+
+
+def _no_distribution(name: str) -> None:
+    raise PackageNotFoundError(name)
 
 
 def test_places_are_an_argument_the_environment_or_the_cache(

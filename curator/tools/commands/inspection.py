@@ -306,8 +306,15 @@ def view(options: argparse.Namespace) -> int:
             "clips that contain footage of a video (verified), and where; then clips with similar "
             "pictures; a file, or an address such as s3://bucket/key",
         ),
-        option("--text TEXT", "clips that a text describes; needs CLIP (analyze.clip)"),
+        option("--text TEXT", "clips that a text describes, or that have its words"),
         required=True,
+    ),
+    option(
+        "--match KIND",
+        "what --text is compared with: `captions` (words of captions, tags and names, and the "
+        "meaning of captions), `words` (only these words), or `pictures` (needs CLIP, "
+        "analyze.clip); by default, pictures if OUT has CLIP embeddings, else captions",
+        choices=("captions", "words", "pictures"),
     ),
     option("-k N", "maximum number of clips (default: 20)", positive, default=20),
     option(
@@ -319,13 +326,12 @@ def view(options: argparse.Namespace) -> int:
     option("--html FILE", "write a page that plays the clips found"),
     SNAPSHOT,
     MEMORY,
-    description="Finds clips of a finished run by their vectors, the nearest first. Does not "
-    "change OUT.",
+    description="Finds clips of a finished run, the nearest first. Does not change OUT.",
     only_prints=always,
 )
 def search(options: argparse.Namespace) -> Result:
     from curator.tools.retrieval.clip_search import ClipSearch
-    from curator.tools.retrieval.search_results import as_table, render_search
+    from curator.tools.retrieval.search_results import as_table, match_words, render_search
     from curator.tools.review.bound_tuning import write_page
 
     check_out_first(options.out, filter(None, [options.clip]), "search {out} --clip {other}")
@@ -334,8 +340,13 @@ def search(options: argparse.Namespace) -> Result:
     )
     by = next(name for name in ClipSearch.BY if getattr(options, name) is not None)
     query = getattr(options, by)
-    results = clips.find(by, query, options.k, options.where)
+    if options.match is not None and by != "text":
+        raise UsageError(f"--match {options.match} is for --text; leave it out of --{by}")
+    results = clips.find(by, query, options.k, options.where, options.match)
     print(as_table(results, by))
+    if by == "text":
+        match = options.match or clips.default_match
+        print(match_words(match, is_chosen=options.match is not None))
     if options.html is not None:
         page = render_search(clips.finished, results, f"{by} {query}", options.where)
         where = write_page(options.html, page)

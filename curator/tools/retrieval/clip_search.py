@@ -4,26 +4,30 @@ Shape letters: Q queries, D dimensions, C clips, O owners of vectors.
 """
 # ruff: noqa: N803, N806 - shape letters
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.errors import UsageError
+from curator.errors import ModelError, UsageError, raised_as
 from curator.executor.corpus_work import CorpusWork
 from curator.matching.clip_footage import ClipFootage
 from curator.matching.verify_pair import verify_pair
+from curator.models.weight_store import ModelStore
+from curator.runs.caption_vectors import CaptionVectors, caption_vectors
 from curator.runs.query_media import picture_vector, text_vector, video_spans
 from curator.tables.clip_locations import KeyIndex
 from curator.tables.clip_vectors import StoredVectors, as_matrix
 from curator.tables.disk_table import taken
 from curator.tables.footage_index import FootageIndex
 from curator.tables.sql_condition import matching_clips
+from curator.tools.retrieval.caption_search import CaptionSearch, query_words
 from curator.tools.review.clip_explanation import find_clip
 from curator.tools.review.finished_run import Finished, open_finished
 from curator.vectors.vector_index import SEARCH_PROBES, VectorIndex
@@ -39,6 +43,9 @@ _PROPOSED = 100
 """Maximum number of clips to compare with a span of a video, at about 30 CPU-ms each."""
 SAME_OFFSET_S = 0.5
 """Largest difference of offsets at which two spans of a video show the same part of a clip."""
+TextMatch = Literal["captions", "words", "pictures"]
+"""With what a text is compared: the words of captions, tags and names, and the captions' meaning;
+only the words; the clips' CLIP embeddings."""
 Near = tuple[int, float, float | None]
 """A row of `clips`, its best cosine, and the second in the clip; None for the whole clip."""
 _COLUMNS = (
@@ -73,13 +80,14 @@ class FoundClip:
 
     Attributes:
         rank: Position among the results, from 1.
-        score: Cosine of the clip's nearest vector, -1 to 1.
+        score: Cosine of the clip's nearest vector, -1 to 1; of texts, see `CaptionSearch.scores`.
         at_s: Seconds from the clip's first frame to the matching picture; None if the search
             compares whole clips.
         start_s: Second of the source at which the clip begins; the clip ends at `end_s`.
         decision: `kept` or `rejected`.
         shard: Tar with the clip, as sample `key`; None for a rejected clip.
         shared: Verified footage that the clip shares with a query video; None otherwise.
+        words: Words of a query text that the clip's caption, tags or source's name have.
     """
 
     rank: int
@@ -94,6 +102,7 @@ class FoundClip:
     shard: str | None
     key: str | None
     shared: SharedFootage | None = None
+    words: tuple[str, ...] = ()
 
 
 class ClipSearch:
@@ -125,9 +134,17 @@ class ClipSearch:
     BY = ("clip", "picture", "video", "text")
     """Kinds of queries."""
 
-    def find(self, by: str, query: str, k: int = K, where: str | None = None) -> list[FoundClip]:
-        """Finds the clips nearest to a query of a kind in `BY`."""
-        clips: list[FoundClip] = getattr(self, f"by_{by}")(query, k, where)
+    def find(
+        self,
+        by: str,
+        query: str,
+        k: int = K,
+        where: str | None = None,
+        match: TextMatch | None = None,
+    ) -> list[FoundClip]:
+        """Finds the clips nearest to a query of a kind in `BY`; `match` is that of `by_text`."""
+        options = {"match": match} if by == "text" else {}
+        clips: list[FoundClip] = getattr(self, f"by_{by}")(query, k, where, **options)
         return clips
 
     def by_clip(self, clip: str, k: int = K, where: str | None = None) -> list[FoundClip]:
@@ -166,9 +183,45 @@ class ClipSearch:
         allowed = self._allowed(k, where)
         return self._located(self._nearest_pictures(vector_D[np.newaxis], k, allowed))
 
-    def by_text(self, text: str, k: int = K, where: str | None = None) -> list[FoundClip]:
-        """Finds the clips that best match a text, by CLIP embeddings."""
-        allowed, index = self._allowed(k, where), self._described
+    def by_text(
+        self, text: str, k: int = K, where: str | None = None, match: TextMatch | None = None
+    ) -> list[FoundClip]:
+        """Finds the clips that best match a text.
+
+        Args:
+            text: Words, or a description.
+            k: Maximum of clips.
+            where: SQL condition over columns of `clips`.
+            match: With what the text is compared; None for `default_match`.
+
+        Raises:
+            UsageError: Also if `match` needs what the output or this installation lacks.
+        """
+        allowed = self._allowed(k, where)
+        if not text.strip():
+            raise UsageError("--text is empty; expected what the clips show, such as 'a red car'")
+        match = match or self.default_match
+        if match == "pictures":
+            return self._by_pictures_of(text, k, allowed)
+        if match == "captions" and self._vectors is None:
+            with raised_as(UsageError, ModelError, of="--match captions: "):
+                CaptionVectors(self._models, self.finished.store.uri)
+        if not (words := query_words(text)) and match == "words":
+            raise UsageError(f"--text is {text!r}, without letters and digits; expected words")
+        scores_C, has = self._by_caption[match].scores(text)
+        is_found = (self._is_searched if allowed is None else allowed) & (scores_C > 0)
+        found = np.flatnonzero(is_found)
+        rows = found[np.lexsort((found, -scores_C[found]))][:k]
+        clips = self._located([(int(row), float(scores_C[row]), None) for row in rows])
+        return [
+            replace(clip, words=tuple(itertools.compress(words, has[row])))
+            for clip, row in zip(clips, rows, strict=True)
+        ]
+
+    def _by_pictures_of(
+        self, text: str, k: int, allowed: NDArray[np.bool_] | None
+    ) -> list[FoundClip]:
+        index = self._described
         vector_D = text_vector(text, self.finished.recipe)
         k = min(k, len(self._is_searched))
         hits = index.search(vector_D[np.newaxis], k, allowed, probes=PROBES)
@@ -176,6 +229,29 @@ class ClipSearch:
         rows, cosines = hits.owners[0, is_found], hits.cosines[0, is_found]
         near = zip(rows.tolist(), cosines.tolist(), strict=True)
         return self._located([(row, cosine, None) for row, cosine in near])
+
+    @cached_property
+    def default_match(self) -> TextMatch:
+        """`pictures` if the output has CLIP embeddings; else `captions`, or `words` without it."""
+        if self.finished.recipe.analyze.clip is not None:
+            return "pictures"
+        return "words" if self._vectors is None else "captions"
+
+    @cached_property
+    def _models(self) -> ModelStore:
+        return ModelStore.at(self.finished.recipe.models)
+
+    @cached_property
+    def _vectors(self) -> CaptionVectors | None:
+        return caption_vectors(self._models, self.finished.store.uri)
+
+    @cached_property
+    def _by_caption(self) -> dict[TextMatch, CaptionSearch]:
+        clips = self.finished.clips
+        return {
+            "words": CaptionSearch(clips, None),
+            "captions": CaptionSearch(clips, self._vectors),
+        }
 
     def by_video(
         self, place: str | os.PathLike[str], k: int = K, where: str | None = None
@@ -310,8 +386,8 @@ class ClipSearch:
         if name is not None and (index := self._of_clips(vectors)) is not None:
             return index
         raise UsageError(
-            f"--text needs CLIP embeddings, and {uri} has none: set analyze.clip, such as "
-            "analyze.clip=openai-vit-b-32 (`curate models pull openai-vit-b-32` gets its "
+            f"--match pictures needs CLIP embeddings, and {uri} has none: set analyze.clip, such "
+            "as analyze.clip=openai-vit-b-32 (`curate models pull openai-vit-b-32` gets its "
             f"weights), and `curate run SOURCE... {uri} --set analyze.clip=openai-vit-b-32`"
         )
 

@@ -7,12 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.installation import install_extra
 from curator.number_text import moment, plain
 from curator.records.sources import Medium
 from curator.tables.clip_rows import ClipRows
 from curator.tables.disk_table import taken
 from curator.tools.report.page_templates import render
-from curator.tools.retrieval.clip_search import FoundClip, SharedFootage
+from curator.tools.retrieval.clip_search import FoundClip, SharedFootage, TextMatch
 from curator.tools.review.finished_run import Finished
 
 PAGE_BYTES = 200_000_000
@@ -43,11 +44,26 @@ def as_table(clips: Sequence[FoundClip], by: str) -> str:
         rows[0].insert(3, "the same footage")
         for row, clip in zip(rows[1:], clips, strict=True):
             row.insert(3, shared_words(clip.shared))
+    elif any(clip.words for clip in clips):
+        rows[0].insert(3, "words")
+        for row, clip in zip(rows[1:], clips, strict=True):
+            row.insert(3, " ".join(clip.words) or "-")
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def match_words(match: TextMatch, *, is_chosen: bool = False) -> str:
+    """Returns with what a text was compared; `is_chosen` leaves out what else is possible."""
+    if match == "pictures":
+        return "compared with the pictures, by CLIP"
+    words = "compared with the words of captions, tags and names"
+    if match == "captions":
+        return f"{words}, and with the meaning of captions"
+    needs = "" if is_chosen else f"; the meaning of captions needs: {install_extra('text')}"
+    return words + needs
 
 
 def shared_words(shared: SharedFootage | None) -> str:

@@ -31,6 +31,7 @@ from curator.tables.sql_condition import matching_clips
 from curator.tools.report.contact_sheets import listed_clusters
 from curator.tools.report.page_templates import clean
 from curator.tools.retrieval.clip_search import ClipSearch
+from curator.tools.retrieval.search_results import match_words
 from curator.tools.review.bound_tuning import tune
 from curator.tools.review.clip_explanation import explain
 from curator.tools.review.clip_marking import CONTENT, SPAN, changed_mark
@@ -152,7 +153,7 @@ class ViewedRun:
                 for number, n in self._counted("cluster")
             ],
             "can_search": {
-                "text": self.finished.recipe.analyze.clip is not None,
+                "text": match_words(self._search.default_match),
                 "picture": self.finished.recipe.analyze.scenes,
             },
         }
@@ -221,7 +222,7 @@ class ViewedRun:
             rows = self._rows.find_all([match.clip_id for match in matches]).tolist()
             cards = self.cards(rows, self.funnel.decide(()))
         return [
-            card | {"similarity": match.score, "at_s": match.at_s}
+            card | {"similarity": match.score, "at_s": match.at_s, "words": match.words}
             for card, match in zip(cards, matches, strict=True)
         ]
 

@@ -310,7 +310,7 @@ function tell(node, clip) {
   badge.className = `badge ${mark.verdict ?? ""}`;
   badge.textContent = [mark.verdict, mark.label, mark.note ? "note" : null, mark.caption ? "caption" : null].filter(Boolean).join(" · ");
   text.className = `outcome is-${clip.then === null ? "kept" : "rejected"}`;
-  text.textContent = outcome(clip) + (clip.similarity === undefined ? "" : ` · ${clip.similarity.toFixed(3)}`);
+  text.textContent = outcome(clip) + (clip.similarity === undefined ? "" : ` · ${clip.similarity.toFixed(3)}${clip.words.length ? ` (${clip.words.join(" ")})` : ""}`);
   if (caption) caption.textContent = caption.title = mark.caption ?? clip.caption ?? "no caption";
 }
 
@@ -561,7 +561,7 @@ async function start() {
   overview.scores.forEach(addChart);
   $("scores").open = !matchMedia("(max-width:640px)").matches;
   $("others").querySelector("summary").textContent = `${overview.scores.filter((score) => !score.is_bounded).length} scores without a bound`;
-  $("words").placeholder = overview.can_search.text ? "id of a clip, or words" : "id of a clip";
+  $("words").title = overview.can_search.text;
   $("filters").addEventListener("change", () => quiet(load(0)));
   $("filters").addEventListener("submit", (event) => { event.preventDefault(); quiet(load(0)); });
   // In turn with marks, which may take clips out of the list.
