@@ -233,6 +233,7 @@ LITERALS_OF_COLUMNS = {
     "tools/report/page.py": {"shard": 1},
     "tools/retrieval/clip_search.py": {"caption": 1, "shard": 1},
     "tools/retrieval/search_results.py": {"caption": 1, "shard": 1},
+    "tools/retrieval/text_search.py": {"caption": 2},
     "tools/review/bound_tuning.py": {"dedup": 1},  # the section
     "tools/verify/index_check.py": {"shard": 2},
     "tools/verify/source_presence.py": {"shard": 3},

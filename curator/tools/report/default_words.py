@@ -25,7 +25,8 @@ def default_words(summary: Mapping[str, Any]) -> list[str]:
     is_template = caption.get("enabled", True) and caption.get("captioner") == "measured"
     if counts.get("kept") and is_template:
         lines.append(
-            "captions: templates filled with measurements; no model described the pictures "
+            "captions: composed of measurements; for those of a model: --set "
+            "caption.captioner=openai --set caption.url=URL --set caption.model=NAME "
             "(docs/captions.md)"
         )
     return lines

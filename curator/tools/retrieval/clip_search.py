@@ -27,7 +27,7 @@ from curator.tables.clip_vectors import StoredVectors, as_matrix
 from curator.tables.disk_table import taken
 from curator.tables.footage_index import FootageIndex
 from curator.tables.sql_condition import matching_clips
-from curator.tools.retrieval.caption_search import CaptionSearch, query_words
+from curator.tools.retrieval.text_search import TextSearch, query_words
 from curator.tools.review.clip_explanation import find_clip
 from curator.tools.review.finished_run import Finished, open_finished
 from curator.vectors.vector_index import SEARCH_PROBES, VectorIndex
@@ -80,7 +80,7 @@ class FoundClip:
 
     Attributes:
         rank: Position among the results, from 1.
-        score: Cosine of the clip's nearest vector, -1 to 1; of texts, see `CaptionSearch.scores`.
+        score: Cosine of the clip's nearest vector, -1 to 1; of texts, see `TextSearch.scores`.
         at_s: Seconds from the clip's first frame to the matching picture; None if the search
             compares whole clips.
         start_s: Second of the source at which the clip begins; the clip ends at `end_s`.
@@ -246,11 +246,11 @@ class ClipSearch:
         return caption_vectors(self._models, self.finished.store.uri)
 
     @cached_property
-    def _by_caption(self) -> dict[TextMatch, CaptionSearch]:
+    def _by_caption(self) -> dict[TextMatch, TextSearch]:
         clips = self.finished.clips
         return {
-            "words": CaptionSearch(clips, None),
-            "captions": CaptionSearch(clips, self._vectors),
+            "words": TextSearch(clips, None),
+            "captions": TextSearch(clips, self._vectors),
         }
 
     def by_video(

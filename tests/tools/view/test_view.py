@@ -505,7 +505,6 @@ def test_wrong_requests_name_what_is_wrong(ask: Client) -> None:
         ("/api/funnel", {"changes": "motion.min=1"}, "changes: expected "),
         ("/api/search/clip", b"zzzz", "no clip"),
         ("/api/search/video", b"x", "expected clip, picture or text"),
-        ("/api/search/text", b"a red car", "CLIP"),
     ):
         answer = ask(path, body)
         assert answer.status == 400, (path, body, answer.body)

@@ -180,13 +180,20 @@ class ServerCaptioner(Captioner):
         self.setup()
         with closing(self):
             near = self._nearest_models()
-            body = body_of(trial_request(self.config.name), trial, self.config, guided=False)
+            request = trial_request(self.config.name)
+            body = body_of(request, trial, self.config, guided=False)
             try:
                 for n_tries in range(1, _CHECK_TRIES + 1):
                     outcome = self._try(body, inf)
                     if isinstance(outcome, Reply) or outcome.failure is not Unanswered.SERVER_ERROR:
                         break
                     self.request_limit.sleep(backoff_s(n_tries, None, first_s=self._backoff_s))
+                else:
+                    # Some servers answer 500 if their model takes no pictures.
+                    blind = Frames(jpegs=(), times_s=())
+                    body = body_of(request, blind, self.config, guided=False)
+                    if isinstance(self._try(body, inf), Reply):
+                        outcome = replace(outcome, failure=Unanswered.REFUSED_REQUEST)
             except ServerError as error:
                 raise ServerError(f"{error}{near}") from None
         if isinstance(outcome, Reply) or outcome.failure is Unanswered.RATE_LIMITED:
@@ -196,7 +203,7 @@ class ServerCaptioner(Captioner):
             raise ServerError(
                 f"{url} refuses a trial request to {self.config.model!r}: {detail}; expected a "
                 f"model that takes {len(trial.jpegs)} pictures (vLLM: --limit-mm-per-prompt, "
-                f"--max-model-len){near}"
+                f"--max-model-len; llama.cpp: --mmproj){near}"
             )
         raise UnreachableError(
             f"{url} does not answer a trial request: {detail}; see the server's log"

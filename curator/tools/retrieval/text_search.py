@@ -36,7 +36,7 @@ def word_pattern(word: str) -> str:
     return f"(^|{_EDGE})({'|'.join([word, *singular])})(e?s)?($|{_EDGE})"
 
 
-class CaptionSearch:
+class TextSearch:
     """Scores the clips of a table by a text.
 
     Args:

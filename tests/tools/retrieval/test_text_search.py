@@ -14,7 +14,7 @@ import curator
 from curator.errors import UsageError
 from curator.models.weight_store import ModelStore
 from curator.runs.caption_vectors import CaptionVectors
-from curator.tools.retrieval.caption_search import CaptionSearch, query_words
+from curator.tools.retrieval.text_search import TextSearch, query_words
 
 CAPTIONS = {
     0: "A puppy runs through tall grass.",
@@ -72,13 +72,13 @@ CLIPS = table(
     ],
 )
 def test_words_are_found_whole_in_captions_tags_and_names(query: str, found: list[int]) -> None:
-    has = CaptionSearch(CLIPS, None).has_words(query_words(query))
+    has = TextSearch(CLIPS, None).has_words(query_words(query))
     assert np.flatnonzero(has.all(axis=1)).tolist() == found
 
 
 def test_a_rare_word_counts_more_than_a_common_one() -> None:
     clips = table(*[("a film of a dog", [], "x.mp4")] * 9, ("the cat", [], "y.mp4"))
-    scores, has = CaptionSearch(clips, None).scores("film of a cat")
+    scores, has = TextSearch(clips, None).scores("film of a cat")
     assert scores.argmax() == 9
     assert has[9].tolist() == [False, False, False, True]
     assert scores.max() <= 1
