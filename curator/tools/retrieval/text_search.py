@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from curator.runs.caption_vectors import CaptionVectors
 
+WORDS_POWER = 3
+"""A description shares some words with many captions: a clip with half of its words gets 1/8.
+Source: benchmarks/results/text_search.md."""
 _WORD = re.compile(r"[^\W_]+")
 _COLUMNS = ("caption", "tags", "source_uri")
 _EDGE = r"[^\pL\pN]"
@@ -74,8 +77,8 @@ class TextSearch:
         """Returns the scores of all clips, float32 [C], and `has_words` of the query's words.
 
         The score by words is the share of the query's words that a clip has, 0 to 1; rare words
-        count more, by BM25's weight. With vectors, the score is the mean of this share and of the
-        cosine of caption and query; a clip without a caption has the cosine 0.
+        count more, by BM25's weight. With vectors, the score is the mean of this share, to the
+        power of `WORDS_POWER`, and of the cosine of caption and query, 0 without a caption.
 
         Source: S. Robertson, H. Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond,
         2009, for the weight.
@@ -89,7 +92,7 @@ class TextSearch:
             return shares_C, has
         vectors_UD, number_C = self._captions
         cosines_U = np.append(vectors_UD @ self._vectors.of([text])[0], np.float32(0))
-        return (shares_C + cosines_U[number_C]) / 2, has
+        return (shares_C**WORDS_POWER + cosines_U[number_C]) / 2, has
 
     @cached_property
     def _captions(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
