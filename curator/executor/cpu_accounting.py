@@ -75,12 +75,12 @@ def cpu_s_of(process: object) -> float:
     return (int(user) + int(system)) / _TICKS_PER_S
 
 
-def tree_cpu_s() -> float:
-    """Returns the CPU-seconds of this process and its children, such as its sandbox."""
-    total_s = time.process_time()
-    for listed in Path("/proc/self/task").glob("*/children"):
+def tree_cpu_s(process: object = "self") -> float:
+    """Returns the CPU-seconds of a process and its descendants, such as a sandbox or a server."""
+    total_s = cpu_s_of(process)
+    for listed in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(OSError):
-            total_s += sum(map(cpu_s_of, listed.read_text().split()))
+            total_s += sum(map(tree_cpu_s, listed.read_text().split()))
     return total_s
 
 
