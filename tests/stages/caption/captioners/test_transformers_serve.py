@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,8 +34,16 @@ pytestmark = pytest.mark.skipif(
 SCHEMA = {"type": "object", "properties": {"medium": {"type": "string"}}}
 
 
-def captioner_of(folder: Path) -> LocalCaptioner:
-    return LocalCaptioner(ModelConfig(model=str(folder), server="transformers"))
+class Shared(LocalCaptioner):
+    """A server that goes on when a runner ends."""
+
+    def setup(self) -> None:
+        if self._server is None:
+            super().setup()
+
+    def cancel_requests(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @pytest.fixture(scope="module")
@@ -43,49 +52,37 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(folder: Path) -> Iterator[LocalCaptioner]:
-    captioner = captioner_of(folder)
+def served(folder: Path) -> Iterator[Shared]:
+    captioner = Shared(config_of(folder))
     captioner.setup()
     yield captioner
-    captioner.close()
+    LocalCaptioner.close(captioner)
 
 
-class Running(DialogRunner):
-    """A runner of a server that runs already, and goes on."""
-
-    def __init__(self, captioner: LocalCaptioner, temperature: float, seed: int) -> None:
-        captioner.setup = captioner.close = lambda: None  # type: ignore[method-assign]
-        self.temperature, self.seed = temperature, seed
-        super().__init__(self.one_question, {"captioner": captioner}, budget_s=120)
-
-    def one_question(self, task: Task) -> Dialog:
-        settings = {"temperature": self.temperature, "seed": self.seed}
-        (reply,) = yield [request_of(task, f"Clip {task.clip_id}?", **settings)]  # type: ignore[arg-type]
-        if reply.failure is not None:
-            return Annotation(task=task, failure=reply.failure, detail=reply.detail)
-        return Annotation(task=task, answer=Answer(medium=reply.text), tokens_in=reply.tokens_in)
+def config_of(folder: Path) -> ModelConfig:
+    return ModelConfig(model=str(folder), server="transformers")
 
 
 def answers_of(
-    captioner: LocalCaptioner,
-    n_clips: int,
-    n_frames: int = 2,
-    *,
-    temperature: float = 0.0,
-    seed: int = 0,
+    captioner: Shared, n_clips: int, n_frames: int = 2, *, temperature: float = 0.0, seed: int = 0
 ) -> list[Reply]:
     """Requests answers about clips of marked frames; returns the reply about each clip."""
+
+    def one_question(task: Task) -> Dialog:
+        text = f"Clip {task.clip_id}?"
+        (reply,) = yield [request_of(task, text, temperature=temperature, seed=seed)]
+        return Annotation(task=task, failure=reply.failure, answer=Answer(medium=reply.text))
+
     kept = Kept()
     windows = [(marked_task(clip), marked_frames(clip, n_frames)) for clip in range(n_clips)]
-    runner = Running(captioner, temperature, seed)
-    runner.close = lambda: None  # type: ignore[method-assign]
+    runner = DialogRunner(one_question, {"captioner": captioner}, budget_s=120)
     found = annotations_of(runner, windows, kept)
     assert [each.task.clip_id for each in found] == [f"clip-{i}" for i in range(n_clips)]
     assert all(each.failure is None for each in found), found
     return list(kept.values())
 
 
-def test_each_clip_is_answered_by_every_one_of_its_frames(served: LocalCaptioner) -> None:
+def test_each_clip_is_answered_by_every_one_of_its_frames(served: Shared) -> None:
     """Pins also that a seed gives the same draws again, and another seed others."""
     replies = answers_of(served, 4)
     assert len({reply.text for reply in replies}) > 1
@@ -105,15 +102,14 @@ def test_each_clip_is_answered_by_every_one_of_its_frames(served: LocalCaptioner
     assert served.child_cpu_s > 1
 
 
-def test_what_the_server_does_with_a_schema_and_a_broken_picture(served: LocalCaptioner) -> None:
+def test_what_the_server_does_with_a_schema_and_a_broken_picture(served: Shared) -> None:
     """Pins that the server ignores schemas, which is why none are sent."""
     request = request_of(marked_task(1), "Answer.")
     assert not served.guided
     plain = served.answer(request, marked_frames(1))
     served.guided = True
-    object.__setattr__(request, "schema", SCHEMA)
-    assert served.answer(request, marked_frames(1)).text == plain.text
-    assert served.guided
+    guided = served.answer(replace(request, schema=SCHEMA), marked_frames(1))
+    assert (guided.text, served.guided) == (plain.text, True)
     served.guided = False
     refused = served.answer(request, Frames(jpegs=(b"no picture",), times_s=(0.0,)))
     assert refused.failure is Unanswered.SERVER_ERROR
@@ -136,10 +132,10 @@ def test_a_model_that_cannot_be_loaded_is_an_error(folder: Path, tmp_path: Path)
     with pytest.raises(
         ModelError, match=r"tensors are missing or of another shape, such as .*q_proj"
     ):
-        captioner_of(broken).setup()
+        LocalCaptioner(config_of(broken)).setup()
     save_file(tensors | {name: whole[:-1].contiguous()}, path, metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"missing or of another shape, such as .*q_proj"):
-        captioner_of(broken).setup()
+        LocalCaptioner(config_of(broken)).setup()
     config = json.loads((broken / "config.json").read_text()) | {
         "model_type": "unheard_of",
         "auto_map": {"AutoConfig": "code.Config", "AutoModelForImageTextToText": "code.Model"},
@@ -147,5 +143,5 @@ def test_a_model_that_cannot_be_loaded_is_an_error(folder: Path, tmp_path: Path)
     (broken / "config.json").write_text(json.dumps(config))
     (broken / "code.py").write_text(f"open({str(broken / 'ran')!r}, 'w')\nclass Config: pass\n")
     with pytest.raises(ModelError, match="its code is not run"):
-        captioner_of(broken).setup()
+        LocalCaptioner(config_of(broken)).setup()
     assert not (broken / "ran").exists()
