@@ -29,8 +29,7 @@ with open(folder + "/calls", "a") as calls:
     print(json.dumps(call), file=calls)
 for line in options.pop("says", []):
     print(line, flush=True)
-if "hangs" in options:
-    time.sleep(600)
+time.sleep(options.pop("after_s", 0))
 if "status" in options:
     sys.exit(options["status"])
 port, model = (words[words.index(name) + 1] for name in ("--port", "--served-model-name"))
@@ -64,7 +63,7 @@ class FakeVllm:
     def install(self, **options: Any) -> "FakeVllm":  # noqa: ANN401
         """Writes the program, with options of `fake_server.py`.
 
-        `says`: lines of its log; `status`: it ends with it at once; `hangs`: it does nothing more.
+        `says`: lines of its log; `after_s`: seconds until it goes on; `status`: it ends with it.
         """
         self.folder.mkdir(exist_ok=True)
         (self.folder / "options.json").write_text(json.dumps(options))

@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO
 from weakref import finalize
 
@@ -29,6 +30,8 @@ _GRACE_S = 3.0
 """Time between SIGTERM and SIGKILL."""
 _POLL_S = 0.25
 _PR_SET_PDEATHSIG = 1
+_LOCAL, _LISTEN = "0100007F:%04X", "0A"
+"""As /proc/net/tcp writes 127.0.0.1 with a port, and the state of a socket that listens."""
 _FIRST_SIGNAL = 128
 """The keeper exits with 128 + N if signal N ended the server, as shells do."""
 
@@ -89,6 +92,28 @@ class ServerProcess:
         with contextlib.suppress(ValueError):
             return signal.Signals(number).name
         return f"status {code}"
+
+    def listens_at(self, port: int) -> bool:
+        """Returns whether the server, and no other process, listens at this port of 127.0.0.1.
+
+        True without Linux's /proc.
+        """
+        from curator.executor.cpu_accounting import process_tree
+
+        try:
+            rows = Path("/proc/net/tcp").read_text().splitlines()
+        except OSError:
+            return True
+        fields = (row.split() for row in rows)
+        held = {
+            f"socket:[{row[9]}]" for row in fields if row[1] == _LOCAL % port and row[3] == _LISTEN
+        }
+        for process in process_tree(self.pid):
+            for descriptor in Path(f"/proc/{process}/fd").glob("*"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(descriptor) in held:
+                        return True
+        return False
 
     def stop(self) -> None:
         """Ends the server, and waits until it is gone."""

@@ -200,7 +200,9 @@ class LocalCaptioner(ServerCaptioner):
         while server.status is None:
             with suppress(OSError):
                 opener.open(f"http://127.0.0.1:{port}/health", timeout=5).close()
-                return
+                # Another process may have taken the port, and must get neither key nor frames.
+                if server.listens_at(port):
+                    return
             if time.monotonic() - server.heard_s > SILENCE_S:
                 server.stop()
                 raise self._ended(server, f"is not ready, and silent for {SILENCE_S:.0f} s")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from local_models import FakeVllm, stub_folder, wait
-from served import Kept, annotations_of
+from served import FakeServer, Kept, annotations_of
 from vlm import marked_frames, marked_task, request_of
 
 from curator.errors import ModelError
@@ -136,19 +136,29 @@ def test_a_server_that_ends_is_an_error_with_its_last_lines(
     )
     with pytest.raises(ModelError, match=message):
         runner_of(config_of(folder))
-    vllm.install(says=["the port: Address already in use"], status=1)
-    ports = iter(range(3))
 
-    def command(self: Any, port: int, key: str) -> Any:  # noqa: ANN401
-        if next(ports) == 2:
-            vllm.install()
-        return own(self, port, key)
 
-    # A port that is taken is no error of the server.
-    own = local_server.LocalCaptioner._command
-    monkeypatch.setattr(local_server.LocalCaptioner, "_command", command)
-    runner_of(config_of(folder)).close()
-    assert len({call["words"][5] for call in vllm.calls()}) == 4
+def test_another_process_at_the_port_gets_no_request(
+    vllm: FakeVllm, folder: Path, monkeypatch: pytest.MonkeyPatch, fake_server: FakeServer
+) -> None:
+    """Pins that the server is started again, with another port."""
+    fake_server.start()
+    vllm.install(says=["the port: Address already in use"], after_s=1.0, status=1)
+    ports = []
+
+    def wait_for(self: Any, server: Any, port: int) -> None:  # noqa: ANN401
+        ports.append(port)
+        # The first port is the foreign server's, which answers /health.
+        waits(self, server, fake_server.port if len(ports) == 1 else port)
+        vllm.install()
+
+    waits = local_server.LocalCaptioner._wait
+    monkeypatch.setattr(local_server.LocalCaptioner, "_wait", wait_for)
+    found = annotations_of(runner_of(config_of(folder)), windows(3))
+    assert all(annotation.answer for annotation in found), found
+    assert not fake_server.counts()
+    assert [call["words"][5] for call in vllm.calls()] == list(map(str, ports))
+    assert len(set(ports)) == 2
 
 
 def test_a_server_that_ends_again_and_again_ends_the_run(vllm: FakeVllm, folder: Path) -> None:
@@ -178,7 +188,7 @@ def _is_received(line: str) -> bool:
 def test_a_server_that_is_silent_and_not_ready_is_ended(
     vllm: FakeVllm, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vllm.install(says=["compiling"], hangs=True)
+    vllm.install(says=["compiling"], after_s=600)
     monkeypatch.setattr(local_server, "SILENCE_S", 1.0)
     with pytest.raises(ModelError, match=r"not ready, and silent for 1 s; its last lines: compil"):
         runner_of(config_of(folder))
