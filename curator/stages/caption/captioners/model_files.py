@@ -14,6 +14,8 @@ from curator.errors import ModelError
 from curator.stages.caption.config import ModelConfig
 
 _FETCHED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+_COPIES = ("original/*", "consolidated*")
+"""The same weights in the form of their authors."""
 _PARTS = {
     "config.json": "config.json",
     "weights as safetensors": "model*.safetensors",
@@ -79,6 +81,7 @@ def _fetched(config: ModelConfig) -> Path:
                 str(config.model),
                 revision=config.revision,
                 allow_patterns=list(_FETCHED),
+                ignore_patterns=list(_COPIES),
                 local_files_only=_is_offline(),
             )
         )

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from local_models import stub_folder
@@ -91,11 +92,12 @@ def test_a_copy_of_the_hub_has_neither_code_nor_pickles(
 
     from curator.stages.caption.captioners.model_files import model_folder
 
-    names = ["config.json", "model.safetensors", "modeling_own.py", "pytorch_model.bin", "a.pkl"]
+    names = ["config.json", "model.safetensors", "modeling_own.py", "pytorch_model.bin", "a.pkl",
+             "original/consolidated.safetensors"]  # fmt: skip
 
-    def download(name: str, *, revision: str, allow_patterns: list[str], **_: object) -> str:
-        assert (name, revision) == ("some/model", "abc")
-        kept = list(filter_repo_objects(names, allow_patterns=allow_patterns))
+    def download(name: str, *, revision: str, local_files_only: bool, **patterns: Any) -> str:
+        assert (name, revision, local_files_only) == ("some/model", "abc", False)
+        kept = list(filter_repo_objects(names, **patterns))
         assert kept == ["config.json", "model.safetensors"]
         return str(shutil.copytree(folder, tmp_path / "snapshot"))
 
