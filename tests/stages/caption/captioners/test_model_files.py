@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from local_models import stub_folder
@@ -95,7 +94,7 @@ def test_a_copy_of_the_hub_has_neither_code_nor_pickles(
     names = ["config.json", "model.safetensors", "modeling_own.py", "pytorch_model.bin", "a.pkl",
              "original/consolidated.safetensors"]  # fmt: skip
 
-    def download(name: str, *, revision: str, local_files_only: bool, **patterns: Any) -> str:
+    def download(name: str, *, revision: str, local_files_only: bool, **patterns: list[str]) -> str:
         assert (name, revision, local_files_only) == ("some/model", "abc", False)
         kept = list(filter_repo_objects(names, **patterns))
         assert kept == ["config.json", "model.safetensors"]
