@@ -165,7 +165,7 @@ def describe_films(work: Path, count: int, seed: int) -> None:
 
     from curator.recipe import load_recipe
     from curator.stages.caption.captioners.captioner_contract import captioners_of
-    from curator.stages.caption.captioners.dialog_runner import ServiceDialogs
+    from curator.stages.caption.captioners.dialog_runner import DialogRunner
     from curator.stages.caption.dialogs.window_dialog import make_dialogs
 
     films = make_films(work, count, seed)
@@ -175,7 +175,7 @@ def describe_films(work: Path, count: int, seed: int) -> None:
     server = Server()
     try:
         server.reset(32, 0.01, bad=True)
-        runner = ServiceDialogs(make_dialogs(config), captioners_of(config), budget_s=60.0)
+        runner = DialogRunner(make_dialogs(config), captioners_of(config), budget_s=60.0)
         replies: dict[str, Any] = {}
         done = runner.annotate(windows, replies, replies.__setitem__)
         runner.close()

@@ -655,15 +655,13 @@ def index(part: Part) -> None:
 
 
 def captions(part: Part) -> None:
-    """Measures tokens/s in the worker and of the bare loop, with benchmarks/captions_local.py."""
+    """Measures captions by a server of the GPU, with benchmarks/captions_local.py."""
     import captions_local
 
     model = part.options["vlm"]
     chosen = ["--size", "small"] if model is None else ["--model", model]
-    common = ["--windows", "16", "--max-tokens", "64", "--rounds", "3", "--device", "cuda",
-              "--only-drawn"]  # fmt: skip
     with Watch() as watch:
-        captions_local.measure(captions_local.parsed([*chosen, *common]), tell=part.note)
+        captions_local.measure(captions_local.parsed([*chosen, "--rounds", "2"]), note=part.note)
     part.note("the GPU", watch.found())
 
 

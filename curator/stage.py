@@ -286,6 +286,8 @@ class Stage(GraphStage[ConfigT], Generic[ConfigT, UnitT, ResultT]):
         super().__init__(config)
         self.cpu_s: defaultdict[str, float] = defaultdict(float)
         """CPU-seconds that `process` measured, by name; the worker collects them."""
+        self.child_cpu_s = 0.0
+        """CPU-seconds that a child process, such as a server, spent on `process`."""
         self.counts: Counter[str] = Counter()
         """Counters of `process`; the worker collects them."""
         self.notes: list[str] = []

@@ -89,6 +89,8 @@ class Server:
         if path == "/options":
             options |= json.loads(body)
             return await send(writer, 200, {})
+        if path == "/health":
+            return await send(writer, 200, {})
         if options["key"] is not None and sent_key != options["key"]:
             said = f"wrong key, the header is {raw.get('authorization')!r}"
             return await send(writer, 401, {"error": {"message": said}})

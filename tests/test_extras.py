@@ -19,7 +19,7 @@ RUN = ("run", "{film}", "{out}")
 CASES = {
     "captions-local": (
         "transformers",
-        (*RUN, "--set", "caption.captioner=transformers", "--set", "caption.model={out}"),
+        (*RUN, "--set", "caption.captioner=local", "--set", "caption.model={out}"),
     ),
     "clip": ("open_clip", (*RUN, "--set", "analyze.clip=openai-vit-b-32")),
     "cloud": ("obstore", ("run", "{film}", "gs://bucket/out")),

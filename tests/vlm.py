@@ -1,7 +1,6 @@
-"""Requests and frames for tests of captioners, in the worker and at a server."""
+"""Requests and frames for tests of captioners."""
 
 import io
-from collections.abc import Sequence
 
 import numpy as np
 from marks import BLOCK_PX
@@ -9,7 +8,6 @@ from PIL import Image
 
 from curator.stages.caption.caption_records import (
     Frames,
-    Reply,
     Request,
     Role,
     Sampling,
@@ -17,8 +15,6 @@ from curator.stages.caption.caption_records import (
     Turn,
     Window,
 )
-from curator.stages.caption.captioners.captioner_contract import SizedRequest
-from curator.stages.caption.captioners.local_model import LocalCaptioner
 
 
 def jpeg(seed: int, width: int = 64, height: int = 48) -> bytes:
@@ -88,14 +84,3 @@ def marked_task(clip: int, window: int = 0) -> Task:
     """The window of a clip that is shown `marked_frames`."""
     shown = Window(index=window, start_frame=0, end_frame=48, shown=(0, 12))
     return Task(clip_id=f"clip-{clip}", content=f"pixels-{clip}", window=shown, fps=24.0)
-
-
-def ask(model: LocalCaptioner, asked: Sequence[tuple[Request, Frames]]) -> list[Reply]:
-    """Answers requests in batches, as a worker does; returns the replies in order."""
-    sized = [model.sized(request, frames) for request, frames in asked]
-    replies = {id(each): each for each in sized if isinstance(each, Reply)}
-    pending = [each for each in sized if isinstance(each, SizedRequest)]
-    while pending:
-        batch, pending = model.next_batch(pending)
-        replies |= {id(done): reply for done, reply in model.answer_batch(batch)}
-    return [replies[id(each)] for each in sized]

@@ -9,6 +9,8 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe
@@ -35,6 +37,7 @@ MAX_LOADS = 3
 """Times that a process may die while it loads models before the run gives up."""
 
 _READY = b"ready"
+_PARENT_POLL_S = 1.0
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """Ray's workers have these too: for small matrix products, a second thread mostly busy-waits."""
@@ -63,7 +66,7 @@ class Child:
         # The start method of multiprocessing would run the caller's script again.
         self._process = subprocess.Popen(
             # -P: the current folder may hold untrusted files.
-            [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+            [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
             env=environment,
             # Only the driver gets interrupts from the terminal, and ends this process.
@@ -143,7 +146,15 @@ class Child:
         return None
 
 
-def _serve(pipe: Connection) -> None:
+def _end_with(parent: int) -> None:
+    """Ends this process if the run's process is gone, also during a unit."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_POLL_S)
+    os._exit(1)
+
+
+def _serve(pipe: Connection, parent: int) -> None:
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     leave_pandas_out()
     pipe.send_bytes(_READY)
     while True:
@@ -155,4 +166,4 @@ def _serve(pipe: Connection) -> None:
 
 
 if __name__ == "__main__":
-    _serve(Connection(int(sys.argv[1])))
+    _serve(Connection(int(sys.argv[1])), int(sys.argv[2]))

@@ -75,13 +75,18 @@ def cpu_s_of(process: object) -> float:
     return (int(user) + int(system)) / _TICKS_PER_S
 
 
-def tree_cpu_s() -> float:
-    """Returns the CPU-seconds of this process and its children, such as its sandbox."""
-    total_s = time.process_time()
-    for listed in Path("/proc/self/task").glob("*/children"):
+def process_tree(process: object = "self") -> Iterator[str]:
+    """Yields a process and its descendants, such as a sandbox or a server."""
+    yield str(process)
+    for listed in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(OSError):
-            total_s += sum(map(cpu_s_of, listed.read_text().split()))
-    return total_s
+            for child in listed.read_text().split():
+                yield from process_tree(child)
+
+
+def tree_cpu_s(process: object = "self") -> float:
+    """Returns the CPU-seconds of a process and its descendants."""
+    return sum(map(cpu_s_of, process_tree(process)))
 
 
 def _serving_cpu_s() -> float:

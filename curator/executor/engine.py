@@ -186,6 +186,8 @@ class Engine:
             else:
                 room = memory_bytes() - (0 if each.gpus else self._gpu_bytes)
                 wanted = min(wanted, room // each.memory_bytes)
+        if each.cpus > 1 and not self.joins:
+            wanted = min(wanted, int(available_cpus() / each.cpus))
         if each.gpus:
             wanted = min(wanted, int(self.n_gpus() / each.gpus + 1e-6))
         return max(1, min(wanted, n_units))

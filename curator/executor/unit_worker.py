@@ -133,18 +133,19 @@ class UnitWorker:
             begun_s = thread_cpu_s()
             results = self._keep(items, results)
             spent["store"] = spent.get("store", 0.0) + thread_cpu_s() - begun_s
-        counts, in_sandbox_s = Counter(before.counts), 0.0
+        counts, elsewhere_s = Counter(before.counts), self._stage.child_cpu_s
         counts.update(self._stage.counts)
         if self._sandbox is not None:
-            start_up_s, in_sandbox_s = self._sandbox.take_cpu_s()
+            start_up_s, elsewhere_s = self._sandbox.take_cpu_s()
             spent["start_up"] = spent.get("start_up", 0.0) + start_up_s
             counts.update(self._sandbox.counts)
             self._sandbox.counts.clear()
         notes, self._stage.notes = (*before.notes, *self._stage.notes), []
+        self._stage.child_cpu_s = 0.0
         self._stage.cpu_s.clear()
         self._stage.counts.clear()
         cpu_s = Counter(before.cpu_s)
-        cpu_s.update(self._clock.end(spent, rest=self._rest, more_s=in_sandbox_s))
+        cpu_s.update(self._clock.end(spent, rest=self._rest, more_s=elsewhere_s))
         return UnitResult(
             results=results,
             cpu_s=dict(cpu_s),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 16 << 20
 """Longest body that the client reads; a server that sends more is broken."""
 CONNECT_S = 10.0
+_OWN_HOSTS = ("127.0.0.1", "::1", "localhost")
 _GRACE_S = 0.2
 """Time after a request's limit in which the request may give a reason of its own."""
 _MAX_DETAIL = 300
@@ -107,13 +108,19 @@ class ServerAccess:
         config: Settings of the server.
         section: Name of the section, for messages.
         endpoint: Path after the base URL to which requests go, for messages.
+        key: Key of the server, in place of the variable that the settings name.
 
     Raises:
         ServerError: Address, key or proxy is unusable.
     """
 
     def __init__(
-        self, config: ServerSettings, section: str, *, endpoint: str = "/chat/completions"
+        self,
+        config: ServerSettings,
+        section: str,
+        *,
+        endpoint: str = "/chat/completions",
+        key: str | None = None,
     ) -> None:
         # The recipe requires these keys only for built-in captioners, not for their subclasses.
         if config.url is None or config.model is None:
@@ -124,7 +131,7 @@ class ServerAccess:
         self.section = section
         self.url = config.url.rstrip("/")
         self.shown_url = shown_url(self.url)
-        self._key = os.environ.get(config.key_from, "").strip()
+        self._key = os.environ.get(config.key_from, "").strip() if key is None else key
         # Quotes and backslashes are refused too: servers escape them in many ways, so an echoed
         # key would not be found.
         if not re.fullmatch(r"[!#-&(-\[\]-~]*", self._key):
@@ -143,7 +150,10 @@ class ServerAccess:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         parts, n = urlsplit(self.url), self._config.in_flight
         # Uses HTTP_PROXY and NO_PROXY, but not ~/.netrc, which has passwords.
-        proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+        host = parts.hostname or ""
+        # No proxy reaches this machine's own addresses.
+        is_near = host in _OWN_HOSTS or proxy_bypass(host)
+        proxy = None if is_near else getproxies().get(parts.scheme)
         try:
             if proxy is None:
                 pools = PoolManager(headers=headers, maxsize=n)

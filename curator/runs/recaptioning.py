@@ -115,7 +115,7 @@ class Recaption:
         if caption.enabled and caption.captioner == "measured" and unasked:
             raise UsageError(
                 f"--set {unasked[0]!r} would change nothing: caption.captioner is measured, which "
-                "asks no model; set caption.captioner to openai or transformers"
+                "asks no model; set caption.captioner to openai or local"
             )
         log_changes(store.uri, before, self.recipe)
         progress.expect(EXPECTED, _graph_of(self.recipe).steps())

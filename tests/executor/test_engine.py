@@ -236,6 +236,9 @@ def test_small_work_has_few_items_and_frames_and_no_named_workers_or_cluster() -
     assert not Engine(address="auto", workers=None).is_small(1, 1.0)
     assert (eight.n_workers(3), eight.n_workers(0)) == (3, 1)
     assert 1 <= engine.n_workers(1000) <= available_cpus()
+    # Ray would never start a worker whose cores are not there.
+    wide = Resources(cpus=available_cpus())
+    assert (eight.n_workers(3, wide), engine.n_workers(3, wide)) == (1, 1)
 
 
 class Counted:

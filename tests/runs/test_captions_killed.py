@@ -9,11 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from captioned import Captioned, assert_described
+from local_models import FakeVllm, stub_folder, wait
 from served import FakeServer
 
 from curator.cli import main
@@ -114,6 +116,39 @@ def test_a_server_that_is_not_there_is_told_and_only_missed_where_something_is_a
     assert "cannot be reached" in capsys.readouterr().err
     assert place.files() == before
     place.server.start(captions=True)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_server_of_the_run_ends_with_the_run(
+    described: Captioned, place: Captioned, tmp_path: Path, ending: signal.Signals
+) -> None:
+    """Pins that a kill of the run's process alone leaves no server, and loses no reply."""
+    place.forget("shards", "replies")
+    (place.out / "summary.json").unlink()
+    vllm = FakeVllm(tmp_path / "bin").install(captions=True, hold_after=5)
+    model = stub_folder(tmp_path / "model")
+    settings = ("caption.captioner=local", "caption.server=vllm", f"caption.model={model}")
+    environment = os.environ | {"PATH": f"{vllm.folder}:{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "curator.cli", *place.arguments(*settings)]
+    # A shell's background jobs ignore SIGINT.
+    listens = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, env=environment, preexec_fn=listens, text=True
+    )
+    _wait("replies", lambda: _n_stored(place.out / "replies") == 5)
+    assert len(vllm.processes()) >= 3
+    process.send_signal(ending)
+    process.wait()
+    wait("the end of the server", lambda: not vllm.processes(), 8)
+    vllm.install(captions=True)
+    (vllm.folder / "journal").unlink()
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert f"model {model}, by {vllm.program} serve on this machine" in ended.stderr
+    assert_described(place, captioner="local", model=str(model))
+    n_answered = sum(line.startswith("answered") for line in vllm.journal())
+    assert n_answered == len(place.table("annotations")) - 5
+    assert {clip["caption_model"] for clip in place.clips()} == {str(model)}
+    assert not vllm.processes()
 
 
 @pytest.mark.long

@@ -196,13 +196,16 @@ def test_pictures_that_a_broken_run_left_are_used(
     assert place.files() == described.files()
 
 
-def test_a_model_in_the_worker_ends_each_window_and_is_asked_once(
-    place: Captioned, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_model_on_this_machine_ends_each_window_and_is_asked_once(
+    place: Captioned,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Pins the way of frames to a model in this process; its weights are random, as its words."""
+    """Pins the way of frames to `transformers serve`; weights are random, as are the words."""
     folder = tiny_folder(tmp_path / "model", "smolvlm")
     place.forget("replies")
-    settings = ("caption.captioner=transformers", f"caption.model={folder}",
+    settings = ("caption.captioner=local", f"caption.model={folder}",
                 "caption.max_tokens=16", "caption.lengths=[medium]", "caption.frames=1",
                 "caption.window_frames=256")  # fmt: skip
     shards = place.files()
@@ -221,6 +224,7 @@ def test_a_model_in_the_worker_ends_each_window_and_is_asked_once(
     assert len(answers) == 2 * int(found[1])
     assert len(set(answers.values())) >= int(found[1])
     assert place.n_asked() == 0
+    assert f"{folder}, by transformers serve" in caplog.text
     replies = place.files("replies")
     assert main(place.arguments(*settings)) == EXIT_BROKEN_OFF
     assert (place.files("replies"), place.files()) == (replies, shards)

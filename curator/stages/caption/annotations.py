@@ -44,7 +44,10 @@ from curator.tables.spill_file import Spill
 
 _REASONS = {"failed": Reason.NOT_ANNOTATED, "judge_score": Reason.JUDGED_TOO_LOW}
 _ROWS_AT_ONCE = 4096
-_REACHED = {"url", "key_from", "in_flight", "timeout_s", "tries", "guided", "batch_tokens"}
+_REACHED = {"url", "key_from", "in_flight", "timeout_s", "tries", "guided"} | {
+    "server",
+    "server_args",
+}
 """Settings for reaching a model, which change no annotation."""
 _DECIDED = {"enabled", "reject", "failed", "budget_s", "embedding", "text"}
 """Settings for the use of annotations, which change no annotation either."""

@@ -24,8 +24,8 @@ class ModelConfig(StageConfig):
     """A model and its settings. Users see the docstrings of the settings."""
 
     model: str | None = setting(None, unit="name")
-    """openai: the model's name at the server; transformers: a repository at the hub, or a folder
-    with the model's files"""
+    """openai: the model's name at the server; local: a repository at the hub, or a folder with the
+    model's files"""
     revision: str | None = setting(None, unit="name")
     """revision of the model, such as a commit hash; another revision requests new answers"""
     url: str | None = setting(None, pattern=r"^https?://", unit="address")
@@ -47,21 +47,22 @@ class ModelConfig(StageConfig):
 
     # 32 requests keep a server with one large GPU busy; benchmarks/captions.py.
     in_flight: int = setting(32, ge=1, le=4096, unit="requests")
-    """openai and custom services: most concurrent requests; openai lowers the number after a 429"""
+    """most concurrent requests to servers and custom services; fewer after a 429"""
     timeout_s: float = setting(180.0, gt=0, unit="s")
     """openai: longest wait for an answer"""
     tries: int = Field(6, ge=1)
     """openai: most tries of a request that fails with 429, 5xx, a time-out or a broken connection;
     the waits between tries grow"""
     frames_as: Literal["images", "video"] = setting("images", unit="name")
-    """openai: send JPEG images, or one MP4 as video_url, which vLLM and SGLang accept;
-    transformers: use the processor's input for images or for video"""
+    """send JPEG images, or one MP4 as video_url, which vLLM and SGLang accept"""
     guided: bool = setting(True, unit="true or false")
-    """openai: send the JSON Schema as response_format, for guided decoding; a server that refuses
-    the schema gets requests without a schema"""
-    batch_tokens: int = setting(16_384, ge=256, unit="tokens")
-    """transformers: most tokens of a batch, with padding and the longest possible answers; a batch
-    that runs out of memory is halved"""
+    """send the JSON Schema as response_format, for guided decoding; a server that refuses it gets
+    requests without a schema"""
+    server: Literal["auto", "vllm", "transformers"] = setting("auto", unit="name")
+    """local: the server to start; auto for vllm if it is installed and there is a GPU, else
+    transformers"""
+    server_args: tuple[str, ...] = setting((), unit="arguments")
+    """local: more arguments of the server, such as [--max-model-len, "16384"]"""
 
     @field_validator("url")
     @classmethod
@@ -74,6 +75,13 @@ class ModelConfig(StageConfig):
                 "expected only the address, and the key in the environment (key_from)"
             )
         return url
+
+    @field_validator("server_args")
+    @classmethod
+    def _runs_no_code(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        if any("trust" in argument.replace("_", "-").lower() for argument in arguments):
+            raise ValueError("has --trust-remote-code; code of a model is never run: leave it out")
+        return arguments
 
     @property
     def name(self) -> str:
@@ -221,7 +229,7 @@ class CaptionConfig(ModelConfig):
         if key := next((key for key, is_wanted in wanted.items() if is_wanted), None):
             return (
                 f"caption.{key} is set, but caption.captioner is measured, which uses no "
-                "model; set caption.captioner to openai or transformers"
+                "model; set caption.captioner to openai or local"
             )
         return None
 
@@ -292,6 +300,11 @@ class CaptionConfig(ModelConfig):
         if self.captioner == "metadata":
             return METADATA_MODEL
         return self.captioner if self.model is None else super().name
+
+    @property
+    def most_frames(self) -> int:
+        """Frames of the largest window that a model sees."""
+        return self.max_frames if self.frames_per_s else min(self.frames, self.max_frames)
 
     @property
     def models(self) -> tuple[ModelConfig, ...]:

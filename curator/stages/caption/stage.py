@@ -10,6 +10,7 @@ from typing import Self, TypeVar
 
 from curator.errors import CuratorError, ErrorCode, UnreachableError, UsageError, raised_as
 from curator.executor.fleet import TransientRefusal
+from curator.executor.host_resources import available_cpus
 from curator.executor.worker import Batch
 from curator.models.text_encoder import torch_refusal
 from curator.records.clips import Reason
@@ -17,18 +18,14 @@ from curator.records.cuts import StoredFrames
 from curator.records.sources import Failure
 from curator.stage import BY_ORDER, Phase, Resources, Scope, Stage, StageReason, Wait
 from curator.stages.caption.annotations import answers_fingerprint, remember
-from curator.stages.caption.caption_records import Annotation, Frames, Reply, Role, Task, Unanswered
+from curator.stages.caption.caption_records import Annotation, Frames, Reply, Task, Unanswered
 from curator.stages.caption.captioners.captioner_contract import (
     Captioner,
     Place,
     captioner_class,
     captioners_of,
 )
-from curator.stages.caption.captioners.dialog_runner import (
-    DialogRunner,
-    ModelDialogs,
-    ServiceDialogs,
-)
+from curator.stages.caption.captioners.dialog_runner import DialogRunner
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, ModelConfig
 from curator.stages.caption.dialogs.prompt_files import Prompt, give_prompts
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
@@ -120,6 +117,8 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         super().__init__(config)
         self._prompts = prompts or {}
         self._runner: DialogRunner | None = None
+        self._captioners: set[Captioner] = set()
+        self._child_cpu_s = 0.0
         self._is_closed = False
 
     def reasons(self) -> Iterator[StageReason]:
@@ -148,7 +147,8 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
             n_bytes = PROCESS_BYTES + self.in_flight * REQUEST_BYTES
             return (Resources(cpus=0, memory_bytes=n_bytes),)
         captioner = captioner_class(self.config.captioner)
-        on_cpu = Resources(memory_bytes=captioner.memory_bytes)
+        cpus = min(captioner.cpus, available_cpus())
+        on_cpu = Resources(cpus=cpus, memory_bytes=captioner.memory_bytes)
         return (replace(on_cpu, gpus=captioner.gpus), on_cpu) if captioner.gpus else (on_cpu,)
 
     @property
@@ -192,11 +192,12 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         """Loads the models, or opens connections to the service."""
         give_prompts(self._prompts)
         self._fingerprint = answers_fingerprint(self.config)
-        dialogs, budget_s = make_dialogs(self.config), self.config.budget_s
-        if self.in_flight is None:
-            self._runner = ModelDialogs(dialogs, load_models(self.config), budget_s=budget_s)
-        else:
-            self._runner = ServiceDialogs(dialogs, captioners_of(self.config), budget_s=budget_s)
+        captioners = captioners_of(self.config)
+        self._captioners = set(captioners.values())
+        self._runner = DialogRunner(
+            make_dialogs(self.config), captioners, budget_s=self.config.budget_s
+        )
+        self.notes += [captioner.about for captioner in self._captioners if captioner.about]
 
     def process(self, unit: WindowUnit) -> UnitAnnotations:
         """Annotates the windows of a unit; stores the replies even if the unit fails."""
@@ -205,10 +206,13 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         windows = [
             (each.task, partial(unit.frames, each.where, each.task)) for each in unit.windows
         ]
+        before_s = self._child_cpu_s
         with unit.replies, self._noted():
             annotations = self._runner.annotate(windows, unit.replies, unit.replies.keep)
             for annotation in annotations:
                 remember(annotation, self._fingerprint, unit.replies)
+        self._child_cpu_s = sum(captioner.child_cpu_s for captioner in self._captioners)
+        self.child_cpu_s += self._child_cpu_s - before_s
         return UnitAnnotations(annotations=annotations, parts=unit.replies.parts)
 
     def failed(self, unit: WindowUnit, failure: Failure) -> UnitAnnotations:
@@ -252,21 +256,7 @@ def trial_frames(config: CaptionConfig) -> Frames:
     """Makes as many grey 16:9 frames, `frame_px` wide, as the largest window may show."""
     from PIL import Image
 
-    n_frames = config.max_frames
-    if config.frames_per_s is None:
-        n_frames = min(config.frames, n_frames)
-    file = io.BytesIO()
+    n_frames, file = config.most_frames, io.BytesIO()
     size = (config.frame_px, config.frame_px * 9 // 16)
     Image.new("RGB", size, (128, 128, 128)).save(file, "JPEG")
     return Frames(jpegs=(file.getvalue(),) * n_frames, times_s=tuple(map(float, range(n_frames))))
-
-
-def load_models(config: CaptionConfig) -> dict[Role, Captioner]:
-    """Loads captioner and judge, which share a model loaded with the same settings."""
-    models, judge = captioners_of(config), config.judge
-    names = ("model", "revision", "frames_as")
-    if judge and all(getattr(judge, name) == getattr(config, name) for name in names):
-        models["judge"] = models["captioner"]
-    for model in set(models.values()):
-        model.setup()
-    return models

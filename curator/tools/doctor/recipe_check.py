@@ -88,7 +88,8 @@ def _captioner(recipe: Recipe) -> str | Fault:
         check_captions(recipe, asks_server=True)
     except CuratorError as error:
         return Fault.of(error, "docs/captions.md says how to reach captioners", State.MISSING)
-    return f"answers, {recipe.caption.url or 'in workers'}"
+    url = recipe.caption.url
+    return f"answers, {url}" if url is not None else "found; workers start it"
 
 
 def _file(find: Callable[[], Path]) -> str | Fault:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from curator.stages.caption.reply_store import Replies
 from curator.stages.caption.stage import CaptionStage, OpenWindow, UnitAnnotations, load_windows
 from curator.storage import open_store
 
-CONFIG = CaptionConfig(captioner="transformers", model="tiny")
+CONFIG = CaptionConfig(captioner="local", model="tiny")
 SERVER = CaptionConfig(captioner="openai", model="m", url="http://127.0.0.1:9/v1")
 WINDOW = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
 
@@ -40,11 +40,6 @@ class FakeRunner(DialogRunner):
     """Aborts the process on one window, as a lack of memory does, and warns twice of another."""
 
     def __init__(self) -> None: ...
-
-    def _ask(self, window: object, request: object) -> None: ...
-
-    def _answered(self) -> Iterator[Any]:
-        yield from ()
 
     def annotate(self, windows: Any, replies: Any, keep: Any) -> list[Annotation]:  # noqa: ANN401
         tasks: list[Task] = [task for task, _ in windows]
@@ -70,13 +65,9 @@ class DyingLoad(CaptionStage):
     """Aborts its process while it loads its model, or raises an error."""
 
     def setup(self) -> None:
-        def load(config: CaptionConfig) -> dict[Any, Any]:
-            if config.model == "broken":
-                raise ModelError("model broken: its weights cannot be loaded; fetch it")
-            os.abort()
-
-        caption_stage.load_models = load
-        super().setup()
+        if self.config.model == "broken":
+            raise ModelError("model broken: its weights cannot be loaded; fetch it")
+        os.abort()
 
 
 @pytest.fixture

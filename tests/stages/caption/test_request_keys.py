@@ -22,7 +22,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "text": SERVER | {"prompt": "cosmos", "lengths": ["medium"]},
     "judge": SERVER
     | {"candidates": 2, "judge": {"model": "j", "url": "http://j/v1", "frames_as": "video"}},
-    "worker": {"captioner": "transformers", "model": "folder", "frames_as": "video"},
+    "worker": {"captioner": "local", "model": "folder", "frames_as": "video"},
     "metadata": {"captioner": "metadata", "events": {"crash": "Cars touch."},
                  "event_window_s": 2.0},
 }  # fmt: skip
@@ -33,7 +33,7 @@ TASK = Task(
     fps=23.976,
     facts="- Camera, measured over the whole clip: the camera pans left slowly",
 )
-# Of commit e0fe287.
+# Of commit e0fe287. The second number of "worker" is of the captioner's name `local`.
 KEYS = {
     "server": ["dc834fa1ac5d2af1", "236ac46a58e1e1b5"],
     "fields": ["4c6962588f729855", "be7c9196195a581f"],
@@ -47,7 +47,7 @@ STAMPS = {
     "fields": ["e7f6406add5d6121", "d7a9179904c4e438", "8afd0ad80f8a26c5", "5806c51ad7eece9b"],
     "text": ["be7f79fd31cf62ec", "d1c11f49afbcf062", "2f5259d8e9468008", "5806c51ad7eece9b"],
     "judge": ["9f9f176124c881da", "1e4ec568bb3763b0", "dc32da9f10e6b8f2", "5806c51ad7eece9b"],
-    "worker": ["618516f7e7e15d5b", "982eb1943ccc4353", "b8cc88a52ad314f2", "5806c51ad7eece9b"],
+    "worker": ["618516f7e7e15d5b", "9ee7b171fbf4e0fd", "49979716804ef737", "5806c51ad7eece9b"],
     "metadata": ["85904ac5a2e0b276", "cfe5cf145b389286", "b6a4607aca08b8f3", "0adc646985ef60d4"],
 }
 CONTENT = ["44ae33af6be58585", "44ae33af6be58585", "80a0150310239579"]

@@ -10,9 +10,8 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import iscoroutinefunction
 from math import inf
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Size = tuple[int, int]
-"""Width and height in pixels."""
-
 
 class Place(StrEnum):
     """Where a captioner runs."""
@@ -41,18 +37,7 @@ class Place(StrEnum):
     """At a service. A small run sends requests from the driver, a large run from a few workers; in
     total, at most `in_flight` requests run at a time."""
     WORKER = "worker"
-    """In workers, each of which loads the model once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizedRequest:
-    """A request with its frames and its size."""
-
-    request: Request
-    frames: Frames = field(repr=False)
-    n_tokens: int = 0
-    """Approximate tokens of the prompt and its pictures."""
-    sizes: tuple[Size, ...] = ()
+    """In workers, each of which loads the model once, and sends it one request at a time."""
 
 
 class RequestLimit:
@@ -139,18 +124,26 @@ class Captioner(ABC):
     Attributes:
         place: Where the captioner runs.
         gpus: GPUs of one worker, if GPUs are available.
+        cpus: Cores of one worker without a GPU.
         memory_bytes: Memory of one worker.
+        n_models: Models in the worker: one, or another one for the judge.
+        most_frames: Frames of the largest request.
+        child_cpu_s: CPU-seconds of its child processes so far.
     """
 
     version: ClassVar[int | str] = 1
     place: ClassVar[Place] = Place.WORKER
     gpus: ClassVar[float] = 0.0
+    cpus: ClassVar[float] = 1.0
     memory_bytes: ClassVar[int] = 2 << 30
 
     def __init__(self, config: "ModelConfig", *, section: str = "caption") -> None:
         self.config = config
         self.section = section
-        self.request_limit = RequestLimit(config.in_flight)
+        self.n_models = self.most_frames = 1
+        self.child_cpu_s = 0.0
+        is_service = self.place is Place.SERVICE
+        self.request_limit = RequestLimit(config.in_flight if is_service else 1)
 
     def check(self, trial: Frames | None) -> None:  # noqa: B027 - optional
         """Checks, before any work, that the captioner can answer requests.
@@ -166,7 +159,7 @@ class Captioner(ABC):
 
     @abstractmethod
     def answer(self, request: Request, frames: Frames) -> str | Mapping[str, Any] | Reply:
-        """Answers one request; several threads call the method of a service at the same time.
+        """Answers one request, in any thread; those of a service run at the same time.
 
         Args:
             request: `system` and `turns` are the text; `schema` is the JSON Schema of the answer,
@@ -182,21 +175,6 @@ class Captioner(ABC):
 
     def close(self) -> None:  # noqa: B027 - optional
         """Runs when a process no longer needs the captioner."""
-
-    def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
-        """Measures a request in a worker; returns a reply if the request cannot be answered."""
-        return SizedRequest(request=request, frames=frames)
-
-    def next_batch(
-        self, pending: Sequence[SizedRequest]
-    ) -> tuple[list[SizedRequest], list[SizedRequest]]:
-        """Returns the next batch, and the requests that did not fit into it."""
-        return list(pending[:1]), list(pending[1:])
-
-    def answer_batch(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
-        """Answers a batch in a worker; yields each reply as soon as it is ready."""
-        for sized in batch:
-            yield sized, _reply_of(self, sized.request, sized.frames)
 
     def answer_in_time(
         self, request: Request, frames: Frames, deadline: Callable[[], float]
@@ -217,6 +195,11 @@ class Captioner(ABC):
             return _reply_of(self, request, frames)
         finally:
             self.request_limit.release()
+
+    @property
+    def about(self) -> str:
+        """What the log of the run says once; empty for nothing."""
+        return ""
 
     def cancel_requests(self) -> None:
         """Ends all waits, and running requests if possible."""
@@ -261,9 +244,9 @@ CAPTIONERS: Mapping[str, BuiltIn] = {
         target="curator.stages.caption.captioners.chat_server:ServerCaptioner",
         needs=("model", "url"),
     ),
-    "transformers": BuiltIn(
-        about="loads the model in the worker",
-        target="curator.stages.caption.captioners.local_model:LocalCaptioner",
+    "local": BuiltIn(
+        about="starts a server for the model on this machine: vLLM, or transformers",
+        target="curator.stages.caption.captioners.local_server:LocalCaptioner",
         needs=("model",),
     ),
 }
@@ -274,6 +257,8 @@ def name_problem(name: str) -> str | None:
     """Returns why a captioner's name is wrong, or None; imports no captioner."""
     if name in CAPTIONERS or ":" in name or name in (others := entry_point_names(Kind.CAPTIONER)):
         return None
+    if name == "transformers":
+        return "captioner transformers is now local, which starts a server of vLLM or transformers"
     problem = unknown_key(name, [*CAPTIONERS, *others], "captioner")
     return f"{problem}; a custom class has the form package.module:Class"
 
@@ -302,11 +287,23 @@ def captioner_class(name: str) -> type[Captioner]:
 
 
 def captioners_of(config: "CaptionConfig") -> dict[Role, Captioner]:
-    """Makes captioner and judge of a recipe; raises as `captioner_class`."""
-    captioner = captioner_class(config.captioner)
+    """Makes captioner and judge of a recipe; in a worker, they share a model with equal settings.
+
+    Raises as `captioner_class`.
+    """
+    captioner, judge = captioner_class(config.captioner), config.judge
     by_role: dict[Role, Captioner] = {"captioner": captioner(config)}
-    if config.judge is not None:
-        by_role["judge"] = captioner(config.judge, section="caption.judge")
+    if judge is not None:
+        named = ("model", "revision", "frames_as")
+        is_shared = captioner.place is Place.WORKER and all(
+            getattr(judge, name) == getattr(config, name) for name in named
+        )
+        by_role["judge"] = (
+            by_role["captioner"] if is_shared else captioner(judge, section="caption.judge")
+        )
+    models = set(by_role.values())
+    for model in models:
+        model.n_models, model.most_frames = len(models), config.most_frames
     return by_role
 
 

@@ -48,7 +48,7 @@ _FINAL = (Unanswered.REFUSED_REQUEST, Unanswered.OVER_BUDGET)
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
+class Failed:
     """A try without an answer.
 
     Attributes:
@@ -123,7 +123,7 @@ class ServerCaptioner(Captioner):
         unreachable for `give_up_s`.
         """
         guided = self.guided and request.schema is not None
-        body = body_of(request, frames, self.config, guided=guided)
+        body = self._body(request, frames, guided=guided)
         until = inf
         n_tries = n_waits = 0
         while True:
@@ -135,11 +135,11 @@ class ServerCaptioner(Captioner):
                 if began >= until:
                     return _over_budget(n_tries, "nothing sent")
                 if guided and not self.guided:
-                    guided, body = False, body_of(request, frames, self.config, guided=False)
+                    guided, body = False, self._body(request, frames, guided=False)
                 outcome = self._try(body, until)
-                if guided and isinstance(outcome, _Failed) and outcome.is_schema_suspect:
+                if guided and isinstance(outcome, Failed) and outcome.is_schema_suspect:
                     # Blame the schema only if the server answers the same request without it.
-                    guided, body = False, body_of(request, frames, self.config, guided=False)
+                    guided, body = False, self._body(request, frames, guided=False)
                     n_tries += 1
                     outcome = self._try(body, until)
                     if isinstance(outcome, Reply):
@@ -234,7 +234,10 @@ class ServerCaptioner(Captioner):
         near = get_close_matches(str(self.config.model), names, n=3, cutoff=0.4) or names[:5]
         return f"; its models are {near}" if len(near) == len(names) else f"; nearest: {near}"
 
-    def _try(self, body: bytes, until: float) -> Reply | _Failed:
+    def _body(self, request: Request, frames: Frames, *, guided: bool) -> bytes:
+        return body_of(request, frames, self.config, guided=guided)
+
+    def _try(self, body: bytes, until: float) -> Reply | Failed:
         limit_s = max(0.0, min(self.config.timeout_s, until - time.monotonic()))
         try:
             outcome = self._response(*self._access.send("POST", "/chat/completions", body, limit_s))
@@ -243,22 +246,22 @@ class ServerCaptioner(Captioner):
         except TimeoutError:
             is_all = limit_s == self.config.timeout_s
             failure = Unanswered.TIMED_OUT if is_all else Unanswered.OVER_BUDGET
-            outcome = _Failed(failure, f"no answer in {limit_s:.3g} s")
+            outcome = Failed(failure, f"no answer in {limit_s:.3g} s")
         except OSError as error:
-            outcome = _Failed(Unanswered.SERVER_ERROR, str(error), is_crowded=True)
+            outcome = Failed(Unanswered.SERVER_ERROR, str(error), is_crowded=True)
         if isinstance(outcome, Reply) or outcome.was_sent:
             self._unreached_since = None
-        if isinstance(outcome, _Failed):
+        if isinstance(outcome, Failed):
             # A cancelled request looks like a broken connection.
             self.request_limit.check_open()
         return outcome
 
-    def _response(self, status: int, headers: Mapping[str, str], answer: bytes) -> Reply | _Failed:
+    def _response(self, status: int, headers: Mapping[str, str], answer: bytes) -> Reply | Failed:
         if status == 200:
             try:
                 return parse_answer(answer)
             except ValueError as error:
-                return _Failed(Unanswered.SERVER_ERROR, str(error))
+                return Failed(Unanswered.SERVER_ERROR, str(error))
         failure = Unanswered.SERVER_ERROR
         if status in _REFUSED:
             failure = Unanswered.REFUSED_REQUEST
@@ -266,7 +269,7 @@ class ServerCaptioner(Captioner):
             failure = Unanswered.RATE_LIMITED
         elif status not in _PASSING and status < 500:
             raise self._access.misconfigured(status, answer, headers.get("Location"))
-        return _Failed(
+        return Failed(
             failure,
             with_status(status, self._access.error_text(answer)),
             is_schema_suspect=status in (400, 422),
@@ -274,7 +277,7 @@ class ServerCaptioner(Captioner):
             is_crowded=status == 429,
         )
 
-    def _unreached(self, reason: str) -> _Failed:
+    def _unreached(self, reason: str) -> Failed:
         now, url = time.monotonic(), self._access.shown_url
         if self._unreached_since is None:
             self._unreached_since = now
@@ -286,7 +289,7 @@ class ServerCaptioner(Captioner):
                 f"{url} could not be reached for {away_s:.0f} s: {reason}; start the server "
                 "and run again; stored answers are kept"
             )
-        return _Failed(Unanswered.SERVER_ERROR, reason, is_crowded=True, was_sent=False)
+        return Failed(Unanswered.SERVER_ERROR, reason, is_crowded=True, was_sent=False)
 
     def _report(self, event: str) -> None:
         """Logs an event once, without the server's message, which may quote the request."""

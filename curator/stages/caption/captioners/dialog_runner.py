@@ -1,4 +1,4 @@
-"""Runs dialogs about many windows at once, with services or with models in this process.
+"""Runs dialogs about many windows at once, in threads.
 
 A dialog continues as soon as its own replies have come. The runner reuses stored replies, and sends
 equal requests once.
@@ -6,12 +6,10 @@ equal requests once.
 
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from math import inf
 from queue import SimpleQueue
 
 from curator.errors import CuratorError, DamagedError
@@ -24,7 +22,7 @@ from curator.stages.caption.caption_records import (
     Task,
     Unanswered,
 )
-from curator.stages.caption.captioners.captioner_contract import Captioner, SizedRequest
+from curator.stages.caption.captioners.captioner_contract import Captioner
 from curator.stages.caption.dialogs.window_dialog import Dialog, Dialogs
 
 Keep = Callable[[str, Reply], None]
@@ -32,7 +30,6 @@ Keep = Callable[[str, Reply], None]
 LoadedWindow = tuple[Task, Callable[[], Frames]]
 """A window, and a function that loads its frames. A `CuratorError` or `OSError` fails the window's
 requests with `Unanswered.NO_FRAMES`; a `DamagedError` or another error ends the runner."""
-_READERS = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -58,17 +55,37 @@ class _OpenDialog:
             return Reply(failure=Unanswered.NO_FRAMES, detail=str(error), n_tries=0)
 
 
-class DialogRunner(ABC):
-    """Runs dialogs, which `dialogs` begins; all dialogs of one clip take at most `budget_s`."""
+class DialogRunner:
+    """Runs dialogs; sets up the captioners, and closes them with the runner.
 
-    most_open: float = inf
-    """Dialogs that run at a time."""
-    loads_ahead = False
-    """Whether the frames of all windows are loaded before the first dialog begins."""
+    Memory holds the frames of running dialogs: one dialog for each concurrent request, and up to
+    `read_ahead` more, which prepare frames and requests while they wait for a slot. A captioner
+    with few slots gets as many dialogs ahead as it has slots. All dialogs of a clip take at most
+    `budget_s`, from its first request.
+    """
 
-    def __init__(self, dialogs: Dialogs, *, budget_s: float) -> None:
+    def __init__(
+        self,
+        dialogs: Dialogs,
+        captioners: Mapping[Role, Captioner],
+        *,
+        budget_s: float,
+        read_ahead: int = 8,
+    ) -> None:
         self._dialogs = dialogs
         self._budget_s = budget_s
+        self._captioners = captioners
+        self._threads: dict[Captioner, ThreadPoolExecutor] = {}
+        self._results: SimpleQueue[tuple[Request, Reply] | BaseException] = SimpleQueue()
+        self._has_ended = False
+        self._most_open = 0
+        """Dialogs that run at a time."""
+        for captioner in dict.fromkeys(captioners.values()):
+            captioner.setup()
+            n_slots = captioner.request_limit.most
+            n_threads = n_slots + min(read_ahead, n_slots)
+            self._threads[captioner] = ThreadPoolExecutor(n_threads, "caption-request")
+            self._most_open += n_threads
 
     def annotate(
         self, windows: Sequence[LoadedWindow], replies: Mapping[str, Reply], keep: Keep
@@ -86,37 +103,22 @@ class DialogRunner(ABC):
         self._replies, self._keep = replies, keep
         self._waiting: dict[str, list[_OpenDialog]] = {}
         self._annotations: dict[int, Annotation] = {}
-        self._clip_s: defaultdict[str, float] = defaultdict(float)
+        self._clip_ends_s: dict[str, float] = {}
         begun = [
             _OpenDialog(place, task, load, self._dialogs(task))
             for place, (task, load) in enumerate(windows)
         ]
         try:
-            if self.loads_ahead:
-                with ThreadPoolExecutor(_READERS) as pool:
-                    list(pool.map(_OpenDialog.frames, begun))
             left = deque(begun)
             while left or self._waiting:
-                while left and len(begun) - len(left) - len(self._annotations) < self.most_open:
+                while left and len(begun) - len(left) - len(self._annotations) < self._most_open:
                     self._continue(left.popleft(), None)
                 if self._waiting:
-                    for request, reply in self._answered():
-                        self._take(request, reply)
+                    self._take(*self._answered())
         except BaseException:
             self.close()
             raise
         return [self._annotations[place] for place in range(len(windows))]
-
-    def close(self) -> None:  # noqa: B027 - optional
-        """Ends running requests; any thread may call this method."""
-
-    @abstractmethod
-    def _ask(self, window: _OpenDialog, request: Request) -> Reply | None:
-        """Begins a request; returns a reply only if the reply is known at once."""
-
-    @abstractmethod
-    def _answered(self) -> Iterator[tuple[Request, Reply]]:
-        """Waits for replies to running requests, and yields some of them."""
 
     def _continue(self, window: _OpenDialog, replies: list[Reply] | None) -> None:
         """Sends replies to a dialog until a request has no reply yet, or the dialog ends."""
@@ -141,8 +143,9 @@ class DialogRunner(ABC):
             if window not in others:
                 others.append(window)
             return
-        reply = self._replies.get(request.key) or self._ask(window, request)
+        reply = self._replies.get(request.key)
         if reply is None:
+            self._ask(window, request)
             self._waiting[request.key] = [window]
         else:
             window.replies[request.key] = reply
@@ -157,40 +160,6 @@ class DialogRunner(ABC):
                 self._request(window, request)
             if all(each.key in window.replies for each in window.requests):
                 self._continue(window, [window.replies[each.key] for each in window.requests])
-
-    def _store(self, request: Request, reply: Reply) -> None:
-        if reply.is_final:
-            self._keep(request.key, reply)
-
-
-class ServiceDialogs(DialogRunner):
-    """Runs dialogs with services; sets up the services, and closes them with the runner.
-
-    Memory holds the frames of running dialogs: one dialog for each concurrent request, and
-    `read_ahead` more, which prepare frames and requests while they wait for a slot. The time of a
-    clip begins with its first request.
-    """
-
-    def __init__(
-        self,
-        dialogs: Dialogs,
-        captioners: Mapping[Role, Captioner],
-        *,
-        budget_s: float,
-        read_ahead: int = 8,
-    ) -> None:
-        super().__init__(dialogs, budget_s=budget_s)
-        self._captioners = captioners
-        self._threads: dict[Captioner, ThreadPoolExecutor] = {}
-        self._results: SimpleQueue[tuple[Request, Reply] | BaseException] = SimpleQueue()
-        self._has_ended = False
-        for captioner in captioners.values():
-            if captioner not in self._threads:
-                captioner.setup()
-                n_threads = captioner.request_limit.most + read_ahead
-                self._threads[captioner] = ThreadPoolExecutor(n_threads, "caption-request")
-        n_requests = sum(captioner.request_limit.most for captioner in self._threads)
-        self.most_open = n_requests + read_ahead
 
     def close(self) -> None:
         """Ends the threads at once: cancels running requests, but keeps replies that arrived."""
@@ -212,7 +181,7 @@ class ServiceDialogs(DialogRunner):
     def _answer(self, captioner: Captioner, window: _OpenDialog, request: Request) -> None:
         def deadline() -> float:
             ends_s = time.monotonic() + self._budget_s
-            return self._clip_s.setdefault(window.task.clip_id, ends_s)
+            return self._clip_ends_s.setdefault(window.task.clip_id, ends_s)
 
         try:
             frames = window.frames()
@@ -220,61 +189,17 @@ class ServiceDialogs(DialogRunner):
                 reply = frames
             else:
                 reply = captioner.answer_in_time(request, frames, deadline)
-            self._store(request, reply)
+            if reply.is_final:
+                self._keep(request.key, reply)
             self._results.put((request, reply))
         except CancelledError:
             pass
         except BaseException as error:  # noqa: BLE001 - raised by `_answered`
             self._results.put(error)
 
-    def _answered(self) -> Iterator[tuple[Request, Reply]]:
+    def _answered(self) -> tuple[Request, Reply]:
+        """Waits for the next reply; raises the error of its captioner or of `keep`."""
         result = self._results.get()
         if isinstance(result, BaseException):
             raise result
-        yield result
-
-
-class ModelDialogs(DialogRunner):
-    """Runs dialogs with models in this process; captioner and judge may share a model.
-
-    The requests of all dialogs to a model share one queue, which fills batches as far as the
-    model allows. The time of a clip is the time of all batches with its requests.
-    """
-
-    loads_ahead = True
-
-    def __init__(
-        self, dialogs: Dialogs, models: Mapping[Role, Captioner], *, budget_s: float = inf
-    ) -> None:
-        super().__init__(dialogs, budget_s=budget_s)
-        self._models = models
-        self._pending: dict[Captioner, list[SizedRequest]] = {each: [] for each in models.values()}
-
-    def _ask(self, window: _OpenDialog, request: Request) -> Reply | None:
-        spent_s, frames = self._clip_s[window.task.clip_id], window.frames()
-        if isinstance(frames, Reply):
-            return frames
-        if spent_s > self._budget_s:
-            detail = f"{spent_s:.0f} s, of {self._budget_s:.0f} that a clip may take"
-            return Reply(failure=Unanswered.OVER_BUDGET, detail=detail)
-        model = self._models[request.role]
-        sized = model.sized(request, frames)
-        if isinstance(sized, Reply):
-            self._store(request, sized)
-            return sized
-        self._pending[model].append(sized)
-        return None
-
-    def _answered(self) -> Iterator[tuple[Request, Reply]]:
-        # A full batch first; else the captioner, whose answers lead to more requests.
-        batches = [(each, *each.next_batch(some)) for each, some in self._pending.items() if some]
-        model, batch, left = next((each for each in batches if each[2]), batches[0])
-        self._pending[model] = left
-        longest_s: defaultdict[str, float] = defaultdict(float)
-        for sized, reply in model.answer_batch(batch):
-            clip = sized.request.task.clip_id
-            more_s = max(0.0, reply.seconds - longest_s[clip])
-            longest_s[clip] += more_s
-            self._clip_s[clip] += more_s
-            self._store(sized.request, reply)
-            yield sized.request, reply
+        return result

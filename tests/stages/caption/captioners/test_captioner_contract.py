@@ -24,7 +24,7 @@ from curator.stages.caption.captioners.captioner_contract import (
     RequestLimit,
     captioner_class,
 )
-from curator.stages.caption.captioners.dialog_runner import ModelDialogs, ServiceDialogs
+from curator.stages.caption.captioners.dialog_runner import DialogRunner
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.reply_store import replies_fingerprint
@@ -65,9 +65,9 @@ def windows(*clips: int) -> list[tuple[Task, Frames]]:
     return [(marked_task(clip), marked_frames(clip)) for clip in clips]
 
 
-def runner_of(captioner: type[Captioner] = Mine, budget_s: float = 60) -> ServiceDialogs:
+def runner_of(captioner: type[Captioner] = Mine, budget_s: float = 60) -> DialogRunner:
     config = CaptionConfig.model_validate(CONFIG)
-    return ServiceDialogs(make_dialogs(config), {"captioner": captioner(config)}, budget_s=budget_s)
+    return DialogRunner(make_dialogs(config), {"captioner": captioner(config)}, budget_s=budget_s)
 
 
 def test_exceptions_of_a_captioner_cost_one_window_and_errors_of_this_package_the_run() -> None:
@@ -81,13 +81,8 @@ def test_exceptions_of_a_captioner_cost_one_window_and_errors_of_this_package_th
     assert failed.detail == "ValueError: no such colour"
     assert len(kept) == 2
     # Errors of this package end the run.
-    config = CaptionConfig.model_validate(CONFIG)
-    model = captioner_class(config.captioner)(config)
-    model.setup()
-    local = ModelDialogs(make_dialogs(config), {"captioner": model})
-    for runner in (local, runner_of()):
-        with pytest.raises(ModelError, match="the service is closed today"):
-            annotations_of(runner, windows(4))
+    with pytest.raises(ModelError, match="the service is closed today"):
+        annotations_of(runner_of(), windows(4))
 
 
 def test_another_version_has_other_replies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +95,8 @@ def test_another_version_has_other_replies(monkeypatch: pytest.MonkeyPatch) -> N
 def test_names_that_lead_nowhere_are_refused_with_a_remedy() -> None:
     with pytest.raises(ValidationError, match="unknown captioner 'opnai'; did you mean 'openai'"):
         CaptionConfig(captioner="opnai")
+    with pytest.raises(ValidationError, match="captioner transformers is now local"):
+        CaptionConfig(captioner="transformers")
     with pytest.raises(RecipeError, match="mine:Other' is no Captioner; expected a subclass"):
         captioner_class("mine:Other")
     with pytest.raises(RecipeError, match="'absent:Mine' cannot be imported") as refused:
@@ -109,11 +106,11 @@ def test_names_that_lead_nowhere_are_refused_with_a_remedy() -> None:
     for name in ("mine:AsyncAnswer", "mine:OwnClient"):
         with pytest.raises(RecipeError, match=rf"'{name}' answers asynchronously.*a plain method"):
             captioner_class(name)
-    assert all(issubclass(captioner_class(name), Captioner) for name in ("openai", "transformers"))
+    assert all(issubclass(captioner_class(name), Captioner) for name in ("openai", "local"))
 
 
-def test_a_service_gets_no_more_requests_than_in_flight() -> None:
-    """Pins the documentation of `Place.SERVICE`, and that a clip's windows share a budget."""
+def test_a_captioner_gets_no_more_requests_than_its_place_allows() -> None:
+    """Pins the documentation of `Place`, and that a clip's windows share a budget."""
     counted, running = threading.Lock(), Counter[str]()
 
     class Slow(Mine):
@@ -133,6 +130,11 @@ def test_a_service_gets_no_more_requests_than_in_flight() -> None:
     # Two at a time start at 0, 0.2 and 0.4 s; on a busy machine fewer do.
     assert 1 <= failures[None] <= 8
     assert failures[None] + failures[Unanswered.OVER_BUDGET] == 12
+    # A model in the worker gets one at a time.
+    running.clear()
+    Slow.place = Place.WORKER
+    assert all(one.answer for one in annotations_of(runner_of(Slow), windows(1, 2, 5)))
+    assert running["most"] == 1
 
 
 class AsyncAnswer(Mine):

@@ -31,7 +31,7 @@ from curator.stages.caption.caption_records import (
 )
 from curator.stages.caption.captioners.captioner_contract import Captioner
 from curator.stages.caption.captioners.chat_server import ServerCaptioner
-from curator.stages.caption.captioners.dialog_runner import ServiceDialogs
+from curator.stages.caption.captioners.dialog_runner import DialogRunner
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog, Dialogs
 
@@ -64,17 +64,17 @@ def runner_of(
     budget_s: float = 60.0,
     backoff_s: float = 0.02,
     read_ahead: int = 8,
-) -> ServiceDialogs:
+) -> DialogRunner:
     server = ServerCaptioner(config, backoff_s=backoff_s)
     models: dict[Role, Captioner] = {"captioner": server, "judge": server}
-    return ServiceDialogs(dialogs, models, budget_s=budget_s, read_ahead=read_ahead)
+    return DialogRunner(dialogs, models, budget_s=budget_s, read_ahead=read_ahead)
 
 
 def clips(numbers: range) -> list[tuple[Task, Frames]]:
     return [(marked_task(number), marked_frames(number)) for number in numbers]
 
 
-def seen_by(runner: ServiceDialogs, windows: Sequence[Any], **stored: Any) -> list[int]:  # noqa: ANN401
+def seen_by(runner: DialogRunner, windows: Sequence[Any], **stored: Any) -> list[int]:  # noqa: ANN401
     """Requests answers about windows; returns, for each answer, the clips of its frames."""
     return [clip_seen(each) for each in annotations_of(runner, windows, **stored)]
 

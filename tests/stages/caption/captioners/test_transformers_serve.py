@@ -1,130 +1,147 @@
-"""The client against `transformers serve`, with a model that is made here."""
+"""`transformers serve`, as the local captioner starts it, with small models that are made here."""
 
-import os
-import socket
-import subprocess
-import sys
-import time
+import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
-from served import Kept, annotations_of, check_server
+from served import Kept, annotations_of
 from tiny_vlm import tiny_folder
 from vlm import marked_frames, marked_task, request_of
 
-from curator.errors import ServerError
+from curator.errors import ModelError
 from curator.stages.caption.caption_records import (
     Annotation,
     Answer,
+    Frames,
     Reply,
-    Request,
     Task,
     Unanswered,
 )
-from curator.stages.caption.captioners.chat_server import ServerCaptioner
-from curator.stages.caption.captioners.dialog_runner import ServiceDialogs
+from curator.stages.caption.captioners.dialog_runner import DialogRunner
+from curator.stages.caption.captioners.local_server import LocalCaptioner
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.window_dialog import Dialog
 
 # Not imported: each process that collects these tests would wait for the imports.
 _PACKAGES = ("transformers", "fastapi", "uvicorn", "openai", "accelerate")
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(not all(map(find_spec, _PACKAGES)), reason="needs transformers[serving]"),
-]
+pytestmark = pytest.mark.skipif(
+    not all(map(find_spec, _PACKAGES)), reason="needs transformers[serving]"
+)
+SCHEMA = {"type": "object", "properties": {"medium": {"type": "string"}}}
+
+
+class Shared(LocalCaptioner):
+    """A server that goes on when a runner ends."""
+
+    def setup(self) -> None:
+        if self._server is None:
+            super().setup()
+
+    def cancel_requests(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelConfig]:
-    """Settings for a tiny model behind `transformers serve`, on the CPU."""
-    folder = tiny_folder(tmp_path_factory.mktemp("llava"), "llava")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(folder)]
-    environment = os.environ | {
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(folder / "home"),
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-    }
-    log = (folder / "log").open("w")
-    process = subprocess.Popen(
-        [*command, "--device", "cpu", "--host", "127.0.0.1", "--port", str(port)],
-        env=environment,
-        stdout=log,
-        stderr=log,
-    )
-    config = ModelConfig(model=str(folder), url=f"http://127.0.0.1:{port}/v1")
-    try:
-        until = time.monotonic() + 120
-        while True:
-            assert process.poll() is None, "transformers serve has ended"
-            assert time.monotonic() < until, "transformers serve does not listen after 120 s"
-            with socket.socket() as knock:
-                if knock.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.2)
-        yield config
-    finally:
-        process.kill()
-        process.wait()
-        log.close()
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("llava"), "llava")
 
 
-def request_about(task: Task) -> Request:
-    return request_of(task, f"Clip {task.clip_id}?")
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Shared]:
+    captioner = Shared(config_of(folder))
+    captioner.setup()
+    yield captioner
+    LocalCaptioner.close(captioner)
 
 
-def one_question(task: Task) -> Dialog:
-    (reply,) = yield [request_about(task)]
-    if reply.failure is not None:
-        return Annotation(task=task, failure=reply.failure, detail=reply.detail)
-    return Annotation(task=task, answer=Answer(medium=reply.text), tokens_in=reply.tokens_in)
+def config_of(folder: Path) -> ModelConfig:
+    return ModelConfig(model=str(folder), server="transformers")
 
 
-def runner_of(server: ServerCaptioner) -> ServiceDialogs:
-    return ServiceDialogs(one_question, {"captioner": server}, budget_s=60)
+def answers_of(
+    captioner: Shared, n_clips: int, n_frames: int = 2, *, temperature: float = 0.0, seed: int = 0
+) -> list[Reply]:
+    """Requests answers about clips of marked frames; returns the reply about each clip."""
 
+    def one_question(task: Task) -> Dialog:
+        text = f"Clip {task.clip_id}?"
+        (reply,) = yield [request_of(task, text, temperature=temperature, seed=seed)]
+        return Annotation(task=task, failure=reply.failure, answer=Answer(medium=reply.text))
 
-def answers_of(config: ModelConfig, n_clips: int, n_frames: int) -> list[tuple[Annotation, Reply]]:
-    """Requests answers about clips of marked frames; returns the answer about each clip."""
     kept = Kept()
     windows = [(marked_task(clip), marked_frames(clip, n_frames)) for clip in range(n_clips)]
-    found = annotations_of(runner_of(ServerCaptioner(config)), windows, kept)
-    return [(each, kept[request_about(each.task).key]) for each in found]
+    runner = DialogRunner(one_question, {"captioner": captioner}, budget_s=120)
+    found = annotations_of(runner, windows, kept)
+    assert [each.task.clip_id for each in found] == [f"clip-{i}" for i in range(n_clips)]
+    assert all(each.failure is None for each in found), found
+    return list(kept.values())
 
 
-def test_a_real_server_takes_the_trial_and_what_it_refuses_has_a_reason(
-    served: ModelConfig,
-) -> None:
-    check_server(served, marked_frames(1, 8))
-    with pytest.raises(ServerError, match=r"400.*pinned to"):
-        check_server(served.model_copy(update={"model": "another/model"}))
-    # Refusals of a real server become reasons.
-    broken = marked_frames(1, 1)
-    broken = type(broken)(jpegs=(b"no picture",), times_s=broken.times_s)
-    server = ServerCaptioner(served.model_copy(update={"tries": 2}), backoff_s=0.05)
-    (annotation,) = annotations_of(runner_of(server), [(marked_task(1), broken)])
-    # The server answers 500 instead of 400 to an unreadable picture.
-    assert annotation.failure is Unanswered.SERVER_ERROR
-
-
-def test_a_real_server_answers_each_clip_by_every_one_of_its_frames(served: ModelConfig) -> None:
-    together = answers_of(served, 6, 2)
-    alone = answers_of(served.model_copy(update={"in_flight": 1}), 6, 2)
-    assert [each.task.clip_id for each, _ in together] == [f"clip-{i}" for i in range(6)]
-    texts = [reply.text for _, reply in together]
-    assert texts == [reply.text for _, reply in alone]
-    assert len(set(texts)) > 1
-    for annotation, reply in together:
-        assert annotation.failure is None
+def test_each_clip_is_answered_by_every_one_of_its_frames(served: Shared) -> None:
+    """Pins also that a seed gives the same draws again, and another seed others."""
+    replies = answers_of(served, 4)
+    assert len({reply.text for reply in replies}) > 1
+    for reply in replies:
         # Random weights rarely end an answer: it is cut off after sixteen tokens.
         assert reply.tokens_out <= 16
         assert reply.is_whole == (reply.tokens_out < 16)
-    # A real server sees every frame.
-    tokens = [answers_of(served, 1, n_frames)[0][0].tokens_in for n_frames in (1, 2, 3)]
+    drawn = [
+        [reply.text for reply in answers_of(served, 4, temperature=1.5, seed=seed)]
+        for seed in (1, 1, 2)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
     # A picture has 16 tokens, and its time, such as "at 0.5 s", one token per letter.
+    tokens = [answers_of(served, 1, n_frames)[0].tokens_in for n_frames in (1, 2, 3)]
     assert tokens[1] - tokens[0] == 16 + len("at 0.5 s")
     assert tokens[2] - tokens[1] == 16 + len("at 1 s")
+    assert served.child_cpu_s > 1
+
+
+def test_what_the_server_does_with_a_schema_and_a_broken_picture(served: Shared) -> None:
+    """Pins that the server ignores schemas, which is why none are sent."""
+    request = request_of(marked_task(1), "Answer.")
+    assert not served.guided
+    plain = served.answer(request, marked_frames(1))
+    served.guided = True
+    guided = served.answer(replace(request, schema=SCHEMA), marked_frames(1))
+    assert (guided.text, served.guided) == (plain.text, True)
+    served.guided = False
+    refused = served.answer(request, Frames(jpegs=(b"no picture",), times_s=(0.0,)))
+    assert refused.failure is Unanswered.SERVER_ERROR
+    # The server says only "Internal Server Error"; its log says why.
+    assert "500" in refused.detail
+    assert "image" in refused.detail
+
+
+@pytest.mark.long
+def test_a_model_that_cannot_be_loaded_is_an_error(folder: Path, tmp_path: Path) -> None:
+    """Pins missing tensors, shapes, and code of a model, which is not run."""
+    from safetensors.torch import load_file, save_file
+
+    broken = Path(shutil.copytree(folder, tmp_path / "broken"))
+    path = broken / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if "q_proj" in name)
+    whole = tensors.pop(name)
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(
+        ModelError, match=r"tensors are missing or of another shape, such as .*q_proj"
+    ):
+        LocalCaptioner(config_of(broken)).setup()
+    save_file(tensors | {name: whole[:-1].contiguous()}, path, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"missing or of another shape, such as .*q_proj"):
+        LocalCaptioner(config_of(broken)).setup()
+    config = json.loads((broken / "config.json").read_text()) | {
+        "model_type": "unheard_of",
+        "auto_map": {"AutoConfig": "code.Config", "AutoModelForImageTextToText": "code.Model"},
+    }
+    (broken / "config.json").write_text(json.dumps(config))
+    (broken / "code.py").write_text(f"open({str(broken / 'ran')!r}, 'w')\nclass Config: pass\n")
+    with pytest.raises(ModelError, match="its code is not run"):
+        LocalCaptioner(config_of(broken)).setup()
+    assert not (broken / "ran").exists()
