@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -55,7 +57,7 @@ from curator.tables.snapshot_store import (
     snapshot_name,
 )
 from curator.tables.source_table import SourceTotals, value_counts
-from curator.tools.report import PREVIEWS, render_report, shown_clips
+from curator.tools.report import PREVIEWS, render_report
 from curator.tools.report.default_words import KEPT_WITH_AUDIO
 from curator.trainers.clip_fit import COLUMNS as FIT_COLUMNS
 from curator.trainers.clip_fit import added, fit_of_each
@@ -137,7 +139,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         "format": FORMAT,
         **table_facts(totals, clips, run.n_skipped_names, facts.get("recipe")),
         "tables": names,
-        "versions": versions(),
+        "versions": {**versions()},
     }
     if run.before is not None:
         summary = _added(run.before, summary)
@@ -147,7 +149,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         summary=summary,
         sources=totals.failed,
         clips=clips,
-        thumbnails=run.pictures(shown_clips(summary, clips)),
+        pictures=run.pictures,
         is_of_last=run.before is not None,
     )
     summary = _publish(run, summary, page)
@@ -247,13 +249,14 @@ def _counts_of_both(old: bytes, new: bytes) -> bytes:
     return json.dumps(merged, indent=1).encode() + b"\n"
 
 
-def versions() -> dict[str, str]:
+@cache
+def versions() -> Mapping[str, str]:
     """Returns versions of Python and of installed packages on which results may depend."""
     numbers = {"python": platform.python_version()}
     for name in VERSIONS:
         with suppress(PackageNotFoundError):  # a run of few sources starts no Ray
             numbers[name] = version(name)
-    return numbers
+    return MappingProxyType(numbers)
 
 
 def table_facts(

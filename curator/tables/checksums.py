@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -90,7 +91,7 @@ def sealed_json(
 
 def to_json(value: object) -> bytes:
     """Returns indented JSON, as this package writes it."""
-    return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def read_json(store: Store, name: str) -> dict[str, Any]:
@@ -224,9 +225,9 @@ def _opened_parquet(
     start = len(data) - _footer_bytes(data[-_END:])
     if start < len(_MAGIC):
         raise ValueError("its footer is cut off")
-    _metadata(data[start:], name, hashlib.sha256(memoryview(data)[:start]))
+    metadata = _metadata(data[start:], name, hashlib.sha256(memoryview(data)[:start]))
     # `pq.read_table` would make a dataset of the file, and take twice as long for a small file.
-    file = pq.ParquetFile(pa.BufferReader(data))
+    file = pq.ParquetFile(pa.BufferReader(data), metadata=metadata)
     if columns is not None:
         columns = [*columns, *(n for n in optional if n in file.schema_arrow.names)]
     table = file.read(columns=columns)
