@@ -307,5 +307,7 @@ class Run:
         numbers, texts = recipe.filters.metadata()
         named = [*recipe.select.by, *(name.removeprefix(LEAST) for name in recipe.dedup.prefer)]
         named.append(recipe.shard.split_by)
+        if recipe.caption.enabled and recipe.caption.column is not None:
+            named.append(recipe.caption.column)
         groups = [name for name in named if name.startswith(PREFIX)]
         metadata.check(numbers, [*texts, *groups])

@@ -70,6 +70,7 @@ from curator.tables.schemas import (
 )
 from curator.tables.snapshot_store import CANDIDATES, DECIDED_WITH, EARLIER, INDEXES
 from curator.tables.source_table import SourceTable
+from curator.tools.report.default_words import WITHOUT_TEXT
 
 if TYPE_CHECKING:
     from curator.runs.recaptioning import Snapshot
@@ -325,7 +326,8 @@ class GenerationRun:
             if captioning is not None:
                 captioning.finish(self._locations)
             # A caption states the length, and a copied clip may be shorter than its candidate.
-            measured_captions(clips, caption)
+            if n_empty := measured_captions(clips, caption):
+                log.counts[WITHOUT_TEXT] = n_empty
             self._marks.write(clips)
         if captioning is not None:
             captioning.close()

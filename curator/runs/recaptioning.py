@@ -32,6 +32,7 @@ from curator.runs.repair import repair_objects
 from curator.runs.run_context import RunContext, RunLog
 from curator.stage import CLIP_EMBEDDING, EMBEDDING
 from curator.stages.caption.captioners.captioner_contract import captioner_extensions
+from curator.stages.caption.config import NO_MODEL
 from curator.stages.cut.cut_driver import cut_facts
 from curator.stages.shard.reusable_shards import ReusableShards
 from curator.storage import Store
@@ -54,7 +55,7 @@ from curator.tables.source_table import SourceTable
 SECTION = "caption"
 EXPECTED = Expected(seconds={SECTION: 1.0})
 """Only captions: the time of a captioner says nothing about the time to pack tars."""
-UNASKED = frozenset({"captioner", "enabled", "embedding"})
+UNASKED = frozenset({"captioner", "column", "enabled", "embedding"})
 """Keys of `caption` that have an effect without a model."""
 _MADE_AGAIN = frozenset(
     {"caption", "caption_model", "caption_failure", "caption_clip_score"}
@@ -112,10 +113,11 @@ class Recaption:
         self.recipe = with_changes(before, changes)
         caption = self.recipe.caption
         unasked = [c for c in changes if c.split("=")[0].strip().split(".")[-1] not in UNASKED]
-        if caption.enabled and caption.captioner == "measured" and unasked:
+        if caption.enabled and caption.captioner in NO_MODEL and unasked:
             raise UsageError(
-                f"--set {unasked[0]!r} would change nothing: caption.captioner is measured, which "
-                "asks no model; set caption.captioner to openai or local"
+                f"--set {unasked[0]!r} would change nothing: caption.captioner is "
+                f"{caption.captioner}, which asks no model; set caption.captioner to openai or "
+                "local"
             )
         log_changes(store.uri, before, self.recipe)
         progress.expect(EXPECTED, _graph_of(self.recipe).steps())

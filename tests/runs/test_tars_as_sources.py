@@ -12,10 +12,10 @@ from captioned import work_here
 from film_makers import write_video
 from film_shots import moving_texture
 from PIL import Image
-from place import SHORT, Place
+from place import SHORT, Place, sets
 
 from curator.cli import main
-from curator.tools.commands.arguments import EXIT_OK
+from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 
 SETTINGS = (
     *SHORT, "dedup.enabled=true", "scan.media=[video,image]", "filters.noise.max=1",
@@ -48,6 +48,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
         add(tar, "1.txt", b"A wall.")
         add(tar, "2.jpg", picture(2)[:4000])
         add(tar, "film.mp4", (root / "film.mp4").read_bytes())
+        add(tar, "film.txt", b"A pattern moves.")
     (root / "in/copy.jpg").write_bytes(picture(1))
     with pytest.MonkeyPatch.context() as patch:
         work_here(patch)
@@ -95,3 +96,24 @@ def test_members_are_cut_again_verified_and_removed(place: Place, tmp_path: Path
     assert main(["remove", str(other.out), "--sources", str(tmp_path / "removed.txt")]) == EXIT_OK
     assert "x.tar::film.mp4" not in by_name(other)
     assert main(["verify", str(other.out), "--removed"]) == EXIT_OK
+
+
+def test_texts_of_members_are_captions(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins captions of other datasets: kept as they are, and clips without one are counted."""
+    other = place.copy(tmp_path)
+    text = ("caption.captioner=column", "caption.column=meta.txt")
+    assert main(["recaption", str(other.out), *sets(text)]) == EXIT_OK
+    clips = by_name(other)
+    film, copy = clips["x.tar::film.mp4"], clips["copy.jpg"]
+    assert (film["caption"], film["caption_model"]) == ("A pattern moves.", "meta.txt")
+    assert other.sample(film, "txt") == b"A pattern moves."
+    assert (copy["caption"], copy["caption_failure"]) == (None, "empty")
+    assert other.sample(copy, "txt") == b""
+    other.run(*SETTINGS, *text)
+    assert "captions: 1 kept clip without a text in meta.txt" in capsys.readouterr().out
+    assert by_name(other)["x.tar::film.mp4"]["caption"] == "A pattern moves."
+    wrong = ["recaption", str(other.out), "--set", "caption.column=meta.text"]
+    assert main(wrong) == EXIT_USAGE
+    assert "did you mean 'meta.txt'" in capsys.readouterr().err

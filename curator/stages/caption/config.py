@@ -16,7 +16,13 @@ ANNOTATE_VERSION = 1
 
 METADATA_MODEL = "curate/metadata-1"
 """Name that tables give as the model of captions from metadata."""
-_NEEDED = {"model": "model to a model's name", "url": "url to one such as http://vlm:8000/v1"}
+_NEEDED = {
+    "model": "model to a model's name",
+    "url": "url to one such as http://vlm:8000/v1",
+    "column": "column to a column of metadata such as meta.txt",
+}
+NO_MODEL = ("measured", "column")
+"""Captioners that write one text for each clip, without windows."""
 CaptionLength = Literal["short", "medium", "long"]
 
 
@@ -112,6 +118,8 @@ class CaptionConfig(ModelConfig):
         + "; a custom class has the form package.module:Class",
         unit="name",
     )
+    column: str | None = setting(None, pattern=r"^meta\.", unit="name")
+    """column of metadata with the captions, such as meta.txt, for the captioner column"""
 
     # 256 frames with a remainder of 128: cosmos-curate; 8 frames: Cosmos (arXiv 2501.03575).
     window_frames: int = setting(256, ge=1, unit="frames")
@@ -216,7 +224,7 @@ class CaptionConfig(ModelConfig):
 
     def _unasked(self) -> str | None:
         """Returns the problem of a recipe without a model: a setting that needs a model."""
-        if not self.enabled or self.captioner != "measured":
+        if not self.enabled or self.captioner not in NO_MODEL:
             return None
         wanted = {
             "questions": bool(self.questions),
@@ -228,7 +236,7 @@ class CaptionConfig(ModelConfig):
         }
         if key := next((key for key, is_wanted in wanted.items() if is_wanted), None):
             return (
-                f"caption.{key} is set, but caption.captioner is measured, which uses no "
+                f"caption.{key} is set, but caption.captioner is {self.captioner}, which uses no "
                 "model; set caption.captioner to openai or local"
             )
         return None
@@ -236,6 +244,8 @@ class CaptionConfig(ModelConfig):
     def _missing(self) -> str | None:
         needs = CAPTIONERS[self.captioner].needs if self.captioner in CAPTIONERS else ()
         lacks = [key for key in needs if getattr(self, key) is None]
+        if self.column is not None and self.captioner != "column":
+            return f"column is set, but captioner is {self.captioner}; set captioner to column"
         if lacks:
             return f"captioner is {self.captioner}; set caption.{_NEEDED[lacks[0]]}"
         if self.judge is not None and self.judge.captioner != self.captioner:
@@ -314,7 +324,7 @@ class CaptionConfig(ModelConfig):
     @property
     def annotates(self) -> bool:
         """Whether clips get annotations, by a model or from metadata."""
-        return self.enabled and self.captioner != "measured"
+        return self.enabled and self.captioner not in NO_MODEL
 
     @property
     def knows(self) -> bool:

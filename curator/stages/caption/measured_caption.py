@@ -1,18 +1,42 @@
-"""Composes captions from measurements, without a vision-language model."""
+"""Captions without a vision-language model: from measurements, or from a column of metadata."""
 
+from curator.errors import UsageError, unknown_key
 from curator.records.clips import MEASURED_MODEL, Clip
 from curator.records.sources import Medium
+from curator.stages.caption.caption_records import Unanswered
 from curator.stages.caption.config import CaptionConfig
 from curator.tables.clip_rows import ClipRows
+from curator.tables.schemas import metadata_fields
 
 
-def measured_captions(clips: ClipRows, config: CaptionConfig) -> None:
-    """Writes measured captions into kept clips, if `caption.captioner` is measured."""
+def measured_captions(clips: ClipRows, config: CaptionConfig) -> int:
+    """Writes captions into kept clips, if `caption.captioner` is measured or column.
+
+    Returns the number of kept clips whose column has no text.
+
+    Raises:
+        UsageError: The clips lack the column.
+    """
     if not config.enabled or config.annotates:
-        return
+        return 0
+    column = config.column
+    names = [field.name for field in metadata_fields(clips.schema)]
+    if column is not None and column not in names:
+        raise UsageError(
+            f"caption.column is {column}, which the clips lack; "
+            f"{unknown_key(column, names or ['none'], 'column of metadata')}"
+        )
+    n_empty = 0
     for clip in clips.kept():
-        clip.caption = measured_caption(clip)
-        clip.caption_model = MEASURED_MODEL
+        text = measured_caption(clip) if column is None else _text(clip.value(column))
+        clip.caption, clip.caption_model = text or None, column or MEASURED_MODEL
+        clip.caption_failure = None if text else Unanswered.EMPTY
+        n_empty += not text
+    return n_empty
+
+
+def _text(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "").strip()
 
 
 def measured_caption(clip: Clip) -> str:

@@ -10,6 +10,8 @@ from curator.number_text import amount
 
 KEPT_WITH_AUDIO = "kept_with_audio"
 """Key of `counts` in `summary.json`: kept clips for which the source has audio."""
+WITHOUT_TEXT = "clips_without_text"
+"""Key of `work` in `summary.json`: kept clips whose column of captions has no text."""
 
 
 def default_words(summary: Mapping[str, Any]) -> list[str]:
@@ -21,6 +23,10 @@ def default_words(summary: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"audio: dropped, although the sources of {amount(n_with_audio, 'kept clip')} have "
             "sound; --audio keep writes it"
+        )
+    if n_empty := (summary.get("work") or {}).get(WITHOUT_TEXT):
+        lines.append(
+            f"captions: {amount(n_empty, 'kept clip')} without a text in {caption['column']}"
         )
     is_template = caption.get("enabled", True) and caption.get("captioner") == "measured"
     if counts.get("kept") and is_template:

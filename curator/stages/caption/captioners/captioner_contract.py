@@ -239,6 +239,10 @@ CAPTIONERS: Mapping[str, BuiltIn] = {
         about="composes a caption from a file next to the source and from measurements, without a "
         "model"
     ),
+    "column": BuiltIn(
+        about="takes the captions that sources have in a column of metadata (caption.column)",
+        needs=("column",),
+    ),
     "openai": BuiltIn(
         about="sends requests to a server with OpenAI's API (vLLM, SGLang, NIM, hosted)",
         target="curator.stages.caption.captioners.chat_server:ServerCaptioner",

@@ -191,9 +191,11 @@ class ServerCaptioner(Captioner):
                 else:
                     # Some servers answer 500 if their model takes no pictures.
                     blind = Frames(jpegs=(), times_s=())
-                    body = body_of(request, blind, self.config, guided=False)
-                    if isinstance(self._try(body, inf), Reply):
-                        outcome = replace(outcome, failure=Unanswered.REFUSED_REQUEST)
+                    alone = body_of(request, blind, self.config, guided=False)
+                    if trial.jpegs and isinstance(self._try(alone, inf), Reply):
+                        outcome = self._try(body, inf)
+                        if isinstance(outcome, Failed):
+                            outcome = replace(outcome, failure=Unanswered.REFUSED_REQUEST)
             except ServerError as error:
                 raise ServerError(f"{error}{near}") from None
         if isinstance(outcome, Reply) or outcome.failure is Unanswered.RATE_LIMITED:
