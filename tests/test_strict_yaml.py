@@ -14,7 +14,8 @@ from curator.strict_yaml import StrictYamlError, load_yaml
         ("a: {b: 1\nc: 2", "line 2, column 2: expected ',' or '}'"),
         ("a:\n\tb: 1", "line 2, column 1: a tab; YAML takes only spaces"),
         ("a: !!python/object/apply:os.system [id]", "line 1, column 4: could not determine"),
-        ("a: [1, 2", "expected ',' or ']', but got '<stream end>', while parsing a flow sequence"),
+        ("a: [1, 2", "expected ',' or ']', while parsing a flow sequence of line 1"),
+        ("a: @b", "line 1, column 4: '@' begins no value; quote a text that begins with it"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_one_line_with_its_place(text: str, said: str) -> None:
