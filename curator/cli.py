@@ -84,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None, output: Output) -> int:
-    options = make_parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = make_parser(arguments).parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="curate: %(levelname)s %(message)s")
     is_json = getattr(options, "log_format", "text") == "json"
     if is_json:
@@ -155,8 +156,8 @@ def _act(options: argparse.Namespace) -> int:
     return int(result.code)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the whole command line."""
+def make_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """Returns the parser of the whole command line, or of the commands that `arguments` name."""
     width = max(len(verb.name) for verb in COMMANDS)
     groups = [
         "\n".join([f"{title}:", *(f"  {verb.name:{width}}  {verb.summary}" for verb in verbs)])
@@ -181,7 +182,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     for verb in COMMANDS:
         # Without `help`: the description lists the commands.
-        verb.add_to(commands.add_parser(verb.name))
+        own = commands.add_parser(verb.name)
+        if arguments is None or verb.name in arguments:
+            verb.add_to(own)
     return parser
 
 

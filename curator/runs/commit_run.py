@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -137,7 +139,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         "format": FORMAT,
         **table_facts(totals, clips, run.n_skipped_names, facts.get("recipe")),
         "tables": names,
-        "versions": versions(),
+        "versions": {**versions()},
     }
     if run.before is not None:
         summary = _added(run.before, summary)
@@ -247,13 +249,14 @@ def _counts_of_both(old: bytes, new: bytes) -> bytes:
     return json.dumps(merged, indent=1).encode() + b"\n"
 
 
-def versions() -> dict[str, str]:
+@cache
+def versions() -> Mapping[str, str]:
     """Returns versions of Python and of installed packages on which results may depend."""
     numbers = {"python": platform.python_version()}
     for name in VERSIONS:
         with suppress(PackageNotFoundError):  # a run of few sources starts no Ray
             numbers[name] = version(name)
-    return numbers
+    return MappingProxyType(numbers)
 
 
 def table_facts(

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -90,7 +91,7 @@ def sealed_json(
 
 def to_json(value: object) -> bytes:
     """Returns indented JSON, as this package writes it."""
-    return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def read_json(store: Store, name: str) -> dict[str, Any]:

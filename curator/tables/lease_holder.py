@@ -9,11 +9,9 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
-import orjson
-
 from curator.json_bounds import load_bounded
 from curator.number_text import plain
-from curator.tables.checksums import opened_json, sealed_json
+from curator.tables.checksums import opened_json, sealed_json, to_json
 from curator.tables.out_layout import LEASE
 
 IN_THIS_PROCESS: set[str] = set()
@@ -53,8 +51,7 @@ class Holder:
 
     def to_bytes(self) -> bytes:
         """Returns JSON with a checksum: a flipped bit must not look like another holder."""
-        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        return sealed_json(asdict(self), lambda v: orjson.dumps(v, option=options), LEASE)
+        return sealed_json(asdict(self), to_json, LEASE)
 
     @property
     def words(self) -> str:

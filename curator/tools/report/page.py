@@ -1,9 +1,10 @@
 """The report page: headline, funnel, clips, scores, sources, shards, workers and run."""
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
+
+import orjson
 
 from curator.number_text import amount
 from curator.records.sources import Note, Source
@@ -80,7 +81,7 @@ def render_report(
         is_of_last=is_of_last,
         has_clips=len(clips) > 0,
         recipe=recipe,
-        recipe_text=json.dumps(recipe, indent=2, ensure_ascii=False, default=str),
+        recipe_text=orjson.dumps(recipe, option=orjson.OPT_INDENT_2, default=str).decode(),
         versions=summary.get("versions") or {},
         video_s=summary.get("video_s") or 0.0,
         kept_s=summary.get("kept_s") or 0.0,
