@@ -57,7 +57,7 @@ from curator.tables.snapshot_store import (
     snapshot_name,
 )
 from curator.tables.source_table import SourceTotals, value_counts
-from curator.tools.report import PREVIEWS, render_report, shown_clips
+from curator.tools.report import PREVIEWS, render_report
 from curator.tools.report.default_words import KEPT_WITH_AUDIO
 from curator.trainers.clip_fit import COLUMNS as FIT_COLUMNS
 from curator.trainers.clip_fit import added, fit_of_each
@@ -149,7 +149,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         summary=summary,
         sources=totals.failed,
         clips=clips,
-        thumbnails=run.pictures(shown_clips(summary, clips)),
+        pictures=run.pictures,
         is_of_last=run.before is not None,
     )
     summary = _publish(run, summary, page)

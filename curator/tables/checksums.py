@@ -225,9 +225,9 @@ def _opened_parquet(
     start = len(data) - _footer_bytes(data[-_END:])
     if start < len(_MAGIC):
         raise ValueError("its footer is cut off")
-    _metadata(data[start:], name, hashlib.sha256(memoryview(data)[:start]))
+    metadata = _metadata(data[start:], name, hashlib.sha256(memoryview(data)[:start]))
     # `pq.read_table` would make a dataset of the file, and take twice as long for a small file.
-    file = pq.ParquetFile(pa.BufferReader(data))
+    file = pq.ParquetFile(pa.BufferReader(data), metadata=metadata)
     if columns is not None:
         columns = [*columns, *(n for n in optional if n in file.schema_arrow.names)]
     table = file.read(columns=columns)

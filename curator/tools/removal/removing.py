@@ -67,7 +67,7 @@ from curator.tables.snapshot_store import (
 from curator.tools.removal.removal_selection import By, RemovalSelection, select
 from curator.tools.removal.snapshot_rewriting import RewrittenSnapshot, SnapshotRewriting
 from curator.tools.removal.state_scrubbing import StateScrubbing
-from curator.tools.report import render_report, shown_clips
+from curator.tools.report import render_report
 from curator.tools.verify.removed_check import found_in
 
 logger = logging.getLogger(__name__)
@@ -375,7 +375,7 @@ def _publish(store: Store, newest: RewrittenSnapshot) -> None:
         summary=summary,
         sources=newest.totals.failed,
         clips=clips,
-        thumbnails=read_pictures(store, names, shown_clips(summary, clips)),
+        pictures=partial(read_pictures, store, names),
     )
     previous: dict[str, Any] = {}
     with suppress(DamagedError):

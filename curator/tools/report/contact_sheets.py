@@ -79,9 +79,11 @@ def originals_of(sheets: Iterable[Sheet], clips: ClipColumns) -> dict[str, ClipR
 def clips_by_id(clips: ClipColumns, ids: Iterable[str]) -> dict[str, ClipRow]:
     """Returns the clips of this run that have one of the ids, by id."""
     wanted = pa.array(sorted(ids), pa.string())
+    if not len(wanted):
+        return {}
     numbers: list[int] = []
     begin = 0
-    for block in clips.blocks(("clip_id",)) if len(wanted) else ():
+    for block in clips.blocks(("clip_id",)):
         is_wanted = pc.is_in(block["clip_id"], value_set=wanted)
         numbers += [begin + row for row in pc.indices_nonzero(is_wanted).to_pylist()]
         begin += block.num_rows

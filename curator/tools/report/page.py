@@ -1,7 +1,7 @@
 """The report page: headline, funnel, clips, scores, sources, shards, workers and run."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -11,6 +11,7 @@ from curator.records.sources import Note, Source
 from curator.tables.clip_rows import ClipColumns
 from curator.tools.report.contact_sheets import (
     Browsing,
+    Sheet,
     caption_words,
     galleries_of,
     listed_clusters,
@@ -46,7 +47,7 @@ def render_report(
     summary: dict[str, Any],
     sources: Sequence[Source],
     clips: ClipColumns,
-    thumbnails: Mapping[str, bytes],
+    pictures: Callable[[Iterable[str]], Mapping[str, bytes]],
     max_per_group: int = MAX_PER_GROUP,
     is_of_last: bool = False,
     previews: Collection[str] = (),
@@ -60,7 +61,7 @@ def render_report(
         sources: Rows of `sources`: for each error code, at least the first `max_per_group` failed
             sources by URI.
         clips: All clips.
-        thumbnails: JPEG of a clip by its id; a clip may have no thumbnail.
+        pictures: Returns JPEGs of clips by their ids; a clip may have none.
         max_per_group: Most clips on a contact sheet, the first by id; ids are hashes, so these
             clips are a fair sample. Also most failed sources of one error code, the first by URI.
         is_of_last: Whether `clips` has only the clips of the last generation.
@@ -99,7 +100,7 @@ def render_report(
         nearness=nearness,
         browsing=Browsing(sheets, nearness),
         originals=originals_of(sheets, clips),
-        thumbnails=thumbnails,
+        thumbnails=pictures(_ids_of(summary, sheets)),
         previews=previews,
         caption_words=caption_words(clips),
         ruled=ruled,
@@ -120,7 +121,11 @@ def shown_clips(
     summary: Mapping[str, Any], clips: ClipColumns, max_per_group: int = MAX_PER_GROUP
 ) -> list[str]:
     """Returns ids of the clips that may be on a run's page and need thumbnails."""
-    shown = [clip for sheet in sheets_of({}, clips, max_per_group) for clip in sheet.clips]
+    return _ids_of(summary, sheets_of({}, clips, max_per_group))
+
+
+def _ids_of(summary: Mapping[str, Any], sheets: Iterable[Sheet]) -> list[str]:
+    shown = [clip for sheet in sheets for clip in sheet.clips]
     retained = [clip.duplicate_of for clip in shown if clip.duplicate_of]
     nearest = [name for cluster in listed_clusters(summary) for name in cluster["nearest"]]
     return [*(clip.clip_id for clip in shown), *retained, *nearest]

@@ -66,7 +66,7 @@ def write_report(finished: Finished, engine: Engine) -> int:
         summary=summary,
         sources=totals.failed,
         clips=clips,
-        thumbnails=finished.pictures(ids),
+        pictures=finished.pictures,
         previews=previews,
     )
     store.write(REPORT, page.encode())

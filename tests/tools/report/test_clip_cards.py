@@ -100,7 +100,7 @@ def test_number_of_cards_and_size_of_the_page_are_bounded() -> None:
     assert MAX_CARDS // 2 < len(shown) <= MAX_CARDS
     pictures = {clip_id: b"\xff" * 6000 for clip_id in shown}
     page = render_report(
-        summary=summary_of(clips), sources=[], clips=clip_rows(clips), thumbnails=pictures
+        summary=summary_of(clips), sources=[], clips=clip_rows(clips), pictures=lambda _: pictures
     )
     assert page.count('class="picture"') <= MAX_CARDS
     assert len(page) < 12_000_000

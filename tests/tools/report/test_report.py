@@ -135,7 +135,7 @@ def render(clips: list[dict[str, Any]], **changes: object) -> tuple[str, Page]:
         "summary": summary_of(clips),
         "sources": SOURCES,
         "clips": clip_rows(clips),
-        "thumbnails": {c["clip_id"]: b"\xff\xd8" + c["clip_id"].encode() for c in clips},
+        "pictures": lambda ids: {name: b"\xff\xd8" + name.encode() for name in ids},
     }
     page = render_report(**(given | changes))
     return page, Page(page)
@@ -194,7 +194,7 @@ def test_names_that_utf8_cannot_hold_are_replaced() -> None:
 
 
 def test_nothing_at_all_and_clips_without_facts_make_a_page() -> None:
-    page = Page(render_report(summary={}, sources=[], clips=clip_rows([]), thumbnails={}))
+    page = Page(render_report(summary={}, sources=[], clips=clip_rows([]), pictures=lambda _: {}))
     for said in (
         "No candidate clip was found", "No clip was kept", "No clip was rejected",
         "No clip was measured", "No source failed", "No shard was written", "No stage was timed",
@@ -202,7 +202,9 @@ def test_nothing_at_all_and_clips_without_facts_make_a_page() -> None:
         assert said in page.text
     bare = [{"decision": "kept"}, {"decision": "rejected"}, {"clip_id": "x", "decision": "kept"}]
     clips = clip_rows(bare)
-    page = Page(render_report(summary={}, sources=[source(uri="")], clips=clips, thumbnails={}))
+    page = Page(
+        render_report(summary={}, sources=[source(uri="")], clips=clips, pictures=lambda _: {})
+    )
     assert page.text.count("no picture") == 3
 
 
