@@ -22,7 +22,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     process_sandbox().stop()
 
 
-@pytest.mark.parametrize("n_mutants", [80, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("n_mutants", [40, pytest.param(500, marks=pytest.mark.long)])
 def test_mutants_end_with_their_codes(
     benchmarks: Any,  # noqa: ANN401
     n_mutants: int,

@@ -63,7 +63,7 @@ def exact() -> ShotNetwork:
 @pytest.fixture(scope="module")
 def whole(exact: ShotNetwork) -> tuple[NDArray[np.uint8], ShotAnswers]:
     """Frames, and the answers about them."""
-    frames = footage(140, cuts=(60, 110))
+    frames = footage(100, cuts=(40, 75))
     return frames, streamed(exact, frames)
 
 
@@ -109,7 +109,7 @@ def test_int8_moves_probabilities_little_and_no_cut(
     for one, other, most in zip(rounded, ours, (0.05, 0.05, 0.1, 0.15), strict=True):
         assert np.abs(one - other).max() < most
     assert ((rounded.shot > 0.4) == (ours.shot > 0.4)).all()
-    assert {59, 109} <= {*likely_peaks(rounded.boundary)}
+    assert {39, 74} <= {*likely_peaks(rounded.boundary)}
 
 
 def likely_peaks(probability: NDArray[np.float32]) -> list[int]:
