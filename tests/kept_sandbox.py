@@ -19,6 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sandbox_nursery import sees_no_shots
+
 from curator.executor.sandbox import ImportableCode, importable_code
 from curator.executor.sandboxed_process import (
     KEPT_FAMILIES,
@@ -58,8 +60,8 @@ class KeptSandbox:
 
 
 def surroundings() -> object:
-    """What a sandbox takes from its parent when it starts: variables, folders, plug-ins."""
-    return variables(), tempfile.gettempdir(), code_now()
+    """What a sandbox takes when it starts: variables, folders, plug-ins, its shot network."""
+    return variables(), tempfile.gettempdir(), code_now(), sees_no_shots()
 
 
 def code_now() -> ImportableCode:
@@ -156,4 +158,4 @@ def _key(stage: Stage[Any, Any, Any], item: object) -> object | None:
     place = replace(source, uri=Path(source.uri).suffix, version="")
     how = stage.config.model_dump_json(), sorted(settings["_families"]), settings["_threads"]
     what = repr(replace(item, source=place, families=frozenset())), sorted(item.families)
-    return content, how, what, tuple(sorted(variables().items()))
+    return content, how, what, sees_no_shots(), tuple(sorted(variables().items()))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from still_network import StillNetwork as StillNetwork
 
 from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS
 from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
@@ -16,42 +16,10 @@ from curator.measures.overlay_text import TEXT_COLUMNS
 from curator.measures.sample_signals import SIGNALS
 from curator.media.nvdec import Nvdec
 from curator.models.text_detector import TextDetector
-from curator.models.transnet import ShotAnswers
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
 from curator.stages.analyze.measurer import AnalysisModels
-
-
-class StillStream:
-    """Sees no transition anywhere."""
-
-    cpu_s = 0.0
-
-    def __init__(self) -> None:
-        self._n_frames = 0
-
-    def push(self, frame_HWC: NDArray[np.uint8]) -> None:  # noqa: N803 - shape letters
-        """Counts a frame."""
-        assert frame_HWC.shape == (27, 48, 3)
-        self._n_frames += 1
-
-    def push_batch(self, frames_BHWC: Tensor) -> None:  # noqa: N803 - shape letters
-        """Counts frames on a device."""
-        assert frames_BHWC.shape[1:] == (27, 48, 3)
-        self._n_frames += len(frames_BHWC)
-
-    def finish(self) -> ShotAnswers:
-        """Zeros, one for each frame."""
-        return ShotAnswers(*(np.zeros(self._n_frames, np.float32) for _ in ShotAnswers._fields))
-
-
-class StillNetwork:
-    """Stands for the shot network where shots do not matter."""
-
-    def stream(self, *, in_background: bool) -> StillStream:
-        """Begins a video."""
-        return StillStream()
 
 
 def analyzed(

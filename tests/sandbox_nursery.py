@@ -38,6 +38,16 @@ INSTALLED = ("torch", "cv2", "av", "numpy", "open_clip", "curator")
 """Packages that it may import later: users' modules change from test to test."""
 REAL_STARTS = ("tests/executor/test_sandbox.py", "tests/executor/test_sandbox_start.py")
 """Files whose sandboxes start as they do for users."""
+STILL_FILMS = (
+    "tests/examples/", "tests/export/", "tests/faults/", "tests/loading/", "tests/runs/",
+    "tests/stages/caption/", "tests/stages/derive/", "tests/tools/",
+)  # fmt: skip
+"""Folders whose films are of one shot each: sandboxes have a network that sees no transition."""
+WITH_SHOTS = (
+    "tests/runs/test_media.py", "tests/runs/test_segments_run.py", "tests/runs/test_whole_run.py",
+    "tests/tools/removal/test_removal_selection.py",
+)  # fmt: skip
+"""Files in these folders whose films have shots: their sandboxes have the shot network."""
 OTHER = {"PYTHONPATH", "TMPDIR", "CUDA_MPS_PIPE_DIRECTORY"}
 """Variables that a fork can have otherwise than the nursery."""
 
@@ -71,7 +81,7 @@ class Forking:
         assert self._wire is not None
         printed, prints = os.pipe()
         status, tells = os.pipe()
-        request = pickle.dumps((list(command[4:]), dict(env)))
+        request = pickle.dumps((list(command[4:]), dict(env), sees_no_shots()))
         socket.send_fds(self._wire, [request], [*pass_fds, prints, tells])
         os.close(prints)
         os.close(tells)
@@ -94,7 +104,17 @@ class Forking:
 
 
 def _is_real() -> bool:
-    return os.environ.get("PYTEST_CURRENT_TEST", "").startswith(REAL_STARTS)
+    return _current_test().startswith(REAL_STARTS)
+
+
+def sees_no_shots() -> bool:
+    """Whether films of the test that runs are of one shot each; see `STILL_FILMS`."""
+    test = _current_test()
+    return test.startswith(STILL_FILMS) and not test.startswith(WITH_SHOTS)
+
+
+def _current_test() -> str:
+    return os.environ.get("PYTEST_CURRENT_TEST", "")
 
 
 class Forked:
@@ -132,15 +152,20 @@ def main(number: int) -> None:
     own_path = sys.path[n_given:]
     _load(MODULES)
     _make_networks()
+    sys.path.append(os.path.dirname(__file__))
+    importlib.import_module("still_network")
+    sys.path.pop()
     with socket.socket(fileno=number) as wire:
         while True:
             request, descriptors, _, _ = socket.recv_fds(wire, 1 << 20, 3)
             if not request:
                 return
-            (pipe, files, *modules), environment = pickle.loads(request)
+            (pipe, files, *modules), environment, is_still = pickle.loads(request)
             _load([name for name in modules if name.partition(".")[0] in INSTALLED])
             if os.fork() == 0:
                 wire.close()
+                if is_still:
+                    _see_no_shots()
                 _adopt(descriptors, [pipe, files, *modules], environment, own_path)
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -165,6 +190,17 @@ def _make_networks() -> None:
         make = cache(getattr(stage, name))
         setattr(stage, name, make)
         make(**settings)
+
+
+def _see_no_shots() -> None:
+    from curator.stages.analyze import stage
+
+    own = stage.ShotNetwork(**NETWORKS["ShotNetwork"]).precision
+
+    def still(*, precision: str, **_: object) -> object:
+        return sys.modules["still_network"].StillNetwork(own if precision == "auto" else precision)
+
+    stage.ShotNetwork = still  # type: ignore[assignment, misc]
 
 
 def _adopt(

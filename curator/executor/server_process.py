@@ -3,8 +3,9 @@
 This file is also the program of the keeper, a small process between worker and server. It waits for
 the end of a pipe that only the worker holds, and then ends the server and all that it started.
 `PR_SET_PDEATHSIG` reaches neither children of the server, such as the engine of vLLM, nor is it
-bound to the worker: the signal comes when the thread ends that started the child. The keeper needs
-only the standard library, so it starts in milliseconds.
+bound to the worker: the signal comes when the thread ends that started the child. The keeper is no
+child of the worker, because Ray kills a worker's children with the worker: a relay is between them.
+Both need only the standard library, so they start in milliseconds.
 """
 
 import contextlib
@@ -44,7 +45,7 @@ class ServerProcess:
         environment: All environment variables of the server.
 
     Attributes:
-        pid: Process id of the keeper, the server's parent.
+        pid: Process id of the relay, an ancestor of the server.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -133,6 +134,16 @@ def _read(output: IO[bytes], lines: deque[tuple[float, str]]) -> None:
     lines.append((time.monotonic(), rest.decode("utf-8", "replace")))
 
 
+def _relay(lifeline: int, command: Sequence[str]) -> int:
+    """Runs the keeper, and returns its exit status, or that of a shell if a signal killed it."""
+    keeper = os.fork()
+    if keeper == 0:
+        os.setpgid(0, 0)
+        os._exit(_keep(lifeline, command))
+    code = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
+    return code if code >= 0 else _FIRST_SIGNAL - code
+
+
 def _keep(lifeline: int, command: Sequence[str]) -> int:
     """Runs a server until it ends or the lifeline closes; returns the exit status of the keeper."""
     server = subprocess.Popen(command, preexec_fn=_end_with_parent, process_group=0)
@@ -154,4 +165,4 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_keep(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(_relay(int(sys.argv[1]), sys.argv[2:]))

@@ -110,7 +110,7 @@ def textured(n_frames: int, height: int, width: int) -> list[Any]:
 
 FORMS: dict[str, dict[str, Any]] = {
     "h264": {"gop": 12, "bframes": 3},
-    "hevc": {"codec": "libx265", "gop": 12, "bframes": 3},
+    "hevc": {"codec": "libx265", "gop": 12, "bframes": 3, "options": {"preset": "ultrafast"}},
     "ten bits": {"codec": "libx265", "gop": 12, "bframes": 2, "pix_fmt": "yuv420p10le"},
     "full range": {"gop": 12, "bframes": 2, "pix_fmt": "yuvj420p"},
 }

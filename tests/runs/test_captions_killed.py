@@ -118,9 +118,21 @@ def test_a_server_that_is_not_there_is_told_and_only_missed_where_something_is_a
     place.server.start(captions=True)
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("ending", "more"),
+    [
+        (signal.SIGKILL, ()),
+        (signal.SIGINT, ()),
+        pytest.param(signal.SIGKILL, ("--workers", "2"), marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, ("--workers", "2"), marks=pytest.mark.long),
+    ],
+)
 def test_a_server_of_the_run_ends_with_the_run(
-    described: Captioned, place: Captioned, tmp_path: Path, ending: signal.Signals
+    described: Captioned,
+    place: Captioned,
+    tmp_path: Path,
+    ending: signal.Signals,
+    more: tuple[str, ...],
 ) -> None:
     """Pins that a kill of the run's process alone leaves no server, and loses no reply."""
     place.forget("shards", "replies")
@@ -129,7 +141,7 @@ def test_a_server_of_the_run_ends_with_the_run(
     model = stub_folder(tmp_path / "model")
     settings = ("caption.captioner=local", "caption.server=vllm", f"caption.model={model}")
     environment = os.environ | {"PATH": f"{vllm.folder}:{os.environ['PATH']}"}
-    command = [sys.executable, "-m", "curator.cli", *place.arguments(*settings)]
+    command = [sys.executable, "-m", "curator.cli", *place.arguments(*settings), *more]
     # A shell's background jobs ignore SIGINT.
     listens = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
@@ -139,7 +151,7 @@ def test_a_server_of_the_run_ends_with_the_run(
     assert len(vllm.processes()) >= 3
     process.send_signal(ending)
     process.wait()
-    wait("the end of the server", lambda: not vllm.processes(), 8)
+    wait("the end of the server", lambda: not vllm.processes(), 20 if more else 8)
     vllm.install(captions=True)
     (vllm.folder / "journal").unlink()
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

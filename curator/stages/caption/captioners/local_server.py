@@ -156,6 +156,7 @@ class LocalCaptioner(ServerCaptioner):
                 if self._n_ends > MAX_ENDS:
                     raise self._ended(self._server)
                 self._report(f"ended with {self._server.status}; it is started again")
+                self._server.stop()
                 self._start()
             return self._server
 
