@@ -4,6 +4,7 @@ from curator.measures.claims.claim_records import (
     ClaimKind,
     Judgement,
     Measured,
+    Verdict,
     by_luma,
     by_patterns,
 )
@@ -24,34 +25,36 @@ def _of(word: str) -> tuple[str, str]:
     """Returns patterns of a word that describes the whole picture."""
     return (
         rf"{word}(?:, | and | )(?:\w+,? )?{_WHOLE}(?! (?:bulb|blue|green|red|gr[ae]y))",
-        rf"{_WHOLE} {_IS} {_VERY}{word}{_COLOURED}",
+        rf"{_WHOLE} (?:{_IS}|has|have) (?:an? )?{_VERY}{word}{_COLOURED}",
+        rf"{word} (?:overall )?(?:appearance|mood|tone|ambian?ence|exposure)",
     )
 
 
 PATTERNS = {
     "black": (
-        rf"(?:screen|frame|picture|image) {_IS} {_VERY}black(?! and)", r"black screen",
+        rf"(?:screen|frame|picture|image) {_IS} {_VERY}black(?! and)",
+        r"(?<!to a )(?<!to )(?<!from a )(?<!from )black screen",
     ),
     "dark": (*_of(_DARK), r"(?:in|into) (?:\w+ ){0,2}darkness"),
-    "dim": (*_of("dim"), r"(?:dimly|poorly)[- ]lit", r"low[- ]light"),
+    "dim": (*_of("dim"), r"(?:dimly|poorly)[- ]lit", r"low[- ]light", r"(?:low|little) (?:overall )?(?:brightness|light)"),
     "bright": (
         *_of(_BRIGHT), r"bright(?:ly)?[- ]lit", r"well[- ]lit", r"over-?exposed",
-        r"(?:bathed|flooded) in (?:\w+ )?light",
+        r"(?:bathed|flooded) in (?:\w+ )?light", r"high (?:overall )?brightness",
     ),
 }  # fmt: skip
 _BOUNDS = {
-    "black": ((0.0, 0.03), (0.0, 0.15)),
-    "dark": ((0.0, 0.2), (0.0, 0.4)),
-    "dim": ((0.0, 0.35), (0.0, 0.5)),
-    "bright": ((0.5, 1.0), (0.25, 1.0)),
+    "black": ((0.0, 0.03), (0.0, 0.15), Verdict.UNKNOWN),
+    "dark": ((0.0, 0.2), (0.0, 0.4), Verdict.CONFIRMED),
+    "dim": ((0.0, 0.35), (0.0, 0.5), Verdict.CONFIRMED),
+    "bright": ((0.5, 1.0), (0.25, 1.0), Verdict.CONTRADICTED),
 }
-"""Luma that confirms a word, and luma outside which it is contradicted."""
+"""Luma that confirms a word, luma outside which it is contradicted, and the verdict about a picture
+that is mostly dark."""
 
 
 def judge(value: str, measured: Measured) -> Judgement:
-    """Judges by the mean luma over all frames."""
-    confirms, allows = _BOUNDS[value]
-    return by_luma(measured, confirms, allows)
+    """Judges by the mean luma over all frames, and by the share of dark pixels."""
+    return by_luma(measured, *_BOUNDS[value])
 
 
 KIND = ClaimKind(

@@ -37,12 +37,14 @@ _LEFT, _RIGHT = r"(?:left|leftwards?)", r"(?:right|rightwards?)"
 _UP, _DOWN = r"(?:up|upwards?|skyward)", r"(?:down|downwards?)"
 _TURN = r"(?:pans?|panned|panning|sweeps?|sweeping|swings?|swinging)"
 _GOES = (
-    r"(?:moves?|moving|glides?|gliding|drifts?|drifting|slides?|sliding|trucks?|tracks?|tracking|"
-    r"travels?|shifts?|turns?)"
+    r"(?:moves?|moving|glides?|gliding|drifts?|drifting|slides?|sliding|tracks?|tracking|travels?|"
+    r"shifts?|turns?|turning|trucks?(?= (?:left|right|along|in|out|forwards?|backwards?)\b)|"
+    r"rotat(?:es?|ing)(?= (?:to|left|right|up|down)))"
 )
 _TO_RIGHT = r"(?:from )?(?:the )?left to (?:the )?right"
 _TO_LEFT = r"(?:from )?(?:the )?right to (?:the )?left"
 _TO = r"(?:[\w' -]{0,40}?\b(?<!on the )(?<!at the )(?<!on his )(?<!on her )(?<!his )(?<!her ))"
+_PANS = r"(?:pan|panning|tilt|tilting)"
 _LY = r"(?:\w+ly )?(?:back )?"
 _GO_IN = r"(?:push(?:es|ing)?|doll(?:y|ies|ying)|mov(?:es?|ing))"
 _GO_OUT = r"(?:pull(?:s|ing)?|doll(?:y|ies|ying)|mov(?:es?|ing))"
@@ -53,7 +55,9 @@ _STILL = (
 _VERBS = compiled({
     "static": (
         r"(?:is|are|remains?|stays?|stands?|stood|holds?|held|kept)(?: \w+ly)? " + _STILL,
-        r"holds? still", r"never (?:moves|changes)",
+        r"holds? still", r"never (?:moves|changes)", r"(?:remains?|stays?|is) (?:constant|unchanged)",
+        r"(?:maintains?|keeps?|holds?) (?:a|an|the same) (?:\w+ )?(?:position|framing|angle|view)",
+        r"(?:movement|motion) is (?:none|absent|zero)", r"does not (?:change|shift)",
     ),
     "pan_right": (
         rf"(?:{_TURN}|{_GOES})[\w' -]{{0,30}}? {_TO_RIGHT}",
@@ -62,9 +66,9 @@ _VERBS = compiled({
     "pan_left": (
         rf"(?:{_TURN}|{_GOES})[\w' -]{{0,30}}? {_TO_LEFT}", rf"{_TURN}{_TO}{_LEFT}",
     ),
-    "tilt_up": (rf"(?:{_TURN}|tilts?|tilted|tilting) {_LY}{_UP}",),
-    "tilt_down": (rf"(?:{_TURN}|tilts?|tilted|tilting) {_LY}{_DOWN}",),
-    "zoom_in": (rf"(?:zooms?|zoomed|zooming) {_LY}in",),
+    "tilt_up": (rf"(?:{_TURN}|tilts?|tilted|tilting) {_LY}{_UP}", rf"{_UP} {_PANS}"),
+    "tilt_down": (rf"(?:{_TURN}|tilts?|tilted|tilting) {_LY}{_DOWN}", rf"{_DOWN} {_PANS}"),
+    "zoom_in": (rf"(?:zooms?|zoomed|zooming) {_LY}in(?:to)?",),
     "zoom_out": (rf"(?:zooms?|zoomed|zooming) {_LY}out",),
     "go_in": (rf"{_GO_IN} {_LY}(?:in|forwards?|closer|toward\w*)",),
     "go_out": (rf"{_GO_OUT} (?:\w+ly )?(?:back(?:wards?)?|out|away)",),
@@ -78,20 +82,27 @@ _VERBS = compiled({
     "go_down": (rf"{_GOES} {_LY}{_DOWN}", r"descends", r"cranes down", r"lowers"),
     "shake": (r"shakes?", r"shaking", r"wobbles?", r"trembles?", r"is (?:shaky|unsteady)"),
     "pan": (_TURN,),
-    "moves": (_GOES, r"flies|flying|follows?|following|orbits?|circles?|rotates|tilts"),
+    "moves": (_GOES, r"flies|flying|follows?|following|orbits?|rotates|tilts?", r"zooms?",
+              r"circles? (?:around|the|him|her|it|them)"),
 })  # fmt: skip
 _OF = r"(?:a|an|the|slow|smooth|gradual|quick|fast|steady|slight|gentle|with|in)"
 _CAMERA = r"(?:camera|shot|view|viewpoint|webcam|frame|framing|take)"
+_TAG = r"(?:\A|(?<=, ))(?:slow |smooth |gentle |steady )?"
+"""Begin of a tag; verbs of longer sentences have a subject."""
 _FIXED = r"(?:static|fixed|stationary|immobile|still|tripod|locked[- ](?:off|down)|motionless)"
 _NOUNS = compiled({
     "static": (rf"{_FIXED}(?:,? \w+[- ]?\w*)? {_CAMERA}", r"(?:on|from) a tripod"),
     "shake": (r"(?:hand-?held|shaky) (?:camera|shot|footage|video|shots)",),
     "pan_left": (rf"{_LEFT} pan", rf"pan(?:ning shot)? (?:to(?:ward)? the )?{_LEFT}"),
     "pan_right": (rf"{_RIGHT} pan", rf"pan(?:ning shot)? (?:to(?:ward)? the )?{_RIGHT}"),
-    "tilt_up": (rf"{_UP} tilt", rf"{_OF} tilt {_UP}"),
-    "tilt_down": (rf"{_DOWN} tilt", rf"{_OF} tilt {_DOWN}"),
-    "zoom_in": (rf"{_OF} (?:\w+ )?(?:zoom|push|dolly)[- ]in",),
-    "zoom_out": (rf"{_OF} (?:\w+ )?(?:zoom[- ]out|pull[- ]back|dolly[- ]out)",),
+    "tilt_up": (rf"{_UP} tilt", rf"{_OF} tilt {_UP}", rf"{_TAG}tilt(?:ing)? {_UP}"),
+    "tilt_down": (rf"{_DOWN} tilt", rf"{_OF} tilt {_DOWN}", rf"{_TAG}tilt(?:ing)? {_DOWN}"),
+    "zoom_in": (
+        rf"{_OF} (?:\w+ )?(?:zoom|push|dolly)[- ]in", rf"{_TAG}zoom(?:ing)?[- ]in",
+    ),
+    "zoom_out": (
+        rf"{_OF} (?:\w+ )?(?:zoom[- ]out|pull[- ]back|dolly[- ]out)", rf"{_TAG}zoom(?:ing)?[- ]out",
+    ),
     "moves": (r"camera (?:motion|movement|movements)",),
 })  # fmt: skip
 
@@ -177,8 +188,12 @@ _MOVES = frozenset({*SIGNAL, "roll", "shaky"})
 _TAGS = frozenset({*_MOVES, "handheld", "camera_static"})
 _MOST_MOVING = 0.06
 """Median speed of the camera, in short sides/s, above which it does not stand still."""
-_LEAST_SHARE = 0.6
-"""Median share of the picture that follows the camera, below which nothing contradicts."""
+_LEAST_SHARE, _LEAST_OF_MOVING = 0.6, 0.4
+"""Median share of the picture that follows the camera, below which nothing contradicts: for a
+camera that is measured as still, since what stands out in the picture may be still while the camera
+follows it, and for one that moves."""
+_HARDLY = 0.75
+"""Multiple of a movement's least rate that no two samples reach where the movement never is."""
 
 
 def rates(measured: Measured, move: str) -> NDArray[np.float64]:
@@ -197,8 +212,9 @@ def judge(value: str, measured: Measured) -> Judgement:
         f"camera {', '.join(sorted(tags)) or 'without a clear movement'}, {speed:.3f} short sides/s"
     )
     verdict = _verdict(value, measured, frozenset(tags), speed)
-    if verdict is Verdict.CONTRADICTED and share < _LEAST_SHARE:
-        verdict = Verdict.UNKNOWN
+    is_directed = value not in ("static", "shake") and bool(tags & frozenset(SIGNAL))
+    if share < (_LEAST_OF_MOVING if is_directed else _LEAST_SHARE):
+        verdict = Verdict.UNKNOWN if verdict is Verdict.CONTRADICTED else verdict
     return Judgement(verdict, words)
 
 
@@ -245,7 +261,7 @@ def _never(measured: Measured, move: str) -> bool:
     if len(values) < 2 or known.mean() < 0.7:
         return False
     pairs = (values[known][1:] + values[known][:-1]) / 2
-    return bool(len(pairs)) and float(pairs.max()) < 0.5
+    return bool(len(pairs)) and float(pairs.max()) < _HARDLY
 
 
 KIND = ClaimKind(

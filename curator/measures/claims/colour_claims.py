@@ -28,16 +28,21 @@ _AREA = (
     r"(?:surface|screen|page|sky|field|floor|wall|table|"
     r"lawn|grass|slide|canvas|ground|road|water|sea)"
 )
+_GROUND = r"(?:background|backdrop)"
 _NOT_PAIR = r"(?! and )(?! or )(?<!and )(?<!or )"
 
 
 def _patterns(words: str) -> tuple[str, ...]:
     word = rf"(?<!-){_NOT_PAIR}{_ADJECTIVE}(?:{words})(?![\w-])"
     return (
-        rf"{word} (?:\w+ )?(?:background|backdrop)", rf"(?:background|backdrop) (?:is|was) {word}",
-        rf"mostly {word}", rf"dominant colou?r is {word}", rf"dominated by {word}",
-        rf"{_PICTURE} is (?:mostly |almost entirely |all )?{word}(?! and)",
-        rf"{word} {_AREA}", rf"(?:sky|surface) is {word}",
+        rf"{word} (?:[\w-]+ ){{0,2}}?{_GROUND}",
+        rf"{_GROUND} (?:colou?r )?(?:is|was|has|have|appears|features|consists of|made of) "
+        rf"(?:\w+ ){{0,3}}?{word}(?! \w*(?:shirt|dress|car|letters|text|circles?|squares?))",
+        rf"{_GROUND} (?:[\w-]+ ){{0,5}}?of {word}", rf"mostly {word}",
+        rf"dominant colou?r is {word}", rf"dominated by (?:an? )?(?:\w+ )?{word}",
+        rf"(?:colou?r|hue|tone|palette) of the {_PICTURE} is {word}",
+        rf"{_PICTURE} is (?:mostly |almost entirely |all |predominantly )?{word}(?! and)",
+        rf"{word} (?:[\w-]+ )?{_AREA}", rf"(?:sky|surface) is {word}",
         rf"{word} \w+ fills the (?:frame|picture|screen)", rf"on (?:a )?{word}(?=\W*\Z|,)",
     )  # fmt: skip
 
@@ -49,6 +54,7 @@ _PATTERNED = (
 PATTERNS = {
     "monochrome": (
         rf"black[- ]and[- ]white{_PATTERNED}", r"monochrom\w+", r"gr[ae]y-?scale", r"no colou?r",
+        r"shades of gr[ae]y",
     ),
     "colourful": (
         r"colou?rful (?:footage|clip|video|scene|picture|image|animation)",

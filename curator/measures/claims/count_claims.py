@@ -21,7 +21,8 @@ _SHAPES = (
     r"balloons?|sprites?|diamonds?|blobs?)"
 )
 PATTERN = re.compile(
-    rf"\b(?P<number>{NUMBER}) (?:(?:small|large|big|bright|solid|identical|round|tiny) )*"
+    rf"\b(?P<number>{NUMBER}) "
+    r"(?:(?:small|large|big|bright|solid|identical|round|tiny|distinct|separate|perfect),? )*"
     rf"(?P<colour>{COLOUR}) {_SHAPES}\b"
 )
 _LEAST_PX, _LEAST_SHARE = 12, 0.2

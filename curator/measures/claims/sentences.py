@@ -1,7 +1,7 @@
 """Sentences of captions: quotations, negations, hedges and clauses, for English.
 
 A caption may be a text, a JSON value, or JSON as text. Fields of JSON become sentences with the
-name of their field.
+name of their field, and a few words in a field read as "name of the field is words".
 """
 
 import json
@@ -16,14 +16,20 @@ _QUOTED = re.compile(
 )
 _END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bvs\.)[\"\u201d\u2019']?\s+|\n+")
 _BREAK = re.compile(
-    r"[,;:()]|(?<= )[\u2013\u2014-](?= )|\b(?:and|but|while|whereas|as|when|before|after|until|"
-    r"then|because|although|though|so that)\b"
+    r",(?!(?: \w+,)* \w+,? n?or\b)|[;:()]|(?<= )[\u2013\u2014-](?= )|"
+    r"\b(?:and|but|while|whereas|as|when|before|after|until|then|because|although|though|so that)\b"
 )
 """Where a clause may end, so that a negation before it does not count after it."""
 _NOT = re.compile(
     r"\b(?:no|not|never|without|neither|nor|lacks?|lacking|cannot|hardly|free of|devoid of|"
     r"absence of|nothing|none|(?:is|are|do|does|did|has|have|was|were|can|could|wo)n['\u2019]t)\b"
 )
+_NOT_BEYOND = re.compile(
+    r"\b(?:no|without|lack(?:s|ing)|(?:free|devoid|absence) of)"
+    r"(?: (?!(?:is|are|was|were|has|have|can)\b)[\w-]+)+? "
+    r"(?:on|against|under|over|before|with|at)\b"
+)
+"""Nouns that a caption denies, up to a preposition: what follows it is not denied."""
 _NOT_REALLY = re.compile(r"\b(?:not only|no doubt|not just|no longer|no less|no one|nothing but)\b")
 _NOT_AFTER = re.compile(
     r"^[\w' -]{0,24}?\b(?:(?:is|are|was|were)(?: not|n['\u2019]t| absent| missing)\b(?! only| just)"
@@ -31,7 +37,8 @@ _NOT_AFTER = re.compile(
 )
 _HEDGE = re.compile(
     r"\b(?:might|may|could|would|possibly|perhaps|maybe|probably|presumably|likely|seems?|seemingly|"
-    r"appears? to|apparently|as if|as though|suggest\w*|impl(?:y|ies|ying)|if|whether|either|"
+    r"appears? to(?! (?:be|have been) (?:filmed|shot|recorded))|apparently|as if|as though|"
+    r"suggest\w*|impl(?:y|ies|ying)|if|whether|either|"
     r"rather than|instead of|unlike|less|more|almost as|reminiscent of|resembl\w+|"
     r"un(?:clear|certain)|dreams? of|imagin\w+|wants? to|about to|tr(?:y|ies) to)\b"
 )
@@ -40,8 +47,14 @@ _COMMON = frozenset({
     "its", "there", "this", "that", "from", "by", "as", "while", "not", "into", "over", "his",
     "her", "their", "without", "for", "has", "was",
 })  # fmt: skip
+_FOREIGN = frozenset({
+    "de", "la", "le", "les", "el", "los", "las", "una", "des", "du", "et", "est", "der", "das",
+    "und", "ist", "ein", "eine", "il", "di", "che", "della", "uma", "em", "het", "een", "och",
+    "ett", "ve", "bir", "yang",
+})  # fmt: skip
+"""Common words of other languages in Latin script."""
 _LEAST_ENGLISH = 0.12
-_FEW_WORDS = 4
+_FEW_WORDS_OF_FIELD = 8
 _MAX_DEPTH = 6
 
 
@@ -68,7 +81,7 @@ class Sentence:
     def is_negated(self, start: int, end: int) -> bool:
         """Returns whether the clause denies what some of its characters say."""
         first, last = self.clause(start, end)
-        before = _NOT_REALLY.sub(" ", self.plain[first:start])
+        before = _NOT_BEYOND.sub(" ", _NOT_REALLY.sub(" ", self.plain[first:start]))
         is_after = _NOT_AFTER.search(self.plain[end:last]) is not None
         return (len(_NOT.findall(before)) + is_after) % 2 == 1
 
@@ -87,6 +100,8 @@ def sentences_of(caption: object, field: str = "", depth: int = 0) -> Iterator[S
         if (value := _json(caption)) is not None:
             yield from sentences_of(value, field, depth + 1)
         elif is_english(caption):
+            if field and len(caption.split()) <= _FEW_WORDS_OF_FIELD:
+                caption = f"{re.sub(r'[._]+', ' ', field)} is {caption}"
             for text in _END.split(caption):
                 if text.strip():
                     yield Sentence(text, _plain(text), field)
@@ -100,13 +115,16 @@ def sentences_of(caption: object, field: str = "", depth: int = 0) -> Iterator[S
 
 
 def is_english(text: str) -> bool:
-    """Returns whether a text looks English, by its most common words; few words always do."""
+    """Returns whether a text looks English, by the most common words of languages.
+
+    Texts without common words, such as lists of tags, are English unless they have common words of
+    other languages.
+    """
     words = re.findall(r"[^\W\d_]+", text.lower())
     if sum(word.isascii() for word in words) < 0.8 * len(words):
         return False
-    if len(words) <= _FEW_WORDS:
-        return True
-    return sum(word in _COMMON for word in words) >= _LEAST_ENGLISH * len(words)
+    n_common = sum(word in _COMMON for word in words)
+    return n_common >= _LEAST_ENGLISH * len(words) or _FOREIGN.isdisjoint(words)
 
 
 def _json(text: str) -> Any:  # noqa: ANN401 - any value of JSON
