@@ -36,7 +36,10 @@ PATTERNS = {
         r"(?<!to a )(?<!to )(?<!from a )(?<!from )black screen",
     ),
     "dark": (*_of(_DARK), r"(?:in|into) (?:\w+ ){0,2}darkness"),
-    "dim": (*_of("dim"), r"(?:dimly|poorly)[- ]lit", r"low[- ]light", r"(?:low|little) (?:overall )?(?:brightness|light)"),
+    "dim": (
+        *_of("dim"), r"(?:dimly|poorly)[- ]lit", r"low[- ]light",
+        r"(?:low|little) (?:overall )?(?:brightness|light)",
+    ),
     "bright": (
         *_of(_BRIGHT), r"bright(?:ly)?[- ]lit", r"well[- ]lit", r"over-?exposed",
         r"(?:bathed|flooded) in (?:\w+ )?light", r"high (?:overall )?brightness",

@@ -26,12 +26,16 @@ _SUBJECT = re.compile(
     r"(?<!\bat )(?<!\bto )(?<!\btoward )(?<!\btowards )(?<!\bwith )(?<!\bof )(?<!\binto )(?<!\bby )"
     r"\b(?:the|a|an|our|its|this) (?:(?!of\b|at\b|in\b|on\b|to\b)[\w-]+ ){0,2}?"
     r"(?:camera|viewpoint|lens|perspective|framing|view|shot|frame|webcam|image)(?:'s)?\b"
-    r"|^camera\b"
+    r"|^camera\b|\bwith (?:the|a|its) (?:\w+ )?camera\b"
 )
 _INHERITS = re.compile(
     r"^\W*(?:(?:and|but|then|while|before|after|afterwards?|later|finally|next|as|when|first|slowly|"
     r"gradually|also|it|\w+ly)\b\W*)*"
 )
+_SHOWS = re.compile(
+    r"\b(?:show|captur|film|reveal|record|display|focus)(?:s|es|ed|ing|e)?\b(?! (?:by|while)\b)"
+)
+"""Verbs after which the movements in a clause are those of what the camera shows."""
 _FIELD = re.compile(r"camera|cinematograph|shot_(?:type|motion)|movement")
 _LEFT, _RIGHT = r"(?:left|leftwards?)", r"(?:right|rightwards?)"
 _UP, _DOWN = r"(?:up|upwards?|skyward)", r"(?:down|downwards?)"
@@ -54,8 +58,10 @@ _STILL = (
 )
 _VERBS = compiled({
     "static": (
-        r"(?:is|are|remains?|stays?|stands?|stood|holds?|held|kept)(?: \w+ly)? " + _STILL,
-        r"holds? still", r"never (?:moves|changes)", r"(?:remains?|stays?|is) (?:constant|unchanged)",
+        r"(?:is|are|remain(?:s|ing)?|stay(?:s|ing)?|stands?|stood|holds?|held|kept)(?: \w+ly)? "
+        + _STILL,
+        r"holds? still", r"never (?:moves|changes)",
+        r"(?:remains?|stays?|is) (?:constant|unchanged)",
         r"(?:maintains?|keeps?|holds?) (?:a|an|the same) (?:\w+ )?(?:position|framing|angle|view)",
         r"(?:movement|motion) is (?:none|absent|zero)", r"does not (?:change|shift)",
     ),
@@ -81,8 +87,8 @@ _VERBS = compiled({
     "go_up": (rf"{_GOES} {_LY}{_UP}", r"rises", r"ascends", r"cranes up"),
     "go_down": (rf"{_GOES} {_LY}{_DOWN}", r"descends", r"cranes down", r"lowers"),
     "shake": (r"shakes?", r"shaking", r"wobbles?", r"trembles?", r"is (?:shaky|unsteady)"),
-    "pan": (_TURN,),
-    "moves": (_GOES, r"flies|flying|follows?|following|orbits?|rotates|tilts?", r"zooms?",
+    "pan": (_TURN,), "tilt": (r"tilts?|tilting",), "zoom": (r"zooms?|zooming",),
+    "moves": (_GOES, r"flies|flying|follows?|following|orbits?|rotates",
               r"circles? (?:around|the|him|her|it|them)"),
 })  # fmt: skip
 _OF = r"(?:a|an|the|slow|smooth|gradual|quick|fast|steady|slight|gentle|with|in)"
@@ -103,7 +109,7 @@ _NOUNS = compiled({
     "zoom_out": (
         rf"{_OF} (?:\w+ )?(?:zoom[- ]out|pull[- ]back|dolly[- ]out)", rf"{_TAG}zoom(?:ing)?[- ]out",
     ),
-    "moves": (r"camera (?:motion|movement|movements)",),
+    "moves": (r"camera (?:motion|movements?)(?! is)",),
 })  # fmt: skip
 
 
@@ -142,7 +148,8 @@ def _spans_of_camera(sentence: Sentence) -> Iterator[tuple[int, int]]:
         clause = sentence.plain[position:last]
         subject = _SUBJECT.search(clause)
         if subject is not None:
-            yield position + subject.end(), last
+            shows = _SHOWS.search(sentence.plain, position + subject.end(), last)
+            yield position + subject.end(), shows.start() if shows else last
             is_camera = True
         elif is_camera and _starts_with_verb(clause):
             yield position, last
@@ -184,6 +191,10 @@ ALONG = {
     "go_up": "tilt_up", "go_down": "tilt_down",
 }  # fmt: skip
 """The movement of the picture that a camera's travel causes; parallax may hide it."""
+_EITHER = {
+    "pan": ("pan_left", "pan_right"), "tilt": ("tilt_up", "tilt_down"),
+    "zoom": ("zoom_in", "zoom_out"),
+}  # fmt: skip
 _MOVES = frozenset({*SIGNAL, "roll", "shaky"})
 _TAGS = frozenset({*_MOVES, "handheld", "camera_static"})
 _MOST_MOVING = 0.06
@@ -230,9 +241,8 @@ def _verdict(value: str, measured: Measured, tags: frozenset[str], speed: float)
         if tags & wanted or (value == "moves" and speed > _MOST_MOVING):
             return Verdict.CONFIRMED
         return Verdict.CONTRADICTED if is_static else Verdict.UNKNOWN
-    if value == "pan":
-        sides = (_verdict(side, measured, tags, speed) for side in ("pan_left", "pan_right"))
-        found = set(sides)
+    if value in _EITHER:
+        found = {_verdict(side, measured, tags, speed) for side in _EITHER[value]}
         return next(
             (v for v in (Verdict.CONFIRMED, Verdict.UNKNOWN) if v in found), Verdict.CONTRADICTED
         )

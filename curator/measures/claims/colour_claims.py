@@ -32,8 +32,12 @@ _GROUND = r"(?:background|backdrop)"
 _NOT_PAIR = r"(?! and )(?! or )(?<!and )(?<!or )"
 
 
-def _patterns(words: str) -> tuple[str, ...]:
-    word = rf"(?<!-){_NOT_PAIR}{_ADJECTIVE}(?:{words})(?![\w-])"
+def _word(words: str) -> str:
+    return rf"(?<!-){_NOT_PAIR}{_ADJECTIVE}(?:{words})(?![\w-])"
+
+
+def _of_most(words: str) -> tuple[str, ...]:
+    word = _word(words)
     return (
         rf"{word} (?:[\w-]+ ){{0,2}}?{_GROUND}",
         rf"{_GROUND} (?:colou?r )?(?:is|was|has|have|appears|features|consists of|made of) "
@@ -42,8 +46,15 @@ def _patterns(words: str) -> tuple[str, ...]:
         rf"dominant colou?r is {word}", rf"dominated by (?:an? )?(?:\w+ )?{word}",
         rf"(?:colou?r|hue|tone|palette) of the {_PICTURE} is {word}",
         rf"{_PICTURE} is (?:mostly |almost entirely |all |predominantly )?{word}(?! and)",
+        rf"{word} \w+ fills the (?:frame|picture|screen)",
+    )  # fmt: skip
+
+
+def _of_area(words: str) -> tuple[str, ...]:
+    word = _word(words)
+    return (
         rf"{word} (?:[\w-]+ )?{_AREA}", rf"(?:sky|surface) is {word}",
-        rf"{word} \w+ fills the (?:frame|picture|screen)", rf"on (?:a )?{word}(?=\W*\Z|,)",
+        rf"on (?:a )?{word}(?=\W*\Z|,)",
     )  # fmt: skip
 
 
@@ -60,7 +71,8 @@ PATTERNS = {
         r"colou?rful (?:footage|clip|video|scene|picture|image|animation)",
         r"in (?:full|vivid|bright) colou?rs?",
     ),
-    **{name: _patterns(words) for name, words in _NAMES.items()},
+    **{f"mostly {name}": _of_most(words) for name, words in _NAMES.items()},
+    **{name: _of_area(words) for name, words in _NAMES.items()},
 }  # fmt: skip
 _STRICT = {
     "red": [((0, 8), (110, 255), (70, 255)), ((172, 180), (110, 255), (70, 255))],
@@ -76,6 +88,8 @@ _STRICT = {
     "white": [((0, 180), (0, 35), (205, 255))],
 }
 """Ranges of hue, saturation and value in which a pixel has a colour beyond doubt."""
+_LEAST = (0.06, 0.2)
+"""Share of pixels that may have the colour below which it is no area, and fills no picture."""
 _WIDER = np.array([[8, 8], [45, 45], [60, 60]])
 """How far a range extends on both sides where people may still use the word."""
 
@@ -115,10 +129,12 @@ def judge(value: str, measured: Measured) -> Judgement:
         grey = _of(weak <= 0.02, share >= 0.1)
         words = f"{share:.0%} of the picture in colour"
         return Judgement(grey if value == "monochrome" else grey.negated(), words)
-    sure = float(np.mean([has_colour(picture, value).mean() for picture in pictures]))
-    maybe = float(np.mean([has_colour(p, value, is_wide=True).mean() for p in pictures]))
+    name = value.split()[-1]
+    sure = float(np.mean([has_colour(picture, name).mean() for picture in pictures]))
+    maybe = float(np.mean([has_colour(p, name, is_wide=True).mean() for p in pictures]))
     return Judgement(
-        _of(sure >= 0.3, maybe < 0.06), f"{value} on {sure:.0%} of the picture, {maybe:.0%} perhaps"
+        _of(sure >= 0.3, maybe < _LEAST[value != name]),
+        f"{name} on {sure:.0%} of the picture, {maybe:.0%} perhaps",
     )
 
 

@@ -35,9 +35,7 @@ is mostly dark."""
 
 
 def judge(value: str, measured: Measured) -> Judgement:
-    """Judges by luma and the share of dark pixels: streets at night with many lights measure about
-    0.25.
-    """
+    """Judges by luma, about 0.25 for streets at night, and by the share of dark pixels."""
     return by_luma(measured, *_BOUNDS[value])
 
 

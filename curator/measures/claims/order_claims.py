@@ -65,11 +65,14 @@ def _fade(value: str, measured: Measured) -> Judgement:
     if not len(luma):
         return UNMEASURED
     n_end = max(1, round(len(luma) * min(1.0, _AT_END_S / max(measured.seconds, 1e-9))))
-    ends = luma[:n_end] if value == "fade_in" else luma[-n_end:]
+    middle = len(luma) // 2
+    ends, half = (
+        (luma[:n_end], luma[: middle + 1]) if value == "fade_in" else (luma[-n_end:], luma[middle:])
+    )
     verdict = Verdict.UNKNOWN
     if ends.min() <= _BLACK < _SEEN <= luma.max():
         verdict = Verdict.CONFIRMED
-    elif ends.min() > max(_BLACK, 0.7 * float(np.median(luma))):
+    elif ends.min() > max(_BLACK, 0.7 * float(np.median(half))):
         verdict = Verdict.CONTRADICTED
     where = "first" if value == "fade_in" else "last"
     return Judgement(

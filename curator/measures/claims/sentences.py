@@ -39,8 +39,8 @@ _HEDGE = re.compile(
     r"\b(?:might|may|could|would|possibly|perhaps|maybe|probably|presumably|likely|seems?|seemingly|"
     r"appears? to(?! (?:be|have been) (?:filmed|shot|recorded))|apparently|as if|as though|"
     r"suggest\w*|impl(?:y|ies|ying)|if|whether|either|"
-    r"rather than|instead of|unlike|less|more|almost as|reminiscent of|resembl\w+|"
-    r"un(?:clear|certain)|dreams? of|imagin\w+|wants? to|about to|tr(?:y|ies) to)\b"
+    r"rather than|instead of|unlike|(?:less|more) (?:than|like|or)|almost as|reminiscent of|"
+    r"resembl\w+|un(?:clear|certain)|dreams? of|imagin\w+|wants? to|about to|tr(?:y|ies) to)\b"
 )
 _COMMON = frozenset({
     "the", "a", "an", "is", "are", "of", "in", "and", "on", "with", "to", "at", "no", "it",
@@ -74,7 +74,7 @@ class Sentence:
 
     def clause(self, start: int, end: int) -> tuple[int, int]:
         """Returns the clause around some characters."""
-        begins = [m.end() for m in _BREAK.finditer(self.plain, 0, start)]
+        begins = [m.end() for m in _BREAK.finditer(self.plain) if m.end() <= start]
         following = _BREAK.search(self.plain, end)
         return begins[-1] if begins else 0, following.start() if following else len(self.plain)
 

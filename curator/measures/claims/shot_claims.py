@@ -18,7 +18,7 @@ _CHANGES = r"(?:cuts|switches|jumps|transitions)"
 _NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight")
 _OTHER = r"(?:(?:different|distinct|separate) )?"
 PATTERNS = {
-    "1": (
+    "single": (
         rf"{_ONE}[-, ]+(?:\w+[-, ]+){{0,2}}?(?:shot|take)", r"unedited",
         r"(?:sequence|footage|video|clip) is continuous",
     ),
@@ -39,6 +39,7 @@ _BLACK, _APPEARED = 0.04, 0.9
 """Luma of black, and share of the usual luma from which a fade has ended."""
 _EDGE_FRAMES = 3
 """Frames at both ends of a clip in which a boundary is that of the clip."""
+_N_CUTS = {"single": 0} | {str(n): n - 1 for n in range(2, 9)}
 _MANY = 1000
 _SURE, _DOUBTFUL = 0.6, 0.1
 """Probabilities from which a boundary is a cut, and above which it may be one."""
@@ -55,7 +56,7 @@ def judge(value: str, measured: Measured) -> Judgement:
     else:
         return UNMEASURED
     words = f"{sure} cuts" if sure == most else f"{sure} to {most} cuts"
-    least, largest = (1, _MANY) if value == "cut" else (int(value) - 1,) * 2
+    least, largest = (1, _MANY) if value == "cut" else (_N_CUTS[value],) * 2
     if sure >= least and most <= largest:
         return Judgement(Verdict.CONFIRMED, words)
     is_impossible = most < least or sure > largest

@@ -85,8 +85,8 @@ def test_other_words_are_no_claims(caption: str) -> None:
         ("The scene has no cuts.", "shots", "not cut", "confirmed"),
         ("The video cuts to a close-up.", "shots", "cut", "contradicted"),
         ("The clip fades in from black.", "order", "fade_in", "contradicted"),
-        ("Balls on a blue background.", "colour", "blue", "confirmed"),
-        ("Balls on a bright yellow background.", "colour", "yellow", "contradicted"),
+        ("Balls on a blue background.", "colour", "mostly blue", "confirmed"),
+        ("Balls on a bright yellow background.", "colour", "mostly yellow", "contradicted"),
         ("The clip is black and white.", "colour", "monochrome", "contradicted"),
         ("There are three red balls.", "count", "3 red", "confirmed"),
         ("There are five red balls.", "count", "5 red", "contradicted"),
@@ -171,7 +171,7 @@ def test_support_counts_confirmed_and_contradicted_claims() -> None:
     assert support_of(claims) == (pytest.approx(2 / 3), 1)
     assert claims[1].to_json() == {
         "kind": "daytime", "text": "It is night", "value": "night", "verdict": "contradicted",
-        "measured": "luma 0.45",
+        "measured": "luma 0.45, 0% of the picture dark",
     }  # fmt: skip
 
 
