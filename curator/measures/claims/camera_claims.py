@@ -33,9 +33,10 @@ _INHERITS = re.compile(
     r"gradually|also|it|\w+ly)\b\W*)*"
 )
 _SHOWS = re.compile(
-    r"\b(?:show|captur|film|reveal|record|display|focus)(?:s|es|ed|ing|e)?\b(?! (?:by|while)\b)"
+    r"\b(?<!\bis )(?<!\bare )(?:show|captur|film|reveal|record|display|focus)(?:s|es|ed|ing|e)?\b"
+    r"|\b(?:who|which|whose)\b"
 )
-"""Verbs after which the movements in a clause are those of what the camera shows."""
+"""Words after which the movements in a clause are those of what the camera shows."""
 _FIELD = re.compile(r"camera|cinematograph|shot_(?:type|motion)|movement")
 _LEFT, _RIGHT = r"(?:left|leftwards?)", r"(?:right|rightwards?)"
 _UP, _DOWN = r"(?:up|upwards?|skyward)", r"(?:down|downwards?)"
@@ -43,25 +44,30 @@ _TURN = r"(?:pans?|panned|panning|sweeps?|sweeping|swings?|swinging)"
 _GOES = (
     r"(?:moves?|moving|glides?|gliding|drifts?|drifting|slides?|sliding|tracks?|tracking|travels?|"
     r"shifts?|turns?|turning|trucks?(?= (?:left|right|along|in|out|forwards?|backwards?)\b)|"
-    r"rotat(?:es?|ing)(?= (?:to|left|right|up|down)))"
+    r"(?:rotat|turn)(?:es?|ed|ing)(?= (?:to|left|right|up|down)))"
 )
 _TO_RIGHT = r"(?:from )?(?:the )?left to (?:the )?right"
 _TO_LEFT = r"(?:from )?(?:the )?right to (?:the )?left"
 _TO = r"(?:[\w' -]{0,40}?\b(?<!on the )(?<!at the )(?<!on his )(?<!on her )(?<!his )(?<!her ))"
 _PANS = r"(?:pan|panning|tilt|tilting)"
 _LY = r"(?:\w+ly )?(?:back )?"
-_GO_IN = r"(?:push(?:es|ing)?|doll(?:y|ies|ying)|mov(?:es?|ing))"
-_GO_OUT = r"(?:pull(?:s|ing)?|doll(?:y|ies|ying)|mov(?:es?|ing))"
+_GO_IN = r"(?:push(?:es|ed|ing)?|doll(?:y|ies|ying)|mov(?:es?|ing))"
+_GO_OUT = r"(?:pull(?:s|ed|ing)?|doll(?:y|ies|ying)|mov(?:es?|ing))"
 _STILL = (
     r"(?:static|still|stationary|fixed|steady|motionless|immobile|unmoving|locked|in place|"
     r"locked[- ](?:off|down)|mounted|held steady)"
+)
+_SAME_PLACE = (
+    r"(?:fixed|static|steady|stationary|unchanging) (?:camera )?"
+    r"(?:position|vantage|viewpoint|point|angle|perspective)"
 )
 _VERBS = compiled({
     "static": (
         r"(?:is|are|remain(?:s|ing)?|stay(?:s|ing)?|stands?|stood|holds?|held|kept)(?: \w+ly)? "
         + _STILL,
+        rf"in an? {_SAME_PLACE}",
         r"holds? still", r"never (?:moves|changes)",
-        r"(?:remains?|stays?|is) (?:constant|unchanged)",
+        r"(?:remains?|stays?|is) (?:constant|unchanged|the same)",
         r"(?:maintains?|keeps?|holds?) (?:a|an|the same) (?:\w+ )?(?:position|framing|angle|view)",
         r"(?:movement|motion) is (?:none|absent|zero)", r"does not (?:change|shift)",
     ),
@@ -76,10 +82,10 @@ _VERBS = compiled({
     "tilt_down": (rf"(?:{_TURN}|tilts?|tilted|tilting) {_LY}{_DOWN}", rf"{_DOWN} {_PANS}"),
     "zoom_in": (rf"(?:zooms?|zoomed|zooming) {_LY}in(?:to)?",),
     "zoom_out": (rf"(?:zooms?|zoomed|zooming) {_LY}out",),
-    "go_in": (rf"{_GO_IN} {_LY}(?:in|forwards?|closer|toward\w*)",),
+    "go_in": (rf"{_GO_IN} {_LY}(?:in(?:to)?|forwards?|closer|toward\w*)",),
     "go_out": (rf"{_GO_OUT} (?:\w+ly )?(?:back(?:wards?)?|out|away)",),
     "roll": (
-        r"rolls?", r"rolling", r"rotat(?:es?|ing) (?:\w*clockwise|about|around its)",
+        r"rolls?", r"rolling", r"rotat(?:es?|ed|ing) (?:\w*clockwise|about|around its)",
         r"spins? (?:around|about)", r"rotates(?=\W*\Z)",
     ),
     "go_left": (rf"{_GOES}{_TO}{_LEFT}",),
@@ -97,19 +103,22 @@ _TAG = r"(?:\A|(?<=, ))(?:slow |smooth |gentle |steady )?"
 """Begin of a tag; verbs of longer sentences have a subject."""
 _FIXED = r"(?:static|fixed|stationary|immobile|still|tripod|locked[- ](?:off|down)|motionless)"
 _NOUNS = compiled({
-    "static": (rf"{_FIXED}(?:,? \w+[- ]?\w*)? {_CAMERA}", r"(?:on|from) a tripod"),
+    "static": (
+        rf"{_FIXED}(?:,? \w+[- ]?\w*)? {_CAMERA}", r"(?:on|to|from) a tripod",
+        rf"from an? {_SAME_PLACE}",
+    ),
     "shake": (r"(?:hand-?held|shaky) (?:camera|shot|footage|video|shots)",),
     "pan_left": (rf"{_LEFT} pan", rf"pan(?:ning shot)? (?:to(?:ward)? the )?{_LEFT}"),
     "pan_right": (rf"{_RIGHT} pan", rf"pan(?:ning shot)? (?:to(?:ward)? the )?{_RIGHT}"),
-    "tilt_up": (rf"{_UP} tilt", rf"{_OF} tilt {_UP}", rf"{_TAG}tilt(?:ing)? {_UP}"),
-    "tilt_down": (rf"{_DOWN} tilt", rf"{_OF} tilt {_DOWN}", rf"{_TAG}tilt(?:ing)? {_DOWN}"),
+    "tilt_up": (rf"{_UP} tilt", rf"{_OF} tilt {_UP}", rf"{_TAG}tilt(?:ed|ing)? {_UP}"),
+    "tilt_down": (rf"{_DOWN} tilt", rf"{_OF} tilt {_DOWN}", rf"{_TAG}tilt(?:ed|ing)? {_DOWN}"),
     "zoom_in": (
         rf"{_OF} (?:\w+ )?(?:zoom|push|dolly)[- ]in", rf"{_TAG}zoom(?:ing)?[- ]in",
     ),
     "zoom_out": (
         rf"{_OF} (?:\w+ )?(?:zoom[- ]out|pull[- ]back|dolly[- ]out)", rf"{_TAG}zoom(?:ing)?[- ]out",
     ),
-    "moves": (r"camera (?:motion|movements?)(?! is)",),
+    "moves": (r"camera (?:motion|movements?)(?! is (?!seen|observed|visible|noticeable|present))",),
 })  # fmt: skip
 
 

@@ -174,6 +174,9 @@ class ClaimKind:
     signals: tuple[str, ...] = ()
 
 
+_NO_NOUN = re.compile(
+    r"\b(?:no|any|without|free of|n?or|lack(?:s|ing))(?: (?!an?\b|the\b)[\w-]+,?){0,2} $"
+)
 Patterns = Mapping[str, tuple[str, ...]]
 """Values with regular expressions of words that claim them, between word boundaries. Words that an
 earlier value takes make no other claim."""
@@ -193,7 +196,7 @@ def by_patterns(
 ) -> Callable[[Sentence], Iterator[Found]]:
     """Returns a `find` that searches sentences for patterns, and minds negations and hedges.
 
-    Words of `denied` count only where the sentence denies them, such as `cuts` in "without cuts".
+    Nouns of `denied` count only shortly after a word that denies nouns, as in "without any cuts".
     """
     table = [(*row, False) for row in compiled(patterns)]
     table += [(*row, True) for row in compiled(denied or {})]
@@ -206,7 +209,8 @@ def by_patterns(
                 if taken[start:end].any() or sentence.is_hedged(start, end):
                     continue
                 is_negated = sentence.is_negated(start, end)
-                if is_negated or not must_deny:
+                before = sentence.plain[:start]
+                if not must_deny or (is_negated and _NO_NOUN.search(before)):
                     taken[start:end] = True
                     yield Found(value, start, end, is_negated)
 

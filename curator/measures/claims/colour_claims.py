@@ -23,7 +23,10 @@ _NAMES = {
 }  # fmt: skip
 NAMES = {name: re.compile(words) for name, words in _NAMES.items()}
 COLOUR = "(?:" + "|".join(_NAMES.values()) + ")"
-_ADJECTIVE = r"(?:(?:dark|light|bright|deep|plain|solid|pale|mostly|vivid|flat|rich)[ -])*"
+_ADJECTIVE = (
+    r"(?:(?:dark|light|bright|deep|plain|solid|pale|mostly|vivid|flat|rich|vibrant|muted|soft),?"
+    r"[ -])*"
+)
 _AREA = (
     r"(?:surface|screen|page|sky|field|floor|wall|table|"
     r"lawn|grass|slide|canvas|ground|road|water|sea)"
@@ -43,7 +46,8 @@ def _of_most(words: str) -> tuple[str, ...]:
         rf"{_GROUND} (?:colou?r )?(?:is|was|has|have|appears|features|consists of|made of) "
         rf"(?:\w+ ){{0,3}}?{word}(?! \w*(?:shirt|dress|car|letters|text|circles?|squares?))",
         rf"{_GROUND} (?:[\w-]+ ){{0,5}}?of {word}", rf"mostly {word}",
-        rf"dominant colou?r is {word}", rf"dominated by (?:an? )?(?:\w+ )?{word}",
+        rf"dominant colou?r (?:of [\w ]{{1,20}} )?is {word}",
+        rf"dominated by (?:an? )?(?:\w+ )?{word}",
         rf"(?:colou?r|hue|tone|palette) of the {_PICTURE} is {word}",
         rf"{_PICTURE} is (?:mostly |almost entirely |all |predominantly )?{word}(?! and)",
         rf"{word} \w+ fills the (?:frame|picture|screen)",

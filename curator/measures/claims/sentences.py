@@ -16,7 +16,7 @@ _QUOTED = re.compile(
 )
 _END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bvs\.)[\"\u201d\u2019']?\s+|\n+")
 _BREAK = re.compile(
-    r",(?!(?: \w+,)* \w+,? n?or\b)|[;:()]|(?<= )[\u2013\u2014-](?= )|"
+    r",(?!(?: \w+,)*(?: \w+,?)? n?or\b)|[;:()]|(?<= )[\u2013\u2014-](?= )|"
     r"\b(?:and|but|while|whereas|as|when|before|after|until|then|because|although|though|so that)\b"
 )
 """Where a clause may end, so that a negation before it does not count after it."""

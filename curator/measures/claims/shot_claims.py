@@ -15,6 +15,9 @@ from curator.measures.claims.claim_records import (
 _CLIP = r"(?:clip|video|footage|scene|picture|shot|film|view|camera|sequence|it|which)"
 _ONE = r"(?:single|one|uninterrupted|unbroken|continuous)"
 _CHANGES = r"(?:cuts|switches|jumps|transitions)"
+_HAS = (
+    r"(?:contains?|consists? of|made up of|composed of|comprises|has|features|includes?|shots is)"
+)
 _NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight")
 _OTHER = r"(?:(?:different|distinct|separate) )?"
 PATTERNS = {
@@ -23,12 +26,16 @@ PATTERNS = {
         r"(?:sequence|footage|video|clip) is continuous",
     ),
     **{
-        str(n): (rf"(?:{n}|{word}) {_OTHER}shots(?! (?:on|at) )",)
+        str(n): (
+            rf"{_HAS} (?:\w+ )?(?:{n}|{word}) {_OTHER}shots", rf"\A(?:{n}|{word}) shots(?=\W*\Z)",
+            rf"(?:{n}|{word}) (?:different|distinct|separate) shots",
+        )
         for n, word in enumerate(_NUMBERS, 2)
     },
     "cut": (
         rf"{_CLIP}(?: \w+){{0,2}}? {_CHANGES} (?:to|twice|several|back|between|in|again|once)",
-        rf"(?:several|multiple|many|various|two|three|four) {_OTHER}(?:shots|scenes|cuts)",
+        rf"(?:several|multiple|many|various) {_OTHER}(?:shots|scenes|cuts)",
+        rf"(?:two|three|four) {_OTHER}(?:scenes|cuts)",
         r"(?:scene|shot) changes?", r"(?:scene|shot) transitions?", r"montage",
         r"(?:abrupt|hard|jump|sudden|quick|clear|clean|straight) cuts?", r"cuts (?:occur|are)",
         r"(?:is|with|by) a cut", r"cuts? (?:to|in|separates|halfway)",
