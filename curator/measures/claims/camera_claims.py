@@ -30,7 +30,7 @@ _SUBJECT = re.compile(
 )
 _INHERITS = re.compile(
     r"^\W*(?:(?:and|but|then|while|before|after|afterwards?|later|finally|next|as|when|first|slowly|"
-    r"gradually|also|it|\w+ly)\b\W*)*"
+    r"gradually|also|it|does|is|not|never|\w+ly)\b\W*)*"
 )
 _SHOWS = re.compile(
     r"\b(?<!\bis )(?<!\bare )(?:show|captur|film|reveal|record|display|focus)(?:s|es|ed|ing|e)?\b"

@@ -37,8 +37,8 @@ PATTERNS = {
         rf"(?:several|multiple|many|various) {_OTHER}(?:shots|scenes|cuts)",
         rf"(?:two|three|four) {_OTHER}(?:scenes|cuts)",
         r"(?:scene|shot) changes?", r"(?:scene|shot) transitions?", r"montage",
-        r"(?:abrupt|hard|jump|sudden|quick|clear|clean|straight) cuts?", r"cuts (?:occur|are)",
-        r"(?:is|with|by) a cut", r"cuts? (?:to|in|separates|halfway)",
+        r"(?:abrupt|hard|jump|sudden|quick) cuts?", r"cuts (?:occur|are)",
+        r"is a cut(?! on)", r"(?:joined|separated|divided) by (?:a|one) cut", r"cut halfway",
     ),
 }  # fmt: skip
 _DENIED = {"cut": (r"cuts?", r"edits?", r"transitions?", r"editing", r"(?:scene|shot) breaks?")}
