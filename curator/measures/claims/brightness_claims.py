@@ -21,7 +21,7 @@ _DARK, _BRIGHT = r"(?:dark|darkened|underexposed|gloomy)", r"(?:bright|overexpos
 _COLOURED = r"(?! (?:blue|green|red|gr[ae]y))"
 
 
-def _of(word: str) -> tuple[str, str]:
+def _of(word: str) -> tuple[str, ...]:
     """Returns patterns of a word that describes the whole picture."""
     return (
         rf"{word}(?:, | and | )(?:\w+,? )?{_WHOLE}(?! (?:bulb|blue|green|red|gr[ae]y))",

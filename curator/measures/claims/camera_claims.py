@@ -206,14 +206,16 @@ _EITHER = {
 }  # fmt: skip
 _MOVES = frozenset({*SIGNAL, "roll", "shaky"})
 _TAGS = frozenset({*_MOVES, "handheld", "camera_static"})
+_UNSTEADY = frozenset({"handheld", "shaky", "camera_static"})
 _MOST_MOVING = 0.06
 """Median speed of the camera, in short sides/s, above which it does not stand still."""
 _LEAST_SHARE, _LEAST_OF_MOVING = 0.6, 0.4
 """Median share of the picture that follows the camera, below which nothing contradicts: for a
 camera that is measured as still, since what stands out in the picture may be still while the camera
 follows it, and for one that moves."""
-_HARDLY = 0.75
-"""Multiple of a movement's least rate that no two samples reach where the movement never is."""
+_HARDLY, _HARDLY_BESIDE = 0.5, 0.75
+"""Multiples of a movement's least rate that no two samples reach where the movement never is: in
+general, and beside a steady movement, whose estimate has parts of other movements."""
 
 
 def rates(measured: Measured, move: str) -> NDArray[np.float64]:
@@ -279,8 +281,10 @@ def _never(measured: Measured, move: str) -> bool:
     known = np.isfinite(values)
     if len(values) < 2 or known.mean() < 0.7:
         return False
+    is_steady = not _TAGS.isdisjoint(measured.tags) and _UNSTEADY.isdisjoint(measured.tags)
+    bound = _HARDLY_BESIDE if is_steady else _HARDLY
     pairs = (values[known][1:] + values[known][:-1]) / 2
-    return bool(len(pairs)) and float(pairs.max()) < _HARDLY
+    return bool(len(pairs)) and float(pairs.max()) < bound
 
 
 KIND = ClaimKind(

@@ -24,6 +24,7 @@ PATTERNS = {
     "single": (
         rf"{_ONE}[-, ]+(?:\w+[-, ]+){{0,2}}?(?:shot|take)", r"unedited",
         r"(?:sequence|footage|video|clip) is continuous",
+        rf"{_CLIP} (?:does not|never|doesn['\u2019]t) (?:cuts?|switch(?:es)?)",
     ),
     **{
         str(n): (
