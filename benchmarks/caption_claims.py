@@ -1,7 +1,7 @@
 """Measures the claims of captions (`curator.measures.claims`) on made films and on real clips.
 
     python benchmarks/caption_claims.py make FOLDER              # films with known truth, analyzed
-    python benchmarks/caption_claims.py run FOLDER [--words blind] [--films blind]
+    python benchmarks/caption_claims.py run FOLDER [--words fresh] [--films fresh]
     python benchmarks/caption_claims.py real MEDIA FOLDER [--list]
 
 `run` composes captions from the wordings of `caption_claims_templates.yaml`: for each film, true
@@ -50,10 +50,12 @@ from curator.stages.analyze.stage import load_analysis_models
 
 HERE = Path(__file__).parent
 FPS = 15
-FILMS = {"development": range(50), "second": range(100, 130), "fresh": range(1000, 1030)}
+FILMS = {
+    "development": (*range(50), *range(100, 130), *range(1000, 1030)),
+    "fresh": range(2000, 2030),
+}
+"""Seeds of films. `fresh` ones were not looked at while patterns and bounds were set."""
 CAPTIONS_A_FILM = 34
-"""Seeds of films. `blind` ones were not looked at while bounds were set, and `fresh` ones were not
-when bounds changed after `blind` ones had been looked at."""
 MOVES = {
     "static": (0, 0, 0, 0), "pan_left": (-0.12, 0, 0, 0), "pan_right": (0.12, 0, 0, 0),
     "tilt_up": (0, 0.1, 0, 0), "tilt_down": (0, -0.1, 0, 0), "zoom_in": (0, 0, 0.12, 0),

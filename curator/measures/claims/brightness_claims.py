@@ -35,7 +35,7 @@ PATTERNS = {
         rf"(?:screen|frame|picture|image) {_IS} {_VERY}black(?! and)",
         r"(?<!to a )(?<!to )(?<!from a )(?<!from )black screen",
     ),
-    "dark": (*_of(_DARK), r"(?:in|into) (?:\w+ ){0,2}darkness", r"in the dark"),
+    "dark": (*_of(_DARK), r"in (?!from )(?:\w+ ){0,2}darkness", r"in the dark"),
     "dim": (
         *_of("dim"), r"(?:dimly|poorly)[- ]lit", r"low[- ]light",
         r"(?:low|little) (?:overall )?(?:brightness|light)",

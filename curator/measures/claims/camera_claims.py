@@ -30,7 +30,7 @@ _SUBJECT = re.compile(
 )
 _INHERITS = re.compile(
     r"^\W*(?:(?:and|but|then|while|before|after|afterwards?|later|finally|next|as|when|first|slowly|"
-    r"gradually|also|it|does|is|not|never|\w+ly)\b\W*)*"
+    r"gradually|also|it|does|is|not|never|which|that|\w+ly)\b\W*)*"
 )
 _SHOWS = re.compile(
     r"\b(?<!\bis )(?<!\bare )(?:show|captur|film|reveal|record|display|focus)(?:s|es|ed|ing|e)?\b"
@@ -118,6 +118,7 @@ _NOUNS = compiled({
     "zoom_out": (
         rf"{_OF} (?:\w+ )?(?:zoom[- ]out|pull[- ]back|dolly[- ]out)", rf"{_TAG}zoom(?:ing)?[- ]out",
     ),
+    "roll": (r"roll of the (?:camera|view|frame)", r"camera rolls?(?! of)"),
     "moves": (r"camera (?:motion|movements?)(?! is (?!seen|observed|visible|noticeable|present))",),
 })  # fmt: skip
 
@@ -233,18 +234,21 @@ def judge(value: str, measured: Measured) -> Judgement:
     words = (
         f"camera {', '.join(sorted(tags)) or 'without a clear movement'}, {speed:.3f} short sides/s"
     )
-    verdict = _verdict(value, measured, frozenset(tags), speed)
+    verdict = _verdict(value, measured, frozenset(tags), speed, share)
     is_directed = value not in ("static", "shake") and bool(tags & frozenset(SIGNAL))
     if share < (_LEAST_OF_MOVING if is_directed else _LEAST_SHARE):
         verdict = Verdict.UNKNOWN if verdict is Verdict.CONTRADICTED else verdict
     return Judgement(verdict, words)
 
 
-def _verdict(value: str, measured: Measured, tags: frozenset[str], speed: float) -> Verdict:
+def _verdict(
+    value: str, measured: Measured, tags: frozenset[str], speed: float, share: float
+) -> Verdict:
     is_static = "camera_static" in tags
     if value == "static":
         if is_static:
-            return Verdict.CONFIRMED
+            is_hidden = share < _LEAST_SHARE and (measured.score("motion") or 0) > STILL
+            return Verdict.UNKNOWN if is_hidden else Verdict.CONFIRMED
         is_moving = bool(tags & _MOVES) and speed > STILL
         return Verdict.CONTRADICTED if is_moving or speed > _MOST_MOVING else Verdict.UNKNOWN
     if value in ("moves", "shake"):
@@ -253,7 +257,7 @@ def _verdict(value: str, measured: Measured, tags: frozenset[str], speed: float)
             return Verdict.CONFIRMED
         return Verdict.CONTRADICTED if is_static else Verdict.UNKNOWN
     if value in _EITHER:
-        found = {_verdict(side, measured, tags, speed) for side in _EITHER[value]}
+        found = {_verdict(side, measured, tags, speed, share) for side in _EITHER[value]}
         return next(
             (v for v in (Verdict.CONFIRMED, Verdict.UNKNOWN) if v in found), Verdict.CONTRADICTED
         )
@@ -291,6 +295,6 @@ KIND = ClaimKind(
     name="camera",
     find=find,
     judge=judge,
-    scores=("camera_motion", "camera_share"),
+    scores=("camera_motion", "camera_share", "motion"),
     signals=("pan_rate", "tilt_rate", "zoom_rate", "roll_rate"),
 )

@@ -18,7 +18,9 @@ from curator.measures.claims.claim_records import (
 )
 from curator.measures.claims.sentences import Sentence
 
-_THEN = re.compile(r"\b(?:then|before|later|afterwards?|followed by|finally|subsequently|next)\b")
+_THEN = re.compile(
+    r"\b(?:then|before|later|after(?:wards?| which| that)|followed by|finally|subsequently|next)\b"
+)
 _REVERSED = re.compile(r"\bafter\b")
 _FADES = compiled(
     {
