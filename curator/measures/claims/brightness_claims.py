@@ -55,9 +55,18 @@ _BOUNDS = {
 that is mostly dark."""
 
 
+_BLACK = 0.04
+"""Luma of black frames, of which a caption may speak in a clip that is not black."""
+
+
 def judge(value: str, measured: Measured) -> Judgement:
     """Judges by the mean luma over all frames, and by the share of dark pixels."""
-    return by_luma(measured, *_BOUNDS[value])
+    judgement = by_luma(measured, *_BOUNDS[value])
+    is_black_once = value == "black" and min(measured.frames("luma_mean"), default=1.0) <= _BLACK
+    is_against = judgement.verdict is Verdict.CONTRADICTED
+    return (
+        judgement._replace(verdict=Verdict.UNKNOWN) if is_black_once and is_against else judgement
+    )
 
 
 KIND = ClaimKind(

@@ -46,8 +46,8 @@ _GOES = (
     r"shifts?|turns?|turning|trucks?(?= (?:left|right|along|in|out|forwards?|backwards?)\b)|"
     r"(?:rotat|turn)(?:es?|ed|ing)(?= (?:to|left|right|up|down)))"
 )
-_TO_RIGHT = r"(?:from )?(?:the )?left to (?:the )?right"
-_TO_LEFT = r"(?:from )?(?:the )?right to (?:the )?left"
+_TO_RIGHT = r"(?:from )?(?:the )?left(?: \w+){0,4}? to(?:wards?)? (?:the )?right"
+_TO_LEFT = r"(?:from )?(?:the )?right(?: \w+){0,4}? to(?:wards?)? (?:the )?left"
 _TO = r"(?:[\w' -]{0,40}?\b(?<!on the )(?<!at the )(?<!on his )(?<!on her )(?<!his )(?<!her ))"
 _PANS = r"(?:pan|panning|tilt|tilting)"
 _LY = r"(?:\w+ly )?(?:back )?"

@@ -121,7 +121,7 @@ def has_colour(
 
 
 def judge(value: str, measured: Measured) -> Judgement:
-    """Judges by the mean share of the pixels that have, or may have, the colour."""
+    """Judges by the share of pixels that have the colour, and the most that may have it."""
     if not measured.pictures:
         return UNMEASURED
     # Every second pixel is enough for shares.
@@ -135,7 +135,8 @@ def judge(value: str, measured: Measured) -> Judgement:
         return Judgement(grey if value == "monochrome" else grey.negated(), words)
     name = value.split()[-1]
     sure = float(np.mean([has_colour(picture, name).mean() for picture in pictures]))
-    maybe = float(np.mean([has_colour(p, name, is_wide=True).mean() for p in pictures]))
+    # A caption may speak of a part of the clip.
+    maybe = float(max(has_colour(p, name, is_wide=True).mean() for p in pictures))
     return Judgement(
         _of(sure >= 0.3, maybe < _LEAST[value != name]),
         f"{name} on {sure:.0%} of the picture, {maybe:.0%} perhaps",

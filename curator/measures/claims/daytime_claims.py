@@ -20,7 +20,7 @@ PATTERNS = {
     ),
     "day": (
         r"day[- ]?time", r"day ?light", r"in (?:\w+ )?daylight", rf"{_IS} (?:\w+ )?day",
-        r"(?:during the|by|in the middle of the) day", r"sunny (?:day|afternoon|morning|scene)",
+        r"(?:during the|by|the middle of the) day", r"sunny (?:day|afternoon|morning|scene)",
         r"sunlit", r"(?:bright|clear),? (?:sunny )?day", r"at noon", r"midday",
         r"in (?:bright |full |direct |strong )?sun(?:light|shine)",
         r"(?:\A|(?<=, ))(?:\w+ )?day(?=\W*\Z|,)",

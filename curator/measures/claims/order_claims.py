@@ -25,14 +25,14 @@ _REVERSED = re.compile(r"\bafter\b")
 _FADES = compiled(
     {
         "fade_in": (
-            r"fad(?:es?|ing) in(?: from (?:a )?black)?",
+            r"fad(?:es?|ing)[- ]in(?: from (?:a )?black)?",
             r"fad(?:es?|ing) (?:up )?from (?:a )?(?:black|darkness)",
             r"(?:emerges?|appears?) from (?:a )?(?:black|darkness)",
             r"(?:opening|first) frames? (?:is|are) (?:\w+ )?black",
             r"(?:starts|begins|opens) (?:in|with|on) (?:a )?black",
         ),
         "fade_out": (
-            r"fad(?:es?|ing) (?:out|(?:in)?to (?:a )?(?:black|darkness))",
+            r"fad(?:es?|ing)(?:[- ]out| (?:in)?to (?:a )?(?:black|darkness))",
             r"ends (?:in|on|with) (?:a )?black",
         ),
     }

@@ -1,7 +1,8 @@
 """Sentences of captions: quotations, negations, hedges and clauses, for English.
 
 A caption may be a text, a JSON value, or JSON as text. Fields of JSON become sentences with the
-name of their field, and a few words in a field read as "name of the field is words".
+name of their field, and a few words in a field read as "name of the field is words", or for `none`
+as "no name of the field".
 """
 
 import json
@@ -55,6 +56,8 @@ _FOREIGN = frozenset({
 """Common words of other languages in Latin script."""
 _LEAST_ENGLISH = 0.12
 _FEW_WORDS_OF_FIELD = 8
+_DENIES = re.compile(r"(?:no|not|without|there (?:is|are))\b(?!\W*\Z)", re.IGNORECASE)
+_NONE = re.compile(r"(?:no|none|absent|nothing)\b", re.IGNORECASE)
 _MAX_DEPTH = 6
 
 
@@ -100,9 +103,7 @@ def sentences_of(caption: object, field: str = "", depth: int = 0) -> Iterator[S
         if (value := _json(caption)) is not None:
             yield from sentences_of(value, field, depth + 1)
         elif is_english(caption):
-            if field and len(caption.split()) <= _FEW_WORDS_OF_FIELD:
-                caption = f"{re.sub(r'[._]+', ' ', field)} is {caption}"
-            for text in _END.split(caption):
+            for text in _END.split(_with_field(caption, field)):
                 if text.strip():
                     yield Sentence(text, _plain(text), field)
     elif isinstance(caption, Mapping) and depth < _MAX_DEPTH:
@@ -112,6 +113,14 @@ def sentences_of(caption: object, field: str = "", depth: int = 0) -> Iterator[S
     elif isinstance(caption, Sequence) and depth < _MAX_DEPTH:
         for value in caption:
             yield from sentences_of(value, field, depth + 1)
+
+
+def _with_field(text: str, field: str) -> str:
+    """Returns a few words in a field as a sentence that names the field."""
+    name = re.sub(r"[._]+", " ", field)
+    if not name or len(text.split()) > _FEW_WORDS_OF_FIELD or _DENIES.match(text):
+        return text
+    return f"no {name}" if _NONE.match(text) else f"{name} is {text}"
 
 
 def is_english(text: str) -> bool:
