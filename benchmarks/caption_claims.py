@@ -51,8 +51,14 @@ from curator.stages.analyze.stage import load_analysis_models
 HERE = Path(__file__).parent
 FPS = 15
 FILMS = {
-    "development": (*range(50), *range(100, 130), *range(1000, 1030), *range(2000, 2030)),
-    "fresh": range(3000, 3030),
+    "development": (
+        *range(50),
+        *range(100, 130),
+        *range(1000, 1030),
+        *range(2000, 2030),
+        *range(3000, 3030),
+    ),
+    "fresh": range(4000, 4030),
 }
 """Seeds of films. `fresh` ones were not looked at while patterns and bounds were set."""
 CAPTIONS_A_FILM = 34

@@ -11,7 +11,7 @@ from curator.measures.claims.claim_records import (
 
 _WHOLE = (
     r"(?:scene|room|hall|picture|image|video|clip|footage|shot|frame|lighting|light|setting|"
-    r"interior|environment|recording|studio|screen|space|street|atmosphere)"
+    r"interior|environment|brightness|recording|studio|screen|space|street|atmosphere)"
 )
 _VERY = r"(?:very |quite |extremely |rather |fairly |completely |entirely |so |too )*"
 _IS = r"(?:is|are|looks|remains|stays|appears|was)"
@@ -37,11 +37,13 @@ PATTERNS = {
     ),
     "dark": (*_of(_DARK), r"in (?!from )(?:\w+ ){0,2}darkness", r"in the dark"),
     "dim": (
-        *_of("dim"), r"(?:dimly|poorly)[- ]lit", r"low[- ]light",
+        *_of("dim"), r"(?:dimly|poorly)[- ](?:lit|illuminated)",
+        r"light(?:ing)? is (?:\w+ly )?(?:low|weak|faint)", r"low[- ]light",
         r"(?:low|little) (?:overall )?(?:brightness|light)",
     ),
     "bright": (
-        *_of(_BRIGHT), r"bright(?:ly)?[- ]lit", r"well[- ]lit", r"over-?exposed",
+        *_of(_BRIGHT), r"bright(?:ly)?[- ](?:lit|illuminated)",
+        r"well[- ](?:lit|illuminated)", r"over-?exposed",
         r"(?:bathed|flooded) in (?:\w+ )?light", r"high (?:overall )?brightness",
     ),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from curator.measures.claims.sentences import NUMBER, Sentence, number_of
 _UNIT = r"(?P<unit>seconds?|secs?\b|s\b|minutes?)"
 _CLIP = r"(?:clip|video|footage|shot|recording|film|animation|scene|take|sequence|timelapse)"
 _ABOUT = r"(?P<about>(?:about|around|roughly|approximately|nearly|almost|only|just|some) )?"
-_LENGTH = rf"{_ABOUT}(?P<number>half a|{NUMBER})[- ]{_UNIT}"
+_LENGTH = rf"{_ABOUT}(?P<number>half a|{NUMBER})(?:[- ]|(?<=\d)){_UNIT}"
 PATTERNS = tuple(
     re.compile(pattern)
     for pattern in (

@@ -15,9 +15,12 @@ _QUOTED = re.compile(
     r"\"[^\"\n]*\"|\u201c[^\u201d\n]*\u201d|\u00ab[^\u00bb\n]*\u00bb|(?<![\w'])'[^'\n]+'(?!\w)"
     r"|\u2018[^\u2019\n]*\u2019(?!\w)"
 )
-_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bvs\.)[\"\u201d\u2019']?\s+|\n+")
+_END = re.compile(
+    r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bvs\.)[\"\u201d\u2019']?\s+"
+    r"(?!(?i:then|later|next|finally|subsequently|after(?:wards?| that))\b)|\n+"
+)
 _BREAK = re.compile(
-    r",(?!(?: \w+,)*(?: \w+,?)? n?or\b)|[;:()]|(?<= )[\u2013\u2014-](?= )|"
+    r",(?!(?: \w+,)*(?: \w+,?)? n?or\b)|[;:()]|\.(?= )|(?<= )[\u2013\u2014-](?= )|"
     r"\b(?:and|but|while|whereas|as|when|before|after|until|then|because|although|though|so that)\b"
 )
 """Where a clause may end, so that a negation before it does not count after it."""
@@ -31,7 +34,9 @@ _NOT_BEYOND = re.compile(
     r"(?:on|against|under|over|before|with|at)\b"
 )
 """Nouns that a caption denies, up to a preposition: what follows it is not denied."""
-_NOT_REALLY = re.compile(r"\b(?:not only|no doubt|not just|no longer|no less|no one|nothing but)\b")
+_NOT_REALLY = re.compile(
+    r"\b(?:not only|no doubt|not just|no longer|no less|no one|nothing but|neither(?=.*\bnor\b))\b"
+)
 _NOT_AFTER = re.compile(
     r"^[\w' -]{0,24}?\b(?:(?:is|are|was|were)(?: not|n['\u2019]t| absent| missing)\b(?! only| just)"
     r"|cannot be|can['\u2019]t be|does not|do not|doesn['\u2019]t|don['\u2019]t)"
@@ -57,7 +62,7 @@ _FOREIGN = frozenset({
 _LEAST_ENGLISH = 0.12
 _FEW_WORDS_OF_FIELD = 8
 _DENIES = re.compile(r"(?:no|not|without|there (?:is|are))\b(?!\W*\Z)", re.IGNORECASE)
-_NONE = re.compile(r"(?:no|none|absent|nothing)\b", re.IGNORECASE)
+_NONE = re.compile(r"\A(?:no|none|absent|nothing)\b", re.IGNORECASE)
 _MAX_DEPTH = 6
 
 
@@ -120,7 +125,7 @@ def _with_field(text: str, field: str) -> str:
     name = re.sub(r"[._]+", " ", field)
     if not name or len(text.split()) > _FEW_WORDS_OF_FIELD or _DENIES.match(text):
         return text
-    return f"no {name}" if _NONE.match(text) else f"{name} is {text}"
+    return _NONE.sub(f"no {name}", text) if _NONE.match(text) else f"{name} is {text}"
 
 
 def is_english(text: str) -> bool:

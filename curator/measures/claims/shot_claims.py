@@ -16,7 +16,8 @@ _CLIP = r"(?:clip|video|footage|scene|picture|shot|film|view|camera|sequence|it|
 _ONE = r"(?:single|one|uninterrupted|unbroken|continuous)"
 _CHANGES = r"(?:cuts|switches|jumps|transitions)"
 _HAS = (
-    r"(?:contains?|consists? of|made up of|composed of|comprises|has|features|includes?|shots is)"
+    r"(?:contains?|(?:consists?|made up|composed) of|(?:split|divided) into|comprises|has|features|"
+    r"includes?|with|(?:shots|cuts|editing|transitions?) is)"
 )
 _NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight")
 _OTHER = r"(?:(?:different|distinct|separate) )?"
@@ -28,7 +29,8 @@ PATTERNS = {
     ),
     **{
         str(n): (
-            rf"{_HAS} (?:\w+ )?(?:{n}|{word}) {_OTHER}shots", rf"\A(?:{n}|{word}) shots(?=\W*\Z)",
+            rf"{_HAS} (?:\w+ )?(?:{n}|{word}) {_OTHER}shots",
+            rf"(?:\A|(?<=, ))(?:{n}|{word}) shots(?=\W*\Z|,)",
             rf"(?:{n}|{word}) (?:different|distinct|separate) shots",
         )
         for n, word in enumerate(_NUMBERS, 2)
@@ -39,7 +41,10 @@ PATTERNS = {
         rf"(?:two|three|four) {_OTHER}(?:scenes|cuts)",
         r"(?:scene|shot) changes?", r"(?:scene|shot) transitions?", r"montage",
         r"(?:abrupt|hard|jump|sudden|quick) cuts?", r"cuts (?:occur|are)",
-        r"is a cut(?! on)", r"(?:joined|separated|divided) by (?:a|one) cut", r"cut halfway",
+        r"is a cut(?! on)",
+        rf"{_HAS} (?:an?|one|1) (?:\w+ )?cut (?:to|in the middle|half|between)",
+        r"(?:\A|(?<=, ))one cut(?=\W*\Z|,)",
+        r"(?:joined|separated|divided) by (?:a|one) cut", r"cut halfway",
     ),
 }  # fmt: skip
 _DENIED = {"cut": (r"cuts?", r"edits?", r"transitions?", r"editing", r"(?:scene|shot) breaks?")}

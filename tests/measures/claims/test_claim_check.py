@@ -75,7 +75,7 @@ def verdicts(caption: object, measured: Measured | None = None) -> list[tuple[st
         "A black and white cat sleeps on a dark mat.",
         "A silent man in a bright shirt sits in a portrait gallery.",
         "A portrait of a woman with red hair, about thirty years old.",
-        "After three seconds, he jumps.",
+        "After three seconds, he jumps, as soldiers do.",
         "The camera shows a man moving right and a truck.",
         "Two shots of espresso are poured, and a man cuts bread with no knife.",
         "El vídeo muestra una calle; no hay texto y la cámara no se mueve.",
@@ -217,6 +217,8 @@ def test_fields_of_structured_captions_are_read_and_name_the_camera() -> None:
     fields = {"camera_motion": "static", "lighting": "dark", "background": {"colour": "yellow"}}
     assert {verdict for *_, verdict in verdicts(fields)} == {"contradicted"}
     assert [value for _, value, _ in verdicts(fields)] == ["static", "dark", "mostly yellow"]
+    none = {"text": "None", "on_screen": "No visible text.", "audio": "none", "length": "4s"}
+    assert [value for _, value, _ in verdicts(none)] == ["not text", "not text", "not audible", "4"]
 
 
 def test_support_counts_confirmed_and_contradicted_claims() -> None:
