@@ -22,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,8 @@ from curator.stages.analyze.stage import load_analysis_models
 
 HERE = Path(__file__).parent
 FPS = 15
-FILMS = {
-    "development": (
-        *range(50),
-        *range(100, 130),
-        *range(1000, 1030),
-        *range(2000, 2030),
-        *range(3000, 3030),
-    ),
-    "fresh": range(4000, 4030),
-}
+TUNED = (range(50), range(100, 130), *(range(n, n + 30) for n in (1000, 2000, 3000, 4000)))
+FILMS = {"development": tuple(chain(*TUNED)), "fresh": range(5000, 5030)}
 """Seeds of films. `fresh` ones were not looked at while patterns and bounds were set."""
 CAPTIONS_A_FILM = 34
 MOVES = {

@@ -30,7 +30,7 @@ _SUBJECT = re.compile(
 )
 _INHERITS = re.compile(
     r"^\W*(?:(?:and|but|then|while|before|after|afterwards?|later|finally|next|as|when|first|slowly|"
-    r"gradually|also|it|does|is|not|never|which|that|\w+ly)\b\W*)*"
+    r"gradually|slow|smooth|gentle|steady|also|it|does|is|not|never|which|that|\w+ly)\b\W*)*"
 )
 _SHOWS = re.compile(
     r"\b(?<!\bis )(?<!\bare )(?:show|captur|film|reveal|record|display|focus)(?:s|es|ed|ing|e)?\b"
@@ -68,7 +68,7 @@ _VERBS = compiled({
         rf"in an? {_SAME_PLACE}",
         r"holds? still", r"never (?:moves|changes)",
         r"(?:remains?|stays?|is) (?:constant|unchanged|the same)",
-        r"(?:maintains?|keeps?|holds?) (?:a|an|the same) (?:\w+ )?(?:position|framing|angle|view)",
+        r"(?:maintains?|keeps?|holds?) (?:an?|the same|its) (?:\w+ )?(?:position|framing|angle|view)",
         r"(?:movement|motion) is (?:none|absent|zero)", r"does not (?:change|shift)",
     ),
     "pan_right": (
@@ -105,14 +105,17 @@ _FIXED = r"(?:static|fixed|stationary|immobile|still|tripod|locked[- ](?:off|dow
 _NO = r"(?:(?<=no )|(?<=neither )|(?<=nor )|(?<=without )|(?<=any )|(?<=no camera ))"
 _NOUNS = compiled({
     "static": (
-        rf"{_FIXED}(?:,? \w+[- ]?\w*)? {_CAMERA}", r"(?:on|to|from) a tripod",
+        rf"{_FIXED}(?:(?:,? |-)\w+[- ]?\w*)? {_CAMERA}", r"(?:on|to|from) a tripod",
         rf"from an? {_SAME_PLACE}",
     ),
     "shake": (r"(?:hand-?held|shaky) (?:camera|shot|footage|video|shots)",),
-    "pan_left": (rf"{_LEFT} (?:camera )?pan", rf"pan(?:ning shot)? (?:to(?:ward)? the )?{_LEFT}"),
-    "pan_right": (
-        rf"{_RIGHT} (?:camera )?pan", rf"pan(?:ning shot)? (?:to(?:ward)? the )?{_RIGHT}",
-    ),
+    **{
+        f"pan_{side}": (
+            rf"{words} (?:camera )?pan", rf"pan(?:ning shot)? (?:to(?:ward)? the )?{words}",
+            rf"{_TAG}panning (?:to(?:ward)? the )?{words}",
+        )
+        for side, words in (("left", _LEFT), ("right", _RIGHT))
+    },
     "tilt_up": (rf"{_UP} (?:camera )?tilt", rf"{_OF} tilt {_UP}", rf"{_TAG}tilt(?:ed|ing)? {_UP}"),
     "tilt_down": (
         rf"{_DOWN} (?:camera )?tilt", rf"{_OF} tilt {_DOWN}", rf"{_TAG}tilt(?:ed|ing)? {_DOWN}",
@@ -158,7 +161,7 @@ def _add(
 
 def _spans_of_camera(sentence: Sentence) -> Iterator[tuple[int, int]]:
     """Yields parts of a sentence whose verbs are the camera's."""
-    is_camera = _FIELD.search(sentence.field) is not None
+    is_camera = is_field = _FIELD.search(sentence.field) is not None
     position, n = 0, len(sentence.plain)
     while position < n:
         last = max(sentence.clause(position, position)[1], position + 1)
@@ -168,9 +171,9 @@ def _spans_of_camera(sentence: Sentence) -> Iterator[tuple[int, int]]:
             shows = _SHOWS.search(sentence.plain, position + subject.end(), last)
             yield position + subject.end(), shows.start() if shows else last
             is_camera = True
-        elif is_camera and _starts_with_verb(clause):
+        elif is_field or (is_camera and _starts_with_verb(clause)):
             yield position, last
-        elif len(clause.split()) > 1 and not _FIELD.search(sentence.field):
+        elif len(clause.split()) > 1:
             is_camera = False
         # The break itself, such as `and`, takes a character at least.
         gap = re.match(r"\W*(?:[a-z]+\b)?", sentence.plain[last:])

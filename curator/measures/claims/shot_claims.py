@@ -17,7 +17,7 @@ _ONE = r"(?:single|one|uninterrupted|unbroken|continuous)"
 _CHANGES = r"(?:cuts|switches|jumps|transitions)"
 _HAS = (
     r"(?:contains?|(?:consists?|made up|composed) of|(?:split|divided) into|comprises|has|features|"
-    r"includes?|with|(?:shots|cuts|editing|transitions?) is)"
+    r"includes?|with|from|joins|combines|(?:shots|cuts|editing|transitions?) is)"
 )
 _NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight")
 _OTHER = r"(?:(?:different|distinct|separate) )?"
