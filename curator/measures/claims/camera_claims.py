@@ -68,7 +68,8 @@ _VERBS = compiled({
         rf"in an? {_SAME_PLACE}",
         r"holds? still", r"never (?:moves|changes)",
         r"(?:remains?|stays?|is) (?:constant|unchanged|the same)",
-        r"(?:maintains?|keeps?|holds?) (?:an?|the same|its) (?:\w+ )?(?:position|framing|angle|view)",
+        r"(?:maintains?|keeps?|holds?) (?:an?|the same|its) (?:\w+ )?"
+        r"(?:position|framing|angle|view)",
         r"(?:movement|motion) is (?:none|absent|zero)", r"does not (?:change|shift)",
     ),
     "pan_right": (

@@ -1,8 +1,8 @@
 """Sentences of captions: quotations, negations, hedges and clauses, for English.
 
 A caption may be a text, a JSON value, or JSON as text. Fields of JSON become sentences with the
-name of their field, and a few words in a field read as "name of the field is words", or for `none`
-as "no name of the field".
+name of their field, and so do texts with a label ("Camera: static."). A few words in a field read
+as "name of the field is words", or for `none` as "no name of the field".
 """
 
 import json
@@ -61,6 +61,10 @@ _FOREIGN = frozenset({
 """Common words of other languages in Latin script."""
 _LEAST_ENGLISH = 0.12
 _FEW_WORDS_OF_FIELD = 8
+_LABEL = re.compile(
+    r"\W*((?!.*\b(?:says?|said|reads?|asks?|shows?)\b.*:)[A-Za-z]+(?: [A-Za-z]+){0,2}): (\S.*)"
+)
+"""A text with a label, such as `Camera: static.`, which reads as a field."""
 _DENIES = re.compile(r"(?:no|not|without|there (?:is|are))\b(?!\W*\Z)", re.IGNORECASE)
 _NONE = re.compile(r"\A(?:no|none|absent|nothing)\b", re.IGNORECASE)
 _MAX_DEPTH = 6
@@ -108,9 +112,12 @@ def sentences_of(caption: object, field: str = "", depth: int = 0) -> Iterator[S
         if (value := _json(caption)) is not None:
             yield from sentences_of(value, field, depth + 1)
         elif is_english(caption):
-            for text in _END.split(_with_field(caption, field)):
-                if text.strip():
-                    yield Sentence(text, _plain(text), field)
+            for text in _END.split(caption):
+                label = _LABEL.fullmatch(text)
+                name, words = label.groups() if label else (field, text)
+                if words.strip():
+                    told = _with_field(words, name)
+                    yield Sentence(told, _plain(told), name.lower())
     elif isinstance(caption, Mapping) and depth < _MAX_DEPTH:
         for name, value in caption.items():
             inner = f"{field}.{name}".strip(".").lower()

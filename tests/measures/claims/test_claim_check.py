@@ -96,6 +96,8 @@ def test_other_words_are_no_claims(caption: str) -> None:
         ("The view sweeps from right to left.", "camera", "pan_left", "confirmed"),
         ("The camera zooms in on the man.", "camera", "zoom_in", "contradicted"),
         ("A static shot of a river.", "camera", "static", "contradicted"),
+        ("Camera: static. Lighting: bright.", "camera", "static", "contradicted"),
+        ("Time of day: night.", "daytime", "night", "contradicted"),
         ("There is no camera movement.", "camera", "not moves", "contradicted"),
         ("It is one continuous take.", "shots", "single", "confirmed"),
         ("The scene has no cuts.", "shots", "not cut", "confirmed"),
