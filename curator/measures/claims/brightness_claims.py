@@ -25,7 +25,7 @@ def _of(word: str) -> tuple[str, ...]:
     """Returns patterns of a word that describes the whole picture."""
     return (
         rf"{word}(?:, | and | )(?:\w+,? )?{_WHOLE}(?! (?:bulb|blue|green|red|gr[ae]y))",
-        rf"{_WHOLE} (?:{_IS}|has|have) (?:an? )?{_VERY}{word}{_COLOURED}",
+        rf"{_WHOLE}(?: conditions?| levels?)? (?:{_IS}|has|have) (?:an? )?{_VERY}{word}{_COLOURED}",
         rf"{word} (?:overall )?(?:appearance|mood|tone|ambian?ence|exposure)",
     )
 

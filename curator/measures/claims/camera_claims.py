@@ -81,8 +81,8 @@ _VERBS = compiled({
     ),
     "tilt_up": (rf"(?:{_TURN}|tilts?|tilted|tilting) {_LY}{_UP}", rf"{_UP} {_PANS}"),
     "tilt_down": (rf"(?:{_TURN}|tilts?|tilted|tilting) {_LY}{_DOWN}", rf"{_DOWN} {_PANS}"),
-    "zoom_in": (rf"(?:zooms?|zoomed|zooming) {_LY}in(?:to)?",),
-    "zoom_out": (rf"(?:zooms?|zoomed|zooming) {_LY}out",),
+    "zoom_in": (rf"(?:zooms?|zoomed|zooming) {_LY}in(?:to|wards?)?",),
+    "zoom_out": (rf"(?:zooms?|zoomed|zooming) {_LY}out(?:wards?)?",),
     "go_in": (rf"{_GO_IN} {_LY}(?:in(?:to)?|forwards?|closer|toward\w*)",),
     "go_out": (rf"{_GO_OUT} (?:\w+ly )?(?:back(?:wards?)?|out|away)",),
     "roll": (
@@ -95,14 +95,19 @@ _VERBS = compiled({
     "go_down": (rf"{_GOES} {_LY}{_DOWN}", r"descends", r"cranes down", r"lowers"),
     "shake": (r"shakes?", r"shaking", r"wobbles?", r"trembles?", r"is (?:shaky|unsteady)"),
     "pan": (_TURN,), "tilt": (r"tilts?|tilting",), "zoom": (r"zooms?|zooming",),
-    "moves": (_GOES, r"flies|flying|follows?|following|orbits?|rotates",
-              r"circles? (?:around|the|him|her|it|them)"),
+    "moves": (
+        _GOES, r"(?<=no )(?:movement|motion)", r"circles? (?:around|the|him|her|it|them)",
+        r"flies|flying|follows?|following|orbits?|rotates",
+    ),
 })  # fmt: skip
 _OF = r"(?:a|an|the|slow|smooth|gradual|quick|fast|steady|slight|gentle|with|in)"
 _CAMERA = r"(?:camera|shot|view|viewpoint|webcam|frame|framing|take)"
 _TAG = r"(?:\A|(?<=, ))(?:slow |smooth |gentle |steady )?"
 """Begin of a tag; verbs of longer sentences have a subject."""
-_FIXED = r"(?:static|fixed|stationary|immobile|still|tripod|locked[- ](?:off|down)|motionless)"
+_FIXED = (
+    r"(?:static|fixed|stationary|immobile|still(?! frame)|tripod|locked(?:[- ](?:off|down))?|"
+    r"motionless|unmoving)"
+)
 _NO = r"(?:(?<=no )|(?<=neither )|(?<=nor )|(?<=without )|(?<=any )|(?<=no camera ))"
 _NOUNS = compiled({
     "static": (
@@ -130,7 +135,10 @@ _NOUNS = compiled({
     "pan": (rf"{_NO}panning",), "tilt": (rf"{_NO}tilting",),
     "zoom": (rf"{_NO}zooming",),
     "roll": (r"roll of the (?:camera|view|frame)", r"camera rolls?(?! of)"),
-    "moves": (r"camera (?:motion|movements?)(?! is (?!seen|observed|visible|noticeable|present))",),
+    "moves": (
+        r"camera (?:motion|movements?)"
+        r"(?!(?: \w+)? is (?!seen|observed|visible|noticeable|present))",
+    ),
 })  # fmt: skip
 
 

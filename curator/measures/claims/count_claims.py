@@ -23,6 +23,7 @@ _SHAPES = (
 PATTERN = re.compile(
     rf"\b(?P<number>{NUMBER}) "
     r"(?:(?:small|large|big|bright|solid|identical|round|tiny|distinct|separate|perfect),? )*"
+    r"(?:(?!(?:of|or|and|to|in|on|by|as|\w*(?:s|ing))\b)[a-z-]+,? )?"
     rf"(?:(?P<colour>{COLOUR})(?:[ -]colou?red)? {_SHAPES}|"
     rf"{_SHAPES},? (?:of|in|that are|all|each) (?P<after>{COLOUR}))\b"
 )

@@ -19,7 +19,7 @@ _LENGTH = rf"{_ABOUT}(?P<number>half a|{NUMBER})(?:[- ]|(?<=\d)){_UNIT}"
 PATTERNS = tuple(
     re.compile(pattern)
     for pattern in (
-        rf"\b(?:lasts?|runs|takes|spans|(?:duration|length) (?:is|of))(?: for)? {_LENGTH}",
+        rf"\b(?:lasts?|runs|takes|spans|(?:duration|length)(?: \w+)? (?:is|of))(?: for)? {_LENGTH}",
         rf"\b{_LENGTH}[- ](?:long\b|(?:\w+[- ])?{_CLIP}\b|of (?:video|footage|film)\b|in length\b)",
         rf"\b{_CLIP} (?:of|is) {_LENGTH}",
         rf"^\W*{_LENGTH}\W*$",

@@ -132,6 +132,7 @@ def _with_field(text: str, field: str) -> str:
     name = re.sub(r"[._]+", " ", field)
     if not name or len(text.split()) > _FEW_WORDS_OF_FIELD or _DENIES.match(text):
         return text
+    text = text.replace("_", " ")
     return _NONE.sub(f"no {name}", text) if _NONE.match(text) else f"{name} is {text}"
 
 

@@ -24,7 +24,7 @@ _OTHER = r"(?:(?:different|distinct|separate) )?"
 PATTERNS = {
     "single": (
         rf"{_ONE}[-, ]+(?:\w+[-, ]+){{0,2}}?(?:shot|take)", r"unedited",
-        r"(?:sequence|footage|video|clip) is continuous",
+        r"(?:sequence|footage|video|clip|recording) is continuous",
         rf"{_CLIP} (?:does not|never|doesn['\u2019]t) (?:cuts?|switch(?:es)?)",
     ),
     **{
