@@ -236,7 +236,7 @@ follows it, and for one that moves."""
 _UNEXPLAINED = 3.0
 """Ratio of the picture's motion to that of the camera and of objects from which parts with little
 texture move, so that a camera that is measured as still may move. Footage from tripods has 1.2 to
-2.7 where anything moves, films of a moving camera with still graphics 3.2 to 4."""
+2.7, and films of a moving camera in which still graphics hold most of the texture 3.7 to 4.5."""
 _HARDLY, _HARDLY_BESIDE = 0.5, 0.75
 """Multiples of a movement's least rate that no two samples reach where the movement never is: in
 general, and beside a steady movement, whose estimate has parts of other movements."""
