@@ -1,7 +1,7 @@
 """Measures the claims of captions (`curator.measures.claims`) on made films and on real clips.
 
     python benchmarks/caption_claims.py make FOLDER              # films with known truth, analyzed
-    python benchmarks/caption_claims.py run FOLDER [--words blind] [--films blind]
+    python benchmarks/caption_claims.py run FOLDER [--words fresh] [--films fresh]
     python benchmarks/caption_claims.py real MEDIA FOLDER [--list]
 
 `run` composes captions from the wordings of `caption_claims_templates.yaml`: for each film, true
@@ -51,10 +51,10 @@ from curator.stages.analyze.stage import load_analysis_models
 
 HERE = Path(__file__).parent
 FPS = 15
-FILMS = {"development": range(50), "blind": range(50, 80), "fresh": range(80, 90)}
+TUNED = (range(50), range(100, 130), *(range(n, n + 30) for n in (1000, 2000, 3000, 4000)))
+FILMS = {"development": tuple(chain(*TUNED)), "fresh": range(5000, 5030)}
+"""Seeds of films. `fresh` ones were not looked at while patterns and bounds were set."""
 CAPTIONS_A_FILM = 34
-"""Seeds of films. `blind` ones were not looked at while bounds were set, and `fresh` ones were not
-when bounds changed after `blind` ones had been looked at."""
 MOVES = {
     "static": (0, 0, 0, 0), "pan_left": (-0.12, 0, 0, 0), "pan_right": (0.12, 0, 0, 0),
     "tilt_up": (0, 0.1, 0, 0), "tilt_down": (0, -0.1, 0, 0), "zoom_in": (0, 0, 0.12, 0),
@@ -239,11 +239,11 @@ def measured_of(track: Track, start_s: float = 0.0, end_s: float | None = None) 
     )  # fmt: skip
 
 
-def make(folder: Path) -> None:
+def make(folder: Path, films: str) -> None:
     """Writes and analyzes films; keeps those that exist."""
     folder.mkdir(parents=True, exist_ok=True)
     analysis = models()
-    for seed in chain(*FILMS.values()):
+    for seed in FILMS[films]:
         place = folder / f"{seed:03}.pickle"
         if place.exists():
             continue
@@ -252,7 +252,7 @@ def make(folder: Path) -> None:
         write_video(
             path, frames_of(film), fps=Fraction(FPS), options={"crf": "20"}, audio_tone_s=tone
         )
-        place.write_bytes(pickle.dumps((film, measured_of(analyzed(path, analysis)))))
+        place.write_bytes(pickle.dumps((film, analyzed(path, analysis))))
         path.unlink()
 
 
@@ -336,9 +336,10 @@ def run(folder: Path, words: str, films: str, is_listed: bool) -> None:
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     n_captions: Counter[str] = Counter()
     for place in sorted(folder.glob("*.pickle")):
-        film, measured = pickle.loads(place.read_bytes())
+        film, track = pickle.loads(place.read_bytes())
         if film.seed not in FILMS[films]:
             continue
+        measured = measured_of(track)
         for number in range(CAPTIONS_A_FILM):
             rng = random.Random(f"{film.seed} {number}")
 
@@ -524,11 +525,11 @@ def main() -> None:
             sub.add_argument("media", type=Path)
         sub.add_argument("folder", type=Path)
         sub.add_argument("--list", action="store_true")
-        sub.add_argument("--words", choices=("development", "blind"), default="blind")
-        sub.add_argument("--films", choices=tuple(FILMS), default="blind")
+        sub.add_argument("--words", choices=("development", "fresh"), default="fresh")
+        sub.add_argument("--films", choices=tuple(FILMS), default="fresh")
     options = parser.parse_args()
     if options.command == "make":
-        make(options.folder)
+        make(options.folder, options.films)
     elif options.command == "run":
         run(options.folder, options.words, options.films, options.list)
     else:

@@ -92,15 +92,41 @@ class Measured:
         """The thumbnails, uint8 HSV [H, W, 3] each, with hues of 0 to 179."""
         import cv2
 
+        return [np.asarray(cv2.cvtColor(each, cv2.COLOR_BGR2HSV), np.uint8) for each in self._bgr]
+
+    @cached_property
+    def dark_shares(self) -> list[float]:
+        """Shares of the thumbnails that are darker than `_DARK`, with black edges and without."""
+        import cv2
+
+        grey = [cv2.cvtColor(each, cv2.COLOR_BGR2GRAY) / 255 for each in self._bgr]
+        if not grey:
+            return []
+        brightest = np.max(grey, axis=0)
+        is_row, is_column = (brightest.max(axis=axis) > _BLACK for axis in (1, 0))
+        inside = [each[is_row][:, is_column] for each in grey]
+        return [
+            float(np.mean([np.mean(each < _DARK) for each in pictures]))
+            for pictures in (grey, inside)
+            if pictures[0].size
+        ]
+
+    @cached_property
+    def _bgr(self) -> list[NDArray[np.uint8]]:
+        import cv2
+
         decoded = (
             cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
             for jpeg in self.thumbnails
         )
-        return [
-            np.asarray(cv2.cvtColor(each, cv2.COLOR_BGR2HSV), np.uint8)
-            for each in decoded
-            if each is not None
-        ]
+        return [np.asarray(each, np.uint8) for each in decoded if each is not None]
+
+
+_DARK, _BLACK = 0.25, 0.07
+"""Luma of dark pixels, and of the black edges of letterboxed pictures."""
+_MOSTLY, _MIXED = 0.8, 0.5
+"""Share of dark pixels from which a picture is dark, whatever its highlights, and above which it is
+not bright. Footage by day and of lit rooms has at most 0.65."""
 
 
 class Found(NamedTuple):
@@ -148,6 +174,9 @@ class ClaimKind:
     signals: tuple[str, ...] = ()
 
 
+_NO_NOUN = re.compile(
+    r"\b(?:no|any|without|free of|n?or|lack(?:s|ing))(?: (?!an?\b|the\b)[\w-]+,?){0,2} $"
+)
 Patterns = Mapping[str, tuple[str, ...]]
 """Values with regular expressions of words that claim them, between word boundaries. Words that an
 earlier value takes make no other claim."""
@@ -162,31 +191,60 @@ def compiled(patterns: Patterns) -> Compiled:
     ]
 
 
-def by_patterns(patterns: Patterns) -> Callable[[Sentence], Iterator[Found]]:
-    """Returns a `find` that searches sentences for patterns, and minds negations and hedges."""
-    table = compiled(patterns)
+def by_patterns(
+    patterns: Patterns, denied: Patterns | None = None
+) -> Callable[[Sentence], Iterator[Found]]:
+    """Returns a `find` that searches sentences for patterns, and minds negations and hedges.
+
+    Nouns of `denied` count only shortly after a word that denies nouns, as in "without any cuts".
+    """
+    table = [(*row, False) for row in compiled(patterns)]
+    table += [(*row, True) for row in compiled(denied or {})]
 
     def find(sentence: Sentence) -> Iterator[Found]:
         taken = np.zeros(len(sentence.plain), bool)
-        for value, pattern in table:
+        for value, pattern, must_deny in table:
             for match in pattern.finditer(sentence.plain):
                 start, end = match.span()
-                if not taken[start:end].any() and not sentence.is_hedged(start, end):
+                if taken[start:end].any() or sentence.is_hedged(start, end):
+                    continue
+                is_negated = sentence.is_negated(start, end)
+                before = sentence.plain[:start]
+                if not must_deny or (is_negated and _NO_NOUN.search(before)):
                     taken[start:end] = True
-                    yield Found(value, start, end, sentence.is_negated(start, end))
+                    yield Found(value, start, end, is_negated)
 
     return find
 
 
 def by_luma(
-    measured: Measured, confirms: tuple[float, float], allows: tuple[float, float]
+    measured: Measured,
+    confirms: tuple[float, float],
+    allows: tuple[float, float],
+    if_dark: Verdict,
 ) -> Judgement:
-    """Judges by luma, if that inside of black borders and that of the whole picture agree."""
+    """Judges by luma, and by the share of dark pixels.
+
+    Lumas inside of black borders and of the whole picture have to agree.
+
+    Args:
+        measured: Measurements of the clip.
+        confirms: Lumas that confirm.
+        allows: Lumas outside of which the claim is contradicted.
+        if_dark: Verdict about a picture that is mostly dark, if luma alone gives none.
+    """
     judged = [
         by_bounds("luma", luma, confirms=confirms, allows=allows) for luma in measured.lumas
     ] or [UNMEASURED]
-    agree = len({each.verdict for each in judged}) == 1
-    return judged[0] if agree else judged[0]._replace(verdict=Verdict.UNKNOWN)
+    first, dark = judged[0], measured.dark_shares
+    verdict = first.verdict if len({each.verdict for each in judged}) == 1 else Verdict.UNKNOWN
+    if not dark:
+        return first._replace(verdict=verdict)
+    if verdict is Verdict.UNKNOWN and min(dark) >= _MOSTLY:
+        verdict = if_dark
+    elif verdict is Verdict.CONFIRMED and if_dark is Verdict.CONTRADICTED and min(dark) > _MIXED:
+        verdict = Verdict.UNKNOWN
+    return Judgement(verdict, f"{first.measured}, {min(dark):.0%} of the picture dark")
 
 
 def by_bounds(

@@ -23,22 +23,42 @@ _NAMES = {
 }  # fmt: skip
 NAMES = {name: re.compile(words) for name, words in _NAMES.items()}
 COLOUR = "(?:" + "|".join(_NAMES.values()) + ")"
-_ADJECTIVE = r"(?:(?:dark|light|bright|deep|plain|solid|pale|mostly|vivid|flat|rich)[ -])*"
+_ADJECTIVE = (
+    r"(?:(?:dark|light|bright|deep|plain|solid|pale|mostly|vivid|flat|rich|vibrant|muted|soft),?"
+    r"[ -])*"
+)
 _AREA = (
     r"(?:surface|screen|page|sky|field|floor|wall|table|"
     r"lawn|grass|slide|canvas|ground|road|water|sea)"
 )
+_GROUND = r"(?:background|backdrop)"
 _NOT_PAIR = r"(?! and )(?! or )(?<!and )(?<!or )"
 
 
-def _patterns(words: str) -> tuple[str, ...]:
-    word = rf"(?<!-){_NOT_PAIR}{_ADJECTIVE}(?:{words})(?![\w-])"
+def _word(words: str) -> str:
+    return rf"(?<!-){_NOT_PAIR}{_ADJECTIVE}(?:{words})(?![\w-])"
+
+
+def _of_most(words: str) -> tuple[str, ...]:
+    word = _word(words)
     return (
-        rf"{word} (?:\w+ )?(?:background|backdrop)", rf"(?:background|backdrop) (?:is|was) {word}",
-        rf"mostly {word}", rf"dominant colou?r is {word}", rf"dominated by {word}",
-        rf"{_PICTURE} is (?:mostly |almost entirely |all )?{word}(?! and)",
-        rf"{word} {_AREA}", rf"(?:sky|surface) is {word}",
-        rf"{word} \w+ fills the (?:frame|picture|screen)", rf"on (?:a )?{word}(?=\W*\Z|,)",
+        rf"{word} (?:[\w-]+ ){{0,2}}?{_GROUND}",
+        rf"{_GROUND} (?:colou?r )?(?:is|was|has|have|appears|features|consists of|made of) "
+        rf"(?:\w+ ){{0,3}}?{word}(?! \w*(?:shirt|dress|car|letters|text|circles?|squares?))",
+        rf"{_GROUND} (?:[\w-]+ ){{0,5}}?of {word}", rf"mostly {word}",
+        rf"dominant colou?r (?:of [\w ]{{1,20}} )?is {word}",
+        rf"dominated by (?:an? )?(?:\w+ )?{word}",
+        rf"(?:colou?r|hue|tone|palette) of the {_PICTURE} is {word}",
+        rf"{_PICTURE} is (?:mostly |almost entirely |all |predominantly )?{word}(?! and)",
+        rf"{word} \w+ fills the (?:frame|picture|screen)",
+    )  # fmt: skip
+
+
+def _of_area(words: str) -> tuple[str, ...]:
+    word = _word(words)
+    return (
+        rf"{word} (?:[\w-]+ )?{_AREA}", rf"(?:sky|surface) is {word}",
+        rf"on (?:a )?{word}(?=\W*\Z|,)",
     )  # fmt: skip
 
 
@@ -49,12 +69,14 @@ _PATTERNED = (
 PATTERNS = {
     "monochrome": (
         rf"black[- ]and[- ]white{_PATTERNED}", r"monochrom\w+", r"gr[ae]y-?scale", r"no colou?r",
+        r"shades of gr[ae]y",
     ),
     "colourful": (
         r"colou?rful (?:footage|clip|video|scene|picture|image|animation)",
         r"in (?:full|vivid|bright) colou?rs?",
     ),
-    **{name: _patterns(words) for name, words in _NAMES.items()},
+    **{f"mostly {name}": _of_most(words) for name, words in _NAMES.items()},
+    **{name: _of_area(words) for name, words in _NAMES.items()},
 }  # fmt: skip
 _STRICT = {
     "red": [((0, 8), (110, 255), (70, 255)), ((172, 180), (110, 255), (70, 255))],
@@ -70,6 +92,8 @@ _STRICT = {
     "white": [((0, 180), (0, 35), (205, 255))],
 }
 """Ranges of hue, saturation and value in which a pixel has a colour beyond doubt."""
+_LEAST = (0.06, 0.2)
+"""Share of pixels that may have the colour below which it is no area, and fills no picture."""
 _WIDER = np.array([[8, 8], [45, 45], [60, 60]])
 """How far a range extends on both sides where people may still use the word."""
 
@@ -97,7 +121,7 @@ def has_colour(
 
 
 def judge(value: str, measured: Measured) -> Judgement:
-    """Judges by the mean share of the pixels that have, or may have, the colour."""
+    """Judges by the share of pixels that have the colour, and the most that may have it."""
     if not measured.pictures:
         return UNMEASURED
     # Every second pixel is enough for shares.
@@ -109,10 +133,13 @@ def judge(value: str, measured: Measured) -> Judgement:
         grey = _of(weak <= 0.02, share >= 0.1)
         words = f"{share:.0%} of the picture in colour"
         return Judgement(grey if value == "monochrome" else grey.negated(), words)
-    sure = float(np.mean([has_colour(picture, value).mean() for picture in pictures]))
-    maybe = float(np.mean([has_colour(p, value, is_wide=True).mean() for p in pictures]))
+    name = value.split()[-1]
+    sure = float(np.mean([has_colour(picture, name).mean() for picture in pictures]))
+    # A caption may speak of a part of the clip.
+    maybe = float(max(has_colour(p, name, is_wide=True).mean() for p in pictures))
     return Judgement(
-        _of(sure >= 0.3, maybe < 0.06), f"{value} on {sure:.0%} of the picture, {maybe:.0%} perhaps"
+        _of(sure >= 0.3, maybe < _LEAST[value != name]),
+        f"{name} on {sure:.0%} of the picture, {maybe:.0%} perhaps",
     )
 
 

@@ -21,8 +21,11 @@ _SHAPES = (
     r"balloons?|sprites?|diamonds?|blobs?)"
 )
 PATTERN = re.compile(
-    rf"\b(?P<number>{NUMBER}) (?:(?:small|large|big|bright|solid|identical|round|tiny) )*"
-    rf"(?P<colour>{COLOUR}) {_SHAPES}\b"
+    rf"\b(?P<number>{NUMBER}) "
+    r"(?:(?:small|large|big|bright|solid|identical|round|tiny|distinct|separate|perfect),? )*"
+    r"(?:(?!(?:of|or|and|to|in|on|by|as|\w*(?:s|ing))\b)[a-z-]+,? )?"
+    rf"(?:(?P<colour>{COLOUR})(?:[ -]colou?red)? {_SHAPES}|"
+    rf"{_SHAPES},? (?:of|in|that are|all|each) (?P<after>{COLOUR}))\b"
 )
 _LEAST_PX, _LEAST_SHARE = 12, 0.2
 """Smallest region that counts: in pixels, and as a share of the median region."""
@@ -36,7 +39,8 @@ def find(sentence: Sentence) -> Iterator[Found]:
     for match in PATTERN.finditer(sentence.plain):
         if match["number"] in ("a", "an") or sentence.is_hedged(*match.span()):
             continue
-        colour = next(name for name, words in NAMES.items() if words.fullmatch(match["colour"]))
+        word = match["colour"] or match["after"]
+        colour = next(name for name, words in NAMES.items() if words.fullmatch(word))
         value = f"{number_of(match['number']):g} {colour}"
         yield Found(value, *match.span(), sentence.is_negated(*match.span()))
 

@@ -15,11 +15,11 @@ from curator.measures.claims.sentences import NUMBER, Sentence, number_of
 _UNIT = r"(?P<unit>seconds?|secs?\b|s\b|minutes?)"
 _CLIP = r"(?:clip|video|footage|shot|recording|film|animation|scene|take|sequence|timelapse)"
 _ABOUT = r"(?P<about>(?:about|around|roughly|approximately|nearly|almost|only|just|some) )?"
-_LENGTH = rf"{_ABOUT}(?P<number>half a|{NUMBER})[- ]{_UNIT}"
+_LENGTH = rf"{_ABOUT}(?P<number>half a|{NUMBER})(?:[- ]|(?<=\d)){_UNIT}"
 PATTERNS = tuple(
     re.compile(pattern)
     for pattern in (
-        rf"\b(?:lasts?|runs|takes|spans|(?:duration|length) (?:is|of))(?: for)? {_LENGTH}",
+        rf"\b(?:lasts?|runs|takes|spans|(?:duration|length)(?: \w+)? (?:is|of))(?: for)? {_LENGTH}",
         rf"\b{_LENGTH}[- ](?:long\b|(?:\w+[- ])?{_CLIP}\b|of (?:video|footage|film)\b|in length\b)",
         rf"\b{_CLIP} (?:of|is) {_LENGTH}",
         rf"^\W*{_LENGTH}\W*$",

@@ -18,17 +18,22 @@ from curator.measures.claims.claim_records import (
 )
 from curator.measures.claims.sentences import Sentence
 
-_THEN = re.compile(r"\b(?:then|before|later|afterwards?|followed by|finally|subsequently|next)\b")
+_THEN = re.compile(
+    r"\b(?:then|before|later|after(?:wards?| which| that)|followed by|finally|subsequently|next)\b"
+)
 _REVERSED = re.compile(r"\bafter\b")
 _FADES = compiled(
     {
         "fade_in": (
-            r"fad(?:es?|ing) in(?: from black)?", r"fades? up from black",
+            r"fad(?:es?|ing)[- ]in(?: from (?:a )?black)?",
+            r"fad(?:es?|ing) (?:up )?from (?:a )?(?:black|darkness)",
+            r"(?:emerges?|appears?) from (?:a )?(?:black|darkness)",
             r"(?:opening|first) frames? (?:is|are) (?:\w+ )?black",
             r"(?:starts|begins|opens) (?:in|with|on) (?:a )?black",
         ),
         "fade_out": (
-            r"fad(?:es?|ing) (?:out|to black)", r"ends (?:in|on|with) (?:a )?black",
+            r"fad(?:es?|ing)(?:[- ]out| (?:in)?to (?:a )?(?:black|darkness))",
+            r"ends (?:in|on|with) (?:a )?black",
         ),
     }
 )  # fmt: skip
@@ -62,11 +67,14 @@ def _fade(value: str, measured: Measured) -> Judgement:
     if not len(luma):
         return UNMEASURED
     n_end = max(1, round(len(luma) * min(1.0, _AT_END_S / max(measured.seconds, 1e-9))))
-    ends = luma[:n_end] if value == "fade_in" else luma[-n_end:]
+    middle = len(luma) // 2
+    ends, half = (
+        (luma[:n_end], luma[: middle + 1]) if value == "fade_in" else (luma[-n_end:], luma[middle:])
+    )
     verdict = Verdict.UNKNOWN
     if ends.min() <= _BLACK < _SEEN <= luma.max():
         verdict = Verdict.CONFIRMED
-    elif ends.min() > max(_BLACK, 0.7 * float(np.median(luma))):
+    elif ends.min() > max(_BLACK, 0.7 * float(np.median(half))):
         verdict = Verdict.CONTRADICTED
     where = "first" if value == "fade_in" else "last"
     return Judgement(

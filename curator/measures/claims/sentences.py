@@ -1,7 +1,8 @@
 """Sentences of captions: quotations, negations, hedges and clauses, for English.
 
 A caption may be a text, a JSON value, or JSON as text. Fields of JSON become sentences with the
-name of their field.
+name of their field, and so do texts with a label ("Camera: static."). A few words in a field read
+as "name of the field is words", or for `none` as "no name of the field".
 """
 
 import json
@@ -14,34 +15,58 @@ _QUOTED = re.compile(
     r"\"[^\"\n]*\"|\u201c[^\u201d\n]*\u201d|\u00ab[^\u00bb\n]*\u00bb|(?<![\w'])'[^'\n]+'(?!\w)"
     r"|\u2018[^\u2019\n]*\u2019(?!\w)"
 )
-_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bvs\.)[\"\u201d\u2019']?\s+|\n+")
+_END = re.compile(
+    r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bvs\.)[\"\u201d\u2019']?\s+"
+    r"(?!(?i:then|later|next|finally|subsequently|after(?:wards?| that))\b)|\n+"
+)
 _BREAK = re.compile(
-    r"[,;:()]|(?<= )[\u2013\u2014-](?= )|\b(?:and|but|while|whereas|as|when|before|after|until|"
-    r"then|because|although|though|so that)\b"
+    r",(?!(?: \w+,)*(?: \w+,?)? n?or\b)|[;:()]|\.(?= )|(?<= )[\u2013\u2014-](?= )|"
+    r"\b(?:and|but|while|whereas|as|when|before|after|until|then|because|although|though|so that)\b"
 )
 """Where a clause may end, so that a negation before it does not count after it."""
 _NOT = re.compile(
     r"\b(?:no|not|never|without|neither|nor|lacks?|lacking|cannot|hardly|free of|devoid of|"
     r"absence of|nothing|none|(?:is|are|do|does|did|has|have|was|were|can|could|wo)n['\u2019]t)\b"
 )
-_NOT_REALLY = re.compile(r"\b(?:not only|no doubt|not just|no longer|no less|no one|nothing but)\b")
+_NOT_BEYOND = re.compile(
+    r"\b(?:no|without|lack(?:s|ing)|(?:free|devoid|absence) of)"
+    r"(?: (?!(?:is|are|was|were|has|have|can)\b)[\w-]+)+? "
+    r"(?:on|against|under|over|before|with|at)\b"
+)
+"""Nouns that a caption denies, up to a preposition: what follows it is not denied."""
+_NOT_REALLY = re.compile(
+    r"\b(?:not only|no doubt|not just|no longer|no less|no one|nothing but|neither(?=.*\bnor\b))\b"
+)
 _NOT_AFTER = re.compile(
     r"^[\w' -]{0,24}?\b(?:(?:is|are|was|were)(?: not|n['\u2019]t| absent| missing)\b(?! only| just)"
     r"|cannot be|can['\u2019]t be|does not|do not|doesn['\u2019]t|don['\u2019]t)"
 )
 _HEDGE = re.compile(
     r"\b(?:might|may|could|would|possibly|perhaps|maybe|probably|presumably|likely|seems?|seemingly|"
-    r"appears? to|apparently|as if|as though|suggest\w*|impl(?:y|ies|ying)|if|whether|either|"
-    r"rather than|instead of|unlike|less|more|almost as|reminiscent of|resembl\w+|"
-    r"un(?:clear|certain)|dreams? of|imagin\w+|wants? to|about to|tr(?:y|ies) to)\b"
+    r"appears? to(?! (?:be|have been) (?:filmed|shot|recorded))|apparently|as if|as though|"
+    r"suggest\w*|impl(?:y|ies|ying)|if|whether|either|"
+    r"rather than|instead of|unlike|(?:less|more) (?:than|like|or)|almost as|reminiscent of|"
+    r"resembl\w+|un(?:clear|certain)|dreams? of|imagin\w+|wants? to|about to|tr(?:y|ies) to)\b"
 )
 _COMMON = frozenset({
     "the", "a", "an", "is", "are", "of", "in", "and", "on", "with", "to", "at", "no", "it",
     "its", "there", "this", "that", "from", "by", "as", "while", "not", "into", "over", "his",
     "her", "their", "without", "for", "has", "was",
 })  # fmt: skip
+_FOREIGN = frozenset({
+    "de", "la", "le", "les", "el", "los", "las", "una", "des", "du", "et", "est", "der", "das",
+    "und", "ist", "ein", "eine", "il", "di", "che", "della", "uma", "em", "het", "een", "och",
+    "ett", "ve", "bir", "yang",
+})  # fmt: skip
+"""Common words of other languages in Latin script."""
 _LEAST_ENGLISH = 0.12
-_FEW_WORDS = 4
+_FEW_WORDS_OF_FIELD = 8
+_LABEL = re.compile(
+    r"\W*((?!.*\b(?:says?|said|reads?|asks?|shows?)\b.*:)[A-Za-z]+(?: [A-Za-z]+){0,2}): (\S.*)"
+)
+"""A text with a label, such as `Camera: static.`, which reads as a field."""
+_DENIES = re.compile(r"(?:no|not|without|there (?:is|are))\b(?!\W*\Z)", re.IGNORECASE)
+_NONE = re.compile(r"\A(?:no|none|absent|nothing)\b", re.IGNORECASE)
 _MAX_DEPTH = 6
 
 
@@ -61,14 +86,14 @@ class Sentence:
 
     def clause(self, start: int, end: int) -> tuple[int, int]:
         """Returns the clause around some characters."""
-        begins = [m.end() for m in _BREAK.finditer(self.plain, 0, start)]
+        begins = [m.end() for m in _BREAK.finditer(self.plain) if m.end() <= start]
         following = _BREAK.search(self.plain, end)
         return begins[-1] if begins else 0, following.start() if following else len(self.plain)
 
     def is_negated(self, start: int, end: int) -> bool:
         """Returns whether the clause denies what some of its characters say."""
         first, last = self.clause(start, end)
-        before = _NOT_REALLY.sub(" ", self.plain[first:start])
+        before = _NOT_BEYOND.sub(" ", _NOT_REALLY.sub(" ", self.plain[first:start]))
         is_after = _NOT_AFTER.search(self.plain[end:last]) is not None
         return (len(_NOT.findall(before)) + is_after) % 2 == 1
 
@@ -88,8 +113,11 @@ def sentences_of(caption: object, field: str = "", depth: int = 0) -> Iterator[S
             yield from sentences_of(value, field, depth + 1)
         elif is_english(caption):
             for text in _END.split(caption):
-                if text.strip():
-                    yield Sentence(text, _plain(text), field)
+                label = _LABEL.fullmatch(text)
+                name, words = label.groups() if label else (field, text)
+                if words.strip():
+                    told = _with_field(words, name)
+                    yield Sentence(told, _plain(told), name.lower())
     elif isinstance(caption, Mapping) and depth < _MAX_DEPTH:
         for name, value in caption.items():
             inner = f"{field}.{name}".strip(".").lower()
@@ -99,14 +127,26 @@ def sentences_of(caption: object, field: str = "", depth: int = 0) -> Iterator[S
             yield from sentences_of(value, field, depth + 1)
 
 
+def _with_field(text: str, field: str) -> str:
+    """Returns a few words in a field as a sentence that names the field."""
+    name = re.sub(r"[._]+", " ", field)
+    if not name or len(text.split()) > _FEW_WORDS_OF_FIELD or _DENIES.match(text):
+        return text
+    text = text.replace("_", " ")
+    return _NONE.sub(f"no {name}", text) if _NONE.match(text) else f"{name} is {text}"
+
+
 def is_english(text: str) -> bool:
-    """Returns whether a text looks English, by its most common words; few words always do."""
+    """Returns whether a text looks English, by the most common words of languages.
+
+    Texts without common words, such as lists of tags, are English unless they have common words of
+    other languages.
+    """
     words = re.findall(r"[^\W\d_]+", text.lower())
     if sum(word.isascii() for word in words) < 0.8 * len(words):
         return False
-    if len(words) <= _FEW_WORDS:
-        return True
-    return sum(word in _COMMON for word in words) >= _LEAST_ENGLISH * len(words)
+    n_common = sum(word in _COMMON for word in words)
+    return n_common >= _LEAST_ENGLISH * len(words) or _FOREIGN.isdisjoint(words)
 
 
 def _json(text: str) -> Any:  # noqa: ANN401 - any value of JSON

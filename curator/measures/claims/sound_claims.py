@@ -27,8 +27,6 @@ PATTERNS = {
     ),
     "audible": (
         rf"{_NOISE}[\w ,]{{0,30}}? {_HEARD}", rf"{_NOISE} (?:is|are) (?:\w+ly )?(?:audible|loud)",
-        rf"(?<=no )(?:\w+ ){{0,2}}?{_NOISE}{_NO_SOUND}",
-        rf"(?<=without )(?:any )?(?:\w+ ){{0,2}}?{_NOISE}{_NO_SOUND}",
         rf"(?:has|have|with|contains?|includes?|hears?) (?:(?!no )\w+ ){{0,3}}?{_NOISE}{_NO_SOUND}",
         rf"(?:loud|audible) (?:\w+ )?{_NOISE}", r"narrator (?:speaks|explains|says|talks)",
         r"audible",
@@ -56,7 +54,7 @@ def judge(value: str, measured: Measured) -> Judgement:
 
 KIND = ClaimKind(
     name="sound",
-    find=by_patterns(PATTERNS),
+    find=by_patterns(PATTERNS, {"audible": (rf"{_NOISE}{_NO_SOUND}",)}),
     judge=judge,
     scores=("audio_coverage", "audio_rms_db"),
 )

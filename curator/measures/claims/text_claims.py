@@ -42,14 +42,12 @@ _SEEN = (
 _KINDS_OF_TEXT = rf"(?:(?:other|visible|on-?screen|large|readable|written) )*{_WORD}"
 PATTERNS = {
     "text": (
-        rf"(?<=no ){_KINDS_OF_TEXT}", rf"(?<=any ){_KINDS_OF_TEXT}",
-        rf"(?<=without ){_KINDS_OF_TEXT}", rf"(?<=free of ){_KINDS_OF_TEXT}",
         rf"contains? {_KINDS_OF_TEXT}", rf"with {_KINDS_OF_TEXT}", r"on-?screen text",
         rf"{_WORD}(?: or {_WORD})?(?: \w+){{0,2}}? {_SEEN}", r"visible text",
         r"(?:running |burnt-in )(?:time-?code|timer)",
     ),
 }  # fmt: skip
-_find_words = by_patterns(PATTERNS)
+_find_words = by_patterns(PATTERNS, {"text": (_KINDS_OF_TEXT,)})
 LEAST_SIDE_PX = 200
 """Shorter side below which the detector misses text."""
 _LEAST_AREA = 0.004
