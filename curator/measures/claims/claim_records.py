@@ -174,6 +174,7 @@ class ClaimKind:
     signals: tuple[str, ...] = ()
 
 
+_NEAR_CHARACTERS = 60
 _NO_NOUN = re.compile(
     r"\b(?:no|any|without|free of|n?or|lack(?:s|ing))(?: (?!an?\b|the\b)[\w-]+,?){0,2} $"
 )
@@ -209,7 +210,7 @@ def by_patterns(
                 if taken[start:end].any() or sentence.is_hedged(start, end):
                     continue
                 is_negated = sentence.is_negated(start, end)
-                before = sentence.plain[:start]
+                before = sentence.plain[max(0, start - _NEAR_CHARACTERS) : start]
                 if not must_deny or (is_negated and _NO_NOUN.search(before)):
                     taken[start:end] = True
                     yield Found(value, start, end, is_negated)

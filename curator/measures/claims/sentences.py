@@ -30,7 +30,7 @@ _NOT = re.compile(
 )
 _NOT_BEYOND = re.compile(
     r"\b(?:no|without|lack(?:s|ing)|(?:free|devoid|absence) of)"
-    r"(?: (?!(?:is|are|was|were|has|have|can)\b)[\w-]+)+? "
+    r"(?: (?!(?:is|are|was|were|has|have|can)\b)[\w-]+){1,8}? "
     r"(?:on|against|under|over|before|with|at)\b"
 )
 """Nouns that a caption denies, up to a preposition: what follows it is not denied."""
@@ -61,6 +61,8 @@ _FOREIGN = frozenset({
 """Common words of other languages in Latin script."""
 _LEAST_ENGLISH = 0.12
 _FEW_WORDS_OF_FIELD = 8
+_MOST_CHARACTERS = 600
+"""Length of a sentence that is read; models that repeat themselves write longer ones."""
 _LABEL = re.compile(
     r"\W*((?!.*\b(?:says?|said|reads?|asks?|shows?)\b.*:)[A-Za-z]+(?: [A-Za-z]+){0,2}): (\S.*)"
 )
@@ -116,7 +118,7 @@ def sentences_of(caption: object, field: str = "", depth: int = 0) -> Iterator[S
                 label = _LABEL.fullmatch(text)
                 name, words = label.groups() if label else (field, text)
                 if words.strip():
-                    told = _with_field(words, name)
+                    told = _with_field(words[:_MOST_CHARACTERS], name)
                     yield Sentence(told, _plain(told), name.lower())
     elif isinstance(caption, Mapping) and depth < _MAX_DEPTH:
         for name, value in caption.items():
