@@ -224,16 +224,19 @@ def _numbered(
     ticks = 1 / (clip.rate * stream.time_base)
     packets = packets_from(container, stream, round(clip.start * ticks))
     key = next(packets)
-    first = expected = round((key.pts or 0) / ticks)
-    for sent, planes in engine.decoded(chain([key], packets)):
+    # Read here: the engine's filter empties the packet.
+    key_pts = key.pts or 0
+    first = expected = round(key_pts / ticks)
+    # The engine skips leading pictures of an open GOP, which are shown before its key frame, and
+    # would give their times to the pictures after them.
+    shown = (packet for packet in packets if packet.pts is None or packet.pts > key_pts)
+    for sent, planes in engine.decoded(chain([key], shown)):
         at = round(sent.pts / ticks)
-        # Leading frames, which are shown before the first key frame, are left out.
-        if at >= first:
-            if at != expected or first > clip.start:
-                detail = f"frame {at} came where {min(expected, clip.start)} was expected"
-                raise engine.refused(Refusal.FRAMES_DIFFER, detail)
-            expected += 1
-            yield at, planes
+        if at != expected or first > clip.start:
+            detail = f"frame {at} came where {min(expected, clip.start)} was expected"
+            raise engine.refused(Refusal.FRAMES_DIFFER, detail)
+        expected += 1
+        yield at, planes
 
 
 def _fill(
