@@ -283,6 +283,8 @@ class Licensed:
 
 
 LICENSED = field_names(Licensed)
+RIGHTS = LICENSED[:2]
+"""Columns with the licence and the origin."""
 
 
 @_part
