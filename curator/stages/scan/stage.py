@@ -67,6 +67,7 @@ class ScanStage(ItemStage[ScanConfig, SourceRef, ScanRow]):
     def setup(self) -> None:
         """Loads the reader of C2PA manifests, if the recipe wants them."""
         if self.config.c2pa:
+            self.preflight()
             self._credentials = CredentialReader()
 
     def process(self, unit: SourceRef) -> ScanRow:
