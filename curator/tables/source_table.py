@@ -251,9 +251,8 @@ class SourceTable:
 
     def refused(self) -> set[str]:
         """Returns the addresses of sources that the section `rights` of the recipe refuses."""
-        header, codes = self._header.whole(), pa.array(sorted(map(str, REFUSED)))
-        is_refused = pc.is_in(header["error_code"].cast(pa.string()), value_set=codes)
-        return set(header["uri"].filter(is_refused).to_pylist())
+        header = self._header.whole()
+        return set(header["uri"].filter(_is_refused(header)).to_pylist())
 
     def with_credentials(self, clips: pa.Table) -> pa.Table:
         """Sets the columns of clips that come from the C2PA manifests of their sources."""
@@ -355,7 +354,7 @@ class SourceTable:
     def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns row numbers sorted by URI, and for each row the analyzed row of its content.
 
-        The analyzed row is the first usable row with this content, by URI. A failed row has none.
+        The analyzed row is the first usable row with this content, by URI. A refused row has none.
         """
         if self._places is None:
             header = self._header.whole()
@@ -364,9 +363,15 @@ class SourceTable:
             usable = order.filter(is_usable.combine_chunks().take(order))
             place = pc.index_in(ids, value_set=ids.take(usable))
             leaders = usable.cast(pa.int64()).take(place).fill_null(_NO_LEADER)
-            leaders = pc.if_else(is_usable.combine_chunks(), leaders, _NO_LEADER)
+            leaders = pc.if_else(_is_refused(header), _NO_LEADER, leaders)
             self._places = order.to_numpy().astype(np.int64), leaders.to_numpy()
         return self._places
+
+
+def _is_refused(rows: pa.Table) -> pa.Array:
+    """Returns which sources the section `rights` of the recipe refuses, bool [N]."""
+    codes = pa.array(sorted(map(str, REFUSED)))
+    return pc.is_in(rows["error_code"].combine_chunks().cast(pa.string()), value_set=codes)
 
 
 class SourceTotals:
