@@ -14,7 +14,8 @@ pixel_aspect: string; duration_s: double; n_frames: int64; fps: double; is_vfr: 
 bool; is_interlaced: bool; has_audio: bool; header_duration_s: double; header_n_frames: int64;
 n_decode_errors: int32; n_shots: int32; n_clips: int32; n_kept: int32; generation: int32;
 spans: string; license: string; origin: string; c2pa: string; c2pa_generated: bool;
-c2pa_issuer: string; c2pa_tool: string; clock: string; notes: list<item: string>; outcome: string; error_stage: string;
+c2pa_issuer: string; c2pa_tool: string; clock: string; notes: list<item: string>; outcome: string;
+error_stage: string;
 error_code: string;
 error_message: string
 """

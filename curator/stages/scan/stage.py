@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_PROBE_S = 30.0  # CPU-seconds; the index of a day at 120 frames/s takes 5
-C2PA_BYTES_PER_S = 5e7  # a twentieth of what one core hashes: benchmarks/results/rights.md
+C2PA_BYTES_PER_S = 5e7  # a twelfth of what one core reads: benchmarks/results/rights.md
 MAX_PROBE_BYTES = 768 << 20  # the index of a day at 120 frames/s takes 500 MB
 
 
