@@ -91,6 +91,7 @@ def test_sources_of_other_licences_are_refused_before_they_are_decoded(
     }  # fmt: skip
     (card,) = (finished.out / "shards").glob("*/README.md")
     assert "| CC0-1.0 | 1 |" in card.read_text()
+    assert "- name: license\n      dtype: string" in card.read_text()
 
 
 @pytest.mark.parametrize("mode", ["exact", "growing"])

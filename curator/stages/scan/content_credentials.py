@@ -54,7 +54,11 @@ class CredentialReader:
         stream.seek(0)
         try:
             found = self._c2pa.Reader.try_create(mime_type, stream, context=self._context)
-            credentials = _NONE if found is None else _credentials(found)
+            if found is None:
+                credentials: Credentials = {"c2pa": "none"}
+            else:
+                with found:
+                    credentials = _credentials(found)
         except self._c2pa.C2paError as error:
             # A file that FFmpeg reads may be too damaged for this parser, with and without
             # manifest.
@@ -66,21 +70,18 @@ class CredentialReader:
         return credentials
 
 
-_NONE: Credentials = {"c2pa": "none"}
-
-
 class _KeptErrors:
     """A stream for the library, whose callbacks turn errors into ends of the file."""
 
     def __init__(self, reader: BinaryIO) -> None:
         self._reader = reader
-        self.error: CuratorError | None = None
+        self.error: Exception | None = None
 
     def read(self, size: int = -1) -> bytes:
         """Reads bytes; keeps the first error."""
         try:
             return self._reader.read(size)
-        except CuratorError as error:
+        except (CuratorError, OSError) as error:
             self.error = self.error or error
             raise
 

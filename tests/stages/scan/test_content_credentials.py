@@ -5,7 +5,7 @@ import io
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -22,7 +22,7 @@ from curator.records.sources import Medium, SourceRef
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.content_credentials import CredentialReader
 from curator.stages.scan.stage import ScanStage
-from curator.storage import stat_source
+from curator.storage import open_store, stat_source
 
 MP4 = "mov,mp4,m4a,3gp,3g2,mj2"
 
@@ -44,7 +44,7 @@ def read(reader: CredentialReader, data: bytes, container: str = MP4) -> dict[st
     return dict(reader.read(cast(BinaryIO, io.BytesIO(data)), container))
 
 
-def scanned(paths: list[Path]) -> Iterator[Mapping[str, Any]]:
+def scanned(paths: Sequence[Path | str]) -> Iterator[Mapping[str, Any]]:
     """Rows of the scan, from a sandbox."""
     media = frozenset({Medium.VIDEO, Medium.IMAGE})
     worker = UnitWorker(stage=ScanStage(ScanConfig(c2pa=True, media=("video", "image")), media))
@@ -89,6 +89,14 @@ def test_a_sandbox_reads_the_manifests_of_each_container(
         ["valid", True, ISSUER, TOOL],
         ["invalid", True, ISSUER, TOOL],
     ]
+
+
+def test_objects_of_a_bucket_are_read_by_ranges(film: bytes, s3_bucket: str) -> None:
+    """Pins that a sandbox gets the manifest of an object through its parent."""
+    place = open_store(f"s3://{s3_bucket}/films")
+    place.write("signed.mp4", signed(film))
+    (row,) = scanned([f"s3://{s3_bucket}/films/signed.mp4"])
+    assert (row["c2pa"], row["c2pa_issuer"]) == ("valid", ISSUER)
 
 
 def test_containers_without_manifests_and_recipes_without_c2pa_are_not_checked(
