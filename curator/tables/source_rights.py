@@ -20,6 +20,8 @@ from curator.tables.source_table import SourceTable
 
 STAGE = "rights"
 """`error_stage` of a refused source."""
+_NEEDED = ("uri", "spans", "c2pa_generated")
+_BATCH_ROWS = 4096
 _NOT_RESERVED = frozenset({"", "0", "false", "no", "none"})
 
 
@@ -44,8 +46,11 @@ def refuse_by_rights(sources: SourceTable, metadata: SourceMetadata, config: Rig
     """
     if not config.refuses:
         return
-    rows = metadata.joined(sources.usable(("uri", "spans", "c2pa_generated")), "uri")
-    failures = refusals(rows.to_pylist(), config)
+    rows = metadata.joined(sources.usable(_NEEDED), "uri")
+    # Other metadata may be much.
+    names = [*_NEEDED, *(name for name in config.columns if name in rows.column_names)]
+    batches = rows.select(names).to_batches(max_chunksize=_BATCH_ROWS)
+    failures = refusals((row for batch in batches for row in batch.to_pylist()), config)
     sources.revise([{"uri": f.uri, "outcome": "failed"} | f.columns() for f in failures])
 
 
