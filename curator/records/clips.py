@@ -273,6 +273,21 @@ IN_MOMENT = field_names(InMoment)
 
 
 @_part
+class Licensed:
+    """Rights of the source of a clip: see the columns of the same names in `sources`."""
+
+    license: str | None
+    origin: str | None
+    c2pa: str | None
+    c2pa_generated: bool | None
+
+
+LICENSED = field_names(Licensed)
+RIGHTS = LICENSED[:2]
+"""Columns with the licence and the origin."""
+
+
+@_part
 class Borders:
     """The picture inside black borders, in upright pixels of the source; None for no borders."""
 
@@ -381,7 +396,7 @@ class Candidate(
 @_part
 class Clip(
     Named, Extent, Rate, Size, Borders, Scored, Decided, Tagged, Later, File, Stamped, Coding,
-    Resized, Retimed, Windowed, Spanned, InMoment,
+    Resized, Retimed, Windowed, Spanned, InMoment, Licensed,
 ):  # fmt: skip
     """A row of `clips`, as `tables.clip_rows` holds it.
 

@@ -186,6 +186,18 @@ class Source:
     """Number of the group of sources that it was first committed with; None for a failed one."""
     spans: str | None = None
     """Spans that a manifest names, as a JSON list of `start_s`, `end_s` (null: the end), `meta`."""
+    license: str | None = None
+    """Licence, by `rights.license`: an SPDX id, or the text of the metadata."""
+    origin: str | None = None
+    """Address or name of where the source is from, by `rights.origin`."""
+    c2pa: Literal["valid", "invalid", "none"] | None = None
+    """Whether hashes and signature of its C2PA manifest hold; None if it was not checked."""
+    c2pa_generated: bool | None = None
+    """Whether a manifest says that a model generated the source or a part of it."""
+    c2pa_issuer: str | None = None
+    """Organization in the certificate of the newest manifest; not proved if `c2pa` is invalid."""
+    c2pa_tool: str | None = None
+    """Program that made the newest manifest, as it says."""
     clock: str | None = None
     """The source's common clock with its group as JSON, or why it has none as `refused`."""
     notes: list[str] | None

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curator.errors import DamagedError, ErrorCode
+from curator.errors import REFUSED, DamagedError, ErrorCode
 from curator.executor.cpu_accounting import mark_processes
 from curator.executor.engine import Engine
 from curator.executor.host_resources import default_memory_bytes
@@ -40,6 +40,7 @@ from curator.tables.family_store import FamilyRows
 from curator.tables.output_format import earlier_state
 from curator.tables.removal_records import finished_removals
 from curator.tables.schemas import metadata_fields
+from curator.tables.source_rights import refuse_by_rights
 from curator.tables.source_spans import SourceSpans
 from curator.tables.source_table import SourceTable
 
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 PLANNED = "clips", "cpu_s", "stage_s"
 """Keys of a plan that the summary keeps."""
+_NO_FAILURES = frozenset(map(str, REFUSED | {ErrorCode.REMOVED}))
+"""Codes of sources that a run leaves out on purpose."""
 SMALL_BYTES = 64 << 20
 """Up to this size, sources are likely small work. Before the scan, only their size is known."""
 
@@ -122,8 +125,14 @@ class Run:
         if not replace:
             self._warn_of_failed(last)
             drop_check.refuse_unread(self._sources)
+        # Before others join, because a refused source does not stand in for a copy of it.
+        self._refuse_by_rights()
+        if not replace:
             # Sources of earlier runs stay if this run does not name them.
-            run.log.counts[CARRIED] = carry(earlier, self._sources, run.metadata)
+            stays = pc.is_in(last["error_code"], value_set=pa.array(sorted(map(str, REFUSED))))
+            stays = pc.or_(pc.equal(last["outcome"], "done"), stays)
+            run.log.counts[CARRIED] = carry(last.filter(stays), self._sources, run.metadata)
+            self._refuse_by_rights()
         self._check_metadata()
         generations = Generations.of(self._sources, earlier, run.recipe.run, run.metadata)
         if run.recipe.run.mode == "growing":
@@ -135,7 +144,7 @@ class Run:
         """Warns of failed sources of earlier runs that this run leaves out."""
         is_failed = pc.and_(
             pc.equal(last["outcome"], "failed"),
-            pc.not_equal(last["error_code"], str(ErrorCode.REMOVED)),
+            pc.invert(pc.is_in(last["error_code"], value_set=pa.array(sorted(_NO_FAILURES)))),
         )
         uris = last.filter(is_failed)["uri"].to_pylist()
         if n_left_out := len(uris) - len(self._sources.contents_of(uris)):
@@ -163,8 +172,12 @@ class Run:
     def scanned(self, arguments: Sequence[str], *, limit: int | None) -> SourceTable:
         """Lists and probes sources, and stops there; takes the arguments of `execute`."""
         self._scan(arguments, limit)
+        self._refuse_by_rights()
         self._check_metadata()
         return self._sources
+
+    def _refuse_by_rights(self) -> None:
+        refuse_by_rights(self._sources, self.context.metadata, self.context.recipe.rights)
 
     def _whole(self, generations: Generations) -> dict[str, Any]:
         """For each new generation, decides about all clips up to this generation."""
@@ -310,4 +323,4 @@ class Run:
         if recipe.caption.enabled and recipe.caption.column is not None:
             named.append(recipe.caption.column)
         groups = [name for name in named if name.startswith(PREFIX)]
-        metadata.check(numbers, [*texts, *groups])
+        metadata.check(numbers, [*texts, *groups], recipe.rights.columns)

@@ -50,6 +50,7 @@ class Why(StrEnum):
     UNREADABLE = "from sources that cannot be read or analyzed"
     CUT_FAILED = "that could not be cut again"
     STAGE_FAILED = "for which a stage failed"
+    RIGHTS = "from sources that rights of the recipe refuses"
     RECIPE = "that the recipe or a mark rejects"
 
 
@@ -94,7 +95,7 @@ class DropCheck:
         """Logs clips of contents outside the run; raises `UsageError` if these clips must stay."""
         missing = self.missing(sources.contents())
         self._accepted = missing["source_id"]
-        self._check(by_source(missing, sources.contents_of), sources)
+        self._check(by_source(missing, sources.contents_of, sources.refused()), sources)
 
     def refuse_unread(self, sources: SourceTable) -> None:
         """Raises `NothingReadableError` if no source can be read, and OUT has clips."""
@@ -129,7 +130,7 @@ class DropCheck:
         gone = _without(gone, "source_id", self._accepted)
         failed = _without(gone, "source_id", sources.contents())
         gone = _without(gone, "source_id", failed["source_id"])
-        dropped = by_source(failed, sources.contents_of)
+        dropped = by_source(failed, sources.contents_of, sources.refused())
         reasons = {Why.CUT_FAILED: [str(Reason.CUT_FAILED)], Why.STAGE_FAILED: sorted(failures)}
         for why, names in reasons.items():
             is_failed = pc.is_in(clips.column("reason"), value_set=pa.array(names, pa.string()))
@@ -156,7 +157,7 @@ class DropCheck:
 
     def problem(self, dropped: Sequence[DroppedClips]) -> str | None:
         """Returns why the run must stop, and a remedy; None if it may continue."""
-        dropped = [lost for lost in dropped if lost.why is not Why.RECIPE]
+        dropped = [lost for lost in dropped if lost.why not in (Why.RECIPE, Why.RIGHTS)]
         if not dropped:
             return None
         n_lost = sum(lost.clips.num_rows for lost in dropped)
@@ -238,10 +239,13 @@ class DropCheck:
         return [tar for tar in tars if tar not in there]
 
 
-def by_source(missing: pa.Table, contents_of: Contents) -> list[DroppedClips]:
+def by_source(
+    missing: pa.Table, contents_of: Contents, refused: Collection[str]
+) -> list[DroppedClips]:
     """Groups clips from `DropCheck.missing` by the reason why their sources are missing.
 
-    `contents_of` returns the contents of addresses in the run.
+    `contents_of` returns the contents of addresses in the run, and `refused` has the addresses that
+    the section `rights` of the recipe refuses.
     """
     sources = missing.group_by(["source_uri", "source_id"]).aggregate([])
     uris, ids = (sources[name].to_pylist() for name in ("source_uri", "source_id"))
@@ -250,11 +254,13 @@ def by_source(missing: pa.Table, contents_of: Contents) -> list[DroppedClips]:
     def why(uri: str, source_id: str) -> Why:
         if uri not in content_ids:
             return Why.NOT_NAMED
+        if uri in refused:
+            return Why.RIGHTS
         return Why.UNREADABLE if content_ids[uri] in (None, source_id) else Why.REPLACED
 
     whys = pa.array(list(map(why, uris, ids)), pa.string())
     dropped = []
-    for reason in (Why.NOT_NAMED, Why.REPLACED, Why.UNREADABLE):
+    for reason in (Why.NOT_NAMED, Why.REPLACED, Why.UNREADABLE, Why.RIGHTS):
         wanted = sources.filter(pc.equal(whys, str(reason)))
         clips = missing.join(wanted, ["source_uri", "source_id"], join_type="inner")
         if clips.num_rows:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curator.errors import RETRIED
+from curator.errors import REFUSED, RETRIED
 from curator.number_text import amount, plain, size
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, measures_of, semantics_of
@@ -19,12 +19,18 @@ from curator.runs.dry_run_clips import clip_lines
 from curator.runs.generations import last_sources
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.identity_driver import decided_sources
-from curator.stages.scan.listing_records import FurtherSpan, SkippedName, UnlistedSource
+from curator.stages.scan.listing_records import (
+    FurtherSpan,
+    ListedSource,
+    SkippedName,
+    UnlistedSource,
+)
 from curator.stages.scan.source_listing import list_sources
 from curator.storage import Store
 from curator.tables.family_store import FamilyRows
 from curator.tables.output_format import read_summary
 from curator.tables.source_metadata import SourceMetadata
+from curator.tables.source_rights import refusals
 from curator.tables.source_spans import SourceSpans
 from curator.tables.track_parts import TrackParts
 
@@ -32,7 +38,7 @@ MAX_NAMED = 5
 """Maximum number of unreadable sources that a dry run names."""
 _LAST = (
     "uri", "version", "source_id", "error_stage", "error_code", "codec", "pixel_format",
-    "rotation_deg", "pixel_aspect", "is_interlaced", "is_hdr",
+    "rotation_deg", "pixel_aspect", "is_interlaced", "is_hdr", "spans", "c2pa_generated",
 )  # fmt: skip
 _UNREAD = ""
 """Content id of a source that no run has read."""
@@ -41,6 +47,7 @@ _WORDS = {
     "analyzed": "analyzed already",
     "new": "to analyze, unless the footage was removed or is in another source",
     "changed": "changed since the last run; a run drops or replaces the clips of changed contents",
+    "refused": "refused by rights of the recipe",
     "again": "failed before, and tried again",
     "failed": "failed before or were removed, and not tried again",
     "unlisted": "not readable",
@@ -57,21 +64,38 @@ def dry_run(
     Returns the description, and the reason of a refusal; None if the run may start.
     """
     previous = read_summary(store)
-    last = {row["uri"]: row for row in last_sources(store, previous).select(_LAST).to_pylist()}
+    rights, table = recipe.rights, last_sources(store, previous)
+    names = [*_LAST, *(name for name in rights.columns if name in table.column_names)]
+    last = {row["uri"]: row for row in table.select(names).to_pylist()}
+    refused: set[str] = set()
     counts: Counter[str] = Counter()
     unlisted: dict[str, str] = {}
     may_be_other: set[str] = set()
     spans = SourceSpans(SourceMetadata())
 
+    def check_rights(item: ListedSource | FurtherSpan) -> None:
+        is_generated = last.get(item.uri, {}).get("c2pa_generated")
+        values = item.metadata if isinstance(item, ListedSource) else {}
+        own = item.span.metadata if item.span is not None else {}
+        row = {"uri": item.uri, "spans": None, "c2pa_generated": is_generated, **values, **own}
+        refused.update(failure.uri for failure in refusals([row], rights))
+
     def listed() -> Iterator[SourceRef]:
-        for item in list_sources(sources, limit=limit, media=recipe.scan.accepted):
+        for item in list_sources(
+            sources,
+            limit=limit,
+            sidecar_meta=recipe.scan.sidecar_meta and rights.refuses,
+            media=recipe.scan.accepted,
+        ):
             if isinstance(item, SkippedName):
                 counts["skipped"] += 1
             elif isinstance(item, UnlistedSource):
                 unlisted[item.uri] = plain(item.message)
             elif isinstance(item, FurtherSpan):
                 spans.add(item.uri, *item.span)
+                check_rights(item)
             else:
+                check_rights(item)
                 if item.span is not None:
                     spans.add(item.uri, *item.span)
                 counts["bytes"] += item.bytes
@@ -86,7 +110,9 @@ def dry_run(
     )
     tracks, failed = TrackParts(store, families).stored(set(filter(None, contents.values())))
     for uri, source_id in contents.items():
-        if source_id is None and uri in may_be_other and uri not in last:
+        if uri in refused:
+            counts["refused"] += 1
+        elif source_id is None and uri in may_be_other and uri not in last:
             counts["skipped"] += 1
         elif source_id is None or source_id in failed:
             counts["failed"] += 1
@@ -107,12 +133,17 @@ def dry_run(
         lines.append(f"and {len(unlisted) - MAX_NAMED} more")
     contents.update(dict.fromkeys(unlisted))
     drop_check = DropCheck(store, previous, replace=replace, unlisted=list(unlisted))
-    usable = set(filter(None, contents.values())) - failed
+    others = (row for uri, row in last.items() if uri not in contents)
+    refused.update(failure.uri for failure in refusals(others, rights))
+    usable = {content for uri, content in contents.items() if content and uri not in refused}
+    usable -= failed
     if not replace:
         stays = {
             row["source_id"]
             for uri, row in last.items()
-            if row["error_code"] is None and uri not in contents
+            if (row["error_code"] is None or row["error_code"] in REFUSED)
+            and uri not in contents
+            and uri not in refused
         }
         if n_new := len(stays - usable):
             stay = f"{amount(n_new, 'source')} of earlier runs would stay"
@@ -127,7 +158,8 @@ def dry_run(
     unread = [uri for uri, content in contents.items() if content == _UNREAD]
     dropped = by_source(
         drop_check.missing(there, unread),
-        lambda uris: {uri: contents[uri] for uri in uris if uri in contents},
+        lambda uris: {uri: contents.get(uri) for uri in uris if uri in contents or uri in refused},
+        refused,
     )
     lines += [f"clips would leave the shards: {change}" for change in dropped]
     problem = drop_check.problem(dropped)

@@ -208,9 +208,10 @@ class GenerationRun:
         return self._results
 
     def _formed(self, clips: pa.Table) -> pa.Table:
-        """Returns candidates with their form in the output, metadata, and columns of annotators."""
+        """Returns candidates with form in the output, metadata, rights, and columns of stages."""
         formed = as_written(clips, self._recipe.cut, self._recipe.shard)
-        return with_declared(self._run.metadata.joined(formed, "source_uri"), self._columns)
+        described = self._sources.with_credentials(self._run.described(formed, "source_uri"))
+        return with_declared(described, self._columns)
 
     def _measure(self, first: AnyStage, *_: AnyStage) -> None:
         """Analyzes sources without candidates, and proposes clips in the same processes."""
@@ -525,9 +526,7 @@ class GenerationRun:
                     before=self._before,
                     facts=lambda: facts | log.facts() | run.engine.facts(),
                     parts=parts,
-                    sources=(
-                        run.metadata.joined(rows, "uri") for rows in self._sources.rows(n_kept)
-                    ),
+                    sources=(run.described(rows, "uri") for rows in self._sources.rows(n_kept)),
                     clips=corpus.clips,
                     tables=dict(self._tables()),
                     n_skipped_names=log.n_skipped_names,

@@ -30,6 +30,7 @@ _OF_NO_STAGE = {
     "run.mode": "all clips are decided about again, except in mode growing without clusters",
     "stages": "changed stages filter, cut or annotate clips again; values of stages that are left "
     "out leave the samples",
+    "rights": "sources that it refuses lose their clips; sources that it allows now are analyzed",
     "train_for": "the summary of the run says what other trainers see",
     "models": "weights are read from this place",
 }

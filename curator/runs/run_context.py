@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from curator.errors import UsageError, unknown_key
 from curator.executor.cpu_accounting import cpu_profile
 from curator.executor.engine import Engine
@@ -29,6 +31,7 @@ from curator.tables.mark_table import Mark
 from curator.tables.removal_records import Removals
 from curator.tables.snapshot_store import EARLIER
 from curator.tables.source_metadata import SourceMetadata
+from curator.tables.source_rights import with_rights
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,6 +145,10 @@ class RunContext:
     def fingerprints(self) -> dict[str, str]:
         """Fingerprints of the stages, by name."""
         return self.graph.fingerprints()
+
+    def described(self, table: pa.Table, key: str) -> pa.Table:
+        """Adds metadata, licence and origin to a table with the URIs of sources in column `key`."""
+        return with_rights(self.metadata.joined(table, key), self.recipe.rights)
 
     def fingerprint_of(self, table: str) -> str:
         """Returns the fingerprint of the stage that writes a table."""

@@ -100,11 +100,13 @@ def _arrow_type(annotation: Any) -> pa.DataType:  # noqa: ANN401
 SOURCES_SCHEMA = schema_of(Source)
 """A row per source, done or failed."""
 
+CREDENTIALS = ("c2pa", "c2pa_generated", "c2pa_issuer", "c2pa_tool")
+"""Columns of `sources` that come from C2PA manifests."""
 _SCANNED = (
     "uri", "bytes", "version", "source_id", "medium", "container", "codec", "pixel_format",
     "width", "height", "rotation_deg", "pixel_aspect", "time_base", "fps", "is_vfr",
-    "header_duration_s", "header_n_frames", "has_audio", "is_hdr", "error_stage", "error_code",
-    "error_message",
+    "header_duration_s", "header_n_frames", "has_audio", "is_hdr", *CREDENTIALS, "error_stage",
+    "error_code", "error_message",
 )  # fmt: skip
 SCAN_SCHEMA = pa.schema(
     (n, pa.string() if n in ("time_base", "fps") else SOURCES_SCHEMA.field(n).type)

@@ -102,18 +102,21 @@ class SourceMetadata:
             table = table.append_column(field, pa.chunked_array(chunks, field.type))
         return table
 
-    def check(self, numbers: Iterable[str], others: Iterable[str]) -> None:
+    def check(
+        self, numbers: Iterable[str], others: Iterable[str], singles: Iterable[str] = ()
+    ) -> None:
         """Raises `UsageError` if a column is missing, or a column of `numbers` has other values.
 
-        So does a group that is a list.
+        So do a group and a column of `singles` that are lists.
         """
-        schema, numbers = self.schema(), list(numbers)
-        if GROUP in schema.names and pa.types.is_list(schema.field(GROUP).type):
-            raise UsageError(
-                f"{GROUP} is a list; expected one group for each source or span: give one value, "
-                "or rename the column if it is other metadata"
-            )
-        for name in (*numbers, *others):
+        schema, numbers, singles = self.schema(), list(numbers), list(singles)
+        for name in (GROUP, *singles):
+            if name in schema.names and pa.types.is_list(schema.field(name).type):
+                raise UsageError(
+                    f"{name} is a list; expected one value for each source or span: give one "
+                    "value, or rename the column if it is other metadata"
+                )
+        for name in (*numbers, *others, *singles):
             if name not in schema.names:
                 hint = unknown_key(name, schema.names or ["none"], "column of metadata")
                 raise UsageError(f"no source has {name!r}; {hint}")

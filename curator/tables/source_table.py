@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curator.errors import REFUSED
 from curator.records.sources import Medium, Note, Source, SourceRef
 from curator.records.time_spans import spans_from_json
 from curator.storage.content_id import WHOLE_BYTES
@@ -24,7 +25,7 @@ from curator.tables.schemas import SCAN_SCHEMA, SOURCES_SCHEMA
 _HELD = {
     **dict.fromkeys(
         ("medium", "container", "codec", "pixel_format", "pixel_aspect", "outcome", "error_stage",
-         "error_code"),
+         "error_code", "c2pa", "c2pa_issuer", "c2pa_tool"),
         pa.dictionary(pa.int32(), pa.string()),
     ),
     # These columns may have more than 2 GiB of text.
@@ -118,8 +119,10 @@ class SourceTable:
             pc.is_in(uris, value_set=header["uri"]), pc.is_in(earlier["source_id"], value_set=ids)
         )
         rows = earlier.filter(pc.invert(is_listed))
+        for name in ("outcome", "error_stage", "error_code", "error_message"):
+            rows = with_column(rows, name, pa.nulls(rows.num_rows, pa.string()))
         if rows.num_rows:
-            self._add(with_column(rows, "outcome", pa.nulls(rows.num_rows, pa.string())))
+            self._add(rows)
         return rows
 
     def measured(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> None:
@@ -242,6 +245,26 @@ class SourceTable:
         rows = self._usable()
         yield from zip(rows["uri"].to_pylist(), rows["source_id"].to_pylist(), strict=True)
 
+    def usable(self, names: Sequence[str]) -> pa.Table:
+        """Returns columns of the sources that have an id and have not failed."""
+        return self._usable().select(names)
+
+    def refused(self) -> set[str]:
+        """Returns the addresses of sources that the section `rights` of the recipe refuses."""
+        header = self._header.whole()
+        return set(header["uri"].filter(_is_refused(header)).to_pylist())
+
+    def with_credentials(self, clips: pa.Table) -> pa.Table:
+        """Sets the columns of clips that come from the C2PA manifests of their sources."""
+        header = self._header.whole()
+        if header["c2pa"].null_count == len(header):
+            return clips
+        place = pc.index_in(clips["source_uri"].cast(pa.large_string()), value_set=header["uri"])
+        for name in ("c2pa", "c2pa_generated"):
+            kind = SOURCES_SCHEMA.field(name).type
+            clips = with_column(clips, name, header[name].cast(kind).take(place))
+        return clips
+
     def contents_of(self, uris: Sequence[str]) -> dict[str, str | None]:
         """Returns content ids by URI, for those URIs that are here; None after a failed scan."""
         header = self._header.whole()
@@ -331,7 +354,7 @@ class SourceTable:
     def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns row numbers sorted by URI, and for each row the analyzed row of its content.
 
-        The analyzed row is the first usable row with this content, by URI.
+        The analyzed row is the first usable row with this content, by URI. A refused row has none.
         """
         if self._places is None:
             header = self._header.whole()
@@ -340,8 +363,15 @@ class SourceTable:
             usable = order.filter(is_usable.combine_chunks().take(order))
             place = pc.index_in(ids, value_set=ids.take(usable))
             leaders = usable.cast(pa.int64()).take(place).fill_null(_NO_LEADER)
+            leaders = pc.if_else(_is_refused(header), _NO_LEADER, leaders)
             self._places = order.to_numpy().astype(np.int64), leaders.to_numpy()
         return self._places
+
+
+def _is_refused(rows: pa.Table) -> pa.Array:
+    """Returns which sources the section `rights` of the recipe refuses, bool [N]."""
+    codes = pa.array(sorted(map(str, REFUSED)))
+    return pc.is_in(rows["error_code"].combine_chunks().cast(pa.string()), value_set=codes)
 
 
 class SourceTotals:

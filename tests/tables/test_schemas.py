@@ -13,7 +13,9 @@ rotation_deg: int16;
 pixel_aspect: string; duration_s: double; n_frames: int64; fps: double; is_vfr: bool; is_hdr:
 bool; is_interlaced: bool; has_audio: bool; header_duration_s: double; header_n_frames: int64;
 n_decode_errors: int32; n_shots: int32; n_clips: int32; n_kept: int32; generation: int32;
-spans: string; clock: string; notes: list<item: string>; outcome: string; error_stage: string;
+spans: string; license: string; origin: string; c2pa: string; c2pa_generated: bool;
+c2pa_issuer: string; c2pa_tool: string; clock: string; notes: list<item: string>; outcome: string;
+error_stage: string;
 error_code: string;
 error_message: string
 """
@@ -46,7 +48,8 @@ string; format: string; copy_frames: int32; crf: int32; audio: string; scale_fac
 cropped_share: double; rate_factor: double; repeated_share: double; window_frames: int32;
 window_fps: double; span_start_s: double; span_end_s: double;
 moment: string; moment_cameras: int32;
-moment_offset_s: double; moment_residual_s: double
+moment_offset_s: double; moment_residual_s: double;
+license: string; origin: string; c2pa: string; c2pa_generated: bool
 """
 CANDIDATES = f"{MEASURED} content_type: string; tags: list<item: string>; "
 CANDIDATES += "rate_factor: double; repeated_share: double; window_frames: int32; "

@@ -123,6 +123,6 @@ def test_names_are_cleaned_and_collisions_or_missing_columns_refused() -> None:
 
 
 def test_a_group_is_no_list() -> None:
-    with pytest.raises(UsageError, match=r"meta\.group is a list; expected one group"):
+    with pytest.raises(UsageError, match=r"meta\.group is a list; expected one value"):
         metadata({"meta.group": ["a", "b"]}).check([], [])
     metadata({"meta.group": ["a"]}, {"meta.group": "a"}).check([], [])

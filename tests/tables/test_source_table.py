@@ -88,6 +88,19 @@ def test_sources_with_the_same_bytes_are_one_to_analyze_and_a_row_each() -> None
     assert y["notes"] is None
 
 
+def test_a_refused_source_is_no_copy_of_an_allowed_one() -> None:
+    """Pins that a source which rights refuse keeps its code beside a copy that is done."""
+    table = SourceTable()
+    refused = failed("/a", "license_not_allowed") | {"source_id": "1"}
+    table.add_probes(probes(refused, probe("/b", "1")))
+    assert [ref.uri for ref in table.to_analyze()] == ["/b"]
+    table.measured([done("/b")])
+    a, b = rows(table, **{"1": 2})
+    assert (a["outcome"], a["error_code"], a["notes"]) == ("failed", "license_not_allowed", None)
+    assert (b["outcome"], b["n_kept"], b["notes"]) == ("done", 2, ["truncated"])
+    assert table.refused() == {"/a"}
+
+
 def test_the_order_in_which_rows_come_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_table, "ROWS_PER_TABLE_PART", 64)
     monkeypatch.setattr(source_table._BufferedColumns, "PACK_ROWS", 50)

@@ -15,6 +15,9 @@ class ScanConfig(StageConfig):
     sidecar_meta: bool = False
     """read the `.json` next to a source (video.mp4.json or video.json); its keys become columns
     meta.* of `sources` and `clips`, like columns of a manifest: bool, number, text, list of text"""
+    c2pa: bool = False
+    """read C2PA manifests inside of MP4, MOV, AVI and still images, into the columns c2pa… of
+    sources and clips; a file with a manifest is read whole; needs the extra `rights`"""
 
     @property
     def accepted(self) -> frozenset[Medium]:

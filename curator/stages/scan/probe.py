@@ -28,6 +28,7 @@ from curator.media.file_kinds import RAW_FOOTAGE, OtherMediumError, of_kind
 from curator.media.still_images import StillImage, read_still
 from curator.records.sources import Failure, Medium
 from curator.records.tracks import varies
+from curator.stages.scan.content_credentials import CredentialReader
 from curator.storage import content_id, open_source
 
 _CODECS = {"libdav1d": "av1", "libvpx": "vp8", "libvpx-vp9": "vp9"}  # by the decoder's name
@@ -35,9 +36,15 @@ ScanRow = dict[str, str | int | float | bool | None]  # a row of `SCAN_SCHEMA`
 
 
 def scan_source(
-    uri: str, n_bytes: int, version: str, accepts: Set[Medium] = frozenset({Medium.VIDEO})
+    uri: str,
+    n_bytes: int,
+    version: str,
+    accepts: Set[Medium] = frozenset({Medium.VIDEO}),
+    credentials: CredentialReader | None = None,
 ) -> ScanRow:
     """Probes one source. `n_bytes` and `version` come from the listing.
+
+    `credentials` reads its C2PA manifest; None reads none.
 
     Returns:
         The row of the source. If the source cannot be used, or its medium is not among `accepts`,
@@ -51,6 +58,8 @@ def scan_source(
             facts = header_facts(reader, uri, n_bytes, accepts)
             if facts["medium"] not in accepts:
                 raise OtherMediumError(Medium(facts["medium"]), uri)
+            if credentials is not None:
+                facts |= credentials.read(reader, facts["container"])
     except SourceError as error:
         if isinstance(error, OtherMediumError):
             row["medium"] = str(error.medium)

@@ -35,7 +35,7 @@ from curator.executor.worker import Step
 from curator.family import Place
 from curator.models.scene_network import SCENE_MODEL
 from curator.models.transnet import transnet_model_name
-from curator.records.clips import FITTED, WINDOWED, Clip, Reason, format_of
+from curator.records.clips import FITTED, LICENSED, WINDOWED, Clip, Reason, format_of
 from curator.records.cuts import CROP_COLUMNS
 from curator.records.sources import Medium
 from curator.stages.shard.config import ShardConfig
@@ -264,6 +264,8 @@ def sample_metadata(
         **{name: _rounded(getattr(clip, name)) for name in FITTED},
         **(window if window["window_frames"] is not None else {}),
         **({"moment": _moment(clip)} if clip.moment is not None else {}),
+        # As with windows: a recipe without rights leaves samples as they are.
+        **{name: value for name in LICENSED if (value := getattr(clip, name)) is not None},
         # The member of a video is always `mp4`.
         **({"format": clip.format} if format_of(clip.format) != "mp4" else {}),
         "crop": None if clip.crop_x is None else crop,

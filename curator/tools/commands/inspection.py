@@ -51,7 +51,8 @@ def _rerun(out: str, changes: Sequence[str]) -> str:
     OUT,
     option(
         "[CLIP_ID]",
-        "id of a clip, or an unambiguous beginning of the id (default: list the first clips)",
+        "id of a clip, or an unambiguous beginning of the id; or the address of a source "
+        "(default: list the first clips)",
         dest="clip",
     ),
     SNAPSHOT,
@@ -66,6 +67,10 @@ def explain(options: argparse.Namespace) -> Result:
     if options.clip is None:
         print(clip_explanation.listing(finished))
         return Result(clip_explanation.listed_clips(finished))
+    if (source := clip_explanation.find_source(finished, options.clip)) is not None:
+        text = clip_explanation.source_text(source)
+        print(text)
+        return Result({"source": source, "text": text})
     text = clip_explanation.explain(finished, options.clip)
     print(text)
     return Result({"clip": clip_explanation.clip_facts(finished, options.clip), "text": text})
@@ -357,19 +362,31 @@ def search(options: argparse.Namespace) -> Result:
 @command(
     "write the report of OUT again, with moving previews of kept clips",
     OUT,
+    option(
+        "--rights",
+        "print a summary of the kept clips by licence, origin and C2PA manifest as Markdown, and "
+        "write nothing",
+    ),
     description="Writes OUT/report/index.html of the newest snapshot again, and a short MP4 of "
     "each kept clip on the page. The MP4 plays while the pointer rests on the clip. The next run "
     "writes the page with still pictures again.",
+    only_prints=lambda options: options.rights,
 )
 def report(options: argparse.Namespace) -> Result:
     from curator.executor.engine import Engine
     from curator.runs.lease import acquire_lease
     from curator.tables.removal_records import finished_removals
+    from curator.tools.report.rights_summary import rights_summary, rights_text
     from curator.tools.review.clip_previews import write_report
     from curator.tools.review.finished_run import open_finished
 
     # Before the lease, which would be written to whatever place was named.
-    store = open_finished(options.out).store
+    finished = open_finished(options.out)
+    if options.rights:
+        summary = rights_summary(finished.clips, finished.sources(), finished.recipe.rights)
+        print(rights_text(summary))
+        return Result(summary)
+    store = finished.store
     with acquire_lease(store, "report"), Engine(address=None, workers=1) as engine:
         finished_removals(store)
         n_previews = write_report(open_finished(options.out), engine)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from curator.errors import ErrorCode, UsageError, raised_as
+from curator.errors import REFUSED, ErrorCode, UsageError, raised_as
 from curator.executor.termination import ends_when_asked, ignore_further_interrupts
 from curator.number_text import amount, plain
 from curator.tools.commands.arguments import (
@@ -394,8 +394,8 @@ def failures_exit_code(
         limit = f"--max-failed {max_failed:g}"
     counts, work = summary["counts"], summary["work"]
     by_code = dict(counts.get("by_error") or {})
-    # Removed sources did not fail.
-    n_removed = by_code.pop(str(ErrorCode.REMOVED), 0)
+    # Removed and refused sources did not fail.
+    n_left_out = sum(by_code.pop(str(code), 0) for code in REFUSED | {ErrorCode.REMOVED})
     of_failures = {
         row["name"]
         for row in summary["reasons"]
@@ -423,7 +423,7 @@ def failures_exit_code(
     ]
     if stages is None:
         first = _first(store, summary, "sources", ("error_code", "error_message"), by_code)
-        n_failed, n_sources = counts["failed"] - n_removed, counts["sources"] - n_removed
+        n_failed, n_sources = counts["failed"] - n_left_out, counts["sources"] - n_left_out
         remedy = f"{first}see the table `sources`"
         failures.insert(0, (n_failed, n_sources, "source", f"failed ({_counted(by_code)})", remedy))
     code = EXIT_OK

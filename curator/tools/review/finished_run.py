@@ -43,6 +43,7 @@ from curator.tables.mark_table import Mark
 from curator.tables.output_format import read_current_summary
 from curator.tables.removal_records import read_removals
 from curator.tables.schemas import (
+    SOURCES_SCHEMA,
     candidates_schema,
     clips_schema,
     embeddings_schema,
@@ -83,6 +84,11 @@ class Finished:
                 f"{counts['failed']} failed, and the others gave no candidate; see error_message "
                 "in the table `sources`, or run with other sources"
             )
+
+    def sources(self) -> pa.Table:
+        """Returns the rows of `sources`; columns that newer versions added are null."""
+        parts = [read_parquet(self.store, name) for name in self.summary["tables"]["sources"]]
+        return pa.concat_tables([*parts, SOURCES_SCHEMA.empty_table()], promote_options="default")
 
     def candidates(self) -> pa.Table:
         """Returns the scored proposals in the order of `clips`; `UsageError` if some are lost."""
