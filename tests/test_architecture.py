@@ -1,6 +1,7 @@
 """The house keeps its shape: layers, one form for all stages, one place for Ray, unique names."""
 
 import ast
+import gc
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -77,7 +78,12 @@ KNOWS_RAY = {
 @cache
 def nodes(path: Path) -> list[ast.AST]:
     """All nodes of a file: every test walks the same ones."""
-    return list(ast.walk(ast.parse(path.read_text())))
+    gc.disable()
+    found = list(ast.walk(ast.parse(path.read_text())))
+    # A million nodes stay: each collection would walk them in vain.
+    gc.freeze()
+    gc.enable()
+    return found
 
 
 @cache
