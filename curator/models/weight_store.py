@@ -162,7 +162,7 @@ class ModelStore:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return dict(arrays)
-        except (OSError, ValueError, zipfile.BadZipFile):
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
             return None
 
     def keep_derived(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:

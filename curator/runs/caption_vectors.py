@@ -2,7 +2,7 @@
 
 Shape letters: T texts, D dimensions.
 """
-# ruff: noqa: N806 - shape letters
+# ruff: noqa: N803, N806 - shape letters
 
 import logging
 from collections.abc import Sequence
@@ -65,6 +65,8 @@ class CaptionVectors:
             at = np.array([place.get(digest, -1) for digest in hashes.tolist()], np.int64)
             is_known = at >= 0
             vectors_TD[is_known] = stored["vectors"][at[is_known]]
+            if is_known.all() and len(stored["hashes"]) > len(captions):
+                self._keep(hashes, vectors_TD)
         new = np.flatnonzero(~is_known)
         if len(new) >= _SAID:
             logger.warning(
@@ -75,9 +77,11 @@ class CaptionVectors:
             numbers = new[begin : begin + _BLOCK]
             vectors_TD[numbers] = self.of([captions[number] for number in numbers])
             is_known[numbers] = True
-            arrays = {"hashes": hashes[is_known], "vectors": vectors_TD[is_known]}
-            self._models.keep_derived(self._key, arrays)
+            self._keep(hashes[is_known], vectors_TD[is_known])
         return vectors_TD
+
+    def _keep(self, hashes: NDArray[np.bytes_], vectors_TD: NDArray[np.float16]) -> None:
+        self._models.keep_derived(self._key, {"hashes": hashes, "vectors": vectors_TD})
 
 
 def caption_vectors(models: ModelStore, uri: str) -> CaptionVectors | None:

@@ -22,7 +22,7 @@ from curator.measures.claims import (
     speed_claims,
     text_claims,
 )
-from curator.measures.claims.claim_records import ClaimKind, Measured, Verdict
+from curator.measures.claims.claim_records import ClaimKind, Judgement, Measured, Verdict
 from curator.measures.claims.sentences import sentences_of
 
 KINDS: tuple[ClaimKind, ...] = (
@@ -67,10 +67,14 @@ def check_caption(caption: object, measured: Measured) -> list[Claim]:
         measured: Measurements of the clip; what is absent leads to `unknown`.
     """
     claims = []
+    # Captions repeat themselves, and judging a colour reads all thumbnails.
+    judgements: dict[tuple[str, str], Judgement] = {}
     for sentence in sentences_of(caption):
         found = [(each, kind) for kind in KINDS for each in kind.find(sentence)]
         for each, kind in sorted(found, key=lambda pair: pair[0].start):
-            judgement = kind.judge(each.value, measured)
+            if (judgement := judgements.get((kind.name, each.value))) is None:
+                judgement = kind.judge(each.value, measured)
+                judgements[kind.name, each.value] = judgement
             verdict = judgement.verdict.negated() if each.is_negated else judgement.verdict
             claims.append(
                 Claim(

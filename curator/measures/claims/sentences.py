@@ -7,8 +7,10 @@ as "name of the field is words", or for `none` as "no name of the field".
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 _QUOTED = re.compile(
@@ -20,7 +22,7 @@ _END = re.compile(
     r"(?!(?i:then|later|next|finally|subsequently|after(?:wards?| that))\b)|\n+"
 )
 _BREAK = re.compile(
-    r",(?!(?: \w+,)*(?: \w+,?)? n?or\b)|[;:()]|\.(?= )|(?<= )[\u2013\u2014-](?= )|"
+    r",(?!(?: \w+,){0,20}(?: \w+,?)? n?or\b)|[;:()]|\.(?= )|(?<= )[\u2013\u2014-](?= )|"
     r"\b(?:and|but|while|whereas|as|when|before|after|until|then|because|although|though|so that)\b"
 )
 """Where a clause may end, so that a negation before it does not count after it."""
@@ -70,6 +72,14 @@ _LABEL = re.compile(
 _DENIES = re.compile(r"(?:no|not|without|there (?:is|are))\b(?!\W*\Z)", re.IGNORECASE)
 _NONE = re.compile(r"\A(?:no|none|absent|nothing)\b", re.IGNORECASE)
 _MAX_DEPTH = 6
+_LONGEST = 500
+"""Most characters of a sentence. Longer ones, such as lists of tags, become several sentences,
+because the time of some patterns grows with the square of the length."""
+_PIECE = re.compile(
+    rf"\S.{{0,{_LONGEST - 2}}}[,;](?!\S)|\S.{{0,{_LONGEST - 1}}}(?!\S)|\S{{1,{_LONGEST}}}",
+    re.DOTALL,
+)
+"""Up to the last comma, else up to the last space, so that no negation is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +98,12 @@ class Sentence:
 
     def clause(self, start: int, end: int) -> tuple[int, int]:
         """Returns the clause around some characters."""
-        begins = [m.end() for m in _BREAK.finditer(self.plain) if m.end() <= start]
-        following = _BREAK.search(self.plain, end)
-        return begins[-1] if begins else 0, following.start() if following else len(self.plain)
+        starts, ends = _breaks(self.plain)
+        before, after = bisect_right(ends, start), bisect_left(starts, end)
+        return (
+            ends[before - 1] if before else 0,
+            starts[after] if after < len(starts) else len(self.plain),
+        )
 
     def is_negated(self, start: int, end: int) -> bool:
         """Returns whether the clause denies what some of its characters say."""
@@ -105,6 +118,13 @@ class Sentence:
         return _HEDGE.search(self.plain[first:last]) is not None
 
 
+@lru_cache(maxsize=16)
+def _breaks(plain: str) -> tuple[list[int], list[int]]:
+    """Returns the starts and the ends of all places where clauses may end."""
+    spans = [match.span() for match in _BREAK.finditer(plain)]
+    return [start for start, _ in spans], [end for _, end in spans]
+
+
 def sentences_of(caption: object, field: str = "", depth: int = 0) -> Iterator[Sentence]:
     """Yields the sentences of a caption: a text, JSON as text, or a value of JSON.
 
@@ -114,7 +134,7 @@ def sentences_of(caption: object, field: str = "", depth: int = 0) -> Iterator[S
         if (value := _json(caption)) is not None:
             yield from sentences_of(value, field, depth + 1)
         elif is_english(caption):
-            for text in _END.split(caption):
+            for text in _texts(caption):
                 label = _LABEL.fullmatch(text)
                 name, words = label.groups() if label else (field, text)
                 if words.strip():
@@ -127,6 +147,11 @@ def sentences_of(caption: object, field: str = "", depth: int = 0) -> Iterator[S
     elif isinstance(caption, Sequence) and depth < _MAX_DEPTH:
         for value in caption:
             yield from sentences_of(value, field, depth + 1)
+
+
+def _texts(caption: str) -> Iterator[str]:
+    for text in _END.split(caption):
+        yield from [text] if len(text) <= _LONGEST else _PIECE.findall(text)
 
 
 def _with_field(text: str, field: str) -> str:

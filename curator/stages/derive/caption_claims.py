@@ -33,7 +33,7 @@ class CaptionClaims(Annotator[CaptionClaimsConfig]):
     """
 
     name = "caption_claims"
-    version = 2
+    version = 3
     config_type = CaptionClaimsConfig
     columns = ("caption", *SCORES)
     signals = tuple(sorted({*SIGNALS, *RATES, "sample_s"}))

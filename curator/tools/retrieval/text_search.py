@@ -5,26 +5,46 @@ Shape letters: C clips, U distinct captions, D dimensions.
 # ruff: noqa: N806 - shape letters
 
 import re
+import unicodedata
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curator.errors import UsageError
 from curator.runs.caption_vectors import CaptionVectors
 
 WORDS_POWER = 3
 """A description shares some words with many captions: a clip with half of its words gets 1/8.
 Source: benchmarks/results/text_search.md."""
-_WORD = re.compile(r"[^\W_]+")
+MAX_WORDS = 1000
+"""Most distinct words of a query; each reads the texts of all clips."""
 _COLUMNS = ("caption", "tags", "source_uri")
-_EDGE = r"[^\pL\pN]"
+_EDGE = r"[^\pL\pN\pM]"
 
 
 def query_words(text: str) -> list[str]:
-    """Returns the distinct words of a query, in lower case."""
-    return list(dict.fromkeys(_WORD.findall(text.lower())))
+    """Returns the distinct words of a query, composed and in lower case as `has_words` has them.
+
+    Raises:
+        UsageError: There are more than `MAX_WORDS`.
+    """
+    # Bytes of a command line that are no UTF-8 are no letters.
+    lower = _comparable(pa.scalar(text.encode("utf-8", "replace").decode())).as_py()
+    # Vowel signs of scripts such as Devanagari are marks.
+    parts = (c if c.isalnum() or unicodedata.category(c).startswith("M") else " " for c in lower)
+    words = list(dict.fromkeys("".join(parts).split()))
+    if len(words) > MAX_WORDS:
+        raise UsageError(f"--text has {len(words):,} words; expected at most {MAX_WORDS:,}")
+    return words
+
+
+def _comparable(texts: Any) -> Any:  # noqa: ANN401 - a scalar or an array of Arrow
+    # macOS writes names with letters and accents apart.
+    return pc.utf8_lower(pc.utf8_normalize(texts, "NFC"))
 
 
 def word_pattern(word: str) -> str:
@@ -60,17 +80,17 @@ class TextSearch:
         for batch in self._clips.select(_COLUMNS).to_batches():
             captions, tags, uris = (batch[name] for name in _COLUMNS)
             names = pc.replace_substring_regex(uris, ".*/", "")
-            texts = pc.utf8_lower(
+            texts = _comparable(
                 pc.binary_join_element_wise(
                     pc.fill_null(captions, ""), pc.fill_null(pc.binary_join(tags, " "), ""), names,
                     " ",
                 )
             )  # fmt: skip
-            columns = [
-                pc.match_substring_regex(texts, word_pattern(word)).to_numpy(zero_copy_only=False)
-                for word in words
-            ]
-            found.append(np.stack(columns, axis=1).astype(np.bool_))
+            has = np.zeros((len(texts), len(words)), np.bool_)
+            for number, word in enumerate(words):
+                matches = pc.match_substring_regex(texts, word_pattern(word))
+                has[:, number] = matches.to_numpy(zero_copy_only=False)
+            found.append(has)
         return np.concatenate(found)
 
     def scores(self, text: str) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:

@@ -3,13 +3,14 @@
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import cv2
 import numpy as np
 import pytest
 
 from curator.measures.claims.claim_check import KINDS, check_caption, support_of
-from curator.measures.claims.claim_records import Measured, Verdict
+from curator.measures.claims.claim_records import UNMEASURED, Judgement, Measured, Verdict
 
 SCORES: Mapping[str, float | None] = {
     "luma": 0.45, "camera_motion": 0.1, "camera_share": 0.9, "motion": 0.12, "shot_doubt": 0.0,
@@ -242,3 +243,49 @@ def test_a_caption_that_repeats_itself_is_checked_in_time() -> None:
 
 def test_names_of_kinds_are_distinct() -> None:
     assert len({kind.name for kind in KINDS}) == len(KINDS) == 12
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x, ",
+        "red, ",
+        "dark ",
+        "the camera pans ",
+        "“",
+        "' '",
+        ". ",
+        "-",
+        "a",
+        "no left or ",
+        "says ",
+    ],
+)
+def test_the_time_of_a_caption_grows_with_its_length(text: str) -> None:
+    """Pins CPU-seconds of captions of 8 KB, such as lists of tags, which took minutes."""
+    begun_s = time.process_time()
+    check_caption((text * 8192)[:8192], panned())
+    check_caption("!" + (text * 8192)[:8192], panned())
+    assert time.process_time() - begun_s < 4
+
+
+def test_a_long_list_of_tags_keeps_its_claims() -> None:
+    tags = ", ".join(["solo", "outdoors"] * 100)
+    claims = check_caption(f"{tags}, static camera, {tags[:-9]}, no sound, {tags}", panned())
+    assert [(claim.kind, claim.value) for claim in claims] == [
+        ("camera", "static"),
+        ("sound", "not audible"),
+    ]
+
+
+def test_a_value_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+
+    def judge(value: str, measured: Measured) -> Judgement:
+        judged.append(value)
+        return UNMEASURED
+
+    kinds = tuple(replace(kind, judge=judge) for kind in KINDS if kind.name == "colour")
+    monkeypatch.setattr("curator.measures.claims.claim_check.KINDS", kinds)
+    assert len(check_caption("The sky is red. " * 50, panned())) == 50
+    assert judged == ["red"]

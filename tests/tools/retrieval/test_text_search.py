@@ -12,6 +12,7 @@ from test_clip_search import said
 
 import curator
 from curator.errors import UsageError
+from curator.models.text_encoder import text_hash
 from curator.models.weight_store import ModelStore
 from curator.runs.caption_vectors import CaptionVectors
 from curator.tools.retrieval.text_search import TextSearch, query_words
@@ -48,6 +49,9 @@ CLIPS = table(
     (None, [], "/films/night-drive_3.mov"),
     ("A scar on carpet", [], "/films/x.tar::b/clip.mp4"),
     ("雪の中の猫", ["static"], "/films/Straße.mp4"),
+    # As macOS writes names: letters and accents apart.
+    ("हिन्दी, İstanbul", [], "/films/Café-Straßencafe\u0301.mp4"),
+    ("ह न द", [], "/films/Cafe.mp4"),
 )
 
 
@@ -69,11 +73,23 @@ CLIPS = table(
         ("straße", [3]),
         ("a.*b", []),
         ("static", [3]),
+        ("cafe\u0301", [4]),
+        ("straßencafé", [4]),
+        ("हिन्दी", [4]),
+        ("İSTANBUL", [4]),
     ],
 )
 def test_words_are_found_whole_in_captions_tags_and_names(query: str, found: list[int]) -> None:
     has = TextSearch(CLIPS, None).has_words(query_words(query))
     assert np.flatnonzero(has.all(axis=1)).tolist() == found
+
+
+def test_a_query_may_have_no_words_but_not_thousands() -> None:
+    scores, has = TextSearch(CLIPS, None).scores("🙂 \udcff\0")
+    assert has.shape == (len(scores), 0)
+    assert not scores.any()
+    with pytest.raises(UsageError, match="has 1,001 words"):
+        query_words(" ".join(f"w{number}" for number in range(1001)))
 
 
 def test_a_rare_word_counts_more_than_a_common_one() -> None:
@@ -113,6 +129,17 @@ def test_vectors_are_computed_once_for_each_caption(
     assert asked == ["the sea"]
     assert (vectors[[2, 1]] == first).all()
     assert np.linalg.norm(vectors.astype(float), axis=1) == pytest.approx(1, abs=1e-3)
+
+
+def test_vectors_of_removed_captions_are_not_kept(tmp_path: Path) -> None:
+    models = ModelStore(str(tmp_path))
+    CaptionVectors(models, "out").of_captions(["a dog", "a secret"])
+    (file,) = (tmp_path / "derived").iterdir()
+    CaptionVectors(models, "out").of_captions(["a dog"])
+    with np.load(file) as stored:
+        assert stored["hashes"].tolist() == [text_hash("a dog").encode()]
+    file.write_bytes(b"")
+    assert CaptionVectors(models, "out").of_captions(["a dog"]).any()
 
 
 def test_the_answer_says_with_what_a_text_was_compared(
