@@ -106,7 +106,10 @@ class FilterConfig(RootModel[dict[str, Rule]]):
                 )
             is_column = _is_column(score, scores)
             if is_column and not has_annotators and score != CAPTION_CLIP_SCORE:
-                raise ValueError(unknown_key(score, scores, "score"))
+                raise ValueError(
+                    f"{unknown_key(score, scores, 'score')}; if it is a column of an annotator, "
+                    "name the annotator in stages, such as stages=[caption_claims]"
+                )
             if is_column and rule.is_by_quantile:
                 raise ValueError(
                     f"rule {name!r}: drop_lowest and drop_highest are for scores and metadata, "

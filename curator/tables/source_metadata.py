@@ -119,7 +119,10 @@ class SourceMetadata:
         for name in (*numbers, *others, *singles):
             if name not in schema.names:
                 hint = unknown_key(name, schema.names or ["none"], "column of metadata")
-                raise UsageError(f"no source has {name!r}; {hint}")
+                raise UsageError(
+                    f"no source has {name!r}; {hint}; with scan.sidecar_meta=true, files next to "
+                    "sources give columns too"
+                )
         for name in numbers:
             if schema.field(name).type not in (pa.int64(), pa.float64()):
                 raise UsageError(

@@ -369,8 +369,9 @@ class Captioning:
             raise CuratorError(
                 f"none of {amount(counts['caption_windows'], 'window')} got an annotation "
                 f"({reasons}), such as {self._done.first_failure()}; nothing was committed, and "
-                "replies that were given are kept; check the captioner and the settings in "
-                "`caption`; raise `version` of a captioner of your own after a change"
+                "replies that were given are kept, and not asked for again: after a bad answer, "
+                "change the prompt, the model, caption.seed or caption.max_tokens; raise `version` "
+                "of a captioner of your own after a change"
             )
         self._done.apply(self._done.clips.kept())
 

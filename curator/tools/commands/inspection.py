@@ -351,6 +351,10 @@ def search(options: argparse.Namespace) -> Result:
     print(as_table(results, by))
     if by == "text":
         match = options.match or clips.default_match
+        if match == "captions" and results and not any(clip.words for clip in results):
+            print(
+                "no clip has a word of the text: these are the nearest by the meaning of captions"
+            )
         print(match_words(match, is_chosen=options.match is not None))
     if options.html is not None:
         page = render_search(clips.finished, results, f"{by} {query}", options.where)

@@ -28,11 +28,13 @@ def default_words(summary: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"captions: {amount(n_empty, 'kept clip')} without a text in {caption['column']}"
         )
+    elif caption.get("column") and counts.get("kept"):
+        lines.append(f"captions: from {caption['column']}")
     is_template = caption.get("enabled", True) and caption.get("captioner") == "measured"
     if counts.get("kept") and is_template:
         lines.append(
-            "captions: composed of measurements; for those of a model: --set "
-            "caption.captioner=openai --set caption.url=URL --set caption.model=NAME "
-            "(docs/captions.md)"
+            "captions: composed of measurements; those of a model: --set caption.captioner=openai "
+            "--set caption.url=URL --set caption.model=NAME, or caption.captioner=local; your own: "
+            "caption.captioner=column (docs/captions.md)"
         )
     return lines

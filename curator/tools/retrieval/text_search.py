@@ -20,6 +20,10 @@ from curator.runs.caption_vectors import CaptionVectors
 WORDS_POWER = 3
 """A description shares some words with many captions: a clip with half of its words gets 1/8.
 Source: benchmarks/results/text_search.md."""
+_FUNCTION_WORDS = frozenset(
+    ("a", "an", "and", "are", "at", "by", "for", "from", "in", "is", "it", "its", "of", "on", "or",
+     "the", "to", "with")
+)  # fmt: skip
 MAX_WORDS = 1000
 """Most distinct words of a query; each reads the texts of all clips."""
 _COLUMNS = ("caption", "tags", "source_uri")
@@ -28,6 +32,8 @@ _EDGE = r"[^\pL\pN\pM]"
 
 def query_words(text: str) -> list[str]:
     """Returns the distinct words of a query, composed and in lower case as `has_words` has them.
+
+    Articles, prepositions and the like are left out, unless there is nothing else.
 
     Raises:
         UsageError: There are more than `MAX_WORDS`.
@@ -39,7 +45,7 @@ def query_words(text: str) -> list[str]:
     words = list(dict.fromkeys("".join(parts).split()))
     if len(words) > MAX_WORDS:
         raise UsageError(f"--text has {len(words):,} words; expected at most {MAX_WORDS:,}")
-    return words
+    return [word for word in words if word not in _FUNCTION_WORDS] or words
 
 
 def _comparable(texts: Any) -> Any:  # noqa: ANN401 - a scalar or an array of Arrow

@@ -173,6 +173,10 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
     if clip.content_type is not None:
         yield f"content type: {clip.content_type} ({score(clip.scores['content_probability'])})"
     yield from _rights_lines({name: getattr(clip, name) for name in LICENSED})
+    if clip.caption:
+        yield f"caption ({clip.caption_model}): {plain(clip.caption)}"
+    if clip.caption_failure:
+        yield f"no caption: {clip.caption_failure} (docs/captions.md lists the reasons)"
     if form := ", ".join(_form_words(clip)):
         yield f"in the form of the recipe: {form}"
     if clip.decision == "kept":

@@ -254,7 +254,11 @@ def problem_of_text(text: str, *, is_whole: bool) -> Problem | None:
     if not is_whole:
         if (phrase := repeated_in(text)) is not None:
             return Problem(Unanswered.REPEATED, "answer", f"it repeated {phrase!r}")
-        return Problem(Unanswered.CUT_OFF, "answer", "it was too long and was cut off; be shorter")
+        return Problem(
+            Unanswered.CUT_OFF,
+            "answer",
+            "it was too long and was cut off; be shorter",
+        )
     if "{" not in text and (phrase := refusal_in(text)) is not None:
         return Problem(Unanswered.REFUSAL, "answer", f"it declined to answer: {phrase!r}")
     return None

@@ -512,7 +512,8 @@ async function search(by, body, words) {
   const path = `api/search/${by}?k=60${where ? `&where=${encodeURIComponent(where)}` : ""}`;
   const page = await ask(path, body).catch((error) => { showCount(state.n); throw error; });
   state.turn++;
-  state.found = words;
+  const isUnread = by === "text" && $("words").title.includes("captions") && !page.clips.some((clip) => clip.words.length);
+  state.found = words + (isUnread ? ", of which no clip has a word: the nearest by meaning" : "");
   show(page, 0);
 }
 const similar = (clipId) => search("clip", clipId, `clip ${clipId}`);
