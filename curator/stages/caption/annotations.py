@@ -56,8 +56,10 @@ _MADE = [field.name for field in fields(Annotation) if field.name != "task"]
 
 def answers_fingerprint(config: CaptionConfig) -> str:
     """Returns the fingerprint of all settings and prompts that turn replies into annotations."""
-    # Annotations of versions without this setting stay valid.
-    unused = set() if config.repair_contradictions else {"repair_contradictions"}
+    # Annotations of versions without these settings stay valid.
+    unused = {"column"}
+    if not config.repair_contradictions:
+        unused.add("repair_contradictions")
     exclude: Any = {name: True for name in _REACHED | _DECIDED | unused} | {
         "judge": _REACHED | {"min_score"}
     }

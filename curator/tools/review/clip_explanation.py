@@ -74,6 +74,8 @@ def source_text(source: Mapping[str, Any]) -> str:
         lines.append(plain(source["error_message"] or ""))
     else:
         lines.append(f"done: {source['n_clips']} clips, {source['n_kept']} kept")
+        if source["n_shots"] == 0:
+            lines.append("no shot: its frames are black, of one colour, or within transitions")
     return "\n".join([*lines, *_rights_lines(source)])
 
 
