@@ -5,7 +5,8 @@ the end of a pipe that only the worker holds, and then ends the server and all t
 `PR_SET_PDEATHSIG` reaches neither children of the server, such as the engine of vLLM, nor is it
 bound to the worker: the signal comes when the thread ends that started the child. The keeper is no
 child of the worker, because Ray kills a worker's children with the worker: a relay is between them.
-Both need only the standard library, so they start in milliseconds.
+Both need only the standard library, so they start in milliseconds. Both adopt processes whose
+parent has ended, and end them: engines in a session of their own, and those of a killed keeper.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ _LINE_BYTES = 4096
 _GRACE_S = 3.0
 """Time between SIGTERM and SIGKILL."""
 _POLL_S = 0.25
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LOCAL, _LISTEN = "0100007F:%04X", "0A"
 """As /proc/net/tcp writes 127.0.0.1 with a port, and the state of a socket that listens."""
 _FIRST_SIGNAL = 128
@@ -136,16 +137,19 @@ def _read(output: IO[bytes], lines: deque[tuple[float, str]]) -> None:
 
 def _relay(lifeline: int, command: Sequence[str]) -> int:
     """Runs the keeper, and returns its exit status, or that of a shell if a signal killed it."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.fork()
     if keeper == 0:
         os.setpgid(0, 0)
         os._exit(_keep(lifeline, command))
     code = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
+    _end_children()
     return code if code >= 0 else _FIRST_SIGNAL - code
 
 
 def _keep(lifeline: int, command: Sequence[str]) -> int:
     """Runs a server until it ends or the lifeline closes; returns the exit status of the keeper."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     server = subprocess.Popen(command, preexec_fn=_end_with_parent, process_group=0)
     while server.poll() is None:
         if select.select([lifeline], [], [], _POLL_S)[0]:
@@ -156,12 +160,31 @@ def _keep(lifeline: int, command: Sequence[str]) -> int:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
     code = server.wait()
+    _end_children()
     return code if code >= 0 else _FIRST_SIGNAL - code
 
 
+def _end_children() -> None:
+    """Ends all children, and those that become children as their parents end."""
+    with contextlib.suppress(OSError):
+        while children := _children():
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+            os.wait()
+
+
+def _children() -> list[int]:
+    listed = Path("/proc/self/task").glob("*/children")
+    return [int(child) for path in listed for child in path.read_text().split()]
+
+
 def _end_with_parent() -> None:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,13 @@ class ModelConfig(StageConfig):
 
     @field_validator("server_args")
     @classmethod
-    def _runs_no_code(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    def _are_allowed(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        names = {argument.partition("=")[0] for argument in arguments}
+        if taken := sorted(names & {"--host", "--port", "--uds"}):
+            raise ValueError(
+                f"has {taken[0]}; the server gets a free port of 127.0.0.1: leave it out, or start "
+                "the server yourself and use captioner openai"
+            )
         if any("trust" in argument.replace("_", "-").lower() for argument in arguments):
             raise ValueError("has --trust-remote-code; code of a model is never run: leave it out")
         return arguments

@@ -20,6 +20,7 @@ import time
 import urllib.request
 from contextlib import suppress
 from dataclasses import replace
+from http.client import HTTPException
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -199,7 +200,8 @@ class LocalCaptioner(ServerCaptioner):
         """Waits until the server is ready or has ended."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         while server.status is None:
-            with suppress(OSError):
+            # Another process at the port may speak another protocol.
+            with suppress(OSError, HTTPException):
                 opener.open(f"http://127.0.0.1:{port}/health", timeout=5).close()
                 # Another process may have taken the port, and must get neither key nor frames.
                 if server.listens_at(port):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -159,6 +160,38 @@ def test_another_process_at_the_port_gets_no_request(
     assert not fake_server.counts()
     assert [call["words"][5] for call in vllm.calls()] == list(map(str, ports))
     assert len(set(ports)) == 2
+
+
+def test_another_protocol_at_the_port_is_no_answer(
+    vllm: FakeVllm, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins the search for the end of a server whose port a server of mail, for example, has."""
+    vllm.install(says=["the port: Address already in use"], after_s=1.0, status=1)
+    asked: list[int] = []
+
+    def greet(other: socket.socket) -> None:
+        while True:
+            connection, _ = other.accept()
+            with connection:
+                connection.sendall(b"220 mail.example.org ready\r\n")
+
+    def wait_for(self: Any, server: Any, port: int) -> None:  # noqa: ANN401
+        asked.append(other.getsockname()[1] if not asked else port)
+        waits(self, server, asked[-1])
+        vllm.install()
+
+    waits = local_server.LocalCaptioner._wait
+    monkeypatch.setattr(local_server.LocalCaptioner, "_wait", wait_for)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        threading.Thread(target=greet, args=(other,), daemon=True).start()
+        runner_of(config_of(folder)).close()
+    assert len(asked) == len(vllm.calls()) == 2
+
+
+@pytest.mark.parametrize("words", [["--port", "80"], ["--host=0.0.0.0"], ["--uds", "/tmp/x"]])
+def test_the_address_of_the_server_is_not_given(folder: Path, words: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"free port of 127\.0\.0\.1"):
+        config_of(folder, server_args=words)
 
 
 def test_a_server_that_ends_again_and_again_ends_the_run(vllm: FakeVllm, folder: Path) -> None:
