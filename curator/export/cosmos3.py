@@ -149,8 +149,10 @@ class Cosmos3(VideoExporter[Cosmos3Options, Row]):
                 number = len(line["t2w_windows"])
                 line["t2w_windows"].append(window)
             if (drop := self._drop(line, fps, span, window, counts)) is not None:
-                frames = {name: span[name] for name in ("start_frame", "end_frame")}
-                drops.append({"uuid": clip.key, "window": number, **frames, **drop})
+                # As in the JSONL, the last frame and not the one after it.
+                frames = {"start_frame": span["start_frame"], "end_frame": span["end_frame"] - 1}
+                numbers = {"has": None, "needs": None}
+                drops.append({"uuid": clip.key, "window": number, **frames, **numbers, **drop})
         counts["clips_read"] += counts["windows_read"] > 0
         talks = list(self._put_talks(job, clip))
         yield {"line": line, "counts": counts, "drops": drops, "talks": talks}

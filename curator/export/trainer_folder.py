@@ -72,23 +72,25 @@ class FolderFacts:
     """Facts about the clips of a split, for files that configure a trainer."""
 
     n_clips: int = 0
-    n_without_text: int = 0
     forms: dict[OutputSpec, tuple[int, float]] = field(default_factory=dict)
     """Number of clips, and their seconds in the sources, by form."""
+    uncaptioned: dict[OutputSpec, tuple[int, float]] = field(default_factory=dict)
+    """The same of the clips without a caption, which are in `forms`, too."""
     buckets: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: Row) -> None:
         """Counts a clip."""
         self.n_clips += 1
-        self.n_without_text += not row["text"].strip()
         self.buckets[row["bucket"]] += 1
         form = OutputSpec(
             n_frames=row["num_frames"], fps=Fraction(row["fps_fraction"]), width=row["width"],
             height=row["height"], has_sound=row["has_audio"],
         )  # fmt: skip
-        n, seconds = self.forms.get(form, (0, 0.0))
         end_s = float(row.get("source_end_s") or row["duration"])
-        self.forms[form] = n + 1, seconds + end_s - float(row.get("source_start_s") or 0)
+        clip_s = end_s - float(row.get("source_start_s") or 0)
+        for counts in [self.forms] + [self.uncaptioned] * (not row["text"].strip()):
+            n, seconds = counts.get(form, (0, 0.0))
+            counts[form] = n + 1, seconds + clip_s
 
     def count(self, value: Callable[[OutputSpec], str]) -> dict[str, int]:
         """Returns the number of clips by a value of their form."""
@@ -102,7 +104,7 @@ def _facts_text(facts: FolderFacts) -> str:
     described = {
         "clips": facts.n_clips,
         "with_audio": sum(n for form, (n, _) in facts.forms.items() if form.has_sound),
-        "with_empty_caption": facts.n_without_text,
+        "with_empty_caption": sum(n for n, _ in facts.uncaptioned.values()),
         "least_frames": min((form.n_frames for form in facts.forms), default=None),
         "most_frames": max((form.n_frames for form in facts.forms), default=None),
         "fps": facts.count(lambda form: str(form.fps)),
@@ -140,6 +142,8 @@ def _metadata(row: Row) -> str:
 def _cosmos3(row: Row) -> str:
     # The window's last frame, not the frame after it.
     window = {"start_frame": 0, "end_frame": row["num_frames"] - 1, "temporal_interval": 1}
+    # With an empty caption, the trainer would train on a full stop.
+    windows = [window | {"caption": row["text"]}] if row["text"].strip() else []
     return _json(
         {
             "uuid": row["key"],
@@ -147,7 +151,7 @@ def _cosmos3(row: Row) -> str:
             "vision_path": row["file_path"],
             "nb_frames": row["num_frames"],
             "framerate": row["fps"],
-            "t2w_windows": [window | {"caption": row["text"]}],
+            "t2w_windows": windows,
         }
     )
 
@@ -293,7 +297,7 @@ class TrainerFolder(VideoExporter[FolderOptions, Row]):
         folder = "." if self.options.relative else f"{root}/{split}"
         places = {"root": root, "folder": folder, "videos": f"{folder}/{VIDEOS}", "split": split}
         for name in () if has_no_paths else trainer_names():
-            filled = config_file(name, facts.forms, places)
+            filled = config_file(name, facts.forms, places, facts.uncaptioned)
             # An export in place has no folder of videos, but indexes.
             if filled and not (self.options.in_place and places["videos"] in filled[1]):
                 yield filled

@@ -39,19 +39,22 @@ _Weights = Mapping[tuple[int, float], float]
 """Seconds of clips by number of frames and rate."""
 
 
-def config_file(name: str, forms: Forms, places: Mapping[str, str]) -> tuple[str, str] | None:
+def config_file(
+    name: str, forms: Forms, places: Mapping[str, str], uncaptioned: Forms
+) -> tuple[str, str] | None:
     """Returns the name and text of a trainer's configuration; None if it has none.
 
     Args:
         name: Name of the trainer.
         forms: The clips.
         places: `folder`, `videos`, `root` and `split`, for the text.
+        uncaptioned: Those of the clips that have no caption.
     """
     config = load_trainer(name).rules.config
     if config is None:
         return None
     trainer = chosen(name, config, forms)
-    about = list(_about(trainer, forms, places))
+    about = list(_about(trainer, forms, places, uncaptioned))
     shown = {key: _text(config, value) for key, value in _values(trainer, config).items()}
     shown |= {key: _escaped(config, text) for key, text in places.items()}
     shown |= {"about": _escaped(config, " ".join(about)), "trainer": name}
@@ -215,12 +218,25 @@ def _escaped(config: ConfigFile, text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def _about(trainer: Trainer, forms: Forms, places: Mapping[str, str]) -> Iterator[str]:
+def _by_caption(
+    forms: Forms, uncaptioned: Forms
+) -> Iterator[tuple[OutputSpec, float, str | None, int]]:
+    """Yields form, seconds, caption and number of the clips with a caption, and of the others."""
+    for form, (n, seconds) in forms.items():
+        n_without, seconds_without = uncaptioned.get(form, (0, 0.0))
+        if n > n_without:
+            yield form, seconds - seconds_without, "-", n - n_without
+        if n_without:
+            yield form, seconds_without, None, n_without
+
+
+def _about(
+    trainer: Trainer, forms: Forms, places: Mapping[str, str], uncaptioned: Forms
+) -> Iterator[str]:
     """Yields what the trainer sees and loses with its values, in lines."""
     rules = trainer.rules
     yield f"{rules.about} ({rules.project} {rules.version}), for the split {places['split']}."
-    # A caption that is empty is a blank in the lists of readers that would drop the clip.
-    facts = fit_counted(trainer, ((form, seconds, "-", n) for form, (n, seconds) in forms.items()))
+    facts = fit_counted(trainer, _by_caption(forms, uncaptioned))
     yield f"{seen_line(facts)}."
     losses = [
         f"{amount(n, 'clip')} dropped ({REASONS[Drop(why)]})" for why, n in facts["dropped"].items()

@@ -140,7 +140,11 @@ def test_the_summary_says_what_the_loader_drops_and_why(
         (long.key, 0): "too_long", (long.key, 1000): "too_long",
     }  # fmt: skip
     assert (by_clip[two.key, 61]["has"], by_clip[two.key, 61]["needs"]) == (39, 61)
-    assert by_clip[failed.key, 0]["window"] is None
+    assert by_clip[two.key, 61]["end_frame"] == 99
+    assert by_clip[failed.key, 0] == {
+        "uuid": failed.key, "window": None, "start_frame": 0, "end_frame": 89,
+        "has": None, "needs": None, "reason": "no_caption",
+    }  # fmt: skip
     assert written(tmp_path / "to")[failed.key]["t2w_windows"] == []
     # With the trainer's own settings, more is dropped.
     done = exported(out, tmp_path / "93", "cosmos3", frames=93, min_side=40, splits=["val"])

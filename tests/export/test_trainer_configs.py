@@ -50,7 +50,7 @@ def forms(
 
 
 def text(name: str, kinds: dict[tuple[int, Any], int], size: str = "1280x720") -> str:
-    filled = config_file(name, forms(kinds, size), PLACES)
+    filled = config_file(name, forms(kinds, size), PLACES, {})
     assert filled is not None
     return filled[1]
 
@@ -68,6 +68,13 @@ def trainer_of(filled: str, name: str) -> Trainer:
     values = [words[at + 1].partition("=") for at, word in enumerate(words) if word == "--set"]
     assert words[words.index("--for") + 1] == name
     return load_trainer(name, {key: load_yaml(value) for key, _, value in values})
+
+
+def test_clips_without_a_caption_count_as_dropped_where_the_trainer_gets_none() -> None:
+    filled = config_file("cosmos3", forms({(61, 24): 3}), PLACES, forms({(61, 24): 1}))
+    assert filled is not None
+    assert "67% of the clips" in filled[1]
+    assert "1 clip dropped (no caption)" in filled[1]
 
 
 @pytest.mark.parametrize("name", CONFIGURED)
@@ -159,7 +166,7 @@ def test_values_are_few_and_at_most_what_the_model_takes() -> None:
 @pytest.mark.parametrize("name", CONFIGURED)
 def test_any_folder_name_is_read_back(name: str) -> None:
     places = {key: f"/{ODD}/{value}" for key, value in PLACES.items() if key != "split"}
-    filled = config_file(name, forms({(81, 16): 1}), {**places, "split": "train"})
+    filled = config_file(name, forms({(81, 16): 1}), {**places, "split": "train"}, {})
     assert filled is not None
     file, words = filled
     suffix = Path(file).suffix
@@ -187,7 +194,7 @@ def test_a_trainer_that_appears_next_month_is_one_file(tmp_path: Path) -> None:
         f"{lines}\nconfig:\n  suffix: .yaml\n  up_to: 49\n  most: 2\n"
         '  text: |\n    data: "$videos"\n    frames: $frames\n'
     )
-    filled = config_file(str(mine), forms({(49, 16): 1, (25, 16): 1}), PLACES)
+    filled = config_file(str(mine), forms({(49, 16): 1, (25, 16): 1}), PLACES, {})
     assert filled is not None
     assert yaml.safe_load(filled[1]) == {"data": "/to/train/videos", "frames": [25, 49]}
 

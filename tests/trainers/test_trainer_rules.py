@@ -368,6 +368,7 @@ def test_captions_as_trainers_use_them() -> None:
     assert fit.speed == pytest.approx(24 / 30)
     for name, caption, expected in (
         ("cogvideo", " ", None),
+        ("cosmos3", " ", None),
         # The export writes a blank, and the trainer filters only the empty text.
         ("fastvideo", "", ""),
         ("ai-toolkit", "a, b,c [trigger]", "a,  b, c "),
