@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from hashlib import md5
@@ -34,6 +35,9 @@ from curator.tools.report import contact_sheets
 
 # Ray's native code reads the token once a process, at its import, which any test may cause.
 use_own_token()
+# Python 3.11 forks while a thread that ends may hold the lock of all threads, and the child then
+# waits forever: on busy cores, such a thread gets time to let it go.
+os.register_at_fork(before=lambda: time.sleep(0.01))
 # Imports and the collection of tests make a million objects, and all of them stay.
 gc.disable()
 
