@@ -1,5 +1,7 @@
 """Captions without a vision-language model: from measurements, or from a column of metadata."""
 
+import math
+
 from curator.errors import UsageError, unknown_key
 from curator.records.clips import MEASURED_MODEL, Clip
 from curator.records.sources import Medium
@@ -36,7 +38,10 @@ def measured_captions(clips: ClipRows, config: CaptionConfig) -> int:
 
 
 def _text(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "").strip()
+    if isinstance(value, list):
+        return " ".join(filter(None, map(_text, value)))
+    is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return "" if is_missing else str(value).strip()
 
 
 def measured_caption(clip: Clip) -> str:

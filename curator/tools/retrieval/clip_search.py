@@ -200,6 +200,8 @@ class ClipSearch:
         allowed = self._allowed(k, where)
         if not text.strip():
             raise UsageError("--text is empty; expected what the clips show, such as 'a red car'")
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise UsageError(f"--text is {text!r}, which is no UTF-8; expected a text in UTF-8")
         match = match or self.default_match
         if match == "pictures":
             return self._by_pictures_of(text, k, allowed)

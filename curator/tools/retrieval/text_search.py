@@ -38,8 +38,7 @@ def query_words(text: str) -> list[str]:
     Raises:
         UsageError: There are more than `MAX_WORDS`.
     """
-    # Bytes of a command line that are no UTF-8 are no letters.
-    lower = _comparable(pa.scalar(text.encode("utf-8", "replace").decode())).as_py()
+    lower = _comparable(pa.scalar(text)).as_py()
     # Vowel signs of scripts such as Devanagari are marks.
     parts = (c if c.isalnum() or unicodedata.category(c).startswith("M") else " " for c in lower)
     words = list(dict.fromkeys("".join(parts).split()))

@@ -1,12 +1,17 @@
 """Captions from measurements state only measurements."""
 
+import math
+
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
 from curator.measures.score_list import SCORES
 from curator.records.clips import MEASURED_MODEL
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.measured_caption import measured_caption
+from curator.stages.caption.measured_caption import measured_caption, measured_captions
+from curator.tables.clip_rows import ClipRows
+from curator.tables.schemas import clips_schema
 from tests.made_clips import clip_rows
 
 
@@ -26,6 +31,29 @@ def test_a_caption_names_shape_length_size_and_rate() -> None:
     assert caption(width=720, height=1280).startswith("A portrait shot")
     assert caption(width=720).startswith("A square shot")
     assert "at 29.97 frames/s" in caption(fps=30_000 / 1001)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (pa.string(), " a dog ", "a dog"),
+        (pa.string(), " \n", None),
+        (pa.string(), None, None),
+        (pa.list_(pa.string()), ["a dog", None, " runs"], "a dog runs"),
+        (pa.list_(pa.string()), [None, " "], None),
+        (pa.int64(), 0, "0"),
+        (pa.float64(), math.nan, None),
+    ],
+)
+def test_a_column_of_any_type_gives_text_or_no_caption(
+    kind: pa.DataType, value: object, text: str | None
+) -> None:
+    schema = clips_schema(SCORES).append(pa.field("meta.text", kind))
+    row = {"decision": "kept", "meta.text": value}
+    clips = ClipRows(pa.Table.from_pylist([row], schema), schema)
+    config = CaptionConfig(captioner="column", column="meta.text")
+    assert measured_captions(clips, config) == (text is None)
+    assert clips[0].caption == text
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_words_are_found_whole_in_captions_tags_and_names(query: str, found: lis
 
 
 def test_a_query_may_have_no_words_but_not_thousands() -> None:
-    scores, has = TextSearch(CLIPS, None).scores("🙂 \udcff\0")
+    scores, has = TextSearch(CLIPS, None).scores("🙂 \0")
     assert has.shape == (len(scores), 0)
     assert not scores.any()
     with pytest.raises(UsageError, match="has 1,001 words"):
@@ -110,6 +110,9 @@ def test_meaning_finds_captions_with_other_words(place: Path) -> None:
         assert not first.words
     with pytest.raises(UsageError, match="without letters and digits"):
         curator.search(place / "out", text="?!", match="words")
+    with pytest.raises(UsageError, match="no UTF-8"):
+        curator.search(place / "out", text="dog \udcff")
+    assert len(curator.search(place / "out", text="🐶", k=2)) == 2
 
 
 def test_vectors_are_computed_once_for_each_caption(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -170,10 +171,11 @@ def test_another_protocol_at_the_port_is_no_answer(
     asked: list[int] = []
 
     def greet(other: socket.socket) -> None:
-        while True:
-            connection, _ = other.accept()
-            with connection:
-                connection.sendall(b"220 mail.example.org ready\r\n")
+        with suppress(OSError):
+            while True:
+                connection, _ = other.accept()
+                with connection:
+                    connection.sendall(b"220 mail.example.org ready\r\n")
 
     def wait_for(self: Any, server: Any, port: int) -> None:  # noqa: ANN401
         asked.append(other.getsockname()[1] if not asked else port)
