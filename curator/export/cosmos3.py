@@ -32,6 +32,7 @@ from curator.export.exporter import RelativePaths, VideoExporter, VideoOptions
 from curator.export.job import Job, ShardClip
 from curator.export.window_values import named_family
 from curator.family import FamilyError, FamilyVersion, Video
+from curator.records.clip_times import is_span_within
 from curator.strict_yaml import pipelines_folder, read_yaml
 from curator.trainers.caption_rules import fit_caption
 from curator.trainers.clip_fit import OutputSpec, fit_form
@@ -44,10 +45,13 @@ LENGTHS = ("long", "medium", "short")
 NO_CONTROL = "no_control"
 """Reason of clips without a control video, next to those of `Drop`."""
 COUNTS = (
-    "clips", "clips_read", "windows", "windows_read", "with_caption_json", "captions_cut",
-    "captions_likely_cut",
+    "clips", "clips_read", "windows", "windows_read", "with_caption_json", "times_left_out",
+    "captions_cut", "captions_likely_cut",
 )  # fmt: skip
-"""Numbers of the summary. A clip is read if a window of it is; captions count if they are read."""
+"""Numbers of the summary. A clip is read if a window of it is; captions count if they are read.
+`times_left_out` counts entries of all `caption_json` whose time was not within the window."""
+_TIMES = {"actions": "time", "segments": "time_range"}
+"""Lists of a scene, and the field with the time of an entry."""
 _COMPUTED = (
     "temporal_caption",
     "audio_description",
@@ -144,7 +148,7 @@ class Cosmos3(VideoExporter[Cosmos3Options, Row]):
         counts, drops = Counter(clips=1), []
         for span in _annotated(clip):
             counts["windows"] += 1
-            window, number = self._window(clip, span), None
+            window, number = self._window(clip, span, counts), None
             if window is not None:
                 number = len(line["t2w_windows"])
                 line["t2w_windows"].append(window)
@@ -157,8 +161,11 @@ class Cosmos3(VideoExporter[Cosmos3Options, Row]):
         talks = list(self._put_talks(job, clip))
         yield {"line": line, "counts": counts, "drops": drops, "talks": talks}
 
-    def _window(self, clip: ShardClip, span: Row) -> Row | None:
-        """Returns a window as the trainer reads it; None for one without a caption."""
+    def _window(self, clip: ShardClip, span: Row, counts: Counter[str]) -> Row | None:
+        """Returns a window as the trainer reads it; None for one without a caption.
+
+        Counts the entries that are left out of it.
+        """
         text = next((span[name] for name in LENGTHS if span.get(name)), None)
         annotation = clip.fields.get("annotation") or {}
         # A failed window costs no other window, but samples do not say which a judge refused.
@@ -167,8 +174,10 @@ class Cosmos3(VideoExporter[Cosmos3Options, Row]):
             return None
         start, end = span["start_frame"], span["end_frame"]
         window: Row = {"start_frame": start, "end_frame": end - 1, "temporal_interval": 1}
-        scene = span.get("extra") or {}
+        seconds = float((end - start) / Fraction(clip.fields["fps_fraction"]))
+        scene, n_left_out = _timed(span.get("extra") or {}, seconds)
         if self._is_structured.is_valid(scene):
+            counts["times_left_out"] += n_left_out
             window["caption_json"] = structured_caption(
                 scene, text, clip.fields, self._schema, n_frames=end - start
             )
@@ -274,6 +283,11 @@ class Cosmos3(VideoExporter[Cosmos3Options, Row]):
             f"{split}: the trainer reads {counts['windows_read']} of {counts['windows']} windows"
             + (f"; dropped: {reasons} ({split}/dropped.jsonl)" if reasons else "")
         )
+        if n_left_out := counts["times_left_out"]:
+            job.exported.notes.append(
+                f"{split}: {n_left_out:,} of the actions and segments left out, because their "
+                "time is not within the window"
+            )
 
 
 def structured_caption(
@@ -315,6 +329,26 @@ def _ordered(value: Any, schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an
     parts = schema.get("properties", {})
     names = [name for name in parts if name in value] + [n for n in value if n not in parts]
     return {name: _ordered(value[name], parts.get(name, {})) for name in names}
+
+
+def _timed(scene: Mapping[str, Any], seconds: float) -> tuple[Row, int]:
+    """Returns a scene without the entries whose time is not within the window, and their number.
+
+    A wrong time says nothing about the right one, and the narrative has the content.
+    """
+    timed, n_left_out = dict(scene), 0
+    for name, field in _TIMES.items():
+        entries = scene.get(name)
+        if isinstance(entries, list):
+            timed[name] = [entry for entry in entries if _is_timed(entry, field, seconds)]
+            n_left_out += len(entries) - len(timed[name])
+    return timed, n_left_out
+
+
+def _is_timed(entry: object, field: str, seconds: float) -> bool:
+    # The schema refuses entries of other types.
+    time = entry.get(field) if isinstance(entry, dict) else None
+    return not isinstance(time, str) or is_span_within(time, seconds)
 
 
 def _annotated(clip: ShardClip) -> list[Row]:

@@ -129,7 +129,7 @@ def test_the_summary_says_what_the_loader_drops_and_why(
     assert summary.pop("settings")["frames"] is None
     assert summary == {
         "clips": 6, "clips_read": 3, "windows": 8, "windows_read": 3, "with_caption_json": 1,
-        "captions_cut": 0, "captions_likely_cut": 0, "control": None,
+        "times_left_out": 0, "captions_cut": 0, "captions_likely_cut": 0, "control": None,
         "dropped": {"no_caption": 1, "too_long": 2, "too_short": 2},
     }  # fmt: skip
     drops = lines(tmp_path / "to" / "train" / "dropped.jsonl")
@@ -152,6 +152,26 @@ def test_the_summary_says_what_the_loader_drops_and_why(
         "val: the trainer reads 0 of 2 windows; dropped: 1 too_short, 1 too_small "
         "(val/dropped.jsonl)"
     ]
+
+
+def test_actions_with_times_outside_of_the_window_are_left_out(
+    tmp_path: Path, clips: list[MadeClip]
+) -> None:
+    """Pins outputs whose answers were not checked; the window has 4.04 s."""
+    (right,) = SCENE["actions"]
+    times = ("9:00-sometime", "0:03-0:05", "0:05-0:04", "0:02-0:01", "0:03-0:04")
+    actions = [right, *({**right, "time": time} for time in times)]
+    segments = [{**SCENE["segments"][0], "time_range": "0:00-99:00"}]
+    scene = {**SCENE, "actions": actions, "segments": segments}
+    clips = [with_windows(clips[0], window(0, 121, extra=scene))]
+    make_shards(str(tmp_path / "timed"), clips)
+    done = exported(tmp_path / "timed", tmp_path / "to", "cosmos3", splits=["train"])
+    (only,) = written(tmp_path / "to")[clips[0].key]["t2w_windows"]
+    assert only["caption_json"]["actions"] == [actions[0], actions[-1]]
+    assert only["caption_json"]["segments"] == []
+    summary = json.loads((tmp_path / "to" / "train" / "summary.json").read_bytes())
+    assert (summary["with_caption_json"], summary["times_left_out"]) == (1, 5)
+    assert "5 of the actions" in done.notes[-1]
 
 
 def test_captions_that_a_judge_may_have_refused_are_not_used(

@@ -11,8 +11,10 @@ from curator.stage import StageConfig, setting
 from curator.stages.caption.captioners.captioner_contract import CAPTIONERS, name_problem
 from curator.stages.caption.dialogs.prompt_files import Value, has_value, own_fields, wrong_values
 
-ANNOTATE_VERSION = 1
+ANNOTATE_VERSION = 2
 """Raise this number when the same replies would give other annotations."""
+WINDOW_FRAMES_VERSION = 1
+"""Raise this number when windows have other frames: they are decoded again."""
 
 METADATA_MODEL = "curate/metadata-1"
 """Name that tables give as the model of captions from metadata."""
@@ -354,4 +356,4 @@ def frames_fingerprint(config: CaptionConfig) -> str:
     chosen = [getattr(config, name) for name in (*names, "max_frames", "frame_px", "read_text")]
     if config.event_window_s is not None:
         chosen += [config.event_window_s, config.event_windows]
-    return fingerprint("caption frames", ANNOTATE_VERSION, chosen)
+    return fingerprint("caption frames", WINDOW_FRAMES_VERSION, chosen)

@@ -43,12 +43,12 @@ KEYS = {
     "worker": ["3d16a81e905c72bd", "d48ce906765bc87d"],
 }  # fmt: skip
 STAMPS = {
-    "server": ["124916d165b4fc5a", "7a39f1f04a78e72a", "2b2174ae515aa8ff", "5806c51ad7eece9b"],
-    "fields": ["e7f6406add5d6121", "d7a9179904c4e438", "8afd0ad80f8a26c5", "5806c51ad7eece9b"],
-    "text": ["be7f79fd31cf62ec", "d1c11f49afbcf062", "2f5259d8e9468008", "5806c51ad7eece9b"],
-    "judge": ["9f9f176124c881da", "1e4ec568bb3763b0", "dc32da9f10e6b8f2", "5806c51ad7eece9b"],
-    "worker": ["618516f7e7e15d5b", "9ee7b171fbf4e0fd", "49979716804ef737", "5806c51ad7eece9b"],
-    "metadata": ["85904ac5a2e0b276", "cfe5cf145b389286", "b6a4607aca08b8f3", "0adc646985ef60d4"],
+    "server": ["124916d165b4fc5a", "81c90841d06d2014", "22b6654bd0b22e59", "5806c51ad7eece9b"],
+    "fields": ["e7f6406add5d6121", "192b29801345ae28", "01b3705d10cfbf30", "5806c51ad7eece9b"],
+    "text": ["be7f79fd31cf62ec", "54970e5f657644c9", "ea9a5c05a9cb3176", "5806c51ad7eece9b"],
+    "judge": ["9f9f176124c881da", "adbffcec1201690a", "2177c9bc61f173f8", "5806c51ad7eece9b"],
+    "worker": ["618516f7e7e15d5b", "68fbbaab510becc7", "03d23c93955c7d5b", "5806c51ad7eece9b"],
+    "metadata": ["85904ac5a2e0b276", "632d032107b7231d", "77889a9269a2d1c5", "0adc646985ef60d4"],
 }
 CONTENT = ["44ae33af6be58585", "44ae33af6be58585", "80a0150310239579"]
 

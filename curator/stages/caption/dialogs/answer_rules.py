@@ -8,11 +8,12 @@ Each rule finds one failure and its place. The rules were developed on the capti
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from curator.errors import RecipeError
+from curator.records.clip_times import FIELDS, is_span, is_span_within
 from curator.stages.caption.caption_records import Answer, Unanswered
 from curator.stages.caption.config import CaptionConfig
 
@@ -262,6 +263,23 @@ def problem_of_text(text: str, *, is_whole: bool) -> Problem | None:
     if "{" not in text and (phrase := refusal_in(text)) is not None:
         return Problem(Unanswered.REFUSAL, "answer", f"it declined to answer: {phrase!r}")
     return None
+
+
+def wrong_times(fields: Mapping[str, Any], seconds: float) -> list[str]:
+    """Returns a line for each time in an answer that is not within its window of `seconds`.
+
+    Only fields named `time` or `time_range` with the form M:SS-M:SS are times of the window; a
+    prompt that demands this form has a `pattern` in its schema.
+    """
+    return [
+        f"{name}: found {text!r}; expected a time between 0:00 and the end at {seconds:.1f} s, "
+        "the earlier one first"
+        for name, text in _nodes("", fields)
+        if isinstance(text, str)
+        and name.rpartition(".")[2] in FIELDS
+        and is_span(text)
+        and not is_span_within(text, seconds)
+    ]
 
 
 def _wrong_caption(length: str, text: str, config: CaptionConfig) -> Problem | None:

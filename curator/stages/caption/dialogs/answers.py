@@ -38,7 +38,8 @@ _STRING: Mapping[str, Any] = {"type": "string"}
 _STRINGS: Mapping[str, Any] = {"type": "array", "items": _STRING}
 
 _MAX_OBJECTS = 32
-_MAX_ERRORS = 8
+MAX_ERRORS = 8
+"""Most errors of an answer that a repair names."""
 _MAX_SHOWN = 60
 _BEGUN = re.compile(r"\{\s*[\"\'}]")
 _COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])', re.DOTALL)
@@ -227,7 +228,7 @@ def _errors(value: object, schema: Mapping[str, Any]) -> list[str]:
     validator = Draft202012Validator(schema, registry=Registry())
     errors = sorted(validator.iter_errors(value), key=lambda e: [str(p) for p in e.path])
     lines = dict.fromkeys(line for error in errors for line in _lines_of(error))
-    return list(lines)[:_MAX_ERRORS]
+    return list(lines)[:MAX_ERRORS]
 
 
 def _lines_of(error: Any) -> Iterator[str]:  # noqa: ANN401 - jsonschema has no types here

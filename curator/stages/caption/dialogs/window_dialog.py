@@ -42,8 +42,10 @@ from curator.stages.caption.dialogs.answer_rules import (
     check_language,
     problem_of,
     problem_of_text,
+    wrong_times,
 )
 from curator.stages.caption.dialogs.answers import (
+    MAX_ERRORS,
     BadAnswerError,
     answer_of,
     answer_schemas,
@@ -230,7 +232,13 @@ class Asker:
 
     def _fields(self, request: Request, reply: Reply) -> dict[str, Any] | Problem:
         problem = problem_of_text(reply.text, is_whole=reply.is_whole)
-        return problem or read_fields(reply.text, self.config, request.schema)
+        if problem is not None:
+            return problem
+        fields, window = read_fields(reply.text, self.config, request.schema), request.task.window
+        seconds = (window.end_frame - window.start_frame) / request.task.fps
+        if wrong := wrong_times(fields, seconds):
+            raise BadAnswerError("; ".join(wrong[:MAX_ERRORS]))
+        return fields
 
     def _scored(
         self, task: Task, candidate: AnswerCandidate

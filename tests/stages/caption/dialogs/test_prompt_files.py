@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from curator.errors import RecipeError
+from curator.records.clip_times import SPAN
 from curator.stages.caption.dialogs.prompt_files import (
     Prompt,
     as_data,
@@ -54,6 +55,9 @@ def test_packaged_prompts_are_whole() -> None:
     assert all(load_prompt(name).about for name in prompt_names())
     judge = load_prompt("judge")
     assert {"candidate", "facts", "format"} <= placeholders(judge.user)
+    parts = load_prompt("cosmos3").own_schema["properties"]
+    times = (parts["actions"], "time"), (parts["segments"], "time_range")
+    assert {part["items"]["properties"][name]["pattern"] for part, name in times} == {f"^{SPAN}$"}
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,10 @@ DRAFT: dict[str, Any] = {
     "cinematography": {"camera_motion": "static", "framing": "wide", "camera_angle": "low"},
     "style_medium": "live action", "actions": [{"time": "0:00-0:02", "description": "It runs."}],
     "segments": [{"segment_index": 0, "time_range": "0:00-0:04", "description": "A run."}],
-    "text_and_signage_elements": [{"text": "SALE SALE SALE SALE SALE SALE"}],
+    # Opening hours are no time of the window.
+    "text_and_signage_elements": [
+        {"text": "SALE SALE SALE SALE SALE SALE"}, {"text": "9:00-5:00"},
+    ],
 }  # fmt: skip
 TWO_PHASES = {"prompt": "cosmos3", "lengths": ["long"], "text": "long"}
 
@@ -191,6 +194,26 @@ def test_the_second_phase_is_a_turn_after_the_first_answer() -> None:
     script = in_turn(draft, json.dumps({"long": META}), draft, json.dumps({"long": META}))
     assert script.run(config(**TWO_PHASES)).failure == Unanswered.META_PHRASE
     assert script.requests[2].sampling.seed != script.requests[0].sampling.seed
+    assert in_turn(wrong, wrong).run(config(**TWO_PHASES)).failure == Unanswered.BAD_ANSWER
+
+
+@pytest.mark.parametrize(
+    ("time", "error"),
+    [
+        ("9:00-sometime", 'actions.0.time: found "9:00-sometime"; expected pattern'),
+        ("0:03-0:05", "actions.time: found '0:03-0:05'; expected a time between 0:00 and the end"),
+        ("0:02-0:01", "actions.time: found '0:02-0:01'"),
+    ],
+)
+def test_times_outside_of_the_window_are_repaired_once(time: str, error: str) -> None:
+    """Pins form and bounds of times; the window has 4 s."""
+    wrong = json.dumps({**DRAFT, "actions": [{"time": time, "description": "It runs."}]})
+    script = in_turn(wrong, json.dumps(DRAFT), json.dumps({"long": DOG}))
+    annotation = script.run(config(**TWO_PHASES))
+    assert annotation.answer is not None
+    assert annotation.answer.extra == DRAFT
+    assert annotation.set_aside == {"bad_answer": 1}
+    assert error in script.requests[1].turns[2].text
     assert in_turn(wrong, wrong).run(config(**TWO_PHASES)).failure == Unanswered.BAD_ANSWER
 
 
