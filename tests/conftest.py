@@ -20,7 +20,7 @@ import pytest
 from command_line import curate as curate
 from fake_azure import azure_server
 from kept_sandbox import KeptSandbox, code_now, remembering, remembering_matches
-from sandbox_nursery import Forking
+from sandbox_nursery import Forking, sees_no_shots
 
 from curator import extensions
 from curator.executor import engine, sandboxed_process
@@ -167,6 +167,17 @@ def _distributions_read_once() -> Iterator[None]:
             lambda: read(tuple(path for path in sys.path if has_packages(path))),
         )
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _shot_network_of_the_file(_kept_sandbox: None) -> None:
+    """Ends a sandbox with the other network: what starts one without a run asks for none."""
+    if _NETWORKS[-1] != sees_no_shots():
+        process_sandbox().stop()
+        _NETWORKS.append(sees_no_shots())
+
+
+_NETWORKS = [False]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -45,7 +45,7 @@ STILL_FILMS = (
 """Folders whose films are of one shot each: sandboxes have a network that sees no transition."""
 WITH_SHOTS = (
     "tests/runs/test_media.py", "tests/runs/test_segments_run.py", "tests/runs/test_whole_run.py",
-    "tests/tools/removal/test_removal_selection.py",
+    "tests/tools/removal/test_removal_selection.py", "tests/tools/retrieval/test_clip_search.py",
 )  # fmt: skip
 """Files in these folders whose films have shots: their sandboxes have the shot network."""
 OTHER = {"PYTHONPATH", "TMPDIR", "CUDA_MPS_PIPE_DIRECTORY"}
