@@ -126,6 +126,9 @@ def filled(schema: dict[str, Any], name: str, tag: str) -> Any:  # noqa: ANN401 
         return False
     if schema["type"] == "integer":
         return 2
+    if "pattern" in schema:
+        # The prompt cosmos3 has patterns for times only.
+        return "0:00-0:01"
     return SENTENCE.format(name=name, tag=tag)
 
 

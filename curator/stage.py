@@ -803,11 +803,12 @@ class SampledClip:
         return self.requested[0].pixels
 
 
-SHORT_CAPTION, EMBEDDING, CLIP_EMBEDDING = NOT_IN_CLIPS = (
-    "short_caption", "embedding", "clip_embedding",
+SHORT_CAPTION, CAPTION_FIELDS, EMBEDDING, CLIP_EMBEDDING = NOT_IN_CLIPS = (
+    "short_caption", "caption_fields", "embedding", "clip_embedding",
 )  # fmt: skip
-"""Values that annotators read like columns: the captioner's short caption, and the vectors of the
-tables `embeddings` and `clip_embeddings`, float32 [D]. None for a clip without the value."""
+"""Values that annotators read like columns: the captioner's short caption; the structured fields of
+its answer as JSON, for a clip of one window; and the vectors of the tables `embeddings` and
+`clip_embeddings`, float32 [D]. None for a clip without the value."""
 THUMBNAILS = ("thumbnail_frame", "thumbnails")
 """Columns of tracks with the JPEGs of a source, and their frames."""
 PLACE_IN_SOURCE = ("start_frame", "end_frame", "is_vfr", "rate_factor", "window_frames")

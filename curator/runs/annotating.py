@@ -21,6 +21,7 @@ from curator.records.clips import Clip
 from curator.runs.run_context import RunContext
 from curator.scheduler import Scheduler, StageValues, find_values
 from curator.stage import (
+    CAPTION_FIELDS,
     CLIP_EMBEDDING,
     EMBEDDING,
     NOT_IN_CLIPS,
@@ -64,7 +65,7 @@ def annotate(
     clips: ClipRows,
     locations: Mapping[str, Location],
     vectors: Callable[[str], Vectors | None],
-    short_caption: Callable[[Clip], str | None] | None,
+    of_answers: Mapping[str, Callable[[Clip], str | None]],
     in_tars: Mapping[str, pa.Table],
     failed_before: Callable[[str], Collection[str]],
     measure: Callable[[Collection[str]], Sequence[str]] | None,
@@ -79,7 +80,8 @@ def annotate(
         clips: Clips of the run. Kept clips get values in columns.
         locations: MP4s of the kept clips, by clip id.
         vectors: Returns vectors of kept clips of a kind, `clip` or `scene`.
-        short_caption: Returns the short caption of a clip; None without a captioner.
+        of_answers: Return the short caption, and the structured fields, of a clip, by their names
+            in `NOT_IN_CLIPS`; empty without a captioner.
         in_tars: Stored values, from `stored_values`.
         failed_before: Returns the clips that the last run rejected for a reason.
         measure: Measures lost tracks, as `SignalParts` says.
@@ -100,7 +102,8 @@ def annotate(
             for name, kind in ((EMBEDDING, "scene"), (CLIP_EMBEDDING, "clip"))
             if name in columns
         }
-        given[SHORT_CAPTION] = short_caption or (lambda clip: None)
+        for name in (SHORT_CAPTION, CAPTION_FIELDS):
+            given[name] = of_answers.get(name, lambda clip: None)
         written = _ClipsToAnnotate(clips, locations, sorted(columns), given)
         made = scheduler.annotate(stages, written)
         all_members.append(made.members)
@@ -186,9 +189,13 @@ def decide_by_stored(
     rejecting = [] if column_filter is None else list(column_filter.config.rejecting_columns())
     is_undecided = np.zeros(written.num_rows, np.bool_)
     n_missing, reasons = dict[str, int | None](), Counter[str]()
+    given: dict[str, Callable[[Clip], Any]] = {}
+    reads_fields = any(CAPTION_FIELDS in stage.columns for stage in graph.annotators())
+    if reads_fields and not _has_fields(store, previous):
+        given[CAPTION_FIELDS] = lambda clip: None
     for stages in _rounds(graph.annotators(), rejecting):
         is_missing: dict[str, NDArray[np.bool_]] = {}
-        for stage, values in _stored(stages, families, signals, written):
+        for stage, values in _stored(stages, families, signals, written, given):
             n_missing[stage.name] = None if values is None else len(values.first_clips)
             lacks = np.ones(written.num_rows, np.bool_) if values is None else values.is_missing()
             is_missing |= dict.fromkeys(stage.writes_columns(), lacks)
@@ -227,19 +234,28 @@ def _with_values(written: pa.Table, families: FamilyStore, values: StageValues) 
     return written
 
 
+def _has_fields(store: Store, previous: Mapping[str, Any]) -> bool:
+    """Returns whether an answer of the last run has structured fields."""
+    return any(
+        column.null_count < len(column)
+        for name in existing(store, previous, "annotations")
+        for column in read_parquet(store, name, ["structured", "extra"]).columns
+    )
+
+
 def _stored(
-    stages: Sequence[AnyAnnotator], families: FamilyStore, signals: SignalParts, written: pa.Table
+    stages: Sequence[AnyAnnotator],
+    families: FamilyStore,
+    signals: SignalParts,
+    written: pa.Table,
+    given: Mapping[str, Callable[[Clip], Any]],
 ) -> list[tuple[AnyAnnotator, StageValues | None]]:
     """Returns the stages with their values; None if a stage reads what only a run knows."""
-    known = [
-        stage
-        for stage in stages
-        if not set(stage.columns).intersection(NOT_IN_CLIPS)
-        and set(stage.reads_columns()) <= set(written.column_names)
-    ]
+    readable = set(written.column_names) - set(NOT_IN_CLIPS) | given.keys()
+    known = [stage for stage in stages if readable.issuperset(stage.reads_columns())]
     columns = sorted({name for stage in known for name in stage.reads_columns()})
     rows = ClipRows(written, written.schema)
-    clips = _ClipsToAnnotate(rows, defaultdict(lambda: Location(name="")), columns, {})
+    clips = _ClipsToAnnotate(rows, defaultdict(lambda: Location(name="")), columns, given)
     found = find_values(families, signals, known, clips) if known else []
     values = {stage.name: values for stage, values in zip(known, found, strict=True)}
     return [(stage, values.get(stage.name)) for stage in stages]

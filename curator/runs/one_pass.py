@@ -410,7 +410,7 @@ class GenerationRun:
     def _annotate(self, first: AnyStage, *_: AnyStage) -> None:
         """Runs all annotators; annotators that read frames of the same clips share a decode."""
         run, scope, log = self._run, self._scope, self._log
-        short = self._captioning.short_caption if self._captioning is not None else None
+        of_answers = self._captioning.of_answers if self._captioning is not None else {}
         with log.timed(first.step):
             in_tars = stored_values(run.store, scope.reuses, scope.reusable)
             self._annotations = annotate(
@@ -418,7 +418,7 @@ class GenerationRun:
                 self._corpus.rows,
                 self._locations,
                 self._vectors,
-                short,
+                of_answers,
                 in_tars,
                 partial(rejected_before, run.store, scope.previous),
                 self._measure_lost if scope.snapshot is None else None,

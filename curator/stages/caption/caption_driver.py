@@ -5,7 +5,7 @@ for clips that earlier runs wrote. Workers store replies every second, so a run 
 crash repeats few requests.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -29,6 +29,7 @@ from curator.records.cuts import StoredFrames, TextLine
 from curator.records.sources import FULL_HD
 from curator.sample_frames import SampleFramesStage
 from curator.scheduler import UnitStream
+from curator.stage import CAPTION_FIELDS, SHORT_CAPTION
 from curator.stages.caption.annotations import (
     AnnotatedClips,
     answers_fingerprint,
@@ -44,6 +45,7 @@ from curator.stages.caption.caption_records import (
     Unanswered,
 )
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
+from curator.stages.caption.dialogs.answer_rules import claimed_fields
 from curator.stages.caption.dialogs.prompt_facts import (
     NOTHING,
     SourceEvents,
@@ -208,7 +210,24 @@ class Captioning:
             self._take_written(missing, locations)
         self._finish()
 
-    def short_caption(self, clip: Clip) -> str | None:
+    @property
+    def of_answers(self) -> dict[str, Callable[[Clip], str | None]]:
+        """Functions that return what annotators read of a clip's answers, by name."""
+        return {SHORT_CAPTION: self._short_caption, CAPTION_FIELDS: self._caption_fields}
+
+    def _caption_fields(self, clip: Clip) -> str | None:
+        """Returns the structured fields of a clip's answer as JSON; None without any.
+
+        Of several windows, each describes a part of the clip, which measurements do not.
+        """
+        if not clip.caption or clip.caption_model == BY_HAND:
+            return None
+        windows = self._done[clip.clip_id]
+        answer = windows[0].answer if len(windows) == 1 else None
+        fields = claimed_fields(answer) if answer is not None else {}
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode() if fields else None
+
+    def _short_caption(self, clip: Clip) -> str | None:
         """Returns a clip's short captions, joined, else its caption; None if it has no caption."""
         if not clip.caption or clip.caption_model == BY_HAND:
             return clip.caption

@@ -16,7 +16,9 @@ from curator.measures.camera import RATES, movement_tags
 from curator.measures.claims.claim_check import SCORES, SIGNALS, check_caption, support_of
 from curator.measures.claims.claim_records import Measured
 from curator.records.clips import CLAIMS_COLUMN
-from curator.stage import Annotator, ClipFacts, SampledClip, StageConfig
+from curator.stage import CAPTION_FIELDS, Annotator, ClipFacts, SampledClip, StageConfig
+
+_CHECKED = ("caption", CAPTION_FIELDS)
 
 
 class CaptionClaimsConfig(StageConfig):
@@ -24,7 +26,7 @@ class CaptionClaimsConfig(StageConfig):
 
 
 class CaptionClaims(Annotator[CaptionClaimsConfig]):
-    """Checks the claims of captions in English.
+    """Checks the claims of captions in English, and of structured fields of the same answer.
 
     `caption_support` is the share of confirmed claims among all that are confirmed or
     contradicted, null if there are none. `caption_contradictions` counts the contradicted claims.
@@ -33,9 +35,9 @@ class CaptionClaims(Annotator[CaptionClaimsConfig]):
     """
 
     name = "caption_claims"
-    version = 3
+    version = 4
     config_type = CaptionClaimsConfig
-    columns = ("caption", *SCORES)
+    columns = (*_CHECKED, *SCORES)
     signals = tuple(sorted({*SIGNALS, *RATES, "sample_s"}))
     thumbnails = True
     batch = 64
@@ -71,7 +73,7 @@ def _row(clip: SampledClip) -> Row:
         thumbnails=clip.thumbnails,
     )
     measured = measured.tagged(movement_tags({name: measured.samples(name) for name in RATES}))
-    claims = check_caption(facts.columns["caption"], measured)
+    claims = check_caption([facts.columns[name] for name in _CHECKED], measured)
     support, contradictions = support_of(claims)
     return {
         "caption_support": support,

@@ -217,6 +217,10 @@ _MAX_UNIT = 60
 _MIN_TIMES = 3
 
 
+_READ_TEXT = ("structured.text", "text_and_signage_elements.text")
+"""Fields with text in the picture, which may repeat, and makes no claims about the clip."""
+
+
 class Problem(NamedTuple):
     """Why an answer is rejected: reason, field (such as `short`), and a line for the prompt."""
 
@@ -235,9 +239,7 @@ def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
         if isinstance(text, str):
             if (phrase := refusal_in(text)) is not None:
                 return Problem(Unanswered.REFUSAL, name, f"it declines to answer: {phrase!r}")
-            # Text in the picture may repeat.
-            is_read = name.startswith(("structured.text", "text_and_signage_elements.text"))
-            if not is_read and (phrase := repeated_in(text)) is not None:
+            if name not in _READ_TEXT and (phrase := repeated_in(text)) is not None:
                 return Problem(Unanswered.REPEATED, name, f"{name} repeats {phrase!r}")
     for name, items in nodes:
         if isinstance(items, list) and name.startswith("structured."):
@@ -280,6 +282,31 @@ def wrong_times(fields: Mapping[str, Any], seconds: float) -> list[str]:
         and is_span(text)
         and not is_span_within(text, seconds)
     ]
+
+
+def claimed_fields(answer: Answer) -> dict[str, Any]:
+    """Returns the structured fields of an answer that measurements of the whole window can check.
+
+    Text that the model read in the picture makes no claims, and an entry with a time describes a
+    part of the window, unless it is the only one of its list.
+    """
+    structured = {"structured": answer.structured} if answer.structured else {}
+    claimed: dict[str, Any] = _claimed("", {**answer.extra, **structured})
+    return claimed
+
+
+def _claimed(name: str, value: Any) -> Any:  # noqa: ANN401 - any value of JSON
+    if isinstance(value, dict):
+        paths = {key: f"{name}.{key}".lstrip(".") for key in value}
+        return {
+            key: _claimed(paths[key], inner)
+            for key, inner in value.items()
+            if paths[key] not in _READ_TEXT
+        }
+    if isinstance(value, list):
+        timed = [item for item in value if isinstance(item, dict) and set(FIELDS) & item.keys()]
+        return [_claimed(name, item) for item in value if len(value) == 1 or item not in timed]
+    return value
 
 
 def _wrong_caption(length: str, text: str, config: CaptionConfig) -> Problem | None:

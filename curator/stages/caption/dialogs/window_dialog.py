@@ -40,6 +40,7 @@ from curator.stages.caption.dialogs.answer_rules import (
     NAMES,
     Problem,
     check_language,
+    claimed_fields,
     problem_of,
     problem_of_text,
     wrong_times,
@@ -81,7 +82,8 @@ def contradictions(answer: Answer, task: Task) -> "list[Claim]":
 
     measured = task.measured
     given = Measured(**{own.name: getattr(measured, own.name) for own in fields(measured)})
-    told = {name: getattr(answer, name) for name in ("short", "medium", "long", "structured")}
+    told = {"short": answer.short, "medium": answer.medium, "long": answer.long}
+    told |= claimed_fields(answer)
     claims = check_caption(told, given)
     first = {(c.kind, c.value): c for c in reversed(claims) if c.verdict is Verdict.CONTRADICTED}
     return list(first.values())[::-1]

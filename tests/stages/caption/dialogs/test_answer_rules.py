@@ -12,6 +12,7 @@ from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.answer_rules import (
     _identifier,
     check_language,
+    claimed_fields,
     cut_off_at,
     is_empty,
     meta_phrase_in,
@@ -239,3 +240,16 @@ def test_languages_that_look_alike_are_taken_and_unknown_ones_refused() -> None:
     check_language("nb")
     with pytest.raises(RecipeError, match=r"caption\.language is 'xx'.*known: .*en, eo, es"):
         check_language("xx")
+
+
+def test_parts_of_a_window_and_text_in_it_make_no_claims_about_the_whole() -> None:
+    first, second = ({"time_range": f"0:0{n}-0:0{n + 1}", "camera": "static"} for n in range(2))
+    sign = {"text": "NIGHT MARKET", "category": "scene_sign"}
+    extra = {"segments": [first, second], "text_and_signage_elements": [sign]}
+    answer = Answer(extra=extra, structured={"camera": "pans left", "text": ["NIGHT"]})
+    assert claimed_fields(answer) == {
+        "segments": [],
+        "text_and_signage_elements": [{"category": "scene_sign"}],
+        "structured": {"camera": "pans left"},
+    }
+    assert claimed_fields(Answer(extra={"segments": [first]})) == {"segments": [first]}

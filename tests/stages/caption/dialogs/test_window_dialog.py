@@ -346,6 +346,20 @@ def test_contradicted_answers_are_asked_for_once_more_and_the_better_one_counts(
         assert alone.set_aside == {}
 
 
+def test_claims_of_custom_fields_are_repaired_too() -> None:
+    measured = ClipMeasurements(
+        scores={"luma": 0.6}, tags=(), seconds=4.0, width=640, height=360, text_lines=None
+    )
+    night = json.dumps({**DRAFT, "background_setting": "A beach at night"})
+    draft, long = json.dumps(DRAFT), json.dumps({"long": DOG})
+    script = in_turn(night, long, draft, long)
+    task = replace(TASK, measured=measured)
+    annotation = script.run(config(**TWO_PHASES, repair_contradictions=True), task)
+    assert annotation.set_aside == {"contradicted": 1}
+    assert annotation.answer is not None
+    assert annotation.answer.extra == DRAFT
+
+
 def test_the_same_replies_give_the_same_requests_and_annotation() -> None:
     """Any replies lead to one end, and replaying the stored replies gives the same end."""
     draw = random.Random(0)
