@@ -208,7 +208,25 @@ class Captioning:
         """
         if missing := self._unannotated():
             self._take_written(missing, locations)
-        self._finish()
+        if self.n_requested:
+            self._progress.work(self.n_requested, 0.0)
+            with self._progress.polling(lambda: (self._n_annotated, 0.0)):
+                for units in self._stream.finish():
+                    self._note(units)
+        counts = self.counts
+        failed = {name: n for name, n in counts.items() if name.startswith(FAILED_WINDOWS)}
+        if failed and sum(failed.values()) == counts["caption_windows"]:
+            reasons = ", ".join(
+                f"{n} {name.removeprefix(FAILED_WINDOWS)}" for name, n in failed.items()
+            )
+            raise CuratorError(
+                f"none of {amount(counts['caption_windows'], 'window')} got an annotation "
+                f"({reasons}), such as {self._done.first_failure()}; nothing was committed, and "
+                "replies that were given are kept, and not asked for again: after a bad answer, "
+                "change the prompt, the model, caption.seed or caption.max_tokens; raise `version` "
+                "of a captioner of your own after a change"
+            )
+        self._done.apply(self._done.clips.kept())
 
     @property
     def of_answers(self) -> dict[str, Callable[[Clip], str | None]]:
@@ -371,28 +389,6 @@ class Captioning:
                 self._clips[task.clip_id].annotations[task.window.index] = annotation
                 self._n_annotated += 1
                 self._close_clip(task.clip_id)
-
-    def _finish(self) -> None:
-        """Waits for all annotations; then writes captions into kept clips, or rejects clips."""
-        if self.n_requested:
-            self._progress.work(self.n_requested, 0.0)
-            with self._progress.polling(lambda: (self._n_annotated, 0.0)):
-                for units in self._stream.finish():
-                    self._note(units)
-        counts = self.counts
-        failed = {name: n for name, n in counts.items() if name.startswith(FAILED_WINDOWS)}
-        if failed and sum(failed.values()) == counts["caption_windows"]:
-            reasons = ", ".join(
-                f"{n} {name.removeprefix(FAILED_WINDOWS)}" for name, n in failed.items()
-            )
-            raise CuratorError(
-                f"none of {amount(counts['caption_windows'], 'window')} got an annotation "
-                f"({reasons}), such as {self._done.first_failure()}; nothing was committed, and "
-                "replies that were given are kept, and not asked for again: after a bad answer, "
-                "change the prompt, the model, caption.seed or caption.max_tokens; raise `version` "
-                "of a captioner of your own after a change"
-            )
-        self._done.apply(self._done.clips.kept())
 
     def _take_written(self, missing: Sequence[ClipRow], locations: Mapping[str, Location]) -> None:
         engine = self._engine

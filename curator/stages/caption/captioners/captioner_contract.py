@@ -261,8 +261,6 @@ def name_problem(name: str) -> str | None:
     """Returns why a captioner's name is wrong, or None; imports no captioner."""
     if name in CAPTIONERS or ":" in name or name in (others := entry_point_names(Kind.CAPTIONER)):
         return None
-    if name == "transformers":
-        return "captioner transformers is now local, which starts a server of vLLM or transformers"
     problem = unknown_key(name, [*CAPTIONERS, *others], "captioner")
     return f"{problem}; a custom class has the form package.module:Class"
 
@@ -299,12 +297,10 @@ def captioners_of(config: "CaptionConfig") -> dict[Role, Captioner]:
     by_role: dict[Role, Captioner] = {"captioner": captioner(config)}
     if judge is not None:
         named = ("model", "revision", "frames_as")
-        is_shared = captioner.place is Place.WORKER and all(
-            getattr(judge, name) == getattr(config, name) for name in named
-        )
-        by_role["judge"] = (
-            by_role["captioner"] if is_shared else captioner(judge, section="caption.judge")
-        )
+        is_shared = all(getattr(judge, name) == getattr(config, name) for name in named)
+        by_role["judge"] = by_role["captioner"]
+        if captioner.place is Place.SERVICE or not is_shared:
+            by_role["judge"] = captioner(judge, section="caption.judge")
     models = set(by_role.values())
     for model in models:
         model.n_models, model.most_frames = len(models), config.most_frames

@@ -114,7 +114,10 @@ class DialogRunner:
                 while left and len(begun) - len(left) - len(self._annotations) < self._most_open:
                     self._continue(left.popleft(), None)
                 if self._waiting:
-                    self._take(*self._answered())
+                    result = self._results.get()
+                    if isinstance(result, BaseException):
+                        raise result
+                    self._take(*result)
         except BaseException:
             self.close()
             raise
@@ -145,7 +148,10 @@ class DialogRunner:
             return
         reply = self._replies.get(request.key)
         if reply is None:
-            self._ask(window, request)
+            if self._has_ended:
+                raise CuratorError("the run has ended")
+            captioner = self._captioners[request.role]
+            self._threads[captioner].submit(self._answer, captioner, window, request)
             self._waiting[request.key] = [window]
         else:
             window.replies[request.key] = reply
@@ -172,34 +178,19 @@ class DialogRunner:
                 threads.shutdown(cancel_futures=True)
                 captioner.close()
 
-    def _ask(self, window: _OpenDialog, request: Request) -> None:
-        if self._has_ended:
-            raise CuratorError("the run has ended")
-        captioner = self._captioners[request.role]
-        self._threads[captioner].submit(self._answer, captioner, window, request)
-
     def _answer(self, captioner: Captioner, window: _OpenDialog, request: Request) -> None:
         def deadline() -> float:
             ends_s = time.monotonic() + self._budget_s
             return self._clip_ends_s.setdefault(window.task.clip_id, ends_s)
 
         try:
-            frames = window.frames()
-            if isinstance(frames, Reply):
-                reply = frames
-            else:
-                reply = captioner.answer_in_time(request, frames, deadline)
+            reply = window.frames()
+            if not isinstance(reply, Reply):
+                reply = captioner.answer_in_time(request, reply, deadline)
             if reply.is_final:
                 self._keep(request.key, reply)
             self._results.put((request, reply))
         except CancelledError:
             pass
-        except BaseException as error:  # noqa: BLE001 - raised by `_answered`
+        except BaseException as error:  # noqa: BLE001 - raised by `annotate`
             self._results.put(error)
-
-    def _answered(self) -> tuple[Request, Reply]:
-        """Waits for the next reply; raises the error of its captioner or of `keep`."""
-        result = self._results.get()
-        if isinstance(result, BaseException):
-            raise result
-        return result

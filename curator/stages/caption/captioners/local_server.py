@@ -31,6 +31,7 @@ from curator.executor.cpu_accounting import tree_cpu_s
 from curator.executor.host_resources import available_cpus, available_gpus
 from curator.executor.server_process import ServerProcess
 from curator.installation import install_extra
+from curator.models.cpu_arithmetic import has_fast_bfloat16
 from curator.models.server_access import ServerAccess
 from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
 from curator.stages.caption.captioners.captioner_contract import Place, RequestLimit
@@ -229,7 +230,7 @@ class LocalCaptioner(ServerCaptioner):
             words = [sys.executable, "-P", "-m", "transformers.cli.transformers", "serve"]
             # "auto" would take all GPUs of the machine, and on CPUs arithmetic of the file.
             device = "cuda:0" if has_gpu else "cpu"
-            dtype = "bfloat16" if has_gpu or _has_fast_bfloat16() else "float32"
+            dtype = "bfloat16" if has_gpu or has_fast_bfloat16() else "float32"
             arguments = [str(self._folder), *listens, "--device", device, "--dtype", dtype]
             return [*words, *arguments, *self._named.server_args], environment
         environment |= {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1"}
@@ -303,10 +304,3 @@ def _check_transformers(config: ModelConfig) -> None:
 def _last_error(server: ServerProcess) -> str:
     """Returns the last line of the log that names an exception; empty without one."""
     return next((line[:300] for line in reversed(server.log) if _ERROR.search(line)), "")
-
-
-def _has_fast_bfloat16() -> bool:
-    """As `cpu_arithmetic.has_fast_bfloat16`, without torch, which this process does not need."""
-    with suppress(OSError):
-        return bool(re.search(r"\bavx512_bf16\b|\bamx_tile\b", Path("/proc/cpuinfo").read_text()))
-    return False

@@ -216,7 +216,6 @@ _ENDS = (".", "!", "?", "。", "！", "？", "।", "…", '"', "'", "”", "’
 _MAX_UNIT = 60
 _MIN_TIMES = 3
 
-
 _READ_TEXT = ("structured.text", "text_and_signage_elements.text")
 """Fields with text in the picture, which may repeat, and makes no claims about the clip."""
 
@@ -257,11 +256,7 @@ def problem_of_text(text: str, *, is_whole: bool) -> Problem | None:
     if not is_whole:
         if (phrase := repeated_in(text)) is not None:
             return Problem(Unanswered.REPEATED, "answer", f"it repeated {phrase!r}")
-        return Problem(
-            Unanswered.CUT_OFF,
-            "answer",
-            "it was too long and was cut off; be shorter",
-        )
+        return Problem(Unanswered.CUT_OFF, "answer", "it was too long and was cut off; be shorter")
     if "{" not in text and (phrase := refusal_in(text)) is not None:
         return Problem(Unanswered.REFUSAL, "answer", f"it declined to answer: {phrase!r}")
     return None
@@ -431,9 +426,7 @@ def _times(unit: Sequence[str]) -> int:
     """Returns how often a phrase must occur in a row to be a loop."""
     # Four characters of Chinese or Thai hold about as much as three words.
     weight = sum(0.75 if re.match(f"[{_UNSPACED}]", token) else 1.0 for token in unit)
-    if weight < 1:
-        return 8
-    return 5 if weight < 3 else _MIN_TIMES
+    return 8 if weight < 1 else 5 if weight < 3 else _MIN_TIMES
 
 
 def _mostly_repeated(tokens: Sequence[str]) -> str | None:

@@ -95,8 +95,6 @@ def test_another_version_has_other_replies(monkeypatch: pytest.MonkeyPatch) -> N
 def test_names_that_lead_nowhere_are_refused_with_a_remedy() -> None:
     with pytest.raises(ValidationError, match="unknown captioner 'opnai'; did you mean 'openai'"):
         CaptionConfig(captioner="opnai")
-    with pytest.raises(ValidationError, match="captioner transformers is now local"):
-        CaptionConfig(captioner="transformers")
     with pytest.raises(RecipeError, match="mine:Other' is no Captioner; expected a subclass"):
         captioner_class("mine:Other")
     with pytest.raises(RecipeError, match="'absent:Mine' cannot be imported") as refused:
