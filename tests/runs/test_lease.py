@@ -281,8 +281,8 @@ def test_a_holder_that_cannot_renew_stops_before_others_may_begin(
     def fails(*_: object) -> None:
         raise StorageError("cannot write: the network is gone")
 
+    begun = time.monotonic()
     with lease.acquire_lease(store, "run") as mine:
-        begun = time.monotonic()
         with monkeypatch.context() as patch:
             patch.setattr(LocalStore, "replace", fails)
             with pytest.raises(LeaseLostError, match="could not be renewed"):  # noqa: PT012

@@ -43,12 +43,12 @@ KEYS = {
     "worker": ["3d16a81e905c72bd", "d48ce906765bc87d"],
 }  # fmt: skip
 STAMPS = {
-    "server": ["124916d165b4fc5a", "81c90841d06d2014", "22b6654bd0b22e59", "5806c51ad7eece9b"],
-    "fields": ["e7f6406add5d6121", "192b29801345ae28", "01b3705d10cfbf30", "5806c51ad7eece9b"],
-    "text": ["be7f79fd31cf62ec", "54970e5f657644c9", "ea9a5c05a9cb3176", "5806c51ad7eece9b"],
-    "judge": ["9f9f176124c881da", "adbffcec1201690a", "2177c9bc61f173f8", "5806c51ad7eece9b"],
-    "worker": ["618516f7e7e15d5b", "68fbbaab510becc7", "03d23c93955c7d5b", "5806c51ad7eece9b"],
-    "metadata": ["85904ac5a2e0b276", "632d032107b7231d", "77889a9269a2d1c5", "0adc646985ef60d4"],
+    "server": ["124916d165b4fc5a", "3446039ecb163935", "f0acbf15afca7050", "5806c51ad7eece9b"],
+    "fields": ["e7f6406add5d6121", "ba8fd88f8274683d", "bfdebc0acf596184", "5806c51ad7eece9b"],
+    "text": ["be7f79fd31cf62ec", "5fa9e92726c96389", "e32b5b10d3deac60", "5806c51ad7eece9b"],
+    "judge": ["9f9f176124c881da", "92837335db133902", "cb710f28ce925e72", "5806c51ad7eece9b"],
+    "worker": ["618516f7e7e15d5b", "b024b67d5d62b422", "632da12358bc2787", "5806c51ad7eece9b"],
+    "metadata": ["85904ac5a2e0b276", "dd02f22732e500c4", "c5b2c4c1614418ba", "0adc646985ef60d4"],
 }
 CONTENT = ["44ae33af6be58585", "44ae33af6be58585", "80a0150310239579"]
 

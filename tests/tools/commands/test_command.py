@@ -31,7 +31,7 @@ def broken(tmp_path: Path) -> Path:
     [
         (["--recipe", "quikstart"], ["'quikstart'", "did you mean 'quickstart'"]),
         (["--recipe", "no/such.yaml"], ["no/such.yaml", "does not exist"]),
-        (["--set", "filters.moton.min=1"], ["filters", "'moton'; did you mean 'motion'?\n"]),
+        (["--set", "filters.moton.min=1"], ["filters", "'moton'; did you mean 'motion'?"]),
         (["--set", "propose.minimum_s=1"], ["propose", "minimum_s", "did you mean 'min_s'"]),
         (["--set", "propose.min_s"], ["propose.min_s", "key=value"]),
         (["--set", "propose.min_s=-1"], ["propose.min_s", "-1", "greater than 0"]),
