@@ -80,7 +80,7 @@ def _ends_at_the_limit(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(ServerAccess(ModelConfig(model="m", url=url), "caption")) as access:
         with pytest.raises(TimeoutError):
             access.send("POST", "/chat/completions", b"{}", LIMIT_S)
-        assert time.monotonic() - begun < LIMIT_S + 0.3
+        assert time.monotonic() - begun < LIMIT_S + 1.0
     ends_s = time.monotonic() + 2
     while any(thread.name == "request" for thread in threading.enumerate()):
         assert time.monotonic() < ends_s
@@ -95,7 +95,7 @@ def test_a_handshake_of_single_bytes_ends_at_the_limit(
     with closing(ServerAccess(ModelConfig(model="m", url=f"https://{address}"), "caption")) as own:
         with pytest.raises((TimeoutError, OSError, UnreachableError)):
             own.send("GET", "/models", None, LIMIT_S)
-        assert time.monotonic() - begun < LIMIT_S + 0.4
+        assert time.monotonic() - begun < LIMIT_S + 1.0
 
 
 def test_a_connection_is_used_again_after_an_answer(
