@@ -165,7 +165,7 @@ def _keep(lifeline: int, command: Sequence[str]) -> int:
 
 
 def _end_children() -> None:
-    """Ends all children, and those that become children as their parents end."""
+    """Ends all children, also orphans that this process adopts."""
     with contextlib.suppress(OSError):
         while children := _children():
             for child in children:

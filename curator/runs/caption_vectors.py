@@ -85,8 +85,13 @@ class CaptionVectors:
 
 
 def caption_vectors(models: ModelStore, uri: str) -> CaptionVectors | None:
-    """Returns the vectors of captions of an output; None without the weights or transformers."""
+    """Returns the vectors of captions of an output; None without the weights or transformers.
+
+    Weights that differ from the catalogue's are logged, because they are installed.
+    """
     try:
         return CaptionVectors(models, uri)
-    except ModelError:
+    except ModelError as error:
+        if models.state(models.catalogue.find(ENCODER, "text")) == "differs":
+            logger.warning("captions are compared by words only: %s", error)
         return None

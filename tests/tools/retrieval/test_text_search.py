@@ -14,7 +14,7 @@ import curator
 from curator.errors import UsageError
 from curator.models.text_encoder import text_hash
 from curator.models.weight_store import ModelStore
-from curator.runs.caption_vectors import CaptionVectors
+from curator.runs.caption_vectors import CaptionVectors, caption_vectors
 from curator.tools.retrieval.text_search import TextSearch, query_words
 
 CAPTIONS = {
@@ -161,3 +161,13 @@ def test_the_answer_says_with_what_a_text_was_compared(
     assert "the meaning of captions needs: " in last
     assert "[text]" in last
     assert "t5-11b" in said(capsys, *asked, "--match", "captions", code=2)
+
+
+def test_damaged_weights_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins that a search does not take damaged weights for absent ones without a word."""
+    models = ModelStore(str(tmp_path))
+    monkeypatch.setattr("curator.models.weight_store._sha256", lambda _: "0" * 64)
+    assert caption_vectors(models, "out") is None
+    assert "is not the file that the catalogue names" in caplog.text

@@ -125,7 +125,7 @@ class LocalCaptioner(ServerCaptioner):
                 self._server.stop()
 
     def _body(self, request: Request, frames: Frames, *, guided: bool) -> bytes:
-        """As of any server; `transformers serve` samples only if it is told so."""
+        """As of any server; `transformers serve` samples only if a request says so."""
         body = super()._body(request, frames, guided=guided)
         if self._vllm is not None or request.sampling.temperature == 0:
             return body

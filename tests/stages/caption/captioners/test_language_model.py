@@ -128,7 +128,7 @@ def test_a_prompt_beyond_the_context_is_refused_with_the_servers_words(
 
 
 def test_a_deadline_and_a_cancellation_free_the_servers_slots(config: ModelConfig) -> None:
-    """Pins that the server stops work that nobody waits for: else a slot takes 20 s and more."""
+    """Pins that the server stops answers without a client; or slots are busy for 20 s and more."""
     brief = config.model_copy(update={"timeout_s": 0.5, "tries": 1})
     for _ in range(SLOTS):
         reply = asked(brief, long_request(900, system="Never stop."))
