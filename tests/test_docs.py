@@ -14,6 +14,7 @@ import pytest
 
 from curator.cli import make_parser
 from curator.errors import ErrorCode
+from curator.models.catalogue import CATALOGUE, load_catalogue
 from curator.recipe import Recipe, load_recipe, recipe_names
 from curator.records.cuts import NotCopied
 from curator.records.sources import Note
@@ -107,7 +108,10 @@ def test_commands_parse(
 
 @pytest.mark.parametrize("block", [b for b in blocks() if b.language == "yaml"])
 def test_recipe_fragments_validate(block: Block) -> None:
-    load_recipe(load_yaml(block.text))
+    if block.mark == CATALOGUE:
+        load_catalogue(block.text)
+    else:
+        load_recipe(load_yaml(block.text))
 
 
 @pytest.mark.parametrize("block", python_blocks())

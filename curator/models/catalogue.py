@@ -5,12 +5,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    ValidationError,
+    model_validator,
+)
 
 from curator.errors import ModelError, unknown_key
 from curator.value_errors import explain
 
-Kind = Literal["clip", "aesthetic", "shots", "scenes", "text"]
+Kind = Literal["clip", "aesthetic", "picture", "shots", "scenes", "text"]
 
 CATALOGUE = "catalogue.yaml"
 """Name of the packaged file, and of a file in a models folder or mirror that adds entries."""
@@ -27,6 +34,46 @@ class ModelFile(BaseModel):
     file: str
     sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
     bytes: int | None = Field(None, ge=1)
+
+
+class PictureInput(BaseModel):
+    """How a network that scores pictures is run, and how it reads a picture."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    runs: Literal["onnx", "pyiqa"]
+    metric: str | None = Field(None, description="pyiqa: its name of the metric")
+    lower_is_better: bool = False
+    side_px: int | None = Field(None, ge=8, description="onnx: side of the pictures it reads")
+    scaled_px: int | None = Field(
+        None, ge=8, description="onnx: side before the middle is cropped; null: side_px"
+    )
+    fit: Literal["crop", "squash"] = Field(
+        "crop", description="whether the shorter side or both sides are scaled"
+    )
+    filter: Literal["bilinear", "bicubic", "lanczos"] = "bicubic"
+    channels: Literal["rgb", "bgr"] = "rgb"
+    mean: tuple[float, float, float] = Field(
+        (0.0, 0.0, 0.0), description="subtracted from levels of 0 to 255"
+    )
+    std: tuple[float, float, float] = Field(
+        (255.0, 255.0, 255.0), description="by which the differences are divided"
+    )
+    output: NonNegativeInt | Literal["expectation"] = Field(
+        0, description="number of the output, or the expected rating of 1 to K by K probabilities"
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> "PictureInput":
+        if self.runs == "pyiqa" and self.metric is None:
+            raise ValueError("runs is pyiqa; expected metric, such as musiq")
+        if self.runs == "onnx" and self.side_px is None:
+            raise ValueError("runs is onnx; expected side_px, such as 224")
+        if (self.scaled_px or self.side_px or 0) < (self.side_px or 0):
+            raise ValueError(f"scaled_px is {self.scaled_px}; expected side_px or more")
+        if 0 in self.std:
+            raise ValueError(f"std is {list(self.std)}; expected no 0")
+        return self
 
 
 class ModelEntry(BaseModel):
@@ -60,6 +107,10 @@ class ModelEntry(BaseModel):
     max_tokens: int | None = Field(
         None, ge=2, description="text: most tokens that are read, with special tokens"
     )
+    picture: PictureInput | None = Field(None, description="picture: how its scores are computed")
+    preparation: Literal["clip", "siglip"] = Field(
+        "clip", description="clip: how pictures are scaled and normalised"
+    )
     repository: str | None = Field(None, description="Hugging Face repository")
     revision: str | None = None
     url: str | None = Field(None, pattern=r"^https://")
@@ -80,6 +131,8 @@ class ModelEntry(BaseModel):
             raise ValueError("a clip model needs dim, and architecture or config")
         if self.kind == "aesthetic" and (self.dim is None or self.reads is None):
             raise ValueError("an aesthetic head needs dim, and reads: the name of a clip model")
+        if (self.kind == "picture") != (self.picture is not None):
+            raise ValueError("a model of kind picture needs `picture`, and no other kind has it")
         if self.kind == "text":
             if None in (self.dim, self.pooling, self.max_tokens):
                 raise ValueError("a text encoder needs dim, pooling and max_tokens")

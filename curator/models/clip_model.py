@@ -2,7 +2,7 @@
 
 A worker builds and loads only the image tower, without random initialisation. Pictures are prepared
 as in open_clip: Pillow's bicubic filter scales the shorter side to the network's size, and the
-middle is cropped.
+middle is cropped. For SigLIP, it scales both sides to the network's size, and nothing is cropped.
 
 Arithmetic is float16 on GPUs, and bfloat16 on CPUs that support it. One core with AVX-512 BF16
 prepares and embeds 30 pictures per second with ViT-B/32 in bfloat16, and 10 in float32
@@ -38,9 +38,11 @@ BATCH = PUSHED
 
 Device = Literal["auto", "cpu", "cuda"]
 
-_MEAN = (0.48145466, 0.4578275, 0.40821073)
-_STD = (0.26862954, 0.26130258, 0.27577711)
-"""Normalisation of pixels in OpenAI's CLIP and in all models of the catalogue."""
+_NORMALISATION = {
+    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+    "siglip": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+}
+"""Mean and standard deviation of pixels in OpenAI's CLIP, and in SigLIP."""
 
 
 def check_open_clip() -> None:
@@ -72,7 +74,7 @@ class ClipEncoder(PictureNetwork):
     ) -> None:
         check_open_clip()
         import torch
-        from open_clip.model import CLIP, convert_weights_to_lp
+        from open_clip.model import CLIP, CustomTextCLIP, convert_weights_to_lp
 
         config = clip_config(entry)
         if device == "auto":
@@ -82,8 +84,10 @@ class ClipEncoder(PictureNetwork):
         self.precision = "float16" if device == "cuda" else precision
         self._dtype: Any = getattr(torch, self.precision)
         cast = None if self._dtype == torch.float32 else self._dtype
+        self._squashes = entry.preparation == "siglip"
+        tower = CustomTextCLIP if config.pop("custom_text", False) else CLIP
         with torch.device("meta"):
-            visual = CLIP(**config, cast_dtype=cast).visual.eval()
+            visual = tower(**config, cast_dtype=cast).visual.eval()
         state = {
             name.removeprefix("visual."): tensor.float()
             for name, tensor in read_state(weights).items()
@@ -93,27 +97,33 @@ class ClipEncoder(PictureNetwork):
             visual.load_state_dict(state, strict=True, assign=True)
         except RuntimeError as error:
             raise ModelError(f"{weights} holds no {entry.name}: {one_line(error)}") from error
-        if cast is not None:
+        if cast is not None and tower is CLIP:
             convert_weights_to_lp(visual, cast)
+        elif cast is not None:
+            visual = visual.to(cast)
         self._visual = visual.to(device).requires_grad_(False)
         self._mean, self._std = (
-            torch.tensor(v, device=device).view(1, 3, 1, 1) for v in (_MEAN, _STD)
+            torch.tensor(v, device=device).view(1, 3, 1, 1)
+            for v in _NORMALISATION[entry.preparation]
         )
 
     def prepare(self, rgb_HWC: Picture) -> Picture:
         """Returns the network's picture of a frame: see `prepared`."""
-        return prepared(rgb_HWC, self.size_px)
+        return prepared(rgb_HWC, self.size_px, squash=self._squashes)
 
     def _features(self, pictures_NCHW: "Tensor") -> "Tensor":
         x = (pictures_NCHW / 255 - self._mean) / self._std
         return self._visual(x.to(self._dtype)).float()  # type: ignore[no-any-return]
 
 
-def prepared(rgb_HWC: Picture, size_px: int) -> Picture:
-    """Prepares uint8 RGB of any size as open_clip does: uint8 [size_px, size_px, 3]."""
+def prepared(rgb_HWC: Picture, size_px: int, *, squash: bool = False) -> Picture:
+    """Prepares uint8 RGB of any size as open_clip does: uint8 [size_px, size_px, 3].
+
+    `squash` scales both sides, as for SigLIP, where nothing is cropped.
+    """
     from PIL import Image
 
-    height, width = rgb_HWC.shape[:2]
+    height, width = (size_px, size_px) if squash else rgb_HWC.shape[:2]
     # Rounded down, as torchvision does.
     w, h = (max(size_px, int(size_px * side / min(width, height))) for side in (width, height))
     size = w, h
@@ -147,6 +157,11 @@ def text_embedder(
     from open_clip import CLIP, SimpleTokenizer
 
     config = clip_config(entry)
+    if "hf_tokenizer_name" in config["text_cfg"]:
+        raise ModelError(
+            f"model {entry.name} embeds only pictures here: its tokenizer is not in the catalogue; "
+            "use a CLIP model for content types, safety and texts"
+        )
     with torch.random.fork_rng(devices=[]):
         model = CLIP(**config).eval()
     try:

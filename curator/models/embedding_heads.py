@@ -3,8 +3,9 @@
 Torch is needed only once, to read a head's file. The result is a few small arrays, so a rerun with
 other thresholds loads no network.
 
-LAION's aesthetic heads (improved-aesthetic-predictor and aesthetic-predictor) are affine: they have
-no activations between layers, so their product is one vector and one number.
+LAION's aesthetic heads (improved-aesthetic-predictor and aesthetic-predictor) and the aesthetic
+predictor V2.5 are affine: they have no activations between layers, so their product is one vector
+and one number.
 
 Zero-shot classification is that of CLIP (Radford et al., arXiv 2103.00020, section 3.1): a class is
 the mean of its prompts' unit embeddings, and probabilities are the softmax of scaled cosines.
@@ -92,8 +93,8 @@ def normalised(embeddings_ND: NDArray[Any]) -> NDArray[np.float64]:
 def load_linear_head(path: Path, *, dim: int) -> LinearHead:
     """Reads an aesthetic head from a PyTorch file of tensors, and multiplies its layers.
 
-    The tensors are `weight` [1, D] and `bias` [1], or `layers.N.weight` and `layers.N.bias`; `dim`
-    is D.
+    The tensors are `weight` [1, D] and `bias` [1], or `layers.N.weight` and `layers.N.bias` (or
+    `scoring_head.N…`); `dim` is D.
 
     Raises:
         ModelError: The file cannot be read, or holds no head for such embeddings.
@@ -110,6 +111,7 @@ def load_linear_head(path: Path, *, dim: int) -> LinearHead:
     if set(arrays) == {"weight", "bias"}:
         layers = [(arrays["weight"], arrays["bias"])]
     else:
+        arrays = {re.sub(r"^scoring_head\.", "layers.", name): v for name, v in arrays.items()}
         matches = [re.fullmatch(r"layers\.(\d+)\.(weight|bias)", name) for name in arrays]
         numbers = sorted({int(match[1]) for match in matches if match is not None})
         if None in matches or len(arrays) != 2 * len(numbers) or not numbers:

@@ -19,6 +19,7 @@ ANNOTATORS: Mapping[str, str] = {
     "edges": f"{__name__}.derive.edges:Edges",
     "latents": f"{__name__}.derive.latents:Latents",
     "nudity": f"{__name__}.derive.nudity:Nudity",
+    "picture_metrics": f"{__name__}.derive.picture_metrics:PictureMetrics",
     "rows": f"{__name__}.derive.rows:FrameRows",
     "text_vectors": f"{__name__}.derive.text_vectors:TextVectors",
     "speech": f"{__name__}.derive.speech:Speech",

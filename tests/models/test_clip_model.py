@@ -179,3 +179,39 @@ def test_a_batch_that_does_not_fit_is_halved_and_changes_nothing(
     found = small.embed(shown)
     assert small.n_halved == 2
     assert np.abs(found - expected).max() < 1e-5
+
+
+def test_siglip_sees_whole_pictures_and_gives_its_pooled_vector(tmp_path: Path) -> None:
+    """Pins squashed pictures, SigLIP's normalisation and the tower of timm, against open_clip."""
+    from open_clip import CustomTextCLIP
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+
+    config = {
+        "embed_dim": 64, "custom_text": True,
+        "vision_cfg": {
+            "image_size": 160, "timm_model_name": "test_vit", "timm_model_pretrained": False,
+            "timm_pool": "map", "timm_proj": "none",
+        },
+        "text_cfg": TINY["text_cfg"] | {"hf_tokenizer_name": "timm/ViT-B-16-SigLIP"},
+    }  # fmt: skip
+    torch.manual_seed(5)
+    bare = {name: value for name, value in config.items() if name != "custom_text"}
+    text = {n: v for n, v in bare["text_cfg"].items() if n != "hf_tokenizer_name"}
+    model = CustomTextCLIP(**bare | {"text_cfg": text}).eval()
+    path = tmp_path / "m.safetensors"
+    save_weights(model, path)
+    half = 0.5, 0.5, 0.5
+    preprocess = image_transform_v2(
+        PreprocessCfg(size=160, mean=half, std=half, resize_mode="squash"), is_train=False
+    )
+    shown = pictures(*SIZES)
+    with torch.inference_mode():
+        images = torch.stack([preprocess(Image.fromarray(picture)) for picture in shown])
+        expected = torch.nn.functional.normalize(model.encode_image(images), dim=-1).numpy()
+    siglip = entry(config=config, dim=64, preparation="siglip")
+    for precision, error in (("float32", 1e-3), ("bfloat16", 0.05)):
+        ours = ClipEncoder(siglip, path, precision=precision, device="cpu")  # type: ignore[arg-type]
+        found = ours.embed([ours.prepare(picture) for picture in shown])
+        assert np.abs(found - expected).max() < error
+    with pytest.raises(ModelError, match="embeds only pictures here"):
+        embed_texts(siglip, path, ["a road"])

@@ -41,7 +41,8 @@ def test_published_heads_give_the_published_scores(name: str) -> None:
     np.testing.assert_allclose(head.scores_N(embeddings), expected, atol=0.0051)
 
 
-def test_heads_are_read_multiplied_out_and_given_unit_length(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["layers", "scoring_head"])
+def test_heads_are_read_multiplied_out_and_given_unit_length(tmp_path: Path, prefix: str) -> None:
     """Pins a made file of the MLP's form against torch's own layers, gaps in the numbers too."""
     torch.manual_seed(1)
     layers = torch.nn.Sequential(
@@ -50,8 +51,8 @@ def test_heads_are_read_multiplied_out_and_given_unit_length(tmp_path: Path) -> 
         torch.nn.Linear(128, 64), torch.nn.Dropout(0.1),
         torch.nn.Linear(64, 16), torch.nn.Linear(16, 1),
     ).eval()  # fmt: skip
-    state = {f"layers.{name}": tensor for name, tensor in layers.state_dict().items()}
-    assert "layers.7.bias" in state
+    state = {f"{prefix}.{name}": tensor for name, tensor in layers.state_dict().items()}
+    assert f"{prefix}.7.bias" in state
     torch.save(state, tmp_path / "mlp.pth")
     embeddings = units(20, 768)
     with torch.inference_mode():
