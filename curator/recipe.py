@@ -28,7 +28,7 @@ from pydantic import (
 from curator.errors import RecipeError, UsageError, raised_as
 from curator.measures.clip_semantics import SemanticConfig, Semantics
 from curator.measures.learned_score import LearnedScore, SuitabilityConfig
-from curator.measures.rule_config import Rule
+from curator.measures.rule_config import SHORT_SIDE, TRAINED, Rule
 from curator.measures.score_list import SCORES, Measures, RecipeContext, ScoreConfig
 from curator.models.weight_store import ModelStore
 from curator.rights_config import RightsConfig
@@ -207,6 +207,40 @@ class Recipe(_WithOptional):
         )
         return kind.model_validate(section, context=context)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fits_written_size(cls, sections: object) -> object:
+        """Completes settings that follow from the size of the written clips.
+
+        A `cut.size` below the smallest class of resolution is a class, too, unless the recipe sets
+        `shard.resolutions`. `min: trained` of a rule on short_side_px becomes the smallest side.
+        """
+        if not isinstance(sections, dict):
+            return sections
+        try:
+            cut = CutConfig.model_validate(sections.get("cut", {}))
+            shard = ShardConfig.model_validate(sections.get("shard", {}))
+        except ValidationError:
+            # Validation of the section names the key. An unresolved bound would come first.
+            cut, shard = CutConfig(), ShardConfig()
+        least_px = least_trained_px(cut, shard)[1]
+        if least_px < min(shard.resolutions) and "resolutions" not in shard.model_fields_set:
+            given = sections.get("shard", {})
+            own = given if isinstance(given, dict) else given.model_dump(exclude_unset=True)
+            classes = {"resolutions": (least_px, *shard.resolutions)}
+            sections = sections | {"shard": own | classes}
+        rules = sections.get("filters")
+        if not isinstance(rules, dict):
+            return sections
+        bounded = {
+            name: rule | {"min": float(least_px)}
+            for name, rule in rules.items()
+            if isinstance(rule, dict)
+            and rule.get("min") == TRAINED
+            and rule.get("score", name) == SHORT_SIDE
+        }
+        return sections | {"filters": rules | bounded}
+
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         """Refuses settings of a section that exclude settings of another one."""
@@ -256,6 +290,13 @@ class Recipe(_WithOptional):
                         f"remove that rule or set filters.{name}.max to 1"
                     )
         return self
+
+
+def least_trained_px(cut: CutConfig, shard: ShardConfig) -> tuple[str, int]:
+    """Returns the key that says the smallest shorter side of written clips, and the side in px."""
+    if isinstance(cut.size, tuple):
+        return "cut.size", min(cut.size)
+    return "shard.resolutions", min(shard.resolutions)
 
 
 def measures_of(recipe: Recipe) -> Measures:

@@ -26,6 +26,9 @@ Unmeasured = Literal["reject", "keep"]
 Value = StrictBool | StrictInt | StrictFloat | StrictStr  # a value of metadata in a rule
 
 
+SHORT_SIDE, TRAINED = "short_side_px", "trained"
+"""Score whose `min` may be this word: the smallest side of written clips."""
+
 CAPTION_CLIP_SCORE = "caption_clip_score"
 """Column of an annotator of this package, which a recipe may have without an entry in `stages`."""
 
@@ -36,7 +39,8 @@ class Rule(StageConfig):
     score: str | None = None
     """the score or column that the rule bounds; null for the one with the rule's name"""
     min: float | None = None
-    """lowest score that is kept; null for no bound"""
+    """lowest score that is kept; null for no bound; for short_side_px also `trained`: the smallest
+    side of the clips that are written"""
     max: float | None = None
     """highest score that is kept; null for no bound"""
     drop_lowest: float | None = Field(None, ge=0, lt=1)

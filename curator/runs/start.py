@@ -21,12 +21,20 @@ from curator.executor.host_resources import available_gpus
 from curator.executor.progress import Progress
 from curator.executor.ray_reach import check_reachable
 from curator.measures.clip_semantics import check_content
+from curator.measures.rule_config import SHORT_SIDE, TRAINED
 from curator.models.scene_network import SCENE_WEIGHTS
 from curator.models.text_detector import TEXT_WEIGHTS
 from curator.models.weight_store import ModelStore
 from curator.number_text import amount
 from curator.pipeline import graph_of
-from curator.recipe import Overrides, Recipe, learned_score_of, measures_of, semantics_of
+from curator.recipe import (
+    Overrides,
+    Recipe,
+    learned_score_of,
+    least_trained_px,
+    measures_of,
+    semantics_of,
+)
 from curator.records.sources import Medium
 from curator.runs.lease import Lease
 from curator.runs.output_recipe import recipe_for
@@ -143,20 +151,18 @@ def _checked(
 def least_size_advice(recipe: Recipe) -> str | None:
     """Returns a warning if rules reject footage that is larger than what is trained; else None.
 
-    What is trained is `cut.size`, or the smallest of `shard.resolutions` if the recipe sets them.
+    What is trained is `cut.size`, or the smallest of `shard.resolutions`.
     """
-    key, least_px = "shard.resolutions", min(recipe.shard.resolutions)
-    if isinstance(recipe.cut.size, tuple):
-        key, least_px = "cut.size", min(recipe.cut.size)
-    elif recipe.shard.resolutions == ShardConfig().resolutions:
+    key, least_px = least_trained_px(recipe.cut, recipe.shard)
+    if key == "shard.resolutions" and recipe.shard.resolutions == ShardConfig().resolutions:
         return None
     for name, rule in recipe.filters.root.items():
-        is_size = (rule.score or name) == "short_side_px" and rule.severity == "reject"
+        is_size = (rule.score or name) == SHORT_SIDE and rule.severity == "reject"
         if is_size and isinstance(rule.min, int | float) and rule.min > least_px:
             return (
                 f"filters.{name}.min is {rule.min:g} px, and {key} has {least_px} px: footage "
                 "between the two is rejected although it is large enough to train on; to keep it, "
-                f"set filters.{name}.min to {least_px}"
+                f"set filters.{name}.min to {TRAINED}"
             )
     return None
 

@@ -7,9 +7,10 @@ import pytest
 from small_output import SmallOutput
 
 from curator.cli import main
-from curator.errors import UsageError
+from curator.errors import RecipeError, UsageError
 from curator.recipe import load_recipe
 from curator.runs.start import check_places, least_size_advice
+from curator.stages.shard.config import ShardConfig
 from curator.tools.commands.arguments import EXIT_USAGE
 
 
@@ -108,9 +109,46 @@ def test_footage_that_is_large_enough_to_train_on_is_not_rejected_without_a_word
     def advice(*overrides: str) -> str | None:
         return least_size_advice(load_recipe("quickstart", overrides))
 
-    assert "filters.short_side_px.min to 64" in (advice("cut.size=112x64") or "")
-    assert "shard.resolutions has 128 px" in (advice("shard.resolutions=[128,256]") or "")
+    fixed = "filters.short_side_px.min=240"
+    assert "filters.short_side_px.min to trained" in (advice("cut.size=112x64", fixed) or "")
+    assert "shard.resolutions has 128 px" in (advice("shard.resolutions=[128,256]", fixed) or "")
     assert advice() is None
+    assert advice("cut.size=112x64") is None
     assert advice("cut.size=112x64", "filters.short_side_px.min=64") is None
     assert advice("cut.size=bucket") is None
-    assert advice("cut.size=112x64", "filters.short_side_px.severity=flag") is None
+    assert advice("cut.size=112x64", fixed, "filters.short_side_px.severity=flag") is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "least_px"),
+    [
+        ((), 240),
+        (("cut.size=112x64",), 64),
+        (("cut.size=bucket",), 240),
+        (("shard.resolutions=[512,128]",), 128),
+        (("shard.resolutions=[512,128]", "cut.size=720p"), 720),
+        (("cut.size=112x64", "filters.short_side_px.min=96"), 96),
+    ],
+)
+def test_the_least_size_is_that_of_the_written_clips(
+    overrides: tuple[str, ...], least_px: int
+) -> None:
+    """Pins that `min: trained` becomes a number, which an explicit bound replaces."""
+    assert load_recipe("quickstart", overrides).filters.root["short_side_px"].min == least_px
+
+
+def test_a_small_size_is_a_class_of_resolution() -> None:
+    """Pins that `cut.size` alone is enough for clips below the default classes."""
+    classes = ShardConfig().resolutions
+    assert load_recipe("quickstart", ("cut.size=112x64",)).shard.resolutions == (64, *classes)
+    assert load_recipe("quickstart", ("cut.size=720p",)).shard.resolutions == classes
+    own = load_recipe("quickstart", ("cut.size=112x64", "shard.resolutions=[128]"))
+    assert own.shard.resolutions == (128,)
+
+
+def test_trained_is_a_bound_of_the_size_alone() -> None:
+    with pytest.raises(RecipeError, match=r"filters\.luma\.min.*number"):
+        load_recipe("quickstart", ("filters.luma.min=trained",))
+    # The error is that of the other section.
+    with pytest.raises(RecipeError, match=r"cut\.size"):
+        load_recipe("quickstart", ("cut.size=large",))

@@ -9,14 +9,19 @@ filters:
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
 from curator.errors import ModelError, RecipeError, raised_as
-from curator.family import Columns, Family, Scope
+from curator.family import ColumnKind, Columns, Family, Scope
 from curator.models.catalogue import ModelEntry
-from curator.models.picture_score import PictureScore, check_runtime, load_picture_score
+from curator.models.picture_score import (
+    PictureScore,
+    Scores,
+    check_runtime,
+    load_picture_score,
+)
 from curator.models.weight_store import ModelStore
 from curator.stage import (
     WORKER_BYTES,
@@ -62,23 +67,33 @@ class PictureMetrics(Annotator[PictureMetricsConfig]):
         super().__init__(config)
         with raised_as(RecipeError, ModelError, of="stages: 'picture_metrics': "):
             self._store = ModelStore.at(config.folder)
-            self._entries = [self._store.catalogue.find(n, "picture") for n in config.models]
-        names = [column_of(entry.name) for entry in self._entries]
+        names = [column_of(name) for name in config.models]
         if len(set(names)) < len(names):
             raise RecipeError(
                 f"stages: 'picture_metrics': models are {', '.join(config.models)}; expected each "
                 "name once"
             )
         self.frames = (FrameRequest(at=config.frames_per_s, size=config.longer_px),)
-        n_bytes = WORKER_BYTES + 4 * sum(entry.total_bytes or 0 for entry in self._entries)
-        self.kinds = (Resources(memory_bytes=n_bytes),)
-        if any(_uses_gpu(entry) for entry in self._entries):
-            self.kinds = (Resources(gpus=1, memory_bytes=n_bytes), *self.kinds)
-        self.families = tuple(
-            Family(name, Scope.CLIP, Columns({name: "f32", f"{name}_worst": "f32"}))
-            for name in names
-        )
+        columns: dict[str, ColumnKind] = {
+            name: "f32" for base in names for name in (base, f"{base}_worst")
+        }
+        self.families = (Family("picture_metrics", Scope.CLIP, Columns(columns)),)
         self._networks: list[PictureScore] = []
+
+    @cached_property
+    def _entries(self) -> list[ModelEntry]:
+        """The entries, which only computing needs: a snapshot is read without the catalogue."""
+        with raised_as(RecipeError, ModelError, of="stages: 'picture_metrics': "):
+            return [self._store.catalogue.find(name, "picture") for name in self.config.models]
+
+    @cached_property
+    def kinds(self) -> tuple[Resources, ...]:  # type: ignore[override]
+        """Workers with a GPU if there is one and a metric uses it."""
+        memory_bytes = WORKER_BYTES + 4 * sum(entry.total_bytes or 0 for entry in self._entries)
+        on_cpu = Resources(memory_bytes=memory_bytes)
+        if any(map(_uses_gpu, self._entries)):
+            return Resources(gpus=1, memory_bytes=memory_bytes), on_cpu
+        return (on_cpu,)
 
     def models(self) -> tuple[object, ...]:
         """Returns the fingerprints of the files, and how their outputs are read."""
@@ -99,15 +114,13 @@ class PictureMetrics(Annotator[PictureMetricsConfig]):
             load_picture_score(entry, self._store.find(entry)) for entry in self._entries
         ]
 
-    def process(self, unit: Sequence[SampledClip]) -> list[dict[str, Any]]:
-        """Returns mean and worst score of each clip, by network."""
-        return [
-            {
-                column_of(entry.name): _columns(entry, network.scores_N(clip.frames))
-                for entry, network in zip(self._entries, self._networks, strict=True)
-            }
-            for clip in unit
-        ]
+    def process(self, unit: Sequence[SampledClip]) -> list[dict[str, float | None]]:
+        """Returns mean and worst score of each clip, by column."""
+        found: list[dict[str, float | None]] = [{} for _ in unit]
+        for entry, network in zip(self._entries, self._networks, strict=True):
+            for columns, clip in zip(found, unit, strict=True):
+                columns |= _columns(entry, network.scores_N(clip.frames))
+        return found
 
 
 def column_of(model: str) -> str:
@@ -119,7 +132,7 @@ def _uses_gpu(entry: ModelEntry) -> bool:
     return entry.picture is not None and entry.picture.runs == "pyiqa"
 
 
-def _columns(entry: ModelEntry, scores: np.ndarray[Any, Any]) -> dict[str, float | None]:
+def _columns(entry: ModelEntry, scores: Scores) -> dict[str, float | None]:
     finite = scores[np.isfinite(scores)]
     name = column_of(entry.name)
     if not len(finite):
