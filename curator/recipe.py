@@ -217,18 +217,19 @@ class Recipe(_WithOptional):
         """
         if not isinstance(sections, dict):
             return sections
+        shard_key = "shard"
+        given = sections.get(shard_key, {})
         try:
             cut = CutConfig.model_validate(sections.get("cut", {}))
-            shard = ShardConfig.model_validate(sections.get("shard", {}))
+            shard = ShardConfig.model_validate(given)
         except ValidationError:
             # Validation of the section names the key. An unresolved bound would come first.
             cut, shard = CutConfig(), ShardConfig()
         least_px = least_trained_px(cut, shard)[1]
         if least_px < min(shard.resolutions) and "resolutions" not in shard.model_fields_set:
-            given = sections.get("shard", {})
             own = given if isinstance(given, dict) else given.model_dump(exclude_unset=True)
             classes = {"resolutions": (least_px, *shard.resolutions)}
-            sections = sections | {"shard": own | classes}
+            sections = sections | {shard_key: own | classes}
         rules = sections.get("filters")
         if not isinstance(rules, dict):
             return sections
