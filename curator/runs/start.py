@@ -138,7 +138,7 @@ def _checked(
         device_here("gpu", available_gpus())
     if is_first:
         with raised_as(UsageError, ModelError):
-            for stage in (graph["scan"], *graph.annotators()):
+            for stage in (graph["scan"], graph["cut"], *graph.annotators()):
                 stage.preflight()
     # A repair has the replies of earlier runs, even if it lacks their summary.
     has_replies = next(iter(store.list(f"{REPLIES}/")), None) is not None

@@ -15,8 +15,10 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
 decide about clips, between `dedup` and `select`, in this order."""
 ANNOTATORS: Mapping[str, str] = {
     "caption_claims": f"{__name__}.derive.caption_claims:CaptionClaims",
+    "blur_faces": f"{__name__}.derive.blur_faces:BlurFaces",
     "camera_track": f"{__name__}.derive.camera_track:CameraTrack",
     "edges": f"{__name__}.derive.edges:Edges",
+    "faces": f"{__name__}.derive.faces:Faces",
     "latents": f"{__name__}.derive.latents:Latents",
     "nudity": f"{__name__}.derive.nudity:Nudity",
     "picture_metrics": f"{__name__}.derive.picture_metrics:PictureMetrics",

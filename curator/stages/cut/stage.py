@@ -176,6 +176,11 @@ class CutStage(Stage[CutStageConfig, CutItem, CutOutcome]):
         decides = {"enlarge", "most_cropped", "most_repeated"}
         return self.config.cut.model_dump(mode="json", exclude={"verify_share", *decides})
 
+    def preflight(self) -> None:
+        """Checks what the stages that change pixels need."""
+        for stage in self.pixels:
+            stage.preflight()
+
     def setup(self) -> None:
         """Sets up the stages that change pixels.
 
