@@ -23,7 +23,11 @@ from av.video.stream import VideoStream
 from film_shots import PHOTOGRAPHS, pan_zoom, photograph, texture
 from footage_split import Part, recordings
 from numpy.typing import NDArray
+from shot_dark_fades import dark_fade, dimmed, dipped, slowed
 from shot_distractors import disturb, outline_of
+from shot_effects import TRAIN, rendered
+from shot_effects_held_out import TUNE, Draw
+from shot_stop_motion import stop_motion_take
 from shot_transitions import HEIGHT, WIDTH, Clip, Rng, draw_kind, noise_map, transition
 
 from curator.media.encode import with_steady_bytes
@@ -390,9 +394,10 @@ def _flowing(rng: Rng, n: int) -> Clip:
 
 
 class Takes:
-    """Draws takes of one part of the footage."""
+    """Draws takes of one part of the footage, and has the effects of this part."""
 
     def __init__(self, footage: Path, part: Part) -> None:
+        self.effects: dict[str, Draw] = TRAIN if part == "train" else TUNE
         self._of: dict[str, list[Path]] = {}
         for one in recordings(footage, part):
             self._of.setdefault(one.repository, []).append(one.path)
@@ -452,6 +457,8 @@ class Takes:
             way = self.figure(rng, film)
             start = int(rng.integers(len(way.source)))
             return way.frames(start, n), (way, start)
+        if kind == "stop_motion":
+            return stop_motion_take(rng, n, self.other), None
         if kind == "document":
             return np.repeat(_document(rng, film)[None], n, 0), None
         if kind == "slide":
@@ -461,15 +468,17 @@ class Takes:
 
 _TAKES = [
     "recorded", "photograph", "slide", "figures", "flowing", "near", "keyed", "document", "panned",
+    "stop_motion",
 ]  # fmt: skip
 _MIXES = {
-    "all": [0.7, 0.14, 0.04, 0.04, 0.03, 0.05, 0.0, 0.0, 0.0],
-    "plain": [0.7, 0.3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
-    "restless": [0.45, 0.1, 0.0, 0.05, 0.1, 0.3, 0.0, 0.0, 0.0],
-    "slides": [0.15, 0.1, 0.65, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0],
-    "drawings": [0.1, 0.0, 0.1, 0.75, 0.05, 0.0, 0.0, 0.0, 0.0],
-    "studio": [0.08, 0.04, 0.04, 0.1, 0.0, 0.02, 0.42, 0.3, 0.0],
-    "moving": [0.35, 0.12, 0.02, 0.06, 0.1, 0.05, 0.05, 0.0, 0.25],
+    "all": [0.7, 0.14, 0.04, 0.04, 0.03, 0.05, 0.0, 0.0, 0.0, 0.0],
+    "plain": [0.7, 0.3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+    "restless": [0.45, 0.1, 0.0, 0.05, 0.1, 0.3, 0.0, 0.0, 0.0, 0.0],
+    "slides": [0.15, 0.1, 0.65, 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+    "drawings": [0.1, 0.0, 0.1, 0.75, 0.05, 0.0, 0.0, 0.0, 0.0, 0.0],
+    "studio": [0.08, 0.04, 0.04, 0.1, 0.0, 0.02, 0.42, 0.3, 0.0, 0.0],
+    "moving": [0.35, 0.12, 0.02, 0.06, 0.1, 0.05, 0.05, 0.0, 0.25, 0.0],
+    "animated": [0.1, 0.05, 0.0, 0.05, 0.0, 0.0, 0.0, 0.0, 0.0, 0.8],
 }
 _EDITED = ["all", "plain", "restless", "slides", "drawings"]
 _MIX_SHARES = [0.57, 0.06, 0.19, 0.12, 0.06]
@@ -517,7 +526,9 @@ def _jumped(
     return way.frames(again, n), (way, again)
 
 
-Style = Literal["edited", "calm", "by_hand", "studio", "short", "held", "returns"]
+Style = Literal[
+    "edited", "calm", "by_hand", "studio", "short", "held", "returns", "effects", "dark", "animated"
+]
 
 
 def _returning(
@@ -547,7 +558,9 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
             mostly cuts; "studio" has figures on plain backgrounds and printed pages, with many cuts
             within a take; "short" is one or two shots of 6 to 150 frames; "held" is one or two
             shots in which an object is held before the lens; "returns" goes back to earlier takes,
-            also by gradual transitions, so a returning picture does not always mean one shot.
+            also by gradual transitions, so a returning picture does not always mean one shot;
+            "effects" joins a few shots by the effects of the part; "dark" has dim shots and slow
+            fades through black; "animated" is one to three takes of stop motion or time lapse.
     """
     is_calm, by_hand = style == "calm", style == "by_hand"
     rng = np.random.default_rng(seed)
@@ -568,6 +581,13 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
     if style == "returns":
         distractors, joins = [0.7, 0.25, 0.05], [0.35, 0.05, 0.6]
         shortest, longest = 10, 130
+    if style in ("effects", "dark"):
+        distractors = [0.85, 0.15, 0.0] if style == "effects" else [1.0, 0.0, 0.0]
+        joins = [0.2, 0.1, 0.7] if style == "effects" else [0.3, 0.0, 0.7]
+        shortest, longest, n_shots = 14, 80, 6
+    if style == "animated":
+        of, distractors, joins = "animated", [1.0, 0.0, 0.0], [0.75, 0.0, 0.25]
+        shortest, longest, n_shots = 20, 200, int(rng.choice([1, 1, 2, 3]))
     pieces: list[Clip] = []
     gaps: list[tuple[int, int, str]] = []
     ignored: list[tuple[int, int]] = []
@@ -591,13 +611,24 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
                 shot, shown = again[0].frames(again[1], length + 2 * HANDLE), again
             else:
                 shot, shown = takes.take(rng, length + 2 * HANDLE, film=seed, of=of)
+        if style == "dark":
+            shot = dimmed(rng, shot) if rng.random() < 0.75 else shot
         n_shown = length + HANDLE
         earlier.append(shown and (shown[0], shown[1] + int(length * shown[0].speed)))
         body = shot[HANDLE : HANDLE + length].copy()
         if kind == "gradual":
             assert before is not None
-            gradual = draw_kind(rng)
-            joined = transition(rng, gradual, before[:n_gap], shot[HANDLE - n_gap : HANDLE])
+            sides = before[:n_gap], shot[HANDLE - n_gap : HANDLE]
+            if style == "dark" and rng.random() < 0.8:
+                n_gap = max(4, round(n_gap * float(rng.choice([1, 1, 2]))))
+                gradual = "dark_fade"
+                joined = dark_fade(rng, *(slowed(side, n_gap) for side in sides))
+            elif style == "effects" and rng.random() < 0.8:
+                gradual = str(rng.choice(list(takes.effects)))
+                joined = rendered(rng, takes.effects[gradual], *sides)
+            else:
+                gradual = draw_kind(rng)
+                joined = transition(rng, gradual, *sides)
             pieces.append(joined)
             gaps.append((position, position + n_gap, gradual))
             position += n_gap
@@ -613,6 +644,8 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
                 ignored.append((max(0, position - 4), position + 4))
         elif kind == "cut":
             gaps.append((position, position, "cut"))
+        if style == "dark" and length >= 24 and rng.random() < 0.3:
+            body = dipped(rng, body)
         if length >= 24:
             for _ in range(int(rng.choice([0, 1, 2], p=distractors))):
                 body = disturb(rng, body, takes.other, of=_DISTRACTORS.get(style, "all"))

@@ -71,17 +71,19 @@ LINES = (
 
 def make_kinds(footage: Sequence[Recording], folder: Path) -> None:
     """Makes a file per kind and length of transition, each between two random recordings."""
-    _make(folder, [_one_kind(footage, folder, k, n) for k in xfade_kinds() for n in KIND_LENGTHS])
+    write_truth(
+        folder, [_one_kind(footage, folder, k, n) for k in xfade_kinds() for n in KIND_LENGTHS]
+    )
 
 
 def make_edits(footage: Sequence[Recording], folder: Path) -> None:
     """Makes the edited films."""
-    _make(folder, [_edited(footage, folder, form, "edit", JOINS) for form in _forms()])
+    write_truth(folder, [_edited(footage, folder, form, "edit", JOINS) for form in _forms()])
 
 
 def make_jumps(footage: Sequence[Recording], folder: Path) -> None:
     """Makes films in which nearly half of the joins are cuts within a take, if visible."""
-    _make(folder, [_edited(footage, folder, form, "jump", MANY_JUMPS) for form in _forms()])
+    write_truth(folder, [_edited(footage, folder, form, "jump", MANY_JUMPS) for form in _forms()])
 
 
 def make_takes(footage: Sequence[Recording], folder: Path) -> None:
@@ -101,7 +103,7 @@ def _make_takes(footage: Sequence[Recording], folder: Path, *, has_distractors: 
     forms = [
         replace(form, has_distractors=has_distractors) for form in _forms(N_TAKES * len(footage))
     ]
-    _make(folder, [_one_take(footage, folder, form) for form in forms])
+    write_truth(folder, [_one_take(footage, folder, form) for form in forms])
 
 
 def read_truth(folder: Path) -> list[Made]:
@@ -121,7 +123,8 @@ def read_truth(folder: Path) -> list[Made]:
     ]
 
 
-def _make(folder: Path, made: Sequence[Made]) -> None:
+def write_truth(folder: Path, made: Sequence[Made]) -> None:
+    """Writes the descriptions of the files in a folder."""
     (folder / "truth.json").write_text(json.dumps([asdict(m) for m in made], indent=1))
 
 
