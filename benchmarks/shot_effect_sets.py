@@ -1,8 +1,8 @@
 """Makes test files for effects of editing programs, dark fades and stop motion.
 
-The files share no function with the training films: effects are those of
-`shot_effects_held_out.py` for the part, and dimming, fades and stop motion are written anew here, on
-luma and chroma. Recordings are those of one part of the footage.
+The files share no kind with the training films: effects are those of `shot_effects_held_out.py` for
+the part; dimming, fades and stop motion are other functions, on luma and chroma. Recordings are
+those of one part of the footage.
 
 Shape letters: F frames, H, W height and width.
 """

@@ -4,8 +4,10 @@ An effect draws its parameters once, and then maps progress and two pictures to 
 effects for tuning and for blind scoring are other functions, in `shot_effects_held_out.py`: an
 effect is used in one part alone.
 
-Shape letters: H, W height and width.
+Shape letters: F frames, H, W height and width.
 """
+
+# ruff: noqa: N803 - shape letters
 
 from collections.abc import Callable
 from functools import cache
@@ -323,10 +325,10 @@ def _fly_eye(rng: Rng, high: int, wide: int) -> Effect:
     du, dv = np.cos(np.float32(n) * u), np.cos(np.float32(n) * v)
 
     def effect(p: float, a: Picture, b: Picture) -> Picture:
-        of_a = np.stack(
-            [at(a, u + du * np.float32(p * (zoom + split * c)), v + dv * np.float32(p * zoom))[..., c]
-             for c in range(3)], axis=2,
-        )  # fmt: skip
+        down = v + dv * np.float32(p * zoom)
+        reach = [np.float32(p * (zoom + split * c)) for c in range(3)]
+        planes = [at(a, u + du * reach[c], down)[..., c] for c in range(3)]
+        of_a = np.stack(planes, axis=2)
         back = np.float32((1 - p) * zoom)
         return mix(of_a, at(b, u + du * back, v + dv * back), float(steps(0.2, 1, p)))
 

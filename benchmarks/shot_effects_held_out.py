@@ -56,7 +56,9 @@ def _overexposed(rng: Rng, high: int, wide: int) -> Effect:
 
     def effect(p: float, a: Picture, b: Picture) -> Picture:
         shown = mix(a, b, float(steps(0.4, 0.6, p)))
-        return np.clip((shown + 12) * np.float32(1 + gain * bump(p) ** 2), 0, 255)
+        return np.clip(
+            (shown + np.float32(12 * bump(p))) * np.float32(1 + gain * bump(p) ** 2), 0, 255
+        )
 
     return effect
 
@@ -286,7 +288,7 @@ def _nested(rng: Rng, high: int, wide: int) -> Effect:
     def effect(p: float, a: Picture, b: Picture) -> Picture:
         out = a
         for k in range(4, -1, -1):
-            size = np.float32(min(1.0, p * 1.5 * ratio ** (k - 1)))
+            size = np.float32(p * ratio**k)
             if size < 0.02:
                 continue
             angle = np.float32(turn * (1 - p) * k)
@@ -326,7 +328,7 @@ def _torn_halves(rng: Rng, high: int, wide: int) -> Effect:
     angle, rough = rng.uniform(0, np.pi), rng.uniform(0, 0.08)
     cos, sin = np.float32(np.cos(angle)), np.float32(np.sin(angle))
     edge = smooth_noise(rng, 20, high, wide) * np.float32(rough)
-    distance = np.float32(rng.uniform(0.8, 1.1))
+    distance = np.float32(rng.uniform(0.6, 0.75))
 
     def side(u_: Map, v_: Map) -> Map:
         return (u_ - np.float32(0.5)) * cos + (v_ - np.float32(0.5)) * sin + edge
@@ -337,8 +339,8 @@ def _torn_halves(rng: Rng, high: int, wide: int) -> Effect:
             at_u, at_v = u - cos * move * way, v - sin * move * way
             inside = (
                 (side(at_u, at_v) * way > 0)
-                & (np.abs(at_u - 0.5) < 0.5)
-                & (np.abs(at_v - 0.5) < 0.5)
+                & (np.abs(at_u - 0.5) <= 0.501)
+                & (np.abs(at_v - 0.5) <= 0.501)
             )
             out = np.where(inside[:, :, None], at(a, at_u, at_v), out)
         return out

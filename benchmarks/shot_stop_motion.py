@@ -79,7 +79,7 @@ def _posed(rng: Rng, n: int, other: Source) -> Clip:
 
 
 def _puppet(rng: Rng, poses: Clip, skin: NDArray[np.uint8]) -> None:
-    """Draws a thing into all pictures: it walks, jerks, turns, changes its shape, comes and goes."""
+    """Draws a thing into all pictures; it walks, jerks, turns, changes shape, comes and goes."""
     n = len(poses)
     size, pace = float(np.exp(rng.uniform(np.log(6), np.log(48)))), float(rng.choice([1, 3, 8, 20]))
     steps = rng.normal(0, pace, (n, 2)) * (rng.random((n, 1)) < rng.uniform(0.2, 1))
