@@ -122,9 +122,9 @@ def compared(
         above, _, below = one.rate.partition("/")
         duration_s = one.n_frames * int(below or 1) / int(above)
         labels = tuple(Label(*label) for label in one.labels)
-        files.append(
-            Labelled(folder / one.name, labels, (), one.name, duration_s, one.rate, one.codec)
-        )
+        # Files of one shot have a recording's name and a number or kind.
+        unit = one.name if labels else Path(one.name).stem.rpartition("_")[0]
+        files.append(Labelled(folder / one.name, labels, (), unit, duration_s, one.rate, one.codec))
     return {
         name: summary(
             files, [tally(f, found_by(weights, k)) for f, k in zip(files, kept, strict=True)]

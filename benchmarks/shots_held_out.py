@@ -12,6 +12,8 @@ The test files are made from the clips of one part of FOOTAGE (`footage_split.py
 - singles: the unchanged clips, in which every detected boundary is false;
 - takes: eight single-shot files per clip, which differ in rate, codec and size;
 - disturbed: the same with a distractor in each, such as a flash or an inset;
+- effects, dark, stop_motion: effects of editing programs, dim shots with fades through black, and
+  takes of stop motion (`shot_effect_sets.py`);
 - labelled: MEDIA with `shots.json` and `shots_ignore.json`, which is development data;
 - films: edited films with `truth.json`; each folder of FILMS is a set, and all together are one.
 
@@ -33,6 +35,7 @@ import json
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -43,6 +46,7 @@ import pyarrow.parquet as pq
 from footage_split import Part, recordings
 from measure import CURATE, arguments, commit, machine
 from numpy.typing import NDArray
+from shot_effect_sets import make_dark, make_effects, make_stop_motion
 from shot_scores import (
     Found,
     Label,
@@ -58,7 +62,10 @@ from shot_scores import (
 )
 from shot_sets import make_disturbed, make_edits, make_jumps, make_kinds, make_takes, read_truth
 
-SETS = ("kinds", "edits", "jumps", "singles", "takes", "disturbed", "labelled", "films")
+SETS = (
+    "kinds", "edits", "jumps", "singles", "takes", "disturbed", "effects", "dark", "stop_motion",
+    "labelled", "films",
+)  # fmt: skip
 FIXED = (
     "analyze.text=false", "analyze.audio=false", "dedup.enabled=false", "caption.enabled=false",
     "filters={}", "shard.resolutions=[16]", "shard.lengths=[1]", "select.keep_fraction=0",
@@ -151,14 +158,15 @@ def _all_sets(
     made: list[tuple[str, list[Labelled]]] = []
     makers: dict[str, Callable[..., None]] = {
         "kinds": make_kinds, "edits": make_edits, "jumps": make_jumps, "takes": make_takes,
-        "disturbed": make_disturbed,
+        "disturbed": make_disturbed, "dark": make_dark, "stop_motion": make_stop_motion,
+        "effects": partial(make_effects, part=args.part),
     }  # fmt: skip
     for name in sets:
         if name in makers:
             if not read_truth(part / name):
                 makers[name](footage, part / name)
             files = _made_files(part / name)
-            if name in ("takes", "disturbed"):
+            if name in ("takes", "disturbed", "stop_motion"):
                 files = [replace(f, unit=f.path.stem.rpartition("_")[0]) for f in files]
             made.append((name, files))
         elif name == "singles":
