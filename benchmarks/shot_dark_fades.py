@@ -65,4 +65,4 @@ def dipped(rng: Rng, clip: Clip) -> Clip:
 
 def slowed(clip: Clip, n: int) -> Clip:
     """Returns `n` frames of a clip that has fewer, in slow motion."""
-    return clip[np.linspace(0, len(clip) - 1, n).round().astype(int)]
+    return np.asarray(clip[np.linspace(0, len(clip) - 1, n).round().astype(int)])

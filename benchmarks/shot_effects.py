@@ -207,7 +207,8 @@ def _burn(rng: Rng, high: int, wide: int) -> Effect:
         out = mix(a, b, (edge > 0).astype(np.float32))
         lit = np.clip(1 - np.abs(edge) / np.float32(width), 0, 1)
         dark = np.clip(1 + edge / np.float32(2 * width), 0, 1) * (edge < 0)
-        return np.clip(out * (1 - dark[:, :, None]) + glow * lit[:, :, None], 0, 255)
+        lit_out = out * (1 - dark[:, :, None]) + glow * lit[:, :, None]
+        return np.asarray(np.clip(lit_out, 0, 255), np.float32)
 
     return effect
 
