@@ -56,9 +56,8 @@ def _overexposed(rng: Rng, high: int, wide: int) -> Effect:
 
     def effect(p: float, a: Picture, b: Picture) -> Picture:
         shown = mix(a, b, float(steps(0.4, 0.6, p)))
-        return np.clip(
-            (shown + np.float32(12 * bump(p))) * np.float32(1 + gain * bump(p) ** 2), 0, 255
-        )
+        lit = (shown + np.float32(12 * bump(p))) * np.float32(1 + gain * bump(p) ** 2)
+        return np.asarray(np.clip(lit, 0, 255), np.float32)
 
     return effect
 
@@ -331,7 +330,8 @@ def _torn_halves(rng: Rng, high: int, wide: int) -> Effect:
     distance = np.float32(rng.uniform(0.6, 0.75))
 
     def side(u_: Map, v_: Map) -> Map:
-        return (u_ - np.float32(0.5)) * cos + (v_ - np.float32(0.5)) * sin + edge
+        across = (u_ - np.float32(0.5)) * cos + (v_ - np.float32(0.5)) * sin
+        return np.asarray(across + edge, np.float32)
 
     def effect(p: float, a: Picture, b: Picture) -> Picture:
         out, move = b, distance * np.float32(p)
