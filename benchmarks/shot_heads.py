@@ -143,7 +143,7 @@ def table(figures: dict[str, Any], *, each: bool) -> list[str]:
         extent = f"{f['marked_share'] or 0:.2f}, {f['marked_iou'] or 0:.2f}"
         low_10, high_10 = f["false_per_10_min_95"]
         cells = [
-            name, f"{f['f1']:.3f} [{low:.3f}, {high:.3f}]", str(f["false"]),
+            name, f"{f['f1']:.3f} [{low:.3f}, {high:.3f}]" if by else "", str(f["false"]),
             f"{f['false_per_10_min']:.1f} [{low_10:.1f}, {high_10:.1f}]",
             by.get("cut", ""), by.get("gradual", ""), extent,
         ]  # fmt: skip

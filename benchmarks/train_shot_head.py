@@ -10,7 +10,7 @@ networks are fitted on the train part. The tune part gives the calibration (Plat
 as many distractors as real edited films.
 
 With `--start`, the networks continue from the weights of FILE, on a few films of each old style and
-on the new styles (`CONTINUED`). This takes a fifth of the time of a new fit.
+on the new styles (`CONTINUED`), fewer than a new fit takes.
 """
 
 import time
@@ -315,10 +315,10 @@ def fit(
             chosen = [starts[i] for i in order[first : first + batch]]
             x, c, y, known = (np.zeros((batch, window, d), np.float32)
                               for d in (n_components, common.shape[1], 3, 1))  # fmt: skip
-            for row, (number, start) in enumerate(chosen):
+            for row, (number, begin) in enumerate(chosen):
                 film = films[number]
-                start = max(0, min(start + int(rng.integers(-48, 49)), film.n_frames - window))
-                span = slice(start, start + window)
+                begin = max(0, min(begin + int(rng.integers(-48, 49)), film.n_frames - window))
+                span = slice(begin, begin + window)
                 n = len(film.features[span])
                 x[row, :n], c[row, :n] = film.features[span], film.common[span]
                 y[row, :n], known[row, :n] = labels[number][span], 1
