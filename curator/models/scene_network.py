@@ -20,7 +20,7 @@ Shape letters: H, W height and width, C channels (RGB), N pictures, D dimensions
 # ruff: noqa: N803, N806 - shape letters
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -91,6 +91,12 @@ class _InvertedBottleneck(NamedTuple):
     convolutions: tuple[_Convolution, ...]
     is_residual: bool
 
+    def __call__(self, x_NCHW: "Tensor") -> "Tensor":
+        y = x_NCHW
+        for convolution in self.convolutions:
+            y = _convolved(y, convolution)
+        return y.add_(x_NCHW) if self.is_residual else y
+
 
 class SceneNetwork(PictureNetwork):
     """EfficientNet-Lite0 without its classifier; a worker has one.
@@ -129,13 +135,24 @@ class SceneNetwork(PictureNetwork):
         vectors_ND[shown] = super().embed([prepared_NHWC[n] for n in shown])
         return vectors_ND
 
+    def early_outputs(self, luma_N1HW: "Tensor", blocks: Sequence[int]) -> "Iterator[Tensor]":
+        """Yields outputs of the stem and of some blocks, in order; computes no later block.
+
+        `luma_N1HW` has levels from 0 to 255 that stand for gray pixels. Use an output before the
+        next one is computed.
+        """
+        gray = self._stem._replace(weight=self._stem.weight.sum(dim=1, keepdim=True))
+        x = _convolved((luma_N1HW - _MEAN) / _SCALE, gray)
+        yield x
+        for number, block in enumerate(self._blocks[: max(blocks) + 1]):
+            x = block(x)
+            if number in blocks:
+                yield x
+
     def _features(self, pictures_NCHW: "Tensor") -> "Tensor":
         x = _convolved((pictures_NCHW - _MEAN) / _SCALE, self._stem)
         for block in self._blocks:
-            y = x
-            for convolution in block.convolutions:
-                y = _convolved(y, convolution)
-            x = y.add_(x) if block.is_residual else y
+            x = block(x)
         return _convolved(x, self._head).mean(dim=(2, 3))
 
     def _block(self, state: dict[str, Any], number: int) -> _InvertedBottleneck:
