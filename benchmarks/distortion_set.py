@@ -26,7 +26,7 @@ import subprocess
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -35,12 +35,11 @@ import av
 import cv2
 import numpy as np
 import tests_path  # noqa: F401
-from av.video.stream import VideoStream
 from footage_split import Part, recordings
 from numpy.typing import NDArray
 
 from curator.measures.sample_signals import native_signals
-from curator.models.distortion_network import crop_features, crops_of
+from curator.models.distortion_network import crop_corners, crop_features, crops_of
 from curator.models.scene_network import SceneNetwork
 from curator.tools.footage.scenes import photograph
 
@@ -50,6 +49,8 @@ SIZE = (480, 272)
 N_FRAMES, N_LATER = 9, 6
 """Frames of a clip, and frames after it that fields and ghosts are taken from."""
 SAMPLES = (7,)
+SHARES, TRAIN_SHARES = (0.2, 0.7), (0.2, 0.7, 0.05, 0.5, 0.9)
+"""Where clips begin, as shares of a recording of more than 4 s."""
 MOST_PER_REPOSITORY = 4
 """Clips of the footage that are taken of one repository."""
 NATIVE = ("noise", "blocking", "flattening", "banding", "combing", "resolution")
@@ -70,7 +71,8 @@ MEDIA: dict[Part, tuple[str, ...]] = {
 }  # fmt: skip
 """Recordings of the labelled media by part. All files of one recording are in one part."""
 PHOTOS: dict[Part, tuple[str, ...]] = {
-    "train": ("coffee.png", "astronaut.png", "chelsea.png", "gravel.png", "grass.png", "retina.jpg"),
+    "train": ("coffee.png", "astronaut.png", "chelsea.png", "gravel.png", "grass.png", "retina.jpg",
+              "camera.png", "coins.png", "moon.png", "ihc.png"),
     "tune": ("rocket.jpg", "brick.png"),
     "blind": ("motorcycle_left.png", "hubble_deep_field.jpg"),
 }  # fmt: skip
@@ -105,8 +107,9 @@ class Clip:
 
 def clips(part: Part, media: Path, footage: Path) -> Iterator[Clip]:
     """Yields the clips of a part, in a fixed order."""
+    shares = TRAIN_SHARES if part == "train" else SHARES
     for name in MEDIA[part]:
-        yield from _of_file(media / name, f"media {Path(name).stem}")
+        yield from _of_file(media / name, f"media {Path(name).stem}", shares)
     for file in PHOTOS[part]:
         yield _clip(f"photo {Path(file).stem}", _pan(file))
     n_of: Counter[str] = Counter()
@@ -114,16 +117,19 @@ def clips(part: Part, media: Path, footage: Path) -> Iterator[Clip]:
         n_of[recording.repository] += 1
         if n_of[recording.repository] > MOST_PER_REPOSITORY:
             continue
-        frames = _decoded(recording.path, [0.3 * recording.n_frames / recording.fps])[0]
-        if len(frames) == N_FRAMES + N_LATER:
-            yield _clip(f"footage {recording.path.stem[:40]}", frames)
+        seconds = recording.n_frames / recording.fps
+        later = (0.6,) if part == "train" else ()
+        found = decoded(recording.path, [share * seconds for share in (0.3, *later)])
+        for number, frames in enumerate(found):
+            if len(frames) == N_FRAMES + N_LATER:
+                yield _clip(f"footage {recording.path.stem[:40]}{' later' * number}", frames)
 
 
-def _of_file(path: Path, name: str) -> Iterator[Clip]:
+def _of_file(path: Path, name: str, shares: Sequence[float]) -> Iterator[Clip]:
     with av.open(str(path)) as container:
         length_s = (container.duration or 0) / 1e6
-    shares = (0.2, 0.7) if length_s > 4 else (0.1,)
-    for number, frames in enumerate(_decoded(path, [share * length_s for share in shares])):
+    shares = shares if length_s > 4 else (0.1,)
+    for number, frames in enumerate(decoded(path, [share * length_s for share in shares])):
         if len(frames) < N_FRAMES + N_LATER:
             continue
         rng = np.random.default_rng(zlib.crc32(f"{name}{number}".encode()))
@@ -131,7 +137,9 @@ def _of_file(path: Path, name: str) -> Iterator[Clip]:
         if max(frames[0].shape) >= 900:
             half = [cv2.resize(f, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
                     for f in frames]  # fmt: skip
-            yield _clip(f"{name} {number} half", _part([np.asarray(f, np.uint8) for f in half], rng))
+            yield _clip(
+                f"{name} {number} half", _part([np.asarray(f, np.uint8) for f in half], rng)
+            )
 
 
 def _clip(name: str, frames: Frames) -> Clip:
@@ -145,7 +153,7 @@ def _part(frames: Frames, rng: np.random.Generator) -> Frames:
     return [np.ascontiguousarray(frame[top : top + h, left : left + w]) for frame in frames]
 
 
-def _decoded(path: Path, at_s: list[float]) -> list[Frames]:
+def decoded(path: Path, at_s: list[float]) -> list[Frames]:
     """Returns frames of luma from some times on, of even size and full range."""
     found: list[Frames] = [[] for _ in at_s]
     with av.open(str(path)) as container:
@@ -170,7 +178,9 @@ def _pan(file: str) -> Frames:
     frames = []
     for index in range(N_FRAMES + N_LATER):
         shift = np.array([[1, 0, -2.3 * index], [0, 1, -0.6 * index]], np.float32)
-        frames.append(np.asarray(cv2.warpAffine(large, shift, SIZE, flags=cv2.INTER_CUBIC), np.uint8))
+        frames.append(
+            np.asarray(cv2.warpAffine(large, shift, SIZE, flags=cv2.INTER_CUBIC), np.uint8)
+        )
     return frames
 
 
@@ -280,10 +290,7 @@ def _mosaic(frame: NDArray[np.uint8], cell: float) -> NDArray[Any]:
 
 def _ghosting(clip: Clip, share: float) -> Frames:
     """Returns frames mixed with the frame four later, or, without motion, with a shifted copy."""
-    if clip.moves:
-        other = clip.all[4:]
-    else:
-        other = [np.roll(frame, 8, axis=1) for frame in clip.frames]
+    other = clip.all[4:] if clip.moves else [np.roll(f, 8, axis=1) for f in clip.frames]
     return [_uint8((1 - share) * f + share * o)
             for f, o in zip(clip.frames, other, strict=False)]  # fmt: skip
 
@@ -406,7 +413,7 @@ def described(clip: Clip, network: SceneNetwork, ffmpeg: str, part: Part) -> dic
     }
     for _, _, frames in made:
         at = [frames[i] for i in SAMPLES]
-        crops = [crops_of(luma) for luma in at]
+        crops = [crops_of(f, crop_corners((0, f.shape[0], 0, f.shape[1]))) for f in at]
         rows["features"].append([crop_features(network, some).astype(np.float16) for some in crops])
         signals = [native_signals(luma) for luma in at]
         rows["signals"].append([[values[name] for name in NATIVE] for values in signals])

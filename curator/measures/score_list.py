@@ -23,6 +23,7 @@ from curator.measures import (
     camera,
     clip_semantics,
     consistency,
+    distortion,
     drawn_marks,
     exposure,
     inset,
@@ -49,7 +50,7 @@ _OWN = {
     "stream": (stream,),
     "audio": (audio,),
     "exposure": (exposure,),
-    "quality": (picture_quality, noise, strips, quantizer, borders),
+    "quality": (distortion, picture_quality, noise, strips, quantizer, borders),
     "motion": (motion, camera),
     "overlays": (overlay_text, drawn_marks, split_screen, inset),
     "consistency": (consistency, boundaries),
@@ -234,7 +235,7 @@ def _measures_of(names: tuple[str, ...], has_learned: bool) -> Measures:
     users = tuple(_made(extension) for extension in extensions)
     specs: dict[str, ScoreSpec] = {}
     headings: dict[str, tuple[str, ...]] = {}
-    signals = {*SIGNALS, *field_names(Track), "native_noise", "full_frame_noise"}
+    signals = {*SIGNALS, *field_names(Track), "native_noise", "full_frame_noise", "distortion"}
     nothing: dict[str, Signal] = {}
     declared: list[tuple[str, str, Mapping[str, Signal], Mapping[str, ScoreSpec]]] = [
         (own.__name__, name, nothing, own.SCORES) for name, group in _OWN.items() for own in group

@@ -42,6 +42,12 @@ class AnalyzeConfig(StageConfig):
     scene_every_s: float = setting(2.0, gt=0, unit="s")
     """time between pictures with a scene vector, rounded to whole samples; a sample that differs
     much from the sample before also has a vector"""
+    # benchmarks/results/distortion.md: the share of a run's CPU time.
+    distortion: bool = setting(True, unit="yes or no")
+    """score how damaged pictures are, for the score distortion; 0.011 CPU-seconds per picture"""
+    # 1.5 s: the shortest clip, of 2 s, has a picture with a score.
+    distortion_every_s: float = setting(1.5, gt=0, unit="s")
+    """time between pictures that are scored for damage, rounded to whole samples"""
     # 240 s: at 30 frames/s, the 382 frames that two segments both decode are 5% of a segment.
     segment_s: float = setting(240.0, ge=10, unit="s")
     """a longer source is divided at key frames into segments of at most this length, which are

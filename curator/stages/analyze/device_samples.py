@@ -45,6 +45,7 @@ from curator.media.nvdec import Nvdec
 from curator.media.scale import fit_inside
 from curator.models.device_descriptor import LEAST_PX as LEAST_DESCRIBED_PX
 from curator.models.device_descriptor import describe_of
+from curator.models.distortion_network import CROP_PX, DISTORTION, full_range, read_corners
 from curator.models.perceptual import bar_box, describe
 from curator.models.transnet import HEIGHT, PICTURE_PX, WIDTH, tiny_luma_of
 from curator.stages.analyze.frame_views import SMALL_PX
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from curator.stages.analyze.measurer import SourceMeasuring
 
 _Pixels = NDArray[np.uint8]
+_CROPS = ("crops of luma",)
 
 
 def _none() -> NDArray[Any]:
@@ -90,6 +92,7 @@ class DeviceView:
     standing: _Pixels | None = None  # lines that did not move since the look before
     moved: _Pixels = field(default_factory=_none)  # codes of the motion since the look before
     described: NDArray[np.float32] | None = None  # the perceptual descriptor
+    distortion_crops: _Pixels = field(default_factory=_none)  # of luma, for the distortion score
     signals: dict[str, float] = field(default_factory=dict)  # only the measured ones
 
     is_whole = True  # a video engine applies the loop filter to all frames
@@ -116,6 +119,10 @@ class DeviceView:
             return standing_lines(before_HW, self.gray), moved_map(before_HW, self.gray)
         return np.packbits(self.standing), packed_codes(self.moved)
 
+    def crops(self) -> _Pixels:
+        """Crops of full-size luma inside the borders, for the distortion score."""
+        return self.distortion_crops
+
     def native_signals(self) -> dict[str, float]:
         """All signals except quantisers, which video engines do not report."""
         return self.signals
@@ -141,7 +148,7 @@ class _Underway:
     small_gray: "Tensor | None" = None
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     sides: list[Sides] = field(default_factory=list)
-    # Tensors of the second copy: names of signals, None for descriptors, and the samples.
+    # Tensors of the second copy: names of signals, `_CROPS`, or None for descriptors; the samples.
     inside: list[tuple[Sequence[str] | None, list[int]]] = field(default_factory=list)
     second: HostCopy | None = None
 
@@ -315,7 +322,7 @@ class DeviceSampler:
         begun.copies("gray", samples, gray)
         if self._with_pictures:
             begun.copies("picture", samples, picture)
-        if "pictures" in self._families:
+        if self._families & {"pictures", DISTORTION}:
             begun.kept, begun.gray = kept, gray
             luma = luma_of(kept, batch.form)
             begun.tensors["rows"] = luma[:, EVERY]
@@ -378,6 +385,10 @@ class DeviceSampler:
                         part = _rows(of, members)[:, top:bottom, left:right]
                         (values,) = self._graphs(measure, part, **more)
                         batch.measured(names, members, values)
+            for box, members in native.items() if DISTORTION in self._families else ():
+                corners, some = read_corners(box), _rows(luma, members)
+                crops = [some[:, y : y + CROP_PX, x : x + CROP_PX] for y, x in corners]
+                batch.measured(_CROPS, members, torch.stack(crops, dim=1))
         except torch.OutOfMemoryError as error:
             raise DeviceMemoryError(
                 f"the GPU's memory does not hold the measures of {len(batch.samples)} pictures"
@@ -406,6 +417,9 @@ class DeviceSampler:
                 view = views[batch.samples[at]]
                 if signals is None:
                     view.described = values
+                elif signals is _CROPS:
+                    levels = {"black": batch.form.black, "white": batch.form.white}
+                    view.distortion_crops = full_range(values, **levels)
                 else:
                     view.signals |= zip(signals, values.tolist(), strict=True)
         return views

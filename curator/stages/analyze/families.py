@@ -12,6 +12,7 @@ from curator.fingerprints import fingerprint
 from curator.measures.measure_contract import Measure
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE
 from curator.measures.sample_signals import PAIR_SIGNALS, SIGNALS
+from curator.models.distortion_network import DISTORTION, distortion_model_name
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
 from curator.models.scene_network import scene_model_name
 from curator.models.shot_head import shot_head_name
@@ -47,6 +48,7 @@ class TrackFamily(NamedTuple):
 SIGNALS_OF = {
     "pictures": (*(name for name in SIGNALS if name not in {*PAIR_SIGNALS, "noise"}), NATIVE_NOISE),
     "motion": (*PAIR_SIGNALS, FULL_FRAME_NOISE),
+    DISTORTION: (DISTORTION,),
 }
 """Signals of samples, by family."""
 _GRID = ("samples_per_s", "motion_pair_s")
@@ -74,6 +76,10 @@ BUILT_IN = (
         "scenes", 1, ("scene_frame", "scene_vector"), ("samples_per_s", "scene_every_s"),
         (scene_model_name(),),
     ),
+    TrackFamily(
+        DISTORTION, 1, SIGNALS_OF[DISTORTION], (*_GRID, "distortion_every_s"),
+        (distortion_model_name(),),
+    ),
     TrackFamily("motion", 1, SIGNALS_OF["motion"], (*_GRID, "flow")),
     TrackFamily(
         "overlays", 1,
@@ -99,9 +105,8 @@ def families_of(
 
     `clip_fingerprint` identifies the weights of the CLIP model; `users` are users' measures.
     """
-    left_out = {
-        name for name in ("text", "audio", "scenes", "activity") if not getattr(config, name)
-    }
+    switched = ("text", "audio", "scenes", "activity", DISTORTION)
+    left_out = {name for name in switched if not getattr(config, name)}
     families = [family for family in BUILT_IN if family.name not in left_out]
     if config.clip is not None:
         keys = ("clip", "samples_per_s", "clip_every_s", "clip_precision")

@@ -9,6 +9,7 @@ import numpy as np
 from av.video.frame import PictureType, VideoFrame
 from numpy.typing import NDArray
 
+from curator.measures.borders import find_borders, inside
 from curator.measures.drawn_marks import edge_map, straight_lines
 from curator.measures.look_maps import moved_map, standing_lines
 from curator.measures.measure_contract import Full
@@ -17,6 +18,7 @@ from curator.measures.sample_signals import native_signals, picture_signals
 from curator.media.container import Orientation
 from curator.media.opencv import cv2
 from curator.media.scale import Scaler, fit_inside, luma_plane
+from curator.models.distortion_network import crops_of, read_corners
 from curator.models.perceptual import describe
 from curator.models.transnet import PICTURE_PX, tiny_scaler
 
@@ -130,6 +132,12 @@ class HostView:
         """Returns signals of full-size luma."""
         luma, black, white = luma_plane(self._frame)
         return native_signals(luma, black=black, white=white)
+
+    def crops(self) -> NDArray[np.uint8]:
+        """Returns crops of full-size luma inside the borders, for the distortion score."""
+        luma, black, white = luma_plane(self._frame)
+        box = inside(*luma.shape, find_borders(luma, black=black, white=white))
+        return crops_of(luma, read_corners(box), black=black, white=white)
 
     def picture_signals(self) -> dict[str, float]:
         """Returns signals of the larger picture, and the quantiser that the decoder reports."""

@@ -27,6 +27,7 @@ from curator.media.device_graphs import DeviceGraphs
 from curator.media.nvdec import Nvdec
 from curator.media.opencv import cv2
 from curator.models.clip_model import ClipEncoder
+from curator.models.distortion_network import DISTORTION, DistortionNetwork
 from curator.models.perceptual import DIM
 from curator.models.picture_network import PictureStream
 from curator.models.scene_network import SceneNetwork
@@ -61,6 +62,7 @@ class AnalysisModels:
     detector: TextDetector | None = None
     clip: ClipEncoder | None = None
     scenes: SceneNetwork | None = None
+    distortion: DistortionNetwork | None = None
     nvdec: Nvdec | None = None  # video engines of a GPU; None decodes on the CPU
     graphs: DeviceGraphs = field(default_factory=DeviceGraphs)  # CUDA graphs of the GPU's work
     flow: Flow | None = None  # dense optical flow; None for `DenseFlow`, made per source
@@ -74,7 +76,8 @@ class AnalysisModels:
     def families(self, config: AnalyzeConfig) -> frozenset[str]:
         """Returns all families that these models can measure and that the settings have."""
         named = {"shots": self.network, "text": self.detector, "clip": self.clip,
-                 "scenes": self.scenes, "audio": config.audio or None,
+                 "scenes": self.scenes, "distortion": self.distortion,
+                 "audio": config.audio or None,
                  "activity": config.activity or None}  # fmt: skip
         able = {name for name, model in named.items() if model is not None}
         return frozenset(able | {FRAMES, "pictures", "motion", "overlays", *self.measures})
@@ -111,6 +114,7 @@ class _PendingSample:
     pts: int
     gray: NDArray[np.uint8] | None  # luma of the small picture; None if no flow is measured
     wants_native: bool
+    wants_crops: bool
     values: dict[str, float] = field(default_factory=dict)
     descriptor: NDArray[np.float32] | None = None
     pair_index: int | None = None
@@ -133,7 +137,8 @@ class Measurer:
         models, config, self._families = of.models, of.config, of.families
         self._shots = self.looks = None
         self._pictures: dict[str, PictureStream] = {}
-        for name, model in (("clip", models.clip), ("scenes", models.scenes)):
+        own = {"clip": models.clip, "scenes": models.scenes, DISTORTION: models.distortion}
+        for name, model in own.items():
             if name in self._families:
                 assert model is not None
                 self._pictures[name] = model.stream(in_background=of.in_background)
@@ -168,7 +173,9 @@ class Measurer:
         # A long source is measured in segments. If a block of time begins in one segment and
         # continues in the next segment, the earlier segment measures the block.
         self._clip_block = (first.pts - 1 - self._plan.anchor_pts) // self._clip_ticks
+        self._distortion_every = steps_of(config, config.distortion_every_s)
         self._scene_block = self._plan.step(first.pts - 1) // self._scene_every
+        self._distortion_block = self._plan.step(first.pts - 1) // self._distortion_every
         self._thumbnail_block: int | None = None
         self._cells: NDArray[np.int16] | None = None
         self._sample: _PendingSample | None = None
@@ -253,6 +260,11 @@ class Measurer:
         self._settle()
         self._users.flush()
         self._push_tiny()
+        if (distortion := self._pictures.get(DISTORTION)) is not None:
+            frames, scores = distortion.finish()
+            score_of = dict(zip(frames.tolist(), scores[:, 0].tolist(), strict=True))
+            for sample in self._samples:
+                sample.values[DISTORTION] = score_of.get(sample.index, float("nan"))
         pairs = [(sample.index, sample.pair_index) for sample in self._samples]
         frames_S2 = np.array(pairs, np.int32).reshape(-1, 2)
         luma_F2 = np.array(self._luma, np.float32).reshape(-1, 2)
@@ -299,15 +311,19 @@ class Measurer:
         block = (frame.pts - self._plan.anchor_pts) // self._clip_ticks
         if "clip" in self._pictures and block != self._clip_block:
             self._clip_block = block
-            self._show("clip", frame, view.picture)
+            self._show("clip", frame.index, view.picture)
         has_flow = "motion" in self._families or (
             self.looks is not None and self.looks.wants_pair(frame.index)
         )
+        distortion_block = step // self._distortion_every
+        wants_crops = DISTORTION in self._pictures and distortion_block != self._distortion_block
+        self._distortion_block = distortion_block
         sample = _PendingSample(
             index=frame.index,
             pts=frame.pts,
             gray=view.small_gray if has_flow else None,
             wants_native=with_pictures,
+            wants_crops=wants_crops,
         )
         if with_pictures:
             sample.values |= view.picture_signals()
@@ -331,14 +347,14 @@ class Measurer:
         block = step // self._scene_every
         if "scenes" in self._pictures and (block != self._scene_block or is_other):
             self._scene_block = block
-            self._show("scenes", frame, view.small)
+            self._show("scenes", frame.index, view.small)
 
-    def _show(self, name: str, frame: AnyFrame, picture_HWC: NDArray[np.uint8]) -> None:
+    def _show(self, name: str, index: int, picture: NDArray[np.uint8]) -> None:
         stream = self._pictures[name]
         # The caller adds the CPU time of this call to `_measure_s`. `stream.cpu_s` already counts
         # the network's part of this time, so the network's part is subtracted here.
         before_s = stream.own_s
-        stream.push(frame.index, picture_HWC)
+        stream.push(index, picture)
         self._measure_s -= stream.own_s - before_s
 
     def _complete(self, sample: _PendingSample, frame: AnyFrame, view: View, role: Role) -> None:
@@ -370,7 +386,12 @@ class Measurer:
         Uses the sample itself. If its loop filter may have been skipped, uses the first later frame
         whose loop filter was applied.
         """
-        if sample.wants_native and view.is_whole:
+        if not view.is_whole:
+            return
+        if sample.wants_crops:
+            sample.wants_crops = False
+            self._show(DISTORTION, sample.index, view.crops())
+        if sample.wants_native:
             sample.wants_native = False
             native = view.native_signals()
             sample.values |= {NATIVE_NOISE if n == "noise" else n: v for n, v in native.items()}

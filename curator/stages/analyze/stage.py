@@ -16,6 +16,7 @@ from curator.media.nvdec import Nvdec
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
 from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import ClipEncoder, Device
+from curator.models.distortion_network import DISTORTION, DistortionNetwork
 from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
@@ -381,6 +382,9 @@ def load_analysis_models(
     if "text" in families:
         detector = TextDetector(device=device, precision=config.shot_precision)
     scenes = SceneNetwork(device=device) if "scenes" in families else None
+    distortion = None
+    if DISTORTION in families:
+        distortion = DistortionNetwork(scenes, device=device)
     measures = {
         name: type(measure)() for measure in users if (name := measure_family(measure)) in families
     }
@@ -396,6 +400,7 @@ def load_analysis_models(
         detector=detector,
         clip=encoder,
         scenes=scenes,
+        distortion=distortion,
         nvdec=Nvdec() if on_gpu else None,
         flow=flow,
         measures=measures,
