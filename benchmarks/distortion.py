@@ -33,8 +33,8 @@ from distortion_set import MEDIA, coded
 from footage_split import recordings
 from numpy.typing import NDArray
 
+from curator.measures.clip_view import ClipView, aggregate
 from curator.measures.distortion import repeated_frames
-from curator.measures.score_list import BUILT_IN
 from curator.models.distortion_network import DistortionHead, DistortionNetwork
 from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
@@ -79,21 +79,23 @@ def _analyzed(path: Path, models: AnalysisModels, families: Sequence[str]) -> Tr
         )
 
 
-def _scores(track: Track) -> dict[str, float | None]:
-    return BUILT_IN.score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
+def _scores(track: Track) -> tuple[float | None, float]:
+    """Returns `distortion` and `repeated_fraction` of a whole file."""
+    view = ClipView(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
+    repeats = repeated_frames(track.luma_mean, track.luma_spread)
+    return aggregate(view.signal("distortion"), "mean"), repeats
 
 
 def natural(args: argparse.Namespace) -> None:
     """Prints the scores of each undamaged file, worst first."""
     rows, models = [], AnalysisModels(distortion=DistortionNetwork())
     for path in _files(args):
-        scores = _scores(_analyzed(path, models, ("frames", "pictures", "distortion")))
-        if (value := scores["distortion"]) is not None:
-            rows.append((value, path.stem, scores["repeated_fraction"]))
+        value, repeats = _scores(_analyzed(path, models, ("frames", "pictures", "distortion")))
+        if value is not None:
+            rows.append((value, path.stem, repeats))
     print("| file | `distortion` | `repeated_fraction` |\n|---|---|---|")
     for value, name, repeats in sorted(rows, reverse=True):
-        shown = "-" if repeats is None else f"{repeats:.2f}"
-        print(f"| {name} | {value:.3f} | {shown} |")
+        print(f"| {name} | {value:.3f} | {repeats:.2f} |")
     values = np.array([value for value, _, _ in rows])
     print(json.dumps({"files": len(rows), "median": round(float(np.median(values)), 3),
                       "above_0.5": int((values > 0.5).sum())}))  # fmt: skip
@@ -139,7 +141,8 @@ def _shrunk(path: Path) -> list[NDArray[np.uint8]]:
         for frame in container.decode(video=0):
             scale = min(1.0, 320 / max(frame.width, frame.height))
             size = [round(side * scale) // 2 * 2 for side in (frame.width, frame.height)]
-            found.append(frame.reformat(*size, "gray").to_ndarray())
+            small = frame.reformat(width=size[0], height=size[1], format="gray")
+            found.append(np.asarray(small.to_ndarray(), np.uint8))
             if len(found) == N_FILM:
                 break
     return found

@@ -105,6 +105,11 @@ class Clip:
         return float(cv2.absdiff(self.all[0], self.all[4]).mean()) > 1.5
 
 
+Damage = Callable[[Clip, float], Frames]
+PerFrame = Callable[[NDArray[np.uint8], int, float, Clip], NDArray[Any]]
+"""A damage of one frame: the frame, its number, the strength and the clip."""
+
+
 def clips(part: Part, media: Path, footage: Path) -> Iterator[Clip]:
     """Yields the clips of a part, in a fixed order."""
     shares = TRAIN_SHARES if part == "train" else SHARES
@@ -223,15 +228,15 @@ def _x264(frames: Frames, crf: float) -> Frames:
     return coded(frames, "libx264", {"crf": str(crf), "preset": "veryfast"})
 
 
-def _each(function: Callable[[NDArray[np.uint8], int], NDArray[Any]]) -> Callable[..., Frames]:
+def _each(function: PerFrame) -> Damage:
     def of_frames(clip: Clip, strength: float) -> Frames:
-        return [_uint8(function(f, i, strength, clip)) for i, f in enumerate(clip.frames)]  # type: ignore[call-arg]
+        return [_uint8(function(f, i, strength, clip)) for i, f in enumerate(clip.frames)]
 
     return of_frames
 
 
 def _uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
-    return np.clip(np.rint(values), 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(np.rint(values), 0, 255), np.uint8)
 
 
 def _blur(frame: NDArray[np.uint8], sigma: float) -> NDArray[Any]:
@@ -295,7 +300,6 @@ def _ghosting(clip: Clip, share: float) -> Frames:
             for f, o in zip(clip.frames, other, strict=False)]  # fmt: skip
 
 
-Damage = Callable[[Clip, float], Frames]
 _HEVC = {"preset": "ultrafast", "x265-params": "log-level=none:pools=1:frame-threads=1"}
 _VP9 = {"deadline": "good", "cpu-used": "5", "lag-in-frames": "0", "qmax": "63"}
 CODECS: dict[str, tuple[tuple[float, ...], Damage]] = {
@@ -435,7 +439,7 @@ def described(clip: Clip, network: SceneNetwork, ffmpeg: str, part: Part) -> dic
 
 def _brisque() -> Callable[[NDArray[np.uint8]], float] | None:
     try:
-        from brisque import BRISQUE  # type: ignore[import-not-found, unused-ignore]
+        from brisque import BRISQUE  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:
         return None
     model = BRISQUE(url=False)

@@ -101,8 +101,8 @@ def main() -> None:
     nets = [fit(clips, seed, torch.from_numpy(mean), torch.from_numpy(scale)) for seed in SEEDS]
     stored = {"mean": mean.astype(np.float32), "scale": scale.astype(np.float32)}
     for number, layer in enumerate((0, 3, 5)):
-        weights = [net[layer].weight.detach().numpy().T for net in nets]
-        biases = [net[layer].bias.detach().numpy()[None] for net in nets]
+        weights = [net.get_parameter(f"{layer}.weight").detach().numpy().T for net in nets]
+        biases = [net.get_parameter(f"{layer}.bias").detach().numpy()[None] for net in nets]
         stored[f"weight_{number}"] = np.ascontiguousarray(np.stack(weights), np.float16)
         stored[f"bias_{number}"] = np.stack(biases).astype(np.float32)
     path = args.out or WEIGHTS

@@ -4,7 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
-from curator.measures.measure_contract import OF_TIME, ScoreSpec
+from curator.measures.measure_contract import OF_TIME, ScoreSpec, Values
+
+DISTORTION = "distortion"
+"""Name of the signal, of the score and of the family."""
 
 _AROUND = 8
 """Frames on each side of a frame that say how fast the picture changes."""
@@ -38,17 +41,23 @@ def repeated_frames(luma_mean: NDArray[np.float32], luma_spread: NDArray[np.floa
     return float(is_repeat.mean())
 
 
+def _distortion(clip: ClipView) -> Values | None:
+    is_measured = DISTORTION in clip.track.signals
+    return clip.signal(DISTORTION) if is_measured else None
+
+
 def _repeated_fraction(clip: ClipView) -> float:
     track = clip.track
     return repeated_frames(track.luma_mean[clip.frames], track.luma_spread[clip.frames])
 
 
 SCORES = {
-    "distortion": ScoreSpec(
+    DISTORTION: ScoreSpec(
         unit="0 to 1",
         range="0 clean to 1 destroyed",
         meaning="damage of the picture by codecs, blur, noise, enlarging or interlacing, as a "
         "network sees it in full-size luma; learned from made damage, so not an opinion of people",
+        of=_distortion,
         aggregate="mean",
         needs="analyze.distortion",
     ),

@@ -67,6 +67,7 @@ _FIRST_COLUMNS = (
     "stripes", "frozen_fraction", "black_fraction", "content_area", "text_area",
     "overlay_text_area", "logo_area", "split_screen", "picture_in_picture", "aesthetic",
     "content_probability", "nsfw", "consistency", "layout_consistency",
+    "shot_doubt", "distortion", "repeated_fraction",
 )  # fmt: skip
 """The first columns of scores in `clips`; their order never changes."""
 

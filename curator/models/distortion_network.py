@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS = Path(__file__).with_name("distortion_head.safetensors")
-DISTORTION = "distortion"
-"""Name of the signal, of the score and of the family."""
 CROP_PX = 128
 GRID_PX = 16
 LONG, SHORT = 3, 2
@@ -162,7 +160,7 @@ class DistortionNetwork(PictureNetwork):
     """
 
     def __init__(self, scenes: SceneNetwork | None = None, *, device: str = "cpu") -> None:
-        super().__init__(device=device, batch=1, side_px=CROP_PX, dim=1, name=DISTORTION)
+        super().__init__(device=device, batch=1, side_px=CROP_PX, dim=1, name="distortion")
         self._scenes = scenes or SceneNetwork(device=device)
         self._head = DistortionHead()
 

@@ -23,6 +23,7 @@ from curator.errors import DeviceMemoryError
 from curator.measures.borders import EVERY, Box, Sides, borders_of, find_borders, inside
 from curator.measures.device_overlays import LEAST_PX as LEAST_LOOK_PX
 from curator.measures.device_overlays import edges_of, lines_of, moved_of, standing_of
+from curator.measures.distortion import DISTORTION
 from curator.measures.drawn_marks import edge_map, straight_lines
 from curator.measures.look_maps import moved_map, packed_codes, standing_lines
 from curator.measures.measure_contract import Full
@@ -45,7 +46,7 @@ from curator.media.nvdec import Nvdec
 from curator.media.scale import fit_inside
 from curator.models.device_descriptor import LEAST_PX as LEAST_DESCRIBED_PX
 from curator.models.device_descriptor import describe_of
-from curator.models.distortion_network import CROP_PX, DISTORTION, full_range, read_corners
+from curator.models.distortion_network import CROP_PX, full_range, read_corners
 from curator.models.perceptual import bar_box, describe
 from curator.models.transnet import HEIGHT, PICTURE_PX, WIDTH, tiny_luma_of
 from curator.stages.analyze.frame_views import SMALL_PX

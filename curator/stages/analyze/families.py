@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from curator.fingerprints import fingerprint
+from curator.measures.distortion import DISTORTION
 from curator.measures.measure_contract import Measure
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE
 from curator.measures.sample_signals import PAIR_SIGNALS, SIGNALS
-from curator.models.distortion_network import DISTORTION, distortion_model_name
+from curator.models.distortion_network import distortion_model_name
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
 from curator.models.scene_network import scene_model_name
 from curator.models.shot_head import shot_head_name

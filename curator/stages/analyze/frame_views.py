@@ -136,7 +136,8 @@ class HostView:
     def crops(self) -> NDArray[np.uint8]:
         """Returns crops of full-size luma inside the borders, for the distortion score."""
         luma, black, white = luma_plane(self._frame)
-        box = inside(*luma.shape, find_borders(luma, black=black, white=white))
+        height, width = luma.shape
+        box = inside(height, width, find_borders(luma, black=black, white=white))
         return crops_of(luma, read_corners(box), black=black, white=white)
 
     def picture_signals(self) -> dict[str, float]:

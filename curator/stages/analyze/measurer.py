@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.camera import camera_signals
+from curator.measures.distortion import DISTORTION
 from curator.measures.local_change import LocalChange
 from curator.measures.measure_contract import Measure
 from curator.measures.motion import SURE_SHARE, DenseFlow, Flow, fitted_flow, motion_signals
@@ -27,7 +28,7 @@ from curator.media.device_graphs import DeviceGraphs
 from curator.media.nvdec import Nvdec
 from curator.media.opencv import cv2
 from curator.models.clip_model import ClipEncoder
-from curator.models.distortion_network import DISTORTION, DistortionNetwork
+from curator.models.distortion_network import DistortionNetwork
 from curator.models.perceptual import DIM
 from curator.models.picture_network import PictureStream
 from curator.models.scene_network import SceneNetwork

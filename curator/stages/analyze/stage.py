@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import BinaryIO, Self
 
 from curator.errors import DeviceLostError, ErrorCode
+from curator.measures.distortion import DISTORTION
 from curator.measures.measure_contract import Measure
 from curator.measures.motion import Flow
 from curator.measures.score_list import BUILT_IN, Measures
@@ -16,7 +17,7 @@ from curator.media.nvdec import Nvdec
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
 from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import ClipEncoder, Device
-from curator.models.distortion_network import DISTORTION, DistortionNetwork
+from curator.models.distortion_network import DistortionNetwork
 from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
