@@ -179,8 +179,9 @@ def cost(args: argparse.Namespace) -> None:
         track = _analyzed(path, models, families, spent)
         all_s, own_s = time.process_time() - begun_s, spent["distortion"]
         n_pictures = int(np.isfinite(track.signals["distortion"]).sum())
-        print(f"| {path.name} | {track.duration_s:.0f} | {n_pictures} | {all_s:.2f} | {own_s:.2f} | "
-              f"{100 * own_s / (all_s - own_s):.1f}% |", flush=True)  # fmt: skip
+        share = own_s / (all_s - own_s)
+        cells = f"{track.duration_s:.0f} | {n_pictures} | {all_s:.2f} | {own_s:.2f}"
+        print(f"| {path.name} | {cells} | {100 * share:.1f}% |", flush=True)
 
 
 def main() -> None:

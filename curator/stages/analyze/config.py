@@ -44,7 +44,7 @@ class AnalyzeConfig(StageConfig):
     much from the sample before also has a vector"""
     # benchmarks/results/distortion.md: the share of a run's CPU time.
     distortion: bool = setting(True, unit="yes or no")
-    """score how damaged pictures are, for the score distortion; 0.011 CPU-seconds per picture"""
+    """score how damaged pictures are, for the score distortion; 0.02 CPU-seconds per picture"""
     # 1.5 s: the shortest clip, of 2 s, has a picture with a score.
     distortion_every_s: float = setting(1.5, gt=0, unit="s")
     """time between pictures that are scored for damage, rounded to whole samples"""

@@ -68,7 +68,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """
 
     name = "propose"
-    version = 16
+    version = 17
     phase = Phase.MEASURE
     scope = Scope.SOURCE
     reads = ("tracks",)

@@ -65,9 +65,10 @@ def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[CheckRow]:
     try:
         semantics = semantics_of(recipe)
         find, embedding = semantics.store.catalogue.find, recipe.caption.embedding
+        needs_scenes = recipe.analyze.scenes or recipe.analyze.distortion
         entries = [find(_SHOT_MODEL), semantics.clip, semantics.aesthetic]
         entries.append(find(embedding, "text") if embedding else None)
-        entries.append(find(_SCENE_MODEL) if recipe.analyze.scenes else None)
+        entries.append(find(_SCENE_MODEL) if needs_scenes else None)
     except CuratorError as error:
         remedy = "`curate models list` lists names; see the key in `curate recipes`"
         return [_row("models", Fault(str(error), remedy))]
