@@ -21,6 +21,7 @@ from curator.executor.unit_worker import UnitWorker
 from curator.measures.measure_contract import Measure, SamplePictures, Signal
 from curator.media import source_segments
 from curator.media.source_segments import WholeReason
+from curator.models.distortion_network import DistortionNetwork
 from curator.models.scene_network import SceneNetwork
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
@@ -70,6 +71,7 @@ def measures() -> Iterator[None]:
         patch.setattr(source_segments, "LEAST_FRAMES", 240)
         network, detector = ShotNetwork(), TextDetector()
         scenes = SceneNetwork()
+        distortion = DistortionNetwork(scenes)
 
         def analysis_models(_: object, families: frozenset[str], *__: object) -> AnalysisModels:
             return AnalysisModels(
@@ -77,6 +79,7 @@ def measures() -> Iterator[None]:
                 detector=detector if "text" in families else None,
                 clip=FirstPixels() if "clip" in families else None,  # type: ignore[arg-type]
                 scenes=scenes if "scenes" in families else None,
+                distortion=distortion if "distortion" in families else None,
                 measures={measure_family(Redness()): Redness()},
             )
 
@@ -268,17 +271,19 @@ def test_every_setting_that_changes_a_result_is_in_a_fingerprint() -> None:
         return {name for name in own if own[name] != other.get(name, own[name])}
 
     of_user = measure_family(Redness())
-    on_grid = {"pictures", "scenes", "motion", "overlays", "text", of_user}
+    on_grid = {"pictures", "scenes", "distortion", "motion", "overlays", "text", of_user}
     assert changed(samples_per_s=3) == on_grid
     assert changed(motion_pair_s=0.05) == on_grid - {"overlays", "scenes"}
     assert changed(text_every_s=2) == {"overlays", "text"}
     assert changed(thumbnail_every=3) == {"pictures"}
     assert changed(scene_every_s=1) == {"scenes"}
+    assert changed(distortion_every_s=1) == {"distortion"}
     assert changed(flow="hardware") == {"motion", "text"}
     assert changed(shot_precision="float32") == {"shots", "text"}
     assert changed(max_pixels=10**6) == changed(max_frames=10**6) == {FRAMES}
     changes_no_result = {"segment_s": 60, "device": "cpu", "workers_per_gpu": 2, "text": False,
-                         "audio": False, "scenes": False, "max_decode_s": 60}  # fmt: skip
+                         "audio": False, "scenes": False, "distortion": False,
+                         "max_decode_s": 60}  # fmt: skip
     assert changed(**changes_no_result) == set()
     clip = {f.name: f.fingerprint for f in families_of(CONFIG, "weights")}["clip"]
     assert clip != {f.name: f.fingerprint for f in families_of(CONFIG, "others")}["clip"]
