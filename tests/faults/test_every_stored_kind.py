@@ -81,7 +81,7 @@ def broken(
 
 
 _CANDIDATES = ("clips", "footage", "pictures", "shots", "sources", "vectors")
-_TRACKS = ("audio", "frames", "motion", "overlays", "pictures", "scenes", "shots")
+_TRACKS = ("audio", "distortion", "frames", "motion", "overlays", "pictures", "scenes", "shots")
 _TABLES = (
     "annotations", "clips", "embeddings", "members", "shots", "sidecars", "sources",
 )  # fmt: skip
