@@ -14,7 +14,7 @@ within a clip say more than the targets.
 
 Fitted once with these settings, after trials on `tune` of other widths (128), epochs (60, 120),
 weight decays, a linear head, fewer blocks, logarithms of features, and the signals of
-`native_signals` as more inputs, none of which was better than chance.
+`native_signals` as more inputs, none of which was clearly better.
 """
 
 import argparse
