@@ -54,8 +54,8 @@ def _repeated_fraction(clip: ClipView) -> float:
 SCORES = {
     DISTORTION: ScoreSpec(
         unit="0 to 1",
-        range="0 clean to 1 destroyed; 95% of clean pictures have below 0.3; above 0.4 visibly "
-        "damaged",
+        range="0 clean to 1 destroyed; 95% of clean pictures have below 0.3; a bound of 0.4 is "
+        "recommended",
         meaning="damage of the picture by codecs, blur, noise, enlarging or interlacing, as a "
         "network sees it in full-size luma; learned from made damage, not from opinions of people",
         of=_distortion,
