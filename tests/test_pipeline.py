@@ -192,7 +192,7 @@ def test_the_graph_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert drawn.startswith("flowchart LR\n")
     assert "analyze -- tracks --> propose" in drawn
     assert 'propose["propose<br/>source, 0.5 CPU, 2 GiB"]' in drawn
-    assert '<br/>bounds by quantile (sharpness) are of all clips"]]' in drawn
+    assert '<br/>bounds by quantile (distortion) are of all clips"]]' in drawn
 
 
 OFF = ("dedup.enabled=false", "caption.enabled=false")
