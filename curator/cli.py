@@ -44,6 +44,7 @@ from curator.tools.commands.exit_codes import exit_codes_help
 from curator.tools.commands.fitting import fit
 from curator.tools.commands.inspection import explain, learn, mark, report, search, tune, view
 from curator.tools.commands.plan_and_status import plan, status
+from curator.tools.commands.proving import prove
 from curator.tools.commands.run import demo, recaption, run
 from curator.tools.commands.shards import export, verify, views
 from curator.tools.commands.snapshots import clean, remove, snapshots
@@ -56,7 +57,7 @@ from curator.tools.commands.standard_streams import (
 
 GROUPS = {
     "curate": (run, plan, status, recaption, demo),
-    "review": (explain, tune, view, mark, learn, search, report),
+    "review": (explain, tune, prove, view, mark, learn, search, report),
     "use": (fit, export, views, verify),
     "keep": (snapshots, clean, remove),
     "check and look up": (doctor, recipes, scores, models, graph),

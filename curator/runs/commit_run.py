@@ -41,6 +41,7 @@ from curator.tables.out_layout import (
     remove,
 )
 from curator.tables.parts import SUMMARY, write_table_part, write_tables
+from curator.tables.proof_store import read_proofs
 from curator.tables.removal_records import head_of_records
 from curator.tables.snapshot_store import (
     CANDIDATES,
@@ -151,6 +152,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         clips=clips,
         pictures=run.pictures,
         is_of_last=run.before is not None,
+        proofs=read_proofs(store),
     )
     summary = _publish(run, summary, page)
     if not run.is_last:

@@ -35,6 +35,8 @@ VIEWS = "views"
 """Folder with a folder for each view: a choice of a snapshot's samples, with indexes of them."""
 VIEW_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 """Names of views."""
+PROOFS = "proofs"
+"""Folder of the results of `curate prove`, an object for each rule."""
 COPIES = "copies"
 """Folder with copies of marks, of the model of `curate learn`, and of footage of removals."""
 LEARNED_MODEL = f"{LEARNED}/suitability.json"
@@ -180,6 +182,8 @@ KINDS = (
         rf"{_OF_FAMILY}|[a-z0-9_]+-[0-9a-f]{{16}}\.json",
         used="clip_id",
     ),
+    # A result is of all clips, so none is true after a removal.
+    StoredKind(PROOFS, _LIFE.CACHE, _ON.FOLDER, r"[0-9a-f]{16}\.json"),
     StoredKind(INDEX, _LIFE.FIXED, _ON.UNNAMED, _PART),
     StoredKind(
         "report",

@@ -9,6 +9,7 @@ import orjson
 from curator.number_text import amount
 from curator.records.sources import Note, Source
 from curator.tables.clip_rows import ClipColumns
+from curator.tables.proof_store import Proof, by_reason
 from curator.tools.report.contact_sheets import (
     Browsing,
     Sheet,
@@ -51,6 +52,7 @@ def render_report(
     max_per_group: int = MAX_PER_GROUP,
     is_of_last: bool = False,
     previews: Collection[str] = (),
+    proofs: Iterable[Proof] = (),
 ) -> str:
     """Renders the page that shows which clips a run kept and dropped, and why.
 
@@ -66,6 +68,7 @@ def render_report(
             clips are a fair sample. Also most failed sources of one error code, the first by URI.
         is_of_last: Whether `clips` has only the clips of the last generation.
         previews: Ids of the clips with a moving preview.
+        proofs: Results of `curate prove`, the oldest first.
     """
     counts: Mapping[str, Any] = defaultdict(int, _given(summary.get("counts")))
     recipe, shards = _given(summary.get("recipe")), summary.get("shards") or []
@@ -92,6 +95,7 @@ def render_report(
         course=course_words(summary),
         default_words=[*default_words(summary), *fit_lines(summary, "OUT")],
         reason_words=reason_words,
+        proofs=by_reason(proofs, summary),
         named=taken[:MAX_NAMED],
         n_unnamed=sum(step.n_first for step in taken[MAX_NAMED:]),
         tags=_tags(summary),

@@ -23,6 +23,7 @@ from curator.sample_frames import ClipToSample, SampleFramesStage
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRow, ClipRows
+from curator.tables.proof_store import read_proofs
 from curator.tables.source_table import SourceTotals
 from curator.tools.report import PREVIEWS, render_report, shown_clips
 from curator.tools.report.contact_sheets import clips_by_id
@@ -68,6 +69,7 @@ def write_report(finished: Finished, engine: Engine) -> int:
         clips=clips,
         pictures=finished.pictures,
         previews=previews,
+        proofs=read_proofs(store),
     )
     store.write(REPORT, page.encode())
     return len(previews)

@@ -27,6 +27,7 @@ from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.disk_table import taken
 from curator.tables.mark_table import Mark, MarkWriter, read_marks
 from curator.tables.output_format import read_current_summary
+from curator.tables.proof_store import by_reason, read_proofs
 from curator.tables.sql_condition import matching_clips
 from curator.tools.report.contact_sheets import listed_clusters
 from curator.tools.report.page_templates import clean
@@ -146,6 +147,7 @@ class ViewedRun:
                 for name, rule in self.finished.recipe.filters.root.items()
             ],
             "reasons": self._counted("reason"),
+            "proofs": by_reason(read_proofs(self.finished.store), summary),
             "buckets": self._counted("bucket"),
             "tags": self._counted("tags"),
             "clusters": [

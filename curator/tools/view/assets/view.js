@@ -2,7 +2,7 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const state = { changes: new Map(), cards: [], n: 0, chosen: -1, hasGap: false, rules: [], axes: new Map(), found: null, turn: 0, nMarks: 0, uri: "OUT" };
+const state = { changes: new Map(), cards: [], n: 0, chosen: -1, hasGap: false, rules: [], axes: new Map(), found: null, turn: 0, nMarks: 0, uri: "OUT", proofs: {} };
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 320, HEIGHT = 84;
 
@@ -101,7 +101,7 @@ function drawRows(table, rows) {
     const css = difference === 0 ? "n" : (difference > 0) === (reason === null) ? "n more" : "n less";
     const choose = () => { filterBy(reason === null ? { side: "kept" } : { reason }); };
     return element("tr", { className: reason === null ? "kept" : "", onclick: choose, tabIndex: 0 },
-      element("td", {}, reason ?? "kept"), element("td", { className: "n" }, count(before)),
+      element("td", {}, reason ?? "kept", ...(state.proofs[reason] ? [element("small", { className: "proof" }, state.proofs[reason])] : [])), element("td", { className: "n" }, count(before)),
       element("td", { className: "n" }, count(after)),
       element("td", { className: css }, difference ? (difference > 0 ? "+" : "") + count(difference) : ""));
   }));
@@ -548,7 +548,7 @@ function showSnapshot({ uri, snapshot, newest }) {
 
 async function start() {
   const overview = await ask("api/overview");
-  Object.assign(state, { uri: overview.uri, rules: overview.rules, marked: new Set() });
+  Object.assign(state, { uri: overview.uri, rules: overview.rules, proofs: overview.proofs, marked: new Set() });
   showSnapshot(overview);
   $("fit").textContent = overview.fit.join("; ");
   // A run may have ended meanwhile.

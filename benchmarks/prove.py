@@ -1,0 +1,234 @@
+"""Measures how often the verdicts of `curate prove` are right.
+
+Clips of 2 s are cut of footage whose recordings are known. Three kinds of rules are tried:
+
+- random rules, of clips and of whole recordings: the right verdict is `no effect`;
+- rules that reject exactly a half that was damaged by noise, blocks or frozen frames: `helps`;
+- the same half with five severities of damage: the effects should be in the order of severities.
+
+Only `--part tune` was used for choices; `--part final` has other repositories, and is scored once.
+A setting cheaper than the command's is used: one split of the sources into three parts, and 20 null
+controls (12 for severities, where no verdict is needed).
+
+    python benchmarks/prove.py FOOTAGE --part tune
+"""
+
+import argparse
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import av
+import numpy as np
+from footage_split import Recording, part_of, recordings
+from numpy.typing import NDArray
+
+from curator.tools.proof import rule_trial
+from curator.tools.proof.patch_tokenizer import moments_of
+from curator.tools.proof.rule_trial import Trial, TrialClips, run_trial
+from curator.tools.proof.source_windows import WINDOW_FRAMES
+
+Kind = Literal["noise", "blocks", "frozen"]
+Luma = NDArray[np.uint8]
+
+TUNE_ALSO = ("data-juicer", "kaolin", "sleap", "learning-area")
+"""Repositories of the part `train` of the footage whose recordings are for tuning here."""
+CLIP_S = 2.0
+KINDS: tuple[Kind, ...] = ("noise", "blocks", "frozen")
+HARMFUL: dict[Kind, tuple[float, float]] = {
+    "noise": (12.0, 40.0),
+    "blocks": (4.0, 16.0),
+    "frozen": (0.75, 1.0),
+}
+"""Weakest and strongest damage of planted halves: standard deviation in levels, side of a block in
+pixels that becomes its mean, and share of frames that repeat the frame before."""
+SEVERITIES: dict[Kind, tuple[float, ...]] = {
+    "noise": (8.0, 14.0, 24.0, 40.0, 64.0),
+    "blocks": (2.0, 3.0, 4.0, 8.0, 16.0),
+    "frozen": (0.2, 0.4, 0.6, 0.8, 1.0),
+}
+N_CONTROLS, N_CONTROLS_SEVERITIES = 20, 12
+
+
+def main() -> None:
+    """Runs the trials, and prints a table and JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("footage", type=Path)
+    parser.add_argument("--part", choices=("tune", "final"), required=True)
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=("random", "sources", "planted", "severities"))
+    options = parser.parse_args()
+    rule_trial.REPEATS = 1
+    windows, sources = read_windows(recordings_of(options.footage, options.part))
+    clean = np.stack([moments_of(window) for window in windows])
+    print(f"{len(windows)} clips of {len(set(sources.tolist()))} recordings", flush=True)
+    facts: dict[str, object] = {"part": options.part, "clips": len(windows)}
+    seeds = range(options.seed, options.seed + options.trials)
+    for name, whole in (("random", False), ("sources", True)):
+        if name in options.only:
+            trials = [trial(clean, half(sources, seed, whole=whole), sources, seed) for seed in seeds]
+            facts[name] = told(f"random rules of {'recordings' if whole else 'clips'}", trials)
+    if "planted" in options.only:
+        trials = []
+        for n, seed in enumerate(seeds):
+            kind, is_kept = KINDS[n % 3], half(sources, seed, whole=False)
+            rng = np.random.default_rng([seed, 3])
+            strength = float(rng.uniform(*HARMFUL[kind]))
+            moments = planted(clean, windows, is_kept, kind, strength, seed)
+            trials.append(trial(moments, is_kept, sources, seed))
+            print(f"  {kind} {strength:.2f}: {words(trials[-1])}", flush=True)
+        facts["planted"] = told("planted harmful halves", trials)
+    if "severities" in options.only:
+        facts["severities"] = severities(clean, windows, sources, seeds)
+    print(json.dumps(facts))
+
+
+def recordings_of(footage: Path, part: str) -> list[Recording]:
+    """Returns the recordings of a part of this benchmark."""
+    found: list[Recording] = []
+    for own in ("train", "tune", "blind"):
+        for recording in recordings(footage, own):
+            is_tune = own == "tune" or (
+                own == "train" and recording.repository.split("/")[1].lower() in TUNE_ALSO
+            )
+            assert part_of(recording.repository) == own
+            if is_tune == (part == "tune"):
+                found.append(recording)
+    return found
+
+
+def read_windows(own: Sequence[Recording]) -> tuple[list[Luma], NDArray[np.int64]]:
+    """Returns a window of each clip, uint8 [T, H, W], and the number of its recording."""
+    rows: list[tuple[str, Luma]] = []
+    for recording in own:
+        with av.open(str(recording.path)) as container:
+            frames = [frame.to_ndarray(format="gray") for frame in container.decode(video=0)]
+        n = max(WINDOW_FRAMES, round(recording.fps * CLIP_S))
+        for start in range(0, len(frames) - n + 1, n):
+            rows.append((recording.recording, np.stack(frames[start : start + WINDOW_FRAMES])))
+    rows.sort(key=lambda row: row[0])
+    numbers = np.unique(np.array([name for name, _ in rows]), return_inverse=True)[1]
+    return [window for _, window in rows], numbers
+
+
+def half(sources: NDArray[np.int64], seed: int, *, whole: bool) -> NDArray[np.bool_]:
+    """Returns a random rule that keeps half of the clips, or half of the recordings."""
+    rng = np.random.default_rng([seed, 4])
+    if not whole:
+        return rng.permutation(len(sources)) < len(sources) / 2
+    of_source = rng.permutation(int(sources.max()) + 1) < (sources.max() + 1) / 2
+    return np.asarray(of_source[sources], np.bool_)
+
+
+def damaged(window: Luma, kind: Kind, strength: float, rng: np.random.Generator) -> Luma:
+    """Returns a window with damage."""
+    if kind == "noise":
+        noisy = window + rng.normal(0, strength, window.shape)
+        return np.clip(np.round(noisy), 0, 255).astype(np.uint8)
+    if kind == "blocks":
+        px = round(strength)
+        t, h, w = window.shape[0], window.shape[1] // px, window.shape[2] // px
+        blocks = window[:, : h * px, : w * px].reshape(t, h, px, w, px).mean(axis=(2, 4))
+        result = window.copy()
+        result[:, : h * px, : w * px] = np.repeat(np.repeat(blocks, px, 1), px, 2).round()
+        return result
+    result = window.copy()
+    lots = rng.random(len(window))
+    for number in range(1, len(window)):
+        if lots[number] < strength:
+            result[number] = result[number - 1]
+    return result
+
+
+def planted(
+    clean: NDArray[np.float32],
+    windows: Sequence[Luma],
+    is_kept: NDArray[np.bool_],
+    kind: Kind,
+    strength: float,
+    seed: int,
+) -> NDArray[np.float32]:
+    """Returns the moments of the clips, the rejected ones damaged; the same lots for a seed."""
+    moments = clean.copy()
+    for number in np.flatnonzero(~is_kept):
+        rng = np.random.default_rng([seed, int(number)])
+        moments[number] = moments_of(damaged(windows[number], kind, strength, rng))
+    return moments
+
+
+def trial(
+    moments: NDArray[np.float32],
+    is_kept: NDArray[np.bool_],
+    sources: NDArray[np.int64],
+    seed: int,
+    n_controls: int = N_CONTROLS,
+) -> tuple[Trial, float]:
+    """Runs a trial; returns it and its CPU-seconds."""
+    begun_s = time.process_time()
+    clips = TrialClips(moments_N2DD=moments, is_kept=is_kept, sources=sources)
+    return run_trial(clips, seed=seed, n_controls=n_controls), time.process_time() - begun_s
+
+
+def words(timed: tuple[Trial, float]) -> str:
+    """Describes a trial."""
+    own = timed[0].on_kept
+    return (
+        f"{own.verdict()} {own.db:+.2f} ({own.low_db:+.2f} to {own.high_db:+.2f}) dB, on rejected "
+        f"{timed[0].on_rejected.db:+.2f}, against rejected {timed[0].against_rejected_db:+.2f}"
+    )
+
+
+def told(name: str, trials: Sequence[tuple[Trial, float]]) -> dict[str, object]:
+    """Prints and returns the verdicts of trials."""
+    verdicts = Counter(str(one.on_kept.verdict()) for one, _ in trials)
+    cpu_s = sum(seconds for _, seconds in trials)
+    gains = [one.on_kept.db for one, _ in trials]
+    halves = float(np.median([one.on_kept.half_db for one, _ in trials]))
+    print(
+        f"{name}: {dict(verdicts)}; effects {min(gains):+.2f} to {max(gains):+.2f} dB, median half "
+        f"width {halves:.2f}; {cpu_s / len(trials):.1f} CPU-s each",
+        flush=True,
+    )
+    return {"verdicts": verdicts, "effects_db": gains, "half_db": halves, "cpu_s": cpu_s}
+
+
+def severities(
+    clean: NDArray[np.float32],
+    windows: Sequence[Luma],
+    sources: NDArray[np.int64],
+    seeds: Sequence[int] | range,
+) -> dict[str, object]:
+    """Prints and returns in how many series the effects are in the order of severities."""
+    by_kind: dict[str, list[bool]] = {kind: [] for kind in KINDS}
+    series = []
+    for n, seed in enumerate(seeds):
+        kind, is_kept = KINDS[n % 3], half(sources, seed, whole=False)
+        gains = list(_gains(clean, windows, is_kept, sources, kind, seed))
+        by_kind[kind].append(all(a < b for a, b in zip(gains, gains[1:], strict=False)))
+        series.append({"kind": kind, "effects_db": gains})
+        print(f"  {kind}: {' '.join(f'{gain:+.2f}' for gain in gains)}", flush=True)
+    ordered = {kind: f"{sum(own)} of {len(own)}" for kind, own in by_kind.items()}
+    print(f"five severities in order: {ordered}", flush=True)
+    return {"ordered": ordered, "series": series}
+
+
+def _gains(
+    clean: NDArray[np.float32],
+    windows: Sequence[Luma],
+    is_kept: NDArray[np.bool_],
+    sources: NDArray[np.int64],
+    kind: Kind,
+    seed: int,
+) -> Iterator[float]:
+    for strength in SEVERITIES[kind]:
+        moments = planted(clean, windows, is_kept, kind, strength, seed)
+        one, _ = trial(moments, is_kept, sources, seed, N_CONTROLS_SEVERITIES)
+        yield one.on_kept.db
+
+
+if __name__ == "__main__":
+    main()

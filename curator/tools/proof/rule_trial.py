@@ -1,0 +1,254 @@
+"""Measures what a rule does to a tokenizer: training on kept, on random, and on rejected clips.
+
+Sources are split into three parts, several times. Tokenizers learn from clips of two parts, and the
+clips of the third part evaluate them, so no recording is on both sides. All training sets of one
+comparison have the same number of clips.
+
+*Null controls* are random rules: the rule's own decisions, laid over the clips with the sources in
+another order. So a control keeps as many clips as the rule, and where the rule keeps or rejects
+whole recordings, the control does so, too. Controls repeat everything: sets, training, evaluation.
+The effect is the gain of the rule minus the mean gain of the controls. The interval is that of one
+more control around it, by Student's t: it covers the draw of clips, recordings and parts.
+
+Shape letters: N clips, D coefficients of a patch, S parts of sources (splits), C null controls.
+"""
+# ruff: noqa: N815 - shape letters
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import UsageError
+from curator.tools.proof.patch_tokenizer import fidelity_db, train
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+CONFIDENCE = 0.99
+"""Of the interval that decides. A rule without effect then gets a verdict in 1 of 100 proofs."""
+PARTS, REPEATS = 3, 2
+"""Parts of the sources, each held out once, and how often the sources are split anew."""
+CONTROLS, LEAST_CONTROLS = 40, 12
+LEAST_CLIPS, LEAST_SOURCES = 20, 6
+"""Least kept and rejected clips, and least sources of either, for a proof."""
+WIDEST_DB = 1.5
+"""Half of the widest interval that may say `no effect`; a wider one says `too few clips`."""
+
+
+_TRIES = 50
+_CLUSTERED = (
+    "the sources cannot be divided so that each part has kept and rejected clips: too few sources "
+    "have clips of both kinds; prove the rule on an output of more sources"
+)
+
+
+class Verdict(StrEnum):
+    """What a proof says about a rule. Public: in `proofs/` and in the output of the command."""
+
+    HELPS = "helps"
+    NO_EFFECT = "no effect"
+    HARMS = "harms"
+    TOO_FEW = "too few clips"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialClips:
+    """The clips of a trial, in the order of their sources and times.
+
+    Attributes:
+        moments_N2DD: Second moments of their patches, float32 [N, 2, D, D]
+            (`patch_tokenizer.moments_of`).
+        is_kept: Whether the rule keeps each clip, bool [N].
+        sources: Number of each clip's source, int64 [N]; equal numbers are adjacent.
+    """
+
+    moments_N2DD: NDArray[np.float32]
+    is_kept: Mask
+    sources: NDArray[np.int64]
+
+    def counts(self, *, kept: bool) -> tuple[int, int]:
+        """Returns the number of kept or rejected clips, and of their sources."""
+        own = self.is_kept == kept
+        return int(own.sum()), len(np.unique(self.sources[own]))
+
+    def lacks(self) -> str | None:
+        """Says what the trial has too little of, and what it needs; None if it has enough."""
+        for kept, word in ((True, "kept"), (False, "rejected")):
+            n_clips, n_sources = self.counts(kept=kept)
+            if n_clips < LEAST_CLIPS or n_sources < LEAST_SOURCES:
+                return (
+                    f"{n_clips} {word} clips of {n_sources} sources; a verdict needs "
+                    f"{LEAST_CLIPS} of {LEAST_SOURCES} sources"
+                )
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """A difference in dB, and the ends of its interval."""
+
+    db: float
+    low_db: float
+    high_db: float
+
+    @classmethod
+    def of(cls, observed_db: float, controls_db: Floats) -> "Effect":
+        """Compares the gain of a rule with the gains of null controls, float64 [C]."""
+        n = len(controls_db)
+        middle = observed_db - float(controls_db.mean())
+        spread = float(controls_db.std(ddof=1)) * np.sqrt(1 + 1 / n)
+        half = t_quantile(0.5 + CONFIDENCE / 2, n - 1) * spread
+        return cls(db=middle, low_db=middle - half, high_db=middle + half)
+
+    @property
+    def half_db(self) -> float:
+        """Half of the width of the interval."""
+        return (self.high_db - self.low_db) / 2
+
+    def verdict(self) -> Verdict:
+        """Returns what the interval says."""
+        if self.low_db > 0:
+            return Verdict.HELPS
+        if self.high_db < 0:
+            return Verdict.HARMS
+        return Verdict.NO_EFFECT if self.half_db <= WIDEST_DB else Verdict.TOO_FEW
+
+    def clips_needed(self, n_clips: int) -> int:
+        """Returns about how many clips would make the interval narrow enough for a verdict."""
+        return int(np.ceil(n_clips * max(1.0, self.half_db / WIDEST_DB) ** 2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """The results of a trial; differences of fidelity, in dB.
+
+    Attributes:
+        on_kept: Training on kept in place of random clips, evaluated on kept clips.
+        on_rejected: The same, evaluated on rejected clips: the price of the rule.
+        against_rejected_db: Training on kept in place of rejected clips, evaluated on kept clips.
+        controls_db: The first difference of each null control, float64 [C].
+    """
+
+    on_kept: Effect
+    on_rejected: Effect
+    against_rejected_db: float
+    controls_db: Floats
+
+
+def run_trial(
+    clips: TrialClips,
+    *,
+    seed: int = 0,
+    n_controls: int = CONTROLS,
+    ends_s: float | None = None,
+    on_step: Callable[[int, int], None] = lambda done, of: None,
+) -> Trial:
+    """Measures the effect of a rule.
+
+    Args:
+        clips: Clips for which `lacks` is None.
+        seed: Seeds the splits, the draws and the controls; the result depends on nothing else.
+        n_controls: Number of null controls.
+        ends_s: Time of `time.monotonic` after which no control begins, but for the least number.
+        on_step: Called with the number of finished rules, the rule and its controls, and of all.
+    """
+    splits = _splits(clips, seed)
+    rng = np.random.default_rng([seed, 1])
+    gains = [np.mean([split.gains(clips.is_kept) for split in splits], axis=0)]
+    on_step(1, n_controls + 1)
+    for _ in range(_TRIES * n_controls):
+        is_late = ends_s is not None and time.monotonic() > ends_s
+        if len(gains) > (min(LEAST_CONTROLS, n_controls) if is_late else n_controls):
+            break
+        is_kept = null_rule(clips, rng)
+        if all(split.is_usable(is_kept) for split in splits):
+            gains.append(np.mean([split.gains(is_kept) for split in splits], axis=0))
+            on_step(len(gains), n_controls + 1)
+    if len(gains) <= min(LEAST_CONTROLS, n_controls):
+        raise UsageError(_CLUSTERED)
+    observed, controls = gains[0], np.array(gains[1:])
+    against = [split.against_rejected(clips.is_kept) for split in splits]
+    return Trial(
+        on_kept=Effect.of(float(observed[0]), controls[:, 0]),
+        on_rejected=Effect.of(float(observed[1]), controls[:, 1]),
+        against_rejected_db=float(np.mean(against)),
+        controls_db=controls[:, 0],
+    )
+
+
+def null_rule(clips: TrialClips, rng: np.random.Generator) -> Mask:
+    """Returns the decisions of a null control, bool [N]."""
+    places = [np.flatnonzero(clips.sources == number) for number in np.unique(clips.sources)]
+    order = np.concatenate([places[k] for k in rng.permutation(len(places))])
+    is_kept = np.empty_like(clips.is_kept)
+    is_kept[order] = np.roll(clips.is_kept, rng.integers(len(order)))
+    return is_kept
+
+
+class _Split:
+    """Sources to train on, and sources to evaluate on."""
+
+    def __init__(self, clips: TrialClips, is_held_out: Mask, rng: np.random.Generator) -> None:
+        self._moments, self._held_out = clips.moments_N2DD, np.flatnonzero(is_held_out)
+        self._evaluated = clips.moments_N2DD[is_held_out, 1]
+        # One order for all rules: their sets share as many clips as they can, which adds no noise.
+        self._order = rng.permutation(np.flatnonzero(~is_held_out))
+        self._of_random: dict[int, Floats] = {}
+
+    def is_usable(self, is_kept: Mask) -> bool:
+        """Returns whether both sides have kept and rejected clips."""
+        sides = (is_kept[self._order], is_kept[self._held_out])
+        return all(side.any() and not side.all() for side in sides)
+
+    def gains(self, is_kept: Mask) -> tuple[float, float]:
+        """Returns the gains of training on kept clips, on kept and on rejected held-out clips."""
+        kept = self._order[is_kept[self._order]]
+        n = len(kept)
+        if n not in self._of_random:
+            self._of_random[n] = self._fidelity(self._order[:n])
+        gain = self._fidelity(kept) - self._of_random[n]
+        is_own = is_kept[self._held_out]
+        return float(gain[is_own].mean()), float(gain[~is_own].mean())
+
+    def against_rejected(self, is_kept: Mask) -> float:
+        """Returns the gain of kept over as many rejected clips, on kept held-out clips."""
+        own = is_kept[self._order]
+        kept, rejected = self._order[own], self._order[~own]
+        n = min(len(kept), len(rejected))
+        gain = self._fidelity(kept[:n]) - self._fidelity(rejected[:n])
+        return float(gain[is_kept[self._held_out]].mean())
+
+    def _fidelity(self, rows: NDArray[np.int64]) -> Floats:
+        basis = train(self._moments[rows, 0].mean(axis=0))
+        return fidelity_db(basis, self._evaluated)
+
+
+def _splits(clips: TrialClips, seed: int) -> list[_Split]:
+    """Returns splits that hold out each source once per repeat, all usable for the rule."""
+    rng = np.random.default_rng([seed, 0])
+    numbers, splits = np.unique(clips.sources), list[_Split]()
+    for _ in range(_TRIES * REPEATS):
+        parts = np.array_split(rng.permutation(numbers), PARTS)
+        drawn = [_Split(clips, np.isin(clips.sources, part), rng) for part in parts]
+        if all(split.is_usable(clips.is_kept) for split in drawn):
+            splits += drawn
+        if len(splits) == PARTS * REPEATS:
+            return splits
+    raise UsageError(_CLUSTERED)
+
+
+@cache
+def t_quantile(probability: float, n_free: int) -> float:
+    """Returns a quantile, of a probability from 0.5, of Student's t with `n_free` degrees."""
+    log_scale = math.lgamma((n_free + 1) / 2) - math.lgamma(n_free / 2)
+    scale = math.exp(log_scale) / math.sqrt(n_free * math.pi)
+    at = np.linspace(0, 100, 200_001)
+    density = scale * (1 + at**2 / n_free) ** (-(n_free + 1) / 2)
+    below = 0.5 + np.append(0, np.cumsum((density[1:] + density[:-1]) / 2)) * (at[1] - at[0])
+    return float(np.interp(probability, below, at))
