@@ -26,8 +26,8 @@ class Proof:
     Attributes:
         rule: The rule as the user named it.
         reasons: Reasons that the rule gives; empty for a condition.
-        bounds: Keys `BOUNDS` of the rules of `filters` that give these reasons, by name, with bounds
-            by quantile resolved.
+        bounds: Keys `BOUNDS` of the rules of `filters` that give these reasons, by name of the
+            rule, with bounds by quantile resolved.
         snapshot: Number of the snapshot whose clips were used.
         recipe: Fingerprint of the recipe of that snapshot.
         created_at: UTC, ISO 8601.
@@ -36,10 +36,10 @@ class Proof:
         why: What is lacking, for `too few clips`; else empty.
         n_clips: Clips whose footage was used: `kept`, `rejected`, and `unreadable` ones.
         n_sources: Sources of these clips: `kept` and `rejected`.
-        on_kept: Gain of training on kept in place of random clips, for kept clips that were not
+        on_kept: Gain of training on kept in place of rejected clips, for kept clips that were not
             trained on, with the ends of its interval; None for too few clips.
-        on_rejected: The same for rejected clips.
-        against_rejected_db: Gain of training on kept in place of rejected clips, for kept clips.
+        over_random: The same in place of random clips.
+        on_rejected: As `on_kept`, for rejected clips.
         controls_db: Gains of the null controls.
     """
 
@@ -55,8 +55,8 @@ class Proof:
     n_clips: Mapping[str, int]
     n_sources: Mapping[str, int]
     on_kept: Sequence[float] | None
+    over_random: Sequence[float] | None
     on_rejected: Sequence[float] | None
-    against_rejected_db: float | None
     controls_db: Sequence[float]
 
     @property

@@ -1,13 +1,14 @@
 """A small video tokenizer whose optimum is known in closed form, so that training adds no noise.
 
 The tokenizer is a linear autoencoder of patches: 4 frames of 8 x 8 pixels of luma become up to 64
-latents. Its loss is the mean squared error of the patch's DCT coefficients, each multiplied by
-1 + its frequency, because fine detail and motion have little energy, and matter as much. The
-optimum are the leading eigenvectors of the second moments of its training patches. So a clip enters
-training and evaluation by its moments alone, and one tokenizer trains in a hundredth of a second:
-a proof affords hundreds, and compares sets of clips rather than seeds of an optimiser.
+latents. Its loss is the mean squared error of the patch's DCT coefficients, each multiplied by a
+weight that rises with its frequency, because fine detail and motion have little energy, and matter
+as much; and each patch is divided by its contrast, so that no clip of high contrast outweighs the
+others. The optimum are the leading eigenvectors of the second moments of the training patches. So a
+clip enters training and evaluation by its moments alone, and a tokenizer trains in hundredths of a
+second: a proof affords hundreds, and compares sets of clips rather than seeds of an optimiser.
 
-Shape letters: N clips, T frames, H height, W width, D coefficients, K latents.
+Shape letters: T frames, H height, W width, D coefficients, K latents.
 """
 # ruff: noqa: N803 - shape letters
 
@@ -23,20 +24,16 @@ N_COEFFICIENTS = PATCH_FRAMES * PATCH_PX * PATCH_PX - 1
 """Coefficients of a patch without the mean, which any tokenizer keeps."""
 LATENTS = (8, 16, 32, 64)
 """Sizes of tokenizers over which results are averaged, so that none of them is a choice."""
-FLOOR = 1 / 12
-"""Variance of rounding to 8 bits, in squared levels. Errors below it are invisible, and are not
-worth a decibel."""
 LEAST_CONTRAST = 4.0
 """Contrast of a patch, in weighted levels, below which the patch counts less: it is flat."""
-_FINE = 3
-"""Sum of the spatial frequencies above which a coefficient is fine detail."""
+_EXACT = 1e-5
+"""Loss below which differences are those of single precision."""
+MOTION = 4.0
+"""Weight of frequencies in time relative to those in space. Source: benchmarks/results/prove.md."""
 
 
 def moments_of(luma_THW: NDArray[np.uint8]) -> Floats:
-    """Returns second moments of a clip's patches, float32 [2, D, D], in weighted squared levels.
-
-    The first ones are for training: each patch is divided by its contrast, so that no clip of high
-    contrast outweighs the others. The second ones, of the patches as they are, are for evaluation.
+    """Returns the second moments of a clip's patches, float32 [D, D].
 
     Args:
         luma_THW: Luma, uint8, of at least one patch; what exceeds whole patches is left out.
@@ -50,8 +47,8 @@ def moments_of(luma_THW: NDArray[np.uint8]) -> Floats:
     patches = whole.reshape(shape).transpose(0, 2, 4, 1, 3, 5).reshape(-1, N_COEFFICIENTS + 1)
     weighted = patches.astype(np.float32) @ _transform().T
     contrast = np.sqrt(np.square(weighted).mean(axis=1, keepdims=True) + LEAST_CONTRAST**2)
-    both = (weighted / contrast, weighted)
-    return np.stack([own.T @ own / len(own) for own in both])
+    weighted /= contrast
+    return np.asarray(weighted.T @ weighted / len(weighted), np.float32)
 
 
 def train(moments_DD: Floats) -> Floats:
@@ -60,48 +57,24 @@ def train(moments_DD: Floats) -> Floats:
     return np.ascontiguousarray(vectors[:, ::-1][:, : max(LATENTS)], np.float32)
 
 
-def fidelity_db(basis_DK: Floats, moments_NDD: Floats) -> NDArray[np.float64]:
-    """Returns how well a tokenizer reconstructs clips, in dB, float64 [N].
-
-    It is the mean, over sizes of the tokenizer and over four bands of frequencies (still or moving,
-    coarse or fine), of minus the logarithm of the mean squared error in levels. So each band counts
-    alike, whatever its energy.
-    """
-    total = np.zeros(len(moments_NDD))
-    projected = moments_NDD @ basis_DK
-    latent = basis_DK.T @ projected
-    energy = np.einsum("njj->nj", moments_NDD)
-    for n in LATENTS:
-        basis = basis_DK[:, :n]
-        # The diagonal of (1 - B B') M (1 - B B').
-        both = ((basis @ latent[:, :n, :n]) * basis).sum(axis=2)
-        error = energy - 2 * (projected[:, :, :n] * basis).sum(axis=2) + both
-        in_bands = (np.maximum(error, 0) / _weights() ** 2) @ _bands() + FLOOR
-        total -= 10 * np.log10(in_bands).mean(axis=1)
-    return total / len(LATENTS)
+def losses(basis_DK: Floats, moments_DD: Floats) -> NDArray[np.float64]:
+    """Returns the share of the energy of patches that a tokenizer of each size loses, float64."""
+    kept = np.cumsum(((moments_DD @ basis_DK) * basis_DK).sum(axis=0, dtype=np.float64))
+    whole = float(np.trace(moments_DD))
+    return np.maximum(1 - kept[np.array(LATENTS) - 1] / whole, _EXACT)
 
 
-@cache
-def _frequencies() -> tuple[NDArray[np.int64], ...]:
-    """Returns the frequency in time, down and across of each coefficient, int64 [D] each."""
-    shape = (PATCH_FRAMES, PATCH_PX, PATCH_PX)
-    return tuple(axis.ravel()[1:] for axis in np.indices(shape))
+def gain_db(better: NDArray[np.float64], worse: NDArray[np.float64]) -> float:
+    """Returns by how many dB losses are lower than others, as a mean over the sizes."""
+    return float(np.mean(10 * np.log10(worse / better)))
 
 
 @cache
 def _weights() -> Floats:
-    time, down, across = _frequencies()
-    times = time * (PATCH_PX / PATCH_FRAMES)
+    shape = (PATCH_FRAMES, PATCH_PX, PATCH_PX)
+    time, down, across = (axis.ravel()[1:] for axis in np.indices(shape))
+    times = MOTION * time * (PATCH_PX / PATCH_FRAMES)
     return np.asarray(1 + np.sqrt(times**2 + down**2 + across**2), np.float32)
-
-
-@cache
-def _bands() -> Floats:
-    """Returns weights that average coefficients in each of four bands, float32 [D, 4]."""
-    time, down, across = _frequencies()
-    band = 2 * (time > 0) + (down + across > _FINE)
-    members = np.equal.outer(band, np.arange(4)).astype(np.float32)
-    return np.asarray(members / members.sum(axis=0), np.float32)
 
 
 @cache

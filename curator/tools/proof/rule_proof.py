@@ -114,7 +114,7 @@ def _trial_clips(
     used = sorted(moments)
     sources = [rows[at].source_id for at in used]
     return TrialClips(
-        moments_N2DD=np.stack([moments[at] for at in used]),
+        moments_NDD=np.stack([moments[at] for at in used]),
         is_kept=ruled.is_kept[used],
         sources=np.unique(np.array(sources), return_inverse=True)[1],
     ), len(errors)
@@ -165,7 +165,7 @@ def _proof(
         n_sources={word: n for word, (_, n) in sides.items()},
         on_kept=None if trial is None else _numbers(trial.on_kept),
         on_rejected=None if trial is None else _numbers(trial.on_rejected),
-        against_rejected_db=None if trial is None else trial.against_rejected_db,
+        over_random=None if trial is None else _numbers(trial.over_random),
         controls_db=() if trial is None else trial.controls_db.tolist(),
     )
 
@@ -183,14 +183,14 @@ def proof_lines(proof: Proof) -> list[str]:
     ]
     if n["unreadable"]:
         lines.append(f"{amount(n['unreadable'], 'clip')} could not be read, and were left out")
-    if proof.on_kept is not None and proof.on_rejected is not None:
+    if proof.on_kept and proof.over_random and proof.on_rejected:
         confidence = f"{proof.settings['confidence']:.0%} interval"
         largest = max(map(abs, proof.controls_db))
         lines += [
-            f"trained on kept in place of random clips, on other recordings' clips, {confidence}:",
-            f"  kept clips      {interval_words(proof.on_kept)}",
-            f"  rejected clips  {interval_words(proof.on_rejected)}",
-            f"in place of rejected clips: kept clips {proof.against_rejected_db:+.2f} dB",
+            f"trained on kept clips, and tried on clips of other recordings; {confidence}:",
+            f"  in place of rejected clips, on kept clips      {interval_words(proof.on_kept)}",
+            f"  in place of random clips, on kept clips        {interval_words(proof.over_random)}",
+            f"  in place of rejected clips, on rejected clips  {interval_words(proof.on_rejected)}",
             f"{len(proof.controls_db)} random rules of the same form: at most {largest:.2f} dB",
         ]
     return [*lines, f"verdict: {proof.verdict}" + (f" ({proof.why})" if proof.why else "")]

@@ -1,11 +1,11 @@
 """Measures what a rule does to a tokenizer: training on kept, on random, and on rejected clips.
 
 Sources are split into three parts, several times. Tokenizers learn from clips of two parts, and the
-clips of the third part evaluate them, so no recording is on both sides. All training sets of one
-comparison have the same number of clips.
+clips of the third part evaluate them, so no recording is on both sides. All training sets of a rule
+have the same number of clips.
 
 *Null controls* are random rules: the rule's own decisions, laid over the clips with the sources in
-another order. So a control keeps as many clips as the rule, and where the rule keeps or rejects
+another order, and shuffled within each source. So a control keeps as many clips as the rule, and where the rule keeps or rejects
 whole recordings, the control does so, too. Controls repeat everything: sets, training, evaluation.
 The effect is the gain of the rule minus the mean gain of the controls. The interval is that of one
 more control around it, by Student's t: it covers the draw of clips, recordings and parts.
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import UsageError
-from curator.tools.proof.patch_tokenizer import fidelity_db, train
+from curator.tools.proof.patch_tokenizer import gain_db, losses, train
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -37,7 +37,7 @@ PARTS, REPEATS = 3, 2
 CONTROLS, LEAST_CONTROLS = 40, 12
 LEAST_CLIPS, LEAST_SOURCES = 20, 6
 """Least kept and rejected clips, and least sources of either, for a proof."""
-WIDEST_DB = 1.5
+WIDEST_DB = 1.0
 """Half of the widest interval that may say `no effect`; a wider one says `too few clips`."""
 
 
@@ -62,13 +62,12 @@ class TrialClips:
     """The clips of a trial, in the order of their sources and times.
 
     Attributes:
-        moments_N2DD: Second moments of their patches, float32 [N, 2, D, D]
-            (`patch_tokenizer.moments_of`).
+        moments_NDD: Second moments of their patches, float32 (`patch_tokenizer.moments_of`).
         is_kept: Whether the rule keeps each clip, bool [N].
         sources: Number of each clip's source, int64 [N]; equal numbers are adjacent.
     """
 
-    moments_N2DD: NDArray[np.float32]
+    moments_NDD: NDArray[np.float32]
     is_kept: Mask
     sources: NDArray[np.int64]
 
@@ -104,7 +103,7 @@ class Effect:
         middle = observed_db - float(controls_db.mean())
         spread = float(controls_db.std(ddof=1)) * np.sqrt(1 + 1 / n)
         half = t_quantile(0.5 + CONFIDENCE / 2, n - 1) * spread
-        return cls(db=middle, low_db=middle - half, high_db=middle + half)
+        return cls(db=middle, low_db=float(middle - half), high_db=float(middle + half))
 
     @property
     def half_db(self) -> float:
@@ -129,15 +128,15 @@ class Trial:
     """The results of a trial; differences of fidelity, in dB.
 
     Attributes:
-        on_kept: Training on kept in place of random clips, evaluated on kept clips.
-        on_rejected: The same, evaluated on rejected clips: the price of the rule.
-        against_rejected_db: Training on kept in place of rejected clips, evaluated on kept clips.
+        on_kept: Training on kept in place of rejected clips, evaluated on kept clips.
+        over_random: Training on kept in place of random clips, evaluated on kept clips.
+        on_rejected: Training on kept in place of rejected clips, evaluated on rejected clips.
         controls_db: The first difference of each null control, float64 [C].
     """
 
     on_kept: Effect
+    over_random: Effect
     on_rejected: Effect
-    against_rejected_db: float
     controls_db: Floats
 
 
@@ -160,7 +159,11 @@ def run_trial(
     """
     splits = _splits(clips, seed)
     rng = np.random.default_rng([seed, 1])
-    gains = [np.mean([split.gains(clips.is_kept) for split in splits], axis=0)]
+
+    def gains_of(is_kept: Mask) -> Floats:
+        return np.mean([split.gains(is_kept) for split in splits], axis=0)
+
+    gains = [gains_of(clips.is_kept)]
     on_step(1, n_controls + 1)
     for _ in range(_TRIES * n_controls):
         is_late = ends_s is not None and time.monotonic() > ends_s
@@ -168,26 +171,31 @@ def run_trial(
             break
         is_kept = null_rule(clips, rng)
         if all(split.is_usable(is_kept) for split in splits):
-            gains.append(np.mean([split.gains(is_kept) for split in splits], axis=0))
+            gains.append(gains_of(is_kept))
             on_step(len(gains), n_controls + 1)
     if len(gains) <= min(LEAST_CONTROLS, n_controls):
         raise UsageError(_CLUSTERED)
     observed, controls = gains[0], np.array(gains[1:])
-    against = [split.against_rejected(clips.is_kept) for split in splits]
+    effects = [Effect.of(float(observed[k]), controls[:, k]) for k in range(3)]
     return Trial(
-        on_kept=Effect.of(float(observed[0]), controls[:, 0]),
-        on_rejected=Effect.of(float(observed[1]), controls[:, 1]),
-        against_rejected_db=float(np.mean(against)),
+        on_kept=effects[0],
+        over_random=effects[1],
+        on_rejected=effects[2],
         controls_db=controls[:, 0],
     )
 
 
 def null_rule(clips: TrialClips, rng: np.random.Generator) -> Mask:
-    """Returns the decisions of a null control, bool [N]."""
+    """Returns the decisions of a null control, bool [N].
+
+    The decisions about a source stay together, in a random order: a rule that rejects the first
+    clip of each source would otherwise be its own control.
+    """
     places = [np.flatnonzero(clips.sources == number) for number in np.unique(clips.sources)]
+    decisions = [rng.permutation(clips.is_kept[own]) for own in places]
     order = np.concatenate([places[k] for k in rng.permutation(len(places))])
     is_kept = np.empty_like(clips.is_kept)
-    is_kept[order] = np.roll(clips.is_kept, rng.integers(len(order)))
+    is_kept[order] = np.roll(np.concatenate(decisions), rng.integers(len(order)))
     return is_kept
 
 
@@ -195,38 +203,41 @@ class _Split:
     """Sources to train on, and sources to evaluate on."""
 
     def __init__(self, clips: TrialClips, is_held_out: Mask, rng: np.random.Generator) -> None:
-        self._moments, self._held_out = clips.moments_N2DD, np.flatnonzero(is_held_out)
-        self._evaluated = clips.moments_N2DD[is_held_out, 1]
+        self._moments, self._held_out = clips.moments_NDD, np.flatnonzero(is_held_out)
         # One order for all rules: their sets share as many clips as they can, which adds no noise.
         self._order = rng.permutation(np.flatnonzero(~is_held_out))
-        self._of_random: dict[int, Floats] = {}
+        self._of_random: dict[int, NDArray[np.float32]] = {}
 
     def is_usable(self, is_kept: Mask) -> bool:
         """Returns whether both sides have kept and rejected clips."""
         sides = (is_kept[self._order], is_kept[self._held_out])
         return all(side.any() and not side.all() for side in sides)
 
-    def gains(self, is_kept: Mask) -> tuple[float, float]:
-        """Returns the gains of training on kept clips, on kept and on rejected held-out clips."""
-        kept = self._order[is_kept[self._order]]
-        n = len(kept)
-        if n not in self._of_random:
-            self._of_random[n] = self._fidelity(self._order[:n])
-        gain = self._fidelity(kept) - self._of_random[n]
-        is_own = is_kept[self._held_out]
-        return float(gain[is_own].mean()), float(gain[~is_own].mean())
-
-    def against_rejected(self, is_kept: Mask) -> float:
-        """Returns the gain of kept over as many rejected clips, on kept held-out clips."""
-        own = is_kept[self._order]
-        kept, rejected = self._order[own], self._order[~own]
+    def gains(self, is_kept: Mask) -> tuple[float, float, float]:
+        """Returns the differences of `Trial` in their order, for any rule."""
+        is_own = is_kept[self._order]
+        kept, rejected = self._order[is_own], self._order[~is_own]
         n = min(len(kept), len(rejected))
-        gain = self._fidelity(kept[:n]) - self._fidelity(rejected[:n])
-        return float(gain[is_kept[self._held_out]].mean())
+        of_kept, of_rejected = self._trained(kept[:n]), self._trained(rejected[:n])
+        if n not in self._of_random:
+            self._of_random[n] = self._trained(self._order[:n])
+        is_own = is_kept[self._held_out]
+        on_kept, on_rejected = (self._mean(self._held_out[own]) for own in (is_own, ~is_own))
+        best = losses(of_kept, on_kept)
+        return (
+            gain_db(best, losses(of_rejected, on_kept)),
+            gain_db(best, losses(self._of_random[n], on_kept)),
+            gain_db(losses(of_kept, on_rejected), losses(of_rejected, on_rejected)),
+        )
 
-    def _fidelity(self, rows: NDArray[np.int64]) -> Floats:
-        basis = train(self._moments[rows, 0].mean(axis=0))
-        return fidelity_db(basis, self._evaluated)
+    def _trained(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        return train(self._mean(rows))
+
+    def _mean(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Returns the mean moments of clips, float32 [D, D]."""
+        shares = np.bincount(rows, minlength=len(self._moments)).astype(np.float32) / len(rows)
+        mean: NDArray[np.float32] = np.tensordot(shares, self._moments, axes=1)
+        return mean
 
 
 def _splits(clips: TrialClips, seed: int) -> list[_Split]:

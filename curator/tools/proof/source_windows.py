@@ -31,6 +31,8 @@ WINDOW_FRAMES = 16
 """Consecutive frames of a window; a shorter clip gives fewer."""
 WIDTH_PX, HEIGHT_PX = 384, 256
 """Largest part of the picture that is used, at a random place."""
+GRID_PX = 16
+"""Side of the blocks of most codecs. Blocks that begin where patches begin show most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +136,19 @@ def _parts(decoded: Iterator[av.VideoFrame], unit: SourceWindow) -> Iterator[NDA
 def _part(luma_HW: NDArray[np.uint8], unit: SourceWindow) -> NDArray[np.uint8]:  # noqa: N803
     left, top, width, height = unit.crop or (0, 0, luma_HW.shape[1], luma_HW.shape[0])
     inside = luma_HW[top : top + height, left : left + width]
-    sides = zip(inside.shape, (HEIGHT_PX, WIDTH_PX), unit.lot, strict=True)
-    places = [(int(lot * max(0, side - most)), most) for side, most, lot in sides]
+    (y, x) = (
+        _place(side, most, lot, offset)
+        for side, most, lot, offset in zip(
+            inside.shape, (HEIGHT_PX, WIDTH_PX), unit.lot, (top, left), strict=True
+        )
+    )
     if min(inside.shape) < PATCH_PX:
         why = f"{unit.uri} has {inside.shape[1]}x{inside.shape[0]} pixels; expected 8x8 or more"
         raise SourceError(ErrorCode.NO_FRAMES, why)
-    (y, most_y), (x, most_x) = places
-    return np.ascontiguousarray(inside[y : y + most_y, x : x + most_x])
+    return np.ascontiguousarray(inside[y : y + HEIGHT_PX, x : x + WIDTH_PX])
+
+
+def _place(side: int, most: int, lot: float, offset: int) -> int:
+    """Returns where the part begins: on the grid of the codec's blocks, as patches begin there."""
+    begin = int(lot * max(0, side - most))
+    return max(begin - (begin + offset) % GRID_PX, -offset % GRID_PX if side > most else 0)

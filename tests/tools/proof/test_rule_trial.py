@@ -1,35 +1,43 @@
 """The trial of `curate prove`: what it finds, what it must not find, and how it says so."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.tools.proof import patch_tokenizer, rule_trial
-from curator.tools.proof.patch_tokenizer import LATENTS, fidelity_db, moments_of, train
+from curator.tools.proof.patch_tokenizer import LATENTS, gain_db, losses, moments_of, train
 from curator.tools.proof.rule_trial import Effect, TrialClips, Verdict, null_rule, run_trial
 
-N_SOURCES, PER_SOURCE = 16, 4
+N_SOURCES, PER_SOURCE = 14, 4
 N = N_SOURCES * PER_SOURCE
 
 
+@cache
 def texture(seed: int, noise: float = 0.0) -> NDArray[np.uint8]:
-    """A smooth moving pattern, uint8 [4, 32, 40]; each seed has its own directions and motion."""
+    """A smooth moving pattern, uint8 [8, 32, 40]; each seed has its own directions and motion."""
     rng = np.random.default_rng(seed)
-    t, y, x = np.meshgrid(np.arange(4), np.arange(32), np.arange(40), indexing="ij")
+    t, y, x = np.meshgrid(np.arange(8), np.arange(32), np.arange(40), indexing="ij")
     waves = np.zeros(t.shape)
-    for _ in range(8):
+    for _ in range(24):
         rates = rng.normal(0, (0.4, 0.35, 0.35))
-        waves += rng.uniform(5, 20) * np.sin(t * rates[0] + y * rates[1] + x * rates[2])
+        waves += rng.uniform(2, 12) * np.sin(t * rates[0] + y * rates[1] + x * rates[2])
     waves += rng.normal(0, noise, waves.shape)
     return np.clip(128 + waves, 0, 255).astype(np.uint8)
 
 
+@cache
+def own_moments(seed: int, noise: float) -> NDArray[np.float32]:
+    return moments_of(texture(seed, noise))
+
+
 def trial_clips(is_kept: NDArray[np.bool_], noise: float = 0.0) -> TrialClips:
     """Clips of which the rejected ones are noisy."""
-    moments = [moments_of(texture(n, 0.0 if kept else noise)) for n, kept in enumerate(is_kept)]
+    moments = [own_moments(n, 0.0 if kept else noise) for n, kept in enumerate(is_kept)]
     return TrialClips(
-        moments_N2DD=np.stack(moments),
+        moments_NDD=np.stack(moments),
         is_kept=is_kept,
         sources=np.arange(N) // PER_SOURCE,
     )
@@ -51,19 +59,17 @@ def test_transform_is_orthonormal_but_for_its_weights() -> None:
     assert np.allclose(rows.sum(axis=1), 0, atol=1e-4)
 
 
-def test_fidelity_is_the_error_of_reconstructed_patches() -> None:
+def test_losses_are_those_of_reconstructed_patches() -> None:
     """Pins the closed form to what a tokenizer does patch by patch."""
-    luma = texture(3)
-    moments = moments_of(luma)
-    basis = train(moments[0])
-    blocks = luma.reshape(1, 4, 4, 8, 5, 8).transpose(0, 2, 4, 1, 3, 5).reshape(-1, 256)
+    luma = texture(3, noise=5.0)
+    basis = train(moments_of(texture(4, noise=5.0)))
+    blocks = luma.reshape(2, 4, 4, 8, 5, 8).transpose(0, 2, 4, 1, 3, 5).reshape(-1, 256)
     x = blocks @ patch_tokenizer._transform().T
-    errors = []
-    for n in LATENTS:
-        rest = x - x @ basis[:, :n] @ basis[:, :n].T
-        in_bands = np.square(rest / patch_tokenizer._weights()).mean(0) @ patch_tokenizer._bands()
-        errors.append(-10 * np.log10(in_bands + patch_tokenizer.FLOOR).mean())
-    assert fidelity_db(basis, moments[None, 1])[0] == pytest.approx(np.mean(errors), abs=0.05)
+    x /= np.sqrt(np.square(x).mean(axis=1, keepdims=True) + patch_tokenizer.LEAST_CONTRAST**2)
+    lost = [np.square(x - x @ basis[:, :n] @ basis[:, :n].T).sum() for n in LATENTS]
+    expected = np.array(lost) / np.square(x).sum()
+    assert losses(basis, moments_of(luma)) == pytest.approx(expected, rel=1e-3)
+    assert gain_db(expected, 10 * expected) == pytest.approx(10)
 
 
 def test_rule_against_noise_helps_and_more_noise_more() -> None:
@@ -76,21 +82,11 @@ def test_rule_against_noise_helps_and_more_noise_more() -> None:
     assert 0 < gains[0] < gains[1]
 
 
-def test_rule_that_keeps_the_noise_harms_what_is_rejected() -> None:
-    trial = run_trial(trial_clips(random_half(0), 40.0), n_controls=12)
-    swapped = trial_clips(random_half(0), 40.0)
-    swapped = TrialClips(
-        moments_N2DD=swapped.moments_N2DD, is_kept=~swapped.is_kept, sources=swapped.sources
-    )
-    other = run_trial(swapped, n_controls=12)
-    assert other.on_rejected.high_db < 0 < trial.on_kept.low_db
-
-
 def test_random_rules_have_no_effect_and_results_repeat() -> None:
-    trials = [run_trial(trial_clips(random_half(1)), seed=s, n_controls=12) for s in (0, 0, 1)]
-    assert [one.on_kept.verdict() for one in trials] == [Verdict.NO_EFFECT] * 3
-    assert trials[0].on_kept == trials[1].on_kept
-    assert trials[0].on_kept != trials[2].on_kept
+    first, again = (run_trial(trial_clips(random_half(2)), n_controls=12) for _ in range(2))
+    assert first.on_kept.verdict() not in (Verdict.HELPS, Verdict.HARMS)
+    assert first.on_kept == again.on_kept
+    assert first.controls_db.tolist() == again.controls_db.tolist()
 
 
 def test_time_limit_leaves_out_controls_but_for_the_least() -> None:
@@ -99,9 +95,9 @@ def test_time_limit_leaves_out_controls_but_for_the_least() -> None:
 
 
 def test_null_rules_keep_as_many_clips_and_whole_sources() -> None:
-    whole = np.repeat(np.arange(N_SOURCES) < 8, PER_SOURCE)
+    whole = np.repeat(np.arange(N_SOURCES) < 7, PER_SOURCE)
     clips = TrialClips(
-        moments_N2DD=np.zeros((N, 0)), is_kept=whole, sources=np.arange(N) // PER_SOURCE
+        moments_NDD=np.zeros((N, 0)), is_kept=whole, sources=np.arange(N) // PER_SOURCE
     )
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -111,10 +107,20 @@ def test_null_rules_keep_as_many_clips_and_whole_sources() -> None:
         assert n_divided <= 2
 
 
+def test_a_rule_of_the_same_form_in_each_source_is_not_its_own_control() -> None:
+    first = np.arange(N) % PER_SOURCE == 0
+    clips = TrialClips(
+        moments_NDD=np.zeros((N, 0)), is_kept=first, sources=np.arange(N) // PER_SOURCE
+    )
+    rng = np.random.default_rng(0)
+    shared = [float((null_rule(clips, rng) & first).sum() / first.sum()) for _ in range(50)]
+    assert max(shared) < 0.9
+
+
 def test_sources_that_cannot_be_divided_are_refused() -> None:
     is_kept = np.arange(N) >= PER_SOURCE
     clips = TrialClips(
-        moments_N2DD=np.zeros((N, 2, 255, 255), np.float32),
+        moments_NDD=np.zeros((N, 255, 255), np.float32),
         is_kept=is_kept,
         sources=np.arange(N) // PER_SOURCE,
     )
