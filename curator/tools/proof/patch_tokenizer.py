@@ -80,12 +80,12 @@ def _weights() -> Floats:
 @cache
 def _transform() -> Floats:
     """Returns the weighted DCT without the mean, float32 [D, pixels of a patch]."""
-    time, side = _dct(PATCH_FRAMES), _dct(PATCH_PX)
+    time, side = dct_rows(PATCH_FRAMES), dct_rows(PATCH_PX)
     whole = np.kron(time, np.kron(side, side))[1:]
     return np.asarray(whole * _weights()[:, None], np.float32)
 
 
-def _dct(n: int) -> NDArray[np.float64]:
+def dct_rows(n: int) -> NDArray[np.float64]:
     """Returns the orthonormal DCT-II, float64 [n, n], a frequency a row."""
     at = np.arange(n)
     rows = np.cos(np.pi * np.outer(at, at + 0.5) / n) * np.sqrt(2 / n)

@@ -4,11 +4,12 @@ Sources are split into three parts, several times. Tokenizers learn from clips o
 clips of the third part evaluate them, so no recording is on both sides. All training sets of a rule
 have the same number of clips.
 
-*Null controls* are random rules: the rule's own decisions, laid over the clips with the sources in
-another order, and shuffled within each source. So a control keeps as many clips as the rule, and where the rule keeps or rejects
-whole recordings, the control does so, too. Controls repeat everything: sets, training, evaluation.
-The effect is the gain of the rule minus the mean gain of the controls. The interval is that of one
-more control around it, by Student's t: it covers the draw of clips, recordings and parts.
+*Null controls* are random rules: the decisions of the rule, shuffled within each source, and laid
+over the clips with the sources in another order. So a control keeps as many clips, and where
+the rule keeps or rejects whole recordings, the control does so, too. Controls repeat everything:
+sets, training, evaluation. The effect is the gain of the rule minus the mean gain of the controls.
+The interval is that of one more control around it, by Student's t: it covers the draw of clips,
+recordings and parts.
 
 Shape letters: N clips, D coefficients of a patch, S parts of sources (splits), C null controls.
 """

@@ -31,8 +31,9 @@ WINDOW_FRAMES = 16
 """Consecutive frames of a window; a shorter clip gives fewer."""
 WIDTH_PX, HEIGHT_PX = 384, 256
 """Largest part of the picture that is used, at a random place."""
-GRID_PX = 16
-"""Side of the blocks of most codecs. Blocks that begin where patches begin show most."""
+GRID_PX, _SHIFT_PX = 16, 3
+"""Side of the blocks of most codecs, and where patches begin in them: the edges of blocks are then
+within patches, at the same place in all of them. Source: benchmarks/results/prove.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,19 +137,15 @@ def _parts(decoded: Iterator[av.VideoFrame], unit: SourceWindow) -> Iterator[NDA
 def _part(luma_HW: NDArray[np.uint8], unit: SourceWindow) -> NDArray[np.uint8]:  # noqa: N803
     left, top, width, height = unit.crop or (0, 0, luma_HW.shape[1], luma_HW.shape[0])
     inside = luma_HW[top : top + height, left : left + width]
-    (y, x) = (
-        _place(side, most, lot, offset)
-        for side, most, lot, offset in zip(
-            inside.shape, (HEIGHT_PX, WIDTH_PX), unit.lot, (top, left), strict=True
-        )
-    )
-    if min(inside.shape) < PATCH_PX:
-        why = f"{unit.uri} has {inside.shape[1]}x{inside.shape[0]} pixels; expected 8x8 or more"
+    places = zip(inside.shape, (HEIGHT_PX, WIDTH_PX), unit.lot, (top, left), strict=True)
+    y, x = (_begin(lot, side - most, edge) for side, most, lot, edge in places)
+    if min(inside.shape) < GRID_PX + PATCH_PX:
+        why = f"{unit.uri} has {inside.shape[1]}x{inside.shape[0]} pixels; expected 24x24 or more"
         raise SourceError(ErrorCode.NO_FRAMES, why)
     return np.ascontiguousarray(inside[y : y + HEIGHT_PX, x : x + WIDTH_PX])
 
 
-def _place(side: int, most: int, lot: float, offset: int) -> int:
-    """Returns where the part begins: on the grid of the codec's blocks, as patches begin there."""
-    begin = int(lot * max(0, side - most))
-    return max(begin - (begin + offset) % GRID_PX, -offset % GRID_PX if side > most else 0)
+def _begin(lot: float, room: int, edge: int) -> int:
+    """Returns a random place that is `_SHIFT_PX` behind a block of the codec; `edge` is cut off."""
+    begin = int(lot * max(0, room - GRID_PX))
+    return begin + (_SHIFT_PX - begin - edge) % GRID_PX
