@@ -48,6 +48,7 @@ LAYERS = (
         "tools.doctor",
         "tools.footage",
         "tools.planning",
+        "tools.proof",
         "tools.retrieval",
         "tools.review",
     ),
@@ -164,7 +165,17 @@ def test_stages_are_all_there_are_and_no_base_name_occurs_twice() -> None:
     assert [name for name, n in counts.items() if n > 1] == []
 
 
-READERS = ("export", "planning", "removal", "report", "retrieval", "review", "verify", "view")
+READERS = (
+    "export",
+    "planning",
+    "proof",
+    "removal",
+    "report",
+    "retrieval",
+    "review",
+    "verify",
+    "view",
+)
 MOST_FOLDERS = 16
 """Folders of the package. The number may only fall."""
 

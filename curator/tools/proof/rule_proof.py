@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.fingerprints import fingerprint
@@ -96,7 +97,7 @@ def _trial_clips(
     """Decodes windows of clips in a random order; returns them, and how many could not be read."""
     versions = _versions(finished)
     rows, errors = list(ClipRows(ruled.clips, ruled.clips.schema)), list[str]()
-    moments = {}
+    moments: dict[int, NDArray[np.float32]] = {}
     for n_done, at in enumerate(np.random.default_rng([seed, 2]).permutation(len(rows)), start=1):
         if time.monotonic() > ends_s and moments:
             break

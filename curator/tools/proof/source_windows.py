@@ -84,7 +84,6 @@ def source_window(clip: ClipRow, version: str | None, seed: int) -> NDArray[np.u
     lots = [int(fingerprint(seed, clip.clip_id, axis), 16) / 2**64 for axis in range(3)]
     n_later = max(0, clip.n_frames - WINDOW_FRAMES - 1)
     first = clip.start_pts + (clip.end_pts - clip.start_pts) * lots[0] * n_later / clip.n_frames
-    crop = (clip.crop_x, clip.crop_y, clip.crop_width, clip.crop_height)
     try:
         n_bytes, version_now = stat_source(clip.source_uri)
         if version is not None and version != version_now:
@@ -97,7 +96,7 @@ def source_window(clip: ClipRow, version: str | None, seed: int) -> NDArray[np.u
         version=version_now,
         start_pts=int(first),
         end_pts=clip.end_pts,
-        crop=None if None in crop else crop,
+        crop=_crop_of(clip),
         lot=(lots[1], lots[2]),
     )
     result = process_alone(SourceWindowStage, StageConfig(), window)
@@ -105,6 +104,13 @@ def source_window(clip: ClipRow, version: str | None, seed: int) -> NDArray[np.u
         return result.message
     luma: NDArray[np.uint8] = result
     return luma
+
+
+def _crop_of(clip: ClipRow) -> tuple[int, int, int, int] | None:
+    x, y, width, height = clip.crop_x, clip.crop_y, clip.crop_width, clip.crop_height
+    if x is None or y is None or width is None or height is None:
+        return None
+    return x, y, width, height
 
 
 def _decoded(unit: SourceWindow, reader: BinaryIO) -> NDArray[np.uint8]:
