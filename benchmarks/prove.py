@@ -7,7 +7,7 @@ Clips of 2 s are cut of footage whose recordings are known. Three kinds of rules
 - the same half with five severities of damage: the effects should be in the order of severities.
 
 Only `--part tune` was used for choices; `--part final` has other repositories, and is scored once.
-Random and planted rules use the setting of `--quick` for null controls, 20, and all clips. Severities,
+Random and planted rules use the command's splits and 20 null controls, as `--quick`. Severities,
 where no verdict is needed, have one split of the sources into three parts, and 4 null controls.
 
     python benchmarks/prove.py FOOTAGE --part tune

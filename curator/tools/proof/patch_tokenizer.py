@@ -61,7 +61,8 @@ def losses(basis_DK: Floats, moments_DD: Floats) -> NDArray[np.float64]:
     """Returns the share of the energy of patches that a tokenizer of each size loses, float64."""
     kept = np.cumsum(((moments_DD @ basis_DK) * basis_DK).sum(axis=0, dtype=np.float64))
     whole = float(np.trace(moments_DD))
-    return np.maximum(1 - kept[np.array(LATENTS) - 1] / whole, _EXACT)
+    lost: NDArray[np.float64] = np.maximum(1 - kept[np.array(LATENTS) - 1] / whole, _EXACT)
+    return lost
 
 
 def gain_db(better: NDArray[np.float64], worse: NDArray[np.float64]) -> float:
