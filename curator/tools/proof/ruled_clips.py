@@ -74,7 +74,7 @@ def find_rule(finished: Finished, text: str) -> NamedRule:
         if rules[name].severity == "flag":
             raise UsageError(
                 f"the rule {name!r} flags clips and rejects none; give the clips to keep as a "
-                f"condition, such as --rule {rules[name].score or name!r}' < 2'"
+                f"condition, such as --rule '{rules[name].score or name} < 2'"
             )
         if not by_rule[name]:
             raise UsageError(f"the rule {name!r} has no bound, so it rejects nothing; set one")

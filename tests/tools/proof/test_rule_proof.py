@@ -158,3 +158,10 @@ def test_sources_that_are_gone_are_named(tmp_path: Path, curate: Curate) -> None
     text = curate("prove", tmp_path / "out", "--rule", "noise", code=2)
     assert "no window of 47 clips can be decoded" in text
     assert ".mp4' is not there" in text
+
+
+def test_damaged_proof_is_left_out(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.write("proofs/0123456789abcdef.json", b'{"rule": "noise"}')
+    store.write("proofs/fedcba9876543210.json", b"{")
+    assert read_proofs(store) == []
