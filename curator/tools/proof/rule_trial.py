@@ -162,7 +162,8 @@ def run_trial(
     rng = np.random.default_rng([seed, 1])
 
     def gains_of(is_kept: Mask) -> Floats:
-        return np.mean([split.gains(is_kept) for split in splits], axis=0)
+        mean: Floats = np.array([split.gains(is_kept) for split in splits]).mean(axis=0)
+        return mean
 
     gains = [gains_of(clips.is_kept)]
     on_step(1, n_controls + 1)
@@ -237,8 +238,7 @@ class _Split:
     def _mean(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Returns the mean moments of clips, float32 [D, D]."""
         shares = np.bincount(rows, minlength=len(self._moments)).astype(np.float32) / len(rows)
-        mean: NDArray[np.float32] = np.tensordot(shares, self._moments, axes=1)
-        return mean
+        return np.asarray(np.tensordot(shares, self._moments, axes=1), np.float32)
 
 
 def _splits(clips: TrialClips, seed: int) -> list[_Split]:

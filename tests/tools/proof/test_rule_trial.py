@@ -97,7 +97,7 @@ def test_time_limit_leaves_out_controls_but_for_the_least() -> None:
 def test_null_rules_keep_as_many_clips_and_whole_sources() -> None:
     whole = np.repeat(np.arange(N_SOURCES) < 7, PER_SOURCE)
     clips = TrialClips(
-        moments_NDD=np.zeros((N, 0)), is_kept=whole, sources=np.arange(N) // PER_SOURCE
+        moments_NDD=np.zeros((N, 0), np.float32), is_kept=whole, sources=np.arange(N) // PER_SOURCE
     )
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -110,7 +110,7 @@ def test_null_rules_keep_as_many_clips_and_whole_sources() -> None:
 def test_a_rule_of_the_same_form_in_each_source_is_not_its_own_control() -> None:
     first = np.arange(N) % PER_SOURCE == 0
     clips = TrialClips(
-        moments_NDD=np.zeros((N, 0)), is_kept=first, sources=np.arange(N) // PER_SOURCE
+        moments_NDD=np.zeros((N, 0), np.float32), is_kept=first, sources=np.arange(N) // PER_SOURCE
     )
     rng = np.random.default_rng(0)
     shared = [float((null_rule(clips, rng) & first).sum() / first.sum()) for _ in range(50)]
