@@ -61,6 +61,7 @@ RESULTS: dict[str, list[tuple[str, int, str]]] = {
     "scores": [("scores", EXIT_OK, ""), ("scores motion", EXIT_OK, "")],
     "explain": [("explain found", EXIT_OK, "clips"), ("explain found {found}", EXIT_OK, "clip")],
     "tune": [("tune found motion.min=0.1 --html t.html", EXIT_OK, "kept_to_rejected")],
+    "prove": [("prove found --rule nothing_such", EXIT_USAGE, "error")],
     "mark": [
         ("mark out {clip} --keep", EXIT_OK, "marked"), ("mark out --list", EXIT_OK, "marks"),
         ("mark out", EXIT_USAGE, "error"),
