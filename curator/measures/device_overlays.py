@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from curator.measures.drawn_marks import (
-    EDGE,
-    EDGE_OVER_MEAN,
-    EDGE_SIDE,
-    EDGELESS_STD,
-    SHARP_STEP,
-    line_margin,
-)
+from curator.measures.drawn_marks import EDGE, EDGE_OVER_MEAN, EDGE_SIDE
 from curator.measures.look_maps import (
     CODES_PER_OCTAVE,
     FILLED,
@@ -46,14 +39,6 @@ def edges_of(gray_SHW: "Tensor") -> "Tensor":
     cells = _area(gradients, EDGE_SIDE, EDGE_SIDE)
     mean = cells.mean(dim=(2, 3), keepdim=True)
     return (cells > torch.clamp(EDGE_OVER_MEAN * mean, min=EDGE)).to(torch.uint8)
-
-
-def lines_of(gray_SHW: "Tensor") -> "Tensor":
-    """Returns the straightest lines of pictures, float32 [S, 4]; see `straight_lines`."""
-    import torch
-
-    both = [_straightest(plane_SHW) for plane_SHW in (gray_SHW, gray_SHW.transpose(1, 2))]
-    return torch.stack([value for pair in both for value in pair], dim=1)
 
 
 def standing_of(before_SHW: "Tensor", after_SHW: "Tensor") -> "Tensor":
@@ -94,37 +79,6 @@ def moved_of(before_SHW: "Tensor", after_SHW: "Tensor") -> "Tensor":
     return codes.clamp(0, 15).to(torch.uint8)
 
 
-def _straightest(gray_SHW: "Tensor") -> "tuple[Tensor, Tensor]":
-    import torch
-
-    height, width = gray_SHW.shape[1:]
-    margin = line_margin(width)
-    values = gray_SHW.float()
-    sharp = (values[..., 2:] - values[..., :-2]).abs() > SHARP_STEP
-    cover = sharp.float().mean(dim=1)
-    x = cover[:, margin:-margin].argmax(dim=1, keepdim=True) + margin
-    at_x = cover.gather(1, x)
-    neighbours = x + _neighbour_offsets(x.device)
-    # Some neighbours may be beyond the right end.
-    is_there = neighbours < cover.shape[1]
-    taken = cover.gather(1, neighbours.clamp(max=cover.shape[1] - 1)) * is_there
-    excess = at_x - taken.sum(1, keepdim=True) / is_there.sum(1, keepdim=True)
-    # Sums over columns before x - 2, and from x + 5 on; squares need 64 bits.
-    columns = torch.stack([values.sum(1), (values * values).sum(1)]).double().cumsum(2)
-    left, right = (
-        columns.gather(2, (x - 3).expand(2, -1, -1)),
-        columns.gather(2, (x + 4).expand(2, -1, -1)),
-    )
-    counts = torch.stack([x - 2, width - x - 5]) * height
-    sums = torch.stack([left, columns[..., -1:] - right])
-    means = sums / counts[:, None]
-    spread = (means[:, 1] - means[:, 0] ** 2).clamp_min(0).sqrt().amin(0)
-    is_line = spread >= EDGELESS_STD
-    strength = torch.minimum(at_x, 2 * excess).clamp_min(0) * is_line
-    place = (x + 1.5 * is_line) / width
-    return place[:, 0].float(), strength[:, 0].float()
-
-
 def _sobel(gray_SHW: "Tensor") -> "Tensor":
     """Returns gradients to the right and downwards, in levels per px, float32 [S, 2, H, W]."""
     import torch
@@ -140,15 +94,6 @@ def _area(values_XHW: "Tensor", height: int, width: int) -> "Tensor":
     down = scaling_matrix_on(H, height, values_XHW.device)
     across = scaling_matrix_on(W, width, values_XHW.device)
     return down @ values_XHW @ across.t()
-
-
-@constants(4)
-def _neighbour_offsets(device: object) -> "Tensor":
-    """Returns the offsets from a line's column to the columns for comparison."""
-    import torch
-
-    offsets = np.array([*range(-8, -3), *range(4, 9)])
-    return torch.from_numpy(offsets).to(device)  # type: ignore[call-overload,no-any-return]
 
 
 @constants(16)

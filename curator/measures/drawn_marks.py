@@ -1,4 +1,4 @@
-"""Detects logos, and finds the straightest lines of a picture.
+"""Detects logos.
 
 A mark is drawn over the picture if its edges are in the same cells in nearly all overlay samples,
 and if its surroundings move more than its own cells. If the clip stands still, overlay samples of
@@ -15,14 +15,8 @@ from curator.media.opencv import cv2
 
 EDGE_SIDE = 72  # cells of an edge map each way: 8.9 by 5 px in a picture of 640 by 360 px
 EDGE_BYTES = 2 * EDGE_SIDE * EDGE_SIDE // 8
-LINE_COLUMNS = ("x", "x_cover", "y", "y_cover")
-"""Place (a share of the width) and strength (0 to 1) of the straightest vertical line, then of the
-straightest horizontal line."""
-_EDGE_MARGIN = 0.15  # share at each end without lines: bars and tickers have edges there
 EDGE = 2.0  # smallest mean gradient of a cell with an edge, in levels per px; grain has less
 EDGE_OVER_MEAN = 1.25  # and as a multiple of the mean of all cells
-SHARP_STEP = 12  # a pixel is on a line if luma changes by more over two pixels, in levels
-EDGELESS_STD = 6.0  # smallest standard deviation of luma on each side of a line, in levels
 _MIN_LOOKS = 3
 _ENOUGH_LOOKS = 8
 _MORE_LOOKS = 24
@@ -69,38 +63,6 @@ def edge_map(gray_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def edges_of(packed_TB: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Returns unpacked edge maps, bool [T, 2, `EDGE_SIDE`, `EDGE_SIDE`]."""
     return np.unpackbits(packed_TB, axis=1).reshape(-1, 2, EDGE_SIDE, EDGE_SIDE).astype(bool)
-
-
-def straight_lines(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Returns the straightest vertical and horizontal line, float32 [4]: `LINE_COLUMNS`."""
-    return np.array(
-        [*_straightest(gray_HW), *_straightest(np.ascontiguousarray(gray_HW.T))], np.float32
-    )
-
-
-def line_margin(width: int) -> int:
-    """Returns the number of columns at each end that are not searched for lines."""
-    return max(8, round(_EDGE_MARGIN * width))
-
-
-def _straightest(gray_HW: NDArray[np.uint8]) -> tuple[float, float]:
-    height, width = gray_HW.shape
-    margin = line_margin(width)
-    if width < 3 * margin or height < 16:
-        return 0.0, 0.0
-    sharp = cv2.threshold(
-        cv2.absdiff(gray_HW[:, 2:], gray_HW[:, :-2]), SHARP_STEP, 1, cv2.THRESH_BINARY
-    )[1]
-    cover = cv2.reduce(sharp, 0, cv2.REDUCE_AVG, dtype=cv2.CV_64F)[0]
-    inner = cover[margin:-margin]
-    x = int(inner.argmax()) + margin
-    # A line has more edges than its neighbours; in texture, all columns have edges.
-    beside = np.concatenate([cover[max(0, x - 8) : max(0, x - 3)], cover[x + 4 : x + 9]])
-    excess = float(cover[x] - beside.mean())
-    sides = (gray_HW[:, : x - 2], gray_HW[:, x + 5 :])
-    if min(float(cv2.meanStdDev(side)[1][0, 0]) for side in sides) < EDGELESS_STD:
-        return x / width, 0.0
-    return (x + 1.5) / width, max(0.0, min(float(cover[x]), 2 * excess))
 
 
 def _logo_area(clip: ClipView) -> float | None:

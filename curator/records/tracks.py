@@ -182,7 +182,7 @@ _ROWS_OF_FRAMES = {
     "sample_frame": ("sample_pair_frame",),
     "clip_frame": ("clip_embedding",),
     "scene_frame": ("scene_vector",),
-    "look_frame": ("look_next_frame", "look_edges", "look_lines", "look_standing", "look_moved"),
+    "look_frame": ("look_next_frame", "look_edges", "look_boxes", "look_standing", "look_moved"),
     "text_frame": ("text_line",),
 }
 """Array of frame numbers -> arrays of `Track` with a row for each of these frames."""
@@ -222,8 +222,8 @@ class Track(SourceFrames):
     """[T], index of the next sample's frame, for comparison; -1 without a next sample."""
     look_edges: NDArray[np.uint8] = _empty(np.uint8, 2)
     """[T, `EDGE_BYTES`], packed map of strong edges."""
-    look_lines: NDArray[np.float32] = _empty(np.float32, 2)
-    """[T, 4], the columns `LINE_COLUMNS`."""
+    look_boxes: NDArray[np.uint8] = _empty(np.uint8, 2)
+    """[T, `BOXES_BYTES`], boxes of saturated lines; zero after the last box."""
     look_standing: NDArray[np.uint8] = _empty(np.uint8, 2)
     """[T, `LINE_BYTES`], packed map of straight lines that keep their place until the next sample;
     zero without a next sample."""

@@ -1,4 +1,4 @@
-"""Maps of looks on a device are the host's to the bit, and lines to the fifth digit.
+"""Maps of looks on a device are the host's to the bit.
 
 Where a side is odd, pictures are halved with another rounding: a code of what moved may be one
 step off.
@@ -12,8 +12,8 @@ import torch
 from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.measures.device_overlays import LEAST_PX, edges_of, lines_of, moved_of, standing_of
-from curator.measures.drawn_marks import edge_map, straight_lines
+from curator.measures.device_overlays import LEAST_PX, edges_of, moved_of, standing_of
+from curator.measures.drawn_marks import edge_map
 from curator.measures.look_maps import moved_map, packed_codes, standing_lines
 from curator.media.opencv import cv2
 
@@ -36,16 +36,14 @@ def pictures(width: int, height: int) -> NDArray[np.uint8]:
 def test_maps_are_the_hosts(width: int, height: int) -> None:
     gray = pictures(width, height)
     device = torch.from_numpy(gray)
-    edges, lines = edges_of(device).numpy(), lines_of(device).numpy()
+    edges = edges_of(device).numpy()
     standing = standing_of(device[:-1], device[1:]).numpy()
     moved = moved_of(device[:-1], device[1:]).numpy()
     assert edges.any()
     assert standing.any()
     assert moved.any()
-    assert (lines[:, 1] > 0.5).any()
     for number, one in enumerate(gray):
         assert np.array_equal(np.packbits(edges[number]), edge_map(one))
-        assert lines[number] == pytest.approx(straight_lines(one), abs=1e-5)
     for number, (before, after) in enumerate(pairwise(gray)):
         assert np.array_equal(np.packbits(standing[number]), standing_lines(before, after))
         packed = packed_codes(moved[number]), moved_map(before, after)
@@ -59,4 +57,3 @@ def test_a_flat_picture_shows_nothing() -> None:
     assert not edges_of(flat).any()
     assert not standing_of(flat, flat).any()
     assert not moved_of(flat, flat).any()
-    assert lines_of(flat)[0].numpy() == pytest.approx(straight_lines(flat[0].numpy()))

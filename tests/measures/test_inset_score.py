@@ -63,7 +63,7 @@ def track_of(frame_at: Callable[[int], Gray], n_looks: int = N_LOOKS) -> Track:
         look_frame=frames,
         look_next_frame=frames + 15,
         look_edges=none.look_edges[:1].repeat(n_looks, 0),
-        look_lines=none.look_lines[:1].repeat(n_looks, 0),
+        look_boxes=none.look_boxes[:1].repeat(n_looks, 0),
         look_standing=np.stack([standing_lines(*pair) for pair in pairs]),
         look_moved=np.stack([moved_map(*pair) for pair in pairs]),
     )

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from curator.errors import DeviceMemoryError
 from curator.measures.borders import EVERY, Box, Sides, borders_of, find_borders, inside
 from curator.measures.device_overlays import LEAST_PX as LEAST_LOOK_PX
-from curator.measures.device_overlays import edges_of, lines_of, moved_of, standing_of
+from curator.measures.device_overlays import edges_of, moved_of, standing_of
 from curator.measures.distortion import DISTORTION
-from curator.measures.drawn_marks import edge_map, straight_lines
+from curator.measures.drawn_boxes import drawn_boxes
+from curator.measures.drawn_marks import edge_map
 from curator.measures.look_maps import moved_map, packed_codes, standing_lines
 from curator.measures.measure_contract import Full
 from curator.measures.sample_signals import MIN_PX
@@ -82,14 +83,13 @@ class DeviceView:
     # Other fields are for samples only.
     small: _Pixels = field(default_factory=_none)  # RGB of 320 px
     gray: _Pixels = field(default_factory=_none)  # luma of 640 px
-    picture: _Pixels = field(default_factory=_none)  # RGB of 640 px, if CLIP or a measure needs it
+    picture: _Pixels = field(default_factory=_none)  # RGB of 640 px, for a look, CLIP or a measure
     # Picture of full size, or its luma in full range, if a user's measure needs it. With pairs, the
     # frame after a sample has these too.
     full_rgb: _Pixels | None = None
     full_luma: _Pixels | None = None
     text_map: NDArray[Any] | None = None  # probabilities of text, for a look
     edges: _Pixels | None = None  # cells with edges, for a look
-    lines: NDArray[Any] = field(default_factory=_none)  # straight lines, for a look
     standing: _Pixels | None = None  # lines that did not move since the look before
     moved: _Pixels = field(default_factory=_none)  # codes of the motion since the look before
     described: NDArray[np.float32] | None = None  # the perceptual descriptor
@@ -108,11 +108,10 @@ class DeviceView:
         """The perceptual descriptor."""
         return describe(self.small) if self.described is None else self.described
 
-    def look_maps(self) -> tuple[_Pixels, NDArray[np.float32]]:
-        """Edges and straight lines of the larger picture."""
-        if self.edges is None:
-            return edge_map(self.gray), straight_lines(self.gray)
-        return np.packbits(self.edges), self.lines
+    def look_maps(self) -> tuple[_Pixels, _Pixels]:
+        """Edges and drawn boxes of the larger picture."""
+        edges = edge_map(self.gray) if self.edges is None else np.packbits(self.edges)
+        return edges, drawn_boxes(self.picture)
 
     def maps_since(self, before_HW: _Pixels) -> tuple[_Pixels, _Pixels]:
         """Returns the lines that did not move, and the motion, since a look with this luma."""
@@ -331,14 +330,17 @@ class DeviceSampler:
             begun.tensors["exposure"] = exposure
         looks = [at for at, row in enumerate(samples) if is_look[row]]
         look_rows = [samples[at] for at in looks]
+        if self._with_pictures:
+            begun.copies("picture", samples, picture)
+        elif looks and "overlays" in self._families:
+            begun.copies("picture", look_rows, _rows(picture, looks))
         if looks and self._maps_text is not None:
             begun.copies("text_map", look_rows, self._maps_text(_rows(picture, looks)))
         if "overlays" not in self._families or min(gray.shape[1:]) < LEAST_LOOK_PX:
             return
         if looks:
-            edges, lines = self._graphs(_look_of, _rows(gray, looks))
+            (edges,) = self._graphs(_look_of, _rows(gray, looks))
             begun.copies("edges", look_rows, edges)
-            begun.copies("lines", look_rows, lines)
         before, after = [], []
         for at, gray_HW in enumerate(gray):
             if self._looked is not None:
@@ -449,8 +451,8 @@ def _sample_of(
     return rgb, gray, exposure_signals_of(gray)
 
 
-def _look_of(gray_SHW: "Tensor") -> "tuple[Tensor, Tensor]":
-    return edges_of(gray_SHW), lines_of(gray_SHW)
+def _look_of(gray_SHW: "Tensor") -> "tuple[Tensor]":
+    return (edges_of(gray_SHW),)
 
 
 def _change_of(before_SHW: "Tensor", after_SHW: "Tensor") -> "tuple[Tensor, Tensor]":

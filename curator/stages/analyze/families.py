@@ -83,8 +83,8 @@ BUILT_IN = (
     ),
     TrackFamily("motion", 1, SIGNALS_OF["motion"], (*_GRID, "flow")),
     TrackFamily(
-        "overlays", 1,
-        ("look_frame", "look_next_frame", "look_edges", "look_lines", "look_standing",
+        "overlays", 2,
+        ("look_frame", "look_next_frame", "look_edges", "look_boxes", "look_standing",
          "look_moved"),
         ("samples_per_s", "text_every_s"),
     ),

@@ -10,7 +10,8 @@ from av.video.frame import PictureType, VideoFrame
 from numpy.typing import NDArray
 
 from curator.measures.borders import find_borders, inside
-from curator.measures.drawn_marks import edge_map, straight_lines
+from curator.measures.drawn_boxes import drawn_boxes
+from curator.measures.drawn_marks import edge_map
 from curator.measures.look_maps import moved_map, standing_lines
 from curator.measures.measure_contract import Full
 from curator.measures.quantizer import quantizer_signals
@@ -117,9 +118,9 @@ class HostView:
         """Returns the perceptual descriptor."""
         return describe(self.small)
 
-    def look_maps(self) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-        """Returns edges and straight lines of the larger picture."""
-        return edge_map(self.gray), straight_lines(self.gray)
+    def look_maps(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Returns edges and drawn boxes of the larger picture."""
+        return edge_map(self.gray), drawn_boxes(self.picture)
 
     def maps_since(self, before_HW: Picture) -> tuple[Picture, Picture]:
         """Compares this frame with an earlier sample, whose luma is `before_HW`.

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS
+from curator.measures.drawn_boxes import BOXES_BYTES
+from curator.measures.drawn_marks import EDGE_BYTES
 from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
 from curator.measures.overlay_text import TEXT_COLUMNS, may_have_text, place_values, slides
 from curator.models.text_detector import BOX_COLUMNS, TextDetector, lines_of
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
     View: TypeAlias = HostView | DeviceView
 
-_MAPS: dict[str, tuple[int, type[np.generic]]] = {
-    "edges": (EDGE_BYTES, np.uint8),
-    "lines": (len(LINE_COLUMNS), np.float32),
-    "standing": (LINE_BYTES, np.uint8),
-    "moved": (MOVED_BYTES, np.uint8),
+_MAPS = {
+    "edges": EDGE_BYTES,
+    "boxes": BOXES_BYTES,
+    "standing": LINE_BYTES,
+    "moved": MOVED_BYTES,
 }
-"""Size and type of each map of a look; a missing map is stored as zeros."""
+"""Size of each map of a look, in bytes; a missing map is stored as zeros."""
 
 
 @dataclass(slots=True)
@@ -42,7 +43,8 @@ class OverlaySamples:
     """The looks of one source or segment, and the marks that they found.
 
     Each block of `every` steps of the sampling grid has one look. With `with_overlays`, looks have
-    maps for logos and divided screens. With a detector, looks have lines of text.
+    maps for logos, drawn boxes and
+    divided screens. With a detector, looks have lines of text.
     """
 
     def __init__(self, *, every: int, with_overlays: bool, detector: TextDetector | None) -> None:
@@ -72,7 +74,7 @@ class OverlaySamples:
             boxes = self._boxes(view)
             maps: dict[str, NDArray[Any]] = {}
             if self._with_overlays:
-                maps["edges"], maps["lines"] = view.look_maps()
+                maps["edges"], maps["boxes"] = view.look_maps()
             places = np.full((len(boxes), 3), np.nan, np.float32)
             self._looks.append(_OverlaySample(index, view.gray, boxes, places, maps))
         self.cpu_s += time.thread_time() - begun_s
@@ -106,8 +108,8 @@ class OverlaySamples:
         if self._with_overlays:
             following = np.array([look.next_index for look in looks], np.int32)
             columns |= {"look_frame": frames, "look_next_frame": following}
-            for name, (size, kind) in _MAPS.items():
-                rows = np.zeros((len(looks), size), kind)
+            for name, size in _MAPS.items():
+                rows = np.zeros((len(looks), size), np.uint8)
                 for row, look in zip(rows, looks, strict=True):
                     row[:] = look.maps.get(name, 0)
                 columns[f"look_{name}"] = rows

@@ -39,7 +39,7 @@ _SIGNAL = "signals."
 _PLACED = {
     "sample_frame": ("sample_pair_frame",),
     "thumbnail_frame": (),
-    "look_frame": ("look_next_frame", "look_edges", "look_lines", "look_standing", "look_moved"),
+    "look_frame": ("look_next_frame", "look_edges", "look_boxes", "look_standing", "look_moved"),
     "text_frame": ("text_line",),
     "clip_frame": ("clip_embedding",),
     "scene_frame": ("scene_vector",),
