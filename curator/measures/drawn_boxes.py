@@ -208,3 +208,36 @@ def _is_known(found: list[tuple[int, ...]], box: Rectangle) -> bool:
 def boxes_of(packed_TB: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Returns the boxes of overlay samples, uint8 [T, `MAX_BOXES`, `BOX_VALUES`]."""
     return packed_TB.reshape(-1, MAX_BOXES, BOX_VALUES)
+
+
+def _drawn_boxes(clip: ClipView) -> float | None:
+    looks = np.flatnonzero(clip.holds(clip.track.look_frame))
+    if len(looks) < _MIN_LOOKS:
+        return None
+    boxes_TNV = boxes_of(clip.track.look_boxes[looks]).astype(int)
+    exists_TN = boxes_TNV.any(2)
+    moves_TN = exists_TN & ~_stays(boxes_TNV[..., :4], exists_TN)
+    return float(moves_TN.any(1).mean())
+
+
+def _stays(places_TN4: NDArray[np.int_], exists_TN: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Returns boxes that a neighbouring overlay sample has in the same place, bool [T, N]."""
+    apart = np.abs(places_TN4[:-1, :, None] - places_TN4[1:, None]).max(3)
+    same = (apart <= _SAME_PLACE) & exists_TN[:-1, :, None] & exists_TN[1:, None]
+    stays = np.zeros_like(exists_TN)
+    stays[:-1] |= same.any(2)
+    stays[1:] |= same.any(1)
+    return stays
+
+
+SCORES = {
+    "drawn_boxes": ScoreSpec(
+        unit="0 to 1",
+        range="0 without to 1 throughout; null with fewer than 2 overlay samples",
+        meaning="share of overlay samples with boxes that were drawn around things, as detectors "
+        "draw them: upright rectangles of thin saturated lines that do not keep their place",
+        outside="drawn_boxes",
+        of=_drawn_boxes,
+        media=OF_TIME,
+    )
+}

@@ -24,6 +24,7 @@ from curator.measures import (
     clip_semantics,
     consistency,
     distortion,
+    drawn_boxes,
     drawn_marks,
     exposure,
     inset,
@@ -35,6 +36,7 @@ from curator.measures import (
     split_screen,
     stream,
     strips,
+    title_card,
 )
 from curator.measures.clip_view import AGGREGATES, ClipView, How, aggregate
 from curator.measures.measure_contract import Full, Measure, ScoreSpec, Signal
@@ -52,7 +54,7 @@ _OWN = {
     "exposure": (exposure,),
     "quality": (distortion, picture_quality, noise, strips, quantizer, borders),
     "motion": (motion, camera),
-    "overlays": (overlay_text, drawn_marks, split_screen, inset),
+    "overlays": (overlay_text, title_card, drawn_marks, drawn_boxes, split_screen, inset),
     "consistency": (consistency, boundaries),
     "CLIP": (clip_semantics,),
 }
