@@ -662,7 +662,7 @@ def cases(folder: Path, media: Path, part: Part, seed: int) -> Iterator[Case]:
         others = [other for other in single if other.name[:3] != one.name[:3]]
         for _ in range(1):
             other = rng.choice(others).frames
-            yield Case(kind="inset", of=one.name, truth={**truth, "inset": True, "split": None},
+            yield Case(kind="inset", of=one.name, truth={**truth, "inset": True, "split": None, "card": None},
                        frames=list(with_inset(frames, other, placed(rng, frames[0].shape)))
                        )  # fmt: skip
         for change in rng.sample(sorted(CHANGES), 2 if blind else 1):
@@ -672,11 +672,11 @@ def cases(folder: Path, media: Path, part: Part, seed: int) -> Iterator[Case]:
             parts = [one.frames, *(other.frames for other in rng.sample(others, len(boxes) - 1))]
             shown = joined(parts, boxes, rng.choice((0, 0, 2, 4, 8)), rng.choice((0, 0, 255, 128)))
             yield Case(kind=layout, of=one.name, frames=shown,
-                       truth={"split": True, "inset": None, "card": truth["card"], "boxes": False}
+                       truth={"split": True, "inset": None, "card": None, "boxes": False}
                        )  # fmt: skip
         for width in (rng.choice((640, 640, 1280)),):
             yield Case(kind=f"boxes at {width} px", of=one.name,
                        frames=detections(enlarged(one.frames, width), rng),
-                       truth={**truth, "boxes": True, "inset": None})  # fmt: skip
+                       truth={**truth, "boxes": True, "inset": None, "card": None})  # fmt: skip
     yield from scenes(part, rng, 1)
     yield from cards(part, single, rng, 6)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from still_network import StillNetwork as StillNetwork
 
-from curator.measures.drawn_boxes import BOXES_BYTES
+from curator.measures.drawn_boxes import ALL_VALUES
 from curator.measures.drawn_marks import EDGE_BYTES
 from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
 from curator.measures.measure_contract import Measure
@@ -97,7 +97,7 @@ def made_track(n_frames: int = 300, **changes: object) -> Track:
         "look_frame": samples[::2],
         "look_next_frame": np.append(samples[1::2], np.int32(-1))[: len(samples[::2])],
         "look_edges": np.zeros((len(samples[::2]), EDGE_BYTES), np.uint8),
-        "look_boxes": np.zeros((len(samples[::2]), BOXES_BYTES), np.uint8),
+        "look_boxes": np.zeros((len(samples[::2]), ALL_VALUES), np.uint16),
         "look_standing": np.zeros((len(samples[::2]), LINE_BYTES), np.uint8),
         "look_moved": np.zeros((len(samples[::2]), MOVED_BYTES), np.uint8), "has_text": False,
         "text_frame": np.zeros(0, np.int32),

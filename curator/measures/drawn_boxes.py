@@ -17,9 +17,10 @@ from curator.measures.measure_contract import OF_TIME, ScoreSpec
 from curator.media.opencv import cv2
 
 MAX_BOXES = 8
-BOX_VALUES = 6  # x0, y0, x1, y1 as shares of 255, then Cr and Cb of the line
-BOXES_BYTES = MAX_BOXES * BOX_VALUES
-_BESIDE_PX = 5  # distance from a line to the pixels that it must differ from
+BOX_VALUES = 6
+"""x0, y0, x1, y1 as shares of 65535, then Cr and Cb of the lines."""
+ALL_VALUES = MAX_BOXES * BOX_VALUES
+_BESIDE_PX = 4  # distance from a line to the pixels that it must differ from
 _FROM_GREY = 8  # smallest difference of chroma from grey of the sides of a line, in levels
 _RIDGE = 14  # smallest excess of a line's chroma over both sides and over `_FROM_GREY`
 _PIECE_PX = 8  # length of a piece of a line
@@ -27,25 +28,30 @@ _FILLED = 0.75  # smallest share of a piece's pixels on the line
 _GAP = 2  # largest gap in a line, in pieces, as another line or a label makes
 _MIN_PIECES = 2
 _CORNER_PX = 5  # largest distance of two sides' ends
-_COVER = 0.7  # smallest share of three sides on their lines
+_COVER = 0.8  # smallest share of three sides on their lines
 _LEAST_COVER = 0.4  # and of the fourth side, which a label may hide
 _SATURATED = 28.0  # smallest distance of the line's chroma from grey, in levels
 _UNIFORM = 10.0  # largest median deviation of chroma along a line, in levels
 _MOST_LINES = 48  # lines of one kind that are paired, the longest first
-_SAME_PLACE = 2  # largest difference of a side that keeps its place, of 255
+_MIN_AREA = 0.005  # smallest box, as a share of the picture; toys and signs have small squares
+_BORDER_PX = 8  # largest distance to the picture's border of a box that continues beyond it
+_NEIGHBOURS = 3  # overlay samples before and after that are compared with a sample
+_SAME_PLACE = 0.003
+"""Largest sum of the motions of a box's four sides if it keeps its place, as shares. Detectors move
+their boxes by a pixel or two even if nothing moves."""
 _MIN_LOOKS = 2
 
 Plane = NDArray[np.uint8]
 Line = tuple[int, int, int]  # place across, begin and end along, in px
-Rectangle = tuple[int, int, int, int]  # x0, y0, x1, y1 in px
+Rectangle = tuple[float, float, float, float]  # x0, y0, x1, y1 in px
 
 
-def drawn_boxes(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Returns the boxes of saturated lines in a picture, the largest first: [`BOXES_BYTES`].
+def drawn_boxes(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    """Returns the boxes of saturated lines in a picture, the largest first: [`ALL_VALUES`].
 
     Rows of `BOX_VALUES`, zeros after the last box. The picture is uint8 RGB [H, W, 3].
     """
-    found: list[tuple[int, ...]] = []
+    found: list[tuple[float, ...]] = []
     height, width = rgb_HWC.shape[:2]
     if min(height, width) > 4 * _BESIDE_PX:
         chroma = cv2.split(cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2YCrCb))[1:]
@@ -55,11 +61,11 @@ def drawn_boxes(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
                     colour = _colour(chroma, box)
                     if colour is not None and not _is_known(found, box):
                         found.append((*box, *colour))
-    rows = np.zeros((MAX_BOXES, BOX_VALUES), np.uint8)
+    rows = np.zeros((MAX_BOXES, BOX_VALUES), np.uint16)
     found.sort(key=lambda box: (box[0] - box[2]) * (box[3] - box[1]))
     for row, box in zip(rows, found, strict=False):
-        shares = np.array(box[:4]) * 255 / [width, height, width, height]
-        row[:] = [*np.rint(shares).astype(int), *box[4:]]
+        shares = np.array(box[:4]) * 65535 / [width, height, width, height]
+        row[:] = [*np.rint(shares.clip(0, 65535)), *box[4:]]
     return rows.ravel()
 
 
@@ -159,54 +165,75 @@ def _checked(flat: Plane, upright: Plane, box: Rectangle) -> Rectangle | None:
 
     The label of a box hides a part of one side, mostly of the top.
     """
-    x0, y0, x1, y1 = box
+    x0, y0, x1, y1 = (int(place) for place in box)
     sides = [
         _side(flat, y0, x0, x1), _side(flat, y1, x0, x1),
         _side(upright.T, x0, y0, y1), _side(upright.T, x1, y0, y1),
     ]  # fmt: skip
-    covers = sorted(cover for cover, _ in sides)
+    height, width = upright.shape[0], flat.shape[1]
+    beyond = y0 < _BORDER_PX, y1 > height - _BORDER_PX, x0 < _BORDER_PX, x1 > width - _BORDER_PX
+    if sum(beyond) > 1 or (x1 - x0) * (y1 - y0) < _MIN_AREA * width * height:
+        return None
+    covers = sorted(1.0 if far else cover for far, (cover, _) in zip(beyond, sides, strict=True))
     if covers[0] < _LEAST_COVER or covers[1] < _COVER:
         return None
-    (_, top), (_, bottom), (_, left), (_, right) = sides
+    left, right = (
+        at if far else place
+        for far, at, (_, place) in zip(beyond[2:], (x0, x1), sides[2:], strict=True)
+    )
+    (top, bottom) = (
+        at if far else place for far, at, (_, place) in zip(beyond, (y0, y1), sides, strict=False)
+    )
     return left, top, right, bottom
 
 
-def _side(ridge: Plane, at: int, begin: int, end: int) -> tuple[float, int]:
+def _side(ridge: Plane, at: int, begin: int, end: int) -> tuple[float, float]:
     """Returns the largest share of a side on a line close to a place, and the line's place."""
     first = max(0, at - _BESIDE_PX - _CORNER_PX)
     part = ridge[first : at - _BESIDE_PX + _CORNER_PX + 1, begin + 2 : end - 1]
     if len(part) < 2 or not part.size:
-        return 0.0, at
+        return 0.0, float(at)
     # A blurred line may be in one of two rows.
     shares = np.maximum(part[:-1], part[1:]).mean(1) / 255
-    best = np.flatnonzero(shares >= shares.max() - 0.02)
-    return float(shares.max()), first + int(best[len(best) // 2]) + _BESIDE_PX
+    # The centre of the line, between pixels, so that what keeps its place is known to do so.
+    rows = part.mean(1)
+    rows[rows < rows.max() / 4] = 0
+    centre = float((rows * np.arange(len(rows))).sum() / max(rows.sum(), 1e-6))
+    return float(shares.max()), first + centre + _BESIDE_PX
 
 
 def _colour(chroma: Sequence[Plane], box: Rectangle) -> tuple[int, int] | None:
     """Returns Cr and Cb of a box's lines; None if they are grey, or differ along the lines."""
-    x0, y0, x1, y1 = box
-    lines = np.s_[y0, x0:x1], np.s_[y1, x0:x1], np.s_[y0:y1, x0], np.s_[y0:y1, x1]
-    middles_22 = np.zeros((4, 2))
+    x0, y0, x1, y1 = (round(place) for place in box)
+    height, width = chroma[0].shape
+    lines = [
+        line
+        for line, place, end in (
+            (np.s_[y0, x0:x1], y0, height), (np.s_[y1, x0:x1], y1, height),
+            (np.s_[y0:y1, x0], x0, width), (np.s_[y0:y1, x1], x1, width),
+        )
+        if _BORDER_PX <= place <= end - _BORDER_PX
+    ]  # fmt: skip
+    middles_L2 = np.zeros((len(lines), 2))
     for number, line in enumerate(lines):
         for index, plane in enumerate(chroma):
             values = plane[line].astype(np.float32)
-            middles_22[number, index] = middle = np.median(values)
+            middles_L2[number, index] = middle = np.median(values)
             if np.median(np.abs(values - middle)) > _UNIFORM:
                 return None
     # A line of an odd width, or at an odd place, loses chroma: its scale differs, not its hue.
-    middle = middles_22.mean(0)
+    middle = middles_L2.mean(0)
     if np.hypot(*(middle - 128)) < _SATURATED:
         return None
     return int(middle[0]), int(middle[1])
 
 
-def _is_known(found: list[tuple[int, ...]], box: Rectangle) -> bool:
+def _is_known(found: list[tuple[float, ...]], box: Rectangle) -> bool:
     return any(max(abs(a - b) for a, b in zip(box, other, strict=False)) <= 8 for other in found)
 
 
-def boxes_of(packed_TB: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Returns the boxes of overlay samples, uint8 [T, `MAX_BOXES`, `BOX_VALUES`]."""
+def boxes_of(packed_TB: NDArray[np.uint16]) -> NDArray[np.uint16]:
+    """Returns the boxes of overlay samples, uint16 [T, `MAX_BOXES`, `BOX_VALUES`]."""
     return packed_TB.reshape(-1, MAX_BOXES, BOX_VALUES)
 
 
@@ -221,12 +248,14 @@ def _drawn_boxes(clip: ClipView) -> float | None:
 
 
 def _stays(places_TN4: NDArray[np.int_], exists_TN: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Returns boxes that a neighbouring overlay sample has in the same place, bool [T, N]."""
-    apart = np.abs(places_TN4[:-1, :, None] - places_TN4[1:, None]).max(3)
-    same = (apart <= _SAME_PLACE) & exists_TN[:-1, :, None] & exists_TN[1:, None]
+    """Returns boxes that an overlay sample close by has in the same place, bool [T, N]."""
     stays = np.zeros_like(exists_TN)
-    stays[:-1] |= same.any(2)
-    stays[1:] |= same.any(1)
+    for step in range(1, min(_NEIGHBOURS, len(places_TN4) - 1) + 1):
+        apart = np.abs(places_TN4[:-step, :, None] - places_TN4[step:, None]).sum(3)
+        same = (apart <= 65535 * _SAME_PLACE) & exists_TN[:-step, :, None]
+        same &= exists_TN[step:, None]
+        stays[:-step] |= same.any(2)
+        stays[step:] |= same.any(1)
     return stays
 
 

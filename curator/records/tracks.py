@@ -222,8 +222,8 @@ class Track(SourceFrames):
     """[T], index of the next sample's frame, for comparison; -1 without a next sample."""
     look_edges: NDArray[np.uint8] = _empty(np.uint8, 2)
     """[T, `EDGE_BYTES`], packed map of strong edges."""
-    look_boxes: NDArray[np.uint8] = _empty(np.uint8, 2)
-    """[T, `BOXES_BYTES`], boxes of saturated lines; zero after the last box."""
+    look_boxes: NDArray[np.uint16] = _empty(np.uint16, 2)
+    """[T, `ALL_VALUES`], boxes of saturated lines; zero after the last box."""
     look_standing: NDArray[np.uint8] = _empty(np.uint8, 2)
     """[T, `LINE_BYTES`], packed map of straight lines that keep their place until the next sample;
     zero without a next sample."""

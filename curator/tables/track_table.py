@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from curator.errors import ErrorCode
-from curator.measures.drawn_boxes import BOXES_BYTES
+from curator.measures.drawn_boxes import ALL_VALUES
 from curator.measures.drawn_marks import EDGE_BYTES
 from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
 from curator.measures.noise import with_noise
@@ -54,7 +54,7 @@ _ARRAYS: dict[str, pa.DataType] = {
 _WIDE: dict[str, tuple[pa.DataType, int]] = {
     "frame_size": (pa.uint16(), 2),
     "look_edges": (pa.uint8(), EDGE_BYTES),
-    "look_boxes": (pa.uint8(), BOXES_BYTES),
+    "look_boxes": (pa.uint16(), ALL_VALUES),
     "look_standing": (pa.uint8(), LINE_BYTES),
     "look_moved": (pa.uint8(), MOVED_BYTES),
     "text_line": (pa.float32(), len(TEXT_COLUMNS)),

@@ -108,7 +108,7 @@ class DeviceView:
         """The perceptual descriptor."""
         return describe(self.small) if self.described is None else self.described
 
-    def look_maps(self) -> tuple[_Pixels, _Pixels]:
+    def look_maps(self) -> tuple[_Pixels, NDArray[np.uint16]]:
         """Edges and drawn boxes of the larger picture."""
         edges = edge_map(self.gray) if self.edges is None else np.packbits(self.edges)
         return edges, drawn_boxes(self.picture)

@@ -118,7 +118,7 @@ class HostView:
         """Returns the perceptual descriptor."""
         return describe(self.small)
 
-    def look_maps(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    def look_maps(self) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
         """Returns edges and drawn boxes of the larger picture."""
         return edge_map(self.gray), drawn_boxes(self.picture)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.drawn_boxes import BOXES_BYTES
+from curator.measures.drawn_boxes import ALL_VALUES
 from curator.measures.drawn_marks import EDGE_BYTES
 from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
 from curator.measures.overlay_text import TEXT_COLUMNS, may_have_text, place_values, slides
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     View: TypeAlias = HostView | DeviceView
 
-_MAPS = {
-    "edges": EDGE_BYTES,
-    "boxes": BOXES_BYTES,
-    "standing": LINE_BYTES,
-    "moved": MOVED_BYTES,
+_MAPS: dict[str, tuple[int, type[np.generic]]] = {
+    "edges": (EDGE_BYTES, np.uint8),
+    "boxes": (ALL_VALUES, np.uint16),
+    "standing": (LINE_BYTES, np.uint8),
+    "moved": (MOVED_BYTES, np.uint8),
 }
-"""Size of each map of a look, in bytes; a missing map is stored as zeros."""
+"""Size and type of each map of a look; a missing map is stored as zeros."""
 
 
 @dataclass(slots=True)
@@ -108,8 +108,8 @@ class OverlaySamples:
         if self._with_overlays:
             following = np.array([look.next_index for look in looks], np.int32)
             columns |= {"look_frame": frames, "look_next_frame": following}
-            for name, size in _MAPS.items():
-                rows = np.zeros((len(looks), size), np.uint8)
+            for name, (size, kind) in _MAPS.items():
+                rows = np.zeros((len(looks), size), kind)
                 for row, look in zip(rows, looks, strict=True):
                     row[:] = look.maps.get(name, 0)
                 columns[f"look_{name}"] = rows

@@ -1,0 +1,92 @@
+"""Detects title cards: text in the middle of the picture, over a background that shows little.
+
+Titles, chapter cards and credits have centred lines and few edges besides. Text of a scene, such as
+a sign or a page, is seldom centred to a few hundredths of the width, and has edges around. Whether
+the text stays, rolls or fades makes no difference.
+
+Shape letters: T overlay samples, B lines of text, E cells of an edge map.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.measures.clip_view import ClipView
+from curator.measures.drawn_marks import EDGE_SIDE, edges_of
+from curator.measures.measure_contract import OF_TIME, ScoreSpec
+
+_CONFIDENCE = 0.72  # smallest confidence of a line that counts
+_CENTRED = 0.025  # largest distance of a row's middle from the picture's middle
+_ROWS = 0.75  # smallest share of the text's area in centred rows
+_LOWEST = 0.72  # rows that begin below are captions, not titles
+_MIN_AREA = 0.004  # smallest share of the picture that the text covers
+_BESIDE = 0.04  # largest share of cells with edges outside of text
+_AROUND = 2  # cells around a line that belong to it
+
+Mask = NDArray[np.bool_]
+Floats = NDArray[np.float32]
+
+
+def card_looks(clip: ClipView) -> tuple[NDArray[np.int32], Mask] | None:
+    """Returns frames of the clip's overlay samples, and which show a card; None if unmeasured."""
+    track = clip.track
+    own = clip.holds(track.look_frame)
+    frames = track.look_frame[own]
+    if not track.has_text or not len(frames):
+        return None
+    edges_TEE = edges_of(track.look_edges[own]).any(1)
+    in_clip = clip.holds(track.text_frame)
+    line_frames, lines = track.text_frame[in_clip], track.text_line[in_clip]
+    shown = [
+        _is_card(lines[line_frames == frame], edges_EE)
+        for frame, edges_EE in zip(frames, edges_TEE, strict=True)
+    ]
+    return frames, np.array(shown, bool)
+
+
+def _is_card(lines: Floats, edges_EE: Mask) -> bool:
+    x0, y0, x1, y1, confidence, area = lines[:, :6].T
+    sure = confidence >= _CONFIDENCE
+    titles = sure & (y0 < _LOWEST)
+    if area[titles].sum() < _MIN_AREA:
+        return False
+    centred = titles & _centred_rows(lines)
+    if area[centred].sum() < _ROWS * area[sure].sum():
+        return False
+    beside = edges_EE.copy()
+    for box in lines:
+        left, top = (np.floor(box[:2] * EDGE_SIDE).astype(int) - _AROUND).clip(0)
+        right, bottom = np.ceil(box[2:4] * EDGE_SIDE).astype(int) + _AROUND
+        beside[top:bottom, left:right] = False
+    return float(beside.mean()) <= _BESIDE
+
+
+def _centred_rows(lines: Floats) -> Mask:
+    """Returns lines in rows around the middle of the width, or in two columns beside it."""
+    x0, y0, x1, y1 = lines[:, :4].T
+    middle, tall = (y0 + y1) / 2, y1 - y0
+    same = np.abs(middle[:, None] - middle[None, :]) < 0.5 * np.minimum(tall[:, None], tall[None, :])
+    begins = np.where(same, x0[None, :], 1).min(1)
+    ends = np.where(same, x1[None, :], 0).max(1)
+    is_centred = np.abs((begins + ends) / 2 - 0.5) <= _CENTRED
+    meets = (same & (np.abs(x1[None, :] - 0.5) <= 2 * _CENTRED)).any(1)
+    meets &= (same & (np.abs(x0[None, :] - 0.5) <= 2 * _CENTRED)).any(1)
+    return np.asarray(is_centred | meets, bool)
+
+
+def _title_card(clip: ClipView) -> float | None:
+    looks = card_looks(clip)
+    return None if looks is None else float(looks[1].mean())
+
+
+SCORES = {
+    "title_card": ScoreSpec(
+        unit="0 to 1",
+        range="0 without to 1 throughout; null with analyze.text off",
+        meaning="share of overlay samples that show a title card: centred lines of text, such as a "
+        "title or credits, and little besides",
+        outside="title_card",
+        of=_title_card,
+        needs="analyze.text",
+        media=OF_TIME,
+    )
+}
