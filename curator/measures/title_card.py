@@ -16,11 +16,14 @@ from curator.measures.measure_contract import OF_TIME, ScoreSpec
 
 _CONFIDENCE = 0.72  # smallest confidence of a line that counts
 _CENTRED = 0.025  # largest distance of a row's middle from the picture's middle
-_ROWS = 0.75  # smallest share of the text's area in centred rows
 _LOWEST = 0.72  # rows that begin below are captions, not titles
-_MIN_AREA = 0.004  # smallest share of the picture that the text covers
-_BESIDE = 0.04  # largest share of cells with edges outside of text
+_PLAIN = 0.04  # largest share of cells with edges outside of text, of a plain background
 _AROUND = 2  # cells around a line that belong to it
+_STAYS = 0.9  # smallest `stay` of a line, and
+_STILL = 0.65  # smallest `around` of a line before a background that stands still
+_ON_PLAIN, _ON_STILL = (0.004, 0.75), (0.02, 0.9)
+"""Smallest share of the picture that the text of a card covers, and smallest share of the text that
+is in centred rows. Before a still background, a sign in front of a tripod looks like small text."""
 
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float32]
@@ -44,20 +47,25 @@ def card_looks(clip: ClipView) -> tuple[NDArray[np.int32], Mask] | None:
 
 
 def _is_card(lines: Floats, edges_EE: Mask) -> bool:
-    x0, y0, x1, y1, confidence, area = lines[:, :6].T
-    sure = confidence >= _CONFIDENCE
-    titles = sure & (y0 < _LOWEST)
-    if area[titles].sum() < _MIN_AREA:
+    if not len(lines):
         return False
-    centred = titles & _centred_rows(lines)
-    if area[centred].sum() < _ROWS * area[sure].sum():
-        return False
+    area = np.where(lines[:, 4] >= _CONFIDENCE, lines[:, 5], 0)
+    centred = area[_centred_rows(lines)].sum() / max(area.sum(), 1e-9)
+    titles = area[lines[:, 1] < _LOWEST].sum()
+    stays, around = lines[:, 6] >= _STAYS, lines[:, 7]
+    is_still = area[stays & ((around >= _STILL) | np.isnan(around))].sum() >= 0.9 * area.sum()
+    if titles >= _ON_PLAIN[0] and centred >= _ON_PLAIN[1] and _is_plain(lines, edges_EE):
+        return True
+    return bool(is_still and titles >= _ON_STILL[0] and centred >= _ON_STILL[1])
+
+
+def _is_plain(lines: Floats, edges_EE: Mask) -> bool:
     beside = edges_EE.copy()
     for box in lines:
         left, top = (np.floor(box[:2] * EDGE_SIDE).astype(int) - _AROUND).clip(0)
         right, bottom = np.ceil(box[2:4] * EDGE_SIDE).astype(int) + _AROUND
         beside[top:bottom, left:right] = False
-    return float(beside.mean()) <= _BESIDE
+    return float(beside.mean()) <= _PLAIN
 
 
 def _centred_rows(lines: Floats) -> Mask:
