@@ -1,6 +1,6 @@
 """Scores insets, divided pictures, title cards and drawn boxes on made clips and recordings.
 
-    overlay_accuracy.py --part train|blind --work DIR [--footage FOLDER] [--media FOLDER] [--verbose]
+    overlay_accuracy.py --part train|blind --work DIR [--footage DIR] [--media DIR] [--verbose]
 
 The recordings are split by repository (`footage_split.py`), and the labelled media by file. Bounds
 and weights were set on `train`; `blind` was scored once after that. DIR keeps the made clips and

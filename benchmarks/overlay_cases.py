@@ -203,7 +203,10 @@ def banner(frames: list[Picture], rng: random.Random) -> list[Picture]:
 def pane(frames: list[Picture], rng: random.Random) -> list[Picture]:
     """A scene behind a window with a bar: both sides are one view."""
     width = frames[0].shape[1]
-    at, wide = round(rng.uniform(0.35, 0.65) * width), max(3, round(rng.uniform(0.01, 0.06) * width))
+    at, wide = (
+        round(rng.uniform(0.35, 0.65) * width),
+        max(3, round(rng.uniform(0.01, 0.06) * width)),
+    )
     shade = rng.randrange(20, 200)
     made = [frame.copy() for frame in frames]
     for frame in made:
@@ -236,7 +239,9 @@ def ticker(frames: list[Picture], rng: random.Random) -> list[Picture]:
 def logo(frames: list[Picture], rng: random.Random) -> list[Picture]:
     """A mark without text in a corner."""
     corner: Corner = rng.choice(("top left", "top right", "bottom left", "bottom right"))
-    patch = emblem(round(frames[0].shape[0] * rng.choice((0.08, 0.1, 0.15))), seed=rng.randrange(999))
+    patch = emblem(
+        round(frames[0].shape[0] * rng.choice((0.08, 0.1, 0.15))), seed=rng.randrange(999)
+    )
     return list(with_mark(frames, patch, corner=corner, opacity=rng.choice((0.5, 0.8, 1.0))))
 
 

@@ -10,8 +10,6 @@ evidence. Each kind needs a change in the picture:
 - The scene stays, and the line appears or disappears.
 - A different scene of the source, close in time, has a line in the same place or of the same style.
 
-Lines of a title card are overlays without further evidence (`title_card`).
-
 Text that moves with its surroundings belongs to the scene. If nothing changes, a sign in front
 of a static camera looks the same as a caption. Such a line counts as an overlay only in
 the usual places of overlays: in the middle of the bottom, or close to a corner.
@@ -25,7 +23,6 @@ from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
-from curator.measures.title_card import card_looks
 from curator.media.opencv import cv2
 from curator.models.text_detector import BOX_COLUMNS
 
@@ -191,8 +188,6 @@ def _overlay_lines(clip: ClipView) -> Mask:
     # A line in the same rows as an overlay, with about the same middle, is an overlay too.
     alike = _same_rows(lines, lines) & _same_middle(lines, lines)
     overlay |= (alike & overlay[None, :]).any(1) & ~moves
-    if (cards := card_looks(clip)) is not None:
-        overlay |= np.isin(frame, cards[0][cards[1]])
     return np.asarray(overlay, bool)
 
 
@@ -373,8 +368,8 @@ SCORES = {
     "overlay_text_area": ScoreSpec(
         unit="0 to 1",
         range="0 without overlays to 1; null with analyze.text off",
-        meaning="share of the picture that overlaid text covers (subtitles, tickers, watermarks, "
-        "titles), in the overlay sample with the largest share",
+        meaning="share of the picture that overlaid text covers (subtitles, tickers, watermarks), "
+        "in the overlay sample with the largest share",
         low="too_little_text",
         high="overlay_text",
         of=_overlay_text_area,

@@ -1,8 +1,7 @@
-"""Detects title cards: text in the middle of the picture, over a background that shows little.
+"""Detects title cards: centred text over a background that shows little, or stands still.
 
-Titles, chapter cards and credits have centred lines and few edges besides. Text of a scene, such as
-a sign or a page, is seldom centred to a few hundredths of the width, and has edges around. Whether
-the text stays, rolls or fades makes no difference.
+Text of a scene, such as a sign or a page, is seldom centred to a few hundredths of the width. Over
+a plain background, it makes no difference whether the text stays, rolls or fades.
 
 Shape letters: T overlay samples, B lines of text, E cells of an edge map.
 """
@@ -29,21 +28,19 @@ Mask = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 
 
-def card_looks(clip: ClipView) -> tuple[NDArray[np.int32], Mask] | None:
-    """Returns frames of the clip's overlay samples, and which show a card; None if unmeasured."""
+def _title_card(clip: ClipView) -> float | None:
     track = clip.track
     own = clip.holds(track.look_frame)
-    frames = track.look_frame[own]
-    if not track.has_text or not len(frames):
+    if not track.has_text or not own.any():
         return None
-    edges_TEE = edges_of(track.look_edges[own]).any(1)
     in_clip = clip.holds(track.text_frame)
-    line_frames, lines = track.text_frame[in_clip], track.text_line[in_clip]
+    frames, lines = track.text_frame[in_clip], track.text_line[in_clip]
+    edges_TEE = edges_of(track.look_edges[own]).any(1)
     shown = [
-        _is_card(lines[line_frames == frame], edges_EE)
-        for frame, edges_EE in zip(frames, edges_TEE, strict=True)
+        _is_card(lines[frames == frame], edges_EE)
+        for frame, edges_EE in zip(track.look_frame[own], edges_TEE, strict=True)
     ]
-    return frames, np.array(shown, bool)
+    return float(np.mean(shown))
 
 
 def _is_card(lines: Floats, edges_EE: Mask) -> bool:
@@ -65,14 +62,16 @@ def _is_plain(lines: Floats, edges_EE: Mask) -> bool:
         left, top = (np.floor(box[:2] * EDGE_SIDE).astype(int) - _AROUND).clip(0)
         right, bottom = np.ceil(box[2:4] * EDGE_SIDE).astype(int) + _AROUND
         beside[top:bottom, left:right] = False
-    return float(beside.mean()) <= _PLAIN
+    return bool(edges_EE.any()) and float(beside.mean()) <= _PLAIN
 
 
 def _centred_rows(lines: Floats) -> Mask:
     """Returns lines in rows around the middle of the width, or in two columns beside it."""
     x0, y0, x1, y1 = lines[:, :4].T
     middle, tall = (y0 + y1) / 2, y1 - y0
-    same = np.abs(middle[:, None] - middle[None, :]) < 0.5 * np.minimum(tall[:, None], tall[None, :])
+    same = np.abs(middle[:, None] - middle[None, :]) < 0.5 * np.minimum(
+        tall[:, None], tall[None, :]
+    )
     begins = np.where(same, x0[None, :], 1).min(1)
     ends = np.where(same, x1[None, :], 0).max(1)
     is_centred = np.abs((begins + ends) / 2 - 0.5) <= _CENTRED
@@ -81,17 +80,12 @@ def _centred_rows(lines: Floats) -> Mask:
     return np.asarray(is_centred | meets, bool)
 
 
-def _title_card(clip: ClipView) -> float | None:
-    looks = card_looks(clip)
-    return None if looks is None else float(looks[1].mean())
-
-
 SCORES = {
     "title_card": ScoreSpec(
         unit="0 to 1",
         range="0 without to 1 throughout; null with analyze.text off",
         meaning="share of overlay samples that show a title card: centred lines of text, such as a "
-        "title or credits, and little besides",
+        "title or credits, over a background that is plain or stands still",
         outside="title_card",
         of=_title_card,
         needs="analyze.text",

@@ -26,12 +26,19 @@ def edges(*boxes: Box) -> NDArray[np.uint8]:
     return np.packbits(plane)
 
 
-def scores(looks: Sequence[Sequence[Box]], scene: Sequence[Box] = ()) -> dict[str, float | None]:
-    """Scores of a clip whose overlay samples have lines of text, and edges elsewhere."""
+def score(
+    looks: Sequence[Sequence[Box]],
+    scene: Sequence[Box] = (),
+    motion: tuple[float, float] = (0.2, 0.2),
+) -> float | None:
+    """The score of a clip whose overlay samples have lines of text, and edges elsewhere.
+
+    `motion` is `stay` and `around` of the lines.
+    """
     none = made_track(30 * len(looks))
     frames = np.arange(len(looks), dtype=np.int32) * 30
     rows = [
-        (*box, 0.9, (box[2] - box[0]) * (box[3] - box[1]), 0.99, np.nan, 0.0)
+        (*box, 0.9, (box[2] - box[0]) * (box[3] - box[1]), *motion, 0.0)
         for lines in looks
         for box in lines
     ]
@@ -47,14 +54,20 @@ def scores(looks: Sequence[Sequence[Box]], scene: Sequence[Box] = ()) -> dict[st
         look_standing=none.look_standing[:1].repeat(len(looks), 0),
         look_moved=none.look_moved[:1].repeat(len(looks), 0),
     )
-    return BUILT_IN.score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
+    span = Span(start_frame=0, end_frame=track.n_frames, shot=0)
+    return BUILT_IN.score_clip(track, span)["title_card"]
 
 
 @pytest.mark.parametrize("lines", [[TITLE], [TITLE, (0.4, 0.55, 0.6, 0.6)], [ROLES, NAMES]])
 def test_centred_lines_over_little_else_are_a_card(lines: list[Box]) -> None:
-    found = scores([lines, lines, [], lines])
-    assert found["title_card"] == 0.75
-    assert (found["overlay_text_area"] or 0) > 0.01
+    assert score([lines, lines, [], lines]) == 0.75
+
+
+def test_a_large_title_before_a_scene_is_a_card_if_the_scene_stands_still() -> None:
+    scene = [(0.0, 0.6, 1.0, 0.9)]
+    assert score([[TITLE]] * 3, scene, motion=(0.99, 0.9)) == 1
+    assert score([[TITLE]] * 3, scene, motion=(0.99, 0.1)) == 0
+    assert score([[(0.44, 0.4, 0.56, 0.44)]] * 3, scene, motion=(0.99, 0.9)) == 0
 
 
 @pytest.mark.parametrize(
@@ -69,7 +82,7 @@ def test_centred_lines_over_little_else_are_a_card(lines: list[Box]) -> None:
     ],
 )
 def test_text_of_a_scene_is_no_card(lines: list[Box], scene: list[Box]) -> None:
-    assert scores([lines] * 3, scene)["title_card"] == 0
+    assert score([lines] * 3, scene) == 0
 
 
 def test_without_text_detection_there_is_no_score() -> None:
