@@ -66,7 +66,7 @@ ENDS = {"multishot/nasa_13013.mp4": 5.0}
 SENTENCES = ("I told you not to come here.", "Where were you last night?", "No.", "Why?")
 WORDS = (
     "THE", "LAST", "RIVER", "Morning", "House", "A", "STORY", "of", "Light", "GARDEN", "Journey",
-    "NORTH", "Winter", "Silent", "ROADS", "Part", "Two", "Directed", "by", "Anna", "Weber", "Camera",
+    "NORTH", "Winter", "Silent", "ROADS", "Part", "Two", "Directed", "by", "Anna", "Camera",
     "Music", "Jonas", "Okafor", "Editor", "Maria", "Silva", "PRODUCTIONS", "Chapter", "Three",
 )  # fmt: skip
 CLASSES = ("person", "car", "dog", "bottle", "bicycle", "truck", "face")
@@ -231,7 +231,7 @@ def ticker(frames: list[Picture], rng: random.Random) -> list[Picture]:
     made = []
     for index, frame in enumerate(frames):
         for x in range(-round(index * speed) % long - long, width, long):
-            frame = drawn(frame, patch, x, round(0.9 * height))  # noqa: PLW2901
+            frame = drawn(frame, patch, x, round(0.9 * height))
         made.append(frame)
     return made
 
@@ -665,9 +665,9 @@ def cases(folder: Path, media: Path, part: Part, seed: int) -> Iterator[Case]:
     for one in single:
         frames, truth = enlarged(one.frames), {**nothing, "card": one.truth["card"]}
         others = [other for other in single if other.name[:3] != one.name[:3]]
-        for _ in range(1):
-            other = rng.choice(others).frames
-            yield Case(kind="inset", of=one.name, truth={**truth, "inset": True, "split": None, "card": None},
+        for other in (rng.choice(others).frames,):
+            yield Case(kind="inset", of=one.name,
+                       truth={**truth, "inset": True, "split": None, "card": None},
                        frames=list(with_inset(frames, other, placed(rng, frames[0].shape)))
                        )  # fmt: skip
         for change in rng.sample(sorted(CHANGES), 2 if blind else 1):

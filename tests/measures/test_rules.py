@@ -39,6 +39,11 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
         "hdr", "interlaced", "noise", "camera_jitter", "blocking", "flattening", "quantizer",
         "banding", "combing", "stripes", "frozen_fraction", "black_fraction", "logo_area",
         "shot_doubt", "repeated_fraction",
+               "picture_in_picture", "title_card")  # fmt: skip
+    zero = (
+        "hdr", "interlaced", "noise", "camera_jitter", "blocking", "flattening", "quantizer",
+        "banding", "combing", "stripes", "frozen_fraction", "black_fraction", "logo_area",
+        "shot_doubt", "drawn_boxes",
     )  # fmt: skip
     measured = {
         "short_side_px": 720.0, "aspect": 16 / 9, "fps": 30.0, "duration_s": 2.0,
