@@ -39,7 +39,7 @@ _NEIGHBOURS = 3  # overlay samples before and after that are compared with a sam
 _SAME_PLACE = 0.003
 """Largest sum of the motions of a box's four sides if it keeps its place, as shares. Detectors move
 their boxes by a pixel or two even if nothing moves."""
-_SAME_SIZE = 0.01  # largest difference of width and height of equal tiles, as shares
+_SAME_SIDE = 0.005  # largest distance of a side that two boxes share, as a share of the picture
 _MIN_LOOKS = 2
 
 Plane = NDArray[np.uint8]
@@ -245,7 +245,7 @@ def _drawn_boxes(clip: ClipView) -> float | None:
     boxes_TNV = boxes_of(clip.track.look_boxes[looks]).astype(int)
     exists_TN = boxes_TNV.any(2)
     moves_TN = exists_TN & ~_stays(boxes_TNV[..., :4], exists_TN)
-    moves_TN &= ~_repeats(boxes_TNV[..., 2:4] - boxes_TNV[..., :2], exists_TN)
+    moves_TN &= ~_repeats(boxes_TNV[..., :4], exists_TN)
     return float(moves_TN.any(1).mean())
 
 
@@ -261,10 +261,14 @@ def _stays(places_TN4: NDArray[np.int_], exists_TN: NDArray[np.bool_]) -> NDArra
     return stays
 
 
-def _repeats(sizes_TN2: NDArray[np.int_], exists_TN: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Returns boxes with the size of another box of the picture, bool [T, N]: tiles, windows."""
-    apart = np.abs(sizes_TN2[:, :, None] - sizes_TN2[:, None]).sum(3)
-    same = (apart <= 65535 * _SAME_SIZE) & exists_TN[:, :, None] & exists_TN[:, None]
+def _repeats(places_TN4: NDArray[np.int_], exists_TN: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Returns boxes that share two sides with another box of the picture, bool [T, N].
+
+    Tiles and windows do, or parts of them; detections do not.
+    """
+    apart = np.abs(places_TN4[:, :, None] - places_TN4[:, None])
+    same = ((apart <= 65535 * _SAME_SIDE).sum(3) >= 2) & exists_TN[:, :, None]
+    same &= exists_TN[:, None]
     same[:, np.arange(MAX_BOXES), np.arange(MAX_BOXES)] = False
     return np.asarray(same.any(2), bool)
 
