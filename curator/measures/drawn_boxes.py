@@ -55,7 +55,8 @@ def drawn_boxes(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint16]:
     found: list[tuple[float, ...]] = []
     height, width = rgb_HWC.shape[:2]
     if min(height, width) > 4 * _BESIDE_PX:
-        chroma = cv2.split(cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2YCrCb))[1:]
+        planes = cv2.split(cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2YCrCb))[1:]
+        chroma = [np.asarray(plane, np.uint8) for plane in planes]
         for plane in chroma:
             for is_above in (True, False):
                 for box in _rectangles(plane, is_above=is_above):
@@ -64,9 +65,9 @@ def drawn_boxes(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint16]:
                         found.append((*box, *colour))
     rows = np.zeros((MAX_BOXES, BOX_VALUES), np.uint16)
     found.sort(key=lambda box: (box[0] - box[2]) * (box[3] - box[1]))
-    for row, box in zip(rows, found, strict=False):
-        shares = np.array(box[:4]) * 65535 / [width, height, width, height]
-        row[:] = [*np.rint(shares.clip(0, 65535)), *box[4:]]
+    for row, kept in zip(rows, found, strict=False):
+        shares = np.array(kept[:4]) * 65535 / [width, height, width, height]
+        row[:] = [*np.rint(shares.clip(0, 65535)), *kept[4:]]
     return rows.ravel()
 
 
@@ -99,9 +100,9 @@ def _ridge(plane: Plane, *, is_upright: bool, is_above: bool) -> Plane:
     else:
         middle, *beside = plane[_BESIDE_PX:-_BESIDE_PX], plane[:-d], plane[d:]
     if is_above:
-        excess = cv2.subtract(middle, cv2.max(cv2.max(*beside), 128 + _FROM_GREY))
+        excess = cv2.subtract(middle, cv2.max(cv2.max(*beside), 128 + _FROM_GREY))  # type: ignore[call-overload]
     else:
-        excess = cv2.subtract(cv2.min(cv2.min(*beside), 128 - _FROM_GREY), middle)
+        excess = cv2.subtract(cv2.min(cv2.min(*beside), 128 - _FROM_GREY), middle)  # type: ignore[call-overload]
     return np.asarray(cv2.threshold(excess, _RIDGE - 1, 255, cv2.THRESH_BINARY)[1], np.uint8)
 
 
@@ -243,7 +244,7 @@ def _drawn_boxes(clip: ClipView) -> float | None:
     if len(looks) < _MIN_LOOKS:
         return None
     boxes_TNV = boxes_of(clip.track.look_boxes[looks]).astype(int)
-    exists_TN = boxes_TNV.any(2)
+    exists_TN = np.asarray(boxes_TNV.any(2), bool)
     moves_TN = exists_TN & ~_stays(boxes_TNV[..., :4], exists_TN)
     moves_TN &= ~_repeats(boxes_TNV[..., :4], exists_TN)
     return float(moves_TN.any(1).mean())

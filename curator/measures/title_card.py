@@ -35,7 +35,7 @@ def _title_card(clip: ClipView) -> float | None:
         return None
     in_clip = clip.holds(track.text_frame)
     frames, lines = track.text_frame[in_clip], track.text_line[in_clip]
-    edges_TEE = edges_of(track.look_edges[own]).any(1)
+    edges_TEE = np.asarray(edges_of(track.look_edges[own]).any(1), bool)
     shown = [
         _is_card(lines[frames == frame], edges_EE)
         for frame, edges_EE in zip(track.look_frame[own], edges_TEE, strict=True)
