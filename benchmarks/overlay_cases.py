@@ -7,6 +7,7 @@ and over photographs. `overlay_accuracy.py` scores the clips.
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -369,7 +370,7 @@ def tiles(rng: random.Random, width: int, height: int) -> Picture:
 
 def fence(rng: random.Random, width: int, height: int) -> Picture:
     """Pickets before a picture."""
-    picture = texture(rng.randrange(9999), width_px=width, height_px=height)
+    picture = texture(rng.randrange(9999), width_px=width, height_px=height).copy()
     wide = rng.randrange(30, 120)
     for x in range(0, width, wide):
         picture[:, x : x + wide // 4] = 210
@@ -379,7 +380,7 @@ def fence(rng: random.Random, width: int, height: int) -> Picture:
 
 def edge(rng: random.Random, width: int, height: int, photo: Picture) -> Picture:
     """Two surfaces that meet in one straight edge: a corner of a room, a horizon."""
-    first = texture(rng.randrange(9999), width_px=width, height_px=height)
+    first = texture(rng.randrange(9999), width_px=width, height_px=height).copy()
     second = (cv2.resize(photo, (width, height)) * rng.choice((0.35, 0.6))).astype(np.uint8)
     at = rng.uniform(0.3, 0.7)
     if rng.random() < 0.5:
@@ -469,28 +470,34 @@ def filmed(picture: Picture, how: str, rng: random.Random, patch: Picture) -> li
     return frames
 
 
-def scenes(part: Part, rng: random.Random, n: int) -> Iterator[Case]:
-    """Yields single pictures that have straight edges or text of their own."""
+Maker = Callable[[random.Random], Case]
+"""Makes one clip, by a generator of its own."""
+HOW = ("static", "pan", "tilt", "shake", "zoom", "passer-by", "two people")
+NOTHING: Truth = {"inset": False, "split": False, "card": False, "boxes": False}
+
+
+def scenes(part: Part) -> dict[str, Maker]:
+    """Returns makers of single pictures that have straight edges or text of their own."""
     names = sorted(PHOTOGRAPHS)[1 if part == "blind" else 0 :: 2]
     size = round(WIDTH * 1.3), round(HEIGHT * 1.3)
 
-    def photo() -> Picture:
+    def photo(rng: random.Random) -> Picture:
         return photograph(rng.choice(names))
 
-    makers: dict[str, Callable[[], Picture]] = {
-        "bricks": lambda: bricks(rng, *size), "windows": lambda: windows(rng, *size),
-        "shelves": lambda: shelves(rng, *size), "tiles": lambda: tiles(rng, *size),
-        "fence": lambda: fence(rng, *size), "corner": lambda: edge(rng, *size, photo()),
-        "door": lambda: door(rng, *size, photo()), "page": lambda: page(rng, *size),
-        "photograph": lambda: cv2.resize(photo(), size),
-        "sign": lambda: signs(rng, *size, photo()), "sign 2": lambda: signs(rng, *size, photo()),
+    makers: dict[str, Callable[[random.Random], Picture]] = {
+        "bricks": lambda rng: bricks(rng, *size), "windows": lambda rng: windows(rng, *size),
+        "shelves": lambda rng: shelves(rng, *size), "tiles": lambda rng: tiles(rng, *size),
+        "fence": lambda rng: fence(rng, *size), "corner": lambda rng: edge(rng, *size, photo(rng)),
+        "door": lambda rng: door(rng, *size, photo(rng)), "page": lambda rng: page(rng, *size),
+        "photograph": lambda rng: cv2.resize(photo(rng), size),
+        "sign": lambda rng: signs(rng, *size, photo(rng)),
     }  # fmt: skip
-    nothing: Truth = {"inset": False, "split": False, "card": False, "boxes": False}
-    for name, maker in makers.items():
-        for how in ("static", "pan", "tilt", "shake", "zoom", "passer-by", "two people"):
-            for _ in range(n):
-                frames = filmed(maker(), how, rng, fitted(photo(), 120, 270))
-                yield Case(kind=f"scene: {name[:6].strip()}", of=how, frames=frames, truth=nothing)
+
+    def case(rng: random.Random, name: str, how: str) -> Case:
+        frames = filmed(makers[name](rng), how, rng, fitted(photo(rng), 120, 270))
+        return Case(kind=f"scene: {name}", of=how, frames=frames, truth=NOTHING)
+
+    return {f"{name} {how}": partial(case, name=name, how=how) for name in makers for how in HOW}
 
 
 # Title cards.
@@ -561,36 +568,51 @@ def rolling_credits(rng: random.Random) -> list[Picture]:
     return [sheet[(at := min(speed * i, last)) : at + HEIGHT] for i in range(SECONDS * FPS)]
 
 
-def cards(part: Part, found: list[Footage], rng: random.Random, n: int) -> Iterator[Case]:
-    """Yields title cards over each kind of background."""
-    names = sorted(PHOTOGRAPHS)[1 if part == "blind" else 0 :: 2]
-    length = SECONDS * FPS
-    truth: Truth = {"card": True, "inset": None, "split": None, "boxes": False}
+def background(kind: str, rng: random.Random, photo: Picture, scene: list[Picture]) -> tuple[
+    list[Picture], bool]:  # fmt: skip
+    """Returns the frames behind a card, and whether they are dark."""
+    shade = rng.random() < 0.6
+    tone = np.array([rng.randrange(0, 70) if shade else rng.randrange(170, 256) for _ in range(3)])
     y, x = np.mgrid[0:HEIGHT, 0:WIDTH] / np.array([HEIGHT, WIDTH])[:, None, None]
-    for number in range(n):
-        shade = rng.random() < 0.6
-        tone = np.array([rng.randrange(0, 70) if shade else rng.randrange(170, 256)
-                         for _ in range(3)])  # fmt: skip
-        black = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
-        plain = np.zeros_like(black) + tone.astype(np.uint8)
-        ramp = np.clip(tone + 60 * (y + x - 1)[..., None], 0, 255).astype(np.uint8)
-        photo = fitted(photograph(names[number % len(names)]), WIDTH, HEIGHT)
+    if kind == "over a scene":
+        return scene, bool(scene[0].mean() < 128)
+    if kind == "plain":
+        one = np.zeros((HEIGHT, WIDTH, 3)) + tone
+    elif kind == "ramp":
+        one = tone + 60 * (y + x - 1)[..., None]
+    elif kind == "blurred still":
+        one = cv2.GaussianBlur(scene[0], (0, 0), 14)
+    elif kind == "dimmed still":
+        one = cv2.GaussianBlur(photo, (0, 0), 2) * 0.45
+    else:
+        one = photo if kind == "still" else np.zeros((HEIGHT, WIDTH, 3))
+    dark = shade if kind in ("plain", "ramp") else bool(one.mean() < 115)
+    return [np.clip(one, 0, 255).astype(np.uint8)] * (SECONDS * FPS), dark
+
+
+UNCOUNTED = ("still", "over a scene")
+BACKGROUNDS = ("black", "plain", "ramp", "blurred still", "dimmed still", "rolling", *UNCOUNTED)
+
+
+def cards(part: Part, found: list[Footage], n: int) -> dict[str, Maker]:
+    """Returns makers of `n` title cards over each kind of background."""
+    names = sorted(PHOTOGRAPHS)[1 if part == "blind" else 0 :: 2]
+    truth: Truth = {"card": True, "inset": None, "split": None, "boxes": False}
+
+    def case(rng: random.Random, number: int, kind: str) -> Case:
         one = found[number * 5 % len(found)]
-        scene = [fitted(frame, WIDTH, HEIGHT) for frame in enlarged(one.frames)]
-        soft = cv2.GaussianBlur(scene[0], (0, 0), 14)
-        dim = (cv2.GaussianBlur(photo, (0, 0), 2) * 0.45).astype(np.uint8)
-        backs: dict[str, tuple[list[Picture], bool]] = {
-            "black": ([black] * length, True), "plain": ([plain] * length, shade),
-            "ramp": ([ramp] * length, shade), "blurred still": ([soft] * length, soft.mean() < 128),
-            "dimmed still": ([dim] * length, True), "still": ([photo] * length, photo.mean() < 110),
-        }  # fmt: skip
-        for kind, (back, dark) in backs.items():
-            kept = {**truth, "card": None} if kind == "still" else truth
-            yield Case(kind=f"card: {kind}", of=one.name, frames=title_card(rng, back, dark=dark),
-                       truth=kept)  # fmt: skip
-        yield Case(kind="card: rolling", of="", frames=rolling_credits(rng), truth=truth)
-        yield Case(kind="card: over a scene", of=one.name, truth={**truth, "card": None},
-                   frames=title_card(rng, scene, dark=scene[0].mean() < 128))  # fmt: skip
+        if kind == "rolling":
+            frames = rolling_credits(rng)
+        else:
+            photo = fitted(photograph(names[number % len(names)]), WIDTH, HEIGHT)
+            scene = [fitted(frame, WIDTH, HEIGHT) for frame in enlarged(one.frames)]
+            back, dark = background(kind, rng, photo, scene)
+            frames = title_card(rng, back, dark=dark)
+        kept = {**truth, "card": None} if kind in UNCOUNTED else truth
+        return Case(kind=f"card: {kind}", of=one.name, frames=frames, truth=kept)
+
+    return {f"{kind} {number}": partial(case, number=number, kind=kind)
+            for number in range(n) for kind in BACKGROUNDS}  # fmt: skip
 
 
 # Drawn boxes.
@@ -653,35 +675,66 @@ def detections(frames: list[Picture], rng: random.Random) -> list[Picture]:
     return made
 
 
+def over(one: Footage, others: list[Footage]) -> dict[str, Maker]:
+    """Returns makers of clips of each group over one recording."""
+    frames, truth = enlarged(one.frames), {**NOTHING, "card": one.truth["card"]}
+
+    def inset(rng: random.Random) -> Case:
+        other = rng.choice(others).frames
+        shown = list(with_inset(frames, other, placed(rng, frames[0].shape)))
+        kept = {**truth, "inset": True, "split": None, "card": None}
+        return Case(kind="inset", of=one.name, frames=shown, truth=kept)
+
+    def change(rng: random.Random) -> Case:
+        kind = rng.choice(sorted(CHANGES))
+        return Case(kind=kind, of=one.name, frames=CHANGES[kind](frames, rng), truth=truth)
+
+    def layout(rng: random.Random) -> Case:
+        kind = rng.choice(sorted(LAYOUTS))
+        boxes = LAYOUTS[kind](rng.choice((0.5, 0.5, rng.uniform(0.35, 0.65))))
+        parts = [one.frames, *(other.frames for other in rng.sample(others, len(boxes) - 1))]
+        shown = joined(parts, boxes, rng.choice((0, 0, 2, 4, 8)), rng.choice((0, 0, 255, 128)))
+        kept = {"split": True, "inset": None, "card": None, "boxes": False}
+        return Case(kind=kind, of=one.name, frames=shown, truth=kept)
+
+    def boxes(rng: random.Random) -> Case:
+        width = rng.choice((640, 640, 1280))
+        shown = detections(enlarged(one.frames, width), rng)
+        kept = {**truth, "boxes": True, "card": None}
+        return Case(kind=f"boxes at {width} px", of=one.name, frames=shown, truth=kept)
+
+    return {"inset": inset, "change": change, "layout": layout, "boxes": boxes}
+
+
+N_CLIPS = {"recording": 48, "scene": 35, "change": 32, "inset": 24, "layout": 12, "boxes": 14,
+           "card": 24}  # fmt: skip
+"""Largest number of clips of each group, in the order in which they are made."""
+
+
 def cases(folder: Path, media: Path, part: Part, seed: int) -> Iterator[Case]:
-    """Yields all clips of a part."""
-    rng = random.Random(f"{part} {seed}")
+    """Yields the clips of a part: of each group `N_CLIPS`, spread evenly.
+
+    A clip's draws depend on its group and place alone, so that other numbers change no other clip.
+    """
     found = list(footage(folder, media, part))
     single = [one for one in found if one.is_single]
-    blind = part == "blind"
-    nothing: Truth = {"inset": False, "split": False, "card": False, "boxes": False}
-    for one in found:
-        yield Case(kind="recording", of=one.name, frames=one.frames, truth=one.truth)
-    for one in single:
-        frames, truth = enlarged(one.frames), {**nothing, "card": one.truth["card"]}
-        others = [other for other in single if other.name[:3] != one.name[:3]]
-        for other in (rng.choice(others).frames,):
-            yield Case(kind="inset", of=one.name,
-                       truth={**truth, "inset": True, "split": None, "card": None},
-                       frames=list(with_inset(frames, other, placed(rng, frames[0].shape)))
-                       )  # fmt: skip
-        for change in rng.sample(sorted(CHANGES), 2 if blind else 1):
-            yield Case(kind=change, of=one.name, frames=CHANGES[change](frames, rng), truth=truth)
-        for layout in rng.sample(sorted(LAYOUTS), 2 if blind else 1):
-            boxes = LAYOUTS[layout](rng.choice((0.5, 0.5, rng.uniform(0.35, 0.65))))
-            parts = [one.frames, *(other.frames for other in rng.sample(others, len(boxes) - 1))]
-            shown = joined(parts, boxes, rng.choice((0, 0, 2, 4, 8)), rng.choice((0, 0, 255, 128)))
-            yield Case(kind=layout, of=one.name, frames=shown,
-                       truth={"split": True, "inset": None, "card": None, "boxes": False}
-                       )  # fmt: skip
-        for width in (rng.choice((640, 640, 1280)),):
-            yield Case(kind=f"boxes at {width} px", of=one.name,
-                       frames=detections(enlarged(one.frames, width), rng),
-                       truth={**truth, "boxes": True, "inset": None, "card": None})  # fmt: skip
-    yield from scenes(part, rng, 1)
-    yield from cards(part, single, rng, 6)
+    groups: dict[str, list[Maker]] = {
+        "recording": [partial(_as_it_is, one=one) for one in found],
+        "scene": list(scenes(part).values()), "card": list(cards(part, single, 3).values()),
+    }  # fmt: skip
+    for group in ("change", "inset", "layout", "boxes"):
+        groups[group] = [partial(_over, group=group, one=one, single=single) for one in single]
+    for group, most in N_CLIPS.items():
+        makers = groups[group]
+        n = min(most, len(makers))
+        for at in sorted({i * len(makers) // n for i in range(n)}):
+            yield makers[at](random.Random(f"{part} {seed} {group} {at}"))
+
+
+def _as_it_is(_rng: random.Random, one: Footage) -> Case:
+    return Case(kind="recording", of=one.name, frames=one.frames, truth=one.truth)
+
+
+def _over(rng: random.Random, group: str, one: Footage, single: list[Footage]) -> Case:
+    others = [other for other in single if other.name[:3] != one.name[:3]]
+    return over(one, others)[group](rng)

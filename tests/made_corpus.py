@@ -161,7 +161,7 @@ def candidates_of(first: int, n: int) -> pa.Table:
         content_area=[1.0] * n,
         blocking=rng.gamma(1.0, 0.2, n),
         combing=[0.0] * n,
-        title_card=[0.0] * n,
+        title_card=[0.0] * n,  # not 1, as scores that are not named here
     )
 
 

@@ -122,13 +122,16 @@ def score_values(clips: ColumnSource, score: str) -> Values:
     Raises:
         KeyError: The table has no such column.
     """
-    column = clips[score]
+    return _values_of(clips[score])
+
+
+def _values_of(column: pa.ChunkedArray) -> Values:
     if pa.types.is_float32(column.type):
         # With the fewest digits that identify the value, as people see it.
         return _floats(column.cast(pa.string()))
     if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
         return _floats(column)
-    return np.full(clips.num_rows, np.nan)
+    return np.full(len(column), np.nan)
 
 
 def reason_of(clips: pa.Table, bound: Bounds) -> str | None:
@@ -299,24 +302,30 @@ def _too_short(clips: ColumnSource, needs: FilterNeeds) -> tuple[Mask, Mask]:
 
 
 def rule_checks(clips: ColumnSource, bound: Bounds) -> Iterator[ReasonCheck]:
-    """Yields a rule's checks, one per reason, for rules of either severity."""
+    """Yields a rule's checks, one per reason, for rules of either severity.
+
+    In a table from before a score existed, no clip is measured.
+    """
     if bound.is_idle:
         return
-    values = score_values(clips, bound.score)
+    if bound.score in clips.column_names:
+        column = clips[bound.score]
+    else:
+        column = pa.chunked_array([pa.nulls(clips.num_rows, pa.float64())])
+    values = _values_of(column)
 
     def check(reason: str, hit: Mask, threshold: float | None) -> ReasonCheck:
         least = np.nan if threshold is None else threshold
         return ReasonCheck(bound.rule, reason, hit, values, least, bound)
 
     if bound.unmeasured == "reject":
-        column = clips[bound.score] if bound.names_values else None
-        absent = np.isnan(values) if column is None else np.asarray(pc.is_null(column))
+        absent = np.asarray(pc.is_null(column)) if bound.names_values else np.isnan(values)
         absent = absent & ~_is_other(clips, bound.spec.media)
         yield check(Reason.NOT_MEASURED, absent, bound.max if bound.min is None else bound.min)
     if bound.names_values:
-        yield check(unwanted_reason(bound.score), _is_unwanted(clips[bound.score], bound), None)
+        yield check(unwanted_reason(bound.score), _is_unwanted(column, bound), None)
     # A clip at a bound of 0.7 is kept, also if its value has single precision.
-    is_single = pa.types.is_float32(clips[bound.score].type)
+    is_single = pa.types.is_float32(column.type)
     exact = np.float32 if is_single else np.float64
     compared = values.astype(exact)
     if bound.min is not None:

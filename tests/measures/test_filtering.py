@@ -101,6 +101,13 @@ def test_rules_ask_for_what_they_name_and_what_they_take_is_counted() -> None:
     assert [row["reasons"] for row in rows] == [[], [], ["motion_too_high"]]
     bounds = resolve(FilterConfig.model_validate(rules).root)
     assert verdicts_on(dict.fromkeys(SCORES), bounds) == []
+    # Pins that clips of a table from before a score existed count as unmeasured.
+    older = clips_with(3).drop_columns(["title_card"])
+    for unmeasured, reasons in (("keep", []), ("reject", ["not_measured"])):
+        rule = {"title_card": {"max": 0.5, "unmeasured": unmeasured}}
+        bounds = resolve(FilterConfig.model_validate(rule).root)
+        rows = filter_table(older, bounds, needs(ShardConfig())).clips.to_pylist()
+        assert [row["reasons"] for row in rows] == 3 * [reasons]
     # Pins that a rule on `fps` is about the score, and not the rate that the clip is written at.
     clips = clips_with(2, written_fps=[30.0, 30.0], fps=[8.0, 29.0])
     rows = decided(clips, {"fps": {"min": 9.5}}).clips.to_pylist()
