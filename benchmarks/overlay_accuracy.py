@@ -20,7 +20,8 @@ from typing import Any
 import cv2
 import tests_path  # noqa: F401
 from film_makers import write_video
-from overlay_cases import FPS, Truth, cases
+from overlay_cases import cases
+from recorded_clips import FPS, Truth
 from samples import analyzed
 
 from curator.measures.score_list import BUILT_IN
@@ -76,12 +77,16 @@ def main() -> None:
     parser.add_argument("--media", type=Path, default=Path(media))
     parser.add_argument("--seed", type=int, default=51)
     parser.add_argument("--verbose", action="store_true", help="name misses and false detections")
+    parser.add_argument("--only-make", action="store_true", help="make and analyze, score nothing")
     args = parser.parse_args()
     cv2.setNumThreads(1)
     folder = args.work / args.part
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "cases.json").exists():
         make(folder, args.footage, args.media, args.part, args.seed)
+    if args.only_make:
+        print(sum(1 for _ in tracks(folder)), "clips")
+        return
     counts: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0, 0]))
     totals = {name: {"with": 0, "found": 0, "without": 0, "false": 0} for name in FOUND}
     for case, track in tracks(folder):
