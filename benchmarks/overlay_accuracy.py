@@ -61,7 +61,8 @@ def tracks(folder: Path) -> Iterator[tuple[dict[str, Any], Track]]:
         if not kept.exists():
             partial = kept.with_suffix(".part")
             # Text takes half of the time, and only `title_card` reads it.
-            own = detector if case["truth"]["card"] is not None else None
+            has_text = case["truth"]["card"] is not None or case["kind"].startswith("card")
+            own = detector if has_text else None
             partial.write_bytes(pickle.dumps(analyzed(path, detector=own)))
             partial.rename(kept)
         yield case, pickle.loads(kept.read_bytes())

@@ -5,6 +5,10 @@ one place through the clip, are sharper than their surroundings, and end at the 
 surroundings stand still, any four edges of the scene could be such sides. Then the sides must have
 no gaps and be straight to a pixel or two; the sides of a screen in a room seldom are.
 
+A frame drawn over a scene, such as the display of a game, has such sides too, but the scene goes on
+behind it. So the motion must also change across the sides, more than elsewhere in the picture, and
+the inside must move more or less than the rest, at least for a time.
+
 Shape letters: T overlay samples, A pieces along a line, P places, C cells, N rectangles.
 """
 
@@ -55,6 +59,10 @@ _PER_MISSING_LOOK = 0.35
 """Reduction of log odds per missing overlay sample, because in few samples lines last by chance.
 Three samples then give as many false rectangles as six."""
 _NO = -99.0
+_LEVEL = 0.2  # log2 units added to differences, so that differences of still parts have no weight
+_REACH = 1.25  # distance of the cells compared across a side, in steps of `_points`
+_MIN_JUMP = 0.6  # smallest difference of motion across the sides against elsewhere, in octaves
+_MIN_APART = 0.25  # smallest root mean square of inside less outside over time, in octaves
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -94,11 +102,40 @@ def _picture_in_picture(clip: ClipView) -> float | None:
     candidates = rectangles(lines_of(track.look_standing[looks]), moved, clip.size)
     if candidates is None:
         return 0.0
+    # No rectangle behind the best one is asked: frames drawn over a scene have several.
     best = int((odds := inset_odds(candidates.features)).argmax())
+    box = candidates.boxes[best]
     if odds[best] < _PER_MISSING_LOOK * max(0, _ENOUGH_LOOKS - len(looks)):
         return 0.0
-    x0, y0, x1, y1 = candidates.boxes[best]
+    if not has_own_motion(np.log2(1 + moved.astype(np.float64)), box):
+        return 0.0
+    x0, y0, x1, y1 = box
     return float((x1 - x0) * (y1 - y0))
+
+
+def has_own_motion(level_TCC: Floats, box: Floats) -> bool:
+    """Returns whether the motion inside a rectangle is another than around it.
+
+    `level_TCC` is the motion of each cell and overlay sample, as log2(1 + levels), and `box` a row
+    of `Rectangles.boxes`.
+    """
+    on_border = (box <= 0) | (box >= 1)
+    across = [
+        np.abs(_cells_at(level, points + _REACH * step) - _cells_at(level, points - _REACH * step))
+        for side, (points, step) in zip((0, 2, 1, 3), _points(box[None]), strict=True)
+        if not on_border[side]
+        for level in level_TCC
+    ]
+    elsewhere = [
+        np.abs(level_TCC[:, :, 2:] - level_TCC[:, :, :-2]).mean(),
+        np.abs(level_TCC[:, 2:] - level_TCC[:, :-2]).mean(),
+    ]
+    jump = np.log2((np.mean(across) + _LEVEL) / (np.mean(elsewhere) + _LEVEL))
+    x0, y0, x1, y1 = (box * MOVED_SIDE).astype(int)
+    inside = level_TCC[:, y0 + 1 : max(y1, y0 + 2), x0 + 1 : max(x1, x0 + 2)]
+    rest = level_TCC.sum((1, 2)) - inside.sum((1, 2))
+    apart = inside.mean((1, 2)) - rest / (level_TCC[0].size - inside[0].size)
+    return bool(jump >= _MIN_JUMP and np.sqrt((apart**2).mean()) >= _MIN_APART)
 
 
 def rectangles(
@@ -265,7 +302,10 @@ def _features(
 
 
 def _points(boxes: Floats) -> list[tuple[Floats, Floats]]:
-    """Returns points along each side, [N, points, 2], and the step from them to the inner cell."""
+    """Returns points along each side, [N, points, 2], and the step from them to the inner cell.
+
+    The order of the sides is that of `_sides`: left, right, top, bottom.
+    """
     t = (np.arange(_N_POINTS) + 0.5) / _N_POINTS
     x0, y0, x1, y1 = (column[:, None] for column in boxes.T)
     x, y = x0 + (x1 - x0) * t, y0 + (y1 - y0) * t

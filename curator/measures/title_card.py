@@ -20,6 +20,7 @@ _PLAIN = 0.04  # largest share of cells with edges outside of text, of a plain b
 _AROUND = 2  # cells around a line that belong to it
 _STAYS = 0.9  # smallest `stay` of a line, and
 _STILL = 0.65  # smallest `around` of a line before a background that stands still
+_MOST_TEXT = 0.35  # largest share of the picture that the text of a card covers; pages have more
 _ON_PLAIN, _ON_STILL = (0.004, 0.75), (0.02, 0.9)
 """Smallest share of the picture that the text of a card covers, and smallest share of the text that
 is in centred rows. Before a still background, a sign in front of a tripod looks like small text."""
@@ -47,6 +48,8 @@ def _is_card(lines: Floats, edges_EE: Mask) -> bool:
     if not len(lines):
         return False
     area = np.where(lines[:, 4] >= _CONFIDENCE, lines[:, 5], 0)
+    if area.sum() > _MOST_TEXT:
+        return False
     centred = area[_centred_rows(lines)].sum() / max(area.sum(), 1e-9)
     titles = area[lines[:, 1] < _LOWEST].sum()
     stays, around = lines[:, 6] >= _STAYS, lines[:, 7]

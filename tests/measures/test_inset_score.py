@@ -90,6 +90,13 @@ def over(scene: Frame, *, speed: int = 22, box: tuple[float, float, float, float
     return lambda step: with_box(scene(step), view(OTHER, speed * step), box)
 
 
+def framed(step: int) -> Gray:
+    """A line around a part of the scene, which goes on in it."""
+    scene = moving(step)
+    x0, y0, x1, y1 = (round(share * side) for share, side in zip(BOX, 2 * (640, 360), strict=True))
+    return with_box(scene, scene[y0:y1, x0:x1])
+
+
 def with_screen(step: int) -> Gray:
     """A screen that moves with the scene."""
     scene = SCENE.copy()
@@ -125,17 +132,18 @@ CORNER = (0.0, 0.0, 0.3, 0.35)
     [
         (over(moving), AREA),
         (over(standing), AREA),
-        (over(moving, box=CORNER), 0.3 * 0.35),
+        (over(standing, box=CORNER), 0.3 * 0.35),
         (moving, 0),
         (with_screen, 0),
+        (framed, 0),
         (over(moving, speed=0), 0),
         (with_tilted_screen, 0),
         (over(standing, speed=0), None),
         (grainy_wall, None),
     ],
     ids=["over a moving scene", "over a standing scene", "closed by the picture's borders",
-         "a scene alone", "a screen in the scene", "a banner or a logo", "a tilted screen",
-         "nothing moves", "grain"],
+         "a scene alone", "a screen in the scene", "a frame that a game draws",
+         "a banner or a logo", "a tilted screen", "nothing moves", "grain"],
 )  # fmt: skip
 def test_a_video_over_a_scene_covers_its_area(frame: Frame, area: float | None) -> None:
     assert score(track_of(frame)) == (area and pytest.approx(area, rel=0.15))

@@ -78,6 +78,7 @@ def test_a_large_title_before_a_scene_is_a_card_if_the_scene_stands_still() -> N
         ([TITLE, (0.1, 0.1, 0.4, 0.2), (0.6, 0.6, 0.9, 0.8)], []),  # one sign of several
         ([TITLE], [(0.0, 0.6, 1.0, 0.9)]),  # a scene with a sign in the middle
         ([(0.48, 0.4, 0.52, 0.43)], []),  # a word far away
+        ([(0.05, y / 10, 0.95, y / 10 + 0.06) for y in range(1, 9)], []),  # a printed page
         ([], []),
     ],
 )

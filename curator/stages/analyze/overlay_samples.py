@@ -43,8 +43,7 @@ class OverlaySamples:
     """The looks of one source or segment, and the marks that they found.
 
     Each block of `every` steps of the sampling grid has one look. With `with_overlays`, looks have
-    maps for logos, drawn boxes and
-    divided screens. With a detector, looks have lines of text.
+    maps for logos, drawn boxes and divided screens. With a detector, looks have lines of text.
     """
 
     def __init__(self, *, every: int, with_overlays: bool, detector: TextDetector | None) -> None:
