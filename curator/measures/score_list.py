@@ -70,7 +70,6 @@ _FIRST_COLUMNS = (
     "overlay_text_area", "logo_area", "split_screen", "picture_in_picture", "aesthetic",
     "content_probability", "nsfw", "consistency", "layout_consistency",
     "shot_doubt", "distortion", "repeated_fraction",
-    "shot_doubt",
 )  # fmt: skip
 """The first columns of scores in `clips`; their order never changes."""
 

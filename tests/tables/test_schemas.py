@@ -36,7 +36,7 @@ black_fraction: double; content_area: double; text_area: double; overlay_text_ar
 logo_area: double; split_screen: double; picture_in_picture: double; aesthetic: double;
 content_probability: double; nsfw: double; consistency: double; layout_consistency: double;
 shot_doubt: double; distortion: double; repeated_fraction: double;
-shot_doubt: double; title_card: double; drawn_boxes: double;
+title_card: double; drawn_boxes: double;
 """
 CLIPS = f"""{MEASURED}
 content_type: string; decision: string; reason: string; reason_score: double; reason_threshold:

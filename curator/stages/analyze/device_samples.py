@@ -320,8 +320,6 @@ class DeviceSampler:
         kept = batch.taken(samples)
         picture, gray, exposure = self._scaled(_sample_of, self._picture, kept, batch.form)
         begun.copies("gray", samples, gray)
-        if self._with_pictures:
-            begun.copies("picture", samples, picture)
         if self._families & {"pictures", DISTORTION}:
             begun.kept, begun.gray = kept, gray
             luma = luma_of(kept, batch.form)

@@ -68,7 +68,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """
 
     name = "propose"
-    version = 17
+    version = 18
     phase = Phase.MEASURE
     scope = Scope.SOURCE
     reads = ("tracks",)
