@@ -2,15 +2,24 @@
 
 import random
 from itertools import pairwise
+from typing import Any
 
 import cv2
 import numpy as np
 from drawn_over import COLOURS
+from numpy.typing import NDArray
 from recorded_clips import FPS
 
 from curator.tools.footage.scenes import Picture
 
 CLASSES = ("person", "car", "dog", "bottle", "bicycle", "truck", "face")
+
+
+def _flow(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+    nothing: Any = None
+    return np.asarray(
+        cv2.calcOpticalFlowFarneback(before, after, nothing, 0.5, 2, 13, 2, 5, 1.1, 0)
+    )
 
 
 def _followed(frames: list[Picture], rng: random.Random, n: int) -> list[list[tuple[float, ...]]]:
@@ -25,14 +34,14 @@ def _followed(frames: list[Picture], rng: random.Random, n: int) -> list[list[tu
         place = rng.choices(range(energy.size), energy.ravel().tolist())[0]
         w, h = rng.uniform(0.06, 0.3), rng.uniform(0.1, 0.5)
         boxes.append([place % 160 / 160 - w / 2, place // 160 / 90 - h / 2, w, h])
-    flow = None
     paths = []
     for index in range(len(small)):
+        flow = None
         if index and index % 3 == 0:
-            before, after = small[index - 3], small[index]
-            flow = cv2.calcOpticalFlowFarneback(before, after, None, 0.5, 2, 13, 2, 5, 1.1, 0)
-        for box in boxes if flow is not None and index % 3 == 0 else ():
+            flow = _flow(small[index - 3], small[index])
+        for box in boxes if flow is not None else ():
             x0, y0 = max(0, int(box[0] * 160)), max(0, int(box[1] * 90))
+            assert flow is not None
             inside = flow[y0 : y0 + int(box[3] * 90) + 1, x0 : x0 + int(box[2] * 160) + 1]
             if inside.size:
                 box[0] += float(inside[..., 0].mean()) / 160

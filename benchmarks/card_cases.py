@@ -2,6 +2,7 @@
 
 import random
 from functools import partial
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -37,7 +38,7 @@ def _words(rng: random.Random, n: int) -> str:
 
 def _lines(picture: Picture, rows: list[tuple[str, int]], top: int, colour: tuple[int, int, int],
            rng: random.Random, gap: float = 1.5) -> Picture:  # fmt: skip
-    style = rng.choice(("plain", "plain", "outlined"))
+    style: Literal["plain", "outlined"] = rng.choice(("plain", "plain", "outlined"))
     y = top
     for text, size in rows:
         patch = lettering(text, size_px=size, style=style, colour=colour)
@@ -68,8 +69,8 @@ def title_card(rng: random.Random, back: list[Picture], *, dark: bool) -> list[P
         shown = _lines(frame.copy(), rows, top, colour, random.Random(seed))
         at = min(index, len(back) - 1 - index) / max(fade, 1)
         if at < 1:
-            shown = cv2.addWeighted(shown, at, frame, 1 - at, 0)
-        made.append(np.asarray(shown, np.uint8))
+            shown = np.asarray(cv2.addWeighted(shown, at, frame, 1 - at, 0), np.uint8)
+        made.append(shown)
     return made
 
 

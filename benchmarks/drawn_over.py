@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -72,7 +73,7 @@ def pane(frames: list[Picture], rng: random.Random) -> list[Picture]:
 def subtitles(frames: list[Picture], rng: random.Random) -> list[Picture]:
     """Boxed or outlined captions."""
     size = max(9, round(frames[0].shape[0] * 0.06))
-    style = rng.choice(("outlined", "boxed"))
+    style: Literal["outlined", "boxed"] = rng.choice(("outlined", "boxed"))
     patches = [lettering(text, size_px=size, style=style) for text in SENTENCES]
     return list(subtitled(frames, patches, n_frames=round(FPS * rng.uniform(1.5, 3))))
 

@@ -21,7 +21,7 @@ import cv2
 import tests_path  # noqa: F401
 from film_makers import write_video
 from overlay_cases import cases
-from recorded_clips import FPS, Truth
+from recorded_clips import FPS, Part, Truth
 from samples import analyzed
 
 from curator.measures.score_list import BUILT_IN
@@ -38,7 +38,7 @@ FOUND = {
 """Score and bound of each truth of a case; the bounds of the recipe `quickstart`."""
 
 
-def make(folder: Path, footage: Path, media: Path, part: str, seed: int) -> None:
+def make(folder: Path, footage: Path, media: Path, part: Part, seed: int) -> None:
     """Encodes all clips of a part that DIR lacks, and writes the list of them last."""
     made = []
     for number, case in enumerate(cases(footage, media, part, seed)):
@@ -54,7 +54,7 @@ def make(folder: Path, footage: Path, media: Path, part: str, seed: int) -> None
 
 def tracks(folder: Path) -> Iterator[tuple[dict[str, Any], Track]]:
     """Yields each case with its track, which is analyzed unless DIR has it."""
-    detector = TextDetector(precision="bfloat16")
+    detector = TextDetector(precision="auto")
     for case in json.loads((folder / "cases.json").read_text()):
         path = folder / str(case["file"])
         kept = path.with_suffix(".track")
@@ -111,9 +111,6 @@ def main() -> None:
     for kind, rows in counts.items():
         cells = (f"{rows[name][1]} of {rows[name][0]} ({rows[name][2]})" for name in FOUND)
         print(f"{kind:22s}" + "".join(f"{cell:>18s}" for cell in cells))
-    for row in totals.values():
-        row["recall"] = row["found"] / max(row["with"], 1)
-        row["false_share"] = row["false"] / max(row["without"], 1)
     print(json.dumps({"part": args.part, "seed": args.seed, **totals}))
 
 

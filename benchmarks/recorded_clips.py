@@ -116,7 +116,7 @@ def real_clip(path: Path, begin_s: float, end_s: float = 1e9) -> list[Picture]:
                 break
             if at < 0:
                 continue
-            picture = frame.to_ndarray(format="rgb24")
+            picture = np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
             picture = resized(picture, min(1.0, WIDTH / max(picture.shape[:2])))
             while len(frames) <= at * FPS:
                 frames.append(picture)

@@ -117,7 +117,7 @@ def page(rng: random.Random, width: int, height: int) -> Picture:
 
 def signs(rng: random.Random, width: int, height: int, photo: Picture) -> Picture:
     """A photograph with one to three signs in perspective, of any size."""
-    picture = cv2.resize(photo, (width, height))
+    picture: Picture = np.asarray(cv2.resize(photo, (width, height)), np.uint8)
     for _ in range(rng.choice((1, 1, 2, 3))):
         words = rng.choice(("BAKERY", "Town hall 200 m", "EXIT 14", "Hotel", "SALE 50% OFF"))
         colour = rng.choice(((20, 30, 60), (240, 240, 230), (160, 20, 20)))
@@ -127,12 +127,14 @@ def signs(rng: random.Random, width: int, height: int, photo: Picture) -> Pictur
         board[..., :3] = rng.choice(((236, 232, 220), (40, 60, 90), (120, 120, 110)))
         tall, wide = patch.shape[:2]
         left, top = rng.uniform(0.0, 0.8) * (width - wide / 2), rng.uniform(0.1, 0.8) * height
-        corners = np.float32([[0, 0], [wide, 0], [wide, tall], [0, tall]])
-        seen = corners + np.float32([left, top])
-        seen += np.float32([[rng.gauss(0, 0.05 * tall), rng.gauss(0, 0.12 * tall)] for _ in seen])
+        corners = np.array([[0, 0], [wide, 0], [wide, tall], [0, tall]], np.float32)
+        seen = corners + np.array([left, top], np.float32)
+        shifts = [[rng.gauss(0, 0.05 * tall), rng.gauss(0, 0.12 * tall)] for _ in seen]
+        seen = seen + np.array(shifts, np.float32)
         matrix = cv2.getPerspectiveTransform(corners, seen.astype(np.float32))
         for layer in (board, patch):
-            picture = drawn(picture, cv2.warpPerspective(layer, matrix, (width, height)), 0, 0)
+            warped = cv2.warpPerspective(layer, matrix, (width, height))
+            picture = drawn(picture, np.asarray(warped, np.uint8), 0, 0)
     return picture
 
 
@@ -156,8 +158,11 @@ def filmed(picture: Picture, how: str, rng: random.Random, patch: Picture) -> li
             y += 3 * np.sin(index / 2.3 + 1)
         elif how == "zoom":
             scale = 1 + 0.4 * t
-        matrix = np.float32([[scale, 0, -x * scale - (scale - 1) * WIDTH / 2],
-                             [0, scale, -y * scale - (scale - 1) * HEIGHT / 2]])  # fmt: skip
+        matrix = np.array(
+            [[scale, 0, -x * scale - (scale - 1) * WIDTH / 2],
+             [0, scale, -y * scale - (scale - 1) * HEIGHT / 2]],
+            np.float32,
+        )  # fmt: skip
         frame = cv2.warpAffine(picture, matrix, (WIDTH, HEIGHT), flags=cv2.INTER_AREA)
         tall, wide = patch.shape[:2]
         for number in range({"passer-by": 1, "two people": 2}.get(how, 0)):
@@ -184,7 +189,7 @@ def scenes(part: Part) -> dict[str, Maker]:
         "shelves": lambda rng: shelves(rng, *size), "tiles": lambda rng: tiles(rng, *size),
         "fence": lambda rng: fence(rng, *size), "corner": lambda rng: edge(rng, *size, photo(rng)),
         "door": lambda rng: door(rng, *size, photo(rng)), "page": lambda rng: page(rng, *size),
-        "photograph": lambda rng: cv2.resize(photo(rng), size),
+        "photograph": lambda rng: np.asarray(cv2.resize(photo(rng), size), np.uint8),
         "sign": lambda rng: signs(rng, *size, photo(rng)),
     }  # fmt: skip
 
