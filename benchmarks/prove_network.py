@@ -27,7 +27,7 @@ Luma = NDArray[np.uint8]
 
 
 class Tokenizer(nn.Module):
-    """A causal-free 3D autoencoder: 4 x 8 x 8 pixels become 12 numbers."""
+    """A 3D autoencoder: 4 x 8 x 8 pixels become 12 numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,9 +58,7 @@ def crops(clips: list[Luma], n: int, rng: np.random.Generator) -> torch.Tensor:
     return torch.from_numpy(np.stack(made)[:, None].astype(np.float32) / 127.5 - 1)
 
 
-def psnr_after_training(
-    train: list[Luma], held_out: list[Luma], *, steps: int, seed: int
-) -> float:
+def psnr_after_training(train: list[Luma], held_out: list[Luma], *, steps: int, seed: int) -> float:
     """Trains, and returns the mean PSNR of crops of held-out clips, in dB."""
     torch.manual_seed(seed)
     network = Tokenizer()
@@ -132,10 +130,8 @@ def main() -> None:
             rejected = np.flatnonzero(~is_kept & ~is_held)
             n = min(len(kept), len(rejected))
             tried = [shown[k] for k in np.flatnonzero(is_kept & is_held)]
-            psnr = [
-                psnr_after_training([shown[k] for k in own[:n]], tried, steps=options.steps, seed=seed)
-                for own in (kept, rejected)
-            ]
+            sets = [[shown[k] for k in own[:n]] for own in (kept, rejected)]
+            psnr = [psnr_after_training(own, tried, steps=options.steps, seed=seed) for own in sets]
             gains.append(psnr[0] - psnr[1])
             moments = planted(clean, clips, is_kept, kind, strength, seed) if kind else clean  # type: ignore[arg-type]
             linear.append(trial(moments, is_kept, sources, seed, 12)[0].on_kept.db)

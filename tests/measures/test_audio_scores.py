@@ -131,7 +131,7 @@ def test_levels_and_notes_are_stored_with_the_track() -> None:
         300, has_audio_levels=True, audio_rms_first=-3, audio_rms_db=track.audio_rms_db,
         notes=(Note.AUDIO_ERRORS,),
     )  # fmt: skip
-    families = families_of(AnalyzeConfig(text=False))
+    families = families_of(AnalyzeConfig(text=False, distortion=False))
     tables = [tracks_to_table([("a", noted)], family.columns) for family in families]
     ((_, stored),) = table_to_tracks(tables, {"a": "a.mp4"})
     assert isinstance(stored, Track)
