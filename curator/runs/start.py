@@ -367,12 +367,13 @@ def check_captions(recipe: Recipe, *, asks_server: bool) -> None:
 def check_measured(recipe: Recipe) -> None:
     """Checks that the run measures the scores of the recipe's rules, and that its models are here.
 
-    Raises `UsageError` if a rule has bounds of a score that is off, or a model is missing.
+    Raises `UsageError` if a rule has bounds of a score that is off, or a model is missing. A rule
+    with `unmeasured: keep` says itself what becomes of clips without the score.
     """
     learned_score_of(recipe)
     for name, score in recipe.filters.rejecting().items():
         key = measures_of(recipe).spec_of(score).needs
-        if key is None:
+        if key is None or recipe.filters.root[name].unmeasured == "keep":
             continue
         section, _, leaf = key.partition(".")
         if not getattr(getattr(recipe, section), leaf):
