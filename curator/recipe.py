@@ -238,7 +238,7 @@ class Recipe(_WithOptional):
             for name, rule in rules.items()
             if isinstance(rule, dict)
             and rule.get("min") == TRAINED
-            and rule.get("score", name) == SHORT_SIDE
+            and (rule.get("score") or name) == SHORT_SIDE
         }
         return sections | {"filters": rules | bounded}
 

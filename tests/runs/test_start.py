@@ -8,7 +8,7 @@ from small_output import SmallOutput
 
 from curator.cli import main
 from curator.errors import RecipeError, UsageError
-from curator.recipe import load_recipe
+from curator.recipe import load_recipe, with_changes
 from curator.runs.start import check_places, least_size_advice
 from curator.stages.shard.config import ShardConfig
 from curator.tools.commands.arguments import EXIT_USAGE
@@ -135,6 +135,13 @@ def test_the_least_size_is_that_of_the_written_clips(
 ) -> None:
     """Pins that `min: trained` becomes a number, which an explicit bound replaces."""
     assert load_recipe("quickstart", overrides).filters.root["short_side_px"].min == least_px
+
+
+def test_the_least_size_is_set_again_in_a_recipe_as_it_was_used() -> None:
+    """Pins `score: null`, which the stored recipe of an output has in each rule."""
+    used = with_changes(load_recipe("quickstart"), ["cut.size=112x64"])
+    again = with_changes(used, ["filters.short_side_px.min=trained"])
+    assert again.filters.root["short_side_px"].min == 64
 
 
 def test_a_small_size_is_a_class_of_resolution() -> None:
