@@ -67,16 +67,16 @@ class PictureMetrics(Annotator[PictureMetricsConfig]):
         super().__init__(config)
         with raised_as(RecipeError, ModelError, of="stages: 'picture_metrics': "):
             self._store = ModelStore.at(config.folder)
-        names = [column_of(name) for name in config.models]
+        names = [
+            name for base in map(column_of, config.models) for name in (base, f"{base}_worst")
+        ]
         if len(set(names)) < len(names):
             raise RecipeError(
                 f"stages: 'picture_metrics': models are {', '.join(config.models)}; expected each "
-                "name once"
+                "name once, and no other name with -worst at its end"
             )
         self.frames = (FrameRequest(at=config.frames_per_s, size=config.longer_px),)
-        columns: dict[str, ColumnKind] = {
-            name: "f32" for base in names for name in (base, f"{base}_worst")
-        }
+        columns: dict[str, ColumnKind] = dict.fromkeys(names, "f32")
         self.families = (Family("picture_metrics", Scope.CLIP, Columns(columns)),)
         self._networks: list[PictureScore] = []
 

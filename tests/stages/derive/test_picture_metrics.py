@@ -86,3 +86,5 @@ def test_unknown_and_repeated_models_are_refused(folder: Path) -> None:
         unknown.preflight()
     with pytest.raises(RecipeError, match="expected each name once"):
         stage(folder, "dark", "dark")
+    with pytest.raises(RecipeError, match="no other name with -worst"):
+        stage(folder, "dark", "dark-worst")
