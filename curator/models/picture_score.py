@@ -92,9 +92,9 @@ class OnnxScore:
         except Exception as error:
             raise ModelError(f"{weights} holds no {entry.name}: {one_line(error)}") from error
         inputs = self._session.get_inputs()
-        shape = inputs[0].shape
+        shape = inputs[0].shape if inputs else ()
         if len(inputs) != 1 or len(shape) != 4 or (shape[1] != 3 and shape[3] != 3):
-            shapes = ", ".join(f"{i.name} {i.shape}" for i in inputs)
+            shapes = ", ".join(f"{i.name} {i.shape}" for i in inputs) or "nothing"
             raise ModelError(
                 f"model {entry.name}: {weights} reads {shapes}; expected one input of RGB pictures "
                 "with four axes, 3 of which is the second or the last"
@@ -125,7 +125,22 @@ class OnnxScore:
                     f"model {self._name}: the network refuses pictures of "
                     f"{self._picture.side_px} px: {one_line(error)}"
                 ) from error
-            yield self._read(np.asarray(made, np.float32).reshape(len(batch), -1))[: len(some)]
+            yield self._read(self._by_picture(made, len(batch)))[: len(some)]
+
+    def _by_picture(self, made: object, n_pictures: int) -> NDArray[np.float32]:
+        """Returns what the network made of a batch, float32 [N, K]."""
+        try:
+            outputs = np.asarray(made, np.float32)
+            if outputs.size == n_pictures or (outputs.size and outputs.shape[:1] == (n_pictures,)):
+                return outputs.reshape(n_pictures, -1)
+            what = f"an array {list(outputs.shape)}"
+        except (TypeError, ValueError):
+            what = f"a {type(made).__name__}"
+        raise ModelError(
+            f"model {self._name}: the network makes {what} of {n_pictures} pictures; expected "
+            "numbers for each picture; a network for one picture at a time needs 1 as the first "
+            "size of its input"
+        )
 
     def _read(self, outputs_NK: NDArray[np.float32]) -> Scores:
         n_outputs = outputs_NK.shape[1]

@@ -76,6 +76,13 @@ def test_a_file_that_does_not_fit_is_named(network: Path, tmp_path: Path) -> Non
     grey = save_onnx(tmp_path / "g.onnx", [node("Abs", ["x"], "y")], shape=(1, 9), outputs=(1, 9))
     with pytest.raises(ModelError, match=r"reads x \[1, 9\]; expected one input of RGB"):
         load_picture_score(entry(), grey)
+    # One number for a whole batch is none of a picture.
+    mean = node("ReduceMean", ["x"], "y", (0, 1, 2, 3))
+    whole = save_onnx(tmp_path / "w.onnx", [mean], shape=("n", 3, 8, 8), outputs=())
+    with pytest.raises(ModelError, match=r"makes an array \[\] of 2 pictures; .*needs 1 as"):
+        load_picture_score(entry(), whole).scores_N(FRAMES[:2])
+    single = save_onnx(tmp_path / "s.onnx", [mean], shape=(1, 3, 8, 8), outputs=())
+    assert load_picture_score(entry(), single).scores_N(FRAMES[:2]).shape == (2,)
 
 
 def test_pyiqa_gets_the_file_and_whole_frames(
