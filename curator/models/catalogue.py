@@ -206,6 +206,8 @@ def _entries(text: str) -> dict[str, ModelEntry]:
         if not isinstance(data, dict):
             raise TypeError(f"it is a {type(data).__name__}; expected names and entries")
         for name, row in data.items():
+            if not isinstance(name, str):
+                raise TypeError(f"the name {name!r} is no text; write it in quotes")
             entries[name] = ModelEntry.model_validate({"name": name} | row)
     except ValidationError as error:
         location, why = explain(error, ModelEntry)

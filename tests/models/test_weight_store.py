@@ -89,6 +89,7 @@ def test_the_packaged_catalogue_is_whole() -> None:
         ("mine: {kind: clip, color: red}", "color"),
         ("[mine]", "expected names and entries"),
         ("mine: {", "cannot be read"),
+        ("5: {kind: clip}", "5 is no text"),
     ],
 )
 def test_a_catalogue_of_another_form_is_refused(text: str, words: str) -> None:
