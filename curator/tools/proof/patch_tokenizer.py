@@ -28,6 +28,8 @@ LEAST_CONTRAST = 4.0
 """Contrast of a patch, in weighted levels, below which the patch counts less: it is flat."""
 _EXACT = 1e-5
 """Loss below which differences are those of single precision."""
+_FLAT = 1e-6
+"""Energy of patches below which they are flat: black, or of one level but for rounding."""
 MOTION = 4.0
 """Weight of frequencies in time relative to those in space. Source: benchmarks/results/prove.md."""
 
@@ -58,9 +60,14 @@ def train(moments_DD: Floats) -> Floats:
 
 
 def losses(basis_DK: Floats, moments_DD: Floats) -> NDArray[np.float64]:
-    """Returns the share of the energy of patches that a tokenizer of each size loses, float64."""
+    """Returns the share of the energy of patches that a tokenizer of each size loses, float64.
+
+    Of flat patches, which have no energy, every tokenizer loses equally little.
+    """
     kept = np.cumsum(((moments_DD @ basis_DK) * basis_DK).sum(axis=0, dtype=np.float64))
     whole = float(np.trace(moments_DD))
+    if whole < _FLAT:
+        return np.full(len(LATENTS), _EXACT)
     lost: NDArray[np.float64] = np.maximum(1 - kept[np.array(LATENTS) - 1] / whole, _EXACT)
     return lost
 

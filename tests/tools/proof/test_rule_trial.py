@@ -82,6 +82,16 @@ def test_rule_against_noise_helps_and_more_noise_more() -> None:
     assert 0 < gains[0] < gains[1]
 
 
+@pytest.mark.parametrize("level", [0, 17])
+def test_flat_clips_give_numbers(level: int) -> None:
+    """Pins black clips, of which nothing is lost, and levels that leave rounding errors."""
+    flat = moments_of(np.full((4, 32, 32), level, np.uint8))
+    noise = moments_of(np.random.default_rng(0).integers(0, 255, (4, 32, 32)).astype(np.uint8))
+    lost = [losses(train(moments), flat) for moments in (flat, noise)]
+    assert gain_db(*lost) == 0
+    assert np.isfinite(losses(train(flat), noise)).all()
+
+
 def test_random_rules_have_no_effect_and_results_repeat() -> None:
     first, again = (run_trial(trial_clips(random_half(2)), n_controls=12) for _ in range(2))
     assert first.on_kept.verdict() not in (Verdict.HELPS, Verdict.HARMS)
