@@ -21,7 +21,7 @@ class BlurFaces(TrackedBlur[BlurFacesConfig]):
     """Blurs faces that CenterFace finds, along their tracks."""
 
     name = "blur_faces"
-    version = 1
+    version = 2
     config_type = BlurFacesConfig
 
     def models(self) -> tuple[object, ...]:

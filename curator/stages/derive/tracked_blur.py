@@ -17,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.errors import CutError
 from curator.media.opencv import cv2
 from curator.stage import ClipFrames, PixelStage, StageConfig, setting
 
@@ -27,6 +28,8 @@ Boxes = NDArray[np.float32]
 _MOST_MOVED = 1.0
 """Largest distance of a box's centre between samples, in its own longer sides."""
 _MOST_RESIZED = 2.0
+_FARTHEST = 2.5
+"""From the middle of the picture, in its sides. Boxes beyond are in pixels, or no numbers."""
 _CELLS = 4
 """Colours across the shorter side that are left of a blurred box."""
 
@@ -56,7 +59,10 @@ class TrackedBlur(PixelStage[TrackedConfig]):
 
     @abstractmethod
     def boxes(self, frame_HW3: Frame) -> Boxes:  # noqa: N803 - shape letters
-        """Returns what is to be blurred, float32 [N, 4 or more], in shares of width and height."""
+        """Returns what is to be blurred, float32 [N, 4 or more], in shares of width and height.
+
+        Boxes may reach beyond the picture. Those of NaN or in pixels raise `CutError`.
+        """
 
     def process(self, unit: ClipFrames) -> Iterator[Frame]:
         """Yields the blurred frames of a clip; holds those of at most three samples."""
@@ -68,23 +74,45 @@ class TrackedBlur(PixelStage[TrackedConfig]):
             boxes = with_missed(current.boxes, following.boxes, beyond.boxes)
             yield from self._blurred(current, boxes)
             current, following = _Sample(boxes, following.frames), beyond
-        for sample, after in ((current, following), (following, following)):
-            if sample is not None:
-                yield from self._blurred(sample, sample.boxes if after is None else after.boxes)
+        if current is not None and following is not None:
+            # No sample follows: a box that the last one lacks stays where it was.
+            boxes = with_missed(current.boxes, following.boxes, current.boxes)
+            yield from self._blurred(current, boxes)
+            current = _Sample(boxes, following.frames)
+        if current is not None:
+            yield from self._blurred(current, current.boxes)
 
     def _samples(self, frames: Iterator[Frame]) -> Iterator[_Sample]:
         held: list[Frame] = []
         for frame in frames:
             if len(held) == self.config.every_frames:
-                yield _Sample(self.boxes(held[0])[:, :4], held)
+                yield _Sample(self._found(held[0]), held)
                 held = []
             held.append(frame)
         if held:
             # The last frame is seen, too, because no sample follows.
             *others, last = held
             if others:
-                yield _Sample(self.boxes(others[0])[:, :4], others)
-            yield _Sample(self.boxes(last)[:, :4], [last])
+                yield _Sample(self._found(others[0]), others)
+            yield _Sample(self._found(last), [last])
+
+    def _found(self, frame: Frame) -> Boxes:
+        """Returns the boxes of a frame; what is no box would leave a picture as it is."""
+        boxes = np.asarray(self.boxes(frame), np.float32)
+        if boxes.ndim != 2 or boxes.shape[1] < 4:
+            raise CutError(
+                f"boxes of stage {self.name} have the shape {boxes.shape}; expected (N, 4) or "
+                "more columns"
+            )
+        boxes = boxes[:, :4]
+        is_box = (np.abs(boxes - 0.5) <= _FARTHEST).all(axis=1)
+        is_box &= (boxes[:, :2] <= boxes[:, 2:]).all(axis=1)
+        if not is_box.all():
+            raise CutError(
+                f"stage {self.name} found the box {boxes[~is_box][0].tolist()}; expected left, "
+                "top, right, bottom in shares of width and height, 0 to 1"
+            )
+        return boxes
 
     def _blurred(self, sample: _Sample, after: Boxes) -> Iterator[Frame]:
         pairs = linked(sample.boxes, after)
@@ -129,8 +157,10 @@ def with_blur(frame_HW3: Frame, boxes: Sequence[NDArray[np.float32]], margin: fl
     made = frame_HW3.copy()
     for left, top, right, bottom in boxes:
         wide, high = (right - left) * margin, (bottom - top) * margin
-        columns = slice(max(0, int((left - wide) * width)), int(np.ceil((right + wide) * width)))
-        rows = slice(max(0, int((top - high) * height)), int(np.ceil((bottom + high) * height)))
+        columns, rows = (
+            slice(max(0, int((begin - more) * side)), max(0, int(np.ceil((end + more) * side))))
+            for begin, end, more, side in ((left, right, wide, width), (top, bottom, high, height))
+        )
         part = made[rows, columns]
         if part.size == 0:
             continue

@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from curator.errors import CutError
 from curator.stage import ClipFrames
 from curator.stages.derive.tracked_blur import (
     Boxes,
@@ -12,6 +13,7 @@ from curator.stages.derive.tracked_blur import (
     TrackedBlur,
     TrackedBlurConfig,
     linked,
+    with_blur,
     with_missed,
 )
 
@@ -79,6 +81,28 @@ def test_a_missed_sample_and_the_frames_around_a_lone_one_are_blurred() -> None:
     places = dict.fromkeys(range(5, 12), (10, 10))
     for frame in blurred(film(16, places), every_frames=4):
         assert frame[..., 0].max() < 250
+
+
+@pytest.mark.parametrize("n_frames", [2, 4, 5, 6])
+def test_what_the_last_sample_misses_is_blurred(n_frames: int) -> None:
+    places = dict.fromkeys(range(n_frames), (10, 10))
+    for frame in blurred(film(n_frames, places, missed=(n_frames - 1,)), every_frames=4):
+        assert frame[..., 0].max() < 250
+
+
+@pytest.mark.parametrize("wrong", [[[np.nan] * 4], [[9, 9, 20, 20]], [[0.5, 0, 0.2, 1]], [0.1] * 4])
+def test_what_is_no_box_is_refused(wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins that a detector in pixels does not leave frames as they are."""
+    monkeypatch.setattr(BlurDots, "boxes", lambda self, frame: np.array(wrong, np.float32))
+    with pytest.raises(CutError, match=r"dots.*expected"):
+        blurred(film(3, {}))
+
+
+def test_boxes_beyond_the_picture_change_nothing_else() -> None:
+    frame = np.random.default_rng(0).integers(0, 255, (SIDE, SIDE, 3)).astype(np.uint8)
+    for beyond in ([-0.5, -0.5, -0.2, -0.2], [1.5, 0, 1.8, 1], [0, -0.9, 1, -0.5]):
+        made = with_blur(frame, [np.array(beyond, np.float32)], 0.25)
+        np.testing.assert_array_equal(made, frame)
 
 
 def test_frames_without_a_find_stay_as_they_are() -> None:
