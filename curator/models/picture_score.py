@@ -92,7 +92,7 @@ class OnnxScore:
         except Exception as error:
             raise ModelError(f"{weights} holds no {entry.name}: {one_line(error)}") from error
         inputs = self._session.get_inputs()
-        shape: list[int | str | None] = inputs[0].shape if inputs else []
+        shape: Any = inputs[0].shape if inputs else ()
         if len(inputs) != 1 or len(shape) != 4 or (shape[1] != 3 and shape[3] != 3):
             shapes = ", ".join(f"{i.name} {i.shape}" for i in inputs) or "nothing"
             raise ModelError(

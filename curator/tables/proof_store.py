@@ -5,8 +5,10 @@ and say that a result is out of date.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from curator.errors import DamagedError
 from curator.fingerprints import fingerprint
@@ -14,6 +16,9 @@ from curator.storage import Store
 from curator.tables.checksums import read_json, sealed_json, to_json
 from curator.tables.out_layout import PROOFS, is_own
 from curator.tables.snapshot_store import NUMBER
+
+Interval = tuple[float, float, float]
+"""A difference in dB, and the ends of its interval."""
 
 BOUNDS = ("score", "min", "max", "one_of", "none_of", "unmeasured")
 """Keys of an applied rule that decide which clips it keeps."""
@@ -54,9 +59,9 @@ class Proof:
     why: str
     n_clips: Mapping[str, int]
     n_sources: Mapping[str, int]
-    on_kept: Sequence[float] | None
-    over_random: Sequence[float] | None
-    on_rejected: Sequence[float] | None
+    on_kept: Interval | None
+    over_random: Interval | None
+    on_rejected: Interval | None
     controls_db: Sequence[float]
 
     @property
@@ -111,9 +116,8 @@ def read_proofs(store: Store) -> list[Proof]:
         if not is_own(info.key):
             continue
         try:
-            facts = read_json(store, info.key)
-            proofs.append(Proof(**{field.name: facts[field.name] for field in fields(Proof)}))
-        except (DamagedError, KeyError):
+            proofs.append(TypeAdapter(Proof).validate_python(read_json(store, info.key)))
+        except (DamagedError, ValidationError):
             # `curate verify` names damage; a proof is made again by its command.
             continue
     return sorted(proofs, key=lambda proof: proof.created_at)

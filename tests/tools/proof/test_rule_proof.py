@@ -165,3 +165,14 @@ def test_damaged_proof_is_left_out(tmp_path: Path) -> None:
     store.write("proofs/0123456789abcdef.json", b'{"rule": "noise"}')
     store.write("proofs/fedcba9876543210.json", b"{")
     assert read_proofs(store) == []
+    of_text = {"rule": "noise", "recipe": "a", "created_at": "2026", "verdict": "", "why": ""}
+    nothing = dict.fromkeys(("bounds", "settings", "n_clips", "n_sources"), {})
+    lists = dict.fromkeys(("reasons", "controls_db"), [])
+    effects = dict.fromkeys(("on_kept", "over_random", "on_rejected"), [1.0, 0.5, 1.5])
+    good: dict[str, object] = {"snapshot": 1} | of_text | nothing | lists | effects
+    store.write("proofs/0123456789abcdef.json", json.dumps(good).encode())
+    assert [proof.rule for proof in read_proofs(store)] == ["noise"]
+    wrong = {"on_kept": [None] * 3, "on_rejected": [1.0], "reasons": None, "created_at": 5}
+    for name, value in wrong.items():
+        store.write("proofs/fedcba9876543210.json", json.dumps(good | {name: value}).encode())
+        assert [proof.rule for proof in read_proofs(store)] == ["noise"]
