@@ -166,10 +166,10 @@ def test_damaged_proof_is_left_out(tmp_path: Path) -> None:
     store.write("proofs/fedcba9876543210.json", b"{")
     assert read_proofs(store) == []
     of_text = {"rule": "noise", "recipe": "a", "created_at": "2026", "verdict": "", "why": ""}
-    nothing = dict.fromkeys(("bounds", "settings", "n_clips", "n_sources"), {})
-    lists = dict.fromkeys(("reasons", "controls_db"), [])
-    effects = dict.fromkeys(("on_kept", "over_random", "on_rejected"), [1.0, 0.5, 1.5])
-    good: dict[str, object] = {"snapshot": 1} | of_text | nothing | lists | effects
+    effects = {key: (1.0, 0.5, 1.5) for key in ("on_kept", "over_random", "on_rejected")}
+    good: dict[str, object] = {"snapshot": 1, **of_text, **effects}
+    good |= {key: {} for key in ("bounds", "settings", "n_clips", "n_sources")}
+    good |= {key: () for key in ("reasons", "controls_db")}
     store.write("proofs/0123456789abcdef.json", json.dumps(good).encode())
     assert [proof.rule for proof in read_proofs(store)] == ["noise"]
     wrong = {"on_kept": [None] * 3, "on_rejected": [1.0], "reasons": None, "created_at": 5}
