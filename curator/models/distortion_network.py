@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 WEIGHTS = Path(__file__).with_name("distortion_head.safetensors")
 CROP_PX = 128
 GRID_PX = 16
+LEAST_PX = 16
+"""Smallest side of a picture: a smaller one has nothing left behind a stride of 16."""
 LONG, SHORT = 3, 2
 """Places of crops along the longer and the shorter side."""
 READ = (0, 2, 3, 5)
@@ -169,6 +171,14 @@ class DistortionNetwork(PictureNetwork):
         return rgb_HWC
 
     def embed(self, prepared_NHWC: Sequence[Picture]) -> NDArray[np.float32]:
-        """Returns the score of each picture, float32 [N, 1]; each element is crops [n, h, w]."""
-        scores = [self._head.score(crop_features(self._scenes, crops)) for crops in prepared_NHWC]
+        """Returns the score of each picture, float32 [N, 1]; each element is crops [n, h, w].
+
+        A picture with a side below `LEAST_PX` has no score, NaN.
+        """
+        scores = [
+            self._head.score(crop_features(self._scenes, crops))
+            if min(crops.shape[1:]) >= LEAST_PX
+            else float("nan")
+            for crops in prepared_NHWC
+        ]
         return np.array(scores, np.float32).reshape(-1, 1)

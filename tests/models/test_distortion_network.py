@@ -33,6 +33,14 @@ def network() -> DistortionNetwork:
     return DistortionNetwork()
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (15, 200), (200, 15), (16, 4096), (17, 16)])
+def test_pictures_below_the_stride_have_no_score(
+    network: DistortionNetwork, shape: tuple[int, int]
+) -> None:
+    (score,) = scores(network, np.zeros(shape, np.uint8))
+    assert np.isfinite(score) == (min(shape) >= 16)
+
+
 def scores(network: DistortionNetwork, *pictures: Luma) -> list[float]:
     return network.embed([crops(picture) for picture in pictures])[:, 0].tolist()
 
