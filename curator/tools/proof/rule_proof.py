@@ -80,6 +80,12 @@ def prove(
         finished, ruled, settings.seed, begun_s + _DECODING * limit_s, on_step
     )
     why, trial = clips.lacks(), None
+    n_tried = len(clips.is_kept) + n_unreadable
+    if why is not None and n_tried < len(ruled.is_kept):
+        why += (
+            f"; the limit of {settings.minutes:g} minutes ended decoding after {n_tried} of "
+            f"{len(ruled.is_kept)} clips: raise --minutes"
+        )
     if why is None:
         trial = run_trial(
             clips,

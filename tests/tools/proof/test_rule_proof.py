@@ -152,6 +152,13 @@ def test_what_cannot_be_proved_is_refused(out: Path, curate: Curate, tmp_path: P
     assert len(list(store.list("proofs/"))) == before
 
 
+def test_a_time_limit_that_leaves_too_few_clips_is_named(out: Path, curate: Curate) -> None:
+    limit = ("--minutes", 1e-6, "--dry-run")
+    text = curate("prove", out, "--rule", "noise", "--clips", 24, *limit)
+    assert "verdict: too few clips" in text
+    assert "after 1 of 47 clips: raise --minutes" in text
+
+
 def test_sources_that_are_gone_are_named(tmp_path: Path, curate: Curate) -> None:
     gone = [tmp_path / f"{number}.mp4" for number in range(N_FILMS)]
     made_out(tmp_path / "out", clips_of(gone), load_recipe(RECIPE))
