@@ -118,7 +118,7 @@ def read_proofs(store: Store) -> list[Proof]:
         try:
             proofs.append(TypeAdapter(Proof).validate_python(read_json(store, info.key)))
         except (DamagedError, ValidationError):
-            # `curate verify` names damage; a proof is made again by its command.
+            # A proof is made again by its command.
             continue
     return sorted(proofs, key=lambda proof: proof.created_at)
 

@@ -89,7 +89,9 @@ def prove(options: argparse.Namespace) -> Result:
     stored = None
     if not options.dry_run:
         stored = f"{finished.store.uri}/{write_proof(finished.store, proof)}"
-        print(f"{stored}  shown by the next `curate report` and in `curate view`")
+        # Both show the verdict beside a reason, which a condition has not.
+        shown = "shown by the next `curate report` and in `curate view`" if proof.reasons else ""
+        print(f"{stored}  {shown}".rstrip())
     return Result({**asdict(proof), "stored": stored})
 
 

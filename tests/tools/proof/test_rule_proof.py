@@ -159,6 +159,14 @@ def test_a_time_limit_that_leaves_too_few_clips_is_named(out: Path, curate: Cura
     assert "after 1 of 47 clips: raise --minutes" in text
 
 
+def test_a_condition_is_not_said_to_be_shown(out: Path, curate: Curate) -> None:
+    pytest.importorskip("duckdb")
+    text = curate("prove", out, "--rule", "start_pts = 0", "--minutes", 1e-6)
+    (out / text.split()[-1]).unlink()
+    assert "proofs/" in text
+    assert "curate report" not in text
+
+
 def test_sources_that_are_gone_are_named(tmp_path: Path, curate: Curate) -> None:
     gone = [tmp_path / f"{number}.mp4" for number in range(N_FILMS)]
     made_out(tmp_path / "out", clips_of(gone), load_recipe(RECIPE))
