@@ -67,9 +67,7 @@ class PictureMetrics(Annotator[PictureMetricsConfig]):
         super().__init__(config)
         with raised_as(RecipeError, ModelError, of="stages: 'picture_metrics': "):
             self._store = ModelStore.at(config.folder)
-        names = [
-            name for base in map(column_of, config.models) for name in (base, f"{base}_worst")
-        ]
+        names = [name for base in map(column_of, config.models) for name in (base, f"{base}_worst")]
         if len(set(names)) < len(names):
             raise RecipeError(
                 f"stages: 'picture_metrics': models are {', '.join(config.models)}; expected each "
