@@ -326,7 +326,7 @@ def graph_of(recipe: Recipe) -> Graph:
     own: list[tuple[StageEntry, AnyGraphStage]] = []
     for entry in recipe.stages:
         if entry.use not in MOVABLE:
-            extension, stage = _loaded(entry)
+            extension, stage = _loaded(entry, recipe.models)
             if entry.use not in ANNOTATORS:
                 extensions.append(extension)
             own.append((entry, stage))
@@ -411,7 +411,11 @@ def _refuse_unmeasured(signals: Iterable[str], recipe: Recipe, where: str) -> No
             raise RecipeError(f"{where}: " + unknown_key(name, known, "signal"))
 
 
-def _loaded(entry: StageEntry) -> tuple[Extension, AnyGraphStage]:
+MODELS_FOLDER = "models_folder"
+"""Key of a stage's settings that is the recipe's `models` unless the entry sets it."""
+
+
+def _loaded(entry: StageEntry, models: str | None) -> tuple[Extension, AnyGraphStage]:
     extension = load_extension(Kind.STAGE, entry.use, ANNOTATORS)
     target = extension.target
     if not issubclass(target, PixelStage | CorpusStage | Annotator):
@@ -420,7 +424,8 @@ def _loaded(entry: StageEntry) -> tuple[Extension, AnyGraphStage]:
             "ClipFilter nor an Annotator, nor another CorpusStage, of curator.stage"
         )
     try:
-        config = target.config_type.model_validate(entry.config)
+        own = {MODELS_FOLDER: models} if MODELS_FOLDER in target.config_type.model_fields else {}
+        config = target.config_type.model_validate(own | entry.config)
     except ValidationError as error:
         location, why = explain(error, target.config_type)
         where = ": ".join(filter(None, (".".join(location), why)))

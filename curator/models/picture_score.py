@@ -87,7 +87,7 @@ class OnnxScore:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         try:
             self._session: Any = onnxruntime.InferenceSession(
-                str(weights), options, providers=onnxruntime.get_available_providers()
+                str(weights), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:
             raise ModelError(f"{weights} holds no {entry.name}: {one_line(error)}") from error

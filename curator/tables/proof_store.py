@@ -79,7 +79,7 @@ class Proof:
 
     def words(self, summary: Mapping[str, Any]) -> str:
         """Returns the verdict in a line, for a page about the run with this summary."""
-        words = f"proved by training: {self.verdict}"
+        words = f"by training (curate prove): {self.verdict}"
         if self.on_kept is not None:
             words += f", {interval_words(self.on_kept)}"
         stale = self.stale_words(summary)

@@ -44,8 +44,8 @@ class PictureMetricsConfig(StageConfig):
     longer_px: int | None = setting(None, ge=32, unit="px")
     """longer side to which frames are scaled before; null: the size of the clip, at which most
     metrics of image quality are defined"""
-    folder: str | None = setting(None, unit="folder or bucket")
-    """models folder or bucket prefix; null: CURATE_MODELS, or the default folder"""
+    models_folder: str | None = setting(None, unit="folder or bucket")
+    """models folder or bucket prefix; null: the recipe's `models`"""
 
 
 class PictureMetrics(Annotator[PictureMetricsConfig]):
@@ -60,13 +60,13 @@ class PictureMetrics(Annotator[PictureMetricsConfig]):
     version = 1
     config_type = PictureMetricsConfig
     # The fingerprints of the models count.
-    results_ignore = frozenset({"folder"})
+    results_ignore = frozenset({"models_folder"})
     batch = 4
 
     def __init__(self, config: PictureMetricsConfig) -> None:
         super().__init__(config)
         with raised_as(RecipeError, ModelError, of="stages: 'picture_metrics': "):
-            self._store = ModelStore.at(config.folder)
+            self._store = ModelStore.at(config.models_folder)
         names = [name for base in map(column_of, config.models) for name in (base, f"{base}_worst")]
         if len(set(names)) < len(names):
             raise RecipeError(
@@ -82,7 +82,10 @@ class PictureMetrics(Annotator[PictureMetricsConfig]):
     def _entries(self) -> list[ModelEntry]:
         """The entries, which only computing needs: a snapshot is read without the catalogue."""
         with raised_as(RecipeError, ModelError, of="stages: 'picture_metrics': "):
-            return [self._store.catalogue.find(name, "picture") for name in self.config.models]
+            try:
+                return [self._store.catalogue.find(name, "picture") for name in self.config.models]
+            except ModelError as error:
+                raise ModelError(f"{error}, with those of {self._store.folder}") from None
 
     @cached_property
     def kinds(self) -> tuple[Resources, ...]:  # type: ignore[override]

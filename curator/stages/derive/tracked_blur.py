@@ -37,7 +37,7 @@ _CELLS = 4
 class TrackedBlurConfig(StageConfig):
     """Settings of a blur that follows boxes."""
 
-    every_frames: int = setting(4, ge=1, unit="frames")
+    every_frames: int = setting(4, ge=1, le=32, unit="frames")
     """the detector sees every so many frames; between them, boxes are interpolated"""
     margin: float = setting(0.25, ge=0, le=2, unit="share")
     """by which a box is enlarged on each side, in shares of its width and height"""

@@ -85,6 +85,10 @@ def find_rule(finished: Finished, text: str) -> NamedRule:
         return NamedRule(name=name, reasons=(name,), rules=own)
     if _CONDITION.search(name):
         return NamedRule(name=name)
+    if name in finished.measures.specs:
+        raise UsageError(
+            f"no rule of this output bounds {name}; prove a bound, such as --rule '{name} >= 0.2'"
+        )
     raise UsageError(
         f"{unknown_key(name, [*rules, *reasons], 'rule')}; expected a rule of `filters`, a reason, "
         "or a condition over columns of `clips`, such as 'sharpness >= 0.2'"

@@ -9,6 +9,8 @@ from tiny_onnx import node, save_onnx
 
 from curator.errors import RecipeError
 from curator.models.catalogue import ModelEntry
+from curator.pipeline import graph_of
+from curator.recipe import load_recipe
 from curator.stage import ClipFacts, RequestedFrames, SampledClip
 from curator.stages.derive.picture_metrics import PictureMetrics, PictureMetricsConfig
 
@@ -42,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def stage(folder: Path, *models: str) -> PictureMetrics:
-    return PictureMetrics(PictureMetricsConfig(models=models, folder=str(folder)))
+    return PictureMetrics(PictureMetricsConfig(models=models, models_folder=str(folder)))
 
 
 def clip(*levels: int) -> SampledClip:
@@ -76,6 +78,12 @@ def test_the_file_and_its_reading_are_in_the_fingerprint(
     (folder / "catalogue.yaml").write_text(text.replace("side_px: 8", "side_px: 8, output: 1"))
     assert stage(folder, "dark").models() != before
     assert isinstance(stage(folder, "dark")._entries[0], ModelEntry)
+
+
+def test_the_models_of_the_recipe_are_those_of_the_stage(folder: Path) -> None:
+    changes = ["stages=[{use: picture_metrics, config: {models: [dark]}}]", f"models={folder}"]
+    (made,) = graph_of(load_recipe("quickstart", changes)).annotators()
+    made.preflight()
 
 
 def test_unknown_and_repeated_models_are_refused(folder: Path) -> None:
