@@ -39,6 +39,7 @@ ARGUMENTS = {
     "verify --snapshot": "{out} --snapshot 1",
     "verify --removed": "{out} --removed",
     "report": "{out}",
+    "prove": "{out} --rule motion",
     "fit": "{out} --for ltx2",
     "fit --snapshot": "{out} --for ltx2 --snapshot 1",
     "fit --solve": "{out} --for ltx2 --solve",

@@ -76,7 +76,7 @@ def test_what_proposing_raises_ends_in_the_row_of_its_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins that the other sources of the unit go on, and that nothing is stored as done."""
-    families = families_of(AnalyzeConfig())
+    families = families_of(AnalyzeConfig(distortion=False))
     store = open_store(str(tmp_path))
     parts = TrackParts(store, families)
     sources = {
