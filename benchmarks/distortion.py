@@ -2,15 +2,15 @@
 """Measures the distortion score on made damage, and on footage that is not damaged.
 
     distortion.py made SET [--part blind]
-    distortion.py natural [--footage DIR] [--media DIR] [--part blind]
-    distortion.py repeated [--footage DIR] [--media DIR] [--part blind]
+    distortion.py natural --footage DIR --media DIR [--part blind]
+    distortion.py repeated --footage DIR --media DIR [--part blind]
     distortion.py cost FILM ...
 
 `made`: by kind, the rank correlation (Spearman) of strength and score within a clip, mean over
 clips, and over all clips together; the share of pairs of a clean and a damaged picture that the
 score orders rightly (AUC), for all strengths and for those of VMAF below 80; the same of BRISQUE.
 
-`natural`: whole undamaged files through the analysis; their scores beside those of `made`.
+`natural`: whole undamaged files through the analysis; for comparison with the scores of `made`.
 
 `repeated`: films with frames repeated at random, or left out, encoded again, through the analysis.
 
@@ -189,10 +189,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("what", choices=("made", "natural", "repeated", "cost"))
     parser.add_argument("paths", type=Path, nargs="*")
-    parser.add_argument("--footage", type=Path, default=Path("/work/shared/footage"))
-    parser.add_argument("--media", type=Path, default=Path("/work/shared/media"))
+    parser.add_argument("--footage", type=Path)
+    parser.add_argument("--media", type=Path)
     parser.add_argument("--part", default="blind", choices=("train", "tune", "blind"))
     args = parser.parse_args()
+    if args.what in ("natural", "repeated") and None in (args.footage, args.media):
+        parser.error(f"{args.what} needs --footage and --media")
     if args.what == "made":
         (args.set,) = args.paths
     {"made": made, "natural": natural, "repeated": repeated, "cost": cost}[args.what](args)

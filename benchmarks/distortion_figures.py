@@ -112,7 +112,9 @@ def show_kinds(
     """Prints and returns the figures of each kind."""
     clean = np.concatenate([s[c.kind == "clean"] for c, s in zip(clips, scores, strict=True)])
     brisque_clean = np.concatenate([c.brisque[c.kind == "clean"] for c in clips])
-    kinds = dict.fromkeys(str(k) for c in clips for k, s in zip(c.kind, c.strength) if s > 0)  # noqa: B905
+    kinds = dict.fromkeys(
+        str(k) for c in clips for k, s in zip(c.kind, c.strength, strict=True) if s > 0
+    )
     table: dict[str, dict[str, float]] = {}
     print("| kind | clips | within | pooled | AUC | AUC, visible | VMAF | BRISQUE within | AUC |")
     print("|---|---|---|---|---|---|---|---|---|")

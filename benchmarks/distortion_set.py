@@ -460,8 +460,8 @@ def main() -> None:
     """Makes the clips of the parts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--footage", type=Path, default=Path("/work/shared/footage"))
-    parser.add_argument("--media", type=Path, default=Path("/work/shared/media"))
+    parser.add_argument("--footage", type=Path, required=True)
+    parser.add_argument("--media", type=Path, required=True)
     parser.add_argument("--part", action="append", choices=("train", "tune", "blind"))
     parser.add_argument("--shard", default="0/1", help="I/N: every N-th clip from the I-th")
     args = parser.parse_args()

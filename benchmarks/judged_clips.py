@@ -47,7 +47,7 @@ def draw(out: Path, folder: Path) -> None:
 
 
 def row_of(clip: dict[str, Any], uri: str, number: int) -> NDArray[np.uint8]:
-    """Returns five frames of a clip beside each other, with its number and length."""
+    """Returns five frames of a clip in a row, with its number and length."""
     length_s = clip["end_s"] - clip["start_s"]
     wanted = [clip["start_s"] + length_s * (k + 0.5) / SHOWN for k in range(SHOWN)]
     tiles: list[NDArray[np.uint8]] = []

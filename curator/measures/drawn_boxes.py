@@ -20,7 +20,7 @@ MAX_BOXES = 8
 BOX_VALUES = 6
 """x0, y0, x1, y1 as shares of 65535, then Cr and Cb of the lines."""
 ALL_VALUES = MAX_BOXES * BOX_VALUES
-_BESIDE_PX = 4  # distance from a line to the pixels that it must differ from
+_OFFSET_PX = 4  # distance from a line to the pixels that it must differ from
 _FROM_GREY = 8  # smallest difference of chroma from grey of the sides of a line, in levels
 _RIDGE = 14  # smallest excess of a line's chroma over both sides and over `_FROM_GREY`
 _PIECE_PX = 8  # length of a piece of a line
@@ -54,7 +54,7 @@ def drawn_boxes(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint16]:
     """
     found: list[tuple[float, ...]] = []
     height, width = rgb_HWC.shape[:2]
-    if min(height, width) > 4 * _BESIDE_PX:
+    if min(height, width) > 4 * _OFFSET_PX:
         planes = cv2.split(cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2YCrCb))[1:]
         chroma = [np.asarray(plane, np.uint8) for plane in planes]
         for plane in chroma:
@@ -94,15 +94,15 @@ def _ridge(plane: Plane, *, is_upright: bool, is_above: bool) -> Plane:
 
     The lines are above (or below) grey, and above (or below) both of their sides.
     """
-    d = 2 * _BESIDE_PX
+    d = 2 * _OFFSET_PX
     if is_upright:
-        middle, *beside = plane[:, _BESIDE_PX:-_BESIDE_PX], plane[:, :-d], plane[:, d:]
+        middle, *sides = plane[:, _OFFSET_PX:-_OFFSET_PX], plane[:, :-d], plane[:, d:]
     else:
-        middle, *beside = plane[_BESIDE_PX:-_BESIDE_PX], plane[:-d], plane[d:]
+        middle, *sides = plane[_OFFSET_PX:-_OFFSET_PX], plane[:-d], plane[d:]
     if is_above:
-        excess = cv2.subtract(middle, cv2.max(cv2.max(*beside), 128 + _FROM_GREY))  # type: ignore[call-overload]
+        excess = cv2.subtract(middle, cv2.max(cv2.max(*sides), 128 + _FROM_GREY))  # type: ignore[call-overload]
     else:
-        excess = cv2.subtract(cv2.min(cv2.min(*beside), 128 - _FROM_GREY), middle)  # type: ignore[call-overload]
+        excess = cv2.subtract(cv2.min(cv2.min(*sides), 128 - _FROM_GREY), middle)  # type: ignore[call-overload]
     return np.asarray(cv2.threshold(excess, _RIDGE - 1, 255, cv2.THRESH_BINARY)[1], np.uint8)
 
 
@@ -130,7 +130,7 @@ def _lines(ridge: Plane, *, is_upright: bool) -> list[Line]:
     for number in longest[(ends - begins)[longest] >= _MIN_PIECES].tolist():
         row = int(rows[at[number]])
         begin, end = int(begins[number]) * _PIECE_PX, int(ends[number]) * _PIECE_PX
-        # A shorter line in the rows beside is the same line.
+        # A shorter line in adjacent rows is the same line.
         slack = 2 * _PIECE_PX
         if not any(
             abs(row - other) <= 3 and begin >= lo - slack and end <= hi + slack
@@ -139,7 +139,7 @@ def _lines(ridge: Plane, *, is_upright: bool) -> list[Line]:
             lines.append((row, *_ends(ridge[row], begin, end)))
             if len(lines) == _MOST_LINES:
                 break
-    return [(row + _BESIDE_PX, begin, end) for row, begin, end in lines]
+    return [(row + _OFFSET_PX, begin, end) for row, begin, end in lines]
 
 
 def _ends(row: Plane, begin: int, end: int) -> tuple[int, int]:
@@ -191,8 +191,8 @@ def _checked(flat: Plane, upright: Plane, box: Rectangle) -> Rectangle | None:
 
 def _side(ridge: Plane, at: int, begin: int, end: int) -> tuple[float, float]:
     """Returns the largest share of a side on a line close to a place, and the line's place."""
-    first = max(0, at - _BESIDE_PX - _CORNER_PX)
-    part = ridge[first : at - _BESIDE_PX + _CORNER_PX + 1, begin + 2 : end - 1]
+    first = max(0, at - _OFFSET_PX - _CORNER_PX)
+    part = ridge[first : at - _OFFSET_PX + _CORNER_PX + 1, begin + 2 : end - 1]
     if len(part) < 2 or not part.size:
         return 0.0, float(at)
     # A blurred line may be in one of two rows.
@@ -201,7 +201,7 @@ def _side(ridge: Plane, at: int, begin: int, end: int) -> tuple[float, float]:
     rows = part.mean(1)
     rows[rows < rows.max() / 4] = 0
     centre = float((rows * np.arange(len(rows))).sum() / max(rows.sum(), 1e-6))
-    return float(shares.max()), first + centre + _BESIDE_PX
+    return float(shares.max()), first + centre + _OFFSET_PX
 
 
 def _colour(chroma: Sequence[Plane], box: Rectangle) -> tuple[int, int] | None:

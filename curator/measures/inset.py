@@ -6,8 +6,8 @@ surroundings stand still, any four edges of the scene could be such sides. Then 
 no gaps and be straight to a pixel or two; the sides of a screen in a room seldom are.
 
 A frame drawn over a scene, such as the display of a game, has such sides too, but the scene goes on
-behind it. So the motion must also change across the sides, more than elsewhere in the picture, and
-the inside must move more or less than the rest, at least for a time.
+behind it. So the motion must also change across the sides, more than between other cells, and the
+inside must move more or less than the rest, at least for a time.
 
 Shape letters: T overlay samples, A pieces along a line, P places, C cells, N rectangles.
 """
@@ -61,7 +61,9 @@ Three samples then give as many false rectangles as six."""
 _NO = -99.0
 _LEVEL = 0.2  # log2 units added to differences, so that differences of still parts have no weight
 _REACH = 1.25  # distance of the cells compared across a side, in steps of `_points`
-_MIN_JUMP = 0.6  # smallest difference of motion across the sides against elsewhere, in octaves
+_MIN_JUMP = (
+    0.6  # smallest difference of motion across the sides from the mean between cells, in octaves
+)
 _MIN_APART = 0.25  # smallest root mean square of inside less outside over time, in octaves
 
 Floats = NDArray[np.float64]
@@ -126,11 +128,11 @@ def has_own_motion(level_TCC: Floats, box: Floats) -> bool:
         if not on_border[side]
         for level in level_TCC
     ]
-    elsewhere = [
+    between_cells = [
         np.abs(level_TCC[:, :, 2:] - level_TCC[:, :, :-2]).mean(),
         np.abs(level_TCC[:, 2:] - level_TCC[:, :-2]).mean(),
     ]
-    jump = np.log2((np.mean(across) + _LEVEL) / (np.mean(elsewhere) + _LEVEL))
+    jump = np.log2((np.mean(across) + _LEVEL) / (np.mean(between_cells) + _LEVEL))
     x0, y0, x1, y1 = (box * MOVED_SIDE).astype(int)
     inside = level_TCC[:, y0 + 1 : max(y1, y0 + 2), x0 + 1 : max(x1, x0 + 2)]
     rest = level_TCC.sum((1, 2)) - inside.sum((1, 2))

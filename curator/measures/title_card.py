@@ -60,16 +60,16 @@ def _is_card(lines: Floats, edges_EE: Mask) -> bool:
 
 
 def _is_plain(lines: Floats, edges_EE: Mask) -> bool:
-    beside = edges_EE.copy()
+    background = edges_EE.copy()
     for box in lines:
         left, top = (np.floor(box[:2] * EDGE_SIDE).astype(int) - _AROUND).clip(0)
         right, bottom = np.ceil(box[2:4] * EDGE_SIDE).astype(int) + _AROUND
-        beside[top:bottom, left:right] = False
-    return bool(edges_EE.any()) and float(beside.mean()) <= _PLAIN
+        background[top:bottom, left:right] = False
+    return bool(edges_EE.any()) and float(background.mean()) <= _PLAIN
 
 
 def _centred_rows(lines: Floats) -> Mask:
-    """Returns lines in rows around the middle of the width, or in two columns beside it."""
+    """Returns lines in rows around the middle of the width, or in two columns that meet there."""
     x0, y0, x1, y1 = lines[:, :4].T
     middle, tall = (y0 + y1) / 2, y1 - y0
     same = np.abs(middle[:, None] - middle[None, :]) < 0.5 * np.minimum(

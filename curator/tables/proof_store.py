@@ -110,7 +110,7 @@ def write_proof(store: Store, proof: Proof) -> str:
 
 
 def read_proofs(store: Store) -> list[Proof]:
-    """Reads the proofs of an output, the oldest first; leaves out those that cannot be read."""
+    """Reads the proofs of an output, the oldest first; skips unreadable files."""
     proofs = []
     for info in store.list(f"{PROOFS}/"):
         if not is_own(info.key):

@@ -142,7 +142,7 @@ def linked(first: Boxes, second: Boxes) -> list[tuple[int, int]]:
 
 
 def with_missed(before: Boxes, boxes: Boxes, after: Boxes) -> Boxes:
-    """Returns boxes of a sample, with those that its two neighbours have in one place."""
+    """Returns a sample's boxes, and the boxes that both neighbouring samples have in one place."""
     added = [
         (before[i, :4] + after[j, :4]) / 2
         for i, j in linked(before, after)
