@@ -201,7 +201,6 @@ def _see_no_shots() -> None:
         return sys.modules["still_network"].StillNetwork(own if precision == "auto" else precision)
 
     stage.ShotNetwork = still  # type: ignore[assignment, misc]
-    stage.DistortionNetwork = sys.modules["still_network"].CleanDistortion  # type: ignore[misc]
 
 
 def _adopt(
