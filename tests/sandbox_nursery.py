@@ -48,7 +48,7 @@ WITH_SHOTS = (
     "tests/tools/removal/test_removal_selection.py", "tests/tools/retrieval/test_clip_search.py",
 )  # fmt: skip
 """Files in these folders whose films have shots: their sandboxes have the shot network."""
-OTHER = {"PYTHONPATH", "TMPDIR", "CUDA_MPS_PIPE_DIRECTORY"}
+OTHER = {"PYTHONPATH", "TMPDIR", "CUDA_MPS_PIPE_DIRECTORY", "PYTORCH_ENABLE_MPS_FALLBACK"}
 """Variables that a fork can have otherwise than the nursery."""
 
 

