@@ -39,8 +39,8 @@ INSTALLED = ("torch", "cv2", "av", "numpy", "open_clip", "curator")
 REAL_STARTS = ("tests/executor/test_sandbox.py", "tests/executor/test_sandbox_start.py")
 """Files whose sandboxes start as they do for users."""
 STILL_FILMS = (
-    "tests/examples/", "tests/export/", "tests/faults/", "tests/loading/", "tests/runs/",
-    "tests/stages/caption/", "tests/stages/derive/", "tests/tools/",
+    "tests/examples/", "tests/export/", "tests/faults/", "tests/hostile/", "tests/loading/",
+    "tests/runs/", "tests/stages/caption/", "tests/stages/derive/", "tests/tables/", "tests/tools/",
 )  # fmt: skip
 """Folders whose films are of one shot each: sandboxes have a network that sees no transition."""
 WITH_SHOTS = (

@@ -111,6 +111,7 @@ def done(folder: Path, *arguments: object) -> str:
     return ended.stdout
 
 
+@pytest.mark.long
 def test_the_rest_is_imported_and_makes_verifies_and_exports_shards(
     reduced: Path, tmp_path: Path
 ) -> None:

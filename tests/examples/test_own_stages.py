@@ -151,6 +151,7 @@ class Balanced(CorpusStage[BalancedConfig]):
 '''
 
 
+@pytest.mark.long
 def test_a_stage_over_the_corpus_decides_in_a_run_and_in_tune(
     place: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,6 +45,7 @@ def burning(*arguments: str) -> Iterator[None]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_what_serves_a_run_counts_without_its_mark_and_workers_by_their_steps_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from sweeps import sampled
 
 from curator.errors import CuratorError, ErrorCode, ModelError
 from curator.executor import sandboxed_process
@@ -269,7 +270,7 @@ def test_a_stage_names_the_files_that_it_reads(film: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("sandbox")
-@pytest.mark.parametrize("act", ["crash", "abort", "object"])
+@pytest.mark.parametrize("act", ["crash", pytest.param("abort", marks=pytest.mark.long), "object"])
 def test_a_sandbox_that_dies_costs_its_item(film: str, act: str) -> None:
     """Pins two attempts, the failure that names the item, and that the others of a unit go on."""
     before, failure, after = _run(film, "read", act, "read")
@@ -331,26 +332,24 @@ def _said(*message: object) -> bytes:
 PICKLE = b"\x80\x04cos\nsystem\n(S'exit 1'\ntR."
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        _said("read", 1, 0, -1),
-        _said("read", 1, 0, 10**30),
-        _said("open", 7, None),
-        _said("done", to_bytes(1), 0.0, 0.0, {"a": "b"}, {}),
-        _said("done", b"", 0.0, 0.0, {}, {}),
-        _said("unheard of"),
-        _said("close", []),
-        _said(),
-        # What unpickling would run.
-        struct.pack("!i", len(PICKLE)) + PICKLE,
-        # More memory than the sandbox may have itself.
-        struct.pack("!i", LIMIT_BYTES + 1),
-    ],
-    ids=range(10),
-)
+NONSENSE = {
+    "negative size": _said("read", 1, 0, -1),
+    "huge size": _said("read", 1, 0, 10**30),
+    "no such reader": _said("open", 7, None),
+    "wrong types": _said("done", to_bytes(1), 0.0, 0.0, {"a": "b"}, {}),
+    "no result": _said("done", b"", 0.0, 0.0, {}, {}),
+    "unknown": _said("unheard of"),
+    "list": _said("close", []),
+    "empty": _said(),
+    "what unpickling would run": struct.pack("!i", len(PICKLE)) + PICKLE,
+    "more memory than its own limit": struct.pack("!i", LIMIT_BYTES + 1),
+}
+OFTEN = ("huge size", "what unpickling would run", "more memory than its own limit")
+
+
+@pytest.mark.parametrize("name", sampled(NONSENSE, OFTEN))
 def test_nonsense_ends_the_sandbox_and_not_its_parent(
-    film: str, sandbox: SandboxedProcess, sent: bytes, monkeypatch: pytest.MonkeyPatch
+    film: str, sandbox: SandboxedProcess, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins answers that only a taken-over sandbox gives, and that the next item has a new one."""
     monkeypatch.setattr(sandboxed_process, "WALL_PER_CPU", 2.0)
@@ -359,7 +358,7 @@ def test_nonsense_ends_the_sandbox_and_not_its_parent(
     kept, before = sandbox._pipe, sandbox._process
     sandbox._pipe, theirs = sandboxed_process.Pipe()
     sandbox._readers[1] = io.BytesIO(b"abc")
-    os.write(theirs.fileno(), sent * 2)
+    os.write(theirs.fileno(), NONSENSE[name] * 2)
     with pytest.raises((SandboxDiedError, CuratorError)):
         sandbox.process(stage, Item(film))
     assert sandbox._readers == {}

@@ -138,6 +138,7 @@ def test_other_rates_and_sizes_are_refused(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_exported_rows_come_in_again(counted: WithRows, tmp_path: Path) -> None:
     """Pins the annotator `rows` on LeRobot's own tables, by episode."""
     root = exported(counted, tmp_path / "to")

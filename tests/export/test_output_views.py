@@ -154,6 +154,7 @@ def test_each_reader_sees_the_chosen_samples_and_no_removed_one(output: SmallOut
     assert before.keys() & {info.key for info in store.list("views/some/")}
 
 
+@pytest.mark.long
 def test_clean_keeps_the_snapshot_of_a_view(output: SmallOutput) -> None:
     store = open_store(str(output.out))
     output.run({1, 2, 3}, recipe=1)
@@ -170,6 +171,7 @@ def test_clean_keeps_the_snapshot_of_a_view(output: SmallOutput) -> None:
     assert not list(store.list("views/"))
 
 
+@pytest.mark.long
 def test_a_damaged_view_is_found_and_not_trusted(output: SmallOutput) -> None:
     store = open_store(str(output.out))
     make_view(store, "one", Choice(where=OF_ONE))
@@ -194,6 +196,7 @@ def test_a_damaged_view_is_found_and_not_trusted(output: SmallOutput) -> None:
     assert not list(store.list("views/"))
 
 
+@pytest.mark.long
 def test_a_view_is_gone_with_its_last_clip(output: SmallOutput) -> None:
     """A view without clips would keep its snapshot from `clean`, and readers refuse it."""
     store = open_store(str(output.out))
@@ -205,6 +208,7 @@ def test_a_view_is_gone_with_its_last_clip(output: SmallOutput) -> None:
     assert verify(str(output.out), frames="none").is_well
 
 
+@pytest.mark.long
 def test_a_killed_replacement_leaves_no_view(
     output: SmallOutput, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,7 @@ def test_a_run_without_an_answer_commits_nothing(
     assert (place.files(), place.summary()) == (before, summary)
 
 
+@pytest.mark.long
 def test_max_failed_counts_windows(place: Captioned, capsys: pytest.CaptureFixture[str]) -> None:
     place.server.set(by_source={"1": DOWN})
     recaption = ["recaption", str(place.out), "--set", ONCE, "--set", OTHER]

@@ -43,12 +43,13 @@ def damaged(out: Path, kinds: tuple[str, ...], how: str) -> list[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "ways",
     [
         COMMON,
-        pytest.param((*COMMON[1:], COMMON[0]), marks=pytest.mark.long),
-        *(pytest.param((how,), marks=pytest.mark.long) for how in DAMAGES),
+        (*COMMON[1:], COMMON[0]),
+        *((how,) for how in DAMAGES),
     ],
 )
 def test_a_run_makes_damaged_objects_again(

@@ -103,9 +103,8 @@ FOLDERS = (
 
 
 SAMPLED = {
-    "clips", "snapshots/members", "shards/80p_4-3_17f", "shards/side/edges/80p_4-3_17f",
-    "candidates/vectors", "tracks/frames",
-    "values/motion", "cuts", "families/light", "index",
+    "clips", "snapshots/members", "shards/side/edges/80p_4-3_17f", "candidates/vectors", "cuts",
+    "families/light", "index",
 }  # fmt: skip
 """Folders that `make test` tries; `make test-long` tries all."""
 

@@ -148,6 +148,7 @@ def test_clean_refuses_if_a_snapshot_that_should_stay_is_lost(output: SmallOutpu
     assert sorted(existing_snapshots(output.out)) == [3]
 
 
+@pytest.mark.long
 def test_a_removal_names_a_way_on_if_a_snapshot_is_lost(output: SmallOutput) -> None:
     (output.out / "snapshots" / "00000001.json").unlink()
     with pytest.raises(UsageError, match=r"00000001\.json is lost.*`curate clean OUT` removes"):
@@ -206,6 +207,7 @@ def test_nothing_goes_on_while_the_newest_commit_is_lost(output: SmallOutput) ->
     assert summary(output)["counts"]["clips"] == 9
 
 
+@pytest.mark.long
 def test_a_damaged_snapshot_is_not_removed(output: SmallOutput) -> None:
     first = output.out / "snapshots" / "00000001.json"
     data = first.read_bytes()
@@ -216,9 +218,10 @@ def test_a_damaged_snapshot_is_not_removed(output: SmallOutput) -> None:
     assert not missing(output)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("n_moves", "expected"),
-    [((3, 2, 2), 12), pytest.param((3, 2, 2, 2), 24, marks=pytest.mark.long)],
+    [((3, 2, 2), 12), ((3, 2, 2, 2), 24)],
 )
 def test_random_histories(tmp_path: Path, n_moves: tuple[int, ...], expected: int) -> None:
     """A sample of `benchmarks/histories.py`."""

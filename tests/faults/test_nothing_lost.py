@@ -98,6 +98,7 @@ def versions(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_ctime_ns for path in folder.rglob("*")}
 
 
+@pytest.mark.long
 def test_sources_at_another_address_lose_nothing(
     settled: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,6 +39,7 @@ def place(tmp_path: Path) -> Replaced:
     return Replaced(tmp_path / "in", tmp_path / "out")
 
 
+@pytest.mark.long
 def test_another_film_of_the_same_size_and_time_is_another_source(place: Replaced) -> None:
     """Pins problem 1 of trust: at e0fe287 the new film's pixels got the old one's SHA-256."""
     film = place.sources / "v.mp4"

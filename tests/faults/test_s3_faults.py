@@ -156,6 +156,7 @@ def test_runs_that_are_refused_say_why_and_the_next_one_goes_on(
     runs.goes_on(out)
 
 
+@pytest.mark.long
 def test_a_full_disk_ends_the_run_with_the_remedy(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

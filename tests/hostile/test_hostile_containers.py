@@ -40,6 +40,7 @@ def probed(path: Path) -> dict[str, object]:
     return row
 
 
+@pytest.mark.long
 def test_covers_fragments_and_many_streams_exhaust_nothing(tmp_path: Path) -> None:
     """Pins that five covers of 256 million pixels cost no memory, and that their film is used."""
     path = tmp_path / "covers.mp4"

@@ -113,6 +113,7 @@ def assert_same(one: Track, other: Track, *, besides: tuple[str, ...] = ()) -> N
             assert np.array_equal(left, right, equal_nan=is_float), field.name
 
 
+@pytest.mark.long
 def test_an_analysis_ends_with_the_cpus_track_or_with_the_devices_error(film: Path) -> None:
     on_cpu = analyzed(film, config=CONFIG)
     for name, failure in FAILURES.items():

@@ -218,6 +218,7 @@ def samples(out: Path) -> dict[str, dict[str, Any]]:
     return {batch["key"][0]: batch["json"][0] for batch in dataset}
 
 
+@pytest.mark.long
 def test_columns_go_from_the_class_to_tables_and_samples_and_need_the_class_no_more(
     place: Annotated,
     own: Path,
@@ -365,6 +366,7 @@ def test_an_annotator_leaves_columns_and_members_and_another_reads_its_columns(
     assert main(["verify", str(place.out), "--json"]) == EXIT_OK
 
 
+@pytest.mark.long
 def test_a_commit_that_adds_members_and_breaks_off_is_no_damage(
     place: Annotated, own: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -520,6 +522,7 @@ def test_a_clip_on_which_it_fails_is_rejected_or_lacks_the_value(
     assert main(["verify", str(place.out), "--json"]) == EXIT_OK
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("here")
 def test_a_rerun_keeps_the_rejections_and_cuts_and_decodes_nothing(
     place: Annotated, own: Path, monkeypatch: pytest.MonkeyPatch

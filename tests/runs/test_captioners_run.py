@@ -56,6 +56,7 @@ def kept(place: Captioned) -> list[str]:
     return [clip["clip_id"] for clip in place.clips()]
 
 
+@pytest.mark.long
 def test_measured_captions_need_no_frames(measured: Overlaid) -> None:
     """Pins what the footage has, without which the other tests would prove nothing."""
     kept(measured)

@@ -118,13 +118,14 @@ def test_a_server_that_is_not_there_is_told_and_only_missed_where_something_is_a
     place.server.start(captions=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ending", "more"),
     [
         (signal.SIGKILL, ()),
         (signal.SIGINT, ()),
-        pytest.param(signal.SIGKILL, ("--workers", "2"), marks=pytest.mark.long),
-        pytest.param(signal.SIGINT, ("--workers", "2"), marks=pytest.mark.long),
+        (signal.SIGKILL, ("--workers", "2")),
+        (signal.SIGINT, ("--workers", "2")),
     ],
 )
 def test_a_server_of_the_run_ends_with_the_run(

@@ -86,6 +86,7 @@ def test_answers_reject_written_clips(place: Captioned, mode: str) -> None:
     assert (place.n_asked(), back["clips_cut"]) == (n_asked, len(unwanted))
 
 
+@pytest.mark.long
 def test_failures_are_outcomes_and_only_passing_ones_are_asked_again(
     place: Captioned, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,6 +197,7 @@ def test_pictures_that_a_broken_run_left_are_used(
     assert place.files() == described.files()
 
 
+@pytest.mark.long
 def test_a_model_on_this_machine_ends_each_window_and_is_asked_once(
     place: Captioned,
     tmp_path: Path,

@@ -326,6 +326,7 @@ class Shown:
         return self.capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_clips_that_several_runs_reject_are_shown_and_kept_as_of_one(
     place: Annotated, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -352,6 +353,7 @@ def test_clips_that_several_runs_reject_are_shown_and_kept_as_of_one(
         assert main(["verify", str(place.out)]) == EXIT_OK, capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_clips_of_sources_that_came_later_are_rejected_beside_earlier_ones(
     place: Annotated, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -377,6 +379,7 @@ def test_clips_of_sources_that_came_later_are_rejected_beside_earlier_ones(
     assert main(["verify", str(grown.out)]) == EXIT_OK, capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_bytes_of_a_rejected_clip_may_be_of_several_runs(
     place: Annotated, more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -402,6 +405,7 @@ def test_bytes_of_a_rejected_clip_may_be_of_several_runs(
     assert seen == [0, 3, 0, 0, 0, 0]
 
 
+@pytest.mark.long
 def test_a_stage_after_the_rule_gets_kept_clips_and_one_before_keeps_its_values(
     place: Annotated, more: list[str]
 ) -> None:
@@ -432,6 +436,7 @@ def test_a_stage_after_the_rule_gets_kept_clips_and_one_before_keeps_its_values(
     assert main(["verify", str(place.out)]) == EXIT_OK
 
 
+@pytest.mark.long
 def test_remove_takes_out_the_footage_of_clips_that_a_rule_rejected(
     place: Annotated, more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -448,7 +453,7 @@ def test_remove_takes_out_the_footage_of_clips_that_a_rule_rejected(
     assert main(["verify", str(place.out), "--removed"]) == EXIT_OK, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("mode", ["growing", "exact"])
+@pytest.mark.parametrize("mode", [pytest.param("growing", marks=pytest.mark.long), "exact"])
 def test_generations_keep_what_their_rules_reject(
     place: Annotated, more: list[str], mode: str
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_rerun_takes_over_what_was_written(
         assert here.results() == before
 
 
+@pytest.mark.long
 def test_other_buckets_and_modes_cut_again_what_would_be_written_otherwise(
     place: Cut, tmp_path: Path
 ) -> None:

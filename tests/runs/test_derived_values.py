@@ -214,6 +214,7 @@ def shown(batch: dict[str, Any]) -> list[int]:
     ]
 
 
+@pytest.mark.long
 def test_a_stored_window_comes_with_exactly_its_frames(finished: Derived) -> None:
     """Pins each value by the numbers that its frames show, over epochs that draw all windows."""
     dataset = ClipDataset(str(finished.out), members=["seen"], window="seen", batch_size=1)

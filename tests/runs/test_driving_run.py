@@ -148,6 +148,7 @@ def test_models_are_shown_the_frames_around_events(
     assert place.table("annotations") == before
 
 
+@pytest.mark.long
 def test_a_corrected_sidecar_asks_about_its_windows_alone(
     fake_server: FakeServer, place: Drives
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_corrected_sidecar_asks_about_its_windows_alone(
     assert place.around()["collision"]["seen"] == place.moved_frames()
 
 
+@pytest.mark.long
 def test_pictures_of_a_run_that_broke_off_are_taken_for_their_windows_alone(
     fake_server: FakeServer, place: Drives
 ) -> None:

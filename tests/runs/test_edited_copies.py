@@ -166,6 +166,7 @@ def test_what_only_a_part_of_a_clip_shows_is_a_clip(
     assert main(["tune", str(again.out), "dedup.min_share=0.3"]) == EXIT_OK
 
 
+@pytest.mark.long
 def test_footage_of_another_output_is_rejected_and_new_footage_stays(
     first: Copies, tmp_path: Path
 ) -> None:
@@ -227,26 +228,22 @@ WITHOUT_MODELS = (
 OF_TRAINERS = {f"--recipe={name}" for name in ("wan", "ltx2", "hunyuan", "cosmos3", "tokenizer")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [
         ("--recipe=driving",),
         ("dedup.similarity=0.99", "dedup.neighbours=1", "dedup.min_share=1", "run.mode=growing"),
+        ("dedup.enabled=false", "run.mode=growing"),
+        ("dedup.enabled=false", "run.generation_hours=0.001"),
+        ("dedup.enabled=false", "dedup.remainders=false"),
+        ("dedup.enabled=false", "select.by=[tags]", "select.max_per_group=9"),
+        ("stages=[{use: dedup, after: select}]",),
+        ("propose.max_s=4", "propose.min_s=1"),
         *(
-            pytest.param(settings, marks=pytest.mark.long)
-            for settings in (
-                ("dedup.enabled=false", "run.mode=growing"),
-                ("dedup.enabled=false", "run.generation_hours=0.001"),
-                ("dedup.enabled=false", "dedup.remainders=false"),
-                ("dedup.enabled=false", "select.by=[tags]", "select.max_per_group=9"),
-                ("stages=[{use: dedup, after: select}]",),
-                ("propose.max_s=4", "propose.min_s=1"),
-                *(
-                    (f"--recipe={name}", *(WITHOUT_MODELS if name == "cosmos" else ()))
-                    for name in recipe_names()
-                    if name != "driving"
-                ),
-            )
+            (f"--recipe={name}", *(WITHOUT_MODELS if name == "cosmos" else ()))
+            for name in recipe_names()
+            if name != "driving"
         ),
     ],
     ids=" ".join,

@@ -216,6 +216,7 @@ def forms(place: Place) -> set[tuple[str, str, bool]]:
     }
 
 
+@pytest.mark.long
 def test_copied_clips_and_those_of_a_variable_rate(finished: Signalled) -> None:
     kept = finished.clips()
     assert {("short", "copy", False), ("long", "encode", False), ("vfr", "encode", True)} <= forms(
@@ -288,6 +289,7 @@ def test_stored_values_need_no_tracks_and_new_values_measure_what_is_missing(
     check_drawn(place)
 
 
+@pytest.mark.long
 def test_other_settings_of_the_analysis_make_values_again(
     finished: Signalled, tmp_path: Path
 ) -> None:

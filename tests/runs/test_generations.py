@@ -136,6 +136,7 @@ def test_tars_hold_clips_of_one_generation(mode: str, request: pytest.FixtureReq
     assert len({number for numbers in found.values() for number in numbers}) >= 3
 
 
+@pytest.mark.long
 def test_growing_generations_leave_earlier_clips_as_they_are(growing: Path) -> None:
     """Pins that each commit adds, and that bounds and kept clips of the first one stay."""
     found = snapshots(growing)
@@ -269,6 +270,7 @@ def test_a_run_that_adds_nothing_leaves_snapshot_and_report(
     assert b"No clip was added" in page.read_bytes()
 
 
+@pytest.mark.long
 def test_another_bound_decides_about_all_generations_and_commits_once(
     growing: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -298,6 +300,7 @@ def test_another_bound_decides_about_all_generations_and_commits_once(
     assert {len(numbers) for numbers in by_tar(growing, found[-1]).values()} == {1}
 
 
+@pytest.mark.long
 def test_other_metadata_of_an_earlier_source_decides_again(
     stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

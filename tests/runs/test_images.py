@@ -196,6 +196,7 @@ def test_a_second_run_changes_nothing(place: Place, tmp_path: Path) -> None:
     assert {p.name: p.read_bytes() for p in (other.out / "shards").rglob("*.tar")} == before
 
 
+@pytest.mark.long
 def test_tars_of_a_run_that_broke_off_are_used(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +229,7 @@ class Means(Annotator[StageConfig]):
 """
 
 
+@pytest.mark.long
 def test_annotators_and_batches_mix_both_media(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +258,7 @@ def raising(_: object) -> None:
     raise StorageError("full")
 
 
+@pytest.mark.long
 def test_removed_pictures_stay_away_and_so_do_their_copies(place: Place, tmp_path: Path) -> None:
     other = place.copy(tmp_path / "other")
     condition = "source_uri LIKE '%/a.jpg'"
@@ -287,6 +290,7 @@ def test_exports_hold_the_media_that_their_readers_take(place: Place, tmp_path: 
     assert not [p for p in films.rglob("*") if p.suffix in (".jpg", ".png", ".webp")]
 
 
+@pytest.mark.long
 def test_videos_alone_leave_pictures_out_by_name(place: Place, tmp_path: Path) -> None:
     """Pins the default: a folder's pictures are skipped, and a named one is `unused_medium`."""
     own = Place(place.sources, tmp_path / "out")

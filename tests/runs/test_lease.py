@@ -476,6 +476,7 @@ def test_of_two_runs_one_refuses_and_the_other_is_as_if_alone(
     assert main(["verify", root]) == EXIT_OK
 
 
+@pytest.mark.long
 def test_commands_that_read_work_while_a_run_holds_the_root_and_sigterm_leaves_no_lease(
     begin: Begin, finished: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -499,6 +500,7 @@ def test_commands_that_read_work_while_a_run_holds_the_root_and_sigterm_leaves_n
     assert not (tmp_path / "out" / LEASE).exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("root", RUN_ROOTS, indirect=True)
 def test_a_paused_run_that_lost_its_root_commits_nothing(
     root: str,

@@ -230,6 +230,7 @@ def beside(place: Captioned, tmp_path: Path) -> Captioned:
     return moved
 
 
+@pytest.mark.long
 def test_metadata_beside_sources_that_are_gone_is_that_of_the_run(beside: Captioned) -> None:
     before, asked = beside.files(), beside.n_asked()
     facts = {row["clip_id"]: row["facts"] for row in beside.table("annotations")}
@@ -247,6 +248,7 @@ def test_metadata_beside_sources_that_are_gone_is_that_of_the_run(beside: Captio
     assert_described(beside)
 
 
+@pytest.mark.long
 def test_a_run_keeps_metadata_of_sources_that_are_gone(
     beside: Captioned, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,6 +287,7 @@ def test_metadata_that_was_changed_or_removed_counts_where_sources_are_there(
     assert not re.search("walk|rain", facts)
 
 
+@pytest.mark.long
 def test_metadata_that_no_run_kept_is_missed_with_a_warning(
     beside: Captioned, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -254,6 +254,7 @@ def test_a_copy_adds_a_row_and_a_removed_source_takes_its_clips_along(place: Rer
     assert_no_more_than_whole(place)
 
 
+@pytest.mark.long
 def test_settings_of_late_stages_change_what_they_name_and_nothing_else(place: Rerun) -> None:
     place.run()
     shards, clips = place.tars(), place.table("clips")
@@ -306,6 +307,7 @@ def test_other_bounds_read_no_tracks_and_give_what_tracks_give(
     assert len(place.files("candidates")) == 4 + 2 * 3
 
 
+@pytest.mark.long
 def test_candidates_are_only_taken_for_tracks_that_stand(
     place: Rerun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,6 +325,7 @@ def test_candidates_are_only_taken_for_tracks_that_stand(
     assert_no_more_than_whole(place)
 
 
+@pytest.mark.long
 def test_summary_and_report_have_the_unit_times_of_their_own_run(
     finished: tuple[Rerun, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,6 +340,7 @@ def test_summary_and_report_have_the_unit_times_of_their_own_run(
     assert "123,456" not in page.read_text()
 
 
+@pytest.mark.long
 def test_a_run_that_keeps_nothing_is_whole(place: Rerun) -> None:
     place.run("filters.motion.max=0.0001", "filters.motion.min=0")
     assert_no_more_than_whole(place)
@@ -346,6 +350,7 @@ def test_a_run_that_keeps_nothing_is_whole(place: Rerun) -> None:
     assert (place.out / "report" / "index.html").exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unsandboxed")
 def test_a_source_that_was_locked_is_done_once_it_can_be_read(
     place: Rerun, monkeypatch: pytest.MonkeyPatch
@@ -374,7 +379,7 @@ def test_a_source_that_was_locked_is_done_once_it_can_be_read(
 @pytest.mark.parametrize(
     ("operation", "every"),
     [
-        ("write", 4),
+        pytest.param("write", 4, marks=pytest.mark.long),
         ("delete", 2),
         *(pytest.param(n, 1, marks=pytest.mark.long) for n in ("write", "delete")),
     ],

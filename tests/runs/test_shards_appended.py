@@ -126,6 +126,7 @@ def test_new_sources_go_into_new_shards_and_old_ones_are_not_touched(
     assert tars(store) == tars(open_store(str(finished / "both")))
 
 
+@pytest.mark.long
 def test_what_is_lost_beside_a_tar_is_written_again(finished: Path, place: Path) -> None:
     store = open_store(str(place))
     before = shards(store)

@@ -284,6 +284,7 @@ def test_values_move_between_the_samples_and_tars_of_their_own(place: Sides, own
     place.check()
 
 
+@pytest.mark.long
 def test_outputs_with_values_at_other_places_are_one_dataset(
     finished: Sides, own: Path, tmp_path: Path
 ) -> None:
@@ -474,6 +475,7 @@ def test_a_growing_output_keeps_the_values_of_earlier_generations(
     assert main(["verify", str(place.out), "--json"]) == EXIT_OK
 
 
+@pytest.mark.long
 def test_another_place_of_a_family_is_applied_to_all_generations(
     plain: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
-@pytest.mark.parametrize("mode", ["copy", "aac"])
+@pytest.mark.parametrize("mode", ["copy", pytest.param("aac", marks=pytest.mark.long)])
 def test_beeps_are_heard_with_their_flashes(mode: str, sources: Path, tmp_path: Path) -> None:
     """Pins 5 ms, with edit lists, delays, priming of codecs, and audio that begins later."""
     recipe = tmp_path / "recipe.yaml"

@@ -101,6 +101,7 @@ def test_other_spans_and_metadata_decode_nothing(finished: Spanned, tmp_path: Pa
     assert place.found()[:-1] == [("0.mp4", 10, 50, "e1", "pick"), *FOUND[1:]]
 
 
+@pytest.mark.long
 def test_a_growing_run_decides_again_when_spans_change(finished: Spanned, tmp_path: Path) -> None:
     place = Spanned(finished.sources, tmp_path / "out")
     place.of("0.mp4,0,2,e1,pick\n", "grow.csv").run("run.mode=growing")
@@ -130,6 +131,7 @@ def test_wrong_spans_are_refused_before_any_decode(
     assert not (tmp_path / "out" / "tracks").exists()
 
 
+@pytest.mark.long
 def test_a_span_behind_the_end_is_noted(finished: Spanned, tmp_path: Path) -> None:
     place = Spanned(finished.sources, tmp_path / "out")
     place.of("2.mp4,0,2,a,b\n2.mp4,9,12,a,c\n", "late.csv").run()
@@ -186,6 +188,7 @@ def test_an_export_of_cameras_without_moments_names_the_setting(
     assert "cameras.clock" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_moment_is_kept_whole_or_not_at_all(finished: Spanned, tmp_path: Path) -> None:
     """Pins that a rule that rejects one camera rejects the other of the same moment alone."""
     rows = "uri,group,grade\n0.mp4,r,1\n1.mp4,r,2\n2.mp4,,2\n"
@@ -199,6 +202,7 @@ def test_a_moment_is_kept_whole_or_not_at_all(finished: Spanned, tmp_path: Path)
     assert reasons["2.mp4", 0] is None
 
 
+@pytest.mark.long
 def test_cameras_without_common_content_are_refused_with_the_reason(
     finished: Spanned, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -52,6 +52,7 @@ def rejected_once(place: Films, reason: str, monkeypatch: pytest.MonkeyPatch) ->
     assert calls == []
 
 
+@pytest.mark.long
 def test_clips_with_the_bytes_of_a_removed_clip(
     place: Films, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_sidecars_of_a_folder(tmp_path: Path) -> None:
     assert find_sidecars([]) == {}
 
 
+@pytest.mark.long
 def test_neighbours_on_s3_share_a_request(s3_bucket: str, counted: Counting) -> None:
     """Pins 1 listing per part, whether there are sidecars or not."""
     names = [f"set/{i:03d}.mp4" for i in range(160)]

@@ -90,6 +90,7 @@ def names(store: LocalStore, kind: str = "pictures") -> list[str]:
     return [info.key for info in store.list(f"candidates/{kind}/")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pack_units", [2, 256])
 def test_candidates_do_not_depend_on_the_bound(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, pack_units: int

@@ -14,6 +14,7 @@ from film_makers import write_video
 from film_shots import moving_texture
 from samples import analyzed
 from software_cuda import installed
+from sweeps import sampled
 
 from curator.errors import DeviceMemoryError
 from curator.media.device_frames import DeviceScaler, Form
@@ -60,7 +61,7 @@ def assert_alike(found: Track, expected: Track) -> None:
             assert a == b, field.name
 
 
-@pytest.mark.parametrize("batch", [1, 7, 90])
+@pytest.mark.parametrize("batch", sampled([1, 7, 90], [7]))
 def test_batches_change_no_track(batch: int, film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = track(film)
     assert len(set(expected.signals["border_left"])) > 1
@@ -107,6 +108,7 @@ def scaling_up_to(most: int, scale: Scale) -> Scale:
     return limited
 
 
+@pytest.mark.long
 def test_a_batch_that_does_not_fit_is_halved(film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = track(film)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)

@@ -173,6 +173,7 @@ def assert_same(one: Track, other: Track, *, heads_atol: float = 0.0) -> None:
             assert left == right, field.name
 
 
+@pytest.mark.long
 def test_one_family_at_a_time_gives_what_all_at_once_give(
     films: dict[str, SourceRef], tmp_path: Path
 ) -> None:

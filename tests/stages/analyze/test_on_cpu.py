@@ -41,6 +41,7 @@ def source(tmp_path: Path) -> SourceRef:
     return SourceRef(uri=str(path), n_bytes=n_bytes, version=version, source_id="film")
 
 
+@pytest.mark.long
 def test_a_source_that_no_gpu_holds_has_the_track_of_a_cpu(source: SourceRef) -> None:
     """Pins the same track but for a note, and the CPU-seconds of what measured it."""
     item = SourceItem(source=source, families=FAMILIES)

@@ -165,6 +165,7 @@ def test_the_joined_track_is_the_whole_one(film: Analyzed) -> None:
         np.testing.assert_array_equal(np.flatnonzero(getattr(joined, name) > 0.4), ends)
 
 
+@pytest.mark.long
 def test_a_segment_decodes_and_reads_little_beyond_its_own_frames(film: Analyzed) -> None:
     n_decoded = sum(track.n_frames for track in film.tracks)
     # The film may end before all that two segments share has come.
@@ -229,6 +230,7 @@ def test_segments_with_other_frames_damage_or_uniformity_are_told(film: Analyzed
         assert np.count_nonzero(joined.frame_flags & UNIFORM) == expected
 
 
+@pytest.mark.long
 def test_a_segment_on_s3_fetches_its_own_ranges_ahead_of_the_decoder(
     tmp_path: Path, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

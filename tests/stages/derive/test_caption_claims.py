@@ -43,6 +43,7 @@ class Analysed(Captioned):
                 "caption.window_s=61", "caption.frames=2")  # fmt: skip
 
 
+@pytest.mark.long
 def test_claims_of_the_analysis_count_and_those_of_a_removed_answer_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ def test_other_facts_than_those_of_the_training_are_refused(
             finished.batch(members={"latents": wrong})
 
 
+@pytest.mark.long
 def test_another_vae_computes_latents_again_and_nothing_else(
     finished: Encoded, vae: Path, tmp_path: Path
 ) -> None:

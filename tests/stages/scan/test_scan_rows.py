@@ -121,7 +121,10 @@ def test_a_file_that_was_just_written_is_probed_by_the_next_run_too(
     assert n_scanned == 0
 
 
-@pytest.mark.parametrize(("how", "code"), [("deadly", "worker_died"), ("endless", "too_slow")])
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [pytest.param("deadly", "worker_died", marks=pytest.mark.long), ("endless", "too_slow")],
+)
 def test_a_header_that_ends_its_process_is_one_failed_source(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch, how: str, code: str
 ) -> None:

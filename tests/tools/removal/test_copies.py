@@ -121,6 +121,7 @@ def test_finish_takes_out_all_that_verify_finds(
     assert len(list((out / "removed").iterdir())) == records
 
 
+@pytest.mark.long
 def test_a_copy_that_is_there_goes_with_the_clip(copies: Captioned) -> None:
     out = copies.out
     copies.run(*SHARED, "dedup.enabled=false")

@@ -76,7 +76,8 @@ def tar(place: Captioned) -> None:
     flip(path, others[0]["mp4_offset"] + 900)
 
 
-@pytest.mark.parametrize("damage", [both_parts, pytest.param(tar, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("damage", [both_parts, tar])
 def test_what_cannot_be_repaired_is_refused_before_the_record(
     damage: Callable[[Captioned], None], place: Captioned, capsys: pytest.CaptureFixture[str]
 ) -> None:

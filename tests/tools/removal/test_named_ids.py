@@ -43,6 +43,7 @@ def test_ids_go_from_texts_of_any_column_and_not_from_keys() -> None:
     assert without_named(left, removals) is left
 
 
+@pytest.mark.long
 def test_notes_captions_and_details_of_other_clips_do_not_name_a_removed_clip(
     place: Captioned,
 ) -> None:

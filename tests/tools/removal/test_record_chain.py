@@ -59,7 +59,7 @@ def removed(twice: tuple[Path, list[str]], place: Captioned) -> Captioned:
 @pytest.mark.parametrize(
     ("damage", "name"),
     [
-        (Path.unlink, SECOND),
+        pytest.param(Path.unlink, SECOND, marks=pytest.mark.long),
         pytest.param(cut_off, FIRST, marks=pytest.mark.long),
         (altered, FIRST),
     ],

@@ -60,6 +60,7 @@ def pictures_of(out: Path, number: int) -> set[bytes]:
     return {jpeg for jpegs in thumbnails(out, {*clips_of(out, number)}) for jpeg in jpegs}
 
 
+@pytest.mark.long
 def test_thumbnails_that_other_footage_has_too_stay_until_it_goes(titled: Titled) -> None:
     """Pins that neither `verify` nor `--finish` takes footage that stays for removed footage."""
     out = titled.out
@@ -85,7 +86,7 @@ def test_thumbnails_that_other_footage_has_too_stay_until_it_goes(titled: Titled
     check_all(out)
 
 
-@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("is_old", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_record_that_names_a_shared_thumbnail_takes_nothing_from_other_footage(
     titled: Titled, monkeypatch: pytest.MonkeyPatch, is_old: bool
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_record_that_names_a_shared_thumbnail_takes_nothing_from_other_footage
     assert main(["verify", str(out), "--removed"]) == EXIT_FAILED
 
 
+@pytest.mark.long
 def test_a_film_of_removed_stills_alone_gets_no_thumbnails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

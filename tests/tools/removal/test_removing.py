@@ -323,7 +323,8 @@ def killing(monkeypatch: pytest.MonkeyPatch, after: int) -> list[str]:
     return changes
 
 
-@pytest.mark.parametrize("n_steps", [None, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("n_steps", [None, 8])
 def test_a_killed_removal_is_finished(
     place: Captioned,
     capsys: pytest.CaptureFixture[str],
@@ -480,6 +481,7 @@ def test_a_mark_whose_writer_was_killed_is_named_and_taken_out(
     assert main(["verify", str(out), "--removed"]) == EXIT_OK
 
 
+@pytest.mark.long
 def test_readers_read_what_is_left_until_nothing_is(place: Captioned, tmp_path: Path) -> None:
     out = place.out
     victims = of_film(kept(out), 2)
@@ -501,6 +503,7 @@ def test_readers_read_what_is_left_until_nothing_is(place: Captioned, tmp_path: 
     assert main(["verify", str(out), "--removed"]) == EXIT_OK
 
 
+@pytest.mark.long
 def test_damaged_state_is_removed_and_stops_no_removal(place: Captioned) -> None:
     out = place.out
     victim = of_film(kept(out), 1)[0]

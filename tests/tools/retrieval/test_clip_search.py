@@ -98,6 +98,7 @@ def clips(place: Path) -> ClipSearch:
     return ClipSearch.open(str(place / "out"))
 
 
+@pytest.mark.long
 def test_clips_of_one_meaning_are_found_by_a_prefix(clips: ClipSearch, ids: list[str]) -> None:
     found = clips.by_clip(ids[LIKE[0]][:12], k=3)
     assert [clip.rank for clip in found] == [1, 2, 3]

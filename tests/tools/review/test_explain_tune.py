@@ -157,6 +157,7 @@ def test_arguments_in_the_wrong_order_are_named(
     assert "has no finished run" in error
 
 
+@pytest.mark.long
 def test_the_remedies_keep_the_clip(made: Made, curate: Curate) -> None:
     """Pins that what explain advises is enough, for each clip that its rules reject."""
     finished = open_finished(str(made.out))
@@ -429,6 +430,7 @@ def test_a_run_whose_candidates_are_gone_names_the_remedy(tmp_path: Path, curate
     assert "candidates lacks clips of the snapshot; `curate run` makes" in text
 
 
+@pytest.mark.long
 def test_an_output_on_s3_is_read_the_same_way(
     s3_bucket: str, tmp_path: Path, curate: Curate,
     monkeypatch: pytest.MonkeyPatch,

@@ -78,6 +78,7 @@ def mark_by_rule(run: Finished, n_marks: int, *, random: bool = False) -> None:
     MarkWriter(run.store).put(*marks)
 
 
+@pytest.mark.long
 def test_marks_become_a_score_like_any_other(
     finished: Path, tmp_path: Path, curate: Curate
 ) -> None:

@@ -171,6 +171,7 @@ def test_every_fault_ends_in_one_annotation_or_one_reason(fake_server: FakeServe
     assert len(kept) == 40 - failures[Unanswered.REFUSED_REQUEST]
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_and_comes_back(fake_server: FakeServer) -> None:
     fake_server.start(service_s=0.03, slots=6)
     kept, runner = Kept(), runner_of(fake_server.config(in_flight=8), backoff_s=0.05)
@@ -190,6 +191,7 @@ def test_a_server_that_is_killed_and_comes_back(fake_server: FakeServer) -> None
     assert max(reply.n_tries for reply in kept.values()) <= 3
 
 
+@pytest.mark.long
 def test_the_budget_of_a_clip_counts_from_its_first_request(fake_server: FakeServer) -> None:
     fake_server.start(service_s=0.6)
     # Five clips, one at a time: each takes less than the budget, all together take more.

@@ -82,6 +82,7 @@ def answers_of(
     return list(kept.values())
 
 
+@pytest.mark.long
 def test_each_clip_is_answered_by_every_one_of_its_frames(served: Shared) -> None:
     """Pins also that a seed gives the same draws again, and another seed others."""
     replies = answers_of(served, 4)
@@ -102,6 +103,7 @@ def test_each_clip_is_answered_by_every_one_of_its_frames(served: Shared) -> Non
     assert served.child_cpu_s > 1
 
 
+@pytest.mark.long
 def test_what_the_server_does_with_a_schema_and_a_broken_picture(served: Shared) -> None:
     """Pins that the server ignores schemas, which is why none are sent."""
     request = request_of(marked_task(1), "Answer.")
