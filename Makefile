@@ -63,7 +63,7 @@ $(VENV)/.long: $(VENV)/.test
 	$(INSTALL) --no-deps --group long
 	touch $@
 
-test-long: $(VENV)/.long ## the sweeps of which `make test` runs a sample
+test-long: $(VENV)/.long ## long scenarios, and the sweeps of which `make test` runs a sample
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m long
 
 test-gpu: $(VENV)/.gpu ## the tests that need a GPU; they fail where there is none
