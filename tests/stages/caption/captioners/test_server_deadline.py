@@ -16,6 +16,8 @@ from curator.stages.caption.config import ModelConfig
 
 LIMIT_S = 0.4
 OK = b"HTTP/1.1 200 OK\r\n"
+NEXT_REQUEST = b""
+"""Stands among pieces where the server waits for another request."""
 
 
 @pytest.fixture
@@ -30,6 +32,8 @@ def served() -> Iterator[Callable[[Iterable[bytes]], str]]:
                     with connected, suppress(OSError):
                         connected.recv(1 << 16)
                         for piece in pieces:
+                            if piece == NEXT_REQUEST:
+                                connected.recv(1 << 16)
                             connected.sendall(piece)
                             time.sleep(0.02)
 
@@ -103,7 +107,7 @@ def test_a_connection_is_used_again_after_an_answer(
 ) -> None:
     """Pins that the thread of a request does not break the connection for the next request."""
     answer = OK + b"Content-Length: 2\r\n\r\n{}"
-    url = f"http://{served(itertools.repeat(answer, 2))}/v1"
+    url = f"http://{served([answer, NEXT_REQUEST, answer])}/v1"
     with closing(ServerAccess(ModelConfig(model="m", url=url), "caption")) as access:
         for _ in range(2):
             assert access.send("GET", "/models", None, 5.0)[::2] == (200, b"{}")
