@@ -46,7 +46,7 @@ def make_effects(footage: Sequence[Recording], folder: Path, part: Part) -> None
             film.write(a[: len(a) - n])
             film.mark(n, kind)
             drawn = np.random.default_rng(rng.randrange(2**32))
-            film.write(_pictures(rendered(drawn, draw, _rgb(a[len(a) - n :]), _rgb(b[:n]))))
+            film.write(yuv(rendered(drawn, draw, rgb(a[len(a) - n :]), rgb(b[:n]))))
             film.write(b[n:])
             made.append(film.close())
     write_truth(folder, made)
@@ -86,19 +86,21 @@ def _sides(rng: Random, footage: Sequence[Recording], n: int) -> tuple[Pictures,
     return sides[0], sides[1]
 
 
-def _rgb(pictures: Pictures) -> NDArray[np.uint8]:
+def rgb(pictures: Pictures) -> NDArray[np.uint8]:
+    """Converts frames to RGB, uint8 [F, H, W, 3]."""
     shape = pictures.height * 3 // 2, pictures.width
     frames = [cv2.cvtColor(f.reshape(shape), cv2.COLOR_YUV2RGB_I420) for f in pictures.flat]
     return np.asarray(np.stack(frames), np.uint8)
 
 
-def _pictures(rgb_FHWC: NDArray[np.uint8]) -> Pictures:
+def yuv(rgb_FHWC: NDArray[np.uint8]) -> Pictures:
+    """Converts RGB frames, uint8 [F, H, W, 3], to 4:2:0."""
     flat = [cv2.cvtColor(frame, cv2.COLOR_RGB2YUV_I420).ravel() for frame in rgb_FHWC]
     high, wide = rgb_FHWC.shape[1:3]
     return Pictures(np.stack(flat), wide, high)
 
 
-def _scaled(pictures: Pictures, levels: NDArray[np.float64]) -> Pictures:
+def scaled(pictures: Pictures, levels: NDArray[np.float64]) -> Pictures:
     """Multiplies the light of each frame by its level."""
     dim = Pictures(pictures.flat.copy(), pictures.width, pictures.height)
     luma, *chroma = dim.planes()
@@ -109,7 +111,22 @@ def _scaled(pictures: Pictures, levels: NDArray[np.float64]) -> Pictures:
     return dim
 
 
-def _joined(a: Pictures, b: Pictures) -> Pictures:
+def faded(rng: Random, a: Pictures, b: Pictures, n_black: int, kind: str) -> Pictures:
+    """Fades a stretch to black and another one from it; a "dip" does not reach black.
+
+    A "slow" fade is nearly black for most of its frames.
+    """
+    low = rng.uniform(0.08, 0.4) if kind == "dip" else 0.0
+    falls, rises = (np.arange(1, len(x) + 1) / (len(x) + 1) * np.pi / 2 for x in (a, b))
+    falls, rises = low + (1 - low) * np.cos(falls), low + (1 - low) * np.sin(rises) ** 2
+    if kind == "slow":
+        falls, rises = falls**4, rises**3
+    black = scaled(b[[0] * n_black], np.zeros(n_black))
+    return joined(joined(scaled(a, falls), black), scaled(b, rises))
+
+
+def joined(a: Pictures, b: Pictures) -> Pictures:
+    """Returns one stretch after the other."""
     return Pictures(np.concatenate([a.flat, b.flat]), a.width, a.height)
 
 
@@ -123,24 +140,16 @@ def _dark(footage: Sequence[Recording], folder: Path, number: int) -> Made:
     elif kind == "dip":
         n_black = 0
     a, b = _sides(rng, footage, max(n_out, n_in))
-    a, b = (_scaled(x, np.full(len(x), rng.uniform(0.12, 0.5))) for x in (a, b))
+    a, b = (scaled(x, np.full(len(x), rng.uniform(0.12, 0.5))) for x in (a, b))
     film = _film(folder / f"{kind}_{number:02d}.mp4", "25")
     if kind == "cut":
         film.write(a)
         film.mark(0, "dark cut")
         film.write(b)
         return film.close()
-    low = rng.uniform(0.08, 0.4) if kind == "dip" else 0.0
-    falls = low + (1 - low) * np.cos(np.arange(1, n_out + 1) / (n_out + 1) * np.pi / 2)
-    rises = low + (1 - low) * np.sin(np.arange(1, n_in + 1) / (n_in + 1) * np.pi / 2) ** 2
-    if kind == "slow":
-        falls, rises = falls**4, rises**3
     film.write(a[: len(a) - n_out])
     film.mark(n_out + n_black + n_in, f"dark {kind}")
-    film.write(_scaled(a[len(a) - n_out :], falls))
-    if n_black:
-        film.write(_scaled(b[[0] * n_black], np.zeros(n_black)))
-    film.write(_scaled(b[:n_in], rises))
+    film.write(faded(rng, a[len(a) - n_out :], b[:n_in], n_black, kind))
     film.write(b[n_in:])
     return film.close()
 
@@ -158,7 +167,7 @@ def _stop_motion(
     else:
         poses = _cutouts(rng, footage, recording, n_poses)
     flicker = rng.choice((0.0, 0.015, 0.05))
-    lit = _scaled(
+    lit = scaled(
         poses, np.array([np.clip(rng.gauss(1, flicker), 0.8, 1.15) for _ in range(n_poses)])
     )
     film = _film(folder / f"{recording.path.stem}_{kind}.mp4", rate)
@@ -177,12 +186,12 @@ def _reduced(rng: Random, recording: Recording, n: int) -> Pictures:
 
 def _cutouts(rng: Random, footage: Sequence[Recording], of: Recording, n: int) -> Pictures:
     """Moves pieces of other recordings over a still of one, a step for each picture."""
-    still = _rgb(decode(any_take(rng, of, of.fps, 1), *SIZE))
+    still = rgb(decode(any_take(rng, of, of.fps, 1), *SIZE))
     out = np.repeat(still, n, 0)
     wide, high = SIZE
     for _ in range(rng.randint(1, 4)):
         source = rng.choice(footage)
-        skin = _rgb(decode(any_take(rng, source, source.fps, 1), *SIZE))[0]
+        skin = rgb(decode(any_take(rng, source, source.fps, 1), *SIZE))[0]
         w, h = rng.randint(20, 130), rng.randint(20, 90)
         x0, y0 = rng.randint(0, wide - w), rng.randint(0, high - h)
         piece = np.ascontiguousarray(skin[y0 : y0 + h, x0 : x0 + w])
@@ -202,4 +211,4 @@ def _cutouts(rng: Random, footage: Sequence[Recording], of: Recording, n: int) -
             shown = cv2.warpAffine(piece, matrix, SIZE)
             inside = cv2.warpAffine(mask, matrix, SIZE)
             out[i] = np.where(inside[:, :, None] > 127, shown, out[i])
-    return _pictures(out)
+    return yuv(out)

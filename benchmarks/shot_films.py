@@ -527,7 +527,17 @@ def _jumped(
 
 
 Style = Literal[
-    "edited", "calm", "by_hand", "studio", "short", "held", "returns", "effects", "dark", "animated"
+    "edited",
+    "calm",
+    "by_hand",
+    "studio",
+    "short",
+    "held",
+    "returns",
+    "effects",
+    "dark",
+    "animated",
+    "mixed",
 ]
 
 
@@ -560,7 +570,9 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
             shots in which an object is held before the lens; "returns" goes back to earlier takes,
             also by gradual transitions, so a returning picture does not always mean one shot;
             "effects" joins a few shots by the effects of the part; "dark" has dim shots and slow
-            fades through black; "animated" is one to three takes of stop motion or time lapse.
+            fades through black; "animated" is one to three takes of stop motion or time lapse;
+            "mixed" has all of these joins between a few short shots, goes back to earlier takes,
+            and its shots may be dim, dipped, disturbed or animated.
     """
     is_calm, by_hand = style == "calm", style == "by_hand"
     rng = np.random.default_rng(seed)
@@ -588,6 +600,12 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
     if style == "animated":
         of, distractors, joins = "animated", [1.0, 0.0, 0.0], [0.75, 0.0, 0.25]
         shortest, longest, n_shots = 20, 200, int(rng.choice([1, 1, 2, 3]))
+    if style == "mixed":
+        distractors, joins = [0.5, 0.4, 0.1], [0.2, 0.2, 0.6]
+        shortest, longest, n_shots = 14, 80, 7
+    is_dark = style == "dark" or (style == "mixed" and rng.random() < 0.25)
+    effect_share = 0.55 if style == "mixed" else 0.8 if style == "effects" else 0.0
+    fade_share = (0.75 if is_dark else 0.2) if style == "mixed" else 0.8 if is_dark else 0.0
     pieces: list[Clip] = []
     gaps: list[tuple[int, int, str]] = []
     ignored: list[tuple[int, int]] = []
@@ -607,11 +625,13 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
             shot, shown = _jumped(rng, shown, n_shown, length + 2 * HANDLE)
         else:
             kind = "cut" if kind == "jump" else kind
-            if style == "returns" and (again := _returning(rng, earlier)):
+            is_return = style == "returns" or (style == "mixed" and rng.random() < 0.5)
+            if is_return and (again := _returning(rng, earlier)):
                 shot, shown = again[0].frames(again[1], length + 2 * HANDLE), again
             else:
-                shot, shown = takes.take(rng, length + 2 * HANDLE, film=seed, of=of)
-        if style == "dark":
+                now = "animated" if style == "mixed" and rng.random() < 0.15 else of
+                shot, shown = takes.take(rng, length + 2 * HANDLE, film=seed, of=now)
+        if is_dark:
             shot = dimmed(rng, shot) if rng.random() < 0.75 else shot
         n_shown = length + HANDLE
         earlier.append(shown and (shown[0], shown[1] + int(length * shown[0].speed)))
@@ -619,11 +639,11 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
         if kind == "gradual":
             assert before is not None
             sides = before[:n_gap], shot[HANDLE - n_gap : HANDLE]
-            if style == "dark" and rng.random() < 0.8:
+            if fade_share and rng.random() < fade_share:
                 n_gap = max(4, round(n_gap * float(rng.choice([1, 1, 2]))))
                 gradual = "dark_fade"
                 joined = dark_fade(rng, *(slowed(side, n_gap) for side in sides))
-            elif style == "effects" and rng.random() < 0.8:
+            elif effect_share and rng.random() < effect_share:
                 gradual = str(rng.choice(list(takes.effects)))
                 joined = rendered(rng, takes.effects[gradual], *sides)
             else:
@@ -644,7 +664,8 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
                 ignored.append((max(0, position - 4), position + 4))
         elif kind == "cut":
             gaps.append((position, position, "cut"))
-        if style == "dark" and length >= 24 and rng.random() < 0.3:
+        may_dip = 0.3 if style == "dark" else 0.15 if style == "mixed" else 0.0
+        if may_dip and length >= 24 and rng.random() < may_dip:
             body = dipped(rng, body)
         if length >= 24:
             for _ in range(int(rng.choice([0, 1, 2], p=distractors))):

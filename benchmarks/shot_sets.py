@@ -217,7 +217,7 @@ def _edited(
     for shot, last in zip(shots, [None, *shots], strict=False):
         pictures = decode(shot.take, *film.inner)
         if form.has_distractors and rng.random() < 0.6:
-            pictures = _distracted(rng, pictures, shot, rate, footage)
+            pictures = distracted(rng, pictures, (shot.lead, shot.tail), rate, footage)
         if last is not None and before is not None:
             if last.tail:
                 tail, move = before[len(before) - last.tail - 1 :], rng.choice(MOVES[last.join])
@@ -237,7 +237,7 @@ def _one_take(footage: Sequence[Recording], folder: Path, form: _Form) -> Made:
     film = _film(rng, folder / f"{recording.path.stem}_{form.number}", form, take.n_frames)
     pictures = decode(take, *film.inner)
     if form.has_distractors:
-        pictures = _distracted(rng, pictures, _Shot(take, 0, 0), rate, footage)
+        pictures = distracted(rng, pictures, (0, 0), rate, footage)
     film.write(pictures)
     return film.close()
 
@@ -337,12 +337,16 @@ def _subtitles(rng: Random, rate: float, n_frames: int) -> Iterator[tuple[int, i
         at += length + rng.choice((0.1, 0.5, 2.0))
 
 
-def _distracted(
-    rng: Random, pictures: Pictures, shot: _Shot, rate: float, footage: Sequence[Recording]
+def distracted(
+    rng: Random,
+    pictures: Pictures,
+    ends: tuple[int, int],
+    rate: float,
+    footage: Sequence[Recording],
 ) -> Pictures:
-    """Adds a distractor to a shot, well within its own frames."""
+    """Adds a distractor to a shot, well within its own frames; `ends` are its joins' lengths."""
     margin = round(0.4 * rate)
-    first, last = shot.lead + margin, len(pictures) - shot.tail - margin
+    first, last = ends[0] + margin, len(pictures) - ends[1] - margin
     if last - first < 0.6 * rate:
         return pictures
     start = rng.randint(first, last - round(0.5 * rate))

@@ -14,6 +14,7 @@ The test files are made from the clips of one part of FOOTAGE (`footage_split.py
 - disturbed: the same with a distractor in each, such as a flash or an inset;
 - effects, dark, stop_motion: effects of editing programs, dim shots with fades through black, and
   takes of stop motion (`shot_effect_sets.py`);
+- hard: films of short shots with such joins, camera motion and distractors (`shot_hard_sets.py`);
 - labelled: MEDIA with `shots.json` and `shots_ignore.json`, which is development data;
 - films: edited films with `truth.json`; each folder of FILMS is a set, and all together are one.
 
@@ -47,6 +48,7 @@ from footage_split import Part, recordings
 from measure import CURATE, arguments, commit, machine
 from numpy.typing import NDArray
 from shot_effect_sets import make_dark, make_effects, make_stop_motion
+from shot_hard_sets import make_hard
 from shot_scores import (
     Found,
     Label,
@@ -64,7 +66,7 @@ from shot_sets import make_disturbed, make_edits, make_jumps, make_kinds, make_t
 
 SETS = (
     "kinds", "edits", "jumps", "singles", "takes", "disturbed", "effects", "dark", "stop_motion",
-    "labelled", "films",
+    "hard", "labelled", "films",
 )  # fmt: skip
 FIXED = (
     "analyze.text=false", "analyze.audio=false", "dedup.enabled=false", "caption.enabled=false",
@@ -160,6 +162,7 @@ def _all_sets(
         "kinds": make_kinds, "edits": make_edits, "jumps": make_jumps, "takes": make_takes,
         "disturbed": make_disturbed, "dark": make_dark, "stop_motion": make_stop_motion,
         "effects": partial(make_effects, part=args.part),
+        "hard": partial(make_hard, part=args.part),
     }  # fmt: skip
     for name in sets:
         if name in makers:

@@ -63,6 +63,7 @@ CONTINUED: dict[Style, range] = {
     "edited": range(16), "by_hand": range(1000, 1005), "studio": range(2000, 2005),
     "short": range(3000, 3060), "held": range(9000, 9050), "returns": range(11000, 11009),
     "effects": range(12000, 12060), "dark": range(13000, 13030), "animated": range(14000, 14050),
+    "mixed": range(18000, 18030),
 }  # fmt: skip
 TUNE_CONTINUED: dict[Style, range] = {
     "calm": range(5000, 5010), "short": range(6000, 6024), "effects": range(15000, 15012),
