@@ -36,11 +36,12 @@ from curator.tables.out_layout import (
     SETTINGS,
     SHARDS,
     SNAPSHOTS,
+    SUMMARY,
     is_own,
     leftovers,
     remove,
 )
-from curator.tables.parts import SUMMARY, write_table_part, write_tables
+from curator.tables.parts import write_table_part, write_tables
 from curator.tables.proof_store import read_proofs
 from curator.tables.removal_records import head_of_records
 from curator.tables.snapshot_store import (

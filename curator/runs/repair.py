@@ -19,13 +19,13 @@ from curator.tables.out_layout import (
     CONFIG,
     OWN_FOLDERS,
     SHARDS,
+    SUMMARY,
     FolderLifetime,
     folders_of,
     is_own,
     listed_objects,
 )
 from curator.tables.output_format import read_summary, refuse_lost_commit
-from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
     EARLIER,
     HEAD,

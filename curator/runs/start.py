@@ -30,11 +30,11 @@ from curator.pipeline import graph_of
 from curator.recipe import (
     Overrides,
     Recipe,
-    learned_score_of,
     least_trained_px,
     measures_of,
-    semantics_of,
 )
+from curator.recipe_models import learned_score_of, semantics_of
+from curator.records.clips import LEAST
 from curator.records.sources import Medium
 from curator.runs.lease import Lease
 from curator.runs.output_recipe import recipe_for
@@ -50,9 +50,14 @@ from curator.storage import Store, open_store
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import is_pattern
 from curator.storage.object_service import scheme_of
-from curator.tables.clip_rank import LEAST
-from curator.tables.out_layout import CONFIG, OWN_FOLDERS, REPLIES, foreign_objects, has_results
-from curator.tables.parts import SUMMARY
+from curator.tables.out_layout import (
+    CONFIG,
+    OWN_FOLDERS,
+    REPLIES,
+    SUMMARY,
+    foreign_objects,
+    has_results,
+)
 from curator.tables.removal_records import read_removals
 from curator.tools.telemetry.spans import exported_spans
 

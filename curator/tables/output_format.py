@@ -19,10 +19,10 @@ from curator.tables.out_layout import (
     NEXT_MANIFEST,
     SHARDS,
     SNAPSHOTS,
+    SUMMARY,
     TABLES,
     find_unlisted,
 )
-from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
     EARLIER,
     NUMBER,

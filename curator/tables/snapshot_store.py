@@ -46,6 +46,7 @@ from curator.tables.out_layout import (
     SHARDS,
     SIDES,
     SNAPSHOTS,
+    SUMMARY,
     FolderLifetime,
     folders_of,
     has_fixed_path,
@@ -53,7 +54,6 @@ from curator.tables.out_layout import (
     listed_objects,
     remove,
 )
-from curator.tables.parts import SUMMARY
 from curator.tables.view_store import read_views
 
 logger = logging.getLogger(__name__)

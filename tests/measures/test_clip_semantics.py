@@ -11,7 +11,8 @@ from samples import made_track
 from tiny_clip import tiny_folder
 
 from curator.errors import ModelError, UsageError
-from curator.measures.clip_semantics import NEEDS, SemanticConfig, Semantics, content_of
+from curator.measures.clip_models import Semantics
+from curator.measures.clip_semantics import NEEDS, SemanticConfig, content_of
 from curator.measures.clip_view import ClipView
 from curator.measures.consistency import lowest_similarity
 from curator.measures.rule_config import FilterConfig

@@ -31,12 +31,12 @@ from curator.tables.named_ids import without_ids
 from curator.tables.out_layout import (
     NEXT_MANIFEST,
     OWN_FOLDERS,
+    SUMMARY,
     OnRemoval,
     folders_of,
     is_own,
 )
 from curator.tables.output_format import refuse_lost_commit
-from curator.tables.parts import SUMMARY
 from curator.tables.removal_records import (
     KNOWN_BY,
     LOST,

@@ -14,8 +14,7 @@ from curator.dataset.tar_reader import MANIFEST, NEXT_MANIFEST, ShardSet, open_s
 from curator.errors import CuratorError, StorageError, UsageError
 from curator.storage import Store
 from curator.tables.checksums import opened_json
-from curator.tables.out_layout import LEASE, REMOVED, TABLES, listed_objects
-from curator.tables.parts import SUMMARY
+from curator.tables.out_layout import LEASE, REMOVED, SUMMARY, TABLES, listed_objects
 from curator.tables.snapshot_store import (
     INDEXES,
     NUMBER,

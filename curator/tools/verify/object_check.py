@@ -15,8 +15,7 @@ from curator.errors import CuratorError, DamagedError, ErrorCode, SourceError, S
 from curator.storage import HashingReader, Store, open_source
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.fenced_store import Digest
-from curator.tables.out_layout import CONFIG, SETTINGS, SHARDS, listed_objects
-from curator.tables.parts import SUMMARY
+from curator.tables.out_layout import CONFIG, SETTINGS, SHARDS, SUMMARY, listed_objects
 from curator.tables.snapshot_store import (
     INDEXES,
     NUMBER,

@@ -24,9 +24,9 @@ from curator.tables.out_layout import (
     REMOVED,
     SHARDS,
     SNAPSHOTS,
+    SUMMARY,
     is_own,
 )
-from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
     BEFORE,
     EARLIER,
