@@ -21,9 +21,9 @@ from curator.buckets import MAX_ENLARGED
 from curator.errors import StorageError
 from curator.records.clips import FITTED, WINDOWED
 from curator.storage import Store
-from curator.tables.checksums import sealed_json, to_json
 from curator.tables.clip_rows import ClipColumns
 from curator.tables.fenced_store import FencedStore
+from curator.tables.json_objects import sealed_json, to_json
 from curator.tables.out_layout import (
     CONFIG,
     DATASET,

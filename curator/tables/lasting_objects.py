@@ -26,7 +26,8 @@ from typing import Any
 from curator.errors import DamagedError, UsageError
 from curator.number_text import amount
 from curator.storage import Store
-from curator.tables.checksums import find_json, read_sealed, sealed_json, to_json
+from curator.tables.checksums import read_sealed
+from curator.tables.json_objects import find_json, sealed_json, to_json
 from curator.tables.out_layout import COPIES, LEARNED, MARKS, copy_name, is_own
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Any
 from curator.errors import DamagedError, StorageError, UsageError
 from curator.number_text import amount
 from curator.storage import Store
-from curator.tables.checksums import find_json
+from curator.tables.json_objects import find_json
 from curator.tables.out_layout import (
     CONFIG,
     MANIFEST,

@@ -38,8 +38,8 @@ import curator
 from curator.errors import CuratorError, DamagedError, UnconditionalStoreError, UsageError
 from curator.number_text import amount
 from curator.storage import Store
-from curator.tables.checksums import find_json, read_json, sealed_json, to_json
 from curator.tables.fenced_store import Digest, FencedStore
+from curator.tables.json_objects import find_json, read_json, sealed_json, to_json
 from curator.tables.out_layout import (
     DATASET,
     MANIFEST,

@@ -14,7 +14,7 @@ from curator.errors import UsageError
 from curator.recipe import Recipe, recipe_used
 from curator.runs.output_recipe import consequences, recipe_changes, recipe_for
 from curator.storage import open_store
-from curator.tables.checksums import sealed_json, to_json
+from curator.tables.json_objects import sealed_json, to_json
 from curator.tools.commands.arguments import EXIT_OK, EXIT_USAGE
 
 OWN = "about: mine\nfilters: {motion: {min: 0.4}}\nrun: {mode: growing}\n"
