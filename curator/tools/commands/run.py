@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curator.errors import REFUSED, ErrorCode, UsageError, raised_as
+from curator.executor.cpu_accounting import no_collection
 from curator.executor.termination import ends_when_asked, ignore_further_interrupts
 from curator.number_text import amount, plain
 from curator.tools.commands.arguments import (
@@ -156,17 +157,18 @@ def run(options: argparse.Namespace) -> Result:
 
 def _run(options: argparse.Namespace, chosen: "ChosenRecipe") -> Result:
     """Imports what a run needs, checks the places, and runs."""
-    from curator.executor.progress import Progress
-    from curator.runs.dry_run import dry_run
-    from curator.runs.generations import CARRIED
-    from curator.runs.lease import acquire_lease
-    from curator.runs.start import check_run, start_run
-    from curator.tables.parts import leave_pandas_out
-    from curator.tables.snapshot_store import older_tars_line
-    from curator.tools.report.default_words import default_words
-    from curator.tools.report.funnel import format_funnel
-    from curator.tools.telemetry.run_metrics import served
-    from curator.trainers.fit_words import fit_lines
+    with no_collection():
+        from curator.executor.progress import Progress
+        from curator.runs.dry_run import dry_run
+        from curator.runs.generations import CARRIED
+        from curator.runs.lease import acquire_lease
+        from curator.runs.start import check_run, start_run
+        from curator.tables.parts import leave_pandas_out
+        from curator.tables.snapshot_store import older_tars_line
+        from curator.tools.report.default_words import default_words
+        from curator.tools.report.funnel import format_funnel
+        from curator.tools.telemetry.run_metrics import served
+        from curator.trainers.fit_words import fit_lines
 
     leave_pandas_out()
     recipe = chosen.recipe
