@@ -255,7 +255,7 @@ def test_heads_are_made_once_and_kept(models: ModelStore, monkeypatch: pytest.Mo
     first = semantics.heads()
     for name in ("embed_texts", "load_linear_head"):
         monkeypatch.setattr(
-            f"curator.measures.clip_semantics.{name}", lambda *a, **k: pytest.fail("again")
+            f"curator.measures.clip_models.{name}", lambda *a, **k: pytest.fail("again")
         )
     second = Semantics(SemanticConfig(aesthetic="test-head"), "test-tiny", models).heads()
     assert first is not None
