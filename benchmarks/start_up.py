@@ -91,7 +91,7 @@ def write_clip(path: Path) -> None:
         stream = film.add_stream("libx264", rate=FPS, options={"crf": "18", "threads": "1"})
         stream.width, stream.height = SIZE
         for left in range(0, 2 * SECONDS * FPS, 2):
-            shown = np.ascontiguousarray(picture[:, left : left + SIZE[0]])
+            shown = picture[:, left : left + SIZE[0]].astype(np.uint8)
             film.mux(stream.encode(av.VideoFrame.from_ndarray(shown, "rgb24")))
         film.mux(stream.encode(None))
 

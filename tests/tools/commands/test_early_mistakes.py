@@ -42,7 +42,7 @@ def test_mistakes_are_told_before_what_a_run_imports(tmp_path: Path) -> None:
     codes, modules = done.stdout.splitlines()
     assert codes.split() == [str(int(EXIT_USAGE))] * 6
     for words in (
-        "cut: unknown key 'nothing'", "cut.fps", "'nothing'", "a.mp4.gone' does not exist",
+        "cut.nothing: unknown key", "cut: fps", "'nothing'", "a.mp4.gone' does not exist",
         "filters",
     ):  # fmt: skip
         assert words in done.stderr
